@@ -16,7 +16,6 @@ two cores, a run takes about a minute.
 
 import argparse
 import dataclasses
-import json
 import statistics
 import tempfile
 import time
@@ -25,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from results_file import add_missing, read_results
 
 from afjax import load_task, load_trunk, train_single
 from afjax.config.adapters import ADAPTER_PRESETS
@@ -73,7 +73,7 @@ def best_rate(scores: dict[Run, float], preset: str) -> float:
 
 
 def measure(run: Run, trunk: Trunk, data: str) -> dict[str, Any]:
-    """Trains one run and returns its line of the results file."""
+    """Trains one run and returns the values of its line in the results file."""
     task = TaskConfig(name=run.task, source=f"{data}/{run.task}")
     max_length, num_steps = TASKS[run.task]
     config = TrainConfig(learning_rate=run.rate, max_length=max_length, max_steps=num_steps, eval_every=num_steps)
@@ -89,7 +89,6 @@ def measure(run: Run, trunk: Trunk, data: str) -> dict[str, Any]:
             options=RunOptions(seed=run.seed),
         )
     return {
-        **dataclasses.asdict(run),
         "score": round(model.metrics[task.main_metric], 4),
         "metric": task.main_metric,
         "parameters": count(model.params["adapters"]),
@@ -98,19 +97,10 @@ def measure(run: Run, trunk: Trunk, data: str) -> dict[str, Any]:
     }
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
-def read_scores(path: Path) -> dict[Run, float]:
-    fields = [field.name for field in dataclasses.fields(Run)]
-    return {Run(**{field: line[field] for field in fields}): line["score"] for line in read_lines(path)}
-
-
-def tables(path: Path) -> Iterator[str]:
+def tables(results: dict[Run, dict[str, Any]]) -> Iterator[str]:
     """Yields Markdown tables. Rows with missing runs are left out."""
-    scores = read_scores(path)
-    parameters = {line["preset"]: line["parameters"] for line in read_lines(path)}
+    scores = {run: line["score"] for run, line in results.items()}
+    parameters = {run.preset: line["parameters"] for run, line in results.items()}
     yield f"Learning rates, seed 0\n\n| preset | learning rate | {' | '.join(TASKS)} | mean |"
     yield "|" + "---|" * (3 + len(TASKS))
     for preset, rates in RATES.items():
@@ -144,20 +134,15 @@ def main() -> None:
     parser.add_argument("--trunk", default="minilm")
     parser.add_argument("--table", action="store_true", help="print tables of the recorded runs; train nothing")
     arguments = parser.parse_args()
+    results = read_results(arguments.results, Run)
     if arguments.table:
-        print("\n".join(tables(arguments.results)))
+        print("\n".join(tables(results)))
         return
     jax.config.update("jax_compilation_cache_dir", str(Path(tempfile.gettempdir()) / "afjax-kinds-compiled"))
     trunk = load_trunk(arguments.trunk)
-    arguments.results.parent.mkdir(parents=True, exist_ok=True)
     for part in (lambda _: rate_runs(), seed_runs):
-        for run in part(read_scores(arguments.results)):
-            if run in read_scores(arguments.results):
-                continue
-            line = measure(run, trunk, arguments.data)
-            with arguments.results.open("a") as file:
-                file.write(json.dumps(line) + "\n")
-            print(line, flush=True)
+        runs = part({run: line["score"] for run, line in results.items()})
+        add_missing(arguments.results, runs, results, lambda run: measure(run, trunk, arguments.data))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ On two cores, a run of parts 1 and 2 takes about 40 seconds, and a run of part 3
 
 import argparse
 import dataclasses
-import json
 import statistics
 import tempfile
 import time
@@ -25,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from results_file import add_missing, read_results
 
 from afjax import load_task, load_trunk, train_single
 from afjax.config.adapters import ADAPTER_PRESETS
@@ -114,7 +114,7 @@ def best_pooling(scores: dict[Run, float], method: str) -> str:
 
 
 def measure(run: Run, trunk: Trunk, data: str) -> dict[str, Any]:
-    """Trains one run and returns its line of the results file."""
+    """Trains one run and returns the values of its line in the results file."""
     task = TaskConfig(
         name=run.task, source=f"{data}/{run.task}", train_rows=run.rows, metric=METRICS.get(run.task, "accuracy")
     )
@@ -145,7 +145,6 @@ def measure(run: Run, trunk: Trunk, data: str) -> dict[str, Any]:
             options=RunOptions(seed=run.seed),
         )
     return {
-        **dataclasses.asdict(run),
         "score": round(model.metrics[task.main_metric], 4),
         "metric": task.main_metric,
         "train_rows": num_rows,
@@ -156,10 +155,7 @@ def measure(run: Run, trunk: Trunk, data: str) -> dict[str, Any]:
 
 
 def read_scores(path: Path) -> dict[Run, float]:
-    lines = path.read_text().splitlines() if path.exists() else []
-    fields = [field.name for field in dataclasses.fields(Run)]
-    runs = [json.loads(line) for line in lines]
-    return {Run(**{field: run[field] for field in fields}): run["score"] for run in runs}
+    return {run: line["score"] for run, line in read_results(path, Run).items()}
 
 
 def tables(scores: dict[Run, float]) -> Iterator[str]:
@@ -209,15 +205,10 @@ def main() -> None:
         return
     jax.config.update("jax_compilation_cache_dir", str(Path(tempfile.gettempdir()) / "afjax-defaults-compiled"))
     trunk = load_trunk(arguments.trunk)
-    arguments.results.parent.mkdir(parents=True, exist_ok=True)
+    results = read_results(arguments.results, Run)
     for part in (lambda _: rate_runs(), pooling_runs, all_rows_runs):
-        for run in part(read_scores(arguments.results)):
-            if run in read_scores(arguments.results):
-                continue
-            line = measure(run, trunk, arguments.data)
-            with arguments.results.open("a") as file:
-                file.write(json.dumps(line) + "\n")
-            print(line, flush=True)
+        runs = part({run: line["score"] for run, line in results.items()})
+        add_missing(arguments.results, runs, results, lambda run: measure(run, trunk, arguments.data))
 
 
 if __name__ == "__main__":

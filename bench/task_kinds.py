@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from results_file import add_missing, read_results
 from vs_adapterhub import DEFAULT_VENV, ready_environment
 
 from afjax import load_task, load_trunk, save_trunk, train_single
@@ -133,17 +134,8 @@ def words_and_tags(rows: TagRows) -> dict[str, list[list[str]]]:
     return {"words": [rows.words_of(row) for row in range(len(rows))], "tags": [list(tags) for tags in rows.labels]}
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
-def run_of(line: dict[str, Any]) -> Run:
-    return Run(**{field.name: line[field.name] for field in dataclasses.fields(Run)})
-
-
-def tables(lines: list[dict[str, Any]]) -> Iterator[str]:
+def tables(by_run: dict[Run, dict[str, Any]]) -> Iterator[str]:
     """Yields a Markdown table per task. Methods with missing seeds are left out."""
-    by_run = {run_of(line): line for line in lines}
     for task in STUDIES:
         runs = [run for run in all_runs() if run.task == task and run in by_run]
         if not runs:
@@ -175,22 +167,19 @@ def main() -> None:
     parser.add_argument("--trunk", default="minilm")
     parser.add_argument("--table", action="store_true", help="print tables of the recorded runs; train nothing")
     arguments = parser.parse_args()
+    results = read_results(arguments.results, Run)
     if arguments.table:
-        print("\n".join(tables(read_lines(arguments.results))))
+        print("\n".join(tables(results)))
         return
     jax.config.update("jax_compilation_cache_dir", str(Path(tempfile.gettempdir()) / "afjax-kinds-compiled"))
     trunk = load_trunk(arguments.trunk)
-    arguments.results.parent.mkdir(parents=True, exist_ok=True)
-    for run in all_runs():
-        if run in map(run_of, read_lines(arguments.results)):
-            continue
+
+    def measure_and_time(run: Run) -> dict[str, Any]:
         begin = time.monotonic()
         scores = (measure if run.library == "afjax" else measure_adapterhub)(run, trunk, arguments.data_dir)
-        seconds = round(time.monotonic() - begin, 1)
-        line = {**dataclasses.asdict(run), "trunk": trunk.name, **rounded(scores), "seconds": seconds}
-        with arguments.results.open("a") as file:
-            file.write(json.dumps(line) + "\n")
-        print(line, flush=True)
+        return {"trunk": trunk.name, **rounded(scores), "seconds": round(time.monotonic() - begin, 1)}
+
+    add_missing(arguments.results, all_runs(), results, measure_and_time)
 
 
 def rounded(scores: dict[str, Any]) -> dict[str, Any]:

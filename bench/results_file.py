@@ -1,0 +1,84 @@
+"""Results files of studies: one JSON line per finished run.
+
+A study stops at any time, and the same command goes on where it was: runs that have a line are skipped. A line can
+record what the run read and how it was trained (``inputs``), so that lines of another study are refused instead of
+mixed with new ones.
+"""
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from afjax.errors import UserError
+
+Run = TypeVar("Run")
+Inputs = Mapping[str, Any]
+INPUTS = "inputs"
+
+
+def read_results(
+    path: Path, run_type: type[Run], inputs_of: Callable[[Run], Inputs] | None = None
+) -> dict[Run, dict[str, Any]]:
+    """Reads the lines of a results file.
+
+    Args:
+      path: The file. If it does not exist, there are no results.
+      run_type: A frozen dataclass whose fields identify a run. Each line has all of them.
+      inputs_of: The inputs of a run in this study, to compare with those that its line records. None to skip this.
+
+    Returns:
+      ``{run: line}``, in the file's order.
+
+    Raises:
+      UserError: A line is damaged, describes a run for the second time, or records other inputs. The message has the
+        line's number, and the name and both values of the first input that differs.
+    """
+    results: dict[Run, dict[str, Any]] = {}
+    for number, text in enumerate(path.read_text(encoding="utf-8").splitlines() if path.exists() else [], start=1):
+        place = f"{path}, line {number}"
+        try:
+            line = json.loads(text)
+            run = run_type(**{field.name: line[field.name] for field in dataclasses.fields(run_type)})  # type: ignore[arg-type]
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{place} is not a result of this study ({error!r}); remove it.") from error
+        if run in results:
+            raise UserError(f"{place} has a second result of {run}; remove one of them.")
+        if inputs_of is not None:
+            _check_inputs(place, line.get(INPUTS, {}), inputs_of(run))
+        results[run] = line
+    return results
+
+
+def _check_inputs(place: str, recorded: Inputs, expected: Inputs) -> None:
+    # A line has lists where a run may have tuples.
+    expected = json.loads(json.dumps(expected))
+    for name in {**expected, **recorded}:
+        if recorded.get(name) != expected.get(name):
+            raise UserError(
+                f"{place}: its {name} is {recorded.get(name)!r}, and this study's is {expected.get(name)!r}; give "
+                "another results file, or remove the line."
+            )
+
+
+def add_missing(
+    path: Path, runs: Iterable[Run], results: dict[Run, dict[str, Any]], measure: Callable[[Run], dict[str, Any]]
+) -> None:
+    """Measures the runs that have no result yet. Each finished run is written at once, and printed.
+
+    Args:
+      path: The results file.
+      runs: The runs, in order.
+      results: The results so far. New ones are added.
+      measure: Trains a run and returns the values of its line, without the run's own fields.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for run in runs:
+        if run in results:
+            continue
+        line = json.dumps({**dataclasses.asdict(run), **measure(run)})  # type: ignore[call-overload]
+        with path.open("a", encoding="utf-8") as file:
+            file.write(f"{line}\n")
+        results[run] = json.loads(line)
+        print(line, flush=True)
