@@ -1,0 +1,302 @@
+"""AdapterFusion's main experiment (table 1) on a twelve-layer encoder, with at most 1,000 train rows per task.
+
+    python bench/fusion_study.py --data=DATA --trunk=GTE_SMALL --folder=FOLDER
+    python bench/fusion_study.py --table
+
+DATA is a folder with one folder per task, each with train and dev files. GTE_SMALL is the folder of gte-small (BERT, 12
+layers of 384, MIT license; thenlper/gte-small on the Hugging Face hub). Each run appends one line to the results file
+(``bench/results/fusion_study.jsonl``). The same command resumes: finished runs are skipped, and the interrupted run
+goes on from its last checkpoint. A line that records another trunk, other rows or other settings is refused. FOLDER
+keeps the stored adapters, which the fusions read. Adapters that are missing there are trained again.
+
+For each seed and each of twelve of the paper's sixteen tasks:
+
+- ``head``, ``full``, ``pfeiffer``, ``houlsby``: only the head, the whole trunk, adapters on the frozen trunk.
+- ``nli``: Pfeiffer's adapter for natural language inference, one pass over LingNLI's 29,986 rows. It is a source of all
+  fusions.
+- ``fusion``: of all Pfeiffer adapters, the target's own and ``nli`` (the paper's "F. w/ ST-A").
+- ``fusion_without_own``: the same without the target's own adapter.
+- ``mt``: Pfeiffer adapters of all tasks, trained jointly with the trunk (MT-A), one run for all tasks.
+- ``fusion_mt``: of the adapters of ``mt``, on the trunk that was trained with them ("F. w/ MT-A").
+"""
+
+import argparse
+import dataclasses
+import hashlib
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+from results_file import INPUTS, add_missing, read_results
+
+import afjax
+from afjax.config.defaults import LEARNING_RATES
+from afjax.config.tasks import TaskKind
+from afjax.config.values import Partition
+from afjax.data.splits import AnyRows
+
+RESULTS = Path(__file__).with_name("results") / "fusion_study.jsonl"
+TRAIN_ROWS, DEV_ROWS = 1000, 500
+STEPS, EVALUATIONS = 150, 3
+NLI_STEPS = 937
+# Steps of the joint run: a bit less than STEPS per task, because a step that trains the trunk takes longer.
+MT_STEPS = 1500
+SEEDS = (0, 1, 2)
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """A task of the study. Few of its rows have more than ``max_length`` tokens."""
+
+    folder: str
+    max_length: int
+    kind: TaskKind = "classification"
+
+
+TASKS: Mapping[str, Task] = {
+    "mnli": Task("mnli_official", 64),
+    "qqp": Task("qqp", 48),
+    "sst2": Task("sst2", 48),
+    "winogrande": Task("winogrande", 40, "multiple_choice"),
+    "socialiqa": Task("socialiqa", 48, "multiple_choice"),
+    "scitail": Task("scitail_official", 64),
+    "csqa": Task("csqa", 32, "multiple_choice"),
+    "boolq": Task("boolq", 128),
+    "mrpc": Task("mrpc", 80),
+    "sick": Task("sick", 48),
+    "rte": Task("rte", 96),
+    "cb": Task("cb", 96),
+}
+NLI = Task("lingnli", 64)
+# The small tasks, on which the paper's fusions gain most.
+WITHOUT_OWN = ("mrpc", "sick", "rte", "cb")
+PARTITIONS: Mapping[str, Partition] = {
+    "head": "head",
+    "full": "full",
+    "pfeiffer": "adapter",
+    "houlsby": "adapter",
+    "nli": "adapter",
+    "fusion": "fusion",
+    "fusion_without_own": "fusion",
+    "mt": "adapter+trunk",
+    "fusion_mt": "fusion",
+}
+# The methods on the pretrained trunk.
+FROZEN = ("head", "pfeiffer", "houlsby", "nli", "fusion", "fusion_without_own")
+ALL = "all"
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Run:
+    """One training run. The joint run's task is ``all``."""
+
+    method: str
+    task: str
+    seed: int
+
+
+def all_runs() -> list[Run]:
+    """All runs, in an order in which each run's sources come first, and one complete seed after the other."""
+    return [
+        run
+        for seed in SEEDS
+        for run in (
+            Run("nli", "nli", seed),
+            *(Run(method, task, seed) for method in ("head", "pfeiffer", "fusion") for task in TASKS),
+            *(Run("fusion_without_own", task, seed) for task in WITHOUT_OWN),
+            *(Run(method, task, seed) for method in ("houlsby", "full") for task in TASKS),
+            Run("mt", ALL, seed),
+            *(Run("fusion_mt", task, seed) for task in TASKS),
+        )
+    ]
+
+
+class Study:
+    """The trunk, the rows and the folder of a study."""
+
+    def __init__(self, data: Path, trunk: afjax.Trunk, folder: Path) -> None:
+        self.trunk, self.folder = trunk, folder
+        self.tasks = {
+            name: afjax.TaskConfig(
+                name=name, source=str(data / task.folder), kind=task.kind, train_rows=0 if name == "nli" else TRAIN_ROWS
+            )
+            for name, task in {**TASKS, "nli": NLI}.items()
+        }
+        self.rows = {name: self._rows(task) for name, task in self.tasks.items()}
+        self.digests = {name: f"{rows['train'].digest()} {rows['dev'].digest()}" for name, rows in self.rows.items()}
+
+    def _rows(self, task: afjax.TaskConfig) -> dict[str, AnyRows]:
+        rows = afjax.load_task(task)
+        return {"train": rows["train"], "dev": rows["dev"].every(DEV_ROWS)}
+
+    def inputs(self, run: Run) -> dict[str, Any]:
+        """What a run's score depends on, except the code."""
+        config, method = self.config(run), self.method(run)
+        inputs = {"trunk": self.trunk.sha256[:12], "rows": self._rows_digest(self._targets(run))}
+        if sources := self._sources(run):
+            inputs["sources' rows"] = self._rows_digest(sources)
+        return {
+            **inputs,
+            "method": repr(method),
+            "learning_rate": config.learning_rate,
+            "steps": config.max_steps,
+            "batch_size": config.batch_size,
+            "max_length": config.max_length,
+        }
+
+    def _targets(self, run: Run) -> tuple[str, ...]:
+        return tuple(TASKS) if run.task == ALL else (run.task,)
+
+    def _sources(self, run: Run) -> tuple[str, ...]:
+        """The adapters of a fusion; none for other methods."""
+        sources = {"fusion": (*TASKS, "nli"), "fusion_without_own": (*TASKS, "nli"), "fusion_mt": tuple(TASKS)}
+        own = run.task if run.method == "fusion_without_own" else ""
+        return tuple(name for name in sources.get(run.method, ()) if name != own)
+
+    def _rows_digest(self, names: tuple[str, ...]) -> str:
+        return hashlib.sha256("\n".join(self.digests[name] for name in names).encode()).hexdigest()[:12]
+
+    def config(self, run: Run) -> afjax.TrainConfig:
+        num_steps = {"nli": NLI_STEPS, "mt": MT_STEPS}.get(run.method, STEPS)
+        return afjax.TrainConfig(
+            learning_rate=LEARNING_RATES[PARTITIONS[run.method]],
+            max_length=128 if run.task == ALL else {**TASKS, "nli": NLI}[run.task].max_length,
+            max_steps=num_steps,
+            eval_every=-(-num_steps // EVALUATIONS),
+        )
+
+    def method(self, run: Run) -> afjax.Method | afjax.FusionMethod:
+        partition = PARTITIONS[run.method]
+        # gte-small was pretrained with mean pooling. A trunk that is trained can collect a row in the first token.
+        head = afjax.HeadConfig(pooling="mean" if run.method in FROZEN else "first")
+        adapter = afjax.ADAPTER_PRESETS["houlsby" if run.method == "houlsby" else "pfeiffer"]
+        if partition == "fusion":
+            store = self._joint_store(run.seed) if run.method == "fusion_mt" else self._store(run.seed)
+            return afjax.FusionMethod(adapters=self._sources(run), store=store, head=head)
+        if run.method == "mt":
+            sampling = afjax.SamplingConfig(sampler="square_root", steps_per_epoch=MT_STEPS)
+            return afjax.MultitaskMethod(partition=partition, adapter=adapter, head=head, sampling=sampling)
+        return afjax.Method(partition=partition, adapter=adapter, head=head)
+
+    # The stores are relative, so that lines do not depend on the place of the folder.
+    def _store(self, seed: int) -> str:
+        return f"{seed}/store"
+
+    def _joint_store(self, seed: int) -> str:
+        return f"{seed}/joint/store"
+
+    def measure(self, run: Run) -> dict[str, Any]:
+        """Trains a run and returns the values of its line."""
+        begin = time.monotonic()
+        if run.method == "mt":
+            models = self._joint_models(run)
+            scores = {name: round(model.metrics[model.task.main_metric], 4) for name, model in models.items()}
+            values: dict[str, Any] = {"score": round(statistics.mean(scores.values()), 4), "scores": scores}
+        else:
+            model = self._train(run)
+            values = {"score": round(model.metrics[model.task.main_metric], 4), "metric": model.task.main_metric}
+        return {**values, "minutes": round((time.monotonic() - begin) / 60, 1), INPUTS: self.inputs(run)}
+
+    def _train(self, run: Run) -> afjax.TaskModel:
+        """Trains a run on one task. Pfeiffer's adapters are stored; other models are not kept."""
+        task, rows, method, config = self.tasks[run.task], self.rows[run.task], self.method(run), self.config(run)
+        workdir = self.folder / f"{run.seed}/{run.task}-{run.method}"
+        options = afjax.RunOptions(seed=run.seed)
+        if isinstance(method, afjax.FusionMethod):
+            self._add_sources(run)
+            trunk = self._joint_trunk(run.seed) if run.method == "fusion_mt" else self.trunk
+            placed = dataclasses.replace(method, store=str(self.folder / method.store))
+            model = afjax.train_fusion(trunk, task, rows, placed, workdir=workdir, config=config, options=options)
+        else:
+            model = afjax.train_single(
+                self.trunk, task, rows, workdir=workdir, method=method, config=config, options=options
+            )
+        if run.method in ("pfeiffer", "nli"):
+            model.save(self.folder / self._store(run.seed), overwrite=True)
+        shutil.rmtree(workdir)
+        return model
+
+    def _add_sources(self, run: Run) -> None:
+        """Trains the sources of a fusion that are not in the store, as on a new machine."""
+        if run.method == "fusion_mt":
+            if not (self.folder / f"{run.seed}/joint/trunk").exists():
+                self._joint_models(Run("mt", ALL, run.seed))
+            return
+        for name in (*TASKS, "nli"):
+            if not (self.folder / self._store(run.seed) / "heads" / name).exists():
+                self._train(Run("nli" if name == "nli" else "pfeiffer", name, run.seed))
+
+    def _joint_models(self, run: Run) -> dict[str, afjax.TaskModel]:
+        workdir, tasks = self.folder / f"{run.seed}/mt", [self.tasks[name] for name in TASKS]
+        method = self.method(run)
+        assert isinstance(method, afjax.MultitaskMethod)
+        models = afjax.train_multitask(
+            self.trunk,
+            tasks,
+            {name: self.rows[name] for name in TASKS},
+            workdir=workdir,
+            method=method,
+            config=self.config(run),
+            options=afjax.RunOptions(seed=run.seed),
+        )
+        for model in models.values():
+            model.save(self.folder / self._joint_store(run.seed), overwrite=True)
+        # The trunk is written last, so that its existence means that the adapters are complete.
+        afjax.save_trunk(self.folder / f"{run.seed}/joint/trunk", next(iter(models.values())).trunk)
+        shutil.rmtree(workdir)
+        return models
+
+    def _joint_trunk(self, seed: int) -> afjax.Trunk:
+        return afjax.load_trunk(str(self.folder / f"{seed}/joint/trunk"))
+
+
+def table(results: Mapping[Run, Mapping[str, Any]]) -> Iterator[str]:
+    """Yields a Markdown table: tasks by methods, mean and standard deviation over the seeds that are finished."""
+    methods = [method for method in PARTITIONS if method != "nli"]
+    yield f"| task | {' | '.join(methods)} | seeds |"
+    yield "|" + "---|" * (2 + len(methods))
+    for task in TASKS:
+        cells, counts = [], []
+        for method in methods:
+            scores = [score for seed in SEEDS if (score := _score(results, method, task, seed)) is not None]
+            counts.append(len(scores))
+            deviation = f" ± {100 * statistics.stdev(scores):.1f}" if len(scores) > 1 else ""
+            cells.append(f"{100 * statistics.mean(scores):.1f}{deviation}" if scores else "")
+        yield f"| {task} | {' | '.join(cells)} | {'/'.join(map(str, counts))} |"
+    missing = [run for run in all_runs() if run not in results]
+    minutes = sum(line["minutes"] for line in results.values())
+    yield f"\n{len(results)} runs took {minutes / 60:.1f} hours; {len(missing)} runs are missing."
+
+
+def _score(results: Mapping[Run, Mapping[str, Any]], method: str, task: str, seed: int) -> float | None:
+    if method == "mt":
+        return results.get(Run(method, ALL, seed), {}).get("scores", {}).get(task)
+    return results.get(Run(method, task, seed), {}).get("score")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, help="folder with one folder per task")
+    parser.add_argument("--trunk", help="the folder of gte-small")
+    parser.add_argument("--folder", type=Path, help="folder for stored adapters and unfinished runs")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="results file (bench/results/fusion_study.jsonl)")
+    parser.add_argument("--table", action="store_true", help="print the table of the recorded runs; train nothing")
+    arguments = parser.parse_args()
+    if arguments.table:
+        print("\n".join(table(read_results(arguments.results, Run))))
+        return
+    if not (arguments.data and arguments.trunk and arguments.folder):
+        parser.error("give --data, --trunk and --folder, or --table")
+    jax.config.update("jax_compilation_cache_dir", str(Path(tempfile.gettempdir()) / "afjax-fusion-study-compiled"))
+    study = Study(arguments.data, afjax.load_trunk(arguments.trunk), arguments.folder)
+    results = read_results(arguments.results, Run, study.inputs)
+    add_missing(arguments.results, all_runs(), results, study.measure)
+
+
+if __name__ == "__main__":
+    main()
