@@ -124,8 +124,8 @@ class TaskConfig:
       name: The task's name, and the default name of its adapters and heads. It cannot contain ``/`` or a comma.
       source: One of:
 
-        - a folder with ``train`` and optionally ``dev`` and ``test`` files (``.jsonl``, ``.tsv``, ``.csv``, optionally
-          with ``.gz``, ``.parquet``, ``.arrow``) and ``labels.json``;
+        - a folder with ``train`` and optionally ``dev`` and ``test`` files (``.jsonl``, ``.tsv``, ``.csv``,
+          ``.conll``, optionally with ``.gz``, ``.parquet``, ``.arrow``) and ``labels.json``;
         - one such file with the train rows;
         - ``official:NAME:FOLDER``, with the folder of the benchmarks' official downloads;
         - ``builtin:NAME``;

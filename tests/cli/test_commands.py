@@ -18,6 +18,7 @@ from facts import has_facts
 import afjax
 from afjax import store as artefacts
 from afjax.cli.main import main
+from afjax.cli.predictions import FIELDS
 from afjax.model.loading import load_task_model
 from afjax.store.manifest import to_json
 from afjax.trunk.pretrained import load_trunk
@@ -240,6 +241,14 @@ def test_help_shows_an_example(command: str, capsys: pytest.CaptureFixture[str])
     text = capsys.readouterr().out
     _, example = text.split("example", 1)
     assert f"afjax {command} " in example
+
+
+def test_help_of_predict_names_all_columns_and_fields(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["predict", "--help"])
+    text = capsys.readouterr().out
+    columns = ("text", "text_a", "text_b", "context", "choices", "question", "words")
+    assert [name for name in (*columns, *FIELDS) if f'"{name}"' not in text] == []
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,11 @@ examples:
 
 A row has the columns that the head's task was trained on (its text_a, text_b and choices settings), or {"text": ...},
 {"text_a": ..., "text_b": ...}, for multiple choice {"context": ..., "choices": [...]}, for span {"question": ...,
-"context": ...}. Each row gives, in order, {"logits": [...], "label": ..., "probabilities": [...]}."""
+"context": ...}, for tagging {"words": [...]} or {"text": ...}. Each row gives, in order, {"logits": [...],
+"label": ..., "probabilities": [...]}. The label of a multi-label row is a list of names. Span rows also give
+{"answers": [{"text", "begin", "end", "score", "probability"}]}, best first. For tagging, the label is the list of tags,
+logits and probabilities have one list per word, and rows also give {"entities": [{"type", "text", "begin", "end",
+"probability"}]}."""
 
 
 def add(commands: Any) -> None:
