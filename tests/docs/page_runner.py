@@ -106,6 +106,8 @@ def run_line(line: str, trunk: Path, *, where: str) -> None:
     assert program == "afjax", f"{where}: the tests cannot run {program}"
     if words[0] in ("train", "sweep"):
         words += [f"--config.trunk={trunk}", "--config.train.max_steps=2", "--config.train.buckets=(32,)"]
+        if "--config=quickstart" in words:
+            words += [f"--config.sources.{name}.train.max_steps=2" for name in ("entail", "paraphrase", "target")]
     try:
         code = main(words)
     except SystemExit as end:  # --version and --help

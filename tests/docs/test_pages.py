@@ -1,21 +1,41 @@
-"""The code on the pages for beginners runs as written, with a tiny trunk and few steps."""
+"""The code on the pages for users runs as written, with a tiny trunk and few steps."""
 
 import json
+import shutil
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
-from page_runner import LANGUAGES, ROOT, blocks, run_page
+from page_runner import ROOT, blocks, run_line, run_page
+
+import afjax
 
 pytestmark = pytest.mark.slow
 
-FOLDERS = ("get_started", "tutorials")
-# Other how-to pages need data, machines or the quickstart's store.
-GUIDES = ("data", "classification", "regression", "multiple_choice", "span", "multi_label", "tagging")
+FOLDERS = ("get_started", "tutorials", "how_to")
+# The blocks of these pages run in tests/interop/test_reuse.py and tests/launch/test_tpu_vm.py.
+TESTED_ELSEWHERE = ("reuse", "launching")
 PAGES = [
-    *sorted(path for folder in FOLDERS for path in (ROOT / "docs" / folder).glob("*.md")),
-    *(ROOT / "docs" / "how_to" / f"{name}.md" for name in GUIDES),
+    path
+    for folder in FOLDERS
+    for path in sorted((ROOT / "docs" / folder).glob("*.md"))
+    if path.stem not in TESTED_ELSEWHERE
 ]
-WITH_CODE = [page for page in PAGES if any(block.language in LANGUAGES for block in blocks(page))]
+WITH_CODE = [page for page in PAGES if any(block.runs for block in blocks(page))]
+QUICKSTART = "runs/quickstart"
+
+
+@pytest.fixture(scope="module")
+def quickstart(tmp_path_factory: pytest.TempPathFactory, tiny_trunk_folder: Path, cache_folder: Path) -> Path:
+    """The folder with the quickstart's workdir and store."""
+    folder = tmp_path_factory.mktemp("quickstart")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("AFJAX_CACHE", str(cache_folder))
+        line = f"afjax train --config=quickstart --workdir={QUICKSTART}"
+        run_line(line, tiny_trunk_folder, where="the quickstart")
+    return folder
 
 
 @pytest.fixture
@@ -31,8 +51,33 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache_folder: Path) 
 
 
 @pytest.mark.parametrize("page", WITH_CODE, ids=lambda page: f"{page.parent.name}/{page.stem}")
-def test_page_runs(page: Path, folder: Path, tiny_trunk_folder: Path) -> None:
-    run_page(page, tiny_trunk_folder)
+def test_page_runs(page: Path, folder: Path, quickstart: Path, tiny_trunk_folder: Path) -> None:
+    if page.parent.name == "how_to" and QUICKSTART in page.read_text(encoding="utf-8"):
+        shutil.copytree(quickstart / QUICKSTART, folder / QUICKSTART)
+    names = run_page(page, tiny_trunk_folder)
+    if page.stem in CHECKS:
+        CHECKS[page.stem](names)
+
+
+def check_several_tasks(names: dict[str, Any]) -> None:
+    models = names["models"]
+    assert 0 <= models["entail"].metrics["accuracy"] <= 1
+    assert models["entail"].trunk.sha256 == models["paraphrase"].trunk.sha256 != names["trunk"].sha256
+
+
+def check_export(names: dict[str, Any]) -> None:
+    """The exported program gives the logits of the stored model."""
+    store, name = f"{QUICKSTART}/store", "target-fusion"
+    model = afjax.load_task_model(store, names["trunk"], head=name, fusion=name)
+    batch = {key: names[key] for key in ("tokens", "types", "mask")}
+    apply, params = model.for_inference()
+    np.testing.assert_allclose(names["logits"], apply(params, batch).logits, rtol=1e-4, atol=1e-5)
+    assert names["labels"] == [model.labels[index] for index in names["logits"].argmax(-1)]
+    assert afjax.load_trunk("entail-trunk").sha256 == names["model"].merged().trunk.sha256
+
+
+# What the pages' results must satisfy, besides being free of errors.
+CHECKS = {"several_tasks": check_several_tasks, "export": check_export}
 
 
 def test_a_failing_block_is_reported_with_its_line(tmp_path: Path, tiny_trunk_folder: Path) -> None:

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 import afjax
-from afjax.cli.main import main
 from afjax.config.adapters import AdapterConfig
 from afjax.config.heads import HeadConfig
 from afjax.fusion.bank import make_bank
@@ -76,7 +75,7 @@ def own_bottleneck(z: jax.Array) -> jax.Array:
 
 
 def test_every_example_is_short_and_tested() -> None:
-    assert len(EXAMPLES) == 5
+    assert len(EXAMPLES) == 4
     for code in EXAMPLES:
         assert len([line for line in code.splitlines() if line.strip()]) < 40
 
@@ -121,15 +120,6 @@ def test_encoder_written_by_hand(tiny_trunk: Trunk) -> None:
     config = HeadConfig(pooling="first", dropout=0.0)
     logits = apply_head(head, config, tiny_trunk.params, hidden, BATCH["mask"], reads="pooled", key=None)
     check_close(logits, own_logits(model))
-
-
-def test_exported_file(tiny_trunk: Trunk) -> None:
-    (command,) = re.findall(r"```bash\nafjax (.*?)\n```", DOCUMENT)
-    assert main(command.split()) == 0
-    names = example("export.deserialize")
-    logits = own_logits(load_task_model("store", tiny_trunk, head="target-fusion", fusion="target-fusion"))
-    check_close(names["logits"], logits)
-    assert names["labels"] == [("no", "perhaps", "yes")[index] for index in logits.argmax(-1)]
 
 
 def own_logits(task_model: TaskModel) -> np.ndarray:
