@@ -14,8 +14,8 @@ import afjax
 pytestmark = pytest.mark.slow
 
 FOLDERS = ("get_started", "tutorials", "how_to")
-# The blocks of these pages run in tests/interop/test_reuse.py and tests/launch/test_tpu_vm.py.
-TESTED_ELSEWHERE = ("reuse", "launching")
+# The blocks of this page run in tests/interop/test_reuse.py.
+TESTED_ELSEWHERE = ("reuse",)
 PAGES = [
     path
     for folder in FOLDERS

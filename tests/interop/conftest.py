@@ -44,7 +44,7 @@ def make_model(tiny_trunk: Trunk) -> MakeModel:
         kind: str = "classification",
         **task: float,
     ) -> TaskModel:
-        key, labels = jax.random.key(0), LABELS if kind == "classification" else ()
+        key, labels = jax.random.key(0), LABELS if kind in ("classification", "multi_label", "tagging") else ()
         size = {"hidden_size": trunk.config.hidden_size, "num_layers": trunk.config.num_layers}
         fused = len(adapters) > 1
         mixed = init_fusion(key, FusionConfig(), next(iter(adapters.values())), **size) if fused else {}

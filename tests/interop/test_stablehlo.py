@@ -113,8 +113,17 @@ def test_files_run_without_afjax_and_give_the_same_logits(
         ),
         "choices": make_model("choices", {"houlsby": ADAPTER_PRESETS["houlsby"]}, kind="multiple_choice"),
         "span": make_model("span", {}, kind="span", trunk=dataclasses.replace(tiny_trunk, dtype="bfloat16")),
+        "topics": make_model("topics", {}, kind="multi_label"),
+        "tags": make_model("tags", {}, kind="tagging"),
     }
-    shapes = {"fusion": (5, 16), "regression": (2, 7), "choices": (2, 3, 6), "span": (3, 16)}
+    shapes = {
+        "fusion": (5, 16),
+        "regression": (2, 7),
+        "choices": (2, 3, 6),
+        "span": (3, 16),
+        "topics": (2, 7),
+        "tags": (2, 7),
+    }
     batches = {f"{name}/tokens": make_batch(shape) for name, shape in shapes.items()}
     # The same file with another batch size and length.
     texts = "fusion/tokens-text"
