@@ -108,6 +108,9 @@ def run_line(line: str, trunk: Path, *, where: str) -> None:
         words += [f"--config.trunk={trunk}", "--config.train.max_steps=2", "--config.train.buckets=(32,)"]
         if "--config=quickstart" in words:
             words += [f"--config.sources.{name}.train.max_steps=2" for name in ("entail", "paraphrase", "target")]
+    if words[0] == "sweep":
+        # One run: the first value of each setting, and the first seed.
+        words = [word.partition(",")[0] if word.startswith(("--grid.", "--seeds=")) else word for word in words]
     try:
         code = main(words)
     except SystemExit as end:  # --version and --help
