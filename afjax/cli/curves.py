@@ -1,12 +1,12 @@
 """Prints the curves of ``afjax adapterdrop`` and ``afjax prune``."""
 
 import argparse
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from afjax.cli.parsers import add_source_flags
+from afjax.display.terminal import print_line
 from afjax.storage.writing import write_output
 
 if TYPE_CHECKING:
@@ -36,4 +36,4 @@ def show_curve(points: "Iterable[Point]", metric: str, output: Path | None) -> N
         lines.append(f'"{point.what}",{point.kept:.4f},{score:.6f},{speed:.3f},{flops:.0f}')
     if output is not None:
         write_output(output, "\n".join(lines) + "\n")
-        print(f"Written to {output}", file=sys.stderr)
+        print_line(f"Written to {output}")

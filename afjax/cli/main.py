@@ -32,6 +32,7 @@ from afjax.cli.commands import (
     train,
 )
 from afjax.cli.explain import explain
+from afjax.display.terminal import fitted, print_line
 from afjax.errors import did_you_mean
 
 # The commands, in the order of the help.
@@ -73,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     parser, commands = make_parser()
     if problem := _unknown_command(argv, commands) or _empty_flag(argv):
-        print(f"afjax: {problem}", file=sys.stderr)
+        print_line(f"afjax: {problem}")
         return 2
     arguments, unparsed = parser.parse_known_args(argv)
     if unknown := [argument for argument in unparsed if not argument.startswith(arguments.dotted)]:
@@ -145,7 +146,7 @@ def _warnings_in_one_line() -> Iterator[None]:
     ) -> str:
         if category is not UserWarning or not Path(filename).is_relative_to(Path(__file__).parents[1]):
             return original(message, category, filename, lineno, line)
-        text = f"afjax: {' '.join(str(message).split())}\n"
+        text = "\n".join([*fitted(f"afjax: {' '.join(str(message).split())}", sys.stderr), ""])
         if text in printed:
             return ""
         printed.add(text)
@@ -172,7 +173,7 @@ def _exit_code(arguments: argparse.Namespace) -> int:
             # The reader (head, less) has ended. Python would report the broken pipe again when it closes stdout.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         else:
-            print(f"afjax: {explained[1]}", file=sys.stderr)
+            print_line(f"afjax: {explained[1]}")
         return explained[0]
 
 

@@ -2,12 +2,14 @@
 
 import json
 import os
+import sys
 from collections.abc import Sequence
 
 from afjax import store
 from afjax.config.from_dict import from_dict
 from afjax.config.tasks import TaskConfig
-from afjax.display.tables import table_lines
+from afjax.display.tables import fitting_table, table_lines
+from afjax.display.terminal import fitted, terminal_width
 from afjax.errors import UserError, did_you_mean
 from afjax.store import KINDS, Manifest
 
@@ -15,7 +17,7 @@ StorePath = str | os.PathLike[str]
 
 
 def list_lines(path: StorePath) -> list[str]:
-    """A table of all artefacts with a heading, one line per artefact.
+    """A table of all artefacts with a heading, one line per artefact, or two on a narrow terminal.
 
     Raises:
       UserError: The store does not exist.
@@ -28,7 +30,7 @@ def list_lines(path: StorePath) -> list[str]:
             rows.append(_row(store.read_manifest(path, kind, name)))
         except UserError:
             rows.append((kind, name, "damaged: see afjax store verify", "", "", "", "", "", ""))
-    return table_lines([_printable(row) for row in rows], num_texts=len(rows[0]))
+    return fitting_table([_printable(row) for row in rows], terminal_width(sys.stdout), first=4)
 
 
 def show_lines(path: StorePath, name: str) -> list[str]:
@@ -119,34 +121,36 @@ def _number(value: object) -> str:
 
 
 def _size(num_bytes: int) -> str:
-    return f"{num_bytes / 1e6:.2f} MB"
+    return f"{num_bytes / 1e3:.1f} kB" if num_bytes < 1e6 else f"{num_bytes / 1e6:.2f} MB"
 
 
 def _manifest_lines(manifest: Manifest) -> list[str]:
     task, trunk = manifest.task.get("name", "-"), manifest.trunk
-    lines = [
-        f"{manifest.kind}/{manifest.name}",
-        f"  created     {manifest.created}, seed {manifest.seed}",
-        f"  digest      {manifest.digest}",
-        f"  size        {manifest.num_parameters:,} parameters, {_size(manifest.num_bytes)}",
-        f"  trunk       {json.dumps({key: trunk[key] for key in trunk if key not in ('architecture', 'tokenizer')})}",
-        f"  config.json {json.dumps(trunk.get('architecture'))}",
-        f"  tokenizer   {json.dumps(trunk.get('tokenizer'))}",
-        f"  task        {task}{': ' + json.dumps(manifest.task) if manifest.task else ''}",
-        f"  labels      {', '.join(manifest.labels) or '-'}",
-        f"  metrics     {', '.join(f'{key} {_number(value)}' for key, value in manifest.metrics.items()) or '-'}",
-        f"  config      {json.dumps(manifest.config)}",
-        f"  versions    {', '.join(f'{key} {value}' for key, value in manifest.versions.items())}",
+    entries = [
+        ("created", f"{manifest.created}, seed {manifest.seed}"),
+        ("digest", manifest.digest),
+        ("size", f"{manifest.num_parameters:,} parameters, {_size(manifest.num_bytes)}"),
+        ("trunk", json.dumps({key: trunk[key] for key in trunk if key not in ("architecture", "tokenizer")})),
+        ("config.json", json.dumps(trunk.get("architecture"))),
+        ("tokenizer", json.dumps(trunk.get("tokenizer"))),
+        ("task", f"{task}{': ' + json.dumps(manifest.task) if manifest.task else ''}"),
+        ("labels", ", ".join(manifest.labels) or "-"),
+        ("metrics", ", ".join(f"{key} {_number(value)}" for key, value in manifest.metrics.items()) or "-"),
+        ("config", json.dumps(manifest.config)),
+        ("versions", ", ".join(f"{key} {value}" for key, value in manifest.versions.items())),
     ]
     if manifest.kind == "heads":
         record = manifest.trained_with
         trained_with = f"{record['kind']}/{record['name']} {record['sha256'][:12]}" if record else "not recorded"
-        lines.append(f"  trained with {trained_with}")
+        entries.append(("trained with", trained_with))
     if manifest.run:
-        lines.append(f"  run         {manifest.run}")
-    for adapter in manifest.adapters:
-        lines.append(f"  adapter     {adapter['name']} {adapter['sha256'][:12]}")
-    leaves = [(f"  leaf        {path}", leaf["dtype"], str(leaf["shape"])) for path, leaf in manifest.leaves.items()]
+        entries.append(("run", manifest.run))
+    entries += [("adapter", f"{adapter['name']} {adapter['sha256'][:12]}") for adapter in manifest.adapters]
+    lines = [f"{manifest.kind}/{manifest.name}"]
+    for name, text in entries:
+        # The indent leaves room for a digest on 80 columns.
+        lines += fitted(f"  {name:13}{text}", sys.stdout, " " * 8)
+    leaves = [(f"  {'leaf':13}{path}", leaf["dtype"], str(leaf["shape"])) for path, leaf in manifest.leaves.items()]
     return lines + table_lines([_printable(leaf) for leaf in leaves], num_texts=3)
 
 

@@ -2,10 +2,10 @@
 
 import argparse
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from afjax.display.terminal import print_line
 from afjax.errors import UserError
 from afjax.storage.paths import cache_folder
 
@@ -44,7 +44,7 @@ def load_stored_model(arguments: argparse.Namespace) -> Any:
     set_up_libraries()
     head = arguments.head or recorded_head(arguments.store, kind, name)
     if not arguments.head:
-        print(f'The head is "{head}", as the store records.', file=sys.stderr)
+        print_line(f'The head is "{head}", as the store records.')
     trunk = load_recorded_trunk(arguments.trunk, arguments.store, kind, name)
     task_model = load_task_model(
         arguments.store,
@@ -82,7 +82,7 @@ def load_recorded_trunk(given: str, store_folder: str, kind: str, name: str) -> 
     if given:
         return load_trunk(given)
     recorded = recorded_trunk(store_folder, kind, name)
-    print(f'The trunk is "{recorded}", as the store records.', file=sys.stderr)
+    print_line(f'The trunk is "{recorded}", as the store records.')
     try:
         return load_trunk(recorded)
     except UserError as error:

@@ -1,7 +1,6 @@
 """Plans ``afjax submit``: files to write, their rows, and the heads that predict them."""
 
 import dataclasses
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from afjax.config.tasks import TaskConfig
 from afjax.data.sources.kinds import has_split
 from afjax.data.sources.official import OFFICIAL, find_official
 from afjax.data.splits import AnyRows
+from afjax.display.terminal import print_line
 from afjax.errors import UserError, did_you_mean
 from afjax.storage.paths import expanded
 from afjax.tasks.by_name import find_task
@@ -147,7 +147,7 @@ def _warn(
             f"{TITLES[benchmark]}'s server expects {num_expected} files; these are {len(jobs)} of them{unknown}."
         )
     for line in lines:
-        print(line, file=sys.stderr)
+        print_line(line)
 
 
 def _test_task(entry: Entry, data_dir: Path) -> TaskConfig | None:

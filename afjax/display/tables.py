@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 import tabulate
 
+from afjax.display.terminal import wrapped
+
 
 def table_lines(rows: Sequence[Sequence[str]], *, separator: str = "  ", num_texts: int = 1) -> list[str]:
     """Aligns the cells of a table in columns, by their width on a terminal.
@@ -28,3 +30,28 @@ def table_lines(rows: Sequence[Sequence[str]], *, separator: str = "  ", num_tex
         preserve_whitespace=True,
     )
     return table.splitlines()
+
+
+def fitting_table(rows: Sequence[Sequence[str]], width: int | None, *, first: int) -> list[str]:
+    """Aligns the cells of a table of texts, with two lines per row if one line is too long for the terminal.
+
+    Args:
+      rows: Cells, the header first. Every row has the same number of cells.
+      width: The terminal's number of columns. None for one line per row.
+      first: Number of columns in the first line of a row. The others are in the second line, which is indented.
+
+    Example:
+      >>> rows = [("name", "about"), ("cola", "Acceptable English."), ("rte", "Entailment.")]
+      >>> fitting_table(rows, 15, first=1)
+      ['name', '  about', 'cola', '  Acceptable', '  English.', 'rte', '  Entailment.']
+    """
+    lines = table_lines(rows, num_texts=len(rows[0]))
+    if width is None or max(len(line.rstrip()) for line in lines) <= width:
+        return lines
+    upper = table_lines([row[:first] for row in rows], num_texts=first)
+    lower = table_lines([row[first:] for row in rows], num_texts=len(rows[0]) - first)
+    return [
+        part
+        for line, rest in zip(upper, lower, strict=True)
+        for part in (line.rstrip(), *wrapped(f"  {rest.rstrip()}", width))
+    ]

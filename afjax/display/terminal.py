@@ -1,16 +1,36 @@
 """Progress bars, messages and durations on a terminal."""
 
+import os
 import sys
-from typing import Any
+import textwrap
+from typing import IO, Any
+
+PAGE_WIDTH = 120
 
 
 def shows_bars() -> bool:
-    """Whether stderr can show progress bars: it is a terminal or a notebook, not a file or a pipe."""
-    return sys.stderr.isatty() or "ipykernel" in sys.modules
+    """Whether to show progress bars: in terminals and notebooks, unless tqdm's variable ``TQDM_DISABLE`` is set.
+
+    Files and pipes cannot show them.
+    """
+    return not os.environ.get("TQDM_DISABLE") and (sys.stderr.isatty() or "ipykernel" in sys.modules)
 
 
-def progress_bar(title: str, total: int, *, unit: str, done: int = 0, scale: bool = False) -> Any:
+def progress_bar(
+    title: str,
+    total: int,
+    *,
+    unit: str,
+    done: int = 0,
+    scale: bool = False,
+    delay: float = 0.0,
+    leave: bool = True,
+    disable: bool = False,
+) -> Any:
     """Returns a tqdm bar on stderr, which prints nothing unless :func:`shows_bars`.
+
+    The time left is estimated from the mean speed so far. The most recent speed would mislead, because some units take
+    longer than others.
 
     Args:
       title: Text before the bar.
@@ -18,6 +38,9 @@ def progress_bar(title: str, total: int, *, unit: str, done: int = 0, scale: boo
       unit: Name of one unit.
       done: Number of units that are already done.
       scale: Whether to abbreviate large numbers (k, M, G).
+      delay: Seconds before the bar is shown. A shorter task shows no bar.
+      leave: Whether the bar stays on the screen at its end.
+      disable: Whether to show no bar, whatever stderr is.
     """
     import tqdm
 
@@ -29,16 +52,62 @@ def progress_bar(title: str, total: int, *, unit: str, done: int = 0, scale: boo
         unit_scale=scale,
         file=sys.stderr,
         mininterval=0.5,
+        smoothing=0,
         dynamic_ncols=True,
-        disable=not shows_bars(),
+        delay=delay,
+        leave=leave,
+        disable=disable or not shows_bars(),
     )
 
 
 def print_line(line: str) -> None:
-    """Prints a line on stderr, above any progress bars."""
+    """Prints a line on stderr, above any progress bars. On a terminal, it is wrapped as by :func:`fitted`."""
     import tqdm
 
-    tqdm.tqdm.write(line, file=sys.stderr)
+    tqdm.tqdm.write("\n".join(fitted(line, sys.stderr)), file=sys.stderr)
+
+
+def fitted(line: str, stream: IO[str], indent: str = "  ") -> list[str]:
+    """Wraps a line between words if the stream is a terminal, which would wrap it within words.
+
+    Files and pipes get one line, so that it can be searched.
+
+    Args:
+      line: One line.
+      stream: The stream that the line is for.
+      indent: What all lines except the first begin with.
+    """
+    width = terminal_width(stream)
+    return wrapped(line, width, indent) if width else [line]
+
+
+def terminal_width(stream: IO[str]) -> int | None:
+    """Returns the number of columns of a stream's terminal; None if the stream is not a terminal."""
+    try:
+        # A notebook's stream is not a terminal, but its file descriptor can be the terminal that Jupyter runs in.
+        return (os.get_terminal_size(stream.fileno()).columns or None) if stream.isatty() else None
+    except (OSError, ValueError, AttributeError):  # An object without a file descriptor.
+        return None
+
+
+def page_width() -> int:
+    """Returns the width of pages on stdout: at most 120 columns, and not more than its terminal has."""
+    return min(terminal_width(sys.stdout) or PAGE_WIDTH, PAGE_WIDTH)
+
+
+def wrapped(text: str, width: int, indent: str = "  ") -> list[str]:
+    """Wraps text between words. Longer words, such as paths, stay whole.
+
+    Args:
+      text: One line.
+      width: The number of columns.
+      indent: What all lines except the first begin with.
+
+    Example:
+      >>> wrapped("Nothing was changed; give --overwrite.", 24)
+      ['Nothing was changed;', '  give --overwrite.']
+    """
+    return textwrap.wrap(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def duration(seconds: float) -> str:

@@ -1,7 +1,6 @@
 """Loads adapters and task models from a store, and checks that their parts belong together."""
 
 import dataclasses
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from afjax.config.fusion import FusionConfig
 from afjax.config.heads import stored_head
 from afjax.config.tasks import TaskConfig
 from afjax.data.sources.kinds import source_kind
+from afjax.display.terminal import print_line
 from afjax.distributed.hosts import is_first_host
 from afjax.errors import UserError
 from afjax.model.model import Model, trunk_layer_norms
@@ -137,9 +137,8 @@ def _with_record(model: TaskModel, record: Mapping[str, str], allow_mismatch: bo
     head = model.model.head_name
     if not record:
         if is_first_host():
-            print(
-                f'The head "{head}" does not record the model that it was trained with, so this is not checked.',
-                file=sys.stderr,
+            print_line(
+                f'Note: The head "{head}" does not record the model that it was trained with, so this is not checked.'
             )
         return dataclasses.replace(model, head_record={})
     actual = beneath_head(model)
@@ -178,10 +177,9 @@ def stored_text_columns(values: dict[str, Any], head: str, task: TaskConfig) -> 
     if num_texts := source_kind(task.source).num_texts:
         return num_texts
     if is_first_host():
-        print(
-            f'The head "{head}" does not record whether it was trained on single texts or on pairs, so the form of '
-            "rows is not checked.",
-            file=sys.stderr,
+        print_line(
+            f'Note: The head "{head}" does not record whether it was trained on single texts or on pairs, so the form '
+            "of rows is not checked."
         )
     return None
 

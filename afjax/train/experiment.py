@@ -4,7 +4,6 @@ import dataclasses
 import hashlib
 import json
 import platform
-import sys
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from afjax.config.from_dict import to_dict
 from afjax.config.methods import FusionMethod, Method
 from afjax.config.tasks import TaskConfig
 from afjax.data.splits import AnyRows
+from afjax.display.terminal import print_line
 from afjax.distributed.hosts import all_hosts_or_raise, check_same, check_shared, is_first_host
 from afjax.distributed.sharding import make_mesh
 from afjax.errors import UserError
@@ -235,7 +235,7 @@ def _stored_source(source: SourceConfig, workdir: epath.Path, store_folder: str 
     if earlier:
         return earlier
     if is_first_host():
-        print(f'The store has the adapter "{name}"; it is used unchanged.', file=sys.stderr)
+        print_line(f"{name}: the store has this adapter; it is used unchanged")
     metrics = store.read_manifest(store_folder, "adapters", name).metrics
     return [Result(name, "adapter (from the store)", name, metrics, source.task.main_metric)]
 

@@ -14,7 +14,6 @@ import dataclasses
 import fcntl
 import json
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -22,6 +21,7 @@ from etils import epath
 
 from afjax.config.defaults import FORMER_POOLING
 from afjax.data.lengths import PaddedLengths
+from afjax.display.terminal import print_line
 from afjax.distributed.hosts import all_hosts_or_raise, is_first_host
 from afjax.errors import UserError
 from afjax.storage.json_files import read_json
@@ -301,7 +301,7 @@ def note_unchecked(folder: epath.Path, unchecked: Sequence[str]) -> None:
 def note(sentence: str) -> None:
     """Prints one line to stderr, on the first host only."""
     if is_first_host():
-        print(f"afjax: {sentence}", file=sys.stderr)
+        print_line(f"Note: {sentence}")
 
 
 def _read_record(folder: epath.Path) -> dict[str, Any]:

@@ -8,7 +8,6 @@ import dataclasses
 import functools
 import hashlib
 import importlib.util
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from jaxtyping import Float32
 from afjax.config.from_dict import check_value
 from afjax.config.values import Pooling, TrunkDtype
 from afjax.display.html import table
+from afjax.display.terminal import print_line
 from afjax.distributed.sharding import local_mesh, shard
 from afjax.errors import UserError, did_you_mean
 from afjax.storage.json_files import read_json
@@ -415,7 +415,4 @@ def write_if_trained(trunk: Trunk) -> None:
     written = read_json(folder / WEIGHTS_DIGEST, advice="delete it, and save again")
     if written != {"sha256": trunk.sha256}:
         save_trunk(trunk.name, trunk)
-        print(
-            f"afjax: The trained trunk was written to {folder}. Load the saved model with it.",
-            file=sys.stderr,
-        )
+        print_line(f"Note: The trained trunk was written to {folder}. Load the saved model with it.")

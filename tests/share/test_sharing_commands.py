@@ -30,7 +30,7 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 def test_pack_and_unpack(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, new = tmp_path / "x.tar", tmp_path / "new"
     text = run(capsys, "pack", "rte", f"--store={made}", f"--output={file}", "--license=mit")
-    assert has_facts(text, f"{file} ", "adapters/rte, heads/rte, 0.00 MB, ", "trunk ./mine ", "ab" * 32)
+    assert has_facts(text, f"{file} ", "adapters/rte, heads/rte, ", " kB, ", "trunk ./mine ", "ab" * 32)
     text = run(capsys, "unpack", str(file), f"--store={new}", "--name=mine")
     assert has_facts(text, f"{new} ", "adapters/mine, heads/mine, ")
     assert run(capsys, "verify", f"--store={new}").splitlines() == ["adapters/mine: ok", "heads/mine: ok"]

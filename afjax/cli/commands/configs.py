@@ -2,15 +2,14 @@
 
 import argparse
 import inspect
-import textwrap
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from afjax.cli.parsers import add_command
 from afjax.cli.settings_help import default_text
-
-WIDTH = 120
+from afjax.display.terminal import fitted, page_width, terminal_width, wrapped
 
 EXAMPLE = """\
 examples:
@@ -37,7 +36,7 @@ def list_lines() -> list[str]:
     lines = []
     for name in builtin_configs():
         _, docstring, arguments = _described(name)
-        lines.append(f"{name}: {docstring.splitlines()[0]}")
+        lines += fitted(f"{name}: {docstring.splitlines()[0]}", sys.stdout)
         lines += _wrapped(arguments)
     lines += ["", "afjax train --config=NAME:argument=value,... --workdir=DIR", "afjax configs NAME shows one of them."]
     return lines
@@ -50,7 +49,7 @@ def show_lines(given: str) -> list[str]:
       UserError: The config does not exist or fails.
     """
     path, docstring, arguments = _described(given)
-    return [*docstring.splitlines(), "", "arguments:", *_wrapped(arguments), "", f"file: {path}"]
+    return [*_paragraphs(docstring), "", "arguments:", *_wrapped(arguments), "", f"file: {path}"]
 
 
 def _described(given: str) -> tuple[Path, str, list[str]]:
@@ -65,8 +64,17 @@ def _described(given: str) -> tuple[Path, str, list[str]]:
     return path, inspect.cleandoc(get_config.__globals__.get("__doc__") or "(no docstring)"), arguments
 
 
+def _paragraphs(docstring: str) -> list[str]:
+    """The lines of a docstring. Its prose is wrapped again if stdout is a narrow terminal; commands are not changed."""
+    width = terminal_width(sys.stdout)
+    if width is None or max(map(len, docstring.splitlines())) <= width:
+        return docstring.splitlines()
+    lines: list[str] = []
+    for paragraph in docstring.split("\n\n"):
+        is_prose = not paragraph.startswith("afjax ")
+        lines += ["", *(wrapped(paragraph, width, "") if is_prose else paragraph.splitlines())]
+    return lines[1:]
+
+
 def _wrapped(items: Sequence[str]) -> list[str]:
-    text = ", ".join(items)
-    return textwrap.wrap(
-        text, WIDTH, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False, break_long_words=False
-    )
+    return wrapped(f"    {', '.join(items)}", page_width(), "    ")

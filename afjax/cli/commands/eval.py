@@ -7,6 +7,7 @@ from typing import Any
 
 from afjax.cli.parsers import add_command, add_model_flags, add_source_flags
 from afjax.cli.stored_model import load_stored_model, rows_of
+from afjax.display.terminal import print_line
 
 EXAMPLE = """\
 example:
@@ -43,6 +44,6 @@ def _run(arguments: argparse.Namespace) -> int:
     name = task_model.model.head_name
     for notice in (blank_texts(arguments.split, rows), no_better_than_majority(name, rows, scores)):
         if notice:
-            print(f"Note: {notice}", file=sys.stderr)
+            print_line(f"Note: {notice}")
     print(json.dumps({"split": arguments.split, "rows": len(rows), **scores}))
     return 0

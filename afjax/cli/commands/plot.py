@@ -6,13 +6,13 @@ models.
 
 import argparse
 import functools
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from afjax.cli.commands import plot_activations, plot_spans
 from afjax.cli.finished_runs import add_runs_flags, split_folders
 from afjax.cli.parsers import add_command, add_group
+from afjax.display.terminal import print_line
 from afjax.errors import UserError
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def _run(name: str, arguments: argparse.Namespace) -> int:
     else:
         paths = _plot_grid(name, arguments, collection)
     for note in collection.left_out(tasks):
-        print(f"Left out: {note}.", file=sys.stderr)
+        print_line(f"Left out: {note}.")
     print("\n".join(map(str, paths)))
     return 0
 
@@ -102,7 +102,7 @@ def _plot_grid(name: str, arguments: argparse.Namespace, collection: "Collection
         num_tasks = max(point.count for point in points)
         incomplete = [f"{point.method} ({point.count})" for point in points if point.count < num_tasks]
         if incomplete:
-            print(f"Left out, as they have fewer than {num_tasks} tasks: {', '.join(incomplete)}.", file=sys.stderr)
+            print_line(f"Left out, as they have fewer than {num_tasks} tasks: {', '.join(incomplete)}.")
         return run_figures.draw_tradeoff([point for point in points if point.count == num_tasks], arguments.output)
     task, *extra_tasks = cells.chosen(arguments.task, "--task", grid.tasks)
     if extra_tasks:

@@ -1,12 +1,12 @@
 """``afjax plot activations``: plots which adapters fusions attend to."""
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
 from afjax.cli.parsers import add_command, add_mismatch_flag, add_trunk_flag, print_written
 from afjax.cli.stored_model import load_recorded_trunk, rows_of, set_up_libraries
+from afjax.display.terminal import print_line
 from afjax.errors import UserError
 
 EXAMPLE = """\
@@ -86,7 +86,7 @@ def _run(arguments: argparse.Namespace) -> int:
             message = (
                 f"The text was cut to {len(activations.tokens)} of its {activations.num_tokens} tokens, as in training."
             )
-            print(message, file=sys.stderr)
+            print_line(message)
         return 0
     splits = []
     for index, model in enumerate(models):

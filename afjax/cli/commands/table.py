@@ -1,12 +1,12 @@
 """``afjax table``: prints the papers' tables from finished runs."""
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
 from afjax.cli.finished_runs import add_runs_flags, split_folders
 from afjax.cli.parsers import add_command
+from afjax.display.terminal import print_line
 from afjax.storage.writing import check_output, write_output
 
 EXAMPLE = """\
@@ -59,5 +59,5 @@ def _run(arguments: argparse.Namespace) -> int:
         print(text, end="")
     else:
         write_output(output, text)
-        print(f"Written to {output}", file=sys.stderr)
+        print_line(f"Written to {output}")
     return 0

@@ -1,0 +1,28 @@
+"""Numbers in sentences."""
+
+from collections.abc import Sequence
+
+
+def counted(number: int, noun: str) -> str:
+    """Formats a number with its noun, in the plural unless the number is 1.
+
+    Args:
+      number: The number.
+      noun: The noun in the singular. Its plural ends with "s".
+
+    Example:
+      >>> counted(1, "row"), counted(2490, "dev row")
+      ('1 row', '2,490 dev rows')
+    """
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
+def one_of(numbers: Sequence[int]) -> str:
+    """Lists alternatives.
+
+    Example:
+      >>> one_of([16, 32, 64])
+      '16, 32 or 64'
+    """
+    *others, last = map(str, numbers)
+    return f"{', '.join(others)} or {last}" if others else last
