@@ -16,6 +16,7 @@ from afjax.analysis.workdirs import differing_settings
 from afjax.config.from_dict import to_dict
 from afjax.data.splits import AnyRows
 from afjax.display.tables import table_lines
+from afjax.display.words import counted
 from afjax.errors import UserError, did_you_mean
 from afjax.model.task_model import TaskModel
 from afjax.tasks.kinds import TASK_KINDS, fitting_metrics
@@ -99,8 +100,8 @@ def compare(
     """
     if len(first) != len(second):
         raise UserError(
-            f"A has {len(first)} runs and B has {len(second)}; give the same number of each, paired in order (for "
-            "example by seed)."
+            f"A has {counted(len(first), 'run')} and B has {len(second)}; give the same number of each, paired "
+            "in order (for example by seed)."
         )
     kinds = {side.model.task.kind for side in (*first, *second)}
     if len(kinds) > 1:
@@ -154,7 +155,10 @@ def to_lines(found: Comparison) -> list[str]:
     """The comparison as lines of text, as ``afjax compare`` prints it."""
     lines = [f"{letter}  {', '.join(titles)}" for letter, titles in zip("AB", found.titles, strict=True)]
     num_pairs = len(found.titles[0])
-    lines += ["", f"{found.num_rows} rows of {found.task}" + (f", {num_pairs} pairs of runs" if num_pairs > 1 else "")]
+    lines += [
+        "",
+        f"{counted(found.num_rows, 'row')} of {found.task}" + (f", {num_pairs} pairs of runs" if num_pairs > 1 else ""),
+    ]
     head = ["metric", "A", "B", "B - A", "95 % interval", "p", *(["std over pairs"] if num_pairs > 1 else [])]
     cells = [head]
     ordered = [found.main_metric, *(name for name in found.metrics if name != found.main_metric)]

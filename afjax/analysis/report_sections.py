@@ -12,6 +12,7 @@ from afjax.analysis.page import image
 from afjax.analysis.workdirs import ExperimentRecord, RunRecord
 from afjax.display.html import Content, Markup, scrolling, table, tag
 from afjax.display.terminal import duration
+from afjax.display.words import counted
 from afjax.store import Manifest
 from afjax.train.experiment import Result
 from afjax.train.workdir import TARGET
@@ -140,7 +141,7 @@ def confusion(result: Result, evaluation: DevEvaluation) -> list[Markup]:
         off = np.where(np.eye(len(counts), dtype=bool), 0, counts)
         worst = [divmod(int(place), len(counts)) for place in np.argsort(-off, axis=None, kind="stable")[:30]]
         rows = [[evaluation.labels[i], evaluation.labels[j], f"{off[i, j]}"] for i, j in worst if off[i, j]]
-        caption = f"The most frequent confusions of {result.name}, out of {len(counts)} labels."
+        caption = f"The most frequent confusions of {result.name}, out of {counted(len(counts), 'label')}."
         return [table(["right", "predicted", "rows"], rows, numbers=(2,), caption=caption)]
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     head = tag(
@@ -172,7 +173,7 @@ def confusion(result: Result, evaluation: DevEvaluation) -> list[Markup]:
 def mistakes(result: Result, evaluation: DevEvaluation) -> list[Markup]:
     """The worst mistakes, as cards because texts are too long for a table on a phone."""
     if not evaluation.num_wrong:
-        return [tag("p", f"{result.name} gets all {evaluation.num_rows} dev rows right.")]
+        return [tag("p", f"{result.name} gets all {counted(evaluation.num_rows, 'dev row')} right.")]
     share = evaluation.num_wrong / evaluation.num_rows
     sentence = (
         f"{evaluation.num_wrong:,} of {evaluation.num_rows:,} dev rows are wrong ({share:.1%}); these are the "

@@ -9,6 +9,7 @@ from typing import Any
 from afjax.analysis.dev_rows import DevEvaluation
 from afjax.analysis.workdirs import IGNORED_SETTINGS, ExperimentRecord, by_tasks, differing_settings
 from afjax.display.html import Content, Markup, table, tag
+from afjax.display.words import counted
 from afjax.store import Manifest
 from afjax.train.experiment import Result
 from afjax.train.workdir import TARGET
@@ -90,7 +91,9 @@ def score_tables(finished: Sequence[ExperimentRecord], evaluated_results: Sequen
         rows.append([result.name, result.main_metric, *(score(result.metrics.get(name)) for name in names)])
         if evaluated.evaluation:
             scores = [score(evaluated.evaluation.scores.get(name)) for name in names]
-            rows.append([f"{result.name}, evaluated again", f"on {evaluated.evaluation.num_rows} rows", *scores])
+            rows.append(
+                [f"{result.name}, evaluated again", f"on {counted(evaluated.evaluation.num_rows, 'row')}", *scores]
+            )
     caption = (
         "Dev metrics of the kept parameters: as evaluated during training, and as evaluated now with the stored model."
     )

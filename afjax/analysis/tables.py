@@ -11,6 +11,7 @@ from typing import Any
 from afjax.analysis.cells import Cell, chosen, make_cells, order, task_metrics
 from afjax.analysis.missing import command, is_baseline
 from afjax.analysis.run_records import Collection
+from afjax.display.words import counted
 from afjax.errors import UserError
 
 GAP = "-"
@@ -369,7 +370,7 @@ def _notes(grid: Grid) -> list[str]:
     runs = sum(cell.num_runs for cell in cells)
     notes = [
         "Scores are dev metrics times 100: mean ± sample standard deviation over seeds; (n): only n seeds.",
-        f"{runs} {'run' if runs == 1 else 'runs'} on the trunk {record.trunk_name}, "
+        f"{counted(runs, 'run')} on the trunk {record.trunk_name}, "
         f"{'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds)) or GAP}.",
     ]
     picked = [f"{cell.method} on {cell.task} of {cell.num_settings}" for cell in cells if cell.num_settings > 1]

@@ -10,6 +10,7 @@ from afjax.cli.submit_plan import Job
 from afjax.data.sources.official import OFFICIAL
 from afjax.data.splits import AnyRows
 from afjax.display.terminal import progress_bar
+from afjax.display.words import counted
 from afjax.errors import UserError
 from afjax.model.loading import load_task_model
 from afjax.model.task_model import TaskModel
@@ -71,12 +72,12 @@ def write(
         for name, text in _contents(benchmark, job, labels, answers).items():
             write_output(output / name, text)
             files[name] = text
-            lines.append(f"{output / name}: {len(job.rows):,} rows, {predictor}")
+            lines.append(f"{output / name}: {counted(len(job.rows), 'row')}, {predictor}")
         if all(later.head != job.head for later in jobs[number:]):
             models.pop(job.head, None)
     if benchmark != "squad":
         write_output(output / "submission.zip", _archive(files))
-        lines.append(f"{output / 'submission.zip'}: {len(files)} file{'s' * (len(files) != 1)}")
+        lines.append(f"{output / 'submission.zip'}: {counted(len(files), 'file')}")
     return lines
 
 

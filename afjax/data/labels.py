@@ -22,6 +22,7 @@ import numpy as np
 from afjax.config.tasks import TaskConfig
 from afjax.data.columns import Columns, is_visible, is_visible_or_blank, no_labels
 from afjax.data.sources.files import shorten
+from afjax.display.words import counted
 from afjax.errors import UserError, did_you_mean
 from afjax.storage.json_files import read_json
 
@@ -249,7 +250,7 @@ def _unknown_label(name: str, names: Sequence[str], *, listed: bool, has_indices
 
 
 def _rows(count: int) -> str:
-    return f"{count} row{'s' * (count != 1)}"
+    return counted(count, "row")
 
 
 def _escaped(name: str) -> str:

@@ -14,6 +14,7 @@ from afjax.config.tasks import TaskConfig
 from afjax.data.columns import is_visible
 from afjax.data.splits import AnyRows, MultiLabelRows, Rows, SpanRows, TagRows, row_texts
 from afjax.data.tags import num_unmarked
+from afjax.display.words import counted
 
 # In a split with fewer rows, a large number of different labels is plausible.
 _MANY_ROWS = 20
@@ -66,7 +67,7 @@ def blank_rows_notice(name: str, blank: Sequence[int], num_rows: int) -> str:
     if not blank:
         return ""
     count = "1 row has" if len(blank) == 1 else f"{len(blank)} rows have"
-    return f"{count} an empty text among the {num_rows} rows of {name}; the first is row {blank[0] + 1}."
+    return f"{count} an empty text among the {counted(num_rows, 'row')} of {name}; the first is row {blank[0] + 1}."
 
 
 def many_labels(name: str, rows: AnyRows) -> str:
@@ -145,8 +146,8 @@ def no_better_than_majority(name: str, rows: AnyRows, metrics: Mapping[str, floa
         return ""
     label = rows.label_names[largest] if largest < len(rows.label_names) else str(largest)
     return (
-        f"{name}'s accuracy, {metrics['accuracy']:.4f}, is not above {count / len(rows):.4f}, the share of the largest "
-        f'class: {count} of {len(rows)} rows have the label "{label}".'
+        f"The accuracy of {name}, {metrics['accuracy']:.4f}, is not above {count / len(rows):.4f}, the share of the "
+        f'largest class: {count} of {len(rows)} rows {"has" if count == 1 else "have"} the label "{label}".'
     )
 
 

@@ -40,8 +40,8 @@ class _Split(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def form(self) -> str:
-        """A plural noun for the rows, such as "pairs of texts"."""
+    def form(self) -> tuple[str, str]:
+        """A noun for one row and a noun for several, such as "text" and "texts"."""
 
     @abc.abstractmethod
     def texts_of(self, row: int) -> tuple[tuple[str, str], ...]:
@@ -62,7 +62,11 @@ class _Split(abc.ABC):
         return {}
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__}: {len(self)} {self.form}, {self._label_summary()}>"
+        return f"<{type(self).__name__}: {self._counted()}, {self._label_summary()}>"
+
+    def _counted(self) -> str:
+        one, several = self.form
+        return f"{len(self)} {one if len(self) == 1 else several}"
 
     def _repr_html_(self) -> str:
         """The first rows as a table, for notebooks."""
@@ -74,7 +78,7 @@ class _Split(abc.ABC):
             label = [shortened(self.label_of(row), _SHOWN_TEXT)] if labelled else []
             rows.append([str(row), *(shortened(text, _SHOWN_TEXT) for _, text in self.texts_of(row)), *label])
         more = f"; the first {len(numbers)}" if len(numbers) < len(self) else ""
-        caption = f"{len(self)} {self.form}, {self._label_summary()}{more}"
+        caption = f"{self._counted()}, {self._label_summary()}{more}"
         return table([*header, *(["label"] if labelled else [])], rows, caption=caption).html
 
     def __getitem__(self, rows: int | slice | Sequence[int] | np.ndarray) -> Self:
@@ -148,8 +152,8 @@ class Rows(_Split):
         return 1 if self.text_b is None else 2
 
     @property
-    def form(self) -> str:
-        return "texts" if self.text_b is None else "pairs of texts"
+    def form(self) -> tuple[str, str]:
+        return ("text", "texts") if self.text_b is None else ("pair of texts", "pairs of texts")
 
     def texts_of(self, row: int) -> tuple[tuple[str, str], ...]:
         if self.text_b is None:
@@ -233,8 +237,8 @@ class ChoiceRows(_Split):
         return None if self.has_question is None else 1 + self.has_question
 
     @property
-    def form(self) -> str:
-        return "rows of a context and its choices"
+    def form(self) -> tuple[str, str]:
+        return "row of a context and its choices", "rows of a context and its choices"
 
     def texts_of(self, row: int) -> tuple[tuple[str, str], ...]:
         return ("context", self.contexts[row]), ("choices", " | ".join(self.choices[row]))
@@ -298,8 +302,8 @@ class SpanRows(_Split):
         return 2
 
     @property
-    def form(self) -> str:
-        return "questions with contexts"
+    def form(self) -> tuple[str, str]:
+        return "question with its context", "questions with contexts"
 
     def texts_of(self, row: int) -> tuple[tuple[str, str], ...]:
         return ("question", self.questions[row]), ("context", self.contexts[row])
@@ -356,8 +360,8 @@ class TagRows(_Split):
         return 1
 
     @property
-    def form(self) -> str:
-        return "sentences"
+    def form(self) -> tuple[str, str]:
+        return "sentence", "sentences"
 
     def words_of(self, row: int) -> list[str]:
         """The words of a row."""

@@ -17,6 +17,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from afjax.config.training import MeshConfig
+from afjax.display.words import counted
 from afjax.errors import UserError
 from afjax.trees import Tree
 
@@ -80,8 +81,8 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
     if math.prod(sizes) != len(devices):
         named = ", ".join(f"mesh.{axis}={size}" for axis, size in zip(AXES, sizes, strict=True))
         raise UserError(
-            f"The mesh ({named}) does not fit {len(devices)} devices; the product of the three sizes must be that "
-            "number, and a size of -1 is inferred from the others."
+            f"The mesh ({named}) does not fit {counted(len(devices), 'device')}; the product of the three sizes must "
+            "be that number, and a size of -1 is inferred from the others."
         )
     # Keep JAX's order: devices of one host are adjacent, and so are neighbours on the mesh's last axis.
     shaped = np.asarray(devices, dtype=object).reshape(sizes)
@@ -93,8 +94,9 @@ def check_batch(batch_size: int, mesh: Mesh) -> None:
     parts = math.prod(mesh.shape[axis] for axis in ROWS)
     if batch_size % parts:
         raise UserError(
-            f"A batch of {batch_size} rows cannot be split over {parts} devices (mesh.data={mesh.shape['data']}, "
-            f"mesh.fsdp={mesh.shape['fsdp']}); use a batch_size divisible by {parts}, or a smaller mesh."
+            f"A batch of {counted(batch_size, 'row')} cannot be split over {counted(parts, 'device')} "
+            f"(mesh.data={mesh.shape['data']}, mesh.fsdp={mesh.shape['fsdp']}); use a batch_size divisible by {parts}, "
+            "or a smaller mesh."
         )
 
 

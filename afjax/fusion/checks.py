@@ -6,6 +6,7 @@ from afjax.adapters.kind import SlotKind
 from afjax.adapters.kinds import adapter_layers, kind_of
 from afjax.config.adapters import Adapter, AdapterConfig, InDenseLayers, OnTop
 from afjax.config.fusion import FusionConfig
+from afjax.display.words import counted
 from afjax.errors import UserError
 
 
@@ -59,7 +60,8 @@ def check_subset(config: FusionConfig, num_adapters: int) -> None:
     """Raises UserError if ``fusion.subset`` is more than the number of adapters."""
     if config.subset is not None and config.subset > num_adapters:
         raise UserError(
-            f"fusion.subset is {config.subset}, but only {num_adapters} adapters are fused; take at most as many."
+            f"fusion.subset is {config.subset}, but the fusion has {counted(num_adapters, 'adapter')}; take "
+            "at most as many."
         )
 
 

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from afjax.display.html import listed
+from afjax.display.words import counted
 
 if TYPE_CHECKING:
     from afjax.model.task_model import TaskModel
@@ -12,11 +13,11 @@ def facts(task_model: "TaskModel") -> list[tuple[str, str]]:
     """Returns ``(name, value)`` of a model's task, labels, parts, trunk, dev metrics and training settings."""
     model = task_model.model
     adapters = [name for name, _ in model.adapters]
-    found = [("task", task_model.task.name), ("kind", task_model.task.kind.replace("_", " "))]
+    found = [("task", task_model.task.name), ("kind", task_model.task.kind.replace("_", "-"))]
     if task_model.labels:
-        found.append((f"{len(task_model.labels)} labels", listed(task_model.labels)))
+        found.append((counted(len(task_model.labels), "label"), listed(task_model.labels)))
     if model.fusion_name:
-        found += [("fusion", model.fusion_name), (f"of {len(adapters)} adapters", listed(adapters))]
+        found += [("fusion", model.fusion_name), (f"of {counted(len(adapters), 'adapter')}", listed(adapters))]
     elif adapters:
         found.append(("adapter", adapters[0]))
     found += [("head", model.head_name), ("trunk", task_model.trunk.name)]

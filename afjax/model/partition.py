@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from afjax.config.heads import HeadConfig
+from afjax.display.words import counted
 from afjax.errors import UserError
 from afjax.trees import Tree, flatten, select
 from afjax.trunk.layers import layer_groups, num_layers, stack_layers
@@ -96,7 +97,7 @@ def split_layers(trunk: Tree, top_k: int) -> Tree:
     """
     depth = num_layers(trunk["layers"])
     if not 0 < top_k <= depth:
-        raise UserError(f"top_k is {top_k}, but the trunk has {depth} layers; take 1 to {depth}.")
+        raise UserError(f"top_k is {top_k}, but the trunk has {counted(depth, 'layer')}; take 1 to {depth}.")
     other_params = {name: tree for name, tree in trunk.items() if name != "layers"}
     upper = jax.tree.map(lambda leaf: leaf[depth - top_k :], trunk["layers"])
     if top_k == depth:

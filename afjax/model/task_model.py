@@ -245,7 +245,7 @@ class TaskModel:
         self.check_labels(rows)
         if confusion and not TASK_KINDS[self.task.kind].has_classes:
             raise UserError(
-                f"The task {self.task.name} is a {self.task.kind.replace('_', ' ')} task. Only classification tasks "
+                f"The task {self.task.name} is a {self.task.kind.replace('_', '-')} task. Only classification tasks "
                 "have a confusion matrix; evaluate it without one."
             )
         data = self.tokenised(rows, max_length)

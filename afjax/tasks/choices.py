@@ -78,7 +78,7 @@ def check_choices(place: str, values: Any) -> tuple[str, ...]:
     if not isinstance(values, (list, tuple)):
         raise UserError(f"{place} has {shorten(values)} for its choices; they must be a list of strings.")
     if len(values) < 2:
-        raise UserError(f"{place} has {len(values) or 'no'} choice{'s' * (len(values) != 1)}; give it at least two.")
+        raise UserError(f"{place} has {'1 choice' if values else 'no choices'}; give it at least two.")
     for number, choice in enumerate(values):
         if not isinstance(choice, str) or not choice.strip():
             problem = "an empty choice" if isinstance(choice, str) else f"the choice {shorten(choice)}"

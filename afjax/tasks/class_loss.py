@@ -72,7 +72,7 @@ def check_class_settings(config: TrainConfig, tasks: Mapping[TaskConfig, Sequenc
         if task.kind != "classification":
             setting = "class_weights" if config.class_weights else "label_smoothing"
             raise UserError(
-                f"train.{setting} is set, but the task {task.name} is a {task.kind.replace('_', ' ')} task. Only "
+                f"train.{setting} is set, but the task {task.name} is a {task.kind.replace('_', '-')} task. Only "
                 "classification tasks can have class weights or label smoothing; leave both out."
             )
     if isinstance(config.class_weights, Mapping):

@@ -8,6 +8,7 @@ import types
 from collections.abc import Mapping
 
 from afjax.config.tasks import TaskKind
+from afjax.display.words import counted
 from afjax.errors import UserError, did_you_mean
 from afjax.tasks import classification, multi_label, multiple_choice, regression, span, tagging
 from afjax.tasks.kind import KindSpec
@@ -37,7 +38,9 @@ def check_metric(metric: str, kind: TaskKind, num_labels: int) -> None:
     """Raises UserError unless the metric is allowed for this kind of task and number of labels."""
     allowed = fitting_metrics(kind, num_labels)
     if metric not in allowed:
-        task = f"a {kind.replace('_', ' ')} task" + (f" with {num_labels} labels" if kind == "classification" else "")
+        task = f"a {kind.replace('_', '-')} task" + (
+            f" with {counted(num_labels, 'label')}" if kind == "classification" else ""
+        )
         raise UserError(
             f'The metric "{metric}" does not fit {task}; it can be {", ".join(allowed)}.{did_you_mean(metric, allowed)}'
         )

@@ -13,6 +13,7 @@ from afjax.data.sources.files import shorten
 from afjax.data.sources.kind import SPLIT_NAMES, Split, SplitSource
 from afjax.data.sources.kinds import has_split, makes_dev, open_source
 from afjax.data.splits import AnyRows, ChoiceRows, Rows, SpanRows, check_same_form
+from afjax.display.words import counted
 from afjax.errors import UserError
 from afjax.tasks.kind import NEEDS_LABELS, LabelReading
 from afjax.tasks.kinds import TASK_KINDS
@@ -273,6 +274,8 @@ def rows_from_lists(
     if not texts:
         raise UserError("texts is empty; give at least one text or pair of texts.")
     if values is not None and len(values) != len(texts):
-        raise UserError(f"There are {len(texts)} texts and {len(values)} labels; give one label per text.")
+        raise UserError(
+            f"{counted(len(texts), 'text')} and {counted(len(values), 'label')} were given; give one label per text."
+        )
     names = check_label_names(tuple(given_names), "label_names") if given_names else ()
     return TASK_KINDS[kind].from_lists(texts, values, names)

@@ -15,6 +15,7 @@ from jaxtyping import Bool, Float, Int, Int64
 from afjax.data.tags import chunks
 from afjax.display.html import Content, shortened, table
 from afjax.display.tables import table_lines
+from afjax.display.words import counted
 
 
 def classification_scores(
@@ -140,7 +141,7 @@ class ConfusionMatrix:
 
     def __repr__(self) -> str:
         right, total = int(np.trace(self.counts)), int(self.counts.sum())
-        return f"<ConfusionMatrix: {len(self.labels)} labels, {right} of {total} rows right>"
+        return f"<ConfusionMatrix: {counted(len(self.labels), 'label')}, {right} of {counted(total, 'row')} right>"
 
     def __str__(self) -> str:
         return "\n".join(table_lines(self._cells()))

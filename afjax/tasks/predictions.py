@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from afjax.display.html import Content, join, listed, shortened, table
+from afjax.display.words import counted
 from afjax.tasks.best_answers import Answer
 
 
@@ -95,7 +96,7 @@ class Predictions:
         attention = "".join(
             f", attention over {listed(names[0])} in {slot}" for slot, names in self.fusion_adapters.items()
         )
-        return f"<Predictions: {len(self.labels)} rows, {self._summary()}{attention}>"
+        return f"<Predictions: {counted(len(self.labels), 'row')}, {self._summary()}{attention}>"
 
     def _repr_html_(self) -> str:
         """The first rows, and the mean attention over adapters, as tables for notebooks."""
@@ -112,7 +113,9 @@ class Predictions:
             for row in numbers
         ]
         more = f"; the first {len(numbers)}" if len(numbers) < len(self.labels) else ""
-        tables = [table(header, rows, numbers=(2,), caption=f"{len(self.labels)} rows, {self._summary()}{more}")]
+        tables = [
+            table(header, rows, numbers=(2,), caption=f"{counted(len(self.labels), 'row')}, {self._summary()}{more}")
+        ]
         for slot, names in self.fusion_adapters.items():
             # In a pruned fusion, each layer can have different adapters.
             is_same = len(set(names)) == 1

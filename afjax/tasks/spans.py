@@ -8,6 +8,7 @@ import numpy as np
 from afjax.data.columns import check_ids, first_row, id_of, missing_column, text_of, value_of
 from afjax.data.sources.files import shorten
 from afjax.data.splits import SpanRows
+from afjax.display.words import counted
 from afjax.errors import UserError
 
 
@@ -79,7 +80,8 @@ def check_answers(
             f'{place} has the answers {shorten(answers)}; they must be {{"text": [...], "answer_start": [...]}}.'
         )
     if starts is not None and len(starts) != len(texts):
-        raise UserError(f"{place} has {len(texts)} answers and {len(starts)} answer_start values; give one per answer.")
+        numbers = f"{counted(len(texts), 'answer')} and {counted(len(starts), 'answer_start value')}"
+        raise UserError(f"{place} has {numbers}; give one per answer.")
     if not texts and not no_answer:
         raise UserError(
             f"{place} has no answer; drop the row, or set the task's span.no_answer=True, as SQuAD v2 needs it."

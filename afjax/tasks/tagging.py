@@ -23,6 +23,7 @@ from afjax.data.sources.kind import SplitSource
 from afjax.data.splits import TagRows
 from afjax.data.tags import OUTSIDE, chunks, is_tag
 from afjax.data.tokenise import TokenisedRows
+from afjax.display.words import counted
 from afjax.errors import UserError, did_you_mean
 from afjax.tasks.class_loss import mask_missing
 from afjax.tasks.kind import Form, KindSpec, KindText, LabelReading
@@ -181,7 +182,8 @@ def make_rows(
     known = set(names)
     for place, (_, bounds), row_tags in zip(places, sentences, tags or (), strict=tags is not None):
         if len(bounds) != len(row_tags):
-            raise UserError(f"{place} has {len(bounds)} words and {len(row_tags)} tags; give one tag per word.")
+            numbers = f"{counted(len(bounds), 'word')} and {counted(len(row_tags), 'tag')}"
+            raise UserError(f"{place} has {numbers}; give one tag per word.")
         unknown = next((number for number, tag in enumerate(row_tags) if tag not in known), None)
         if unknown is not None:
             tag = row_tags[unknown]

@@ -16,6 +16,7 @@ from typing import Literal
 
 from afjax.adapters.kinds import adapter_layers, dense_kind, reads_all_tokens, slot_kind, top_kind
 from afjax.config.adapters import AdapterConfig, BesideLayers, DenseLayer, InDenseLayers, OnTop
+from afjax.display.words import counted
 from afjax.errors import UserError
 from afjax.fusion.checks import is_factored
 from afjax.model.model import Model
@@ -49,7 +50,7 @@ def minimum_flops(
     """
     num_layers = model.trunk.num_layers
     if trained == "top_k" and not 0 < top_k <= num_layers:
-        raise UserError(f"top_k is {top_k}, but the trunk has {num_layers} layers; take 1 to {num_layers}.")
+        raise UserError(f"top_k is {top_k}, but the trunk has {counted(num_layers, 'layer')}; take 1 to {num_layers}.")
     return 2 * _Step(model, trained, batch_size, length, num_outputs, top_k).count()
 
 

@@ -14,6 +14,7 @@ from afjax.config.methods import Method
 from afjax.config.tasks import TaskConfig, TaskKind
 from afjax.config.training import MeshConfig, TrainConfig
 from afjax.config.values import Partition, Remat, TrunkDtype
+from afjax.display.words import counted
 from afjax.errors import UserError
 from afjax.model.model import Model
 from afjax.model.setup import Setup, fusion_setup, single_setup
@@ -154,7 +155,10 @@ def plan_method(case: MethodCase) -> Plan:
             Method(partition=trained, adapter=adapter), config, name=OWN, reads="pooled", num_outputs=2
         )
     kinds: tuple[TaskKind, ...] = tuple("classification" for _ in range(case.num_tasks if several else 1))
-    details = {"fusion": f" over {case.num_adapters} adapters", "pals": f" for {case.num_tasks} tasks"}
+    details = {
+        "fusion": f" over {counted(case.num_adapters, 'adapter')}",
+        "pals": f" for {counted(case.num_tasks, 'task')}",
+    }
     return Plan(
         title=f"{case.trunk}, {case.method}{details.get(case.method, '')}",
         setup=setup.computed(dtype=case.dtype, scan_layers=case.scan_layers, remat=case.remat),

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
+from afjax.display.words import counted
 from afjax.distributed.sharding import ROWS, check_batch, make_mesh
 from afjax.tpu.chips import Topology, get_topology
 from afjax.tpu.minimum_flops import minimum_flops
@@ -217,7 +218,8 @@ def to_lines(found: Report) -> list[str]:
     plan, topology = found.plan, found.topology
     rows = plan.settings.batch_size
     lines = [
-        f"{plan.title}: {rows} rows of {plan.length} tokens on {topology.name}, {topology.num_chips} chips",
+        f"{plan.title}: {counted(rows, 'row')} of {plan.length} tokens on {topology.name}, "
+        f"{counted(topology.num_chips, 'chip')}",
         f"trained: {found.gradient_bytes / 1e6:.1f} MB of gradients per step",
     ]
     for title, step in (("training step", found.train), ("evaluation step", found.evaluate)):
@@ -226,7 +228,7 @@ def to_lines(found: Report) -> list[str]:
     if found.train is None:
         lines += ["", f"The batch does not fit {topology.chip.hbm_bytes / 1e9:.1f} GB of memory per chip."]
     if found.fitting_batch is not None:
-        lines += ["", f"Largest batch that fits: about {found.fitting_batch} rows of {plan.length} tokens."]
+        lines += ["", f"Largest batch that fits: about {counted(found.fitting_batch, 'row')} of {plan.length} tokens."]
     elif found.train is None:
         lines += ["Nor does any smaller one: shard the parameters with mesh.fsdp, or use more chips."]
     return lines

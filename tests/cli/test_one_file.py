@@ -143,7 +143,7 @@ def test_unknown_columns_to_keep_are_refused(home: Path, model: list[str], refus
         ("comment,stars\nfine,5\n", (":2 ", '"review"', "comment, stars")),
         ("review\nfine\npoor\n", (":2 ", '"stars"', "but review")),
         ("review;stars\nfine;5\n", (":1 ", "semicolons", "review;stars")),
-        ("review,stars\nfine,5\npoor\n", (":3 ", "1 columns", "review, stars")),
+        ("review,stars\nfine,5\npoor\n", (":3 ", "1 column, ", "review, stars")),
         ("fine\n" * 3, (":2 ", '"review"', "but fine")),
     ],
     ids=["other columns", "one column", "semicolons", "a column too few", "no names"],

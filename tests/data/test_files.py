@@ -124,12 +124,12 @@ def test_json_line_that_is_not_an_object_is_refused(tmp_path: Path, line: str) -
     refused(write(tmp_path / "a.jsonl", line), ":1 ", "JSON object")
 
 
-@pytest.mark.parametrize("line", ["one", "one\tx\ty"])
+@pytest.mark.parametrize(("line", "columns"), [("one", "1 column, "), ("one\tx\ty", "3 columns, ")])
 @pytest.mark.parametrize("name", ["a.tsv", "a.csv"])
-def test_rows_with_another_number_of_columns_are_refused(tmp_path: Path, name: str, line: str) -> None:
+def test_rows_with_another_number_of_columns_are_refused(tmp_path: Path, name: str, line: str, columns: str) -> None:
     content = f"text\tlabel\none\tx\n{line}\n"
     path = write(tmp_path / name, content.replace("\t", "," if "csv" in name else "\t"))
-    refused(path, ":3 ", f"has {line.count(chr(9)) + 1} columns", "names 2 (text, label)")
+    refused(path, ":3 ", f"has {columns}", "names 2 (text, label)")
 
 
 def test_csv_with_an_open_quote_is_refused(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def test_alternative_numbered_and_renamed_columns(tmp_path: Path) -> None:
 def test_skipped_rows(tmp_path: Path) -> None:
     write(tmp_path / "train.tsv", "sentence\tlabel\none\tx\n\ty\nthree\t-\n \tx\nfive\t\nsix\nseven\ty\n")
     layout = Table(train=("train.tsv",), row=TEXT_ROW, skip_short=True, drop_empty=True, drop_labels=("-",))
-    with pytest.warns(UserWarning, match="are left out") as caught:
+    with pytest.warns(UserWarning, match="Left out") as caught:
         rows = read(layout, tmp_path)
     assert [row["text"] for _, row in rows] == ["one", "seven"]
     short, empty = (str(warning.message) for warning in caught)
@@ -155,7 +155,7 @@ def test_labels_in_a_separate_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "words"),
     [
-        ("1\n", ("1 labels", "2 rows")),
+        ("1\n", ("1 label, ", "2 rows")),
         ("1\n2\n1\n", ("3 labels", "2 rows")),
         ("1\n3\n", ("train.lst:2 ", "'3'", "1, 2")),
         ("1\n1\n", ("train.jsonl:2 ", "another label than", "train.lst:2")),
@@ -178,8 +178,8 @@ CHOICES = [{"label": "A", "text": "one"}, {"label": "B", "text": "two"}]
 @pytest.mark.parametrize(
     ("question", "answer", "words"),
     [
-        ({"stem": "Why?", "choices": []}, "A", ("0 choices", "at least two")),
-        ({"stem": "Why?", "choices": CHOICES[:1]}, "A", ("1 choices", "at least two")),
+        ({"stem": "Why?", "choices": []}, "A", ("0 choices; ", "at least two")),
+        ({"stem": "Why?", "choices": CHOICES[:1]}, "A", ("1 choice; ", "at least two")),
         ({"stem": "Why?", "choices": CHOICES}, "C", ("'C'", "A, B")),
         ({"stem": "Why?", "choices": "AB"}, "A", ('"choices"', "list of objects")),
         ({"choices": CHOICES}, "A", ('no "stem"', "choices")),

@@ -233,7 +233,7 @@ def test_lists_of_pairs_with_indices_and_numbers() -> None:
     ("arguments", "words"),
     [
         (([], None), "empty"),
-        ((["one"], ["a", "b"]), "1 texts and 2 labels"),
+        ((["one"], ["a", "b"]), "1 text and 2 labels"),
         ((["one", ("two", "three")], None), "texts:1 "),
         (([("one", "two"), "three"], None), "texts:1 "),
         (([("one", "two", "three")], None), "texts:0 "),

@@ -108,7 +108,7 @@ def test_words_are_lists_or_texts() -> None:
 @pytest.mark.parametrize(
     ("words", "tags", "facts"),
     [
-        (["a", "b c"], ["O", "O"], ("table:1", "2 words", "1 tags")),
+        (["a", "b c"], ["O", "O"], ("table:1", "2 words", "1 tag;")),
         (["a", []], ["O", []], ("table:1", "no words")),
         (["a", "  "], ["O", ""], ("table:1", "no words")),
         (["a", ["b", ""]], ["O", "O O"], ("table:1", "''", "number 2")),

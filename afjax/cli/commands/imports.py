@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from afjax.cli.parsers import add_command, add_group, add_length_flag, add_overwrite_flag
 from afjax.cli.stored_model import set_up_libraries
+from afjax.display.words import counted
 
 if TYPE_CHECKING:
     from afjax.model.task_model import TaskModel
@@ -166,7 +167,8 @@ def _bert(arguments: argparse.Namespace) -> int:
         gelu=arguments.gelu,
         overwrite=arguments.overwrite,
     )
-    print(f"trunk {arguments.output}: {trunk.config.num_layers} layers of {trunk.config.hidden_size}, {trunk.sha256}")
+    layers = counted(trunk.config.num_layers, "layer")
+    print(f"trunk {arguments.output}: {layers} of {trunk.config.hidden_size}, {trunk.sha256}")
     return 0
 
 

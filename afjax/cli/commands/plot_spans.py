@@ -6,6 +6,7 @@ from typing import Any
 
 from afjax.cli.parsers import add_command, add_model_flags, add_source_flags, print_written
 from afjax.cli.stored_model import load_stored_model, rows_of
+from afjax.display.words import counted
 
 EXAMPLE = """\
 example:
@@ -38,7 +39,7 @@ def _run(arguments: argparse.Namespace) -> int:
     metric = arguments.metric or task_model.task.main_metric
     check_metric(metric, task_model.task.kind, len(task_model.labels))
     scores = score_spans(task_model, rows, batch_size=arguments.batch_size)
-    summary = f"{metric} {scores.whole[metric]:.4f} with all adapters, {len(scores.without)} spans"
+    summary = f"{metric} {scores.whole[metric]:.4f} with all adapters, {counted(len(scores.without), 'span')}"
     title = arguments.fusion or arguments.adapter
     paths = draw_spans(scores, metric, arguments.output, title=title)
     print(summary)

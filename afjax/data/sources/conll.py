@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from afjax.display.words import counted
 from afjax.errors import UserError
 
 # A line with this word separates documents in some files.
@@ -38,8 +39,8 @@ def conll_rows(path: Path | str, lines: Iterator[tuple[int, str]]) -> Iterator[t
         num_columns = num_columns or len(columns)
         if len(columns) != num_columns:
             raise UserError(
-                f"{path}:{number} has {len(columns)} columns, but the first line has {num_columns}; every line needs a "
-                "word and a tag, and sentences are separated by blank lines."
+                f"{path}:{number} has {counted(len(columns), 'column')}, but the first line has {num_columns}; every "
+                "line needs a word and a tag, and sentences are separated by blank lines."
             )
         if not words:
             first_line = number

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from afjax.config.from_dict import shown
+from afjax.display.words import counted
 from afjax.errors import UserError, did_you_mean
 from afjax.storage.json_files import parse_json
 
@@ -164,8 +165,8 @@ def table_rows(
         elif len(values) != len(columns):
             given = "the format has" if names else "the first line names"
             raise UserError(
-                f"{path}:{number} has {len(values)} columns, but {given} {len(columns)} ({', '.join(columns)}); "
-                f"correct the {'tabs' if tabs else 'commas and quotes'} of this line."
+                f"{path}:{number} has {counted(len(values), 'column')}, but {given} {len(columns)} "
+                f"({', '.join(columns)}); correct the {'tabs' if tabs else 'commas and quotes'} of this line."
             )
         else:
             yield f"{path}:{number}", dict(zip(columns, values, strict=True))

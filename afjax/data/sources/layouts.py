@@ -17,6 +17,7 @@ from afjax.data.sources.archives import ARCHIVE_ENDINGS, read_archive
 from afjax.data.sources.conll import conll_rows
 from afjax.data.sources.files import decode, json_rows, read_lines, read_raw_lines, read_text, shorten, table_rows
 from afjax.data.sources.kind import Split
+from afjax.display.words import counted
 from afjax.errors import UserError
 from afjax.storage.json_files import parse_json
 
@@ -127,13 +128,15 @@ class Table(Files):
                     empty.append(place)
                 elif row.get("label") not in self.drop_labels and (belongs is None or belongs(place, raw, row)):
                     yield place, row
-        warn_left_out(short, total + len(short), "have too few columns")
-        warn_left_out(empty, total, "have no text or no label")
+        warn_left_out(short, total + len(short), "too few columns")
+        warn_left_out(empty, total, "no text or no label")
 
 
 def warn_left_out(places: list[str], total: int, what: str) -> None:
     if places:
-        warnings.warn(f"{len(places)} of {total} rows {what} and are left out, the first {places[0]}.", stacklevel=2)
+        warnings.warn(
+            f"Left out {len(places)} of {counted(total, 'row')} with {what}; the first is {places[0]}.", stacklevel=2
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,8 +164,8 @@ def add_labels(
     lines = [(number, line.strip()) for number, line in read_lines(labels_path) if line.strip()]
     if len(lines) != len(rows):
         raise UserError(
-            f"{labels_path} has {len(lines)} labels, but {path} has {len(rows)} rows; fetch both again "
-            "from the same place."
+            f"{labels_path} has {counted(len(lines), 'label')}, but {path} has {counted(len(rows), 'row')}; fetch both "
+            "again from the same place."
         )
     for (place, row), (number, line) in zip(rows, lines, strict=True):
         if line not in meaning:
@@ -192,8 +195,8 @@ class Conll(Files):
                     yield place, {name: list(itertools.compress(values, is_kept)) for name, values in row.items()}
         if invisible:
             warnings.warn(
-                f"{len(invisible)} words without a visible character are left out, the first in the sentence at "
-                f"{invisible[0]}.",
+                f"Left out {counted(len(invisible), 'word')} without a visible character; the first is in the sentence "
+                f"at {invisible[0]}.",
                 stacklevel=2,
             )
 

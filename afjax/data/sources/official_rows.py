@@ -12,6 +12,7 @@ from typing import Any
 
 from afjax.data.sources.files import read_lines, shorten
 from afjax.data.sources.layouts import Row, RowChooser, RowReader, Split
+from afjax.display.words import counted
 from afjax.errors import UserError
 
 
@@ -92,7 +93,7 @@ def cosmosqa_row(place: str, raw: Row, labelled: bool) -> Row:
 def choice_row(place: str, context: str, choices: list[str], label: Any, names: Sequence[str]) -> Row:
     """Makes a multiple-choice row. The label must be one of the choices' names, or None for an unlabelled row."""
     if len(choices) < 2:
-        raise UserError(f"{place} has {len(choices)} choices; it must have at least two.")
+        raise UserError(f"{place} has {counted(len(choices), 'choice')}; it must have at least two.")
     row: Row = {"context": context, "choices": choices}
     if label is None:
         return row
