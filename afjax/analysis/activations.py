@@ -6,7 +6,7 @@ each row's mean over its tokens, without padding.
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -17,6 +17,8 @@ from jaxtyping import Float
 from afjax.adapters.kinds import adapter_layers
 from afjax.data.pieces import encode_texts, learn_template, plain_backend
 from afjax.data.splits import AnyRows
+from afjax.display.html import listed
+from afjax.display.words import counted
 from afjax.errors import UserError
 from afjax.model.model import Model
 from afjax.model.task_model import TaskModel
@@ -45,6 +47,10 @@ class Activations:
     num_rows: Mapping[str, int]
     means: Mapping[str, Mapping[str, Float[np.ndarray, "num_layers num_adapters"]]]
 
+    def __repr__(self) -> str:
+        groups = listed([f"{name} ({number})" for name, number in self.num_rows.items()])
+        return f"<Activations: {_subject(self.fusion, self.adapters, self.means)}, mean of {groups}>"
+
 
 @dataclasses.dataclass(frozen=True)
 class TokenActivations:
@@ -63,6 +69,10 @@ class TokenActivations:
     tokens: tuple[str, ...]
     num_tokens: int
     weights: Mapping[str, Float[np.ndarray, "num_layers tokens num_adapters"]]
+
+    def __repr__(self) -> str:
+        tokens = counted(len(self.tokens), "token")
+        return f"<TokenActivations: {_subject(self.fusion, self.adapters, self.weights)}, {tokens}>"
 
 
 def mean_activations(
@@ -147,6 +157,10 @@ def token_activations(task_model: TaskModel, text: str, text_b: str | None = Non
     }
     members = tuple(name for name, _ in task_model.model.adapters)
     return TokenActivations(task_model.model.fusion_name, members, tuple(names), num_tokens, weights)
+
+
+def _subject(fusion: str, adapters: Sequence[str], slots: Iterable[str]) -> str:
+    return f"fusion {fusion} of {counted(len(adapters), 'adapter')} {listed(adapters)} in {', '.join(slots)}"
 
 
 def _check_fusion(task_model: TaskModel) -> None:

@@ -11,6 +11,7 @@ import pytest
 from facts import has_facts
 
 import afjax
+from afjax.analysis.activations import mean_activations, token_activations
 from afjax.cli.main import main
 from afjax.config.methods import FusionMethod, Method
 from afjax.config.tasks import TaskConfig
@@ -82,6 +83,8 @@ def public_values(model: TaskModel, rows: Mapping[str, Rows], store: Path) -> di
         "FusionConfig": afjax.FusionConfig(kept=(tuple((0,) for _ in range(500)),)),
         "train_multitask": {"a": model, "b": model},
         "train_sequential": TaskSequence({"a": model}, [[{"accuracy": 0.5}]]),
+        "mean_activations": mean_activations(model, rows["dev"], by_label=True),
+        "token_activations": token_activations(model, "some text"),
         "confusion": confusion_matrix(np.eye(150), np.arange(150), labels),
         "stored config": afjax.load_adapter(store, "first")[0],
     }
@@ -102,11 +105,23 @@ def test_reprs_name_the_main_facts(fused: tuple[TaskModel, Path], rows: Mapping[
     assert "24 texts" in repr(rows["train"])
     assert "few (12)" in repr(rows["train"])
     assert "2 pairs of texts" in repr(PAIRS)
+    assert [repr(split[:1]).partition(",")[0] for split in (PAIRS, CHOICES, VALUES, SPANS)] == [
+        "<Rows: 1 pair of texts",
+        "<ChoiceRows: 1 row of a context and its choices",
+        "<Rows: 1 text",
+        "<SpanRows: 1 question with its context",
+    ]
     assert "0.5 to 4.25" in repr(VALUES)
     assert "150" not in repr(MANY[:3])
     predictions = model.predict_rows(rows["dev"], fusion_attention=True)
     for fact in ("8 rows", predictions.labels[0], "first, second"):
         assert str(fact) in repr(predictions)
+    assert repr(model.predict_rows(rows["dev"][0])).startswith("<Predictions: 1 row, ")
+    found = mean_activations(model, rows["dev"])
+    assert (
+        repr(found) == "<Activations: fusion quantity-fusion of 2 adapters first, second in ffn, mean of all rows (8)>"
+    )
+    assert repr(token_activations(model, "some text")).endswith(" tokens>")
 
 
 @pytest.mark.parametrize("rows", ALL_ROWS.values(), ids=ALL_ROWS)
