@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import sys
-import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -16,7 +15,9 @@ from afjax.data.sources.formats import ENDINGS, file_stem
 from afjax.data.sources.kinds import has_split, open_source, source_kind, split_files
 from afjax.data.sources.official import OFFICIAL, SPLITS
 from afjax.data.splits import AnyRows
-from afjax.display.tables import table_lines
+from afjax.display.tables import fitting_table
+from afjax.display.terminal import page_width, print_line, terminal_width, wrapped
+from afjax.display.words import counted, one_of
 from afjax.errors import UserError
 from afjax.storage.paths import fetched
 from afjax.tasks.by_name import find_task, known_task, read_task
@@ -29,8 +30,8 @@ from afjax.trunk.pretrained import Trunk, check_length
 Split = Literal["train", "dev", "test"]
 
 NUM_EXAMPLES = 3
-# Maximum characters of a text, of a row's tokens and of a printed line; maximum number of label names printed.
-TEXT, TOKENS, WIDTH, LABELS = 200, 220, 120, 24
+# Maximum characters of a text and of a row's tokens; maximum number of label names printed.
+TEXT, TOKENS, LABELS = 200, 220, 24
 # Reading a file with more bytes, or tokenising more rows, is announced on stderr.
 LARGE_FILE, MANY_ROWS = 20_000_000, 20_000
 
@@ -51,7 +52,7 @@ def list_lines(*, as_json: bool) -> list[str]:
         for name, task in OFFICIAL.items()
     ]
     rows = [("name", "kind", "metric", "TFDS", "about"), *(tuple(task.values()) for task in tasks)]
-    lines = table_lines(rows, num_texts=len(rows[0]))
+    lines = fitting_table(rows, terminal_width(sys.stdout), first=4)
     return [*lines, json.dumps({"tasks": tasks})] if as_json else lines
 
 
@@ -113,7 +114,7 @@ def show_lines(
     summaries = {}
     for name, split_rows in rows.items():
         if len(split_rows) > MANY_ROWS:
-            print(f"Tokenising {len(split_rows):,} rows of {name} ...", file=sys.stderr)
+            print_line(f"Tokenising {len(split_rows):,} rows of {name} ...")
         summaries[name] = summarise(split_rows, tokenizer, task, config, training=name == "train")
     first = next(iter(rows))
     examples = first_examples(rows[first], NUM_EXAMPLES, tokenizer, task, config)
@@ -162,7 +163,7 @@ def load_splits(task: TaskConfig, only: str) -> dict[Split, AnyRows]:
     rows: dict[Split, AnyRows] = {}
     for split in chosen:
         if _is_large(split_files(task, split)):
-            print(f"Reading {split} ...", file=sys.stderr)
+            print_line(f"Reading {split} ...")
         train_has_names = "train" in existing and ("train" not in rows or rows["train"].labels is not None)
         if TASK_KINDS[task.kind].named_outputs and not names and not train_has_names:
             names = _label_names(task, split)
@@ -199,7 +200,7 @@ def _head(task: TaskConfig, labels: Sequence[str]) -> str:
     kind = TASK_KINDS[task.kind]
     outputs = kind.num_outputs(labels)
     reads = {"pooled": "one vector per row", "tokens": "every token"}[kind.reads]
-    return f"{outputs} output{'s' * (outputs != 1)}{kind.text.per_output}, from {reads}"
+    return f"{counted(outputs, 'output')}{kind.text.per_output}, from {reads}"
 
 
 def _plain_summary(summary: SplitSummary) -> dict[str, Any]:
@@ -220,7 +221,7 @@ def _task_lines(facts: Mapping[str, Any]) -> list[str]:
         "metric": task["metric"],
         "labels": _joined([printable(name) for name in task["labels"]]),
         "source": task["source"],
-        "batches": f"{facts['batch_size']} rows of at most {facts['max_length']} tokens of {facts['trunk']}",
+        "batches": f"{counted(facts['batch_size'], 'row')} of at most {facts['max_length']} tokens of {facts['trunk']}",
     }
     return [printable(task["name"]), *(line for name, text in entries.items() if text for line in _entry(name, text))]
 
@@ -238,7 +239,7 @@ def _split_lines(name: str, files: Sequence[str], summary: SplitSummary, max_len
     if summary.answers:
         no_answer = summary.answers.get(0, Count(0, 0.0))
         counts = ", ".join(_count(f"{number} in", count) for number, count in summary.answers.items())
-        unplaced = f"; {summary.unplaced:,} rows do not say where the answer is" if summary.unplaced else ""
+        unplaced = f"; {counted(summary.unplaced, 'row')} without the place of the answer" if summary.unplaced else ""
         entries["answers"] = f"{counts}; {no_answer.share:.1%} without an answer{unplaced}"
     entries["tokens"] = lengths
     if summary.windows is None:
@@ -246,9 +247,8 @@ def _split_lines(name: str, files: Sequence[str], summary: SplitSummary, max_len
     else:
         mean, largest = summary.windows
         entries["windows"] = f"{mean:.2f} per row, at most {largest}; {summary.truncated:.1%} of rows have several"
-    padded = ", ".join(map(str, summary.padded))
-    entries["padding"] = f"{summary.padding:.1%} of the tokens, in batches of {padded} tokens per row"
-    title = f"{name}: {summary.rows:,} rows, {'labelled' if summary.labelled else 'not labelled'}"
+    entries["padding"] = f"{summary.padding:.1%} of the tokens, in rows of {one_of(summary.padded)} tokens"
+    title = f"{name}: {counted(summary.rows, 'row')}, {'labelled' if summary.labelled else 'not labelled'}"
     return [title, *(line for entry, text in entries.items() for line in _entry(entry, text))]
 
 
@@ -282,8 +282,7 @@ def _example_lines(number: int, example: Example, labels: Sequence[str], label_t
 
 def _entry(name: str, text: str) -> list[str]:
     """Formats a name followed by a text, wrapped to the width of the page."""
-    first, *other_lines = textwrap.wrap(text, WIDTH - 13, break_long_words=False, break_on_hyphens=False)
-    return [f"  {name:11}{first}", *(" " * 13 + line for line in other_lines)]
+    return wrapped(f"  {name:11}{text}", page_width(), " " * 13)
 
 
 def printable(text: str, most: int = TEXT) -> str:

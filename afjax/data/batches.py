@@ -221,15 +221,36 @@ def sequences_of(data: TokenisedRows, rows: np.ndarray, batch_size: int) -> np.n
     return sequences
 
 
-def padding_share(data: TokenisedRows, *, batch_size: int, lengths: Sequence[int], seed: int = 0) -> float:
-    """The share of padding among the tokens of one training epoch, including padding rows and choices."""
-    groups = train_groups(data.lengths, batch_size, lengths, seed, epoch=0)
-    rows = sum(batch_size * lengths[bucket_of(data.lengths[rows], lengths).max()] for rows in groups)
-    return 1.0 - float(data.offsets[-1]) / (rows * data.num_choices)
+def padding_share(
+    data: TokenisedRows, *, batch_size: int, lengths: Sequence[int], seed: int = 0, padding_rows: bool = True
+) -> float:
+    """The share of padding among the tokens of one training epoch, including padding choices.
+
+    Args:
+      data: The split.
+      batch_size: Rows per batch.
+      lengths: The padded lengths.
+      seed: The seed of the batches.
+      padding_rows: Whether to count the padding rows that complete a batch. With few rows, they are most of the tokens.
+    """
+    return _share(
+        data, train_groups(data.lengths, batch_size, lengths, seed, epoch=0), batch_size, lengths, padding_rows
+    )
 
 
-def eval_padding_share(data: TokenisedRows, *, batch_size: int, lengths: Sequence[int]) -> float:
-    """The share of padding among the tokens of one evaluation, including padding rows and choices."""
+def eval_padding_share(
+    data: TokenisedRows, *, batch_size: int, lengths: Sequence[int], padding_rows: bool = True
+) -> float:
+    """The share of padding among the tokens of one evaluation; see :func:`padding_share`."""
     groups = eval_groups(data.lengths, batch_size)
-    rows = sum(batch_size * lengths[bucket_of(data.lengths[rows], lengths).max()] for rows in groups)
-    return 1.0 - float(data.offsets[-1]) / (rows * data.num_choices)
+    return _share(data, groups, batch_size, lengths, padding_rows)
+
+
+def _share(
+    data: TokenisedRows, groups: Sequence[np.ndarray], batch_size: int, lengths: Sequence[int], padding_rows: bool
+) -> float:
+    tokens = sum(
+        (batch_size if padding_rows else len(rows)) * lengths[bucket_of(data.lengths[rows], lengths).max()]
+        for rows in groups
+    )
+    return 1.0 - float(data.offsets[-1]) / (tokens * data.num_choices)

@@ -53,7 +53,8 @@ class SplitSummary:
         window.
       windows: For span tasks, the mean and maximum number of windows per row; else None.
       padded: The padded lengths of training batches, or of batches that evaluate the split once.
-      padding: The share of padding among the tokens of one pass over all rows (for span tasks, all windows).
+      padding: The share of padding among the tokens of all padded rows (for span tasks, all windows). Rows that only
+        complete a batch do not count.
     """
 
     rows: int
@@ -118,10 +119,10 @@ def summarise(rows: AnyRows, tokenizer: Any, task: TaskConfig, config: TrainConf
     if training:
         num_steps = config.num_steps(batches_per_epoch(len(cut), batch_size))
         padded = config.lengths if config.buckets else train_lengths([cut], config, num_steps=num_steps)
-        padding = padding_share(cut, batch_size=batch_size, lengths=padded)
+        padding = padding_share(cut, batch_size=batch_size, lengths=padded, padding_rows=False)
     else:
         padded = eval_lengths([cut], config)
-        padding = eval_padding_share(cut, batch_size=batch_size, lengths=padded)
+        padding = eval_padding_share(cut, batch_size=batch_size, lengths=padded, padding_rows=False)
     labels = rows.labels if isinstance(rows, Rows) and not rows.label_names else None
     return SplitSummary(
         rows=len(rows),

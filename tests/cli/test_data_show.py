@@ -96,7 +96,7 @@ def test_classification_task(show: Show, folder: Path) -> None:
     text = "\n".join(lines)
     assert "train: 3 rows, labelled" in text
     assert "entailment 2 (66.7%), not_entailment 1 (33.3%)" in text
-    assert has_facts(text, "test: 1 rows", "not labelled")
+    assert has_facts(text, "test: 1 row, ", "not labelled")
     # Terminal control characters are shown escaped, not sent.
     assert '"all \\x1b[31mcats"' in text
     assert "\x1b" not in text

@@ -111,9 +111,17 @@ def test_lengths_and_padding_match_the_batches(training: bool, tiny_trunk: Trunk
     else:
         assert found.padded == eval_lengths([cut], config) == (16,)
         batches = list(eval_batches(cut, Batching(4, found.padded, 0)))
-    assert found.padding == pytest.approx(
-        1 - sum(b["mask"].sum() for b in batches) / sum(b["mask"].size for b in batches)
-    )
+    tokens = sum(batch["mask"].sum() for batch in batches)
+    assert found.padding == pytest.approx(1 - tokens / sum(batch["mask"].size for batch in batches))
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_padding_does_not_count_rows_that_complete_a_batch(training: bool, tiny_trunk: Trunk) -> None:
+    rows = rows_from_lists([words(10), words(6)])
+    config = TrainConfig(max_length=16, batch_size=32)
+    found = summarise(rows, tiny_trunk.tokenizer(), TaskConfig(name="task"), config, training=training)
+    assert found.padded == (12,)
+    assert found.padding == pytest.approx(1 - (12 + 8) / (2 * 12))
 
 
 def test_examples(tiny_trunk: Trunk) -> None:
