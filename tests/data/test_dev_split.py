@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from facts import has_facts
 
 from afjax.config.tasks import TaskConfig
 from afjax.data.dev_split import divide, row_hashes
@@ -44,8 +45,19 @@ def test_one_file_is_split_into_train_and_dev_and_counts_are_reported(
     assert train + dev == 400
     assert 20 <= dev <= 60
     (line,) = capsys.readouterr().err.splitlines()
-    for fact in ("reviews: ", f"{dev} of the 400", f"{train} train", str(path), "dev_share=0.1"):
+    for fact in ("reviews: ", "400 rows", f"{train} train rows", f"{dev} dev rows", str(path), "dev_share=0.1"):
         assert fact in line
+
+
+@pytest.mark.parametrize(("num_rows", "few"), [(60, True), (400, False)])
+def test_few_dev_rows_are_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str], num_rows: int, few: bool) -> None:
+    path = write_table(tmp_path / "reviews.csv", TEXTS[:num_rows])
+    num_dev = len(load_task(TaskConfig(name="reviews", source=str(path)))["dev"])
+    assert (num_dev < 20) == few
+    notes = capsys.readouterr().err.splitlines()[1:]
+    assert len(notes) == few
+    if few:
+        assert has_facts(notes[0], "reviews", f"{num_dev} dev row", "task.dev_share")
 
 
 def test_new_rows_and_another_order_do_not_move_rows(tmp_path: Path) -> None:
