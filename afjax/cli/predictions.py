@@ -8,6 +8,7 @@ from typing import Any
 
 from afjax.data.notices import blank_rows, blank_rows_notice
 from afjax.display.terminal import print_line
+from afjax.display.words import counted
 from afjax.errors import UserError
 from afjax.model.task_model import TaskModel
 from afjax.storage.writing import check_output, write_output
@@ -66,6 +67,7 @@ def write_predictions(
     text = "".join(f"{line}\n" for line in lines)
     if output != STANDARD:
         write_output(output, text)
+        print_line(f"Written to {output}: {counted(len(lines), 'prediction')}")
         return
     sys.stdout.flush()
     sys.stdout.buffer.write(text.encode())

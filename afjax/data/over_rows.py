@@ -10,9 +10,14 @@ from jax.sharding import Mesh
 
 from afjax.data.batches import Batching, eval_batches
 from afjax.data.tokenise import TokenisedRows
+from afjax.display.terminal import progress_bar
+from afjax.distributed.hosts import is_first_host
 from afjax.distributed.sharding import host_rows, replicated, shard_batch, to_host
 from afjax.errors import UserError
 from afjax.trees import Tree
+
+# Seconds before a progress bar is shown.
+PATIENCE = 5.0
 
 
 def jit_eval_step(step: Callable[[Any, Any], Any], mesh: Mesh) -> Any:
@@ -29,6 +34,8 @@ def over_rows(
     mesh: Mesh,
 ) -> Any:
     """Runs ``step(params, {"tokens", "types", "mask"})`` on every row once.
+
+    If this takes long, a progress bar is shown, and removed at the end.
 
     Args:
       step: A compiled function that returns a tree of arrays with the batch as leading axis. With several hosts, it
@@ -56,15 +63,17 @@ def over_rows(
 
     batch_size = batching.batch_size
     part = host_rows(batch_size, mesh)
-    for batch in eval_batches(data, batching, part=part):
-        inputs = shard_batch({name: batch[name] for name in ("tokens", "types", "mask")}, batch_size, mesh)
-        with jax.set_mesh(mesh):
-            under_way.append((batch["rows"], step(params, inputs)))
-        # Fetching one step late lets the host build the next batch while the device computes.
-        if len(under_way) > 1:
+    with progress_bar("rows", len(data), unit="row", delay=PATIENCE, leave=False, disable=not is_first_host()) as bar:
+        for batch in eval_batches(data, batching, part=part):
+            inputs = shard_batch({name: batch[name] for name in ("tokens", "types", "mask")}, batch_size, mesh)
+            with jax.set_mesh(mesh):
+                under_way.append((batch["rows"], step(params, inputs)))
+            # Fetching one step late lets the host build the next batch while the device computes.
+            if len(under_way) > 1:
+                fetch()
+                bar.update(len(order[-1]))
+        while under_way:
             fetch()
-    while under_way:
-        fetch()
     assert outputs, "an empty split reached the model"
     inverse_order = np.argsort(np.concatenate(order))
     joined = jax.tree.map(lambda *leaves: _joined(leaves)[inverse_order], *outputs)

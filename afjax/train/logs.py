@@ -10,7 +10,7 @@ from typing import Any
 
 from etils import epath
 
-from afjax.display.terminal import print_line, progress_bar, shows_bars
+from afjax.display.terminal import duration, print_line, progress_bar, shows_bars
 from afjax.storage.paths import is_remote
 from afjax.storage.writing import write_text
 
@@ -21,8 +21,9 @@ QUIET_SECONDS = 60.0
 class RunLog:
     """Writes a run's scalars to its folder and shows its progress.
 
-    Each evaluation prints one line to stderr. A terminal or notebook also shows a progress bar. Otherwise, a line with
-    the step and the loss is printed after ``QUIET_SECONDS`` without output.
+    Each evaluation prints one line to stderr. A terminal or notebook also shows a progress bar. Otherwise, lines end
+    with the elapsed time and the time left, and a line with the step and the loss is printed after ``QUIET_SECONDS``
+    without output.
 
     Each line of ``metrics.jsonl`` is an object with ``step`` and scalars of that step. A resumed run first drops the
     lines after the step that it resumes from, so nothing is recorded twice.
@@ -42,27 +43,44 @@ class RunLog:
         self._lines = lines(folder / "metrics.jsonl", first_step)
         self._board = _Board(folder / "tensorboard", first_step)
         self._bar = progress_bar(title, num_steps, unit="step", done=first_step)
-        self._num_steps, self._step, self._last_line = num_steps, first_step, time.monotonic()
-        self._title = title
-        self._shown: dict[str, str] = {}
+        self._title, self._num_steps, self._first_step, self._step = title, num_steps, first_step, first_step
+        self._begun = self._last_line = time.monotonic()
+        self._compiling = 0.0
 
     @contextlib.contextmanager
-    def during(self, what: str) -> Iterator[None]:
-        """Shows the current activity next to the bar, or prints it if there is no bar."""
+    def compiling(self, what: str) -> Iterator[None]:
+        """Shows next to the bar that a step compiles, or prints it if there is no bar.
+
+        The time does not count in the estimate of the time left.
+        """
         if not shows_bars():
-            self.say(what)
-        self._bar.set_description(f"{self._title}, {what}")
+            self.say(f"compiling {what}")
+        begun = time.monotonic()
+        with self._described(f"compiling {what}"):
+            yield
+        self._compiling += time.monotonic() - begun
+        # The bar's clock, which gives its estimate of the time left, also excludes this time.
+        self._bar.unpause()
+
+    @contextlib.contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Shows next to the bar that the dev rows are evaluated."""
+        with self._described("evaluating"):
+            yield
+
+    @contextlib.contextmanager
+    def _described(self, activity: str) -> Iterator[None]:
+        self._bar.set_description(f"{self._title}, {activity}")
         yield
         self._bar.set_description(self._title, refresh=False)
 
-    def advance(self, loss: float, rate: float) -> None:
-        """Advances the bar by one step."""
+    def advance(self, loss: float) -> None:
+        """Advances the bar by one step, and shows the step's loss."""
         self._step += 1
-        self._shown |= {"loss": f"{loss:.4f}", "lr": f"{rate:.2e}"}
-        self._bar.set_postfix(self._shown, refresh=False)
+        self._bar.set_postfix({"loss": f"{loss:.4f}"}, refresh=False)
         self._bar.update()
         if not shows_bars() and time.monotonic() - self._last_line >= QUIET_SECONDS:
-            self.say(f"step {self._step} of {self._num_steps}, loss {loss:.4f}")
+            self.say(f"step {self._step:,} of {self._num_steps:,}, loss {loss:.4f}{self._times()}")
 
     def write(self, step: int, scalars: dict[str, Any]) -> None:
         """Records a step's scalars in both files."""
@@ -89,9 +107,19 @@ class RunLog:
           main_metric: The metric that selects the best parameters.
         """
         numbers = ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
-        compared = "best so far" if best["step"] == step else f"best {best[main_metric]:.4f} at step {best['step']:.0f}"
-        self._shown[main_metric] = f"{scores[main_metric]:.4f}"
-        self.say(f"step {step} of {self._num_steps}, dev {numbers} ({compared})")
+        best_step = int(best["step"])
+        compared = "best so far" if best_step == step else f"best {best[main_metric]:.4f} at step {best_step:,}"
+        times = "" if shows_bars() else self._times()
+        self.say(f"step {step:,} of {self._num_steps:,}, dev {numbers} ({compared}){times}")
+
+    def _times(self) -> str:
+        """The elapsed time, and the time left if there are more steps."""
+        elapsed = time.monotonic() - self._begun
+        text = f"; {duration(elapsed)} elapsed"
+        if self._first_step < self._step < self._num_steps:
+            speed = (elapsed - self._compiling) / (self._step - self._first_step)
+            text += f", about {duration(speed * (self._num_steps - self._step))} left"
+        return text
 
     def close(self) -> None:
         self._bar.close()
@@ -142,10 +170,14 @@ class SilentLog(RunLog):
         pass
 
     @contextlib.contextmanager
-    def during(self, what: str) -> Iterator[None]:
+    def compiling(self, what: str) -> Iterator[None]:
         yield
 
-    def advance(self, loss: float, rate: float) -> None:
+    @contextlib.contextmanager
+    def evaluating(self) -> Iterator[None]:
+        yield
+
+    def advance(self, loss: float) -> None:
         pass
 
     def write(self, step: int, scalars: dict[str, Any]) -> None:

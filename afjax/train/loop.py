@@ -147,9 +147,10 @@ class _Loop:
                 f"{progress.best_scores[run.main_metric]:.4f}). To train it again, choose another workdir or pass "
                 "options=RunOptions(overwrite=True)."
             )
-        self.log = RunLog(self.folder, self.title, run.num_steps, self.step) if is_first_host() else SilentLog()
-        if self.step and not self.finished:
-            self.log.say(f"resumes after step {self.step} of {run.num_steps}")
+        logs = is_first_host() and not self.finished
+        self.log = RunLog(self.folder, self.title, run.num_steps, self.step) if logs else SilentLog()
+        if self.step:
+            self.log.say(f"resumes after step {self.step:,} of {run.num_steps:,}")
         self.usage = Usage(self.folder, self.step)
         with self.checkpoints, contextlib.closing(self.log), Preemption(run.mesh) as self.preemption:
             while not (self.finished or self.preempted):
@@ -167,8 +168,8 @@ class _Loop:
             self.checkpoints.wait()
             if self.preempted or self.preemption.answer(self.preemption.ask()):
                 raise PreemptionError(
-                    f"{self.title} was told to stop, and has saved its state after step {self.step} of "
-                    f"{run.num_steps}; run the same command again to resume."
+                    f"{self.title} was told to stop, and has saved its state after step {self.step:,} of "
+                    f"{run.num_steps:,}; run the same command again to resume."
                 )
         return LoopResult(progress.best_params, progress.best_scores)
 
@@ -184,7 +185,7 @@ class _Loop:
             # Returns before the step is done, so the host builds the next batch while the device computes.
             self.state, scalars = self.run.step(self.state, batch, rate)
         else:
-            with self.log.during(f"compiling for {shape[-1]} tokens"):
+            with self.log.compiling(f"for {shape[-1]} tokens"):
                 self.state, scalars = self.run.step(self.state, batch, rate)
             self.compiled.add(shape)
         self._finish_pending_step()
@@ -204,14 +205,15 @@ class _Loop:
         if bool(done.scalars["failed"]):
             raise _not_finite(done, self.state, extra, self.folder)
         loss, norm = float(done.scalars["loss"]), float(done.scalars["gradient_norm"])
-        self.log.advance(loss, done.rate)
+        self.log.advance(loss)
         self.log.write(done.number, {"loss": loss, "gradient_norm": norm, "learning_rate": done.rate, **extra})
         self.preempted = self.preempted or self.preemption.answer(done.stop)
 
     def _evaluate(self) -> None:
         run, progress, step = self.run, self.progress, self.step
         try:
-            scores = run.evaluate(self.state["trained"])
+            with self.log.evaluating():
+                scores = run.evaluate(self.state["trained"])
         except UserError as error:  # The outputs for the dev rows are NaN or infinite after the last update.
             raise UserError(f"{self.title}, dev rows after step {step}: {error}") from error
         self.log.write(step, {f"dev/{name}": value for name, value in scores.items()})

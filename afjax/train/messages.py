@@ -1,11 +1,11 @@
 """Messages that a recipe prints before training."""
 
-import sys
 from collections.abc import Sequence
 
 from afjax.data.batches import padding_share
 from afjax.data.tokenise import TokenisedRows
 from afjax.display.terminal import print_line
+from afjax.display.words import counted, one_of
 from afjax.distributed.hosts import is_first_host
 from afjax.train.loop import Run
 from afjax.trunk.pretrained import Trunk
@@ -15,7 +15,7 @@ def print_notices(notices: Sequence[str]) -> None:
     """Prints notices to stderr, on the first host."""
     if is_first_host():
         for notice in filter(None, notices):
-            print(f"Note: {notice}", file=sys.stderr)
+            print_line(f"Note: {notice}")
 
 
 def print_run(
@@ -23,6 +23,7 @@ def print_run(
     trunk: Trunk,
     run: Run,
     *,
+    method: str,
     trained: int,
     total: int,
     dev_rows: int,
@@ -33,6 +34,7 @@ def print_run(
       name: The run's name.
       trunk: The initial trunk.
       run: The run. Its devices and step counts are printed.
+      method: What is trained, such as "partition adapter".
       trained: Number of trained parameters.
       total: Number of all parameters.
       dev_rows: Number of rows in all dev splits.
@@ -40,24 +42,23 @@ def print_run(
     if not is_first_host():
         return
     mesh, eval_every = run.mesh, run.eval_every
-    devices = f"{mesh.size} device{'s' * (mesh.size > 1)} ({mesh.devices.flat[0].device_kind})"
+    devices = f"{counted(mesh.size, 'device')} ({mesh.devices.flat[0].device_kind})"
     dtype = "" if trunk.dtype == "float32" else f" in {trunk.dtype}"
-    print_line(
-        f"{name}: trunk {trunk.name}{dtype} on {devices}; {trained:,} of {total:,} parameters are trained "
-        f"({trained / total:.2%})"
-    )
-    print_line(
-        f"{name}: {run.num_steps} steps, {dev_rows} dev rows evaluated every {eval_every} step{'s' * (eval_every > 1)}"
-    )
+    every = f"every {eval_every:,} steps" if eval_every > 1 else "after every step"
+    print_line(f"{name}: {method}; trunk {trunk.name}{dtype} on {devices}")
+    print_line(f"{name}: {trained:,} of {total:,} parameters are trained ({trained / total:.2%})")
+    print_line(f"{name}: {counted(run.num_steps, 'step')}, {counted(dev_rows, 'dev row')} evaluated {every}")
 
 
 def print_padding(name: str, train: TokenisedRows, lengths: Sequence[int], batch_size: int) -> None:
-    """Prints the share of truncated rows and of padding tokens."""
+    """Prints the train rows, their padded lengths, and the shares of padding tokens and of truncated rows."""
     if not is_first_host():
         return
-    padding = padding_share(train, batch_size=batch_size, lengths=lengths)
-    cut = f"{train.truncated / len(train):.1%} of the rows are cut, " if train.truncated else ""
+    padding = padding_share(train, batch_size=batch_size, lengths=lengths, padding_rows=False)
+    padded = one_of(lengths)
     print_line(
-        f"{name}: {len(train)} train rows in batches of {batch_size}; {cut}{padding:.1%} of the tokens are padding "
-        f"(lengths {', '.join(map(str, lengths))})"
+        f"{name}: {counted(len(train), 'train row')} in batches of {batch_size}, padded to {padded} tokens "
+        f"({padding:.1%} padding)"
     )
+    if train.truncated:
+        print_line(f"{name}: {train.truncated / len(train):.1%} of the train rows are longer and are cut")

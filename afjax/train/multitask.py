@@ -13,6 +13,7 @@ from afjax.config.tasks import TaskConfig
 from afjax.config.training import TrainConfig
 from afjax.data.notices import no_better_than_majority
 from afjax.data.splits import AnyRows
+from afjax.display.words import counted
 from afjax.distributed.hosts import all_hosts_or_raise
 from afjax.distributed.sharding import check_batch
 from afjax.errors import UserError
@@ -142,6 +143,7 @@ def train_multitask(
         "multitask",
         trunk,
         run,
+        method=f"partition {method.partition} on {counted(len(tasks), 'task')}",
         trained=count(trained_trunk) + own_size,
         total=count(trunk_params) + own_size,
         dev_rows=sum(len(task_splits["dev"]) for task_splits in splits),

@@ -178,6 +178,7 @@ def train_on_task(task_run: TaskRun, config: TrainConfig, options: RunOptions, w
         name,
         trunk,
         run,
+        method=_described(task_run),
         trained=count(trained),
         total=count(params),
         dev_rows=len(data["dev"]),
@@ -204,3 +205,9 @@ def train_on_task(task_run: TaskRun, config: TrainConfig, options: RunOptions, w
         task_model = task_model.tune_threshold(data["dev"])
     record_trained(folder, trunk, [task_model], task_run.method.get("partition", "fusion"))
     return task_model
+
+
+def _described(task_run: TaskRun) -> str:
+    if task_run.adapters:
+        return f"fusion of {', '.join(task_run.adapters)}"
+    return f"partition {task_run.method['partition']}"

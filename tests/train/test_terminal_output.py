@@ -56,18 +56,21 @@ def test_a_run_prints_a_summary_and_a_line_per_evaluation(
     assert not any("%|" in line or "\r" in line for line in lines)
     start = next(line for line in lines if "parameters are trained" in line)
     head = 32 * 32 + 32 + 2 * 32 + 2
-    for fact in (tiny_trunk.name, "1 device (cpu)", f"{head:,} of {head + count(tiny_trunk.params):,}"):
-        assert fact in start
+    assert f"{head:,} of {head + count(tiny_trunk.params):,}" in start
+    assert any(has_facts(line, "partition head", tiny_trunk.name, "1 device (cpu)") for line in lines)
     assert any("16 steps, 8 dev rows" in line for line in lines)
-    assert any("24 train rows" in line and "lengths 8" in line for line in lines)
+    assert any("24 train rows" in line and "padded to 8 tokens" in line for line in lines)
     evaluations = [line for line in lines if re.search(r"step \d+ of 16", line)]
     assert len(evaluations) == 1
     assert f"accuracy {looks[0]['accuracy']:.4f}" in evaluations[0]
+    # Without a bar, the lines have the elapsed time and the time left.
+    assert re.search(r" elapsed, about \d+ .* left$", evaluations[0])
 
     resumed = train()
     assert any(has_facts(line, "resumes", "step 8 of 16") for line in resumed)
     assert sum(has_facts(line, "step 16 of 16", "dev accuracy") for line in resumed) == 1
     assert not any("step 8 of 16, dev" in line for line in resumed)
+    assert not any(" left" in line for line in resumed if "step 16 of 16" in line)
 
     again = train()
     assert any("finished" in line and str(tmp_path) in line for line in again)
