@@ -96,7 +96,7 @@ def plan(
         returns the grid: ``{dotted setting: [values]}``.
       overrides: Overrides of every run, each ``a.b=value``.
       grid: Each ``a.b=value,value``. Replaces the file's values of the same setting, or adds a setting to the grid.
-      seeds: Integers, separated by commas.
+      seeds: Integers, separated by commas. Without a grid, the only setting is run with each of several seeds.
       workdir: The sweep's folder. If it holds a sweep, the sweep is resumed; values and seeds may be added.
       adapters: A local store; see :class:`Sweep`.
 
@@ -105,6 +105,12 @@ def plan(
         repeated or unreadable, or the workdir holds another sweep or runs of another config.
     """
     requested = Sweep(config, tuple(overrides), _grid(config, overrides, grid), _seeds(seeds), adapters)
+    if not requested.grid and len(requested.seeds) < 2:
+        raise UserError(
+            f"There is nothing to sweep: {config.partition(':')[0]} has no function get_sweep, no --grid.SETTING was "
+            f"given, and --seeds={seeds} is one seed. Give several seeds, as in --seeds=0,1,2, or a setting, as in "
+            "--grid.train.learning_rate=1e-4,3e-4."
+        )
     if adapters and not (Path(adapters) / "adapters").is_dir():
         raise UserError(f"--adapters={adapters} is not a local store with adapters; give a store's folder.")
     sweep = _resume(requested, workdir)
@@ -143,11 +149,6 @@ def _grid(config: str, overrides: Sequence[str], flags: Sequence[str]) -> dict[s
             raise UserError(f"--grid.{setting} is given twice; give all its values in one flag, separated by commas.")
         given[setting] = _values(f"--grid.{setting}", [literal(piece) for piece in _split(setting, text)])
     grid = {**_file_grid(config), **given}
-    if not grid:
-        raise UserError(
-            f"There is nothing to sweep: {config.partition(':')[0]} has no function get_sweep, and no --grid.SETTING "
-            "was given; give one, as in --grid.train.learning_rate=1e-4,3e-4."
-        )
     fixed = [override.partition("=")[0] for override in overrides]
     if "seed" in (*grid, *fixed):
         raise UserError(

@@ -20,7 +20,8 @@ from typing import Any
 
 from afjax.cli.sweep_plan import RECORD, Run, Sweep, run_folder
 from afjax.display.tables import table_lines
-from afjax.display.terminal import duration
+from afjax.display.terminal import duration, print_line, progress_bar
+from afjax.display.words import counted
 from afjax.errors import UserError
 from afjax.storage.writing import csv_text, write_json, write_text
 from afjax.train.experiment import read_results
@@ -78,32 +79,44 @@ def run_sweep(sweep: Sweep, workdir: Path) -> dict[str, Outcome]:
     """
     runs = sweep.runs
     outcomes = {run.name: outcome for run in runs if (outcome := _finished(workdir, run))}
-    waiting = len(runs) - len(outcomes)
-    print(f"{len(runs)} runs, {waiting} to do; logs are {workdir / 'runs' / '*' / LOG}", file=sys.stderr)
+    print_line(
+        f"{counted(len(runs), 'run')}, {len(runs) - len(outcomes)} to do; logs are {workdir / 'runs' / '*' / LOG}"
+    )
     try:
         workdir.mkdir(parents=True, exist_ok=True)
         write_json(workdir / RECORD, dataclasses.asdict(sweep))
         _write_tables(sweep, outcomes, workdir)
-        seconds: list[float] = []
-        for number, run in enumerate(runs, start=1):
-            place = f"[{number}/{len(runs)}] {run.title}"
-            if run.name in outcomes:
-                print(f"{place}: {_score(outcomes[run.name])} (done before)", file=sys.stderr)
-                continue
-            begin = time.monotonic()
-            outcome, failure = _train(sweep, run, workdir)
-            elapsed, waiting = time.monotonic() - begin, waiting - 1
-            # Failed runs may end early, so they are not used to estimate the remaining time.
-            seconds += [] if failure else [elapsed]
-            remaining = f"; about {duration(statistics.mean(seconds) * waiting)} left" if seconds and waiting else ""
-            print(f"{place}: {failure or _score(outcome)} ({duration(elapsed)}{remaining})", file=sys.stderr)
-            outcomes[run.name] = outcome
-            _write_tables(sweep, outcomes, workdir)
+        with progress_bar("sweep", len(runs), unit="run", done=len(outcomes), leave=False) as bar:
+            _run_all(sweep, workdir, outcomes, bar)
     except OSError as error:
         raise UserError(
             f"The workdir {workdir} cannot be written ({error.strerror or error}); make room or give another --workdir."
         ) from None
     return outcomes
+
+
+def _run_all(sweep: Sweep, workdir: Path, outcomes: dict[str, Outcome], bar: Any) -> None:
+    """Runs the runs that have no outcome, and adds their outcomes."""
+    runs = sweep.runs
+    waiting = len(runs) - len(outcomes)
+    seconds: list[float] = []
+    for number, run in enumerate(runs, start=1):
+        place = f"[{number}/{len(runs)}] {run.title}"
+        if run.name in outcomes:
+            print_line(f"{place}: {_score(outcomes[run.name])} (done before)")
+            continue
+        # The bar shows which run is being trained. A run's own progress is in its log.
+        bar.set_description(place)
+        begin = time.monotonic()
+        outcome, failure = _train(sweep, run, workdir)
+        elapsed, waiting = time.monotonic() - begin, waiting - 1
+        # Failed runs may end early, so they are not used to estimate the remaining time.
+        seconds += [] if failure else [elapsed]
+        remaining = f"; about {duration(statistics.mean(seconds) * waiting)} left" if seconds and waiting else ""
+        print_line(f"{place}: {failure or _score(outcome)} ({duration(elapsed)}{remaining})")
+        outcomes[run.name] = outcome
+        _write_tables(sweep, outcomes, workdir)
+        bar.update()
 
 
 def run_command(command: Sequence[str], log: Path) -> int:
@@ -137,19 +150,23 @@ def summaries(sweep: Sweep, outcomes: Mapping[str, Outcome]) -> list[Summary]:
 
 
 def report_lines(sweep: Sweep, outcomes: Mapping[str, Outcome], workdir: Path) -> list[str]:
-    """The table of settings, the failed runs, and the command that trains only the best combination."""
+    """The table of settings, the failed runs, and the command that trains only the best of several combinations."""
     table = summaries(sweep, outcomes)
     metrics = dict.fromkeys(summary.metric for summary in table if summary.metric)
     rows = [[*sweep.grid, f"dev {' or '.join(metrics)}" if metrics else "score", "seeds", ""]]
     for summary in table:
-        cells = [_cell(summary), f"{summary.finished}/{len(sweep.seeds)}", "best" if summary.best else ""]
+        cells = [
+            _cell(summary),
+            f"{summary.finished}/{len(sweep.seeds)}",
+            "best" if summary.best and sweep.grid else "",
+        ]
         rows.append([*summary.settings.values(), *cells])
     lines = table_lines(rows, num_texts=len(rows[0]))
     failed = [run for run in sweep.runs if outcomes[run.name].score is None]
     if failed:
         lines += ["", "Failed; the same command tries these again:"]
         lines += [f"  {run.title}: {run_folder(workdir, run) / LOG}" for run in failed]
-    if table[0].best:
+    if table[0].best and sweep.grid:
         settings = [f"{setting}={value}" for setting, value in table[0].settings.items()]
         lines += ["", "The best setting on its own:", f"  {_command(sweep, workdir / 'best', settings)}"]
     return lines

@@ -332,6 +332,24 @@ def test_resuming_after_the_config_file_changed_is_refused(
 # Choosing the best setting and reporting
 
 
+def test_seeds_of_one_setting(words: list[str], train: StandIn, tmp_path: Path, capsys: Capsys) -> None:
+    train.score = scores(**{"0": 0.5, "1": 0.7})
+    assert main([*words, "--seeds=0,1"]) == 0
+    assert train.titles == ["seed=0", "seed=1"]
+    lines = capsys.readouterr().out.splitlines()
+    # There is nothing to choose, so no setting is called the best.
+    assert [re.split(r"  +", line.strip()) for line in lines[1:]] == [
+        ["dev accuracy", "seeds"],
+        ["0.6000 ± 0.1414", "2/2"],
+    ]
+    (summary,) = rows(tmp_path / "sweep" / "summary.csv")
+    assert (float(summary["mean"]), summary["finished"], summary["seeds"]) == (pytest.approx(0.6), "2", "2")
+    # Seeds can be added later.
+    train.score = lambda settings: 0.6
+    assert main([*words, "--seeds=0,1,2"]) == 0
+    assert train.titles == ["seed=0", "seed=1", "seed=2"]
+
+
 def test_best_mean_over_seeds_is_chosen(words: list[str], train: StandIn, tmp_path: Path, capsys: Capsys) -> None:
     # By best seed, 0.001 would come first.
     by_title = {"0.001 0": 0.9, "0.001 1": 0.2, "0.001 2": 0.4, "0.01 0": 0.6, "0.01 1": 0.7, "0.01 2": 0.8}
@@ -458,7 +476,8 @@ def test_remaining_time_is_estimated(
 @pytest.mark.parametrize(
     ("given", "facts"),
     [
-        ([], ("rte", "get_sweep", "--grid.SETTING")),
+        ([], ("rte", "get_sweep", "--grid.SETTING", "--seeds=0 ", "--seeds=0,1,2")),
+        (["--seeds=3"], ("--grid.SETTING", "--seeds=3 ")),
         (["--grid.train.learning_rat=1,2"], ("config.train.learning_rat ", 'Did you mean "learning_r')),
         (["--grid.train.epochs=1,many"], ("config.train.epochs is 'many'", "float")),
         (["--grid.train.batch_size=8,0"], ("train.batch_size is 0", "at least 1")),

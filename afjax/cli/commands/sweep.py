@@ -10,9 +10,11 @@ EXAMPLE = """\
 examples:
   afjax sweep --config=single:task=rte,data=DATA/rte --workdir=runs/sweep-rte --seeds=0,1,2 \\
       --grid.train.learning_rate=1e-4,3e-4,1e-3 --grid.adapter.reduction_factor=16.0,64.0
+  afjax sweep --config=single:task=rte,data=DATA/rte --workdir=runs/rte-seeds --seeds=0,1,2,3,4
   afjax sweep --config=experiment.py --workdir=runs/sweep --config.train.epochs=3
 
-Without --grid, the config file defines the grid in get_sweep() -> {"train.learning_rate": [1e-4, 3e-4]}.
+Without --grid, the config file can define the grid in get_sweep() -> {"train.learning_rate": [1e-4, 3e-4]}. Without
+either, the experiment is run with each of --seeds.
 To resume a stopped sweep, run the same command again; values and seeds may be added, and failed runs are tried again.
 The exit code is 1 if a run failed."""
 
