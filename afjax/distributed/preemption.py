@@ -1,4 +1,4 @@
-"""Handles SIGTERM, which Cloud TPU also sends before it preempts a machine.
+"""Handles Ctrl-C and SIGTERM, which Cloud TPU also sends before it preempts a machine.
 
 JAX's own preemption notice (``multihost_utils.reached_preemption_sync_point``) requires step numbers that increase over
 the lifetime of the process, and Orbax calls it with the step numbers of checkpoints. In an experiment with several
@@ -50,6 +50,33 @@ def stopping_between_runs(leave: Callable[[int, str], bool] | None = None) -> It
         yield
     finally:
         signal.signal(signal.SIGTERM, previous)
+
+
+@contextlib.contextmanager
+def delayed_interrupt() -> Iterator[None]:
+    """Delays Ctrl-C to the end of the block. A second Ctrl-C interrupts the block.
+
+    Raises:
+      KeyboardInterrupt: Ctrl-C was pressed during the block.
+    """
+    previous = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(previous):
+        yield
+        return
+    heard = False
+
+    def remember(number: int, frame: FrameType | None) -> None:
+        nonlocal heard
+        heard = True
+        signal.signal(signal.SIGINT, previous)
+
+    signal.signal(signal.SIGINT, remember)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
+    if heard:
+        raise KeyboardInterrupt
 
 
 class Preemption:

@@ -13,6 +13,7 @@ import jax
 from etils import epath
 
 from afjax.distributed.hosts import is_runtime_error, several_hosts
+from afjax.distributed.preemption import delayed_interrupt
 from afjax.errors import UserError
 from afjax.storage.paths import absolute, is_remote
 from afjax.store.checkpoint import quiet_orbax, system_reason
@@ -70,7 +71,8 @@ class RunCheckpoints:
             folder = self._manager.directory
             if not is_remote(folder) and shutil.disk_usage(folder).free < size:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            with quiet_orbax():
+            # If an interrupt ended this call, Orbax's threads would print tracebacks when the process ends.
+            with quiet_orbax(), delayed_interrupt():
                 self._manager.save(step, args=items)
         except Exception as error:  # TensorStore raises ValueError for system errors.
             if is_runtime_error(error):  # Another host was lost.

@@ -13,7 +13,7 @@ from afjax.config.tasks import TaskConfig
 from afjax.config.training import TrainConfig
 from afjax.data.batches import Batch
 from afjax.data.splits import Rows
-from afjax.distributed.preemption import stopping_between_runs
+from afjax.distributed.preemption import delayed_interrupt, stopping_between_runs
 from afjax.errors import PreemptionError
 from afjax.model.task_model import TaskModel
 from afjax.train.single import train_single
@@ -78,3 +78,25 @@ def test_sigterm_between_runs_ends_the_command() -> None:
     with pytest.raises(PreemptionError, match=r"stop.*resume"), stopping_between_runs():
         os.kill(os.getpid(), signal.SIGTERM)
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize(("interrupts", "reaches_the_end"), [(1, True), (2, False)])
+def test_only_the_first_interrupt_is_delayed_to_the_end_of_the_block(interrupts: int, reaches_the_end: bool) -> None:
+    reached = []
+
+    def block() -> None:
+        with delayed_interrupt():
+            for _ in range(interrupts):
+                signal.raise_signal(signal.SIGINT)
+            reached.append("end")
+
+    with pytest.raises(KeyboardInterrupt):
+        block()
+    assert bool(reached) == reaches_the_end
+
+
+def test_block_without_an_interrupt_restores_the_handler() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with delayed_interrupt():
+        assert signal.getsignal(signal.SIGINT) is not before
+    assert signal.getsignal(signal.SIGINT) is before
