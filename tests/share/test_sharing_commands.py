@@ -47,7 +47,7 @@ def test_pack_and_unpack(made: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_control_characters_in_labels_are_escaped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save(tmp_path / "store", "adapters", "rte", labels=("fine", "\x1b[2J\nadapters/all: ok"))
     text = run(capsys, "show", "rte", f"--store={tmp_path / 'store'}")
-    assert "labels      fine, \N{REPLACEMENT CHARACTER}[2J\N{REPLACEMENT CHARACTER}adapters/all: ok" in text
+    assert "labels       fine, \N{REPLACEMENT CHARACTER}[2J\N{REPLACEMENT CHARACTER}adapters/all: ok" in text
 
 
 def test_push_and_pull_pass_their_flags(
