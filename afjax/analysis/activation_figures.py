@@ -37,7 +37,7 @@ def check_layers(layers: Sequence[int], num_layers: int) -> None:
             raise UserError(f"There is no layer {layer}; the trunk has the layers 0 to {num_layers - 1}.")
 
 
-def draw_activations(found: Sequence[Activations], output: Path, *, layers: Sequence[int] = ()) -> list[Path]:
+def draw_activations(found: Sequence[Activations], output: str | Path, *, layers: Sequence[int] = ()) -> list[Path]:
     """Draws mean activations as heatmaps and writes the numbers as CSV.
 
     One fusion is drawn as layers x adapters. Several fusions are drawn as fusions x adapters, one heatmap per layer.
@@ -48,7 +48,7 @@ def draw_activations(found: Sequence[Activations], output: Path, *, layers: Sequ
       layers: Layers of the trunk, in the order of the figure. Empty for all.
 
     Returns:
-      The paths of the files.
+      The paths of the PNG, the SVG and the CSV.
 
     Raises:
       UserError: A layer that does not exist or is given twice, or a file that cannot be written.
@@ -90,7 +90,7 @@ def draw_activations(found: Sequence[Activations], output: Path, *, layers: Sequ
     return _draw(panels, output, header, lines, labels=labels, amount="mean activation", cell=(0.42, 0.22))
 
 
-def draw_token_activations(found: TokenActivations, output: Path, *, layers: Sequence[int] = ()) -> list[Path]:
+def draw_token_activations(found: TokenActivations, output: str | Path, *, layers: Sequence[int] = ()) -> list[Path]:
     """Draws adapters x tokens of each layer and writes the numbers as CSV.
 
     A long text is broken into several lines of tokens. The arguments are those described in :func:`draw_activations`.
@@ -138,7 +138,7 @@ def draw_token_activations(found: TokenActivations, output: Path, *, layers: Seq
 
 def _draw(
     panels: Sequence[_Panel],
-    output: Path,
+    output: str | Path,
     header: Sequence[str],
     lines: Sequence[Sequence[object]],
     *,

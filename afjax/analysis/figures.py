@@ -98,7 +98,9 @@ def check_output(output: Path) -> None:
         writing.check_output(path, make_folder=True)
 
 
-def save_figure(figure: "Figure", output: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[Path]:
+def save_figure(
+    figure: "Figure", output: str | Path, header: Sequence[str], rows: Iterable[Sequence[Any]]
+) -> list[Path]:
     """Writes a figure and its data.
 
     Args:
@@ -108,12 +110,12 @@ def save_figure(figure: "Figure", output: Path, header: Sequence[str], rows: Ite
       rows: The rows of the data. Numbers are written at full precision.
 
     Returns:
-      The paths of the files.
+      The paths of the files, with the suffixes of ``SUFFIXES`` in order.
 
     Raises:
       UserError: There is nothing to show, or a file cannot be written.
     """
-    lines = [list(row) for row in rows]
+    output, lines = Path(output), [list(row) for row in rows]
     if not lines:
         raise UserError(f"There is nothing to show in {output}.")
     check_output(output)

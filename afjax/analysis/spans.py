@@ -109,7 +109,7 @@ def _step_under_masks(
     return model.under_masks(params, batch, np.array(masks))
 
 
-def draw_spans(scores: SpanScores, metric: str, output: Path, *, title: str = "") -> list[Path]:
+def draw_spans(scores: SpanScores, metric: str, output: str | Path, *, title: str = "") -> list[Path]:
     """Draws the relative change of a metric without the adapters of each span.
 
     Every metric of every span is written as CSV.
@@ -121,7 +121,7 @@ def draw_spans(scores: SpanScores, metric: str, output: Path, *, title: str = ""
       title: The title of the figure.
 
     Returns:
-      The paths of the files.
+      The paths of the PNG, the SVG and the CSV.
     """
     change, count = 100 * scores.relative_change(metric), len(scores.layers)
     width = COLUMN_WIDTH if count <= 12 else PAGE_WIDTH
