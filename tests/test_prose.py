@@ -2,6 +2,7 @@
 
 import ast
 import io
+import json
 import re
 import tokenize
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ ROOT = Path(__file__).parents[1]
 FOLDERS = ("afjax", "bench", "configs", "docs", "launch", "tests")
 # Word lists of the built-in tasks, and this file, which has to name the phrases.
 SKIPPED = ("afjax/data/sources/builtin_words.py", "tests/test_prose.py")
+SUFFIXES = (".py", ".md", ".sh", ".ipynb")
 # Each phrase, and what to write instead.
 PHRASES = {
     r"(?<!let )(?<!stand )\balone\b(?! in\b)": "only",
@@ -38,9 +40,13 @@ def prose(path: Path) -> Iterator[tuple[int, str]]:
     """Yields the prose of a file, as ``(line, text)``.
 
     In a Python file, prose is every comment, and every string with a space: docstrings, messages and help texts. Code
-    blocks in Markdown are skipped.
+    blocks in Markdown are skipped. A notebook's lines are counted over its Markdown cells.
     """
     text = path.read_text(encoding="utf-8")
+    if path.suffix == ".ipynb":
+        text = "\n".join(
+            "".join(cell["source"]) for cell in json.loads(text)["cells"] if cell["cell_type"] == "markdown"
+        )
     if path.suffix == ".py":
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
@@ -66,7 +72,7 @@ def habits(text: str) -> Iterator[tuple[str, str]]:
 
 
 def files() -> list[Path]:
-    found = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".md", ".sh")]
+    found = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.suffix in SUFFIXES]
     found += [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "setup.py")]
     return sorted(path for path in found if str(path.relative_to(ROOT)) not in SKIPPED and path.is_file())
 
@@ -112,5 +118,9 @@ def test_comments_docstrings_and_markdown_are_prose(tmp_path: Path) -> None:
         (4, " six"),
         (4, "# seven"),
     ]
+    (tmp_path / "a.ipynb").write_text(
+        '{"cells": [{"cell_type": "code", "source": ["a b"]}, {"cell_type": "markdown", "source": ["c d\\n", "e"]}]}'
+    )
+    assert [*prose(tmp_path / "a.ipynb")] == [(1, "c d"), (2, "e")]
     (tmp_path / "a.md").write_text("One\n```\ntwo\n```\nthree `four`\n")
     assert [*prose(tmp_path / "a.md")] == [(1, "One"), (5, "three ``")]
