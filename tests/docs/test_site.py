@@ -24,7 +24,8 @@ def build(source: Path, output: Path) -> subprocess.CompletedProcess[str]:
 def test_site_builds_without_a_warning(tmp_path: Path) -> None:
     done = build(DOCS, tmp_path / "site")
     assert (done.returncode, done.stderr) == (0, "")
-    pages = {str(path.relative_to(DOCS).with_suffix(".html")) for path in DOCS.rglob("*.md")}
+    sources = [*DOCS.rglob("*.md"), *DOCS.rglob("*.ipynb")]
+    pages = {str(path.relative_to(DOCS).with_suffix(".html")) for path in sources}
     assert {page for page in pages if not (tmp_path / "site" / page).exists()} == set()
     page = (tmp_path / "site" / "reference" / "api" / "training.html").read_text(encoding="utf-8")
     assert 'id="afjax.train_single"' in page
