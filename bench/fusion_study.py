@@ -6,7 +6,7 @@
 DATA is a folder with one folder per task, each with train and dev files. GTE_SMALL is the folder of gte-small (BERT, 12
 layers of 384, MIT license; thenlper/gte-small on the Hugging Face hub). Each run appends one line to the results file
 (``bench/results/fusion_study.jsonl``). The same command resumes: finished runs are skipped, and the interrupted run
-goes on from its last checkpoint. A line that records another trunk, other rows or other settings is refused. FOLDER
+resumes from its last checkpoint. A line that records another trunk, other rows or other settings is refused. FOLDER
 keeps the stored adapters, which the fusions read. Adapters that are missing there are trained again.
 
 For each seed and each of twelve of the paper's sixteen tasks:

@@ -1,6 +1,6 @@
 """Results files of studies: one JSON line per finished run.
 
-A study stops at any time, and the same command goes on where it was: runs that have a line are skipped. A line can
+A study can be stopped at any time, and the same command resumes it: runs that have a line are skipped. A line can
 record what the run read and how it was trained (``inputs``), so that lines of another study are refused instead of
 mixed with new ones.
 """

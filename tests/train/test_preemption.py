@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +80,15 @@ def test_sigterm_between_runs_ends_the_command() -> None:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Ctrl-C raises KeyboardInterrupt. The test runner's worker processes ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize(("interrupts", "reaches_the_end"), [(1, True), (2, False)])
 def test_only_the_first_interrupt_is_delayed_to_the_end_of_the_block(interrupts: int, reaches_the_end: bool) -> None:
     reached = []
@@ -95,6 +104,7 @@ def test_only_the_first_interrupt_is_delayed_to_the_end_of_the_block(interrupts:
     assert bool(reached) == reaches_the_end
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_block_without_an_interrupt_restores_the_handler() -> None:
     before = signal.getsignal(signal.SIGINT)
     with delayed_interrupt():
