@@ -81,9 +81,11 @@ def command_lines(name: str, parser: argparse.ArgumentParser) -> Iterator[str]:
     # docs/reference/configs.md lists the settings.
     if epilog := (parser.epilog or "").replace(settings_text(), "").rstrip():
         yield ""
+        yield ":::::{container} help"
         yield "````text"
         yield from epilog.splitlines()
         yield "````"
+        yield ":::::"
 
 
 def _usage(action: argparse.Action) -> str:
@@ -127,7 +129,7 @@ class SettingsDirective(SphinxDirective):
 
 
 def _text(text: str) -> nodes.Node:
-    return nodes.literal_block(text, text, language="text")
+    return nodes.container("", nodes.literal_block(text, text, language="text"), classes=["help"])
 
 
 def _entries(env: BuildEnvironment, kind: str) -> set[str]:
