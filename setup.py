@@ -4,8 +4,8 @@ from pathlib import Path
 
 from setuptools import find_packages, setup
 
-# What builds the documentation site.
-DOCS = ["furo>=2025.9", "myst-nb>=1.3", "sphinx>=8.2", "sphinx-copybutton>=0.5", "sphinx-design>=0.6"]
+# What builds the documentation site, and executes its notebooks.
+DOCS = ["furo>=2025.9", "myst-nb>=1.3", "pandas>=2.2", "sphinx>=8.2", "sphinx-copybutton>=0.5", "sphinx-design>=0.6"]
 
 setup(
     name="afjax",
