@@ -12,6 +12,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from afjax.adapters.average import average_adapters
     from afjax.adapters.bottleneck import bottleneck
     from afjax.adapters.kinds import layer_params
     from afjax.adapters.pal import pal
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "afjax.adapters.average": ("average_adapters",),
     "afjax.adapters.bottleneck": ("bottleneck",),
     "afjax.adapters.kinds": ("layer_params",),
     "afjax.adapters.pal": ("pal",),
@@ -106,6 +108,7 @@ __all__ = [
     "TrainConfig",
     "Trunk",
     "UserError",
+    "average_adapters",
     "bottleneck",
     "eval_batches",
     "find_task",

@@ -9,15 +9,18 @@ An adapter's tree. Every leaf is stacked over the layers that have the adapter::
     layer_norms/{embeddings, attention, ffn}/{scale, bias}   only if the adapter trains copies of the trunk's LayerNorms
 """
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
-from afjax.adapters.kind import MacCounter, SlotKind
+from afjax.adapters.kind import MacCounter, SlotKind, check_equal
 from afjax.config.adapters import AdapterConfig
+from afjax.errors import UserError
 from afjax.nn.layers import ACTIVATIONS, check_dense, dense, layer_norm
 from afjax.trees import AnyArray, Tree, named_key
 from afjax.trunk.config import TrunkConfig
@@ -163,6 +166,33 @@ def count_units(
     return counter.dense(n, hidden_size, config.bottleneck_size(hidden_size), trained=trained, live=live)
 
 
+def weighted_sum(
+    configs: Sequence[AdapterConfig], trees: Sequence[Tree], weights: Sequence[float]
+) -> tuple[AdapterConfig, Tree]:
+    """See :class:`afjax.adapters.kind.WeightedSum`: bottlenecks side by side are one wider bottleneck."""
+    check_equal(configs, ("position", "pretrained_layer_norm", "residual_from", "activation", "layers"))
+    if any(config.layer_norms or config.new_layer_norm != "none" for config in configs):
+        raise UserError(
+            "The outputs of bottlenecks with LayerNorms of their own cannot be added in one bottleneck; average "
+            'adapters with layer_norms=False and new_layer_norm="none".'
+        )
+    factors = [weight * config.scaling for weight, config in zip(weights, configs, strict=True)]
+    total: Tree = {}
+    for slot in configs[0].slots:
+        downs, ups = [tree[slot]["down"] for tree in trees], [tree[slot]["up"] for tree in trees]
+        total[slot] = {
+            "down": {leaf: np.concatenate([down[leaf] for down in downs], axis=-1) for leaf in ("kernel", "bias")},
+            "up": {
+                "kernel": np.concatenate(
+                    [factor * up["kernel"] for factor, up in zip(factors, ups, strict=True)], axis=-2
+                ),
+                "bias": sum(factor * up["bias"] for factor, up in zip(factors, ups, strict=True)),
+            },
+        }
+    size = total[configs[0].slots[0]]["down"]["bias"].shape[-1]
+    return dataclasses.replace(configs[0], size=size, scaling=1.0), total
+
+
 KIND = SlotKind(
     config=AdapterConfig,
     init=init,
@@ -171,4 +201,5 @@ KIND = SlotKind(
     layout=("position", "pretrained_layer_norm", "residual_from"),
     size=lambda config, hidden_size: config.bottleneck_size(hidden_size),
     count_units=count_units,
+    weighted_sum=weighted_sum,
 )

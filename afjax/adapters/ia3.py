@@ -12,11 +12,14 @@ Reference: Liu et al. 2022, *Few-Shot Parameter-Efficient Fine-Tuning is Better 
 section 3.3.
 """
 
+from collections.abc import Sequence
+
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
-from afjax.adapters.kind import DenseKind, MacCounter, dense_shape
+from afjax.adapters.kind import DenseKind, MacCounter, check_equal, dense_shape
 from afjax.config.adapters import DENSE_LAYERS, DenseLayer, Ia3Config
 from afjax.nn.layers import dense, scale_features
 from afjax.trees import Tree
@@ -83,4 +86,26 @@ def count_merge(counter: MacCounter, config: Ia3Config, inputs: int, outputs: in
     return trained
 
 
-KIND = DenseKind(config=Ia3Config, init=init, apply=apply, merge=merge, count=count, count_merge=count_merge)
+def weighted_sum(
+    configs: Sequence[Ia3Config], trees: Sequence[Tree], weights: Sequence[float]
+) -> tuple[Ia3Config, Tree]:
+    """See :class:`afjax.adapters.kind.WeightedSum`: the factors' distances to 1 add up."""
+    check_equal(configs, ("target_modules", "layers"))
+    total: Tree = {}
+    for name in configs[0].target_modules:
+        block, layer = DENSE_LAYERS[name]
+        scales = np.stack([tree[block][layer]["scale"] for tree in trees])  # [adapters, layers, size]
+        change = np.tensordot(np.asarray(weights, scales.dtype), scales - 1, axes=1)
+        total.setdefault(block, {})[layer] = {"scale": 1 + change}
+    return configs[0], total
+
+
+KIND = DenseKind(
+    config=Ia3Config,
+    init=init,
+    apply=apply,
+    merge=merge,
+    count=count,
+    count_merge=count_merge,
+    weighted_sum=weighted_sum,
+)

@@ -4,6 +4,7 @@ Each module of this package with a ``KIND`` defines one kind.
 """
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, Literal, Protocol
 
 import jax
@@ -12,6 +13,7 @@ from jax import Array
 from jaxtyping import Bool, Float, PRNGKeyArray
 
 from afjax.config.adapters import DenseLayer
+from afjax.errors import UserError
 from afjax.trees import AnyArray, Tree
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.slots import Sublayer
@@ -136,6 +138,23 @@ class CountTop(Protocol):
         ...
 
 
+class WeightedSum(Protocol):
+    """Makes one adapter whose change of a layer is the weighted sum of the changes of several adapters."""
+
+    def __call__(self, configs: Sequence[Any], trees: Sequence[Tree], weights: Sequence[float]) -> tuple[Any, Tree]:
+        """Returns the architecture and the tree.
+
+        Args:
+          configs: The architectures of the adapters.
+          trees: Their trees, with NumPy leaves.
+          weights: One finite number per adapter.
+
+        Raises:
+          UserError: No adapter of this kind computes the sum.
+        """
+        ...
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SlotKind:
     """A kind of adapter in slots of the encoder's layers.
@@ -153,6 +172,7 @@ class SlotKind:
         fusion never needs it.
       size: The number of inner activations per token, from the config and the hidden size.
       count_units: Counts the multiply-adds of the inner activations.
+      weighted_sum: Adds several adapters. None if no adapter of this kind computes their sum.
     """
 
     config: type
@@ -165,6 +185,7 @@ class SlotKind:
     output: InSlot | None = None
     size: "Size"
     count_units: CountUnits
+    weighted_sum: WeightedSum | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -177,6 +198,7 @@ class TopKind:
       top: Computes the hidden states that heads read.
       attends: Whether a token's output depends on other tokens.
       count: Counts its multiply-adds.
+      weighted_sum: None: no module of this kind computes the sum of several.
     """
 
     config: type
@@ -184,6 +206,7 @@ class TopKind:
     top: OnEncoder
     attends: bool
     count: CountTop
+    weighted_sum: None = None
 
 
 class Size(Protocol):
@@ -279,6 +302,7 @@ class DenseKind:
       merge: Merges the adapter into a dense layer.
       count: Counts the multiply-adds of a dense layer with the adapter.
       count_merge: Counts the multiply-adds of ``merge``.
+      weighted_sum: Adds several adapters.
       attends: Whether a token's output depends on other tokens. It does not, as in the dense layer itself.
     """
 
@@ -288,10 +312,25 @@ class DenseKind:
     merge: MergeDense
     count: CountDense
     count_merge: CountMerge
+    weighted_sum: WeightedSum
     attends: Literal[False] = False
 
 
 AdapterKind = SlotKind | TopKind | DenseKind
+
+
+def check_equal(configs: Sequence[Any], fields: Sequence[str]) -> None:
+    """Raises UserError unless all architectures have the same values in some fields.
+
+    The order of ``target_modules`` does not matter.
+    """
+    for field in fields:
+        values = dict.fromkeys(getattr(config, field) for config in configs)
+        if len({frozenset(value) if field == "target_modules" else value for value in values}) > 1:
+            raise UserError(
+                f"The outputs of adapters with {field}={' and '.join(map(repr, values))} cannot be added in one "
+                f"adapter; average adapters with the same {field}."
+            )
 
 
 def dense_shape(name: DenseLayer, trunk: TrunkConfig) -> tuple[int, int]:

@@ -10,12 +10,16 @@ The tree has A and B of each adapted dense layer, under the layer's path in the 
 Reference: Hu et al. 2022, *LoRA: Low-Rank Adaptation of Large Language Models*, section 4.1.
 """
 
+import dataclasses
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
-from afjax.adapters.kind import DenseKind, MacCounter, dense_shape
+from afjax.adapters.kind import DenseKind, MacCounter, check_equal, dense_shape
 from afjax.config.adapters import DENSE_LAYERS, DenseLayer, LoraConfig
 from afjax.errors import UserError
 from afjax.nn.layers import dense, dropout
@@ -89,4 +93,31 @@ def count_merge(counter: MacCounter, config: LoraConfig, inputs: int, outputs: i
     return counter.dense(inputs, config.rank, outputs, trained=trained, live=trained)
 
 
-KIND = DenseKind(config=LoraConfig, init=init, apply=apply, merge=merge, count=count, count_merge=count_merge)
+def weighted_sum(
+    configs: Sequence[LoraConfig], trees: Sequence[Tree], weights: Sequence[float]
+) -> tuple[LoraConfig, Tree]:
+    """See :class:`afjax.adapters.kind.WeightedSum`: the ranks add up. The dropout rate is the first adapter's."""
+    check_equal(configs, ("target_modules", "layers"))
+    factors = [weight * config.scaling for weight, config in zip(weights, configs, strict=True)]
+    total: Tree = {}
+    for name in configs[0].target_modules:
+        block, layer = DENSE_LAYERS[name]
+        parts = [tree[block][layer] for tree in trees]
+        down = np.concatenate([part["down"]["kernel"] for part in parts], axis=-1)  # [layers, inputs, ranks]
+        up = np.concatenate(
+            [factor * part["up"]["kernel"] for factor, part in zip(factors, parts, strict=True)], axis=-2
+        )  # [layers, ranks, outputs]
+        total.setdefault(block, {})[layer] = {"down": {"kernel": down}, "up": {"kernel": up}}
+    rank = sum(config.rank for config in configs)
+    return dataclasses.replace(configs[0], rank=rank, alpha=float(rank)), total
+
+
+KIND = DenseKind(
+    config=LoraConfig,
+    init=init,
+    apply=apply,
+    merge=merge,
+    count=count,
+    count_merge=count_merge,
+    weighted_sum=weighted_sum,
+)

@@ -15,6 +15,7 @@ from afjax.config.adapters import Adapter, InDenseLayers
 from afjax.errors import UserError, did_you_mean
 from afjax.fusion.pruning import drop_layers, left_layers, take_layers
 from afjax.model.model import Model
+from afjax.model.setup import wrong_leaf
 from afjax.trees import Tree
 
 
@@ -75,6 +76,24 @@ def with_adapters(model: Model, params: Tree, added: Mapping[str, tuple[Adapter,
     configs = (*model.adapters, *((name, config) for name, (config, _) in added.items()))
     trees = {**params["adapters"], **{name: tree for name, (_, tree) in added.items()}}
     return dataclasses.replace(model, adapters=configs), {**params, "adapters": trees}
+
+
+def with_adapter(model: Model, params: Tree, adapter: tuple[Adapter, Tree], trunk_params: Tree) -> tuple[Model, Tree]:
+    """Replaces the adapter. The head stays.
+
+    Raises:
+      UserError: The model has no adapter, or a fusion, or the adapter does not fit the trunk.
+    """
+    if model.fusion_name or len(model.adapters) != 1:
+        raise UserError(
+            f'The head "{model.head_name}" is used with {"a fusion" if model.fusion_name else "no adapter"}; only the '
+            "adapter of a model with one adapter can be replaced."
+        )
+    ((name, _),) = model.adapters
+    config, tree = adapter
+    if wrong := wrong_leaf(config, tree, model.trunk, trunk_params):
+        raise UserError(f"The adapter does not fit this model: {wrong}.")
+    return dataclasses.replace(model, adapters=((name, config),)), {**params, "adapters": {name: tree}}
 
 
 def with_kept(model: Model, kept: tuple[tuple[tuple[int, ...], ...], ...]) -> Model:

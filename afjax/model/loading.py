@@ -5,11 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
-
 from afjax import store
-from afjax.adapters.kinds import init_adapter
-from afjax.config.adapters import Adapter, AdapterConfig
+from afjax.config.adapters import Adapter
 from afjax.config.from_dict import from_dict
 from afjax.config.fusion import FusionConfig
 from afjax.config.heads import stored_head
@@ -18,12 +15,13 @@ from afjax.data.sources.kinds import source_kind
 from afjax.display.terminal import print_line
 from afjax.distributed.hosts import is_first_host
 from afjax.errors import UserError
-from afjax.model.model import Model, trunk_layer_norms
+from afjax.model.model import Model
 from afjax.model.saving import beneath_head
+from afjax.model.setup import wrong_leaf
 from afjax.model.stored import load_adapter, load_unpruned_fusion
 from afjax.model.task_model import TaskModel
 from afjax.tasks.kinds import TASK_KINDS
-from afjax.trees import Tree, flatten
+from afjax.trees import Tree
 from afjax.trunk.pretrained import Trunk, check_length
 
 
@@ -196,18 +194,8 @@ def load_adapters(store_folder: str | Path, names: Sequence[str], trunk: Trunk) 
 
 def check_adapter(name: str, config: Adapter, tree: Tree, trunk: Trunk) -> None:
     """Raises UserError if the names and shapes of an adapter's leaves do not match its config."""
-    expected = flatten(jax.eval_shape(lambda: init_adapter(jax.random.key(0), config, trunk.config)))
-    if isinstance(config, AdapterConfig) and config.layer_norms:
-        expected |= flatten({"layer_norms": trunk_layer_norms(trunk.params)})
-    expected_shapes = {path: leaf.shape for path, leaf in expected.items()}
-    shapes = {path: leaf.shape for path, leaf in flatten(tree).items()}
-    wrong = sorted(
-        path for path in expected_shapes.keys() | shapes.keys() if expected_shapes.get(path) != shapes.get(path)
-    )
-    if wrong:
-        path = wrong[0]
+    if wrong := wrong_leaf(config, tree, trunk.config, trunk.params):
         raise UserError(
-            f'The adapter "{name}" does not have the architecture of its manifest: {path} is {shapes.get(path)}, but '
-            f"{expected_shapes.get(path)} by its config and the trunk; restore the adapter from a copy, or train it "
-            "again."
+            f'The adapter "{name}" does not have the architecture of its manifest: {wrong}; restore the adapter from a '
+            "copy, or train it again."
         )

@@ -16,7 +16,7 @@ from afjax.model import partition
 from afjax.model.heads import init_head
 from afjax.model.model import Model, trunk_layer_norms
 from afjax.tasks.kind import Reads
-from afjax.trees import Tree, named_key
+from afjax.trees import Tree, flatten, named_key
 from afjax.trunk.config import TrunkConfig
 
 
@@ -128,6 +128,24 @@ def new_adapter(key: jax.Array, name: str, config: Adapter, trunk: TrunkConfig, 
     if isinstance(config, AdapterConfig) and config.layer_norms:
         return {**tree, "layer_norms": trunk_layer_norms(params)}
     return tree
+
+
+def wrong_leaf(config: Adapter, tree: Tree, trunk: TrunkConfig, params: Tree) -> str:
+    """Describes the first leaf of an adapter whose path or shape does not match the architecture; empty if all match.
+
+    Args:
+      config: The adapter's architecture.
+      tree: The adapter's tree.
+      trunk: The trunk's architecture.
+      params: The trunk's tree.
+    """
+    expected = flatten(jax.eval_shape(lambda: new_adapter(jax.random.key(0), "", config, trunk, params)))
+    shapes = {path: leaf.shape for path, leaf in flatten(tree).items()}
+    for path in sorted(expected.keys() | shapes.keys()):
+        right = expected[path].shape if path in expected else None
+        if shapes.get(path) != right:
+            return f"{path} is {shapes.get(path)}, but {right} by its config and the trunk"
+    return ""
 
 
 def single_setup(method: Method, trunk: TrunkConfig, *, name: str, reads: Reads, num_outputs: int) -> Setup:

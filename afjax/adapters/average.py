@@ -1,0 +1,123 @@
+"""Averages trained adapters without training: of their outputs, or of their parameters."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import jax
+import numpy as np
+
+from afjax.adapters.kinds import kind_of
+from afjax.config.adapters import Adapter
+from afjax.errors import UserError
+from afjax.trees import Tree, flatten
+
+# Weights of parameters must sum to 1 within this tolerance.
+TOLERANCE = 1e-6
+
+
+def average_adapters(
+    adapters: Sequence[tuple[Adapter, Tree]],
+    weights: Sequence[float] | None = None,
+    *,
+    of: Literal["outputs", "parameters"] = "outputs",
+) -> tuple[Adapter, Tree]:
+    """Averages adapters of one kind, without training.
+
+    With ``of="outputs"``, the change that the new adapter makes in a layer is the weighted sum of the changes that the
+    given adapters make there, for the same input. This is exact. A bottleneck or LoRA adapter of this kind is as large
+    as the given adapters together.
+
+    With ``of="parameters"``, each parameter is the weighted mean of the given adapters' parameters, and the adapter has
+    the same size. This is only useful for adapters with the same initialization, because the units of independently
+    initialized adapters do not correspond to each other. Adapters of one name and seed have the same initialization.
+
+    Args:
+      adapters: Pairs of an architecture and a tree, as :func:`afjax.load_adapter` returns them. All must have been
+        trained on the same trunk.
+      weights: One number per adapter; by default, all are equal and sum to 1. For outputs, any finite numbers:
+        ``[1.0, -0.5]`` subtracts half of what the second adapter does. For parameters, they must sum to 1.
+      of: What is averaged. ``outputs`` is possible for LoRA, (IA)³, and bottlenecks without LayerNorms of their own;
+        ``parameters`` for every kind.
+
+    Returns:
+      The architecture and the tree of the new adapter, with NumPy leaves. :meth:`afjax.TaskModel.with_adapter` uses it.
+
+    Raises:
+      UserError: The adapters or weights cannot be averaged in this way.
+
+    Example:
+      >>> import numpy as np
+      >>> from afjax import AdapterConfig, average_adapters
+      >>> def constant(value):
+      ...     down = {"kernel": np.full((2, 8, 4), value), "bias": np.zeros((2, 4))}
+      ...     up = {"kernel": np.full((2, 4, 8), value), "bias": np.zeros((2, 8))}
+      ...     return AdapterConfig(size=4), {"ffn": {"down": down, "up": up}}
+      >>> config, tree = average_adapters([constant(1.0), constant(3.0)])
+      >>> config.size, tree["ffn"]["down"]["kernel"].shape
+      (8, (2, 8, 8))
+      >>> config, tree = average_adapters([constant(1.0), constant(3.0)], of="parameters")
+      >>> config.size, tree["ffn"]["down"]["kernel"][0, 0, 0].item()
+      (4, 2.0)
+
+    Reference:
+      Chronopoulou et al. 2023, *AdapterSoup: Weight Averaging to Improve Generalization of Pretrained Language Models*
+      (parameters); Ilharco et al. 2023, *Editing Models with Task Arithmetic* (weights that do not sum to 1).
+    """
+    if not adapters:
+        raise UserError("There are no adapters to average; give at least one.")
+    numbers = _check_weights(weights, len(adapters), of)
+    configs, trees = [config for config, _ in adapters], [jax.tree.map(np.asarray, tree) for _, tree in adapters]
+    if len({config.kind for config in configs}) > 1:
+        raise UserError(
+            f"Adapters of the kinds {', '.join(config.kind for config in configs)} cannot be averaged; they must be of "
+            "one kind."
+        )
+    if of == "parameters":
+        return configs[0], _mean_parameters(configs, trees, numbers)
+    weighted_sum = kind_of(configs[0]).weighted_sum
+    if weighted_sum is None:
+        raise UserError(
+            f"The outputs of adapters of the kind {configs[0].kind} cannot be averaged in one adapter; use "
+            'of="parameters".'
+        )
+    return weighted_sum(configs, trees, numbers)
+
+
+def _check_weights(weights: Sequence[float] | None, count: int, of: str) -> list[float]:
+    if of not in ("outputs", "parameters"):
+        raise UserError(f'of is "{of}"; it must be "outputs" or "parameters".')
+    if weights is None:
+        return [1 / count] * count
+    numbers = [float(weight) for weight in weights]
+    if len(numbers) != count or not all(map(math.isfinite, numbers)):
+        raise UserError(f"weights is {numbers}; give one finite number for each of the {count} adapters.")
+    if of == "parameters" and abs(math.fsum(numbers) - 1) > TOLERANCE:
+        raise UserError(f"weights is {numbers}, with the sum {math.fsum(numbers):g}; for parameters it must be 1.")
+    return numbers
+
+
+def _mean_parameters(configs: Sequence[Adapter], trees: Sequence[Tree], weights: Sequence[float]) -> Tree:
+    if any(config != configs[0] for config in configs):
+        raise UserError(
+            f"The parameters of {', '.join(map(repr, dict.fromkeys(configs)))} do not correspond to each other; they "
+            "must have the same architecture."
+        )
+    check_same_shapes(trees)
+
+    def mean(*leaves: Any) -> Any:
+        return sum(weight * leaf for weight, leaf in zip(weights, leaves, strict=True)).astype(leaves[0].dtype)
+
+    return jax.tree.map(mean, *trees)
+
+
+def check_same_shapes(trees: Sequence[Tree]) -> None:
+    """Raises UserError unless all trees have the same paths and shapes."""
+    shapes = [{path: leaf.shape for path, leaf in flatten(tree).items()} for tree in trees]
+    for other in shapes[1:]:
+        for path in {**shapes[0], **other}:
+            if shapes[0].get(path) != other.get(path):
+                raise UserError(
+                    f"Two adapters differ in the leaf {path}: its shape is {shapes[0].get(path, 'missing')} and "
+                    f"{other.get(path, 'missing')}; were they trained on the same trunk?"
+                )
