@@ -29,14 +29,16 @@ def average_adapters(
     as the given adapters together.
 
     With ``of="parameters"``, each parameter is the weighted mean of the given adapters' parameters, and the adapter has
-    the same size. This is only useful for adapters with the same initialization, because the units of independently
-    initialized adapters do not correspond to each other. Adapters of one name and seed have the same initialization.
+    the same size, as in AdapterSoup (Chronopoulou et al. 2023). This is only useful for adapters with the same
+    initialization, because the units of independently initialized adapters do not correspond to each other. Adapters of
+    one name and seed have the same initialization.
 
     Args:
       adapters: Pairs of an architecture and a tree, as :func:`afjax.load_adapter` returns them. All must have been
         trained on the same trunk.
       weights: One number per adapter; by default, all are equal and sum to 1. For outputs, any finite numbers:
-        ``[1.0, -0.5]`` subtracts half of what the second adapter does. For parameters, they must sum to 1.
+        ``[1.0, -0.5]`` subtracts half of what the second adapter does, as in task arithmetic (Ilharco et al. 2023).
+        For parameters, they must sum to 1.
       of: What is averaged. ``outputs`` is possible for LoRA, (IA)³, and bottlenecks without LayerNorms of their own;
         ``parameters`` for every kind.
 
@@ -59,10 +61,6 @@ def average_adapters(
       >>> config, tree = average_adapters([constant(1.0), constant(3.0)], of="parameters")
       >>> config.size, tree["ffn"]["down"]["kernel"][0, 0, 0].item()
       (4, 2.0)
-
-    Reference:
-      Chronopoulou et al. 2023, *AdapterSoup: Weight Averaging to Improve Generalization of Pretrained Language Models*
-      (parameters); Ilharco et al. 2023, *Editing Models with Task Arithmetic* (weights that do not sum to 1).
     """
     if not adapters:
         raise UserError("There are no adapters to average; give at least one.")
