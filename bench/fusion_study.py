@@ -16,6 +16,9 @@ For each seed and each of twelve of the paper's sixteen tasks:
   fusions.
 - ``fusion``: of all Pfeiffer adapters, the target's own and ``nli`` (the paper's "F. w/ ST-A").
 - ``fusion_without_own``: the same without the target's own adapter.
+- ``average_nli``, ``add_half_nli``: the target's own adapter and ``nli`` in one adapter, without training. The outputs
+  are averaged (0.5 and 0.5) or added (1 and 0.5). The head is the own adapter's.
+- ``average_seeds``: the mean of the outputs of the own adapters of all seeds, with each seed's head.
 - ``mt``: Pfeiffer adapters of all tasks, trained jointly with the trunk (MT-A), one run for all tasks.
 - ``fusion_mt``: of the adapters of ``mt``, on the trunk that was trained with them ("F. w/ MT-A").
 """
@@ -74,7 +77,7 @@ TASKS: Mapping[str, Task] = {
 }
 NLI = Task("lingnli", 64)
 # The small tasks, on which the paper's fusions gain most.
-WITHOUT_OWN = ("mrpc", "sick", "rte", "cb")
+SMALL = ("mrpc", "sick", "rte", "cb")
 PARTITIONS: Mapping[str, Partition] = {
     "head": "head",
     "full": "full",
@@ -86,6 +89,9 @@ PARTITIONS: Mapping[str, Partition] = {
     "mt": "adapter+trunk",
     "fusion_mt": "fusion",
 }
+# Averages of stored adapters, which are not trained: the weights of the own adapter and of nli.
+WEIGHTS = {"average_nli": (0.5, 0.5), "add_half_nli": (1.0, 0.5)}
+AVERAGES = (*WEIGHTS, "average_seeds")
 # The methods on the pretrained trunk.
 FROZEN = ("head", "pfeiffer", "houlsby", "nli", "fusion", "fusion_without_own")
 ALL = "all"
@@ -108,12 +114,12 @@ def all_runs() -> list[Run]:
         for run in (
             Run("nli", "nli", seed),
             *(Run(method, task, seed) for method in ("head", "pfeiffer", "fusion") for task in TASKS),
-            *(Run("fusion_without_own", task, seed) for task in WITHOUT_OWN),
+            *(Run(method, task, seed) for method in ("fusion_without_own", *WEIGHTS) for task in SMALL),
             *(Run(method, task, seed) for method in ("houlsby", "full") for task in TASKS),
             Run("mt", ALL, seed),
             *(Run("fusion_mt", task, seed) for task in TASKS),
         )
-    ]
+    ] + [Run("average_seeds", task, seed) for seed in SEEDS for task in SMALL]
 
 
 class Study:
@@ -136,6 +142,10 @@ class Study:
 
     def inputs(self, run: Run) -> dict[str, Any]:
         """What a run's score depends on, except the code."""
+        if run.method in AVERAGES:
+            own = self.inputs(Run("pfeiffer", run.task, run.seed))
+            added = {} if run.method == "average_seeds" else {"sources' rows": self._rows_digest(("nli",))}
+            return {**own, **added, "method": f"{run.method} {WEIGHTS.get(run.method, SEEDS)}"}
         config, method = self.config(run), self.method(run)
         inputs = {"trunk": self.trunk.sha256[:12], "rows": self._rows_digest(self._targets(run))}
         if sources := self._sources(run):
@@ -193,10 +203,14 @@ class Study:
     def measure(self, run: Run) -> dict[str, Any]:
         """Trains a run and returns the values of its line."""
         begin = time.monotonic()
-        if run.method == "mt":
+        if run.method in AVERAGES:
+            task = self.tasks[run.task]
+            scores = self._average(run).evaluate(self.rows[run.task]["dev"])
+            values: dict[str, Any] = {"score": round(scores[task.main_metric], 4), "metric": task.main_metric}
+        elif run.method == "mt":
             models = self._joint_models(run)
             scores = {name: round(model.metrics[model.task.main_metric], 4) for name, model in models.items()}
-            values: dict[str, Any] = {"score": round(statistics.mean(scores.values()), 4), "scores": scores}
+            values = {"score": round(statistics.mean(scores.values()), 4), "scores": scores}
         else:
             model = self._train(run)
             values = {"score": round(model.metrics[model.task.main_metric], 4), "metric": model.task.main_metric}
@@ -221,15 +235,31 @@ class Study:
         shutil.rmtree(workdir)
         return model
 
+    def _average(self, run: Run) -> afjax.TaskModel:
+        """The own adapter's model, with an average in place of the adapter."""
+        parts = [(seed, run.task) for seed in SEEDS]
+        if run.method != "average_seeds":
+            parts = [(run.seed, run.task), (run.seed, "nli")]
+        for seed, name in parts:
+            self._add_adapter(name, seed)
+        stores = [self.folder / self._store(seed) for seed, _ in parts]
+        adapters = [afjax.load_adapter(store, name) for store, (_, name) in zip(stores, parts, strict=True)]
+        own = afjax.load_task_model(self.folder / self._store(run.seed), self.trunk, head=run.task, adapter=run.task)
+        return own.with_adapter(afjax.average_adapters(adapters, WEIGHTS.get(run.method)))
+
+    def _add_adapter(self, name: str, seed: int) -> None:
+        """Trains an adapter that is not in the store, as on a new machine."""
+        if not (self.folder / self._store(seed) / "heads" / name).exists():
+            self._train(Run("nli" if name == "nli" else "pfeiffer", name, seed))
+
     def _add_sources(self, run: Run) -> None:
-        """Trains the sources of a fusion that are not in the store, as on a new machine."""
+        """Trains the sources of a fusion that are missing."""
         if run.method == "fusion_mt":
             if not (self.folder / f"{run.seed}/joint/trunk").exists():
                 self._joint_models(Run("mt", ALL, run.seed))
             return
         for name in (*TASKS, "nli"):
-            if not (self.folder / self._store(run.seed) / "heads" / name).exists():
-                self._train(Run("nli" if name == "nli" else "pfeiffer", name, run.seed))
+            self._add_adapter(name, run.seed)
 
     def _joint_models(self, run: Run) -> dict[str, afjax.TaskModel]:
         workdir, tasks = self.folder / f"{run.seed}/mt", [self.tasks[name] for name in TASKS]
@@ -257,7 +287,7 @@ class Study:
 
 def table(results: Mapping[Run, Mapping[str, Any]]) -> Iterator[str]:
     """Yields a Markdown table: tasks by methods, mean and standard deviation over the seeds that are finished."""
-    methods = [method for method in PARTITIONS if method != "nli"]
+    methods = [*(method for method in PARTITIONS if method != "nli"), *AVERAGES]
     yield f"| task | {' | '.join(methods)} | seeds |"
     yield "|" + "---|" * (2 + len(methods))
     for task in TASKS:

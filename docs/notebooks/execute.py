@@ -25,6 +25,8 @@ from nbclient.exceptions import CellExecutionError
 from PIL import Image
 
 FOLDER = Path(__file__).parent
+# A code that moves the cursor of a terminal.
+CONTROL = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 # A progress bar of tqdm, such as "entail:  10%|█         | 25/250 [00:03<00:27]".
 BAR = re.compile(r"(^|\s)\d+%\|.*\|")
 # A warning, or an absolute path, which only makes sense on this machine. Closing HTML tags and URLs are neither.
@@ -104,7 +106,7 @@ def without_bars(text: str) -> str:
       >>> without_bars("start\\r 10%|#    | 1/10\\r            \\rstep 5\\n")
       'start\\nstep 5\\n'
     """
-    lines = [line.rstrip() for line in re.split(r"[\r\n]+", text)]
+    lines = [CONTROL.sub("", line).rstrip() for line in re.split(r"[\r\n]+", text)]
     return "".join(f"{line}\n" for line in lines if line and not BAR.search(line))
 
 

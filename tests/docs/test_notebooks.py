@@ -124,7 +124,7 @@ def test_progress_bars_and_execution_times_are_removed() -> None:
     bar = "\rentail:  50%|████▌    | 1/2 [00:01<00:01,  1.2s/step, loss=1.0]"
     outputs = [
         new_output("stream", name="stderr", text=f"a: begins\n{bar}"),
-        new_output("stream", name="stderr", text=f"\r{' ' * 60}\ra: step 1 of 2, dev accuracy 50%\n{bar}\n"),
+        new_output("stream", name="stderr", text=f"\r{' ' * 60}\x1b[A\ra: step 1 of 2, dev accuracy 50%\n{bar}\n"),
         new_output("stream", name="stdout", text="done\n"),
         new_output("stream", name="stderr", text=bar),
     ]
