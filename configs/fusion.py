@@ -57,6 +57,8 @@ def get_config(
         for task in sources.split("+")
     }
     epochs = TARGET_EPOCHS.get(target, 3.0)
-    config.head = {"pooling": "first"}
+    # The paper's heads read the first token. A head of your own task pools as the trunk does.
+    if not source:
+        config.head = {"pooling": "first"}
     config.train = {**shared, "learning_rate": 1e-3, "epochs": epochs}
     return config

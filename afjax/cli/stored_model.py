@@ -111,6 +111,11 @@ def rows_of(task_model: Any, arguments: argparse.Namespace, split: Any) -> Any:
         data_task = model_task
     elif Path(source).is_file():
         # All rows of the file are scored, for any split.
+        if split == "dev":
+            print_line(
+                f"Note: All rows of {source} are scored. If the model was trained on some of them, the scores are too "
+                "high."
+            )
         files = {"train": "", "dev": "", "test": "", split: source}
         data_task = dataclasses.replace(model_task, source="", dev_share=0.0, **files)
     else:

@@ -248,7 +248,8 @@ def _split_lines(name: str, files: Sequence[str], summary: SplitSummary, max_len
         mean, largest = summary.windows
         entries["windows"] = f"{mean:.2f} per row, at most {largest}; {summary.truncated:.1%} of rows have several"
     entries["padding"] = f"{summary.padding:.1%} of the tokens, in rows of {one_of(summary.padded)} tokens"
-    title = f"{name}: {counted(summary.rows, 'row')}, {'labelled' if summary.labelled else 'not labelled'}"
+    unlabelled = "not labelled" if name == "test" else "not labelled (name the column of labels with --label)"
+    title = f"{name}: {counted(summary.rows, 'row')}, {'labelled' if summary.labelled else unlabelled}"
     return [title, *(line for entry, text in entries.items() for line in _entry(entry, text))]
 
 

@@ -3,13 +3,13 @@
 import dataclasses
 import os
 
-from afjax.config.adapters import Adapter, AdapterConfig
+from afjax.config.adapters import ADAPTER_PRESETS, Adapter, AdapterConfig
 from afjax.config.from_dict import check_fields, check_value, settings_repr, shown
 from afjax.config.fusion import FusionConfig
 from afjax.config.heads import HeadConfig
 from afjax.config.training import SamplingConfig
 from afjax.config.values import Partition
-from afjax.errors import UserError
+from afjax.errors import UserError, did_you_mean
 
 
 def check_partition(partition: Partition, adapter: Adapter) -> None:
@@ -57,6 +57,13 @@ class Method:
     __repr__ = settings_repr
 
     def __post_init__(self) -> None:
+        if isinstance(self.adapter, str):
+            known = self.adapter in ADAPTER_PRESETS
+            raise UserError(
+                f"method.adapter is {shown(self.adapter)}; give an architecture, such as AdapterConfig(), or a preset, "
+                f'such as ADAPTER_PRESETS["{self.adapter if known else "pfeiffer"}"] (there are '
+                f"{', '.join(ADAPTER_PRESETS)}).{'' if known else did_you_mean(self.adapter, ADAPTER_PRESETS)}"
+            )
         check_partition(self.partition, self.adapter)
         check_fields(self, "method")
         if (self.partition == "top_k") != (self.top_k != 0) or self.top_k < 0:

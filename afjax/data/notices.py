@@ -4,6 +4,7 @@ They cover blank texts, implausible labels, rows in both train and dev, and resu
 intended, so none is an error.
 """
 
+import difflib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,6 +19,8 @@ from afjax.display.words import counted
 
 # In a split with fewer rows, a large number of different labels is plausible.
 _MANY_ROWS = 20
+# A label with at most as many rows can be misspelled.
+_FEW_ROWS = 2
 
 
 def data_notices(task: TaskConfig, splits: Mapping[str, AnyRows]) -> list[str]:
@@ -34,7 +37,12 @@ def data_notices(task: TaskConfig, splits: Mapping[str, AnyRows]) -> list[str]:
         notice
         for split, rows in splits.items()
         for name in [f"{task.name}'s {split}"]
-        for notice in (blank_texts(name, rows), many_labels(name, rows), unmarked_entities(name, rows))
+        for notice in (
+            blank_texts(name, rows),
+            many_labels(name, rows),
+            misspelled_label(name, rows),
+            unmarked_entities(name, rows),
+        )
     ]
     if "train" in splits and "dev" in splits:
         notices.append(rows_in_both(task.name, splits["train"], splits["dev"]))
@@ -87,6 +95,31 @@ def many_labels(name: str, rows: AnyRows) -> str:
     return (
         f"The {len(rows)} {name} rows have {distinct} different labels; check that the label column is the right one."
     )
+
+
+def misspelled_label(name: str, rows: AnyRows) -> str:
+    """Reports a label of few rows whose name is similar to a label of many rows; empty if there is none.
+
+    Args:
+      name: The split's name.
+      rows: The split.
+    """
+    if not isinstance(rows, Rows) or rows.labels is None or not rows.label_names:
+        return ""
+    counts = np.bincount(rows.labels.astype(int), minlength=len(rows.label_names))
+    frequent = [label for label, count in zip(rows.label_names, counts, strict=True) if count >= _MANY_ROWS]
+    for number, count in enumerate(counts):
+        if not 0 < count <= _FEW_ROWS:
+            continue
+        label = rows.label_names[number]
+        for similar in difflib.get_close_matches(label, frequent, n=1, cutoff=0.8):
+            first = int(np.flatnonzero(rows.labels == number)[0]) + 1
+            few = f"{counted(int(count), 'row')} of {name} {'has' if count == 1 else 'have'} it"
+            return (
+                f'Is the label "{label}" misspelled? {few} (the first is row {first}), and '
+                f'{counts[rows.label_names.index(similar)]} have "{similar}".'
+            )
+    return ""
 
 
 def unmarked_entities(name: str, rows: AnyRows) -> str:

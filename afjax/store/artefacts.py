@@ -31,6 +31,8 @@ from afjax.store.trunk_identity import trunk_difference
 from afjax.trees import Tree, flatten, map_with_path, tree_digest
 
 StorePath = str | os.PathLike[str]
+# The fields of a manifest and of a draft that describe an artefact, besides its tree.
+_DESCRIPTION = ("config", "trunk", "task", "labels", "metrics", "seed", "adapters", "trained_with")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,6 +171,8 @@ def save_all(
     try:
         with files.only_writer(root):
             if not overwrite:
+                if not run and (same := _saved_before(store, drafts, trees)):
+                    return same
                 for draft, folder, tree in zip(drafts, folders, trees, strict=True):
                     _check_free(store, draft, folder, tree, run)
             with files.replaced(folders) as targets:
@@ -261,12 +265,31 @@ def check_still_there(store: StorePath, manifests: Sequence[Manifest]) -> None:
             )
 
 
+def _saved_before(store: StorePath, drafts: Sequence[Draft], trees: Sequence[Tree]) -> tuple[Manifest, ...]:
+    """Returns the manifests of the drafts if the store has all of them with the same content; otherwise nothing.
+
+    A program that saves its result can therefore run again.
+    """
+    manifests = []
+    for draft, tree in zip(drafts, trees, strict=True):
+        if draft.name not in names(store, draft.kind):
+            return ()
+        manifest = read_manifest(store, draft.kind, draft.name)
+        recorded, given = (
+            plain([getattr(value, field) or None for field in _DESCRIPTION]) for value in (manifest, draft)
+        )
+        if recorded != given or manifest.digest != tree_digest(tree):
+            return ()
+        manifests.append(manifest)
+    return tuple(manifests)
+
+
 def _check_free(store: StorePath, draft: Draft, folder: epath.Path, tree: Tree, run: str) -> None:
     """Raises UserError if an existing artefact may not be replaced, or if its name is reserved."""
     check_not_reserved(store, draft.kind, draft.name, run)
     if files.read_current(folder) is None and (is_remote(folder) or not folder.exists()):
         return
-    clash = f'"{draft.name}" already exists in {draft.kind} of the store {store}'
+    clash = f'"{draft.name}" already exists among the {draft.kind.removesuffix("s")}s of the store {store}'
     if not run:
         raise UserError(f"{clash}; nothing was saved. Save under another name, or with overwrite=True.")
     manifest = read_manifest(store, draft.kind, draft.name)
@@ -579,6 +602,12 @@ def read_text(folder: epath.Path, kind: str) -> tuple[epath.Path, str]:
             raise UserError(
                 f"{folder} has no {files.MANIFEST}, so it is not an artefact; {REPAIR}, or delete the folder."
             )
+        if not (is_remote(store) or store.is_dir()):
+            raise UserError(f"There is no store {store}; give --store the folder of a store.")
+        # A workdir has its store in a folder of this name.
+        inner = store / "store"
+        if (inner / kind).is_dir() and not (store / kind).is_dir():
+            raise UserError(f"{store} is not a store; did you mean {inner}?")
         existing_names = names(store, kind)
         raise UserError(
             f"{title(kind, folder.name)} is not in the store {store}.{did_you_mean(folder.name, existing_names)}"

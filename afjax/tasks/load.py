@@ -200,6 +200,8 @@ def rows_by_split(task: TaskConfig, data: Any) -> dict[str, AnyRows]:
       UserError: There is no train split, a split's name or type is invalid, or :func:`rows_from_table` fails.
     """
     name = f"The data of the task {task.name}"
+    if not isinstance(data, Mapping) and is_table(data):
+        raise UserError(f'{name} is a table ({type(data).__name__}); give {{"train": table}}, or also "dev".')
     if not isinstance(data, Mapping):
         raise UserError(f'{name} is {shorten(data)}, of the type {type(data).__name__}; give {{"train": rows, ...}}.')
     given = ", ".join(map(str, data)) or "nothing"

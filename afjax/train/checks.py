@@ -133,7 +133,8 @@ def why_rows_are_needed(name: str, store_folder: str | Path) -> str:
         return ""
     return (
         f' Its rows are needed because the store {store_folder} has no adapter "{name}" '
-        f"(it has: {', '.join(stored_names) or 'none'}).{did_you_mean(name, stored_names)}"
+        f"(it has: {', '.join(stored_names) or 'none'}).{did_you_mean(name, stored_names)} If another store has "
+        "it, give that store as --store."
     )
 
 

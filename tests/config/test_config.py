@@ -15,7 +15,7 @@ from afjax.config.experiment import ExperimentConfig, SourceConfig
 from afjax.config.from_dict import from_dict, to_dict
 from afjax.config.fusion import FusionConfig
 from afjax.config.heads import HeadConfig
-from afjax.config.methods import check_partition
+from afjax.config.methods import Method, check_partition
 from afjax.config.tasks import SpanConfig, TaskConfig
 from afjax.config.training import MeshConfig, SamplingConfig, TrainConfig
 from afjax.config.values import check_name, check_seed
@@ -391,3 +391,11 @@ def test_step_count_above_the_device_counter_is_refused() -> None:
 @pytest.mark.parametrize("partition", ["adaptor", "", None, 3])
 def test_unknown_partitions_are_refused(partition: Any) -> None:
     assert "adapter+trunk" in message(check_partition, partition, AdapterConfig())
+
+
+def test_adapter_given_by_the_name_of_a_preset_is_explained() -> None:
+    with pytest.raises(UserError) as refused:
+        Method(adapter="lora")  # type: ignore[arg-type]
+    assert has_facts(str(refused.value), "'lora'", 'ADAPTER_PRESETS["lora"]')
+    with pytest.raises(UserError, match='Did you mean "houlsby"'):
+        Method(adapter="houlsbi")  # type: ignore[arg-type]

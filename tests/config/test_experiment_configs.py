@@ -209,6 +209,12 @@ def test_config_trains_one_step(name: str, arguments: str, data: Path, tiny_trun
     assert adapters == (heads if load_experiment(f"{FOLDER / config}").has_adapter else [])
 
 
+def test_heads_of_ones_own_task_pool_as_the_trunk_does() -> None:
+    papers = load_experiment("fusion:target=rte,data=DATA")
+    own = load_experiment("fusion:target=mine,source=mine.csv,sources=rte+cb", find_store=lambda: "store")
+    assert (papers.head.pooling, own.head.pooling) == ("first", None)
+
+
 def test_fusion_trains_one_step_of_each_missing_adapter(data: Path, tiny_trunk_folder: Path, tmp_path: Path) -> None:
     first, *others = load_sources("fusion.py")
     folder = tmp_path / "store"

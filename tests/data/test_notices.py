@@ -6,7 +6,14 @@ import pytest
 from facts import has_facts
 
 from afjax.config.tasks import TaskConfig
-from afjax.data.notices import blank_texts, data_notices, many_labels, no_better_than_majority, rows_in_both
+from afjax.data.notices import (
+    blank_texts,
+    data_notices,
+    many_labels,
+    misspelled_label,
+    no_better_than_majority,
+    rows_in_both,
+)
 from afjax.data.splits import AnyRows
 from afjax.tasks.load import rows_from_lists
 
@@ -39,6 +46,26 @@ def test_all_distinct_labels_are_counted() -> None:
     assert many_labels("train", rows(*"ab", labels=["x", "y"])) == ""
     assert many_labels("train", rows(*texts, labels=[row / 7 for row in range(40)], kind="regression")) == ""
     assert many_labels("train", rows(*texts)) == ""
+
+
+def test_label_of_few_rows_that_looks_like_a_frequent_one_is_named() -> None:
+    texts = [str(row) for row in range(50)]
+
+    def told(*rare: str) -> str:
+        labels = [*rare, *["positive", "negative"] * 25]
+        return misspelled_label("train", rows(*texts, labels=labels[:50]))
+
+    for words in ('"positve"', "1 row of train has", "row 1", '"positive"'):
+        assert words in told("positve")
+    assert "2 rows of train have" in told("negatve", "negatve")
+    # Three rows are not few, and another word is another label.
+    assert told("positve", "positve", "positve") == ""
+    assert told("neutral") == ""
+    assert told() == ""
+    assert misspelled_label("train", rows(*"abc", labels=["x", "y", "z"])) == ""
+    assert misspelled_label("train", rows(*texts, labels=[row / 7 for row in range(50)], kind="regression")) == ""
+    train = rows(*texts, labels=["positve", *["positive", "negative"] * 24, "positive"])
+    assert any("misspelled" in notice for notice in data_notices(TASK, {"train": train}))
 
 
 def test_train_rows_that_also_occur_in_dev_are_counted() -> None:

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from afjax import store
+from afjax.cli.main import main
 from afjax.config.adapters import AdapterConfig
 from afjax.config.fusion import FusionConfig
 from afjax.config.heads import HeadConfig
@@ -24,6 +25,8 @@ from afjax.interop.adapterhub.fusion import fusion_settings, own_fusion, read_fu
 from afjax.interop.adapterhub.heads import own_head, read_head, write_head
 from afjax.trees import Tree, flatten, unflatten
 from afjax.trunk.config import TrunkConfig
+from afjax.trunk.pretrained import Trunk
+from tests.analysis.random_models import make
 from tests.interop.adapterhub_folders import Folders
 
 TRUNK = TrunkConfig(
@@ -262,4 +265,20 @@ def test_head_of_another_trunk_is_not_exported(bert: Folders, tmp_path: Path) ->
     import_adapterhub(bert.root / "heads/two_layers/safetensors", tmp_path / "store", trunk=other, name="a")
     written = export_adapterhub(tmp_path / "store", "a", tmp_path / "out")
     assert written == [("adapter a", tmp_path / "out")]
+    assert not (tmp_path / "out/head_config.json").exists()
+
+
+def test_head_that_the_library_does_not_have_can_be_left_out(
+    bert: Folders, tmp_path: Path, tiny_trunk: Trunk, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = make(tiny_trunk, AdapterConfig(size=4))
+    pooled = dataclasses.replace(model.model, head=HeadConfig(pooling="mean"))
+    dataclasses.replace(model, model=pooled).renamed("a").save(tmp_path / "store")
+    with pytest.raises(UserError, match=r"reads the mean.*with_head=False"):
+        export_adapterhub(tmp_path / "store", "a", tmp_path / "out")
+    arguments = ["export", "adapterhub", "a", f"--store={tmp_path / 'store'}", f"--output={tmp_path / 'out'}"]
+    assert main(arguments) == 2
+    capsys.readouterr()
+    assert main([*arguments, "--no_head"]) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'out'}: adapter a\n"
     assert not (tmp_path / "out/head_config.json").exists()

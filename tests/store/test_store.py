@@ -1,6 +1,7 @@
 """The adapter store: round trips, damage, full disks, killed writers, and concurrent readers and writers."""
 
 import contextlib
+import dataclasses
 import errno
 import hashlib
 import json
@@ -174,6 +175,39 @@ def test_existing_name_is_kept_unless_overwritten(saved: pathlib.Path) -> None:
 
 
 # Mismatches
+
+
+def test_saving_the_same_artefact_again_changes_nothing(saved: pathlib.Path, folder: pathlib.Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    manifest = store.read_manifest(saved, "adapters", "rte")
+    assert save(saved, make_params()) == manifest
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+    # Other metadata or a missing part make it another artefact.
+    draft = store.Draft(
+        kind="adapters",
+        name="rte",
+        params=make_params(),
+        **{field: getattr(manifest, field) for field in ("config", "trunk", "task", "labels", "metrics", "seed")},
+    )
+    assert store.save_all(saved, [draft]) == (manifest,)
+    for other in (dataclasses.replace(draft, seed=manifest.seed + 1), dataclasses.replace(draft, metrics={"f1": 0.5})):
+        with pytest.raises(UserError, match="already exists"):
+            store.save_all(saved, [other])
+    with pytest.raises(UserError, match="already exists"):
+        store.save_all(saved, [draft, dataclasses.replace(draft, kind="heads")])
+    assert store.names(saved, "heads") == []
+
+
+def test_missing_store_and_a_folder_around_a_store_are_named(saved: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    with pytest.raises(UserError, match="There is no store") as refused:
+        store.load(tmp_path / "nowhere", "adapters", "rte")
+    assert str(tmp_path / "nowhere") in str(refused.value)
+    workdir = tmp_path / "workdir"
+    workdir.mkdir()
+    (workdir / "store").symlink_to(saved, target_is_directory=True)
+    with pytest.raises(UserError, match="did you mean") as refused:
+        store.load(workdir, "adapters", "rte")
+    assert str(workdir / "store") in str(refused.value)
 
 
 def test_mismatched_trunk_error_names_both_trunks(saved: pathlib.Path) -> None:

@@ -477,8 +477,11 @@ def test_fusion_with_changed_adapters_is_refused(fused: tuple[TaskModel, Path], 
 
 def test_saved_name_is_only_replaced_with_overwrite(fused: tuple[TaskModel, Path]) -> None:
     task_model, folder = fused
+    # The same model can be saved again, so that a program can run twice.
+    task_model.save(folder / "store")
+    other = dataclasses.replace(task_model, seed=task_model.seed + 1)
     with pytest.raises(UserError, match="already exists"):
-        task_model.save(folder / "store")
+        other.save(folder / "store")
     task_model.save(folder / "store", overwrite=True)
     assert saving.artefacts(task_model) == [("fusion", "quantity-fusion"), ("heads", "quantity-fusion")]
 

@@ -92,6 +92,12 @@ def test_tables_can_be_evaluated_and_predicted(
         from_tables.evaluate({"sentence": ["all"], "amuont": ["few"]})
 
 
+def test_a_table_in_place_of_splits_is_refused(tiny_trunk: Trunk, tmp_path: Path) -> None:
+    table = pytest.importorskip("pandas").DataFrame({"text": ["all", "some"], "label": ["many", "few"]})
+    with pytest.raises(UserError, match=r'table \(DataFrame\).*"train"'):
+        train_single(tiny_trunk, TaskConfig(name="t"), table, workdir=tmp_path)
+
+
 def test_datasets_of_hugging_face_give_the_same_model(
     from_tables: TaskModel,
     tiny_trunk: Trunk,

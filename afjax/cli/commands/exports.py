@@ -46,6 +46,7 @@ def add(commands: Any) -> None:
         "--weights", default="safetensors", choices=("safetensors", "bin"), help="bin needs PyTorch (safetensors)"
     )
     adapterhub.add_argument("--num_choices", type=int, help="choices per row, if the head does not record their number")
+    adapterhub.add_argument("--no_head", action="store_true", help="leave out the head of the adapter or fusion")
 
     stablehlo = add_command(
         exports,
@@ -73,6 +74,7 @@ def _adapterhub(arguments: argparse.Namespace) -> int:
         kind=arguments.kind,
         weights=arguments.weights,
         num_choices=arguments.num_choices,
+        with_head=not arguments.no_head,
     )
     for description, path in written:
         print(f"{path}: {description}")

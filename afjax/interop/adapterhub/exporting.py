@@ -48,6 +48,7 @@ def export_adapterhub(
     kind: Kind | None = None,
     weights: Weights = "safetensors",
     num_choices: int | None = None,
+    with_head: bool = True,
 ) -> list[tuple[str, Path]]:
     """Exports an artefact in the format of the ``adapters`` library.
 
@@ -63,6 +64,8 @@ def export_adapterhub(
       weights: ``safetensors``, which the library loads with ``use_safetensors=True``, or ``bin``, the library's
         default, which requires PyTorch.
       num_choices: Choices per row, for a multiple-choice head whose choices have no names.
+      with_head: Whether an adapter or a fusion is exported with its head. The library's heads only read the first
+        token, so a head that pools the mean over tokens cannot be exported.
 
     Returns:
       ``(description, path)`` of each part.
@@ -95,7 +98,7 @@ def export_adapterhub(
     except OSError as error:
         raise UserError(f"{output} cannot be made ({error.strerror}); give another --output.") from error
     try:
-        writer = _Writer(store_folder, new, weights, num_choices)
+        writer = _Writer(store_folder, new, weights, num_choices, with_head)
         written = {"adapter": writer.adapter, "fusion": writer.fusion, "head": writer.head}[chosen](name, new)
         # mkdtemp creates folders with mode 0700.
         os.chmod(new, 0o777 & ~_umask())
@@ -140,6 +143,7 @@ class _Writer:
     root: Path
     weights: Weights
     num_choices: int | None
+    with_head: bool
 
     def adapter(self, name: str, folder: Path) -> list[tuple[str, Path]]:
         """Writes an adapter and the head of the same name."""
@@ -203,7 +207,7 @@ class _Writer:
 
         A head without a record of its training counts if its trunk matches.
         """
-        if name not in store.names(self.store_folder, "heads"):
+        if not self.with_head or name not in store.names(self.store_folder, "heads"):
             return False
         main, head = (store.read_manifest(self.store_folder, artefact_kind, name) for artefact_kind in (kind, "heads"))
         return head.belongs_to(main)

@@ -136,7 +136,8 @@ def head_settings(
     if pooled and config.pooling != "first":
         raise UserError(
             f'The head "{name}" reads the {config.pooling} of all tokens (head.pooling), but AdapterHub\'s heads only '
-            'read the first token. Train the head with head.pooling="first", or export the adapter without a head.'
+            'read the first token. Train the head with head.pooling="first", or leave the head out: --no_head, or '
+            "with_head=False in Python."
         )
     own_pooler = pooled and config.pooler == "head"
     if own_pooler and config.hidden_layers and config.activation != "tanh":
