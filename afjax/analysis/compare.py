@@ -12,7 +12,7 @@ from jaxtyping import Float
 
 from afjax.analysis.paired import Paired, paired_bootstrap
 from afjax.analysis.sides import Side
-from afjax.analysis.workdirs import differing_settings
+from afjax.analysis.workdirs import NOT_SET, differing_settings
 from afjax.config.from_dict import to_dict
 from afjax.data.splits import AnyRows
 from afjax.display.tables import table_lines
@@ -182,11 +182,30 @@ def to_lines(found: Comparison) -> list[str]:
     lines += [f"Rows: {', '.join(parts)}"]
     lines += ["", "Settings that differ:" if found.settings else "No setting differs."]
     if found.settings:
-        lines += table_lines(
-            [["", "A", "B"], *([f"  {name}", first, second] for name, (first, second) in found.settings.items())],
-            num_texts=3,
-        )
+        rows = [[f"  {name}", first, second] for name, (first, second) in shortened_settings(found.settings).items()]
+        lines += table_lines([["", "A", "B"], *rows], num_texts=3)
     return lines
+
+
+def shortened_settings(settings: Mapping[str, tuple[str, str]]) -> dict[str, tuple[str, str]]:
+    """Replaces a section that only A or only B has, such as ``fusion`` or ``sources``, by its number of settings.
+
+    Example:
+      >>> shortened_settings({"step": ("1", "2"), "fusion.value": ("not set", "True"), "fusion.name": ("not set", "f")})
+      {'step': ('1', '2'), 'fusion': ('not set', '2 settings')}
+    """
+    sections: dict[str, list[str]] = {}
+    for name in settings:
+        sections.setdefault(name.partition(".")[0], []).append(name)
+    short: dict[str, tuple[str, str]] = {}
+    for section, names in sections.items():
+        absent = [all(settings[name][side] == NOT_SET for name in names) for side in (0, 1)]
+        if len(names) > 1 and any(absent):
+            texts = [NOT_SET if missing else counted(len(names), "setting") for missing in absent]
+            short[section] = (texts[0], texts[1])
+        else:
+            short |= {name: settings[name] for name in names}
+    return short
 
 
 def to_json(found: Comparison) -> dict[str, Any]:
@@ -239,7 +258,7 @@ def _settings_of_both(first: Sequence[Side], second: Sequence[Side]) -> dict[str
     ]
     joined = [
         {
-            name: ", ".join(dict.fromkeys(str(run.get(name, "not set")) for run in runs if run is not None))
+            name: ", ".join(dict.fromkeys(str(run.get(name, NOT_SET)) for run in runs if run is not None))
             for name in sorted({name for run in runs if run is not None for name in run})
         }
         for runs in both_settings

@@ -21,6 +21,8 @@ from afjax.train.usage import read_usage
 from afjax.train.workdir import CONFIG, INPUTS, TARGET, find_store
 from afjax.trunk.pretrained import Trunk
 
+# The value of a setting on a side that does not have it.
+NOT_SET = "not set"
 # Settings in which repeated runs may differ: the seed, the name, and settings that do not affect results.
 IGNORED_SETTINGS = ("seed", "name", "mesh", "scan_layers", "remat")
 RESTORE = "restore it from a copy"
@@ -208,14 +210,14 @@ def load_result(
 def differing_settings(sides: Sequence[Mapping[str, Any]], leave_out: Sequence[str] = ()) -> dict[str, list[Any]]:
     """The settings that differ, with their value on each side: ``{setting: [value, ...]}``.
 
-    The value is "not set" if a side does not have the setting.
+    The value is ``NOT_SET`` if a side does not have the setting.
 
     Args:
       sides: The settings of each side by dotted path.
       leave_out: Settings to ignore, by the first part of their paths.
     """
     names = dict.fromkeys(name for side in sides for name in side if name.partition(".")[0] not in leave_out)
-    settings = {name: [side.get(name, "not set") for side in sides] for name in names}
+    settings = {name: [side.get(name, NOT_SET) for side in sides] for name in names}
     return {name: values for name, values in settings.items() if any(value != values[0] for value in values)}
 
 
