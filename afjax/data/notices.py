@@ -104,7 +104,7 @@ def misspelled_label(name: str, rows: AnyRows) -> str:
       name: The split's name.
       rows: The split.
     """
-    if not isinstance(rows, Rows) or rows.labels is None or not rows.label_names:
+    if not isinstance(rows, Rows) or isinstance(rows, MultiLabelRows) or rows.labels is None or not rows.label_names:
         return ""
     counts = np.bincount(rows.labels.astype(int), minlength=len(rows.label_names))
     frequent = [label for label, count in zip(rows.label_names, counts, strict=True) if count >= _MANY_ROWS]

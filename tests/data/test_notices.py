@@ -64,6 +64,8 @@ def test_label_of_few_rows_that_looks_like_a_frequent_one_is_named() -> None:
     assert told() == ""
     assert misspelled_label("train", rows(*"abc", labels=["x", "y", "z"])) == ""
     assert misspelled_label("train", rows(*texts, labels=[row / 7 for row in range(50)], kind="regression")) == ""
+    many = rows(*texts, labels=[["positve"], *[["positive"]] * 49], kind="multi_label")
+    assert misspelled_label("train", many) == ""
     train = rows(*texts, labels=["positve", *["positive", "negative"] * 24, "positive"])
     assert any("misspelled" in notice for notice in data_notices(TASK, {"train": train}))
 

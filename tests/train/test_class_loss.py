@@ -192,7 +192,7 @@ def test_other_kinds_of_tasks_are_refused(kind: Any, config: TrainConfig) -> Non
     with pytest.raises(UserError) as caught:
         check_class_settings(config, {SENTIMENT: NAMES, TaskConfig(name="other", kind=kind): ()})
     setting = "class_weights" if config.class_weights else "label_smoothing"
-    for fact in (setting, "other", kind.replace("_", " ")):
+    for fact in (setting, "other", kind.replace("_", "-")):
         assert fact in str(caught.value)
 
 
