@@ -7,10 +7,11 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
+from afjax.adapters.kind import check_same_shapes
 from afjax.adapters.kinds import kind_of
 from afjax.config.adapters import Adapter
 from afjax.errors import UserError
-from afjax.trees import Tree, flatten
+from afjax.trees import Tree
 
 # Weights of parameters must sum to 1 within this tolerance.
 TOLERANCE = 1e-6
@@ -24,9 +25,9 @@ def average_adapters(
 ) -> tuple[Adapter, Tree]:
     """Averages adapters of one kind, without training.
 
-    With ``of="outputs"``, the change that the new adapter makes in a layer is the weighted sum of the changes that the
-    given adapters make there, for the same input. This is exact. A bottleneck or LoRA adapter of this kind is as large
-    as the given adapters together.
+    With ``of="outputs"``, the new adapter's output in a layer, before the residual and LayerNorm, is the weighted sum
+    of the given adapters' outputs for the same input. This is exact. A bottleneck or LoRA adapter of this kind is as
+    large as the given adapters together.
 
     With ``of="parameters"``, each parameter is the weighted mean of the given adapters' parameters, and the adapter has
     the same size, as in AdapterSoup (Chronopoulou et al. 2023). This is only useful for adapters with the same
@@ -37,8 +38,8 @@ def average_adapters(
       adapters: Pairs of an architecture and a tree, as :func:`afjax.load_adapter` returns them. All must have been
         trained on the same trunk.
       weights: One number per adapter; by default, all are equal and sum to 1. For outputs, any finite numbers:
-        ``[1.0, -0.5]`` subtracts half of what the second adapter does, as in task arithmetic (Ilharco et al. 2023).
-        For parameters, they must sum to 1.
+        ``[1.0, -0.5]`` subtracts half of what the second adapter does, similar to task arithmetic (Ilharco et al.
+        2023), which subtracts weights. For parameters, they must sum to 1.
       of: What is averaged. ``outputs`` is possible for LoRA, (IA)³, and bottlenecks without LayerNorms of their own;
         ``parameters`` for every kind.
 
@@ -107,15 +108,3 @@ def _mean_parameters(configs: Sequence[Adapter], trees: Sequence[Tree], weights:
         return sum(weight * leaf for weight, leaf in zip(weights, leaves, strict=True)).astype(leaves[0].dtype)
 
     return jax.tree.map(mean, *trees)
-
-
-def check_same_shapes(trees: Sequence[Tree]) -> None:
-    """Raises UserError unless all trees have the same paths and shapes."""
-    shapes = [{path: leaf.shape for path, leaf in flatten(tree).items()} for tree in trees]
-    for other in shapes[1:]:
-        for path in {**shapes[0], **other}:
-            if shapes[0].get(path) != other.get(path):
-                raise UserError(
-                    f"Two adapters differ in the leaf {path}: its shape is {shapes[0].get(path, 'missing')} and "
-                    f"{other.get(path, 'missing')}; were they trained on the same trunk?"
-                )

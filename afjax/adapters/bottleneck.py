@@ -18,7 +18,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
-from afjax.adapters.kind import MacCounter, SlotKind, check_equal
+from afjax.adapters.kind import MacCounter, SlotKind, check_equal, check_same_trunk
 from afjax.config.adapters import AdapterConfig
 from afjax.errors import UserError
 from afjax.nn.layers import ACTIVATIONS, check_dense, dense, layer_norm
@@ -176,6 +176,7 @@ def weighted_sum(
             "The outputs of bottlenecks with LayerNorms of their own cannot be added in one bottleneck; average "
             'adapters with layer_norms=False and new_layer_norm="none".'
         )
+    check_same_trunk(trees)
     factors = [weight * config.scaling for weight, config in zip(weights, configs, strict=True)]
     total: Tree = {}
     for slot in configs[0].slots:

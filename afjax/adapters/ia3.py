@@ -19,7 +19,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
-from afjax.adapters.kind import DenseKind, MacCounter, check_equal, dense_shape
+from afjax.adapters.kind import DenseKind, MacCounter, check_equal, check_same_trunk, dense_shape
 from afjax.config.adapters import DENSE_LAYERS, DenseLayer, Ia3Config
 from afjax.nn.layers import dense, scale_features
 from afjax.trees import Tree
@@ -91,6 +91,7 @@ def weighted_sum(
 ) -> tuple[Ia3Config, Tree]:
     """See :class:`afjax.adapters.kind.WeightedSum`: the factors' distances to 1 add up."""
     check_equal(configs, ("target_modules", "layers"))
+    check_same_trunk(trees)
     total: Tree = {}
     for name in configs[0].target_modules:
         block, layer = DENSE_LAYERS[name]

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, PRNGKeyArray
 
 from afjax.config.adapters import DenseLayer
 from afjax.errors import UserError
-from afjax.trees import AnyArray, Tree
+from afjax.trees import AnyArray, Tree, flatten, map_with_path
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.slots import Sublayer
 
@@ -331,6 +331,30 @@ def check_equal(configs: Sequence[Any], fields: Sequence[str]) -> None:
                 f"The outputs of adapters with {field}={' and '.join(map(repr, values))} cannot be added in one "
                 f"adapter; average adapters with the same {field}."
             )
+
+
+def check_same_shapes(trees: Sequence[Tree]) -> None:
+    """Raises UserError unless all trees have the same paths and shapes."""
+    shapes = [{path: leaf.shape for path, leaf in flatten(tree).items()} for tree in trees]
+    for other in shapes[1:]:
+        for path in {**shapes[0], **other}:
+            if shapes[0].get(path) != other.get(path):
+                raise UserError(
+                    f"Two adapters differ in the leaf {path}: its shape is {shapes[0].get(path, 'missing')} and "
+                    f"{other.get(path, 'missing')}; were they trained on the same trunk?"
+                )
+
+
+def check_same_trunk(trees: Sequence[Tree]) -> None:
+    """Raises UserError unless all adapters have the same shapes, apart from the bottleneck size or the rank."""
+
+    def outer(path: str, leaf: Any) -> Any:
+        *_, projection, name = path.split("/")
+        if projection == "down":  # The kernel [..., inputs, size] and the bias [..., size].
+            return leaf.take(0, axis=-1)
+        return leaf.take(0, axis=-2) if (projection, name) == ("up", "kernel") else leaf
+
+    check_same_shapes([map_with_path(outer, tree) for tree in trees])
 
 
 def dense_shape(name: DenseLayer, trunk: TrunkConfig) -> tuple[int, int]:

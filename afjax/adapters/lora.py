@@ -19,7 +19,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
-from afjax.adapters.kind import DenseKind, MacCounter, check_equal, dense_shape
+from afjax.adapters.kind import DenseKind, MacCounter, check_equal, check_same_trunk, dense_shape
 from afjax.config.adapters import DENSE_LAYERS, DenseLayer, LoraConfig
 from afjax.errors import UserError
 from afjax.nn.layers import dense, dropout
@@ -98,6 +98,7 @@ def weighted_sum(
 ) -> tuple[LoraConfig, Tree]:
     """See :class:`afjax.adapters.kind.WeightedSum`: the ranks add up. The dropout rate is the first adapter's."""
     check_equal(configs, ("target_modules", "layers"))
+    check_same_trunk(trees)
     factors = [weight * config.scaling for weight, config in zip(weights, configs, strict=True)]
     total: Tree = {}
     for name in configs[0].target_modules:

@@ -111,9 +111,9 @@ def rows_of(task_model: Any, arguments: argparse.Namespace, split: Any) -> Any:
         data_task = model_task
     elif Path(source).is_file():
         # All rows of the file are scored, for any split.
-        if split == "dev":
+        if split == "dev" and model_task.dev_share and not model_task.dev:
             print_line(
-                f"Note: All rows of {source} are scored. If the model was trained on some of them, the scores are too "
+                f"Note: All rows of {source} are used. If the model was trained on some of them, its scores are too "
                 "high."
             )
         files = {"train": "", "dev": "", "test": "", split: source}

@@ -5,6 +5,7 @@ intended, so none is an error.
 """
 
 import difflib
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -112,7 +113,8 @@ def misspelled_label(name: str, rows: AnyRows) -> str:
         if not 0 < count <= _FEW_ROWS:
             continue
         label = rows.label_names[number]
-        for similar in difflib.get_close_matches(label, frequent, n=1, cutoff=0.8):
+        similar_names = [name for name in frequent if _may_be_misspelled(label, name)]
+        for similar in difflib.get_close_matches(label, similar_names, n=1, cutoff=0.8):
             first = int(np.flatnonzero(rows.labels == number)[0]) + 1
             few = f"{counted(int(count), 'row')} of {name} {'has' if count == 1 else 'have'} it"
             return (
@@ -120,6 +122,13 @@ def misspelled_label(name: str, rows: AnyRows) -> str:
                 f'{counts[rows.label_names.index(similar)]} have "{similar}".'
             )
     return ""
+
+
+def _may_be_misspelled(rare: str, frequent: str) -> bool:
+    """Whether a name can be a misspelling: not another number or a prefix, as in class_12 and not_entailment."""
+    bare, bare_frequent = (re.sub(r"\d", "", name) for name in (rare, frequent))
+    contained = rare in frequent or frequent in rare
+    return bare != bare_frequent and not (contained and abs(len(rare) - len(frequent)) > 1)
 
 
 def unmarked_entities(name: str, rows: AnyRows) -> str:

@@ -1,4 +1,4 @@
-"""Handles Ctrl-C and SIGTERM, which Cloud TPU also sends before it preempts a machine.
+"""Handles SIGTERM, which Cloud TPU also sends before it preempts a machine, and delays Ctrl-C.
 
 JAX's own preemption notice (``multihost_utils.reached_preemption_sync_point``) requires step numbers that increase over
 the lifetime of the process, and Orbax calls it with the step numbers of checkpoints. In an experiment with several
@@ -75,8 +75,8 @@ def delayed_interrupt() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, previous)
-    if heard:
-        raise KeyboardInterrupt
+        if heard:
+            previous(signal.SIGINT, None)
 
 
 class Preemption:

@@ -518,13 +518,14 @@ class TaskModel:
           adapter: An architecture and a tree, from :func:`afjax.average_adapters` or :func:`afjax.load_adapter`.
 
         Returns:
-          The edited model. The adapter keeps the name of the one that it replaces; :meth:`renamed` gives it another
-          name before it is saved. This model is not changed.
+          The edited model, without metrics. The adapter keeps the name of the one that it replaces; :meth:`renamed`
+          gives it another name before it is saved. This model is not changed.
 
         Raises:
           UserError: The model has no adapter, or a fusion, or the adapter does not fit the trunk.
         """
-        return self._edited(*editing.with_adapter(self.model, self.params, adapter, self.trunk.params))
+        model, params = editing.with_adapter(self.model, self.params, adapter, self.trunk.params)
+        return dataclasses.replace(self, model=model, params=params, metrics={})
 
     def with_kept(self, kept: tuple[tuple[tuple[int, ...], ...], ...]) -> "TaskModel":
         """Prunes the fusion so that each layer keeps only some adapters.

@@ -274,7 +274,10 @@ def _saved_before(store: StorePath, drafts: Sequence[Draft], trees: Sequence[Tre
     for draft, tree in zip(drafts, trees, strict=True):
         if draft.name not in names(store, draft.kind):
             return ()
-        manifest = read_manifest(store, draft.kind, draft.name)
+        try:
+            manifest = load(store, draft.kind, draft.name).manifest
+        except UserError:  # It is damaged, so it is not the same.
+            return ()
         recorded, given = (
             plain([getattr(value, field) or None for field in _DESCRIPTION]) for value in (manifest, draft)
         )

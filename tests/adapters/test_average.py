@@ -197,6 +197,19 @@ def test_parameters_of_adapters_of_two_trunks_are_refused() -> None:
     assert has_facts(str(refused.value), "ffn/up/bias", "(3, 12)", "(3, 8)")
 
 
+@pytest.mark.parametrize("config", [SMALL, LoraConfig(rank=2), Ia3Config()])
+@pytest.mark.parametrize("axis", [0, -1])
+def test_outputs_of_adapters_of_two_trunks_are_refused(config: Any, axis: int) -> None:
+    tree = draw(config, 1)
+
+    def smaller(path: str, leaf: np.ndarray) -> np.ndarray:
+        inner = path.endswith(("down/kernel", "down/bias"))
+        return leaf if inner and axis == -1 else leaf.take(range(leaf.shape[axis] - 1), axis=axis)
+
+    with pytest.raises(UserError, match="same trunk"):
+        average_adapters([(config, tree), (config, map_with_path(smaller, draw(config, 2)))])
+
+
 def test_model_with_an_average_is_saved_and_predicts(tiny_trunk: Trunk, tmp_path: Path) -> None:
     with jax.enable_x64(False):
         model = make(tiny_trunk, AdapterConfig(size=4), names=("a",))
@@ -207,6 +220,8 @@ def test_model_with_an_average_is_saved_and_predicts(tiny_trunk: Trunk, tmp_path
         np.testing.assert_allclose(same.predict(texts).logits, model.predict(texts).logits, atol=1e-5)
         doubled = model.with_adapter(average_adapters([own, own], [1.5, 0.5]))
         assert np.abs(doubled.predict(texts).logits - model.predict(texts).logits).max() > 1e-3
+        # The replaced adapter's scores do not apply to the average.
+        assert not doubled.metrics
         doubled.renamed("twice").save(tmp_path / "store")
         again = load_task_model(tmp_path / "store", tiny_trunk, head="twice", adapter="twice")
         np.testing.assert_array_equal(again.predict(texts).logits, doubled.predict(texts).logits)

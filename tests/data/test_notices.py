@@ -58,6 +58,10 @@ def test_label_of_few_rows_that_looks_like_a_frequent_one_is_named() -> None:
     for words in ('"positve"', "1 row of train has", "row 1", '"positive"'):
         assert words in told("positve")
     assert "2 rows of train have" in told("negatve", "negatve")
+    for rare in ("not_positive", "unpositive"):
+        assert told(rare) == ""
+    numbered = ["class_12", *["class_1", "class_2"] * 25]
+    assert misspelled_label("train", rows(*texts, labels=numbered[:50])) == ""
     # Three rows are not few, and another word is another label.
     assert told("positve", "positve", "positve") == ""
     assert told("neutral") == ""
