@@ -7,7 +7,7 @@ mixed with new ones.
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,7 +19,10 @@ INPUTS = "inputs"
 
 
 def read_results(
-    path: Path, run_type: type[Run], inputs_of: Callable[[Run], Inputs] | None = None
+    path: Path,
+    run_type: type[Run],
+    inputs_of: Callable[[Run], Inputs] | None = None,
+    runs: Collection[Run] | None = None,
 ) -> dict[Run, dict[str, Any]]:
     """Reads the lines of a results file.
 
@@ -27,13 +30,14 @@ def read_results(
       path: The file. If it does not exist, there are no results.
       run_type: A frozen dataclass whose fields identify a run. Each line has all of them.
       inputs_of: The inputs of a run in this study, to compare with those that its line records. None to skip this.
+      runs: The runs of the study. None to accept any.
 
     Returns:
       ``{run: line}``, in the file's order.
 
     Raises:
-      UserError: A line is damaged, describes a run for the second time, or records other inputs. The message has the
-        line's number, and the name and both values of the first input that differs.
+      UserError: A line is damaged, describes another study's run or a run for the second time, or records other inputs.
+        The message has the line's number, and the name and both values of the first input that differs.
     """
     results: dict[Run, dict[str, Any]] = {}
     for number, text in enumerate(path.read_text(encoding="utf-8").splitlines() if path.exists() else [], start=1):
@@ -43,6 +47,8 @@ def read_results(
             run = run_type(**{field.name: line[field.name] for field in dataclasses.fields(run_type)})  # type: ignore[arg-type]
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(f"{place} is not a result of this study ({error!r}); remove it.") from error
+        if runs is not None and run not in runs:
+            raise UserError(f"{place} is of {run}, which is not a run of this study; give another results file.")
         if run in results:
             raise UserError(f"{place} has a second result of {run}; remove one of them.")
         if inputs_of is not None:

@@ -79,6 +79,15 @@ def test_line_of_another_study_is_refused(name: str, value: Any, tmp_path: Path)
     assert len(read_results(path, Run)) == 2
 
 
+def test_run_that_is_not_in_the_study_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "study.jsonl"
+    add_missing(path, RUNS, {}, measure)
+    assert list(read_results(path, Run, inputs_of, RUNS)) == RUNS
+    with pytest.raises(UserError, match="line 3") as refused:
+        read_results(path, Run, inputs_of, RUNS[:2])
+    assert "cb" in str(refused.value)
+
+
 @pytest.mark.parametrize("line", ["{", "[]", '{"task": "rte"}', '{"task": "rte", "seed": 0}'])
 def test_damaged_and_repeated_lines_are_refused(line: str, tmp_path: Path) -> None:
     path = tmp_path / "study.jsonl"

@@ -71,7 +71,8 @@ def _paragraphs(docstring: str) -> list[str]:
         return docstring.splitlines()
     lines: list[str] = []
     for paragraph in docstring.split("\n\n"):
-        is_prose = not paragraph.startswith("afjax ")
+        # Tables have several spaces between their columns.
+        is_prose = not any(line.startswith(("afjax ", " ")) or "  " in line for line in paragraph.splitlines())
         lines += ["", *(wrapped(paragraph, width, "") if is_prose else paragraph.splitlines())]
     return lines[1:]
 
