@@ -81,7 +81,7 @@ TASKS: Mapping[str, Task] = {
     "cb": Task("cb", 96),
 }
 NLI = Task("lingnli", 64)
-# The small tasks, on which the paper's fusions gain most.
+# The small tasks. The paper's fusions gain most there.
 SMALL = ("mrpc", "sick", "rte", "cb")
 PARTITIONS: Mapping[str, Partition] = {
     "head": "head",
@@ -113,7 +113,7 @@ class Run:
 
 
 def all_runs() -> list[Run]:
-    """All runs, in an order in which each run's sources come first, and one complete seed after the other."""
+    """All runs, seed by seed. The sources of a run come before it."""
     return [
         run
         for seed in SEEDS
@@ -147,7 +147,7 @@ class Study:
         return {"train": rows["train"], "dev": rows["dev"].every(DEV_ROWS)}
 
     def inputs(self, run: Run) -> dict[str, Any]:
-        """What a run's score depends on, except the code."""
+        """The inputs of a run: trunk, rows and settings. The code is not included."""
         if run.method in AVERAGES:
             own = self.inputs(Run("pfeiffer", run.task, run.seed))
             added = {} if run.method == "average_seeds" else {"sources' rows": self._rows_digest(("nli",))}

@@ -1,19 +1,22 @@
 """Results files of studies: one JSON line per finished run.
 
 A study can be stopped at any time, and the same command resumes it: runs that have a line are skipped. A line can
-record what the run read and how it was trained (``inputs``), so that lines of another study are refused instead of
-mixed with new ones.
+record the data and the settings of its run (``inputs``), so that lines of another study are refused instead of mixed
+with new ones.
 """
 
 import dataclasses
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from afjax.errors import UserError
 
-Run = TypeVar("Run")
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Run = TypeVar("Run", bound="DataclassInstance")
 Inputs = Mapping[str, Any]
 INPUTS = "inputs"
 
@@ -29,7 +32,7 @@ def read_results(
     Args:
       path: The file. If it does not exist, there are no results.
       run_type: A frozen dataclass whose fields identify a run. Each line has all of them.
-      inputs_of: The inputs of a run in this study, to compare with those that its line records. None to skip this.
+      inputs_of: The inputs of a run in this study, to compare with the inputs in its line. None to skip this.
       runs: The runs of the study. None to accept any.
 
     Returns:
@@ -44,7 +47,7 @@ def read_results(
         place = f"{path}, line {number}"
         try:
             line = json.loads(text)
-            run = run_type(**{field.name: line[field.name] for field in dataclasses.fields(run_type)})  # type: ignore[arg-type]
+            run = run_type(**{field.name: line[field.name] for field in dataclasses.fields(run_type)})
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(f"{place} is not a result of this study ({error!r}); remove it.") from error
         if runs is not None and run not in runs:
@@ -83,7 +86,7 @@ def add_missing(
     for run in runs:
         if run in results:
             continue
-        line = json.dumps({**dataclasses.asdict(run), **measure(run)})  # type: ignore[call-overload]
+        line = json.dumps({**dataclasses.asdict(run), **measure(run)})
         with path.open("a", encoding="utf-8") as file:
             file.write(f"{line}\n")
         results[run] = json.loads(line)

@@ -7,11 +7,10 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
-from afjax.adapters.kind import check_same_shapes
 from afjax.adapters.kinds import kind_of
 from afjax.config.adapters import Adapter
 from afjax.errors import UserError
-from afjax.trees import Tree
+from afjax.trees import Tree, flatten
 
 # Weights of parameters must sum to 1 within this tolerance.
 TOLERANCE = 1e-6
@@ -38,10 +37,10 @@ def average_adapters(
       adapters: Pairs of an architecture and a tree, as :func:`afjax.load_adapter` returns them. All must have been
         trained on the same trunk.
       weights: One number per adapter; by default, all are equal and sum to 1. For outputs, any finite numbers:
-        ``[1.0, -0.5]`` subtracts half of what the second adapter does, similar to task arithmetic (Ilharco et al.
-        2023), which subtracts weights. For parameters, they must sum to 1.
-      of: What is averaged. ``outputs`` is possible for LoRA, (IA)³, and bottlenecks without LayerNorms of their own;
-        ``parameters`` for every kind.
+        ``[1.0, -0.5]`` subtracts half of the second adapter's output, similar to task arithmetic (Ilharco et al. 2023),
+        which subtracts weights. For parameters, they must sum to 1.
+      of: The values to average. ``outputs`` is possible for LoRA, (IA)³, and bottlenecks without LayerNorms of their
+        own; ``parameters`` for every kind.
 
     Returns:
       The architecture and the tree of the new adapter, with NumPy leaves. :meth:`afjax.TaskModel.with_adapter` uses it.
@@ -102,9 +101,21 @@ def _mean_parameters(configs: Sequence[Adapter], trees: Sequence[Tree], weights:
             f"The parameters of {', '.join(map(repr, dict.fromkeys(configs)))} do not correspond to each other; they "
             "must have the same architecture."
         )
-    check_same_shapes(trees)
+    _check_same_shapes(trees)
 
     def mean(*leaves: Any) -> Any:
         return sum(weight * leaf for weight, leaf in zip(weights, leaves, strict=True)).astype(leaves[0].dtype)
 
     return jax.tree.map(mean, *trees)
+
+
+def _check_same_shapes(trees: Sequence[Tree]) -> None:
+    """Raises UserError unless all trees have the same paths and shapes."""
+    shapes = [{path: leaf.shape for path, leaf in flatten(tree).items()} for tree in trees]
+    for other in shapes[1:]:
+        for path in {**shapes[0], **other}:
+            if shapes[0].get(path) != other.get(path):
+                raise UserError(
+                    f"Two adapters differ in the leaf {path}: its shape is {shapes[0].get(path, 'missing')} and "
+                    f"{other.get(path, 'missing')}; average adapters of the same trunk."
+                )

@@ -18,7 +18,8 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
-from afjax.adapters.kind import MacCounter, SlotKind, check_equal, check_same_trunk
+from afjax.adapters.checks import check_equal, check_same_trunk
+from afjax.adapters.kind import MacCounter, SlotKind
 from afjax.config.adapters import AdapterConfig
 from afjax.errors import UserError
 from afjax.nn.layers import ACTIVATIONS, check_dense, dense, layer_norm
@@ -176,11 +177,11 @@ def weighted_sum(
             "The outputs of bottlenecks with LayerNorms of their own cannot be added in one bottleneck; average "
             'adapters with layer_norms=False and new_layer_norm="none".'
         )
-    check_same_trunk(trees)
     factors = [weight * config.scaling for weight, config in zip(weights, configs, strict=True)]
     total: Tree = {}
     for slot in configs[0].slots:
         downs, ups = [tree[slot]["down"] for tree in trees], [tree[slot]["up"] for tree in trees]
+        check_same_trunk([up["bias"].shape for up in ups])  # [layers, hidden_size]
         total[slot] = {
             "down": {leaf: np.concatenate([down[leaf] for down in downs], axis=-1) for leaf in ("kernel", "bias")},
             "up": {

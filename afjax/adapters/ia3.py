@@ -19,7 +19,8 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
-from afjax.adapters.kind import DenseKind, MacCounter, check_equal, check_same_trunk, dense_shape
+from afjax.adapters.checks import check_equal, check_same_trunk
+from afjax.adapters.kind import DenseKind, MacCounter, dense_shape
 from afjax.config.adapters import DENSE_LAYERS, DenseLayer, Ia3Config
 from afjax.nn.layers import dense, scale_features
 from afjax.trees import Tree
@@ -91,11 +92,12 @@ def weighted_sum(
 ) -> tuple[Ia3Config, Tree]:
     """See :class:`afjax.adapters.kind.WeightedSum`: the factors' distances to 1 add up."""
     check_equal(configs, ("target_modules", "layers"))
-    check_same_trunk(trees)
     total: Tree = {}
     for name in configs[0].target_modules:
         block, layer = DENSE_LAYERS[name]
-        scales = np.stack([tree[block][layer]["scale"] for tree in trees])  # [adapters, layers, size]
+        parts = [tree[block][layer]["scale"] for tree in trees]
+        check_same_trunk([part.shape for part in parts])
+        scales = np.stack(parts)  # [adapters, layers, size]
         change = np.tensordot(np.asarray(weights, scales.dtype), scales - 1, axes=1)
         total.setdefault(block, {})[layer] = {"scale": 1 + change}
     return configs[0], total

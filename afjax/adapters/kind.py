@@ -13,8 +13,7 @@ from jax import Array
 from jaxtyping import Bool, Float, PRNGKeyArray
 
 from afjax.config.adapters import DenseLayer
-from afjax.errors import UserError
-from afjax.trees import AnyArray, Tree, flatten, map_with_path
+from afjax.trees import AnyArray, Tree
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.slots import Sublayer
 
@@ -198,7 +197,7 @@ class TopKind:
       top: Computes the hidden states that heads read.
       attends: Whether a token's output depends on other tokens.
       count: Counts its multiply-adds.
-      weighted_sum: None: no module of this kind computes the sum of several.
+      weighted_sum: Always None, because one module cannot compute the sum of several.
     """
 
     config: type
@@ -317,44 +316,6 @@ class DenseKind:
 
 
 AdapterKind = SlotKind | TopKind | DenseKind
-
-
-def check_equal(configs: Sequence[Any], fields: Sequence[str]) -> None:
-    """Raises UserError unless all architectures have the same values in some fields.
-
-    The order of ``target_modules`` does not matter.
-    """
-    for field in fields:
-        values = dict.fromkeys(getattr(config, field) for config in configs)
-        if len({frozenset(value) if field == "target_modules" else value for value in values}) > 1:
-            raise UserError(
-                f"The outputs of adapters with {field}={' and '.join(map(repr, values))} cannot be added in one "
-                f"adapter; average adapters with the same {field}."
-            )
-
-
-def check_same_shapes(trees: Sequence[Tree]) -> None:
-    """Raises UserError unless all trees have the same paths and shapes."""
-    shapes = [{path: leaf.shape for path, leaf in flatten(tree).items()} for tree in trees]
-    for other in shapes[1:]:
-        for path in {**shapes[0], **other}:
-            if shapes[0].get(path) != other.get(path):
-                raise UserError(
-                    f"Two adapters differ in the leaf {path}: its shape is {shapes[0].get(path, 'missing')} and "
-                    f"{other.get(path, 'missing')}; were they trained on the same trunk?"
-                )
-
-
-def check_same_trunk(trees: Sequence[Tree]) -> None:
-    """Raises UserError unless all adapters have the same shapes, apart from the bottleneck size or the rank."""
-
-    def outer(path: str, leaf: Any) -> Any:
-        *_, projection, name = path.split("/")
-        if projection == "down":  # The kernel [..., inputs, size] and the bias [..., size].
-            return leaf.take(0, axis=-1)
-        return leaf.take(0, axis=-2) if (projection, name) == ("up", "kernel") else leaf
-
-    check_same_shapes([map_with_path(outer, tree) for tree in trees])
 
 
 def dense_shape(name: DenseLayer, trunk: TrunkConfig) -> tuple[int, int]:

@@ -19,7 +19,8 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
-from afjax.adapters.kind import DenseKind, MacCounter, check_equal, check_same_trunk, dense_shape
+from afjax.adapters.checks import check_equal, check_same_trunk
+from afjax.adapters.kind import DenseKind, MacCounter, dense_shape
 from afjax.config.adapters import DENSE_LAYERS, DenseLayer, LoraConfig
 from afjax.errors import UserError
 from afjax.nn.layers import dense, dropout
@@ -98,12 +99,12 @@ def weighted_sum(
 ) -> tuple[LoraConfig, Tree]:
     """See :class:`afjax.adapters.kind.WeightedSum`: the ranks add up. The dropout rate is the first adapter's."""
     check_equal(configs, ("target_modules", "layers"))
-    check_same_trunk(trees)
     factors = [weight * config.scaling for weight, config in zip(weights, configs, strict=True)]
     total: Tree = {}
     for name in configs[0].target_modules:
         block, layer = DENSE_LAYERS[name]
         parts = [tree[block][layer] for tree in trees]
+        check_same_trunk([(*part["down"]["kernel"].shape[:-1], part["up"]["kernel"].shape[-1]) for part in parts])
         down = np.concatenate([part["down"]["kernel"] for part in parts], axis=-1)  # [layers, inputs, ranks]
         up = np.concatenate(
             [factor * part["up"]["kernel"] for factor, part in zip(factors, parts, strict=True)], axis=-2

@@ -460,8 +460,8 @@ class Ia3Config(_InDenseLayers):
 
     Attributes:
       kind: The kind of adapter in configs and manifests.
-      target_modules: The dense layers with factors. Outputs of ``query``, ``key``, ``value`` and ``attention_output``
-        are multiplied, and inputs of ``output``, which are the feed-forward network's activations.
+      target_modules: The dense layers with factors. The factors multiply a layer's outputs, or the inputs of
+        ``output``, which are the feed-forward network's activations.
       layers: Indices of the layers with an adapter; None for all layers.
 
     Raises:

@@ -18,7 +18,7 @@ from afjax.errors import UserError
 from afjax.model.model import Model
 from afjax.model.saving import beneath_head
 from afjax.model.setup import wrong_leaf
-from afjax.model.stored import load_adapter, load_unpruned_fusion
+from afjax.model.stored import load_adapter, load_unpruned_fusion, recorded_head
 from afjax.model.task_model import TaskModel
 from afjax.tasks.kinds import TASK_KINDS
 from afjax.trees import Tree
@@ -29,7 +29,7 @@ def load_task_model(
     store_folder: str | Path,
     trunk: Trunk,
     *,
-    head: str,
+    head: str = "",
     adapter: str = "",
     fusion: str = "",
     allow_mismatch: bool = False,
@@ -42,7 +42,7 @@ def load_task_model(
     Args:
       store_folder: The store.
       trunk: The encoder they were trained on. Its dtype is replaced by the dtype used in training.
-      head: The head's name.
+      head: The head's name. Not needed if the store records which head was trained with the adapter or fusion.
       adapter: The name of an adapter, if any.
       fusion: The name of a fusion, if any. Without an adapter and a fusion, only the head is loaded.
       allow_mismatch: Whether the head may be used with a different adapter or fusion than it was trained with.
@@ -51,7 +51,8 @@ def load_task_model(
       The model, with the task, labels, metrics and seed of the head's manifest.
 
     Raises:
-      UserError: A name does not exist, the trunk has other weights, another architecture or another tokenizer, a file
+      UserError: No name is given or a name does not exist, several heads or none were trained with the adapter or
+        fusion and ``head`` is not given, the trunk has other weights, another architecture or another tokenizer, a file
         is damaged, a fusion's adapters have changed since it was trained, or the head was trained with a different
         adapter or fusion.
 
@@ -70,11 +71,14 @@ def load_task_model(
       >>> rows = rows_from_lists(["Far too long.", "A fine film."], ["bad", "good"])
       >>> model = TaskModel.from_params(setup.model, params, trunk, task, rows, max_length=16)
       >>> model.save("store")
-      >>> load_task_model("store", trunk, head="reviews", adapter="reviews").labels
+      >>> load_task_model("store", trunk, adapter="reviews").labels
       ('bad', 'good')
     """
     if adapter and fusion:
         raise UserError(f'Both the adapter "{adapter}" and the fusion "{fusion}" were given; give one of them.')
+    if not (head or adapter or fusion):
+        raise UserError("No model was named; give adapter, fusion or head.")
+    head = head or recorded_head(store_folder, "fusion" if fusion else "adapters", fusion or adapter)
     identity = trunk.identity()
     loaded_head = store.load(store_folder, "heads", head, trunk=identity)
     params: Tree = {"adapters": {}, "fusion": {}, "heads": {head: loaded_head.params}}

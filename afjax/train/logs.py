@@ -21,9 +21,9 @@ QUIET_SECONDS = 60.0
 class RunLog:
     """Writes a run's scalars to its folder and shows its progress.
 
-    Each evaluation prints one line to stderr. A terminal or notebook also shows a progress bar. Otherwise, lines end
-    with the elapsed time and the time left, and a line with the step and the loss is printed after ``QUIET_SECONDS``
-    without output.
+    Each evaluation prints one line to stderr. A terminal or notebook also shows a progress bar. Otherwise, these lines
+    end with the elapsed time and the time left, and a line with the step and the loss is printed after
+    ``QUIET_SECONDS`` without output.
 
     Each line of ``metrics.jsonl`` is an object with ``step`` and scalars of that step. A resumed run first drops the
     lines after the step that it resumes from, so nothing is recorded twice.
@@ -71,8 +71,10 @@ class RunLog:
     @contextlib.contextmanager
     def _described(self, activity: str) -> Iterator[None]:
         self._bar.set_description(f"{self._title}, {activity}")
-        yield
-        self._bar.set_description(self._title, refresh=False)
+        try:
+            yield
+        finally:
+            self._bar.set_description(self._title, refresh=False)
 
     def advance(self, loss: float) -> None:
         """Advances the bar by one step, and shows the step's loss."""

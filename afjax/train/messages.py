@@ -34,7 +34,7 @@ def print_run(
       name: The run's name.
       trunk: The initial trunk.
       run: The run. Its devices and step counts are printed.
-      method: What is trained, such as "partition adapter".
+      method: A description of the method, such as "partition adapter".
       trained: Number of trained parameters.
       total: Number of all parameters.
       dev_rows: Number of rows in all dev splits.

@@ -21,22 +21,13 @@ from afjax.model.loading import load_task_model
 from afjax.model.stored import load_adapter
 from afjax.nn.layers import dense
 from afjax.trees import Tree, flatten, map_with_path, named_key
-from afjax.trunk.config import TrunkConfig
 from afjax.trunk.pretrained import Trunk
 from tests.analysis.random_models import make
+from tests.small_trunk import SMALL_TRUNK
 
 pytestmark = pytest.mark.slow
 
-TRUNK = TrunkConfig(
-    family="bert",
-    vocab_size=30,
-    hidden_size=12,
-    num_layers=3,
-    num_heads=2,
-    intermediate_size=16,
-    max_positions=16,
-    type_vocab_size=2,
-)
+TRUNK = SMALL_TRUNK
 WEIGHTS = st.lists(st.floats(-2, 2), min_size=1, max_size=4)
 
 
@@ -152,8 +143,9 @@ def test_float32_stays_float32() -> None:
         adapters = [
             (config, jax.tree.map(lambda leaf: leaf.astype(np.float32), tree)) for _, tree in draw_all([config] * 2)
         ]
-        for of in ("outputs", "parameters"):
-            _, tree = average_adapters(adapters, [0.3, 0.7], of=of)  # type: ignore[arg-type]
+        averages: tuple[Any, ...] = ("outputs", "parameters")
+        for of in averages:
+            _, tree = average_adapters(adapters, [0.3, 0.7], of=of)
             assert {leaf.dtype for leaf in flatten(tree).values()} == {np.dtype(np.float32)}
 
 
@@ -223,9 +215,11 @@ def test_model_with_an_average_is_saved_and_predicts(tiny_trunk: Trunk, tmp_path
         # The replaced adapter's scores do not apply to the average.
         assert not doubled.metrics
         doubled.renamed("twice").save(tmp_path / "store")
-        again = load_task_model(tmp_path / "store", tiny_trunk, head="twice", adapter="twice")
+        again = load_task_model(tmp_path / "store", tiny_trunk, adapter="twice")
         np.testing.assert_array_equal(again.predict(texts).logits, doubled.predict(texts).logits)
-        assert load_adapter(tmp_path / "store", "twice")[0].size == 8  # type: ignore[union-attr]
+        config, _ = load_adapter(tmp_path / "store", "twice")
+        assert isinstance(config, AdapterConfig)
+        assert config.size == 8
         # The model itself has not changed.
         assert model.model.adapters[0][1] == AdapterConfig(size=4)
 

@@ -18,25 +18,15 @@ from afjax.errors import UserError
 from afjax.model.heads import init_head
 from afjax.model.model import Model, trunk_layer_norms
 from afjax.trees import Tree, flatten, map_with_path, named_key
-from afjax.trunk.config import TrunkConfig
 from afjax.trunk.encoder import init_trunk
 from afjax.trunk.layers import unstack_layers
 from afjax.trunk.slots import Sublayer
+from tests.small_trunk import SMALL_TRUNK
 
 pytestmark = pytest.mark.slow
 
 KEY = jax.random.key(0)
-TRUNK = TrunkConfig(
-    family="bert",
-    vocab_size=30,
-    hidden_size=12,
-    num_layers=3,
-    num_heads=2,
-    intermediate_size=16,
-    max_positions=16,
-    type_vocab_size=2,
-    init_scale=0.3,
-)
+TRUNK = dataclasses.replace(SMALL_TRUNK, init_scale=0.3)
 
 
 def start(config: AdapterConfig, *, key: jax.Array = KEY, hidden_size: int = 12, num_layers: int = 3) -> Tree:

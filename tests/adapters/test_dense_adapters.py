@@ -22,24 +22,15 @@ from afjax.model.setup import single_setup
 from afjax.model.task_model import TaskModel
 from afjax.tasks.load import rows_from_lists
 from afjax.trees import Tree, flatten, map_with_path, named_key
-from afjax.trunk.config import TrunkConfig
 from afjax.trunk.encoder import init_trunk
 from afjax.trunk.pretrained import Trunk, load_trunk, save_trunk
 from tests.analysis.random_models import make
+from tests.small_trunk import SMALL_TRUNK
 
 pytestmark = pytest.mark.slow
 
 KEY = jax.random.key(0)
-TRUNK = TrunkConfig(
-    family="bert",
-    vocab_size=30,
-    hidden_size=12,
-    num_layers=3,
-    num_heads=2,
-    intermediate_size=16,
-    max_positions=16,
-    type_vocab_size=2,
-)
+TRUNK = SMALL_TRUNK
 EVERY_LAYER = tuple(DENSE_LAYERS)
 CONFIGS: dict[str, InDenseLayers] = {
     "lora": LoraConfig(rank=2, alpha=3.0),

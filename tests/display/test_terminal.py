@@ -16,7 +16,7 @@ from afjax.cli.commands import configs
 from afjax.display.tables import fitting_table
 from afjax.display.terminal import fitted, page_width, print_line, progress_bar, shows_bars, terminal_width
 
-# Returns what was written to the terminal.
+# Returns the text that was written to the terminal.
 Terminal = Callable[[int], Callable[[], list[str]]]
 
 MESSAGE = "Note: The run in /a/folder/with-a/long-name is finished; to train it again, choose another --workdir."

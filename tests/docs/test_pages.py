@@ -21,7 +21,7 @@ PAGES = [
     for folder in FOLDERS
     for path in sorted((ROOT / "docs" / folder).glob("*.md"))
     if path.stem not in TESTED_ELSEWHERE
-]
+] + [ROOT / "docs" / "index.md"]
 WITH_CODE = [page for page in PAGES if any(block.runs for block in blocks(page))]
 QUICKSTART = "runs/quickstart"
 
@@ -76,7 +76,7 @@ def check_export(names: dict[str, Any]) -> None:
     assert afjax.load_trunk("entail-trunk").sha256 == names["model"].merged().trunk.sha256
 
 
-# What the pages' results must satisfy, besides being free of errors.
+# Checks of the Python names that a page defines.
 CHECKS = {"several_tasks": check_several_tasks, "export": check_export}
 
 

@@ -1,5 +1,6 @@
 """Fusion of task modules: the factored or the textbook form is chosen by kind, and both give the same result."""
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -31,24 +32,14 @@ from afjax.fusion.textbook import textbook_fusion
 from afjax.model.heads import init_head
 from afjax.model.model import Model
 from afjax.trees import Tree, map_with_path, merge, named_key
-from afjax.trunk.config import TrunkConfig
 from afjax.trunk.encoder import init_trunk
 from afjax.trunk.slots import Sublayer
+from tests.small_trunk import SMALL_TRUNK
 
 pytestmark = pytest.mark.slow
 
 KEY = jax.random.key(0)
-TRUNK = TrunkConfig(
-    family="bert",
-    vocab_size=30,
-    hidden_size=12,
-    num_layers=3,
-    num_heads=2,
-    intermediate_size=16,
-    max_positions=16,
-    type_vocab_size=2,
-    init_scale=0.3,
-)
+TRUNK = dataclasses.replace(SMALL_TRUNK, init_scale=0.3)
 MASK = np.array([[True] * 5, [True, True, True, False, False]])
 PAL = PalConfig(size=6, num_heads=3)
 CODE = PalConfig(size=6, num_heads=3, output_activation="gelu")

@@ -18,22 +18,12 @@ from afjax.fusion.parameters import init_fusion, value_penalty
 from afjax.model.heads import init_head
 from afjax.model.model import Model
 from afjax.trees import Tree, flatten, named_key
-from afjax.trunk.config import TrunkConfig
 from afjax.trunk.encoder import init_trunk
+from tests.small_trunk import SMALL_TRUNK
 
 pytestmark = pytest.mark.slow
 
-TRUNK = TrunkConfig(
-    family="bert",
-    vocab_size=30,
-    hidden_size=12,
-    num_layers=3,
-    num_heads=2,
-    intermediate_size=16,
-    max_positions=16,
-    type_vocab_size=2,
-    init_scale=0.3,
-)
+TRUNK = dataclasses.replace(SMALL_TRUNK, init_scale=0.3)
 
 
 # Values large enough for every leaf to matter.

@@ -1,6 +1,7 @@
 """A head records its adapter, fusion or trunk, and using it with another requires an explicit flag."""
 
 import dataclasses
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -64,6 +65,19 @@ def test_matching_parts_load_without_a_message(load: Load, capsys: pytest.Captur
     for head, parts in (("a", {"adapter": "a"}), ("mix", {"fusion": "mix"}), ("bare", {})):
         assert load(head, **parts).head_record is None
     assert "trained with" not in capsys.readouterr().err
+
+
+def test_head_is_found_by_its_record(saved: Path, tiny_trunk: Trunk, models: dict[str, TaskModel]) -> None:
+    store.save_all(saved, drafts(models["a"].renamed("other"), saved)[1:])
+    assert load_task_model(saved, tiny_trunk, adapter="a").model.head_name == "a"
+    assert load_task_model(saved, tiny_trunk, fusion="mix").model.head_name == "mix"
+    shutil.rmtree(saved / "heads" / "a")
+    assert load_task_model(saved, tiny_trunk, adapter="a").model.head_name == "other"
+    shutil.rmtree(saved / "heads" / "other")
+    with pytest.raises(UserError, match="no head was"):
+        load_task_model(saved, tiny_trunk, adapter="a")
+    with pytest.raises(UserError, match="adapter, fusion or head"):
+        load_task_model(saved, tiny_trunk)
 
 
 @pytest.mark.parametrize(

@@ -19,22 +19,13 @@ from afjax.errors import UserError
 from afjax.fusion.parameters import init_fusion
 from afjax.fusion.textbook import textbook_fusion
 from afjax.trees import Tree, map_with_path, named_key
-from afjax.trunk.config import TrunkConfig
 from afjax.trunk.slots import Sublayer
+from tests.small_trunk import SMALL_TRUNK
 
 pytestmark = pytest.mark.slow
 
 KEY = jax.random.key(0)
-TRUNK = TrunkConfig(
-    family="bert",
-    vocab_size=30,
-    hidden_size=12,
-    num_layers=3,
-    num_heads=2,
-    intermediate_size=16,
-    max_positions=16,
-    type_vocab_size=2,
-)
+TRUNK = SMALL_TRUNK
 BOTTLENECK = AdapterConfig(size=3)
 NORMED = AdapterConfig(size=2, new_layer_norm="before", activation="gelu", scaling=0.5)
 PAL = PalConfig(size=4, num_heads=2)
