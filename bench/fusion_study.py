@@ -30,17 +30,18 @@ have the same adapter and differ only in the head.
 
 import argparse
 import dataclasses
+import functools
 import hashlib
 import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
-from results_file import INPUTS, add_missing, read_results
+from results_file import INPUTS, add_missing_in_processes, read_results
 
 import afjax
 from afjax.config.defaults import LEARNING_RATES
@@ -131,8 +132,8 @@ def all_runs() -> list[Run]:
 class Study:
     """The trunk, the rows and the folder of a study."""
 
-    def __init__(self, data: Path, trunk: afjax.Trunk, folder: Path) -> None:
-        self.trunk, self.folder = trunk, folder
+    def __init__(self, data: Path, trunk: afjax.Trunk, folder: Path, *, scan_layers: bool = False) -> None:
+        self.trunk, self.folder, self.scan_layers = trunk, folder, scan_layers
         self.tasks = {
             name: afjax.TaskConfig(
                 name=name, source=str(data / task.folder), kind=task.kind, train_rows=0 if name == "nli" else TRAIN_ROWS
@@ -154,7 +155,7 @@ class Study:
             return {**own, **added, "method": f"{run.method} {WEIGHTS.get(run.method, SEEDS)}"}
         config, method = self.config(run), self.method(run)
         inputs = {"trunk": self.trunk.sha256[:12], "rows": self._rows_digest(self._targets(run))}
-        if sources := self._sources(run):
+        if sources := self._source_adapters(run):
             inputs["sources' rows"] = self._rows_digest(sources)
         return {
             **inputs,
@@ -162,13 +163,13 @@ class Study:
             "learning_rate": config.learning_rate,
             "steps": config.max_steps,
             "batch_size": config.batch_size,
-            "max_length": config.max_length,
+            "lengths": config.buckets,
         }
 
     def _targets(self, run: Run) -> tuple[str, ...]:
         return tuple(TASKS) if run.task == ALL else (run.task,)
 
-    def _sources(self, run: Run) -> tuple[str, ...]:
+    def _source_adapters(self, run: Run) -> tuple[str, ...]:
         """The adapters of a fusion; none for other methods."""
         with_nli = (*TASKS, "nli")
         sources = {
@@ -185,9 +186,12 @@ class Study:
 
     def config(self, run: Run) -> afjax.TrainConfig:
         num_steps = {"nli": NLI_STEPS, "mt": MT_STEPS}.get(run.method, STEPS)
+        max_length = 128 if run.task == ALL else {**TASKS, "nli": NLI}[run.task].max_length
         return afjax.TrainConfig(
             learning_rate=LEARNING_RATES[PARTITIONS[run.method]],
-            max_length=128 if run.task == ALL else {**TASKS, "nli": NLI}[run.task].max_length,
+            # One padded length per task, so that few programs are compiled.
+            buckets=(max_length,),
+            max_length=max_length,
             max_steps=num_steps,
             eval_every=-(-num_steps // EVALUATIONS),
         )
@@ -199,7 +203,7 @@ class Study:
         adapter = afjax.ADAPTER_PRESETS["houlsby" if run.method == "houlsby" else "pfeiffer"]
         if partition == "fusion":
             store = self._joint_store(run.seed) if run.method == "fusion_mt" else self._store(run.seed)
-            return afjax.FusionMethod(adapters=self._sources(run), store=store, head=head)
+            return afjax.FusionMethod(adapters=self._source_adapters(run), store=store, head=head)
         if run.method == "mt":
             sampling = afjax.SamplingConfig(sampler="square_root", steps_per_epoch=MT_STEPS)
             return afjax.MultitaskMethod(partition=partition, adapter=adapter, head=head, sampling=sampling)
@@ -226,15 +230,15 @@ class Study:
         else:
             model = self._train(run)
             values = {"score": round(model.metrics[model.task.main_metric], 4), "metric": model.task.main_metric}
-        return {**values, "minutes": round((time.monotonic() - begin) / 60, 1), INPUTS: self.inputs(run)}
+        minutes = round((time.monotonic() - begin) / 60, 2)
+        return {**values, "minutes": minutes, "device": jax.devices()[0].device_kind, INPUTS: self.inputs(run)}
 
     def _train(self, run: Run) -> afjax.TaskModel:
         """Trains a run on one task. Pfeiffer's adapters are stored; other models are not kept."""
         task, rows, method, config = self.tasks[run.task], self.rows[run.task], self.method(run), self.config(run)
         workdir = self.folder / f"{run.seed}/{run.task}-{run.method}"
-        options = afjax.RunOptions(seed=run.seed)
+        options = afjax.RunOptions(seed=run.seed, scan_layers=self.scan_layers)
         if isinstance(method, afjax.FusionMethod):
-            self._add_sources(run)
             trunk = self._joint_trunk(run.seed) if run.method == "fusion_mt" else self.trunk
             placed = dataclasses.replace(method, store=str(self.folder / method.store))
             model = afjax.train_fusion(trunk, task, rows, placed, workdir=workdir, config=config, options=options)
@@ -252,8 +256,6 @@ class Study:
         parts = [(seed, run.task) for seed in SEEDS]
         if run.method != "average_seeds":
             parts = [(run.seed, run.task), (run.seed, "nli")]
-        for seed, name in parts:
-            self._add_adapter(name, seed)
         stores = [self.folder / self._store(seed) for seed, _ in parts]
         adapters = [
             afjax.load_adapter(store, name, trunk_sha256=self.trunk.sha256)
@@ -262,19 +264,20 @@ class Study:
         own = afjax.load_task_model(self.folder / self._store(run.seed), self.trunk, head=run.task, adapter=run.task)
         return own.with_adapter(afjax.average_adapters(adapters, WEIGHTS.get(run.method)))
 
-    def _add_adapter(self, name: str, seed: int) -> None:
-        """Trains an adapter that is not in the store, as on a new machine."""
-        if not (self.folder / self._store(seed) / "heads" / name).exists():
-            self._train(Run("nli" if name == "nli" else "pfeiffer", name, seed))
-
-    def _add_sources(self, run: Run) -> None:
-        """Trains the sources of a fusion that are missing."""
+    def sources(self, run: Run) -> list[Run]:
+        """The runs whose stored adapters a run reads."""
         if run.method == "fusion_mt":
-            if not (self.folder / f"{run.seed}/joint/trunk/model.safetensors").exists():
-                self._joint_models(Run("mt", ALL, run.seed))
-            return
-        for name in self._sources(run):
-            self._add_adapter(name, run.seed)
+            return [Run("mt", ALL, run.seed)]
+        if run.method == "average_seeds":
+            return [Run("pfeiffer", run.task, seed) for seed in SEEDS]
+        names = (run.task, "nli") if run.method in AVERAGES else self._source_adapters(run)
+        return [Run("nli" if name == "nli" else "pfeiffer", name, run.seed) for name in names]
+
+    def is_stored(self, run: Run) -> bool:
+        """Whether the store has a run's adapters. Heads and trunks are written last."""
+        if run.method == "mt":
+            return (self.folder / f"{run.seed}/joint/trunk/model.safetensors").exists()
+        return (self.folder / self._store(run.seed) / "heads" / run.task).exists()
 
     def _joint_models(self, run: Run) -> dict[str, afjax.TaskModel]:
         workdir, tasks = self.folder / f"{run.seed}/mt", [self.tasks[name] for name in TASKS]
@@ -287,11 +290,10 @@ class Study:
             workdir=workdir,
             method=method,
             config=self.config(run),
-            options=afjax.RunOptions(seed=run.seed),
+            options=afjax.RunOptions(seed=run.seed, scan_layers=self.scan_layers),
         )
         for model in models.values():
             model.save(self.folder / self._joint_store(run.seed), overwrite=True)
-        # The trunk's weights are written last, so that their existence means that the adapters are complete.
         afjax.save_trunk(self.folder / f"{run.seed}/joint/trunk", next(iter(models.values())).trunk)
         shutil.rmtree(workdir)
         return models
@@ -324,12 +326,25 @@ def _score(results: Mapping[Run, Mapping[str, Any]], method: str, task: str, see
     return results.get(Run(method, task, seed), {}).get("score")
 
 
+def open_study(arguments: argparse.Namespace) -> Study:
+    """Reads the trunk and all rows."""
+    jax.config.update("jax_compilation_cache_dir", str(Path(tempfile.gettempdir()) / "afjax-fusion-study-compiled"))
+    trunk = afjax.load_trunk(arguments.trunk)
+    return Study(arguments.data, trunk, arguments.folder, scan_layers=arguments.scan_layers)
+
+
+def open_measure(arguments: argparse.Namespace) -> Callable[[Run], dict[str, Any]]:
+    return open_study(arguments).measure
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="folder with one folder per task")
     parser.add_argument("--trunk", help="the folder of gte-small")
     parser.add_argument("--folder", type=Path, help="folder for stored adapters and unfinished runs")
     parser.add_argument("--results", type=Path, default=RESULTS, help="results file (bench/results/fusion_study.jsonl)")
+    parser.add_argument("--processes", type=int, default=1, help="number of runs at a time (1)")
+    parser.add_argument("--scan_layers", action="store_true", help="compile the layers as one loop, which is quicker")
     parser.add_argument("--table", action="store_true", help="print the table of the recorded runs; train nothing")
     arguments = parser.parse_args()
     if arguments.table:
@@ -337,10 +352,16 @@ def main() -> None:
         return
     if not (arguments.data and arguments.trunk and arguments.folder):
         parser.error("give --data, --trunk and --folder, or --table")
-    jax.config.update("jax_compilation_cache_dir", str(Path(tempfile.gettempdir()) / "afjax-fusion-study-compiled"))
-    study = Study(arguments.data, afjax.load_trunk(arguments.trunk), arguments.folder)
-    results = read_results(arguments.results, Run, study.inputs, all_runs())
-    add_missing(arguments.results, all_runs(), results, study.measure)
+    study = open_study(arguments)
+    add_missing_in_processes(
+        arguments.results,
+        all_runs(),
+        read_results(arguments.results, Run, study.inputs, all_runs()),
+        functools.partial(open_measure, arguments),
+        sources=study.sources,
+        is_stored=study.is_stored,
+        num_processes=arguments.processes,
+    )
 
 
 if __name__ == "__main__":

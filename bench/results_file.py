@@ -7,7 +7,9 @@ with new ones.
 
 import dataclasses
 import json
+import multiprocessing
 from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -82,12 +84,84 @@ def add_missing(
       results: The results so far. New ones are added.
       measure: Trains a run and returns the values of its line, without the run's own fields.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     for run in runs:
-        if run in results:
-            continue
-        line = json.dumps({**dataclasses.asdict(run), **measure(run)})
-        with path.open("a", encoding="utf-8") as file:
-            file.write(f"{line}\n")
-        results[run] = json.loads(line)
-        print(line, flush=True)
+        if run not in results:
+            _add(path, run, measure(run), results)
+
+
+def add_missing_in_processes(
+    path: Path,
+    runs: Collection[Run],
+    results: dict[Run, dict[str, Any]],
+    make_measure: Callable[[], Callable[[Run], dict[str, Any]]],
+    *,
+    sources: Callable[[Run], Collection[Run]],
+    is_stored: Callable[[Run], bool],
+    num_processes: int,
+) -> None:
+    """Measures the runs that have no result yet, several at a time. A run starts when its sources are stored.
+
+    Sources that are not stored, for example on a new machine, are trained again. Their lines do not change. A run that
+    fails does not stop the others, except those that read it.
+
+    Args:
+      path: The results file.
+      runs: The runs, in order. Sources come before the runs that read them.
+      results: The results so far. New ones are added.
+      make_measure: Called once in each process. Returns the function that trains a run and returns the values of its
+        line, without the run's own fields. It must be possible to pickle it.
+      sources: The runs whose stored files a run reads.
+      is_stored: Whether a run's files are stored.
+      num_processes: The number of processes.
+
+    Raises:
+      RuntimeError: Runs failed. The message has the runs and their errors.
+    """
+    missing = [run for run in runs if run not in results]
+    needed = {source for run in missing for source in sources(run) if not is_stored(source)}
+    waiting = [run for run in runs if run not in results or run in needed]
+    running: dict[Future[dict[str, Any]], Run] = {}
+    unfinished, failures = set(waiting), dict[Run, BaseException]()
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(num_processes, context, initializer=_open_study, initargs=(make_measure,)) as pool:
+        while True:
+            ready = [run for run in waiting if not unfinished.intersection(sources(run))]
+            for run in ready[: num_processes - len(running)]:
+                waiting.remove(run)
+                running[pool.submit(_measure_in_process, run)] = run
+            if not running:
+                break
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                run = running.pop(future)
+                if error := future.exception():
+                    failures[run] = error
+                    print(f"{run} failed: {error!r}", flush=True)
+                    continue
+                unfinished.remove(run)
+                if run not in results:
+                    _add(path, run, future.result(), results)
+    if failures:
+        raise RuntimeError(f"Of {len(unfinished)} unfinished runs, these failed: {failures}.")
+
+
+# Each process of a pool opens the study once, because trunk and rows take seconds to read.
+_process_measure: Callable[[Any], dict[str, Any]] | None = None
+
+
+def _open_study(make_measure: Callable[[], Callable[[Any], dict[str, Any]]]) -> None:
+    global _process_measure
+    _process_measure = make_measure()
+
+
+def _measure_in_process(run: Any) -> dict[str, Any]:
+    assert _process_measure is not None
+    return _process_measure(run)
+
+
+def _add(path: Path, run: Run, values: Mapping[str, Any], results: dict[Run, dict[str, Any]]) -> None:
+    line = json.dumps({**dataclasses.asdict(run), **values})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(f"{line}\n")
+    results[run] = json.loads(line)
+    print(line, flush=True)

@@ -1,8 +1,10 @@
 """Results files of studies: finished runs are skipped, and lines of another study are refused."""
 
 import dataclasses
+import functools
 import json
-import runpy
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,9 @@ import pytest
 
 from afjax.errors import UserError
 
-MODULE = runpy.run_path(str(Path(__file__).parents[1] / "bench" / "results_file.py"))
-add_missing, read_results = MODULE["add_missing"], MODULE["read_results"]
+# The processes of a pool import the module by its name.
+sys.path.append(str(Path(__file__).parents[1] / "bench"))
+from results_file import add_missing, add_missing_in_processes, read_results
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,3 +97,65 @@ def test_damaged_and_repeated_lines_are_refused(line: str, tmp_path: Path) -> No
     path.write_text(f'{{"task": "rte", "seed": 0}}\n{line}\n')
     with pytest.raises(UserError, match="line 2"):
         read_results(path, Run)
+
+
+def sources(run: Run) -> list[Run]:
+    """The runs of seed 0 are the sources of those with seed 1."""
+    return [Run(run.task, 0)] if run.seed else []
+
+
+def open_study(folder: Path, failing: Run | None) -> Callable[[Run], dict[str, Any]]:
+    """Returns a function that reads the stored files of a run's sources, and stores a file."""
+
+    def measure_and_store(run: Run) -> dict[str, Any]:
+        if run == failing:
+            raise UserError("no rows")
+        text = "".join(stored(folder, source).read_text() for source in sources(run))
+        stored(folder, run).write_text(f"{text}{run.task}-{run.seed} ")
+        return measure(run)
+
+    return measure_and_store
+
+
+def stored(folder: Path, run: Run) -> Path:
+    return folder / f"{run.task}-{run.seed}"
+
+
+def add_in_processes(folder: Path, failing: Run | None = None) -> dict[Run, dict[str, Any]]:
+    results = read_results(folder / "study.jsonl", Run, inputs_of)
+    add_missing_in_processes(
+        folder / "study.jsonl",
+        [*RUNS, Run("cb", 1)],
+        results,
+        functools.partial(open_study, folder, failing),
+        sources=sources,
+        is_stored=lambda run: stored(folder, run).exists(),
+        num_processes=2,
+    )
+    return results
+
+
+def test_runs_in_processes_start_when_their_sources_are_stored(tmp_path: Path) -> None:
+    results = add_in_processes(tmp_path)
+    assert set(results) == {*RUNS, Run("cb", 1)}
+    assert read_results(tmp_path / "study.jsonl", Run, inputs_of) == results
+    assert stored(tmp_path, Run("cb", 1)).read_text() == "cb-0 cb-1 "
+
+
+def test_missing_source_is_stored_again_without_a_second_line(tmp_path: Path) -> None:
+    add_in_processes(tmp_path)
+    path = tmp_path / "study.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(line for line in lines if '"cb", "seed": 1' not in line))
+    for run in RUNS:
+        stored(tmp_path, run).unlink()
+    assert Run("cb", 1) in add_in_processes(tmp_path)
+    assert len(path.read_text().splitlines()) == 4
+    # The sources of runs that have a result are not needed.
+    assert [stored(tmp_path, run).exists() for run in RUNS] == [False, False, True]
+
+
+def test_failed_run_stops_only_the_runs_that_read_it(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="no rows"):
+        add_in_processes(tmp_path, failing=Run("rte", 0))
+    assert set(read_results(tmp_path / "study.jsonl", Run)) == {Run("cb", 0), Run("cb", 1)}
