@@ -42,7 +42,7 @@ RATES = {
     "lora_all": (3e-4, 1e-3, 3e-3),
     "ia3": (3e-3, 1e-2, 3e-2),
 }
-# For each task, the maximum number of tokens per row (few rows are longer), and the number of steps.
+# For each task, the maximum number of tokens per row (longer rows are cut), and the number of steps.
 TASKS = {"mrpc": (80, 300), "sick": (48, 300), "cb": (96, 160)}
 SEEDS = (0, 1, 2)
 
@@ -119,12 +119,12 @@ def tables(results: dict[Run, dict[str, Any]]) -> Iterator[str]:
     yield f"| preset | parameters | learning rate | {' | '.join(TASKS)} | mean |"
     yield "|" + "---|" * (4 + len(TASKS))
     for preset in RATES:
-        rate, cells, means = best_rate(scores, preset), [], []
+        rate, means, texts = best_rate(scores, preset), list[float](), list[str]()
         for task in TASKS:
             values = [scores[Run(task, preset, rate, seed)] for seed in SEEDS]
             means.append(statistics.mean(values))
-            cells.append(f"{means[-1]:.3f} ± {statistics.stdev(values):.3f}")
-        yield f"| {preset} | {parameters[preset]:,} | {rate:g} | {' | '.join(cells)} | {statistics.mean(means):.3f} |"
+            texts.append(f"{means[-1]:.3f} ± {statistics.stdev(values):.3f}")
+        yield f"| {preset} | {parameters[preset]:,} | {rate:g} | {' | '.join(texts)} | {statistics.mean(means):.3f} |"
 
 
 def main() -> None:

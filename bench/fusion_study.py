@@ -7,7 +7,8 @@ DATA is a folder with one folder per task, each with train and dev files. GTE_SM
 layers of 384, MIT license; thenlper/gte-small on the Hugging Face hub). Each run appends one line to the results file
 (``bench/results/fusion_study.jsonl``). The same command resumes: finished runs are skipped, and the interrupted run
 resumes from its last checkpoint. A line that records another trunk, other rows or other settings is refused. FOLDER
-keeps the stored adapters, which the fusions read. Adapters that are missing there are trained again.
+keeps the stored adapters, which the fusions read. Adapters that are missing there are trained again. ``--processes=N``
+makes N runs at a time, on a machine with many cores or on a GPU.
 
 For each seed and each of twelve of the paper's sixteen tasks:
 
@@ -41,7 +42,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from results_file import INPUTS, add_missing_in_processes, read_results
+from results_file import INPUTS, add_missing, add_missing_in_processes, read_results, sources_to_repeat
 
 import afjax
 from afjax.config.defaults import LEARNING_RATES
@@ -60,7 +61,7 @@ SEEDS = (0, 1, 2)
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """A task of the study. Few of its rows have more than ``max_length`` tokens."""
+    """A task of the study. Its rows are cut to ``max_length`` tokens."""
 
     folder: str
     max_length: int
@@ -265,7 +266,7 @@ class Study:
         return own.with_adapter(afjax.average_adapters(adapters, WEIGHTS.get(run.method)))
 
     def sources(self, run: Run) -> list[Run]:
-        """The runs whose stored adapters a run reads."""
+        """The runs whose adapters this run reads from the store."""
         if run.method == "fusion_mt":
             return [Run("mt", ALL, run.seed)]
         if run.method == "average_seeds":
@@ -274,7 +275,7 @@ class Study:
         return [Run("nli" if name == "nli" else "pfeiffer", name, run.seed) for name in names]
 
     def is_stored(self, run: Run) -> bool:
-        """Whether the store has a run's adapters. Heads and trunks are written last."""
+        """Whether the adapters of this run are stored. Heads and trunks are written last."""
         if run.method == "mt":
             return (self.folder / f"{run.seed}/joint/trunk/model.safetensors").exists()
         return (self.folder / self._store(run.seed) / "heads" / run.task).exists()
@@ -334,6 +335,7 @@ def open_study(arguments: argparse.Namespace) -> Study:
 
 
 def open_measure(arguments: argparse.Namespace) -> Callable[[Run], dict[str, Any]]:
+    """Opens the study in a new process."""
     return open_study(arguments).measure
 
 
@@ -343,8 +345,8 @@ def main() -> None:
     parser.add_argument("--trunk", help="the folder of gte-small")
     parser.add_argument("--folder", type=Path, help="folder for stored adapters and unfinished runs")
     parser.add_argument("--results", type=Path, default=RESULTS, help="results file (bench/results/fusion_study.jsonl)")
-    parser.add_argument("--processes", type=int, default=1, help="number of runs at a time (1)")
-    parser.add_argument("--scan_layers", action="store_true", help="compile the layers as one loop, which is quicker")
+    parser.add_argument("--processes", type=int, default=1, help="runs at a time, each in its own process (1)")
+    parser.add_argument("--scan_layers", action="store_true", help="compile the layers as one loop, in less time")
     parser.add_argument("--table", action="store_true", help="print the table of the recorded runs; train nothing")
     arguments = parser.parse_args()
     if arguments.table:
@@ -352,15 +354,23 @@ def main() -> None:
         return
     if not (arguments.data and arguments.trunk and arguments.folder):
         parser.error("give --data, --trunk and --folder, or --table")
-    study = open_study(arguments)
+    if arguments.processes < 1:
+        parser.error(f"--processes={arguments.processes}: give at least 1")
+    study, runs = open_study(arguments), all_runs()
+    results = read_results(arguments.results, Run, study.inputs, runs)
+    repeated = sources_to_repeat(runs, results, study.sources, study.is_stored)
+    if arguments.processes == 1:
+        # On a TPU, only one process can use the chips.
+        add_missing(arguments.results, runs, results, study.measure, repeated=repeated)
+        return
     add_missing_in_processes(
         arguments.results,
-        all_runs(),
-        read_results(arguments.results, Run, study.inputs, all_runs()),
+        runs,
+        results,
         functools.partial(open_measure, arguments),
         sources=study.sources,
-        is_stored=study.is_stored,
         num_processes=arguments.processes,
+        repeated=repeated,
     )
 
 

@@ -8,7 +8,7 @@ with new ones.
 import dataclasses
 import json
 import multiprocessing
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -73,59 +73,80 @@ def _check_inputs(place: str, recorded: Inputs, expected: Inputs) -> None:
             )
 
 
+def sources_to_repeat(
+    runs: Sequence[Run],
+    results: Collection[Run],
+    sources: Callable[[Run], Iterable[Run]],
+    is_stored: Callable[[Run], bool],
+) -> set[Run]:
+    """Returns the finished runs that must be repeated, because a run without a result reads their lost files.
+
+    Args:
+      runs: The runs, in order. Sources come before the runs that read them.
+      results: The runs that have a result.
+      sources: Maps a run to the runs whose stored files it reads.
+      is_stored: Whether a run's files are stored. They can be lost, for example on another machine.
+    """
+    repeated: set[Run] = set()
+    for run in reversed(runs):
+        if run not in results or run in repeated:
+            repeated |= {source for source in sources(run) if source in results and not is_stored(source)}
+    return repeated
+
+
 def add_missing(
-    path: Path, runs: Iterable[Run], results: dict[Run, dict[str, Any]], measure: Callable[[Run], dict[str, Any]]
+    path: Path,
+    runs: Iterable[Run],
+    results: dict[Run, dict[str, Any]],
+    measure: Callable[[Run], dict[str, Any]],
+    *,
+    repeated: Collection[Run] = (),
 ) -> None:
     """Measures the runs that have no result yet. Each finished run is written at once, and printed.
 
     Args:
       path: The results file.
-      runs: The runs, in order.
+      runs: The runs, in order. Sources come before the runs that read them.
       results: The results so far. New ones are added.
       measure: Trains a run and returns the values of its line, without the run's own fields.
+      repeated: The finished runs that are measured again. Their lines do not change.
     """
     for run in runs:
-        if run not in results:
+        if run not in results or run in repeated:
             _add(path, run, measure(run), results)
 
 
 def add_missing_in_processes(
     path: Path,
-    runs: Collection[Run],
+    runs: Sequence[Run],
     results: dict[Run, dict[str, Any]],
     make_measure: Callable[[], Callable[[Run], dict[str, Any]]],
     *,
-    sources: Callable[[Run], Collection[Run]],
-    is_stored: Callable[[Run], bool],
+    sources: Callable[[Run], Iterable[Run]],
     num_processes: int,
+    repeated: Collection[Run] = (),
 ) -> None:
-    """Measures the runs that have no result yet, several at a time. A run starts when its sources are stored.
+    """Like :func:`add_missing`, with several runs at a time. A run starts when its sources are finished.
 
-    Sources that are not stored, for example on a new machine, are trained again. Their lines do not change. A run that
-    fails does not stop the others, except those that read it.
+    If a run fails, the runs that read its files do not start, and all other runs continue.
 
     Args:
-      path: The results file.
-      runs: The runs, in order. Sources come before the runs that read them.
-      results: The results so far. New ones are added.
-      make_measure: Called once in each process. Returns the function that trains a run and returns the values of its
-        line, without the run's own fields. It must be possible to pickle it.
-      sources: The runs whose stored files a run reads.
-      is_stored: Whether a run's files are stored.
+      path, runs, results, repeated: As in :func:`add_missing`.
+      make_measure: Opens the study in a new process, and returns the function ``measure`` of :func:`add_missing`. It
+        must be possible to pickle it.
+      sources: Maps a run to the runs whose stored files it reads.
       num_processes: The number of processes.
 
     Raises:
-      RuntimeError: Runs failed. The message has the runs and their errors.
+      ExceptionGroup: Runs failed. The group has their errors, and each error has a note that names its run.
     """
-    missing = [run for run in runs if run not in results]
-    needed = {source for run in missing for source in sources(run) if not is_stored(source)}
-    waiting = [run for run in runs if run not in results or run in needed]
-    running: dict[Future[dict[str, Any]], Run] = {}
-    unfinished, failures = set(waiting), dict[Run, BaseException]()
+    waiting = [run for run in runs if run not in results or run in repeated]
+    unfinished, running, failures = set(waiting), dict[Future[dict[str, Any]], Run](), list[Exception]()
+    # A forked process cannot use JAX.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(num_processes, context, initializer=_open_study, initargs=(make_measure,)) as pool:
         while True:
-            ready = [run for run in waiting if not unfinished.intersection(sources(run))]
+            ready = [run for run in waiting if unfinished.isdisjoint(sources(run))]
             for run in ready[: num_processes - len(running)]:
                 waiting.remove(run)
                 running[pool.submit(_measure_in_process, run)] = run
@@ -133,15 +154,17 @@ def add_missing_in_processes(
                 break
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 run = running.pop(future)
-                if error := future.exception():
-                    failures[run] = error
+                try:
+                    values = future.result()
+                except Exception as error:
+                    error.add_note(f"This was the error of {run}.")
+                    failures.append(error)
                     print(f"{run} failed: {error!r}", flush=True)
-                    continue
-                unfinished.remove(run)
-                if run not in results:
-                    _add(path, run, future.result(), results)
+                else:
+                    unfinished.remove(run)
+                    _add(path, run, values, results)
     if failures:
-        raise RuntimeError(f"Of {len(unfinished)} unfinished runs, these failed: {failures}.")
+        raise ExceptionGroup(f"{len(failures)} runs failed, and {len(waiting)} runs were not started", failures)
 
 
 # Each process of a pool opens the study once, because trunk and rows take seconds to read.
@@ -159,6 +182,8 @@ def _measure_in_process(run: Any) -> dict[str, Any]:
 
 
 def _add(path: Path, run: Run, values: Mapping[str, Any], results: dict[Run, dict[str, Any]]) -> None:
+    if run in results:
+        return
     line = json.dumps({**dataclasses.asdict(run), **values})
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8") as file:

@@ -14,7 +14,7 @@ from afjax.errors import UserError
 
 # The processes of a pool import the module by its name.
 sys.path.append(str(Path(__file__).parents[1] / "bench"))
-from results_file import add_missing, add_missing_in_processes, read_results
+from results_file import add_missing, add_missing_in_processes, read_results, sources_to_repeat
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,12 +100,12 @@ def test_damaged_and_repeated_lines_are_refused(line: str, tmp_path: Path) -> No
 
 
 def sources(run: Run) -> list[Run]:
-    """The runs of seed 0 are the sources of those with seed 1."""
+    """Runs with seed 1 read the file that the task's run with seed 0 has stored."""
     return [Run(run.task, 0)] if run.seed else []
 
 
 def open_study(folder: Path, failing: Run | None) -> Callable[[Run], dict[str, Any]]:
-    """Returns a function that reads the stored files of a run's sources, and stores a file."""
+    """Returns a function that measures a run: it reads the files of the sources and stores a file."""
 
     def measure_and_store(run: Run) -> dict[str, Any]:
         if run == failing:
@@ -121,41 +121,62 @@ def stored(folder: Path, run: Run) -> Path:
     return folder / f"{run.task}-{run.seed}"
 
 
-def add_in_processes(folder: Path, failing: Run | None = None) -> dict[Run, dict[str, Any]]:
-    results = read_results(folder / "study.jsonl", Run, inputs_of)
-    add_missing_in_processes(
+def add_all(folder: Path, num_processes: int, failing: Run | None = None) -> dict[Run, dict[str, Any]]:
+    path, runs, open_measure = (
         folder / "study.jsonl",
         [*RUNS, Run("cb", 1)],
-        results,
         functools.partial(open_study, folder, failing),
-        sources=sources,
-        is_stored=lambda run: stored(folder, run).exists(),
-        num_processes=2,
     )
+    results = read_results(path, Run, inputs_of)
+    repeated = sources_to_repeat(runs, results, sources, lambda run: stored(folder, run).exists())
+    if num_processes == 1:
+        add_missing(path, runs, results, open_measure(), repeated=repeated)
+    else:
+        add_missing_in_processes(
+            path, runs, results, open_measure, sources=sources, num_processes=num_processes, repeated=repeated
+        )
     return results
 
 
-def test_runs_in_processes_start_when_their_sources_are_stored(tmp_path: Path) -> None:
-    results = add_in_processes(tmp_path)
+@pytest.mark.parametrize("num_processes", [1, 2])
+def test_run_starts_when_its_sources_are_stored(num_processes: int, tmp_path: Path) -> None:
+    results = add_all(tmp_path, num_processes)
     assert set(results) == {*RUNS, Run("cb", 1)}
     assert read_results(tmp_path / "study.jsonl", Run, inputs_of) == results
     assert stored(tmp_path, Run("cb", 1)).read_text() == "cb-0 cb-1 "
 
 
-def test_missing_source_is_stored_again_without_a_second_line(tmp_path: Path) -> None:
-    add_in_processes(tmp_path)
+@pytest.mark.parametrize("num_processes", [1, 2])
+def test_lost_source_is_stored_again_and_its_line_does_not_change(num_processes: int, tmp_path: Path) -> None:
+    add_all(tmp_path, num_processes)
     path = tmp_path / "study.jsonl"
-    lines = path.read_text().splitlines(keepends=True)
-    path.write_text("".join(line for line in lines if '"cb", "seed": 1' not in line))
+    kept = [line for line in path.read_text().splitlines(keepends=True) if '"cb", "seed": 1' not in line]
+    path.write_text("".join(kept))
     for run in RUNS:
         stored(tmp_path, run).unlink()
-    assert Run("cb", 1) in add_in_processes(tmp_path)
+    assert Run("cb", 1) in add_all(tmp_path, num_processes)
+    assert path.read_text().splitlines(keepends=True)[:3] == kept
     assert len(path.read_text().splitlines()) == 4
-    # The sources of runs that have a result are not needed.
+    # Both runs of rte have a result, so their files are not needed.
     assert [stored(tmp_path, run).exists() for run in RUNS] == [False, False, True]
 
 
-def test_failed_run_stops_only_the_runs_that_read_it(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match="no rows"):
-        add_in_processes(tmp_path, failing=Run("rte", 0))
+def test_sources_of_lost_sources_are_repeated() -> None:
+    chain = [Run("rte", seed) for seed in range(4)]
+
+    def repeated(finished: int, kept: tuple[Run, ...]) -> set[Run]:
+        before = {run: chain[max(0, run.seed - 1) : run.seed] for run in chain}
+        return sources_to_repeat(chain, chain[:finished], before.__getitem__, kept.__contains__)
+
+    assert repeated(3, ()) == set(chain[:3])
+    assert repeated(3, (chain[1],)) == {chain[2]}
+    assert repeated(4, ()) == repeated(0, ()) == set()
+
+
+def test_failed_run_stops_only_the_runs_that_read_its_files(tmp_path: Path) -> None:
+    with pytest.raises(ExceptionGroup) as failed:
+        add_all(tmp_path, num_processes=2, failing=Run("rte", 0))
+    (error,) = failed.value.exceptions
+    assert isinstance(error, UserError)
+    assert repr(Run("rte", 0)) in error.__notes__[-1]
     assert set(read_results(tmp_path / "study.jsonl", Run)) == {Run("cb", 0), Run("cb", 1)}
