@@ -37,10 +37,12 @@ if TYPE_CHECKING:
     from afjax.tasks.tokenize import tokenize
     from afjax.train.fusion import train_fusion
     from afjax.train.loss import task_loss
+    from afjax.train.many import PlannedRun, train_many
     from afjax.train.multitask import train_multitask
     from afjax.train.optimizer import learning_rate, make_optimizer
     from afjax.train.options import RunOptions
     from afjax.train.sequential import train_sequential
+    from afjax.train.shared import Shared
     from afjax.train.single import train_single
     from afjax.trees import merge
     from afjax.trunk.pretrained import Trunk, load_trunk, save_trunk
@@ -73,10 +75,12 @@ _HOMES = {
     "afjax.tasks.tokenize": ("tokenize",),
     "afjax.train.fusion": ("train_fusion",),
     "afjax.train.loss": ("task_loss",),
+    "afjax.train.many": ("PlannedRun", "train_many"),
     "afjax.train.multitask": ("train_multitask",),
     "afjax.train.optimizer": ("learning_rate", "make_optimizer"),
     "afjax.train.options": ("RunOptions",),
     "afjax.train.sequential": ("train_sequential",),
+    "afjax.train.shared": ("Shared",),
     "afjax.train.single": ("train_single",),
     "afjax.trees": ("merge",),
     "afjax.trunk.pretrained": ("Trunk", "load_trunk", "save_trunk"),

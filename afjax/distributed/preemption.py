@@ -82,7 +82,8 @@ def delayed_interrupt() -> Iterator[None]:
 class Preemption:
     """Listens for SIGTERM during its block, on every host, so that all hosts stop together.
 
-    Python receives signals only in the main thread. In any other thread, only the other hosts' signals are noticed.
+    The blocks of several runs can overlap in any order; each hears the signal. Python receives signals only in the main
+    thread. In any other thread, only the other hosts' signals are noticed.
 
     Args:
       mesh: The devices of all hosts.
@@ -103,11 +104,24 @@ class Preemption:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if threading.current_thread() is threading.main_thread():
+        if threading.current_thread() is not threading.main_thread():
+            return
+        current = signal.getsignal(signal.SIGTERM)
+        if current == self._on_signal:
             signal.signal(signal.SIGTERM, self._before)
+            return
+        # A block that began later is still active. It, or one between, restores the handler before this block.
+        later = _preemption_of(current)
+        while later is not None:
+            if later._before == self._on_signal:
+                later._before = self._before
+                return
+            later = _preemption_of(later._before)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._heard = True
+        if (earlier := _preemption_of(self._before)) is not None:
+            earlier._on_signal(number, frame)
 
     def ask(self) -> Any:
         """Asks every host whether it has received SIGTERM. Does not wait; pass the result to :meth:`answer`.
@@ -121,3 +135,9 @@ class Preemption:
     def answer(self, asked: Any) -> bool:
         """Waits for the result of :meth:`ask`: whether any host had received SIGTERM. It is the same on all hosts."""
         return bool(asked)
+
+
+def _preemption_of(handler: Any) -> Preemption | None:
+    """Returns the listener that a signal handler belongs to, or None for any other handler."""
+    owner = getattr(handler, "__self__", None)
+    return owner if isinstance(owner, Preemption) else None

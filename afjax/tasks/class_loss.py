@@ -28,6 +28,11 @@ class ClassLoss:
     weights: Float64[np.ndarray, "num_labels"]
     label_smoothing: float
 
+    @property
+    def key(self) -> tuple[bytes, float]:
+        """A hashable value that equal losses have in common."""
+        return self.weights.tobytes(), self.label_smoothing
+
 
 def make_class_loss(config: TrainConfig, label_names: Sequence[str], labels: Any) -> ClassLoss | None:
     """Returns the loss of a classification task with class weights or label smoothing, or None without them.

@@ -17,9 +17,10 @@ from afjax.storage.paths import open_path
 from afjax.tasks.kinds import TASK_KINDS
 from afjax.train.arguments import check_data, check_types
 from afjax.train.defaults import choose_learning_rate, choose_pooling
+from afjax.train.loop import Training, run_alone
 from afjax.train.options import RunOptions
 from afjax.train.record import recorded_settings
-from afjax.train.single import TaskRun, train_on_task
+from afjax.train.single import TaskRun, task_training
 from afjax.trunk.pretrained import Trunk
 
 
@@ -60,6 +61,20 @@ def train_fusion(
     Reference:
       Pfeiffer et al. 2021, *AdapterFusion*, section 3.2.
     """
+    return run_alone(fusion_training(trunk, task, data, method, workdir=workdir, config=config, options=options))
+
+
+def fusion_training(
+    trunk: Trunk,
+    task: TaskConfig,
+    data: Mapping[str, Any],
+    method: FusionMethod,
+    *,
+    workdir: str | Path,
+    config: TrainConfig,
+    options: RunOptions,
+) -> Training[TaskModel]:
+    """:func:`train_fusion` for a caller that computes the steps; see :mod:`afjax.train.loop`."""
     check_types(trunk, method, FusionMethod, config, options)
     splits = check_data(task, data)
     members = load_adapters(os.fspath(method.store), method.adapters, trunk)
@@ -82,4 +97,5 @@ def train_fusion(
         adapters={name: tree for name, (_, tree) in members.items()},
         method={"recipe": "fusion", "fusion": to_dict(method.fusion)},
     )
-    return train_on_task(task_run, choose_learning_rate(config, "fusion", recorded), options, workdir)
+    config = choose_learning_rate(config, "fusion", recorded)
+    return (yield from task_training(task_run, config, options, workdir))

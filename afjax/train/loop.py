@@ -1,12 +1,17 @@
-"""The training loop, which resumes bit-identically. A :class:`Run` defines its steps and its evaluation."""
+"""The training loop, which resumes bit-identically. A :class:`Run` defines its steps and its evaluation.
+
+The loop does not compute its steps. It is a generator that yields each step as a :class:`StepRequest` and is sent the
+result, so one program can train several runs and compute their steps together. :func:`run_alone` computes the steps of
+a single run.
+"""
 
 import contextlib
 import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from collections.abc import Generator, Iterator, Mapping
+from typing import Any, Protocol, TypeVar
 
 import jax
 from etils import epath
@@ -38,6 +43,7 @@ class Run(Protocol):
       eval_every: Steps between evaluations of the dev split.
       main_metric: The dev metric that early stopping follows.
       shown_metrics: The metrics to print after an evaluation, including the main metric.
+      compiled: The shapes of the batches that the step was compiled for.
     """
 
     mesh: Mesh
@@ -46,6 +52,7 @@ class Run(Protocol):
     eval_every: int
     main_metric: str
     shown_metrics: tuple[str, ...]
+    compiled: set[tuple[int, ...]]
 
     def batches(self, step: int) -> Iterator[Batch]:
         """Yields batches starting at a step. The loop calls this again when the iterator ends."""
@@ -78,6 +85,26 @@ class LoopResult:
 
 
 @dataclasses.dataclass(frozen=True)
+class StepRequest:
+    """A step for the loop's caller to compute.
+
+    Attributes:
+      run: The run, whose ``step`` computes the step.
+      state, batch, learning_rate: The arguments of ``run.step``.
+    """
+
+    run: Run
+    state: State
+    batch: Batch
+    learning_rate: float
+
+
+T = TypeVar("T")
+# Yields steps, is sent the results of ``run.step``, and returns a T. A result may still be computing when it is sent.
+Training = Generator[StepRequest, tuple[State, dict[str, Any]], T]
+
+
+@dataclasses.dataclass(frozen=True)
 class _PendingStep:
     """A step that the device is computing."""
 
@@ -88,7 +115,25 @@ class _PendingStep:
     stop: Any
 
 
-def run_loop(run: Run, config: TrainConfig, *, inputs: Mapping[str, str], folder: epath.Path, title: str) -> LoopResult:
+def run_alone(training: Training[T]) -> T:
+    """Computes the steps of one training, each as soon as it is requested. Returns the training's result."""
+    try:
+        request = next(training)
+        while True:
+            try:
+                done = request.run.step(request.state, request.batch, request.learning_rate)
+            except BaseException as error:
+                # Raise the error where the step was requested, so that the training closes its files.
+                request = training.throw(error)
+            else:
+                request = training.send(done)
+    except StopIteration as stop:
+        return stop.value
+
+
+def run_loop(
+    run: Run, config: TrainConfig, *, inputs: Mapping[str, str], folder: epath.Path, title: str
+) -> Training[LoopResult]:
     """Trains a run and keeps the parameters with the best dev metric.
 
     The same arguments on the same machine give bit-identical results, however often the run is killed and resumed. All
@@ -110,7 +155,7 @@ def run_loop(run: Run, config: TrainConfig, *, inputs: Mapping[str, str], folder
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with only_process(folder):
-            return _Loop(run, config, inputs, folder, title).train()
+            return (yield from _Loop(run, config, inputs, folder, title).train())
     except OSError as error:
         raise UserError(
             f"The run's folder {folder} cannot be written ({error.strerror or error}); make room there or give "
@@ -135,10 +180,9 @@ class _Loop:
             self.progress.restore(values, best_params, str(folder / CHECKPOINTS))
         self.state, self.step = state, int(state["step"])
         self.pending: _PendingStep | None = None
-        self.compiled: set[tuple[int, ...]] = set()
         self.preempted = False
 
-    def train(self) -> LoopResult:
+    def train(self) -> Training[LoopResult]:
         """Runs all remaining steps."""
         run, progress = self.run, self.progress
         if self.finished:
@@ -155,7 +199,7 @@ class _Loop:
         with self.checkpoints, contextlib.closing(self.log), Preemption(run.mesh) as self.preemption:
             while not (self.finished or self.preempted):
                 for batch in run.batches(self.step):
-                    self._start_step(batch)
+                    yield from self._start_step(batch)
                     evaluates = self.step % run.eval_every == 0 or self.step == run.num_steps
                     if evaluates:
                         self._finish_pending_step()
@@ -177,17 +221,19 @@ class _Loop:
     def finished(self) -> bool:
         return self.step >= self.run.num_steps or self.progress.stopped
 
-    def _start_step(self, batch: Batch) -> None:
-        """Starts a step on the device, then finishes the previous step."""
+    def _start_step(self, batch: Batch) -> Training[None]:
+        """Requests a step, then finishes the previous step.
+
+        The result comes before the step is done, so the host builds the next batch while the device computes.
+        """
         rate = learning_rate(self.config, self.step, self.run.num_steps)
-        shape = batch["tokens"].shape
-        if shape in self.compiled:
-            # Returns before the step is done, so the host builds the next batch while the device computes.
-            self.state, scalars = self.run.step(self.state, batch, rate)
+        request, shape = StepRequest(self.run, self.state, batch, rate), batch["tokens"].shape
+        if shape in self.run.compiled:
+            self.state, scalars = yield request
         else:
             with self.log.compiling(f"for {shape[-1]} tokens"):
-                self.state, scalars = self.run.step(self.state, batch, rate)
-            self.compiled.add(shape)
+                self.state, scalars = yield request
+            self.run.compiled.add(shape)
         self._finish_pending_step()
         self.step += 1
         self.pending = _PendingStep(self.step, batch, rate, scalars, self.preemption.ask())

@@ -26,7 +26,7 @@ from afjax.tasks.kinds import TASK_KINDS, check_metric
 from afjax.train.arguments import check_adapter_size, check_data, check_types, data_of
 from afjax.train.defaults import choose_learning_rate, choose_pooling
 from afjax.train.inputs import run_inputs, task_settings, tokenise_splits
-from afjax.train.loop import run_loop
+from afjax.train.loop import run_alone, run_loop
 from afjax.train.messages import print_notices, print_padding, print_run
 from afjax.train.multitask_run import DRAWN, MultitaskRun
 from afjax.train.multitask_step import trim_task
@@ -152,7 +152,7 @@ def train_multitask(
     for setup, task_splits in zip(setups, splits, strict=True):
         print_padding(setup.model.head_name, task_splits["train"], run.lengths.train, config.batch_size)
     claim_run(folder, spec, run.lengths, overwrite=options.overwrite)
-    result = run_loop(run, config, inputs=spec.inputs, folder=folder, title="multitask")
+    result = run_alone(run_loop(run, config, inputs=spec.inputs, folder=folder, title="multitask"))
     trained_shared, own_trained = stored_form(result.trained["shared"]), stored_form(result.trained["own"])
     new_trunk = trunk
     if "trunk" in trained_shared:

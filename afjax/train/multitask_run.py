@@ -29,7 +29,7 @@ from afjax.train.multitask_step import (
 )
 from afjax.train.sampling import draw_tasks
 from afjax.train.single_run import dev_scores, scale_labels, split_params, step_inputs
-from afjax.train.step import State, dropout_key, jit_step, run_step, shard_state
+from afjax.train.step import State, dropout_key, jit_init, jit_step, run_step
 from afjax.trees import Tree
 
 # The model's name for the adapter and the head of the drawn task.
@@ -80,7 +80,8 @@ class MultitaskRun:
         self._frozen = shard(frozen, mesh)
         shared = {"trunk": trained.pop("trunk")} if "trunk" in trained else {}
         init = functools.partial(init_multitask_state, config=config)
-        self.start = shard_state(init, {"shared": shared, "own": trained}, mesh)
+        tree = {"shared": shared, "own": trained}
+        self.start = jit_init(init, tree, mesh)(tree)
         table = TaskTable(tuple(task.kind for task in tasks), tuple(self.num_outputs), class_losses)
         self._steps = {
             kind: step
@@ -93,6 +94,7 @@ class MultitaskRun:
             reads: jit_eval_step(make_multitask_eval_step(dataclasses.replace(model, reads=reads)), mesh)
             for reads in {TASK_KINDS[task.kind].reads for task in tasks}
         }
+        self.compiled: set[tuple[int, ...]] = set()
         self._key = dropout_key(seed, config.prng, mesh)
         sizes = [len(splits["train"]) for splits in data]
         self.drawn = draw_tasks(sampling, sizes, num_steps=num_steps, seed=seed)

@@ -3,6 +3,7 @@
 The learning rate is an input of the step, so runs that differ only in their learning rate share one compiled program.
 """
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -39,6 +40,21 @@ def learning_rate(config: TrainConfig, step: int, num_steps: int) -> float:
         return config.learning_rate * step / warmup
     begin = warmup if config.decay_from == "warmup" else 0
     return config.learning_rate * max(0.0, (num_steps - step) / (num_steps - begin))
+
+
+def without_schedule(config: TrainConfig) -> TrainConfig:
+    """Returns the config with defaults for all settings that the compiled step does not depend on.
+
+    The learning rate and the shapes of a batch are inputs of the step. The class weights are in its ``ClassLoss``.
+    """
+    names = (
+        *("learning_rate", "epochs", "max_steps", "warmup", "decay_from"),
+        *("batch_size", "max_length", "buckets"),
+        *("eval_every", "patience", "checkpoint_every"),
+        *("class_weights", "label_smoothing"),
+    )
+    defaults = TrainConfig()
+    return dataclasses.replace(config, **{name: getattr(defaults, name) for name in names})
 
 
 def make_optimizer(config: TrainConfig, trained: Tree) -> optax.GradientTransformation:

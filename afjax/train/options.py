@@ -10,6 +10,7 @@ from afjax.config.training import MeshConfig
 from afjax.config.values import Remat, check_name, check_seed
 from afjax.distributed.sharding import make_mesh
 from afjax.errors import UserError
+from afjax.train.shared import Shared
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -25,6 +26,7 @@ class RunOptions:
       remat: The activations that the backward pass rematerializes; see ``ExperimentConfig``.
       cache_dir: Folder for cached tokenised rows. None disables the cache.
       overwrite: Whether to discard the run in the workdir and train from the beginning.
+      shared: What this run shares with other runs of the program; None for nothing.
 
     Raises:
       UserError: A field has the wrong type or an invalid value.
@@ -42,6 +44,7 @@ class RunOptions:
     remat: Remat = "none"
     cache_dir: Path | None = None
     overwrite: bool = False
+    shared: Shared | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
@@ -54,6 +57,8 @@ class RunOptions:
             check_value(bool, getattr(self, field), field)
         if self.mesh is not None and not isinstance(self.mesh, Mesh):
             raise UserError(f"The mesh is {shown(self.mesh)}; give a jax.sharding.Mesh, or None for all devices.")
+        if self.shared is not None and not isinstance(self.shared, Shared):
+            raise UserError(f"shared is {shown(self.shared)}; give an afjax.Shared, or None.")
         if self.cache_dir is not None:
             if not isinstance(self.cache_dir, str | Path):
                 raise UserError(f"The cache_dir is {shown(self.cache_dir)}; give a path, or None.")

@@ -23,7 +23,7 @@ from afjax.tasks.kinds import TASK_KINDS, check_metric
 from afjax.train.arguments import check_adapter_size, check_data, check_types
 from afjax.train.defaults import choose_learning_rate, choose_pooling
 from afjax.train.inputs import run_inputs, task_settings, tokenise_splits
-from afjax.train.loop import run_loop
+from afjax.train.loop import Training, run_alone, run_loop
 from afjax.train.messages import print_notices, print_padding, print_run
 from afjax.train.options import RunOptions
 from afjax.train.record import RunSpec, adapter_input, check_run, claim_run, recorded_settings
@@ -74,6 +74,20 @@ def train_single(
     Reference:
       Houlsby et al. 2019, *Parameter-Efficient Transfer Learning for NLP*, section 2.
     """
+    return run_alone(single_training(trunk, task, data, workdir=workdir, method=method, config=config, options=options))
+
+
+def single_training(
+    trunk: Trunk,
+    task: TaskConfig,
+    data: Mapping[str, Any],
+    *,
+    workdir: str | Path,
+    method: Method,
+    config: TrainConfig,
+    options: RunOptions,
+) -> Training[TaskModel]:
+    """:func:`train_single` for a caller that computes the steps; see :mod:`afjax.train.loop`."""
     check_types(trunk, method, Method, config, options)
     splits = check_data(task, data)
     if method.has_adapter:
@@ -96,7 +110,8 @@ def train_single(
         setup=setup.computed(dtype=trunk.dtype, scan_layers=options.scan_layers, remat=options.remat),
         method={"recipe": "single", "partition": method.partition, "top_k": method.top_k},
     )
-    return train_on_task(task_run, choose_learning_rate(config, method.partition, recorded), options, workdir)
+    config = choose_learning_rate(config, method.partition, recorded)
+    return (yield from task_training(task_run, config, options, workdir))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -140,7 +155,9 @@ class TaskRun:
         )
 
 
-def train_on_task(task_run: TaskRun, config: TrainConfig, options: RunOptions, workdir: str | Path) -> TaskModel:
+def task_training(
+    task_run: TaskRun, config: TrainConfig, options: RunOptions, workdir: str | Path
+) -> Training[TaskModel]:
     """Checks the arguments, tokenises the rows, trains, and returns the model with the best parameters.
 
     Args:
@@ -172,6 +189,7 @@ def train_on_task(task_run: TaskRun, config: TrainConfig, options: RunOptions, w
         mesh=mesh,
         lengths=lengths,
         class_loss=make_class_loss(config, labels, data["train"].labels),
+        shared=options.shared,
     )
     trained, frozen = setup.split(params)
     print_run(
@@ -186,7 +204,7 @@ def train_on_task(task_run: TaskRun, config: TrainConfig, options: RunOptions, w
     del trained, params
     print_padding(name, splits["train"], run.lengths.train, config.batch_size)
     claim_run(folder, spec, run.lengths, overwrite=options.overwrite)
-    result = run_loop(run, config, inputs=spec.inputs, folder=folder, title=name)
+    result = yield from run_loop(run, config, inputs=spec.inputs, folder=folder, title=name)
     print_notices([no_better_than_majority(name, data["dev"], result.metrics)])
     best = stored_form(result.trained)
     all_params = merge(best, frozen)

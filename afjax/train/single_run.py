@@ -1,5 +1,6 @@
 """A run on one task, which trains one partition of a model."""
 
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -18,16 +19,18 @@ from afjax.distributed.sharding import host_rows, shard, shard_batch
 from afjax.model.setup import Setup
 from afjax.tasks.class_loss import ClassLoss
 from afjax.tasks.scores import split_scores
-from afjax.train.optimizer import make_optimizer
+from afjax.train.optimizer import make_optimizer, without_schedule
+from afjax.train.shared import Shared
 from afjax.train.step import (
     State,
+    TrainStep,
     dropout_key,
     init_state,
+    jit_init,
     jit_step,
     make_eval_step,
     make_train_step,
     run_step,
-    shard_state,
 )
 from afjax.trees import Tree, merge
 from afjax.trunk.encoder import cast_trunk
@@ -47,6 +50,12 @@ class SingleRun:
       mesh: The devices.
       lengths: The padded lengths that a resumed run began with. By default they are chosen from the rows.
       class_loss: Class weights and label smoothing; None if the run has none.
+      shared: What the run shares with other runs of the program; None for nothing.
+
+    Attributes:
+      programs: The compiled functions. Runs with the same programs can compute their steps together.
+      frozen: The frozen tree on the mesh.
+      key: The dropout key.
     """
 
     def __init__(
@@ -61,8 +70,9 @@ class SingleRun:
         mesh: Mesh,
         lengths: PaddedLengths | None = None,
         class_loss: ClassLoss | None = None,
+        shared: Shared | None = None,
     ) -> None:
-        model = setup.model
+        model, shared = setup.model, shared or Shared()
         self._model, self._data, self._task, self._config = model, data, task, config
         self._seed, self._pad_id, self.mesh = seed, model.trunk.pad_id, mesh
         self.main_metric = task.main_metric
@@ -78,13 +88,14 @@ class SingleRun:
             num_evaluations=-(-self.num_steps // self.eval_every),
         )
         trained, frozen = split_params(setup, params)
-        optimizer = make_optimizer(config, trained)
-        self.start = shard_state(functools.partial(init_state, optimizer=optimizer), trained, mesh)
-        self._frozen = shard(frozen, mesh)
-        self._key = dropout_key(seed, config.prng, mesh)
-        step = make_train_step(model, optimizer, task.kind, dropout=config.dropout, class_loss=class_loss)
-        self._step = jit_step(step, self.start, mesh)
-        self._eval_step = jit_eval_step(make_eval_step(model), mesh)
+        self.frozen = _placed(frozen, setup, params["trunk"], mesh, shared)
+        self.key = dropout_key(seed, config.prng, mesh)
+        loss_key = class_loss.key if class_loss else None
+        self.programs = shared.once(
+            ("programs", setup, without_schedule(config), task.kind, loss_key, mesh),
+            lambda: _compile(setup, trained, config, task, class_loss, mesh),
+        )
+        self.start, self.compiled = self.programs.init(trained), self.programs.shapes
 
     def batches(self, step: int) -> Iterator[Batch]:
         epoch, start = divmod(step, self.num_epoch_steps)
@@ -99,14 +110,17 @@ class SingleRun:
             yield scale_labels(batch, self._task)
 
     def step(self, state: State, batch: Batch, learning_rate: float) -> tuple[State, dict[str, Any]]:
-        inputs = step_inputs(batch, self._config.batch_size, self.mesh)
-        rate = np.asarray(learning_rate, np.float32)
-        return run_step(self._step, self.mesh, state, self._frozen, inputs, self._key, rate)
+        inputs, rate = self.inputs(batch), np.asarray(learning_rate, np.float32)
+        return run_step(self.programs.step, self.mesh, state, self.frozen, inputs, self.key, rate)
+
+    def inputs(self, batch: Batch) -> dict[str, jax.Array]:
+        """Returns a batch on the mesh."""
+        return step_inputs(batch, self._config.batch_size, self.mesh)
 
     def evaluate(self, trained: Tree) -> dict[str, float]:
         logits = over_rows(
-            self._eval_step,
-            self._model.fold(merge(trained, self._frozen)),
+            self.programs.eval_step,
+            self._model.fold(merge(trained, self.frozen)),
             self._data["dev"],
             batching=Batching(self._config.batch_size, self.lengths.dev, self._pad_id),
             mesh=self.mesh,
@@ -115,6 +129,48 @@ class SingleRun:
 
     def extra_metrics(self, batch: Batch) -> dict[str, float]:
         return {}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Programs:
+    """The compiled functions of a run.
+
+    Attributes:
+      init: Returns the state of a trained tree.
+      pure_step: The step before compilation.
+      step: The compiled step; see :func:`run_step`.
+      eval_step: The compiled step of an evaluation.
+      shapes: The shapes of the batches that ``step`` was compiled for.
+    """
+
+    init: Callable[[Tree], State]
+    pure_step: TrainStep
+    step: Any
+    eval_step: Any
+    shapes: set[tuple[int, ...]] = dataclasses.field(default_factory=set)
+
+
+def _compile(
+    setup: Setup, trained: Tree, config: TrainConfig, task: TaskConfig, class_loss: ClassLoss | None, mesh: Mesh
+) -> Programs:
+    """Makes a run's programs. They depend on the shapes and the paths of the trained tree, and not on its values."""
+    optimizer = make_optimizer(config, trained)
+    init = jit_init(functools.partial(init_state, optimizer=optimizer), trained, mesh)
+    step = make_train_step(setup.model, optimizer, task.kind, dropout=config.dropout, class_loss=class_loss)
+    compiled = jit_step(step, init(trained), mesh)
+    return Programs(init, step, compiled, jit_eval_step(make_eval_step(setup.model), mesh))
+
+
+def _placed(frozen: Tree, setup: Setup, trunk: Tree, mesh: Mesh, shared: Shared) -> Tree:
+    """Copies a frozen tree to the mesh. Runs that freeze the same leaves of the same trunk share one copy."""
+    if "trunk" not in frozen or setup.top_k:
+        return shard(frozen, mesh)
+    model = setup.model
+    # The value refers to the trunk, so that no other trunk gets its id.
+    key = ("frozen trunk", id(trunk), setup.rules, model.scan_layers, model.dtype, mesh)
+    _, placed = shared.once(key, lambda: (trunk, shard(frozen["trunk"], mesh)))
+    others = {root: tree for root, tree in frozen.items() if root != "trunk"}
+    return {"trunk": placed, **shard(others, mesh)}
 
 
 def split_params(setup: Setup, params: Tree) -> tuple[Tree, Tree]:

@@ -32,15 +32,23 @@ def init_state(trained: Tree, optimizer: optax.GradientTransformation) -> State:
     }
 
 
-def shard_state(init: Callable[[Tree], State], trained: Tree, mesh: Mesh) -> State:
-    """Applies ``init`` to a trained tree on the mesh. Each device initializes its own part of the state."""
-    placed = shard(trained, mesh)
+def jit_init(init: Callable[[Tree], State], trained: Tree, mesh: Mesh) -> Callable[[Tree], State]:
+    """Compiles ``init`` for trees like ``trained``.
+
+    Returns:
+      A function that copies a trained tree to the mesh and returns its state. Each device initializes its own part.
+    """
 
     def rest(tree: Tree) -> State:
         return {name: part for name, part in init(tree).items() if name != "trained"}
 
-    shardings = tree_sharding(jax.eval_shape(rest, placed), mesh)
-    return {**jax.jit(rest, out_shardings=shardings)(placed), "trained": placed}
+    compiled = jax.jit(rest, out_shardings=tree_sharding(jax.eval_shape(rest, trained), mesh))
+
+    def start(tree: Tree) -> State:
+        placed = shard(tree, mesh)
+        return {**compiled(placed), "trained": placed}
+
+    return start
 
 
 TrainStep = Callable[[State, Tree, Batch, Array, Any], tuple[State, dict[str, Array]]]

@@ -29,7 +29,7 @@ from afjax.train.multitask_step import (
     trim_task,
 )
 from afjax.train.optimizer import make_optimizer
-from afjax.train.step import init_state, jit_step, make_train_step, run_step, shard_state
+from afjax.train.step import init_state, jit_init, jit_step, make_train_step, run_step
 from afjax.trees import Tree, flatten, named_key
 from afjax.trunk.pretrained import Trunk
 
@@ -202,7 +202,8 @@ def test_compiled_step_can_donate_its_state(tiny_trunk: Trunk, model: Model, cor
     trained, frozen = partition.split(whole, partition.label(whole, partition.preset("adapter", model.head)))
     mesh = local_mesh()
     init = functools.partial(init_multitask_state, config=config)
-    state = shard_state(init, {"shared": {}, "own": trained}, mesh)
+    tree = {"shared": {}, "own": trained}
+    state = jit_init(init, tree, mesh)(tree)
     step = jit_step(
         make_multitask_step(model, config, TaskTable(KINDS, NUM_OUTPUTS), state, ("classification", "regression")),
         state,

@@ -1,0 +1,213 @@
+"""Trains several runs in one program. Their steps are computed together where their programs and shapes agree.
+
+The state of each run stays a separate tree; only the compiled step stacks the states. Everything else, from early
+stopping to checkpoints, is the code of a run that trains alone.
+"""
+
+import contextlib
+import functools
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Generic, TypeGuard, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from afjax.distributed.sharding import replicated
+from afjax.errors import PreemptionError
+from afjax.train.loop import Run, StepRequest, Training
+from afjax.train.shared import Shared
+from afjax.train.single_run import SingleRun
+from afjax.train.step import State, TrainStep
+from afjax.trees import Tree, merge
+
+T = TypeVar("T")
+Scalars = dict[str, Any]
+
+
+def run_together(
+    trainings: Sequence[Training[T]],
+    *,
+    slots: int,
+    shared: Shared,
+    within: Callable[[int], contextlib.AbstractContextManager[Any]] | None = None,
+    ended: Callable[[int, T | Exception], None] | None = None,
+) -> list[T | Exception]:
+    """Computes the steps of several trainings.
+
+    At most ``slots`` runs train at a time. When one ends, the next one starts. Each time, the program and shape that
+    most runs wait for are computed. A failed run does not affect the others.
+
+    A run's results do not depend on the other runs. With one slot, they are bit-identical to training alone.
+
+    Args:
+      trainings: The trainings, none of which has begun. They share ``shared``.
+      slots: The number of runs that train at a time, and the number of runs that a compiled step trains.
+      shared: What the trainings share.
+      within: Returns a context manager in which the code of a training runs, given its number.
+      ended: Called with a training's number and outcome when it ends.
+
+    Returns:
+      Each training's result, or the exception that ended it.
+
+    Raises:
+      PreemptionError: SIGTERM was received. All runs that were training have saved their state.
+    """
+    queue = _Queue(trainings, slots, shared, within or (lambda number: contextlib.nullcontext()), ended)
+    with contextlib.closing(queue):
+        queue.run()
+    return [queue.outcomes[number] for number in range(len(trainings))]
+
+
+class _Queue(Generic[T]):
+    """The trainings of :func:`run_together`, by number.
+
+    Attributes:
+      active: The step that each active training waits for.
+      outcomes: The outcomes of the trainings that have ended.
+    """
+
+    def __init__(
+        self,
+        trainings: Sequence[Training[T]],
+        slots: int,
+        shared: Shared,
+        within: Callable[[int], contextlib.AbstractContextManager[Any]],
+        ended: Callable[[int, T | Exception], None] | None,
+    ) -> None:
+        self.trainings, self.slots, self.shared, self.within, self.ended = trainings, slots, shared, within, ended
+        self.active: dict[int, StepRequest] = {}
+        self.outcomes: dict[int, T | Exception] = {}
+        self.preempted: PreemptionError | None = None
+
+    def run(self) -> None:
+        waiting = deque(range(len(self.trainings)))
+        while (waiting and not self.preempted) or self.active:
+            while waiting and len(self.active) < self.slots and not self.preempted:
+                number = waiting.popleft()
+                self._advance(number, functools.partial(next, self.trainings[number]))
+            if self.active:
+                self._compute()
+        if self.preempted:
+            raise self.preempted
+
+    def close(self) -> None:
+        """Ends the active trainings, so that they close their files."""
+        for number in self.active:
+            self.trainings[number].close()
+
+    def _compute(self) -> None:
+        """Computes the step that most active trainings wait for."""
+        groups: dict[Hashable, list[int]] = {}
+        for number, request in self.active.items():
+            groups.setdefault(_group(number, request, self.slots), []).append(number)
+        # The first of several longest groups, so the choice does not depend on time.
+        numbers = max(groups.values(), key=len)
+        requests = [self.active[number] for number in numbers]
+        try:
+            results = _step_together(requests, self.slots, self.shared)
+        except Exception as error:  # The step does not compile, or does not fit into memory.
+            for number in numbers:
+                self._advance(number, functools.partial(self.trainings[number].throw, error))
+        else:
+            for number, result in zip(numbers, results, strict=True):
+                self._advance(number, functools.partial(self.trainings[number].send, result))
+
+    def _advance(self, number: int, go: Callable[[], StepRequest]) -> None:
+        """Continues a training until it requests its next step or ends."""
+        self.active.pop(number, None)
+        outcome: T | Exception
+        try:
+            with self.within(number):
+                self.active[number] = go()
+            return
+        except StopIteration as stop:
+            outcome = stop.value
+        except PreemptionError as error:
+            self.preempted = error
+            return
+        except Exception as error:
+            outcome = error
+        self.outcomes[number] = outcome
+        if self.ended:
+            self.ended(number, outcome)
+
+
+def _can_share(run: Run) -> TypeGuard[SingleRun]:
+    """Whether a run's step can be computed together with other runs' steps.
+
+    With the generator ``rbg``, a run's dropout would depend on the other runs.
+    """
+    return isinstance(run, SingleRun) and "trunk" in run.frozen and str(jax.random.key_impl(run.key)) != "rbg"
+
+
+def _group(number: int, request: StepRequest, slots: int) -> Hashable:
+    """Returns a value that two requests have in common if their steps can be computed together."""
+    run = request.run
+    if slots == 1 or not _can_share(run):
+        return number
+    shapes = tuple((name, array.shape, array.dtype) for name, array in sorted(request.batch.items()))
+    return run.programs, id(run.frozen["trunk"]), shapes
+
+
+def _step_together(requests: Sequence[StepRequest], slots: int, shared: Shared) -> list[tuple[State, Scalars]]:
+    """Computes the next step of the runs of one group. Unused slots compute a step that is discarded."""
+    first, runs = requests[0].run, [request.run for request in requests if _can_share(request.run)]
+    if slots == 1 or not _can_share(first):
+        [request] = requests
+        return [first.step(request.state, request.batch, request.learning_rate)]
+    treedefs = [jax.tree.structure(request.state) for request in requests]
+    shardings = [leaf.sharding for leaf in jax.tree.leaves(requests[0].state)]
+    step = shared.once(
+        ("step together", first.programs, slots),
+        lambda: _jit_together(first.programs.pure_step, slots, shardings, replicated(first.mesh)),
+    )
+    unused = slots - len(requests)
+    states = [request.state for request in requests]
+    # Steps donate their states, so an unused slot needs buffers of its own.
+    states += [jax.tree.map(jnp.zeros_like, states[0]) for _ in range(unused)]
+    batches = [run.inputs(request.batch) for run, request in zip(runs, requests, strict=True)]
+    rates = [request.learning_rate for request in requests]
+    own = [{root: tree for root, tree in run.frozen.items() if root != "trunk"} for run in runs]
+    with jax.set_mesh(first.mesh):
+        leaves, scalars = step(
+            states,
+            {"trunk": first.frozen["trunk"]},
+            own + own[:1] * unused,
+            batches + batches[:1] * unused,
+            [run.key for run in runs] + [first.key] * unused,
+            np.asarray(rates + rates[:1] * unused, np.float32),
+        )
+    return [(jax.tree.unflatten(treedef, leaves[slot]), scalars[slot]) for slot, treedef in enumerate(treedefs)]
+
+
+def _jit_together(pure_step: TrainStep, slots: int, shardings: Sequence[Any], everywhere: Any) -> Any:
+    """Compiles a step of several runs, whose trees differ only in their arrays."""
+
+    def one(trunk: Tree, state: State, own: Tree, batch: Any, key: Array, rate: Array) -> tuple[State, Scalars]:
+        return pure_step(state, merge(trunk, own), batch, key, rate)
+
+    def step(
+        states: Sequence[State],
+        trunk: Tree,
+        own: Sequence[Tree],
+        batches: Sequence[Any],
+        keys: Sequence[Array],
+        rates: Array,
+    ) -> tuple[list[list[Array]], list[Scalars]]:
+        stacked = [jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees) for trees in (states, own, batches, keys)]
+        # Every leaf of the results: [slots, ...].
+        states_of_all, own_of_all, batch_of_all, key_of_all = stacked
+        new, scalars = jax.vmap(one, in_axes=(None, 0, 0, 0, 0, 0))(
+            trunk, states_of_all, own_of_all, batch_of_all, key_of_all, rates
+        )
+        leaves = [jax.tree.leaves(_slot(new, slot)) for slot in range(slots)]
+        return leaves, [_slot(scalars, slot) for slot in range(slots)]
+
+    return jax.jit(step, donate_argnums=0, out_shardings=([list(shardings)] * slots, everywhere))
+
+
+def _slot(tree: Any, slot: int) -> Any:
+    return jax.tree.map(lambda leaf: leaf[slot], tree)

@@ -1,0 +1,310 @@
+"""Many runs in one program: each run's results are its own, whatever the other runs do."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from afjax.config.adapters import ADAPTER_PRESETS
+from afjax.config.methods import FusionMethod, Method
+from afjax.config.tasks import TaskConfig
+from afjax.config.training import TrainConfig
+from afjax.data.batches import Batch
+from afjax.data.splits import Rows
+from afjax.errors import PreemptionError, UserError
+from afjax.model.task_model import TaskModel
+from afjax.train import single_run, together
+from afjax.train.many import PlannedRun, train_many
+from afjax.train.options import RunOptions
+from afjax.train.shared import Shared
+from afjax.train.single import single_training, train_single
+from afjax.train.single_run import SingleRun
+from afjax.trees import flatten, tree_digest
+from afjax.trunk.pretrained import Trunk
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("training")]
+
+SLOTS = 3
+
+
+@pytest.fixture
+def planned(task: TaskConfig, rows: Mapping[str, Rows], tiny: TrainConfig, tmp_path: Path) -> "Plan":
+    return Plan(task, rows, dataclasses.replace(tiny, dropout=True), tmp_path)
+
+
+class Plan:
+    """Plans runs on one task, with a workdir for each seed."""
+
+    def __init__(self, task: TaskConfig, rows: Mapping[str, Rows], config: TrainConfig, folder: Path) -> None:
+        self.task, self.rows, self.config, self.folder = task, rows, config, folder
+
+    def __call__(self, seed: int, *, folder: str = "many", method: Any = Method(), **changes: Any) -> PlannedRun:
+        return PlannedRun(
+            task=self.task,
+            data=self.rows,
+            workdir=self.folder / folder / str(seed),
+            method=method,
+            config=dataclasses.replace(self.config, **changes),
+            options=RunOptions(seed=seed),
+        )
+
+
+def alone(trunk: Trunk, run: PlannedRun, folder: Path) -> TaskModel:
+    assert isinstance(run.method, Method)
+    return train_single(
+        trunk, run.task, run.data, workdir=folder, method=run.method, config=run.config, options=run.options
+    )
+
+
+def models(outcomes: Sequence[TaskModel | Exception]) -> list[TaskModel]:
+    assert all(isinstance(outcome, TaskModel) for outcome in outcomes), outcomes
+    return [outcome for outcome in outcomes if isinstance(outcome, TaskModel)]
+
+
+def digests(outcomes: Sequence[TaskModel | Exception]) -> list[str]:
+    return [tree_digest(model.params) for model in models(outcomes)]
+
+
+def assert_close(model: TaskModel, other: TaskModel) -> None:
+    leaves, others = flatten(model.params), flatten(other.params)
+    assert leaves.keys() == others.keys()
+    for path, leaf in leaves.items():
+        np.testing.assert_allclose(leaf, others[path], atol=2e-4, rtol=2e-3, err_msg=path)
+
+
+def scalars(folder: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_one_slot_gives_the_bits_and_files_of_separate_runs(
+    tiny_trunk: Trunk, planned: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = [planned(0), planned(1, learning_rate=3e-3, max_steps=10), planned(2, method=Method(partition="full"))]
+    compiled: list[Method] = []
+    compile_programs = single_run._compile
+
+    def counted(setup: Any, *given: Any) -> Any:
+        compiled.append(setup)
+        return compile_programs(setup, *given)
+
+    monkeypatch.setattr(single_run, "_compile", counted)
+    together_models = train_many(tiny_trunk, runs)
+    # The first two runs share their programs.
+    assert len(compiled) == 2
+    separate = [alone(tiny_trunk, run, tmp_path / "alone" / str(run.options.seed)) for run in runs]
+    assert digests(together_models) == digests(separate)
+    assert [model.metrics for model in models(together_models)] == [model.metrics for model in separate]
+    for seed in range(3):
+        many, own = tmp_path / "many" / str(seed), tmp_path / "alone" / str(seed)
+        assert scalars(many) == scalars(own)
+        assert sorted(path.name for path in many.iterdir()) == sorted(path.name for path in own.iterdir())
+
+
+@pytest.mark.parametrize("method", ["adapter", "lora", "head", "layernorm"])
+def test_runs_in_one_step_equal_separate_runs_up_to_rounding(
+    tiny_trunk: Trunk, planned: Plan, tmp_path: Path, method: str
+) -> None:
+    chosen = Method(adapter=ADAPTER_PRESETS["lora"]) if method == "lora" else Method(partition=method)  # type: ignore[arg-type]
+    changes: list[dict[str, Any]] = [{}, {"learning_rate": 3e-3, "warmup": 0.5}, {"max_steps": 5}, {"max_steps": 9}]
+    # A larger epsilon keeps Adam's first steps from turning rounding differences into different signs.
+    runs = [planned(seed, method=chosen, adam_epsilon=1e-3, **changes[seed]) for seed in range(4)]
+    outcomes = models(train_many(tiny_trunk, runs, slots=SLOTS))
+    for run, model in zip(runs, outcomes, strict=True):
+        seed = run.options.seed
+        own = alone(tiny_trunk, run, tmp_path / "alone" / str(seed))
+        assert_close(model, own)
+        assert model.metrics == own.metrics
+        many, separate = scalars(tmp_path / "many" / str(seed)), scalars(tmp_path / "alone" / str(seed))
+        assert [line.keys() for line in many] == [line.keys() for line in separate]
+        losses = [[line["loss"] for line in lines if "loss" in line] for lines in (many, separate)]
+        np.testing.assert_allclose(*losses, rtol=1e-3)
+
+
+def test_runs_in_one_step_share_a_single_compiled_step(
+    tiny_trunk: Trunk, planned: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    step_together = together._step_together
+
+    def counted(requests: Any, *given: Any) -> Any:
+        sizes.append(len(requests))
+        return step_together(requests, *given)
+
+    monkeypatch.setattr(together, "_step_together", counted)
+    models(train_many(tiny_trunk, [planned(seed) for seed in range(4)], slots=SLOTS))
+    # Three runs of 16 steps, and then the fourth.
+    assert sizes == [3] * 16 + [1] * 16
+
+
+def test_other_runs_do_not_change_a_bit_of_a_run(tiny_trunk: Trunk, planned: Plan) -> None:
+    [one] = digests(train_many(tiny_trunk, [planned(7, folder="one")], slots=SLOTS))
+    others = [planned(1), planned(2, max_steps=3), planned(3, learning_rate=0.1), planned(4, max_steps=5)]
+    among = train_many(tiny_trunk, [*others, planned(7)], slots=SLOTS)
+    assert digests(among)[-1] == one
+
+
+def test_runs_of_several_padded_lengths_do_not_depend_on_each_other(tiny_trunk: Trunk, planned: Plan) -> None:
+    lengths: dict[str, Any] = {"buckets": (6,), "batch_size": 4}
+    [one] = digests(train_many(tiny_trunk, [planned(1, folder="one", **lengths)], slots=SLOTS))
+    outcomes = train_many(tiny_trunk, [planned(seed, **lengths) for seed in range(4)], slots=SLOTS)
+    assert digests(outcomes)[1] == one
+
+
+def test_failed_runs_do_not_change_a_bit_of_the_others(tiny_trunk: Trunk, planned: Plan, tmp_path: Path) -> None:
+    expected = digests(train_many(tiny_trunk, [planned(seed, folder="sound") for seed in (0, 1)], slots=SLOTS))
+    no_rows = dataclasses.replace(planned(3), data={})
+    runs = [planned(0), planned(2, learning_rate=1e38), no_rows, planned(1)]
+    outcomes = train_many(tiny_trunk, runs, slots=SLOTS)
+    assert digests([outcomes[0], outcomes[3]]) == expected
+    assert isinstance(outcomes[1], UserError)
+    assert isinstance(outcomes[2], UserError)
+    assert list((tmp_path / "many" / "2").glob("not_finite_step_*/report.json"))
+    # The failed run's result is not mistaken for a finished one.
+    again = train_many(tiny_trunk, runs, slots=SLOTS)
+    assert digests([again[0], again[3]]) == expected
+    assert isinstance(again[1], UserError)
+
+
+def test_run_that_stops_early_makes_room_for_the_next(tiny_trunk: Trunk, planned: Plan, tmp_path: Path) -> None:
+    runs = [planned(seed, learning_rate=0.0, patience=1, eval_every=2) for seed in range(4)]
+    models(train_many(tiny_trunk, runs, slots=SLOTS))
+    for seed in range(4):
+        assert scalars(tmp_path / "many" / str(seed))[-1]["step"] == 4
+
+
+def test_runs_stopped_by_sigterm_resume_bit_identically(
+    tiny_trunk: Trunk, planned: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = digests(train_many(tiny_trunk, [planned(seed, folder="whole") for seed in range(5)], slots=SLOTS))
+    finished: list[int] = []
+
+    def extra_metrics(run: SingleRun, batch: Batch) -> dict[str, float]:
+        finished.append(1)
+        if len(finished) == 3 * 4 + 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return {}
+
+    before = signal.getsignal(signal.SIGTERM)
+    runs = [planned(seed) for seed in range(5)]
+    with monkeypatch.context() as patched:
+        patched.setattr(SingleRun, "extra_metrics", extra_metrics)
+        with pytest.raises(PreemptionError):
+            train_many(tiny_trunk, runs, slots=SLOTS)
+    assert signal.getsignal(signal.SIGTERM) == before
+    # The active runs have saved different numbers of steps; the waiting ones have not begun.
+    assert [(tmp_path / "many" / str(seed) / "checkpoints").exists() for seed in range(5)] == [True] * 3 + [False] * 2
+    assert digests(train_many(tiny_trunk, runs, slots=SLOTS)) == whole
+    # A finished run is returned without training.
+    assert digests(train_many(tiny_trunk, runs, slots=SLOTS)) == whole
+
+
+def test_run_begun_with_others_continues_alone(
+    tiny_trunk: Trunk, planned: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = [planned(seed, adam_epsilon=1e-3) for seed in range(3)]
+
+    def extra_metrics(run: SingleRun, batch: Batch) -> dict[str, float]:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return {}
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SingleRun, "extra_metrics", extra_metrics)
+        with pytest.raises(PreemptionError):
+            train_many(tiny_trunk, runs, slots=SLOTS)
+    resumed = alone(tiny_trunk, runs[1], tmp_path / "many" / "1")
+    assert_close(resumed, alone(tiny_trunk, runs[1], tmp_path / "alone"))
+
+
+def test_fusions_of_different_adapters_train_in_one_step(tiny_trunk: Trunk, planned: Plan, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    for name, seed in (("one", 0), ("two", 1), ("three", 2)):
+        run = planned(seed, folder="sources")
+        run = dataclasses.replace(run, options=RunOptions(seed=seed, name=name))
+        [model] = models(train_many(tiny_trunk, [run]))
+        model.save(store)
+    pairs = (("one", "two"), ("one", "three"), ("two", "three"))
+    methods = [FusionMethod(adapters=pair, store=store) for pair in pairs]
+    runs = [planned(9, folder=str(number), method=method) for number, method in enumerate(methods)]
+    separate = [planned(9, folder=f"own {number}", method=method) for number, method in enumerate(methods)]
+    for together_model, own in zip(
+        models(train_many(tiny_trunk, runs, slots=SLOTS)), models(train_many(tiny_trunk, separate)), strict=True
+    ):
+        assert together_model.metrics == own.metrics
+        assert_close(together_model, own)
+
+
+def test_interrupt_closes_all_runs(tiny_trunk: Trunk, planned: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    def extra_metrics(run: SingleRun, batch: Batch) -> dict[str, float]:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SingleRun, "extra_metrics", extra_metrics)
+        with pytest.raises(KeyboardInterrupt):
+            train_many(tiny_trunk, [planned(seed) for seed in range(3)], slots=SLOTS)
+    # The folders' locks are free.
+    models(train_many(tiny_trunk, [planned(seed) for seed in range(3)], slots=SLOTS))
+
+
+def test_error_of_a_step_ends_the_runs_that_asked_for_it(
+    tiny_trunk: Trunk, planned: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*given: Any) -> Any:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(together, "_jit_together", fails)
+    outcomes = train_many(tiny_trunk, [planned(0), planned(1), planned(2, prng="rbg")], slots=SLOTS)
+    assert [type(outcome) for outcome in outcomes] == [RuntimeError, RuntimeError, TaskModel]
+
+
+def test_code_of_a_run_runs_within_its_own_context(tiny_trunk: Trunk, planned: Plan, tmp_path: Path) -> None:
+    shared, ended = Shared(), []
+    runs = [planned(seed) for seed in range(3)]
+    trainings = [
+        single_training(
+            tiny_trunk,
+            run.task,
+            run.data,
+            workdir=run.workdir,
+            method=Method(),
+            config=run.config,
+            options=dataclasses.replace(run.options, shared=shared, name=f"run{run.options.seed}"),
+        )
+        for run in runs
+    ]
+
+    @contextlib.contextmanager
+    def within(number: int) -> Any:
+        with (tmp_path / f"{number}.log").open("a") as log, contextlib.redirect_stderr(log):
+            yield
+
+    outcomes = together.run_together(
+        trainings, slots=2, shared=shared, within=within, ended=lambda number, outcome: ended.append((number, outcome))
+    )
+    assert sorted(ended, key=lambda pair: pair[0]) == list(enumerate(outcomes))
+    for number in range(3):
+        lines = (tmp_path / f"{number}.log").read_text().splitlines()
+        assert lines
+        assert all(line.startswith(f"run{number}: ") for line in lines)
+
+
+@pytest.mark.parametrize("slots", [0, -1, True, 1.5])
+def test_bad_numbers_of_slots_are_refused(tiny_trunk: Trunk, planned: Plan, slots: Any) -> None:
+    with pytest.raises(UserError, match=str(slots)):
+        train_many(tiny_trunk, [planned(0)], slots=slots)
+
+
+def test_shared_workdirs_are_refused(tiny_trunk: Trunk, planned: Plan) -> None:
+    with pytest.raises(UserError, match="many/3"):
+        train_many(tiny_trunk, [planned(3), planned(4), planned(3)])
+
+
+def test_options_refuse_another_type_as_shared() -> None:
+    with pytest.raises(UserError, match="shared"):
+        RunOptions(shared={})  # type: ignore[arg-type]
