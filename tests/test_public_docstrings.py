@@ -40,6 +40,7 @@ FROM_PAPERS = {
     "afjax.make_optimizer",
     "afjax.pal",
     "afjax.train_fusion",
+    "afjax.train_many",
     "afjax.train_multitask",
     "afjax.train_single",
 }
@@ -50,6 +51,7 @@ SKIPPED = {
     "afjax.share.pull",
     "afjax.share.push",
     "afjax.train_fusion",
+    "afjax.train_many",
     "afjax.train_multitask",
     "afjax.train_sequential",
     "afjax.train_single",

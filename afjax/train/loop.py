@@ -116,7 +116,7 @@ class _PendingStep:
 
 
 def run_alone(training: Training[T]) -> T:
-    """Computes the steps of one training, each as soon as it is requested. Returns the training's result."""
+    """Computes the steps of one training, each on request. Returns the training's result."""
     try:
         request = next(training)
         while True:

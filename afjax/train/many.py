@@ -28,6 +28,12 @@ class PlannedRun:
     Attributes:
       task, data, workdir, config, options: As in :func:`afjax.train_single`.
       method: What to train: a ``Method``, or a ``FusionMethod`` as in :func:`afjax.train_fusion`.
+
+    Example:
+      >>> from afjax import PlannedRun, TaskConfig, load_task
+      >>> task = TaskConfig(name="entail", source="builtin:entail")
+      >>> PlannedRun(task=task, data=load_task(task), workdir="runs/entail").options.seed
+      0
     """
 
     task: TaskConfig

@@ -7,7 +7,7 @@ T = TypeVar("T")
 
 
 class Shared:
-    """What the runs of one program share: compiled functions, and frozen parameters on the devices.
+    """Compiled functions and frozen parameters that the runs of one program share.
 
     Pass the same object to runs with ``RunOptions.shared``. Runs that differ only in seed, rows, learning rate or
     schedule then compile once, and the devices hold one copy of the frozen trunk. Results do not change. Everything is
@@ -29,7 +29,7 @@ class Shared:
         """Returns the value that was made for an equal key, or makes it.
 
         Args:
-          key: Identifies the value: what it is, and everything that it depends on.
+          key: The value's kind, and everything that the value depends on.
           make: Makes the value. The value is never changed afterwards.
         """
         if key not in self._values:

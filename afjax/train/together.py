@@ -1,7 +1,7 @@
 """Trains several runs in one program. Their steps are computed together where their programs and shapes agree.
 
 The state of each run stays a separate tree; only the compiled step stacks the states. Everything else, from early
-stopping to checkpoints, is the code of a run that trains alone.
+stopping to checkpoints, is the code of a single run.
 """
 
 import contextlib
@@ -40,10 +40,10 @@ def run_together(
     At most ``slots`` runs train at a time. When one ends, the next one starts. Each time, the program and shape that
     most runs wait for are computed. A failed run does not affect the others.
 
-    A run's results do not depend on the other runs. With one slot, they are bit-identical to training alone.
+    A run's results do not depend on the other runs. With one slot, they are bit-identical to a separate run.
 
     Args:
-      trainings: The trainings, none of which has begun. They share ``shared``.
+      trainings: The trainings. None of them has begun, and all share ``shared``.
       slots: The number of runs that train at a time, and the number of runs that a compiled step trains.
       shared: What the trainings share.
       within: Returns a context manager in which the code of a training runs, given its number.
