@@ -40,7 +40,6 @@ FROM_PAPERS = {
     "afjax.make_optimizer",
     "afjax.pal",
     "afjax.train_fusion",
-    "afjax.train_many",
     "afjax.train_multitask",
     "afjax.train_single",
 }
