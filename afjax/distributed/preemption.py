@@ -82,7 +82,8 @@ def delayed_interrupt() -> Iterator[None]:
 class Preemption:
     """Listens for SIGTERM during its block, on every host, so that all hosts stop together.
 
-    The blocks of several runs can overlap in any order; each hears the signal. Python receives signals only in the main
+    Blocks may overlap and end in any order. A signal reaches every active block, and every block that begins before
+    they have ended. Python receives signals only in the main
     thread. In any other thread, only the other hosts' signals are noticed.
 
     Args:
@@ -99,6 +100,8 @@ class Preemption:
     def __enter__(self) -> "Preemption":
         if threading.current_thread() is threading.main_thread():
             self._before = signal.signal(signal.SIGTERM, self._on_signal)
+            if (earlier := _preemption_of(self._before)) is not None:
+                self._heard = self._heard or earlier._heard
         return self
 
     def __exit__(

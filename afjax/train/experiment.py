@@ -327,7 +327,7 @@ def _target(
         target = tasks[config.target]
         model = yield from single_training(trunk, config.target, target, method=config.method, options=named, **shared)
         return _save_finished(_with_named_trunk([model], workdir), store_folder, folder, config.partition, run)
-    shared |= {"method": config.method, "options": dataclasses.replace(options, name=config.name)}
+    shared |= {"method": config.method, "options": dataclasses.replace(options, name=config.name, shared=None)}
     data = {task.name: tasks[task] for task in config.tasks}
     if config.recipe == "multitask":
         trained = train_multitask(trunk, config.tasks, data, **shared)

@@ -117,18 +117,19 @@ class _PendingStep:
 
 def run_alone(training: Training[T]) -> T:
     """Computes the steps of one training, each on request. Returns the training's result."""
-    try:
-        request = next(training)
-        while True:
-            try:
-                done = request.run.step(request.state, request.batch, request.learning_rate)
-            except BaseException as error:
-                # Raise the error where the step was requested, so that the training closes its files.
-                request = training.throw(error)
-            else:
-                request = training.send(done)
-    except StopIteration as stop:
-        return stop.value
+    with contextlib.closing(training):
+        try:
+            request = next(training)
+            while True:
+                try:
+                    done = request.run.step(request.state, request.batch, request.learning_rate)
+                except BaseException as error:
+                    # Raise the error where the step was requested, so that the training can handle it.
+                    request = training.throw(error)
+                else:
+                    request = training.send(done)
+        except StopIteration as stop:
+            return stop.value
 
 
 def run_loop(
@@ -215,6 +216,9 @@ class _Loop:
                     f"{self.title} was told to stop, and has saved its state after step {self.step:,} of "
                     f"{run.num_steps:,}; run the same command again to resume."
                 )
+        # The caller may keep a reference to the last state. Free the devices' memory anyway.
+        for leaf in jax.tree.leaves(self.state):
+            leaf.delete()
         return LoopResult(progress.best_params, progress.best_scores)
 
     @property

@@ -9,12 +9,16 @@ from afjax.config.from_dict import shown
 from afjax.config.methods import FusionMethod, Method
 from afjax.config.tasks import TaskConfig
 from afjax.config.training import TrainConfig
+from afjax.distributed.hosts import several_hosts
+from afjax.distributed.preemption import stopping_between_runs
 from afjax.errors import UserError
 from afjax.model.task_model import TaskModel
-from afjax.storage.paths import open_path
+from afjax.storage.paths import absolute, open_path
+from afjax.train.arguments import check_types
 from afjax.train.fusion import fusion_training
 from afjax.train.loop import Training
 from afjax.train.options import RunOptions
+from afjax.train.record import note
 from afjax.train.shared import Shared
 from afjax.train.single import single_training
 from afjax.train.together import run_together
@@ -52,21 +56,24 @@ def train_many(trunk: Trunk, runs: Sequence[PlannedRun], *, slots: int = 1) -> l
     resumes when it is repeated.
 
     With ``slots=1``, the runs train one after another, and every result is bit-identical to a separate run's. With more
-    slots, as many runs train at a time: the next steps of all runs that have the same program and the same padded
-    length are one compiled step, in which the trunk's layers see the rows of all runs. Results then equal those of
-    separate runs up to rounding, and do not depend on the other runs. Runs that train the whole trunk, and runs with
-    ``prng="rbg"``, compute their steps separately.
+    slots, up to ``slots`` runs train at a time: the next steps of all runs that have the same program and the same
+    padded length are one compiled step, in which the trunk's layers see the rows of all runs. Such a step costs as much
+    as ``slots`` steps, even if fewer runs wait for it. Results equal those of separate runs up to rounding, and do not
+    depend on the other runs. Runs that train the trunk's layers, and runs with ``prng="rbg"``, compute their steps
+    separately. LayerNorms can be trained together.
 
     Args:
       trunk: The pretrained encoder. It is not changed.
-      runs: The runs. Each has its own workdir.
+      runs: The runs. Each has its own workdir. Their ``options.shared`` may extend what they share to other calls.
       slots: The number of runs that train at a time.
 
     Returns:
-      One entry per run, in order: its model, or the error that ended the run. A failed run does not affect the others.
+      One entry per run, in order: its model, or the error that ended the run. The error is also printed, and the other
+      runs continue.
 
     Raises:
-      UserError: ``slots`` is not positive, or two runs have the same workdir.
+      UserError: ``slots`` is not positive, two runs have the same workdir, an argument has the wrong type, or there are
+        several hosts.
       PreemptionError: SIGTERM was received. All runs that were training have saved their state.
 
     Example:
@@ -81,19 +88,30 @@ def train_many(trunk: Trunk, runs: Sequence[PlannedRun], *, slots: int = 1) -> l
     """
     if isinstance(slots, bool) or not isinstance(slots, int) or slots < 1:
         raise UserError(f"slots is {shown(slots)}; give a positive integer.")
-    folders = [str(open_path(run.workdir)) for run in runs]
+    if several_hosts():
+        raise UserError("train_many works on one host. Call train_single for each run on several hosts.")
+    for run in runs:
+        kind = FusionMethod if isinstance(run.method, FusionMethod) else Method
+        check_types(trunk, run.method, kind, run.config, run.options)
+    folders = [str(absolute(open_path(run.workdir))) for run in runs]
     for folder in folders:
         if folders.count(folder) > 1:
             raise UserError(f"Several runs have the workdir {folder}; give each run its own.")
     shared = Shared()
-    return run_together([_training(trunk, run, shared) for run in runs], slots=slots, shared=shared)
+
+    def ended(number: int, outcome: TaskModel | Exception) -> None:
+        if isinstance(outcome, Exception):
+            note(f"The run in {runs[number].workdir} failed: {outcome}")
+
+    with stopping_between_runs():
+        return run_together([_training(trunk, run, shared) for run in runs], slots=slots, shared=shared, ended=ended)
 
 
 def _training(trunk: Trunk, run: PlannedRun, shared: Shared) -> Training[TaskModel]:
     named: dict[str, Any] = {
         "workdir": run.workdir,
         "config": run.config,
-        "options": dataclasses.replace(run.options, shared=shared),
+        "options": dataclasses.replace(run.options, shared=run.options.shared or shared),
     }
     if isinstance(run.method, FusionMethod):
         return fusion_training(trunk, run.task, run.data, run.method, **named)

@@ -16,6 +16,7 @@ from afjax.data.lengths import PaddedLengths, choose_lengths
 from afjax.data.over_rows import jit_eval_step, over_rows
 from afjax.data.tokenise import TokenisedRows
 from afjax.distributed.sharding import host_rows, shard, shard_batch
+from afjax.model.model import Model
 from afjax.model.setup import Setup
 from afjax.tasks.class_loss import ClassLoss
 from afjax.tasks.scores import split_scores
@@ -56,6 +57,7 @@ class SingleRun:
       programs: The compiled functions. Runs with the same programs can compute their steps together.
       frozen: The frozen tree on the mesh.
       key: The dropout key.
+      shares_trunk: Whether runs with the same trunk share its frozen leaves on the devices.
     """
 
     def __init__(
@@ -88,14 +90,18 @@ class SingleRun:
             num_evaluations=-(-self.num_steps // self.eval_every),
         )
         trained, frozen = split_params(setup, params)
-        self.frozen = _placed(frozen, setup, params["trunk"], mesh, shared)
+        # Only the pooler of a trunk may be frozen. Such runs have nothing to share.
+        self.shares_trunk = "embeddings" in frozen.get("trunk", {}) and not setup.top_k
+        self.frozen = _shared_trunk(frozen, params["trunk"], mesh, shared) if self.shares_trunk else shard(frozen, mesh)
         self.key = dropout_key(seed, config.prng, mesh)
         loss_key = class_loss.key if class_loss else None
-        self.programs = shared.once(
-            ("programs", setup, without_schedule(config), task.kind, loss_key, mesh),
-            lambda: _compile(setup, trained, config, task, class_loss, mesh),
-        )
-        self.start, self.compiled = self.programs.init(trained), self.programs.shapes
+        key = (setup, without_schedule(config), task.kind, loss_key, mesh)
+        optimizer = make_optimizer(config, trained)
+        init = functools.partial(init_state, optimizer=optimizer)
+        self.start = shared.once(("init", *key), lambda: jit_init(init, trained, mesh))(trained)
+        step = make_train_step(model, optimizer, task.kind, dropout=config.dropout, class_loss=class_loss)
+        self.programs = shared.once(("programs", *key), lambda: _compile(step, model, self.start, mesh))
+        self.compiled = self.programs.shapes
 
     def batches(self, step: int) -> Iterator[Batch]:
         epoch, start = divmod(step, self.num_epoch_steps)
@@ -136,38 +142,28 @@ class Programs:
     """The compiled functions of a run.
 
     Attributes:
-      init: Returns the state of a trained tree.
       pure_step: The step before compilation.
       step: The compiled step; see :func:`run_step`.
       eval_step: The compiled step of an evaluation.
       shapes: The shapes of the batches that ``step`` was compiled for.
     """
 
-    init: Callable[[Tree], State]
     pure_step: TrainStep
     step: Any
     eval_step: Any
     shapes: set[tuple[int, ...]] = dataclasses.field(default_factory=set)
 
 
-def _compile(
-    setup: Setup, trained: Tree, config: TrainConfig, task: TaskConfig, class_loss: ClassLoss | None, mesh: Mesh
-) -> Programs:
-    """Makes a run's programs. They depend on the shapes and the paths of the trained tree, and not on its values."""
-    optimizer = make_optimizer(config, trained)
-    init = jit_init(functools.partial(init_state, optimizer=optimizer), trained, mesh)
-    step = make_train_step(setup.model, optimizer, task.kind, dropout=config.dropout, class_loss=class_loss)
-    compiled = jit_step(step, init(trained), mesh)
-    return Programs(init, step, compiled, jit_eval_step(make_eval_step(setup.model), mesh))
+def _compile(step: TrainStep, model: Model, state: State, mesh: Mesh) -> Programs:
+    """Makes the programs of runs whose states have the same shapes and shardings as ``state``."""
+    return Programs(step, jit_step(step, state, mesh), jit_eval_step(make_eval_step(model), mesh))
 
 
-def _placed(frozen: Tree, setup: Setup, trunk: Tree, mesh: Mesh, shared: Shared) -> Tree:
+def _shared_trunk(frozen: Tree, trunk: Tree, mesh: Mesh, shared: Shared) -> Tree:
     """Copies a frozen tree to the mesh. Runs that freeze the same leaves of the same trunk share one copy."""
-    if "trunk" not in frozen or setup.top_k:
-        return shard(frozen, mesh)
-    model = setup.model
+    leaves, structure = jax.tree.flatten(frozen["trunk"])
     # The value refers to the trunk, so that no other trunk gets its id.
-    key = ("frozen trunk", id(trunk), setup.rules, model.scan_layers, model.dtype, mesh)
+    key = ("frozen trunk", id(trunk), structure, tuple(leaf.dtype for leaf in leaves), mesh)
     _, placed = shared.once(key, lambda: (trunk, shard(frozen["trunk"], mesh)))
     others = {root: tree for root, tree in frozen.items() if root != "trunk"}
     return {"trunk": placed, **shard(others, mesh)}

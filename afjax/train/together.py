@@ -6,8 +6,9 @@ stopping to checkpoints, is the code of a single run.
 
 import contextlib
 import functools
+import traceback
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, Generic, TypeGuard, TypeVar
 
 import jax
@@ -37,8 +38,8 @@ def run_together(
 ) -> list[T | Exception]:
     """Computes the steps of several trainings.
 
-    At most ``slots`` runs train at a time. When one ends, the next one starts. Each time, the program and shape that
-    most runs wait for are computed. A failed run does not affect the others.
+    At most ``slots`` runs train at a time. When one ends, the next one starts. Each round computes the step that most
+    runs wait for. A failed run does not affect the others, unless the failed step was computed for several.
 
     A run's results do not depend on the other runs. With one slot, they are bit-identical to a separate run.
 
@@ -56,7 +57,9 @@ def run_together(
       PreemptionError: SIGTERM was received. All runs that were training have saved their state.
     """
     queue = _Queue(trainings, slots, shared, within or (lambda number: contextlib.nullcontext()), ended)
-    with contextlib.closing(queue):
+    with contextlib.ExitStack() as stack:
+        for training in trainings:
+            stack.callback(training.close)
         queue.run()
     return [queue.outcomes[number] for number in range(len(trainings))]
 
@@ -93,11 +96,6 @@ class _Queue(Generic[T]):
         if self.preempted:
             raise self.preempted
 
-    def close(self) -> None:
-        """Ends the active trainings, so that they close their files."""
-        for number in self.active:
-            self.trainings[number].close()
-
     def _compute(self) -> None:
         """Computes the step that most active trainings wait for."""
         groups: dict[Hashable, list[int]] = {}
@@ -121,7 +119,8 @@ class _Queue(Generic[T]):
         outcome: T | Exception
         try:
             with self.within(number):
-                self.active[number] = go()
+                request = go()
+            self.active[number] = request
             return
         except StopIteration as stop:
             outcome = stop.value
@@ -129,10 +128,26 @@ class _Queue(Generic[T]):
             self.preempted = error
             return
         except Exception as error:
+            self.trainings[number].close()
+            # Otherwise, the error would keep the run's arrays in memory.
+            for cause in _causes(error):
+                traceback.clear_frames(cause.__traceback__)
             outcome = error
         self.outcomes[number] = outcome
         if self.ended:
             self.ended(number, outcome)
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yields an error and the errors that it was raised from or while handling."""
+    seen: list[BaseException] = []
+    waiting = [error]
+    while waiting:
+        cause = waiting.pop()
+        if cause not in seen:
+            seen.append(cause)
+            yield cause
+            waiting += [earlier for earlier in (cause.__cause__, cause.__context__) if earlier is not None]
 
 
 def _can_share(run: Run) -> TypeGuard[SingleRun]:
@@ -140,7 +155,7 @@ def _can_share(run: Run) -> TypeGuard[SingleRun]:
 
     With the generator ``rbg``, a run's dropout would depend on the other runs.
     """
-    return isinstance(run, SingleRun) and "trunk" in run.frozen and str(jax.random.key_impl(run.key)) != "rbg"
+    return isinstance(run, SingleRun) and run.shares_trunk and str(jax.random.key_impl(run.key)) != "rbg"
 
 
 def _group(number: int, request: StepRequest, slots: int) -> Hashable:
@@ -186,7 +201,7 @@ def _step_together(requests: Sequence[StepRequest], slots: int, shared: Shared) 
 def _jit_together(pure_step: TrainStep, slots: int, shardings: Sequence[Any], everywhere: Any) -> Any:
     """Compiles a step of several runs, whose trees differ only in their arrays."""
 
-    def one(trunk: Tree, state: State, own: Tree, batch: Any, key: Array, rate: Array) -> tuple[State, Scalars]:
+    def one_run(trunk: Tree, state: State, own: Tree, batch: Any, key: Array, rate: Array) -> tuple[State, Scalars]:
         return pure_step(state, merge(trunk, own), batch, key, rate)
 
     def step(
@@ -199,10 +214,8 @@ def _jit_together(pure_step: TrainStep, slots: int, shardings: Sequence[Any], ev
     ) -> tuple[list[list[Array]], list[Scalars]]:
         stacked = [jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees) for trees in (states, own, batches, keys)]
         # Every leaf of the results: [slots, ...].
-        states_of_all, own_of_all, batch_of_all, key_of_all = stacked
-        new, scalars = jax.vmap(one, in_axes=(None, 0, 0, 0, 0, 0))(
-            trunk, states_of_all, own_of_all, batch_of_all, key_of_all, rates
-        )
+        state, frozen, batch, key = stacked
+        new, scalars = jax.vmap(one_run, in_axes=(None, 0, 0, 0, 0, 0))(trunk, state, frozen, batch, key, rates)
         leaves = [jax.tree.leaves(_slot(new, slot)) for slot in range(slots)]
         return leaves, [_slot(scalars, slot) for slot in range(slots)]
 

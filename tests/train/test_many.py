@@ -1,4 +1,4 @@
-"""Many runs in one program: each run's results are its own, whatever the other runs do."""
+"""Many runs in one program: a run's results do not depend on the other runs."""
 
 import contextlib
 import dataclasses
@@ -83,6 +83,19 @@ def scalars(folder: Path) -> list[dict[str, float]]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
+def group_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Returns a list that receives the number of runs of each step."""
+    sizes: list[int] = []
+    step_together = together._step_together
+
+    def counted(requests: Any, *given: Any) -> Any:
+        sizes.append(len(requests))
+        return step_together(requests, *given)
+
+    monkeypatch.setattr(together, "_step_together", counted)
+    return sizes
+
+
 def test_one_slot_gives_the_bits_and_files_of_separate_runs(
     tiny_trunk: Trunk, planned: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,14 +143,7 @@ def test_runs_in_one_step_equal_separate_runs_up_to_rounding(
 def test_runs_in_one_step_share_a_single_compiled_step(
     tiny_trunk: Trunk, planned: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sizes: list[int] = []
-    step_together = together._step_together
-
-    def counted(requests: Any, *given: Any) -> Any:
-        sizes.append(len(requests))
-        return step_together(requests, *given)
-
-    monkeypatch.setattr(together, "_step_together", counted)
+    sizes = group_sizes(monkeypatch)
     models(train_many(tiny_trunk, [planned(seed) for seed in range(4)], slots=SLOTS))
     # Three runs of 16 steps, and then the fourth.
     assert sizes == [3] * 16 + [1] * 16
@@ -222,22 +228,66 @@ def test_run_begun_with_others_continues_alone(
     assert_close(resumed, alone(tiny_trunk, runs[1], tmp_path / "alone"))
 
 
-def test_fusions_of_different_adapters_train_in_one_step(tiny_trunk: Trunk, planned: Plan, tmp_path: Path) -> None:
+def test_fusions_train_in_one_step(
+    tiny_trunk: Trunk, planned: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = tmp_path / "store"
-    for name, seed in (("one", 0), ("two", 1), ("three", 2)):
+    for name, seed in (("one", 0), ("two", 1)):
         run = planned(seed, folder="sources")
         run = dataclasses.replace(run, options=RunOptions(seed=seed, name=name))
         [model] = models(train_many(tiny_trunk, [run]))
         model.save(store)
-    pairs = (("one", "two"), ("one", "three"), ("two", "three"))
-    methods = [FusionMethod(adapters=pair, store=store) for pair in pairs]
-    runs = [planned(9, folder=str(number), method=method) for number, method in enumerate(methods)]
-    separate = [planned(9, folder=f"own {number}", method=method) for number, method in enumerate(methods)]
-    for together_model, own in zip(
-        models(train_many(tiny_trunk, runs, slots=SLOTS)), models(train_many(tiny_trunk, separate)), strict=True
-    ):
+    method = FusionMethod(adapters=("one", "two"), store=store)
+    separate = models(train_many(tiny_trunk, [planned(seed, folder="own", method=method) for seed in range(3)]))
+    sizes = group_sizes(monkeypatch)
+    fused = models(train_many(tiny_trunk, [planned(seed, method=method) for seed in range(3)], slots=SLOTS))
+    assert sizes == [3] * 16
+    for together_model, own in zip(fused, separate, strict=True):
         assert together_model.metrics == own.metrics
         assert_close(together_model, own)
+
+
+@pytest.mark.parametrize("method", [Method(partition="full"), Method(partition="top_k", top_k=1)])
+def test_runs_that_train_layers_of_the_trunk_compute_their_steps_separately(
+    tiny_trunk: Trunk, planned: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: Method
+) -> None:
+    sizes = group_sizes(monkeypatch)
+    runs = [planned(seed, method=method, max_steps=3) for seed in range(2)]
+    monkeypatch.setattr(together, "_jit_together", None)
+    outcomes = train_many(tiny_trunk, runs, slots=SLOTS)
+    assert sizes == [1] * 6
+    assert digests(outcomes) == digests([alone(tiny_trunk, run, tmp_path / f"own {run.workdir.name}") for run in runs])
+
+
+def test_sigterm_during_the_start_of_a_run_stops_all_runs(
+    tiny_trunk: Trunk, planned: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+    init = SingleRun.__init__
+
+    def signalled(self: SingleRun, *given: Any, **named: Any) -> None:
+        init(self, *given, **named)
+        made.append(1)
+        if len(made) == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(SingleRun, "__init__", signalled)
+    with pytest.raises(PreemptionError):
+        train_many(tiny_trunk, [planned(seed) for seed in range(2)], slots=2)
+    steps = [int(path.name) for seed in range(2) for path in (tmp_path / "many" / str(seed) / "checkpoints").iterdir()]
+    assert len(steps) == 2
+    assert max(steps) <= 2
+
+
+def test_sigterm_before_any_run_trains_stops_the_call(
+    tiny_trunk: Trunk, planned: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def signalled(self: SingleRun, *given: Any, **named: Any) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(SingleRun, "__init__", signalled)
+    with pytest.raises(PreemptionError):
+        train_many(tiny_trunk, [planned(0), planned(1)])
 
 
 def test_interrupt_closes_all_runs(tiny_trunk: Trunk, planned: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
