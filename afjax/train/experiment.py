@@ -40,14 +40,12 @@ from afjax.train.checks import (
     why_rows_are_needed,
 )
 from afjax.train.defaults import choose_defaults
-from afjax.train.fusion import fusion_training
-from afjax.train.loop import Training, run_alone
+from afjax.train.fusion import train_fusion
 from afjax.train.multitask import train_multitask
 from afjax.train.options import RunOptions
 from afjax.train.record import adapter_input, note, trunk_inputs
 from afjax.train.sequential import train_sequential
-from afjax.train.shared import Shared
-from afjax.train.single import single_training
+from afjax.train.single import train_single
 from afjax.train.workdir import (
     FORGETTING,
     RESULT,
@@ -111,41 +109,15 @@ def run_experiment(
         written. After a later error, everything trained so far is kept.
       PreemptionError: A host received SIGTERM during training.
     """
-    return run_alone(experiment_training(config, workdir=workdir, store_folder=store_folder, cache_dir=cache_dir))
-
-
-def experiment_training(
-    config: ExperimentConfig,
-    *,
-    workdir: epath.Path,
-    store_folder: str | Path | None = None,
-    cache_dir: Path | None = None,
-    shared: Shared | None = None,
-) -> Training[list[Result]]:
-    """:func:`run_experiment` for a caller that computes the steps; see :mod:`afjax.train.loop`.
-
-    The recipes that train several tasks compute their steps themselves.
-
-    Args:
-      config, workdir, store_folder, cache_dir: As in :func:`run_experiment`.
-      shared: What the experiments of one program share.
-    """
-    workdir, shared = open_path(workdir), shared or Shared()
+    workdir = open_path(workdir)
     with all_hosts_or_raise():
         mesh = make_mesh(config.mesh)
         check_batches(config, mesh)
         options = RunOptions(
-            seed=config.seed,
-            mesh=mesh,
-            scan_layers=config.scan_layers,
-            remat=config.remat,
-            cache_dir=cache_dir,
-            shared=shared,
+            seed=config.seed, mesh=mesh, scan_layers=config.scan_layers, remat=config.remat, cache_dir=cache_dir
         )
         check_place(workdir, "workdir")
-        trunk = shared.once(
-            ("trunk", config.trunk, config.trunk_dtype), lambda: load_trunk(config.trunk, dtype=config.trunk_dtype)
-        )
+        trunk = load_trunk(config.trunk, dtype=config.trunk_dtype)
         config = choose_defaults(config, lambda: trunk.pooling, recorded_config(workdir))
         check_workdir(workdir, config)
         store_folder = find_store(workdir, store_folder)
@@ -175,9 +147,8 @@ def experiment_training(
         if source.task.name in from_store:
             results += _stored_source(source, workdir, store_folder)
         else:
-            results += yield from _trained_source(source, config, tasks, trunk, options, workdir, store_folder, run)
-    results += yield from _target(config, tasks, trunk, options, workdir, store_folder, run)
-    return results
+            results += _trained_source(source, config, tasks, trunk, options, workdir, store_folder, run)
+    return results + _target(config, tasks, trunk, options, workdir, store_folder, run)
 
 
 def _claim(
@@ -278,9 +249,9 @@ def _trained_source(
     workdir: epath.Path,
     store_folder: str | Path,
     run: str,
-) -> Training[list[Result]]:
+) -> list[Result]:
     folder = source_folder(workdir, source.task.name)
-    task_model = yield from single_training(
+    task_model = train_single(
         trunk,
         source.task,
         tasks[source.task],
@@ -300,7 +271,7 @@ def _target(
     workdir: epath.Path,
     store_folder: str | Path,
     run: str,
-) -> Training[list[Result]]:
+) -> list[Result]:
     """Trains the target task, or all tasks of a recipe with several, and saves the artefacts.
 
     If the run has finished before, its stored results are returned.
@@ -320,14 +291,14 @@ def _target(
     if config.recipe == "fusion":
         method = FusionMethod(adapters=fused_names(config), store=store_folder, fusion=config.fusion, head=config.head)
         named = dataclasses.replace(options, name=config.artefact_name(config.target))
-        fused = yield from fusion_training(trunk, config.target, tasks[config.target], method, options=named, **shared)
+        fused = train_fusion(trunk, config.target, tasks[config.target], method, options=named, **shared)
         return _save_finished([fused], store_folder, folder, "fusion", run)
     if config.recipe == "single":
         named = dataclasses.replace(options, name=config.artefact_name(config.target))
         target = tasks[config.target]
-        model = yield from single_training(trunk, config.target, target, method=config.method, options=named, **shared)
-        return _save_finished(_with_named_trunk([model], workdir), store_folder, folder, config.partition, run)
-    shared |= {"method": config.method, "options": dataclasses.replace(options, name=config.name, shared=None)}
+        models = [train_single(trunk, config.target, target, method=config.method, options=named, **shared)]
+        return _save_finished(_with_named_trunk(models, workdir), store_folder, folder, config.partition, run)
+    shared |= {"method": config.method, "options": dataclasses.replace(options, name=config.name)}
     data = {task.name: tasks[task] for task in config.tasks}
     if config.recipe == "multitask":
         trained = train_multitask(trunk, config.tasks, data, **shared)

@@ -52,19 +52,19 @@ def train_many(trunk: Trunk, runs: Sequence[PlannedRun], *, slots: int = 1) -> l
     """Trains many runs on one trunk in one program.
 
     The runs share one copy of the frozen trunk on the devices. Runs that differ only in seed, rows, learning rate or
-    schedule also share their compiled programs. Each run writes the same files as a run of its own, and a killed call
+    schedule also share their compiled programs. Each run writes the same files as a separate run, and a killed call
     resumes when it is repeated.
 
     With ``slots=1``, the runs train one after another, and every result is bit-identical to a separate run's. With more
     slots, up to ``slots`` runs train at a time: the next steps of all runs that have the same program and the same
-    padded length are one compiled step, in which the trunk's layers see the rows of all runs. Such a step costs as much
-    as ``slots`` steps, even if fewer runs wait for it. Results equal those of separate runs up to rounding, and do not
+    padded length are one compiled step. The trunk's layers then see the rows of all runs at once. Such a step costs as
+    much as ``slots`` steps, even if fewer runs wait for it. Results equal a separate run's up to rounding, and do not
     depend on the other runs. Runs that train the trunk's layers, and runs with ``prng="rbg"``, compute their steps
     separately. LayerNorms can be trained together.
 
     Args:
       trunk: The pretrained encoder. It is not changed.
-      runs: The runs. Each has its own workdir. Their ``options.shared`` may extend what they share to other calls.
+      runs: The runs. Each has its own workdir. If their options have a ``Shared``, they use it.
       slots: The number of runs that train at a time.
 
     Returns:
@@ -91,6 +91,8 @@ def train_many(trunk: Trunk, runs: Sequence[PlannedRun], *, slots: int = 1) -> l
     if several_hosts():
         raise UserError("train_many works on one host. Call train_single for each run on several hosts.")
     for run in runs:
+        if not isinstance(run, PlannedRun):
+            raise UserError(f"A run is {shown(run)}; give an afjax.PlannedRun.")
         kind = FusionMethod if isinstance(run.method, FusionMethod) else Method
         check_types(trunk, run.method, kind, run.config, run.options)
     folders = [str(absolute(open_path(run.workdir))) for run in runs]

@@ -26,7 +26,7 @@ class RunOptions:
       remat: The activations that the backward pass rematerializes; see ``ExperimentConfig``.
       cache_dir: Folder for cached tokenised rows. None disables the cache.
       overwrite: Whether to discard the run in the workdir and train from the beginning.
-      shared: What this run shares with other runs of the program; None for nothing.
+      shared: The values that this run shares with other runs; None if it shares none.
 
     Raises:
       UserError: A field has the wrong type or an invalid value.

@@ -1,4 +1,4 @@
-"""What the runs of one program share."""
+"""Values that several runs of one program share."""
 
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar

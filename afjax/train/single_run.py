@@ -51,13 +51,13 @@ class SingleRun:
       mesh: The devices.
       lengths: The padded lengths that a resumed run began with. By default they are chosen from the rows.
       class_loss: Class weights and label smoothing; None if the run has none.
-      shared: What the run shares with other runs of the program; None for nothing.
+      shared: The values that the run shares with other runs; None if it shares none.
 
     Attributes:
       programs: The compiled functions. Runs with the same programs can compute their steps together.
       frozen: The frozen tree on the mesh.
       key: The dropout key.
-      shares_trunk: Whether runs with the same trunk share its frozen leaves on the devices.
+      shares_steps: Whether the run's steps can be computed together with other runs' steps.
     """
 
     def __init__(
@@ -90,9 +90,11 @@ class SingleRun:
             num_evaluations=-(-self.num_steps // self.eval_every),
         )
         trained, frozen = split_params(setup, params)
-        # Only the pooler of a trunk may be frozen. Such runs have nothing to share.
-        self.shares_trunk = "embeddings" in frozen.get("trunk", {}) and not setup.top_k
-        self.frozen = _shared_trunk(frozen, params["trunk"], mesh, shared) if self.shares_trunk else shard(frozen, mesh)
+        # A method that trains the trunk's layers may still freeze its pooler, which is not worth sharing.
+        shares_trunk = "embeddings" in frozen.get("trunk", {}) and not setup.top_k
+        self.frozen = _shared_trunk(frozen, params["trunk"], mesh, shared) if shares_trunk else shard(frozen, mesh)
+        # With rbg, a run's dropout masks would depend on the other runs.
+        self.shares_steps = shares_trunk and config.prng != "rbg"
         self.key = dropout_key(seed, config.prng, mesh)
         loss_key = class_loss.key if class_loss else None
         key = (setup, without_schedule(config), task.kind, loss_key, mesh)

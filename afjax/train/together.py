@@ -46,8 +46,8 @@ def run_together(
     Args:
       trainings: The trainings. None of them has begun, and all share ``shared``.
       slots: The number of runs that train at a time, and the number of runs that a compiled step trains.
-      shared: What the trainings share.
-      within: Returns a context manager in which the code of a training runs, given its number.
+      shared: The values that the trainings share.
+      within: Returns the context manager that surrounds the code of a training, given its number.
       ended: Called with a training's number and outcome when it ends.
 
     Returns:
@@ -113,13 +113,13 @@ class _Queue(Generic[T]):
             for number, result in zip(numbers, results, strict=True):
                 self._advance(number, functools.partial(self.trainings[number].send, result))
 
-    def _advance(self, number: int, go: Callable[[], StepRequest]) -> None:
+    def _advance(self, number: int, proceed: Callable[[], StepRequest]) -> None:
         """Continues a training until it requests its next step or ends."""
         self.active.pop(number, None)
         outcome: T | Exception
         try:
             with self.within(number):
-                request = go()
+                request = proceed()
             self.active[number] = request
             return
         except StopIteration as stop:
@@ -151,11 +151,8 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _can_share(run: Run) -> TypeGuard[SingleRun]:
-    """Whether a run's step can be computed together with other runs' steps.
-
-    With the generator ``rbg``, a run's dropout would depend on the other runs.
-    """
-    return isinstance(run, SingleRun) and run.shares_trunk and str(jax.random.key_impl(run.key)) != "rbg"
+    """Whether a run's step can be computed together with other runs' steps."""
+    return isinstance(run, SingleRun) and run.shares_steps
 
 
 def _group(number: int, request: StepRequest, slots: int) -> Hashable:
@@ -185,12 +182,12 @@ def _step_together(requests: Sequence[StepRequest], slots: int, shared: Shared) 
     states += [jax.tree.map(jnp.zeros_like, states[0]) for _ in range(unused)]
     batches = [run.inputs(request.batch) for run, request in zip(runs, requests, strict=True)]
     rates = [request.learning_rate for request in requests]
-    own = [{root: tree for root, tree in run.frozen.items() if root != "trunk"} for run in runs]
+    frozen_per_run = [{root: tree for root, tree in run.frozen.items() if root != "trunk"} for run in runs]
     with jax.set_mesh(first.mesh):
         leaves, scalars = step(
             states,
             {"trunk": first.frozen["trunk"]},
-            own + own[:1] * unused,
+            frozen_per_run + frozen_per_run[:1] * unused,
             batches + batches[:1] * unused,
             [run.key for run in runs] + [first.key] * unused,
             np.asarray(rates + rates[:1] * unused, np.float32),
@@ -198,28 +195,30 @@ def _step_together(requests: Sequence[StepRequest], slots: int, shared: Shared) 
     return [(jax.tree.unflatten(treedef, leaves[slot]), scalars[slot]) for slot, treedef in enumerate(treedefs)]
 
 
-def _jit_together(pure_step: TrainStep, slots: int, shardings: Sequence[Any], everywhere: Any) -> Any:
+def _jit_together(pure_step: TrainStep, slots: int, shardings: Sequence[Any], replicated_sharding: Any) -> Any:
     """Compiles a step of several runs, whose trees differ only in their arrays."""
 
-    def one_run(trunk: Tree, state: State, own: Tree, batch: Any, key: Array, rate: Array) -> tuple[State, Scalars]:
-        return pure_step(state, merge(trunk, own), batch, key, rate)
+    def one_run(trunk: Tree, state: State, frozen: Tree, batch: Any, key: Array, rate: Array) -> tuple[State, Scalars]:
+        return pure_step(state, merge(trunk, frozen), batch, key, rate)
 
     def step(
         states: Sequence[State],
         trunk: Tree,
-        own: Sequence[Tree],
+        frozen_per_run: Sequence[Tree],
         batches: Sequence[Any],
         keys: Sequence[Array],
         rates: Array,
     ) -> tuple[list[list[Array]], list[Scalars]]:
-        stacked = [jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees) for trees in (states, own, batches, keys)]
+        stacked = [
+            jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees) for trees in (states, frozen_per_run, batches, keys)
+        ]
         # Every leaf of the results: [slots, ...].
         state, frozen, batch, key = stacked
         new, scalars = jax.vmap(one_run, in_axes=(None, 0, 0, 0, 0, 0))(trunk, state, frozen, batch, key, rates)
         leaves = [jax.tree.leaves(_slot(new, slot)) for slot in range(slots)]
         return leaves, [_slot(scalars, slot) for slot in range(slots)]
 
-    return jax.jit(step, donate_argnums=0, out_shardings=([list(shardings)] * slots, everywhere))
+    return jax.jit(step, donate_argnums=0, out_shardings=([list(shardings)] * slots, replicated_sharding))
 
 
 def _slot(tree: Any, slot: int) -> Any:

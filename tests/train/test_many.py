@@ -120,14 +120,22 @@ def test_one_slot_gives_the_bits_and_files_of_separate_runs(
         assert sorted(path.name for path in many.iterdir()) == sorted(path.name for path in own.iterdir())
 
 
-@pytest.mark.parametrize("method", ["adapter", "lora", "head", "layernorm"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        Method(),
+        Method(adapter=ADAPTER_PRESETS["lora"]),
+        Method(partition="head"),
+        Method(partition="layernorm"),
+    ],
+    ids=["adapter", "lora", "head", "layernorm"],
+)
 def test_runs_in_one_step_equal_separate_runs_up_to_rounding(
-    tiny_trunk: Trunk, planned: Plan, tmp_path: Path, method: str
+    tiny_trunk: Trunk, planned: Plan, tmp_path: Path, method: Method
 ) -> None:
-    chosen = Method(adapter=ADAPTER_PRESETS["lora"]) if method == "lora" else Method(partition=method)  # type: ignore[arg-type]
     changes: list[dict[str, Any]] = [{}, {"learning_rate": 3e-3, "warmup": 0.5}, {"max_steps": 5}, {"max_steps": 9}]
     # A larger epsilon keeps Adam's first steps from turning rounding differences into different signs.
-    runs = [planned(seed, method=chosen, adam_epsilon=1e-3, **changes[seed]) for seed in range(4)]
+    runs = [planned(seed, method=method, adam_epsilon=1e-3, **changes[seed]) for seed in range(4)]
     outcomes = models(train_many(tiny_trunk, runs, slots=SLOTS))
     for run, model in zip(runs, outcomes, strict=True):
         seed = run.options.seed
@@ -356,5 +364,12 @@ def test_shared_workdirs_are_refused(tiny_trunk: Trunk, planned: Plan) -> None:
 
 
 def test_options_refuse_another_type_as_shared() -> None:
+    shared: Any = {}
     with pytest.raises(UserError, match="shared"):
-        RunOptions(shared={})  # type: ignore[arg-type]
+        RunOptions(shared=shared)
+
+
+def test_another_type_of_run_is_refused(tiny_trunk: Trunk) -> None:
+    run: Any = {"workdir": "runs/1"}
+    with pytest.raises(UserError, match="PlannedRun"):
+        train_many(tiny_trunk, [run])

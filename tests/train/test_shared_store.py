@@ -48,7 +48,7 @@ def unfinished(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(experiment, "single_training", killed)
+        patch.setattr(experiment, "train_single", killed)
         with pytest.raises(Killed):
             start("first")
 
