@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from afjax.model.stored import load_adapter, load_fusion
     from afjax.model.task_model import TaskModel
     from afjax.tasks.by_name import find_task
+    from afjax.tasks.kinds import initial_output_bias
     from afjax.tasks.load import load_split, load_task, rows_from_lists, rows_from_table
     from afjax.tasks.predictions import Predictions
     from afjax.tasks.tokenize import tokenize
@@ -70,6 +71,7 @@ _HOMES = {
     "afjax.model.stored": ("load_adapter", "load_fusion"),
     "afjax.model.task_model": ("TaskModel",),
     "afjax.tasks.by_name": ("find_task",),
+    "afjax.tasks.kinds": ("initial_output_bias",),
     "afjax.tasks.predictions": ("Predictions",),
     "afjax.tasks.load": ("load_split", "load_task", "rows_from_lists", "rows_from_table"),
     "afjax.tasks.tokenize": ("tokenize",),
@@ -120,6 +122,7 @@ __all__ = [
     "find_task",
     "fuse",
     "fusion_setup",
+    "initial_output_bias",
     "layer_params",
     "learning_rate",
     "load_adapter",

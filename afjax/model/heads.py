@@ -27,6 +27,7 @@ def init_head(
     *,
     trunk: Tree,
     reads: Reads = "pooled",
+    output_bias: Float[AnyArray, "num_outputs"] | None = None,
     init_scale: float = 0.02,
 ) -> Tree:
     """Initializes a head's parameters, float32.
@@ -37,6 +38,7 @@ def init_head(
       num_outputs: Number of labels; 1 for regression and multiple choice, 2 for span.
       trunk: The trunk's tree. If the trunk has a pooler, the head's own pooler starts as a copy of it.
       reads: Whether the head reads pooled rows or every token. A head that reads tokens has no pooler.
+      output_bias: The initial bias of the outputs. None for zeros.
       init_scale: Standard deviation of randomly initialized kernels.
 
     Raises:
@@ -44,7 +46,8 @@ def init_head(
     """
     hidden_size = trunk["embeddings"]["word"].shape[-1]
     kernel = init_scale * jax.random.normal(named_key(key, "output"), (hidden_size, num_outputs))
-    head: Tree = {"output": {"kernel": kernel, "bias": jnp.zeros(num_outputs)}}
+    bias = jnp.zeros(num_outputs) if output_bias is None else jnp.asarray(output_bias, jnp.float32)
+    head: Tree = {"output": {"kernel": kernel, "bias": bias}}
     for layer in map(str, range(config.hidden_layers)):
         kernel = init_scale * jax.random.normal(named_key(key, "hidden", layer), (hidden_size, hidden_size))
         head.setdefault("hidden", {})[layer] = {"kernel": kernel, "bias": jnp.zeros(hidden_size)}

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 
 import jax
+from jaxtyping import Float
 
 from afjax.adapters.kinds import init_adapter
 from afjax.config.adapters import Adapter, AdapterConfig
@@ -16,7 +17,7 @@ from afjax.model import partition
 from afjax.model.heads import init_head
 from afjax.model.model import Model, trunk_layer_norms
 from afjax.tasks.kind import Reads
-from afjax.trees import Tree, flatten, named_key
+from afjax.trees import AnyArray, Tree, flatten, named_key
 from afjax.trunk.config import TrunkConfig
 
 
@@ -45,7 +46,13 @@ class Setup:
     num_outputs: int
     top_k: int = 0
 
-    def init(self, key: jax.Array, trunk: Tree, adapters: Mapping[str, Tree] | None = None) -> Tree:
+    def init(
+        self,
+        key: jax.Array,
+        trunk: Tree,
+        adapters: Mapping[str, Tree] | None = None,
+        output_bias: Float[AnyArray, "num_outputs"] | None = None,
+    ) -> Tree:
         """Initializes the parameters.
 
         The random numbers of an adapter, a fusion or a head depend only on the key and its name.
@@ -54,6 +61,8 @@ class Setup:
           key: The key of the run's seed.
           trunk: The trunk's tree, with stacked layers.
           adapters: Trees of trained adapters by name. The model's other adapters are initialized at random.
+          output_bias: The initial bias of the head's outputs, zeros if None. The recipes pass
+            :func:`afjax.initial_output_bias`.
 
         Returns:
           The tree with the roots ``trunk``, ``adapters``, ``fusion`` and ``heads``; see :mod:`afjax.model.model`. New
@@ -64,7 +73,6 @@ class Setup:
             trunk has none.
         """
         model, trained = self.model, adapters or {}
-        head_key = named_key(key, "heads", model.head_name)
         params: Tree = {
             "trunk": partition.split_layers(trunk, self.top_k) if self.top_k else trunk,
             "adapters": {
@@ -73,7 +81,14 @@ class Setup:
             },
             "fusion": {},
             "heads": {
-                model.head_name: init_head(head_key, model.head, self.num_outputs, trunk=trunk, reads=model.reads)
+                model.head_name: init_head(
+                    named_key(key, "heads", model.head_name),
+                    model.head,
+                    self.num_outputs,
+                    trunk=trunk,
+                    reads=model.reads,
+                    output_bias=output_bias,
+                )
             },
         }
         if name := model.fusion_name:

@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 from jax import Array
-from jaxtyping import Float, Int
+from jaxtyping import Float, Float32, Int
 
 from afjax.config.tasks import TaskConfig, TaskKind
 from afjax.data.sources.kind import SplitSource
@@ -156,6 +156,7 @@ class KindSpec:
         reads the head's own outputs.
       label_axes: The axes of a row's label in a batch, without the batch axis.
       label_dtype: The dtype of labels in a batch.
+      output_bias: Returns the initial bias of a head's outputs for the labels of the train rows. None for zeros.
       has_choices: Whether each row has several sequences, one per choice.
       named_outputs: Whether the outputs are the label names, in their order.
       has_classes: Whether each row has exactly one of the label names.
@@ -185,6 +186,7 @@ class KindSpec:
     padded_losses: PaddedLosses | None = None
     label_axes: tuple[LabelAxis, ...] = ()
     label_dtype: Literal["int32", "float32"] = "int32"
+    output_bias: Callable[[Any], Float32[np.ndarray, "outputs"]] | None = None
     has_choices: bool = False
     named_outputs: bool = False
     has_classes: bool = False

@@ -7,7 +7,11 @@ to :data:`TASK_KINDS`.
 import types
 from collections.abc import Mapping
 
+import numpy as np
+from jaxtyping import Float32
+
 from afjax.config.tasks import TaskKind
+from afjax.data.splits import AnyRows
 from afjax.display.words import counted
 from afjax.errors import UserError, did_you_mean
 from afjax.tasks import classification, multi_label, multiple_choice, regression, span, tagging
@@ -26,6 +30,28 @@ TASK_KINDS: Mapping[TaskKind, KindSpec] = types.MappingProxyType(
         )
     }
 )
+
+
+def initial_output_bias(kind: TaskKind, rows: AnyRows) -> Float32[np.ndarray, "outputs"] | None:
+    """The output bias that a new head of the recipes starts with.
+
+    Args:
+      kind: The kind of the task.
+      rows: The train rows, with labels.
+
+    Returns:
+      float32 ``[outputs]``, or None for zeros. Only multi-label heads have one: the log-odds of each label's share of
+      the rows.
+
+    Example:
+      >>> from afjax import initial_output_bias, rows_from_lists
+      >>> rows = rows_from_lists(["A.", "B.", "C."], [["a"], ["a", "b"], ["a"]], kind="multi_label")
+      >>> bias = initial_output_bias("multi_label", rows)  # the shares are smoothed: 4 of 5 rows and 2 of 5
+      >>> [round(float(value), 4) for value in bias]
+      [1.3863, -0.4055]
+    """
+    output_bias = TASK_KINDS[kind].output_bias
+    return None if output_bias is None else output_bias(rows.labels)
 
 
 def fitting_metrics(kind: TaskKind, num_labels: int) -> list[str]:

@@ -48,6 +48,18 @@ def padded_losses(
     return jnp.where(has_output, each, 0).sum(-1) / num_outputs
 
 
+def output_bias(labels: Float[np.ndarray, "rows num_labels"]) -> Float32[np.ndarray, "num_labels"]:
+    """The log-odds of each label's share of the rows, smoothed by one row with every label and one row with none.
+
+    With a bias of zero, each label starts with a probability of 0.5. If rows have few of many labels, the gradient then
+    pushes all logits down, for all rows alike. A trunk that is trained follows, and in the end encodes all rows alike.
+    """
+    from scipy import special
+
+    shares = (labels.sum(0, dtype=np.float64) + 1) / (len(labels) + 2)
+    return special.logit(shares).astype(np.float32)
+
+
 def read(task: TaskConfig, source: SplitSource, labels: LabelReading) -> MultiLabelRows:
     """See :class:`afjax.tasks.kind.Read`."""
     columns = read_columns(task, source, ignore_labels=labels.required is False)
@@ -212,6 +224,7 @@ KIND = KindSpec(
     padded_losses=padded_losses,
     label_axes=("outputs",),
     label_dtype="float32",
+    output_bias=output_bias,
     named_outputs=True,
     metrics=("micro_f1", "macro_f1", "average_precision"),
     read=read,

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
 from afjax.config.from_dict import to_dict
 from afjax.config.methods import MultitaskMethod
@@ -22,7 +23,7 @@ from afjax.model.setup import Setup, single_setup
 from afjax.model.task_model import TaskModel
 from afjax.storage.paths import open_path
 from afjax.tasks.class_loss import check_class_settings, make_class_loss
-from afjax.tasks.kinds import TASK_KINDS, check_metric
+from afjax.tasks.kinds import TASK_KINDS, check_metric, initial_output_bias
 from afjax.train.arguments import check_adapter_size, check_data, check_types, data_of
 from afjax.train.defaults import choose_learning_rate, choose_pooling
 from afjax.train.inputs import run_inputs, task_settings, tokenise_splits
@@ -114,7 +115,8 @@ def train_multitask(
     with all_hosts_or_raise():
         lengths = None if options.overwrite else check_run(folder, spec)
     key = jax.random.key(options.seed)
-    task_params = [_own_params(setup, key, trunk) for setup in setups]
+    biases = [initial_output_bias(task.kind, rows[task.name]["train"]) for task in tasks]
+    task_params = [_own_params(setup, key, trunk, bias) for setup, bias in zip(setups, biases, strict=True)]
     own_shapes = [jax.eval_shape(lambda tree: tree, tree) for tree in task_params]
     trunk_params = partition.split_layers(trunk.params, method.top_k) if method.top_k else trunk.params
     class_losses = [
@@ -215,9 +217,9 @@ def _spec(
     )
 
 
-def _own_params(setup: Setup, key: jax.Array, trunk: Trunk) -> Tree:
+def _own_params(setup: Setup, key: jax.Array, trunk: Trunk, output_bias: np.ndarray | None) -> Tree:
     """Returns one task's initial adapter and head, under the name that the step uses."""
-    params, name = setup.init(key, trunk.params), setup.model.head_name
+    params, name = setup.init(key, trunk.params, output_bias=output_bias), setup.model.head_name
     return {root: {DRAWN: params[root][name]} for root in ("adapters", "heads") if name in params[root]}
 
 

@@ -19,7 +19,7 @@ from afjax.model.setup import Setup, single_setup
 from afjax.model.task_model import TaskModel
 from afjax.storage.paths import open_path
 from afjax.tasks.class_loss import check_class_settings, make_class_loss
-from afjax.tasks.kinds import TASK_KINDS, check_metric
+from afjax.tasks.kinds import TASK_KINDS, check_metric, initial_output_bias
 from afjax.train.arguments import check_adapter_size, check_data, check_types
 from afjax.train.defaults import choose_learning_rate, choose_pooling
 from afjax.train.inputs import run_inputs, task_settings, tokenise_splits
@@ -177,7 +177,8 @@ def task_training(
     spec = task_run.spec(config, options.seed)
     with all_hosts_or_raise():
         lengths = None if options.overwrite else check_run(folder, spec)
-    name, params = setup.model.head_name, setup.init(jax.random.key(options.seed), trunk.params, task_run.adapters)
+    name, key, bias = setup.model.head_name, jax.random.key(options.seed), initial_output_bias(task.kind, data["train"])
+    params = setup.init(key, trunk.params, task_run.adapters, output_bias=bias)
     splits = tokenise_splits(trunk, task, data, config.max_length, options.cache_dir)
     run = SingleRun(
         setup,

@@ -20,6 +20,7 @@ from afjax.data.splits import MultiLabelRows
 from afjax.data.tokenise import TokenisedRows
 from afjax.errors import UserError
 from afjax.tasks import multi_label
+from afjax.tasks.kinds import initial_output_bias
 from afjax.tasks.load import load_task, rows_from_lists, rows_from_table
 from afjax.tasks.metrics import multi_label_scores
 from afjax.tasks.predictions import Predictions
@@ -125,6 +126,16 @@ def test_loss_is_the_mean_binary_cross_entropy() -> None:
     probabilities = 1 / (1 + np.exp(-np.asarray(logits, np.float64)))
     right = np.where(labels > 0, probabilities, 1 - probabilities)
     np.testing.assert_allclose(multi_label.losses(logits, {"labels": labels}), -np.log(right).mean(-1), rtol=1e-6)
+
+
+def test_initial_bias_is_the_log_odds_of_the_labels() -> None:
+    rows = rows_from_lists(["1", "2", "3"], [["a"], ["a", "b"], ["a"]], label_names=("a", "b", "c"), kind="multi_label")
+    bias = initial_output_bias("multi_label", rows)
+    assert bias is not None
+    assert bias.dtype == np.float32
+    shares = np.array([4 / 5, 2 / 5, 1 / 5])  # smoothed: the bias of a label that all rows or no row has is finite
+    np.testing.assert_allclose(multi_label.sigmoid(bias[None])[0], shares, rtol=1e-6)
+    assert initial_output_bias("classification", rows_from_lists(["1", "2"], [0, 1])) is None
 
 
 def test_labels_above_the_threshold_are_predicted() -> None:

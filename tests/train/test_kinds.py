@@ -117,6 +117,32 @@ def models(
     return found, folder / "store"
 
 
+def test_multi_label_heads_start_at_the_log_odds_of_their_labels(
+    tiny_trunk: Trunk,
+    topics: Mapping[str, AnyRows],
+    names: Mapping[str, AnyRows],
+    settings: TrainConfig,
+    tmp_path: Path,
+) -> None:
+    # One step with a rate so low that it does not change a bias by more than the tolerance.
+    config = dataclasses.replace(settings, learning_rate=1e-6, max_steps=1, eval_every=1)
+    single = train_single(
+        tiny_trunk, TOPICS, topics, workdir=tmp_path / "single", config=config, method=Method(adapter=ADAPTER)
+    )
+    joint = train_multitask(
+        tiny_trunk,
+        [NAMES, TOPICS],
+        {"names": names, "topics": topics},
+        workdir=tmp_path / "joint",
+        config=config,
+        method=MultitaskMethod(adapter=ADAPTER),
+    )
+    log_odds = np.log([17 / 17, 9 / 25])  # 16 and 8 of 32 rows, smoothed by one row of each kind
+    for model in (single, joint["topics"]):
+        np.testing.assert_allclose(model.params["heads"]["topics"]["output"]["bias"], log_odds, atol=1e-5)
+    np.testing.assert_allclose(joint["names"].params["heads"]["names"]["output"]["bias"], 0, atol=1e-5)
+
+
 def test_every_kind_learns(models: tuple[dict[str, TaskModel], Path]) -> None:
     assert models[0]["topics"].metrics["micro_f1"] > 0.7
     assert models[0]["topics"].metrics["average_precision"] > 0.7
