@@ -1,6 +1,8 @@
 """Translates exceptions that the user can act on into an exit code and a message."""
 
+import contextlib
 import signal
+from collections.abc import Iterator
 
 from afjax.errors import PREEMPTED, PreemptionError, UserError
 from afjax.storage.paths import client_errors
@@ -28,3 +30,24 @@ def explain(error: BaseException) -> tuple[int, str] | None:
         code = 2 if getattr(error, "code", None) in (401, 403, 404) else 1
         return code, f"Google Cloud Storage failed ({message}); try again."
     return None
+
+
+@contextlib.contextmanager
+def explained_memory_error() -> Iterator[None]:
+    """Explains JAX's error that the devices' memory is full.
+
+    Raises:
+      UserError: The block does not fit the devices' memory.
+    """
+    import jax
+
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        reason = str(error).partition("\n")[0]
+        if not reason.startswith("RESOURCE_EXHAUSTED"):
+            raise
+        raise UserError(
+            f"The run does not fit the devices' memory ({reason}); use fewer rows (train.batch_size), "
+            "remat=layers, trunk_dtype=bfloat16, or mesh.fsdp."
+        ) from error

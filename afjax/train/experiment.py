@@ -1,6 +1,7 @@
 """Runs experiments, from a config to artefacts in a store. They can be killed and resumed at any time."""
 
 import dataclasses
+import functools
 import hashlib
 import json
 import platform
@@ -40,12 +41,14 @@ from afjax.train.checks import (
     why_rows_are_needed,
 )
 from afjax.train.defaults import choose_defaults
-from afjax.train.fusion import train_fusion
+from afjax.train.fusion import fusion_training
+from afjax.train.loop import Training, run_alone
 from afjax.train.multitask import train_multitask
 from afjax.train.options import RunOptions
 from afjax.train.record import adapter_input, note, trunk_inputs
 from afjax.train.sequential import train_sequential
-from afjax.train.single import train_single
+from afjax.train.shared import Shared
+from afjax.train.single import single_training
 from afjax.train.workdir import (
     FORGETTING,
     RESULT,
@@ -109,15 +112,38 @@ def run_experiment(
         written. After a later error, everything trained so far is kept.
       PreemptionError: A host received SIGTERM during training.
     """
+    return run_alone(experiment_training(config, workdir=workdir, store_folder=store_folder, cache_dir=cache_dir))
+
+
+def experiment_training(
+    config: ExperimentConfig,
+    *,
+    workdir: epath.Path,
+    store_folder: str | Path | None = None,
+    cache_dir: Path | None = None,
+    shared: Shared | None = None,
+) -> Training[list[Result]]:
+    """:func:`run_experiment` for a caller that computes the steps; see :mod:`afjax.train.loop`.
+
+    Experiments with the same ``shared`` also load each trunk and the rows of each task only once. The recipes with
+    several tasks compute their own steps.
+    """
     workdir = open_path(workdir)
+    once = (shared or Shared()).once
     with all_hosts_or_raise():
         mesh = make_mesh(config.mesh)
         check_batches(config, mesh)
         options = RunOptions(
-            seed=config.seed, mesh=mesh, scan_layers=config.scan_layers, remat=config.remat, cache_dir=cache_dir
+            seed=config.seed,
+            mesh=mesh,
+            scan_layers=config.scan_layers,
+            remat=config.remat,
+            cache_dir=cache_dir,
+            shared=shared,
         )
         check_place(workdir, "workdir")
-        trunk = load_trunk(config.trunk, dtype=config.trunk_dtype)
+        trunk_key = ("trunk", config.trunk, config.trunk_dtype)
+        trunk = once(trunk_key, lambda: load_trunk(config.trunk, dtype=config.trunk_dtype))
         config = choose_defaults(config, lambda: trunk.pooling, recorded_config(workdir))
         check_workdir(workdir, config)
         store_folder = find_store(workdir, store_folder)
@@ -128,9 +154,11 @@ def run_experiment(
         recorded = read_inputs(workdir)
         check_stored(config, from_store, recorded, workdir, store_folder)
         read = sources_with_rows(config, from_store, recorded)
-        tasks = {task: load_task(task) for task in dict.fromkeys(config.tasks or (config.target,))}
+        tasks = {}
+        for task in config.tasks or (config.target,):
+            tasks[task] = once(("rows", task), functools.partial(load_task, task))
         for source in read:
-            tasks[source.task] = tasks.get(source.task) or _source_rows(source, store_folder)
+            tasks[source.task] = once(("rows", source.task), functools.partial(_source_rows, source, store_folder))
         check_experiment(config, tasks, trunk, workdir, store_folder, from_store)
         inputs = _inputs(config, tasks, trunk, [source.task for source in read], store_folder)
         check_inputs(workdir, inputs)
@@ -147,8 +175,8 @@ def run_experiment(
         if source.task.name in from_store:
             results += _stored_source(source, workdir, store_folder)
         else:
-            results += _trained_source(source, config, tasks, trunk, options, workdir, store_folder, run)
-    return results + _target(config, tasks, trunk, options, workdir, store_folder, run)
+            results += yield from _trained_source(source, config, tasks, trunk, options, workdir, store_folder, run)
+    return results + (yield from _target(config, tasks, trunk, options, workdir, store_folder, run))
 
 
 def _claim(
@@ -249,9 +277,9 @@ def _trained_source(
     workdir: epath.Path,
     store_folder: str | Path,
     run: str,
-) -> list[Result]:
+) -> Training[list[Result]]:
     folder = source_folder(workdir, source.task.name)
-    task_model = train_single(
+    task_model = yield from single_training(
         trunk,
         source.task,
         tasks[source.task],
@@ -271,7 +299,7 @@ def _target(
     workdir: epath.Path,
     store_folder: str | Path,
     run: str,
-) -> list[Result]:
+) -> Training[list[Result]]:
     """Trains the target task, or all tasks of a recipe with several, and saves the artefacts.
 
     If the run has finished before, its stored results are returned.
@@ -287,24 +315,28 @@ def _target(
             "choose another --workdir."
         )
         return earlier
-    shared: dict[str, Any] = {"workdir": folder, "config": config.train}
+    run_arguments: dict[str, Any] = {"workdir": folder, "config": config.train}
     if config.recipe == "fusion":
         method = FusionMethod(adapters=fused_names(config), store=store_folder, fusion=config.fusion, head=config.head)
         named = dataclasses.replace(options, name=config.artefact_name(config.target))
-        fused = train_fusion(trunk, config.target, tasks[config.target], method, options=named, **shared)
+        fused = yield from fusion_training(
+            trunk, config.target, tasks[config.target], method, options=named, **run_arguments
+        )
         return _save_finished([fused], store_folder, folder, "fusion", run)
     if config.recipe == "single":
         named = dataclasses.replace(options, name=config.artefact_name(config.target))
         target = tasks[config.target]
-        models = [train_single(trunk, config.target, target, method=config.method, options=named, **shared)]
-        return _save_finished(_with_named_trunk(models, workdir), store_folder, folder, config.partition, run)
-    shared |= {"method": config.method, "options": dataclasses.replace(options, name=config.name)}
+        model = yield from single_training(
+            trunk, config.target, target, method=config.method, options=named, **run_arguments
+        )
+        return _save_finished(_with_named_trunk([model], workdir), store_folder, folder, config.partition, run)
+    run_arguments |= {"method": config.method, "options": dataclasses.replace(options, name=config.name)}
     data = {task.name: tasks[task] for task in config.tasks}
     if config.recipe == "multitask":
-        trained = train_multitask(trunk, config.tasks, data, **shared)
+        trained = train_multitask(trunk, config.tasks, data, **run_arguments)
         models = _with_named_trunk(list(trained.values()), workdir)
         return _save_finished(models, store_folder, folder, f"{config.partition}, multitask", run)
-    sequence = train_sequential(trunk, config.tasks, data, **shared)
+    sequence = train_sequential(trunk, config.tasks, data, **run_arguments)
     models = _with_named_trunk(list(sequence.models.values()), workdir)
     results = [
         Result(task_model.model.head_name, f"after {last_task.name}", task_model.task.name, score, task.main_metric)

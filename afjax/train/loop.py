@@ -90,10 +90,12 @@ class StepRequest:
 
     Attributes:
       run: The run, whose ``step`` computes the step.
+      done: Number of finished steps.
       state, batch, learning_rate: The arguments of ``run.step``.
     """
 
     run: Run
+    done: int
     state: State
     batch: Batch
     learning_rate: float
@@ -231,7 +233,7 @@ class _Loop:
         The result comes before the step is done, so the host builds the next batch while the device computes.
         """
         rate = learning_rate(self.config, self.step, self.run.num_steps)
-        request, shape = StepRequest(self.run, self.state, batch, rate), batch["tokens"].shape
+        request, shape = StepRequest(self.run, self.step, self.state, batch, rate), batch["tokens"].shape
         if shape in self.run.compiled:
             self.state, scalars = yield request
         else:

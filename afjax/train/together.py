@@ -34,6 +34,7 @@ def run_together(
     slots: int,
     shared: Shared,
     within: Callable[[int], contextlib.AbstractContextManager[Any]] | None = None,
+    requested: Callable[[int, StepRequest], None] | None = None,
     ended: Callable[[int, T | Exception], None] | None = None,
 ) -> list[T | Exception]:
     """Computes the steps of several trainings.
@@ -48,6 +49,7 @@ def run_together(
       slots: The number of runs that train at a time, and the number of runs that a compiled step trains.
       shared: The values that the trainings share.
       within: Returns the context manager that surrounds the code of a training, given its number.
+      requested: Called with a training's number and its request when it requests a step.
       ended: Called with a training's number and outcome when it ends.
 
     Returns:
@@ -56,7 +58,9 @@ def run_together(
     Raises:
       PreemptionError: SIGTERM was received. All runs that were training have saved their state.
     """
-    queue = _Queue(trainings, slots, shared, within or (lambda number: contextlib.nullcontext()), ended)
+    within = within or (lambda number: contextlib.nullcontext())
+    requested, ended = requested or (lambda number, request: None), ended or (lambda number, outcome: None)
+    queue = _Queue(trainings, slots, shared, within, requested, ended)
     with contextlib.ExitStack() as stack:
         for training in trainings:
             stack.callback(training.close)
@@ -78,9 +82,11 @@ class _Queue(Generic[T]):
         slots: int,
         shared: Shared,
         within: Callable[[int], contextlib.AbstractContextManager[Any]],
-        ended: Callable[[int, T | Exception], None] | None,
+        requested: Callable[[int, StepRequest], None],
+        ended: Callable[[int, T | Exception], None],
     ) -> None:
-        self.trainings, self.slots, self.shared, self.within, self.ended = trainings, slots, shared, within, ended
+        self.trainings, self.slots, self.shared = trainings, slots, shared
+        self.within, self.requested, self.ended = within, requested, ended
         self.active: dict[int, StepRequest] = {}
         self.outcomes: dict[int, T | Exception] = {}
         self.preempted: PreemptionError | None = None
@@ -121,6 +127,7 @@ class _Queue(Generic[T]):
             with self.within(number):
                 request = proceed()
             self.active[number] = request
+            self.requested(number, request)
             return
         except StopIteration as stop:
             outcome = stop.value
@@ -134,8 +141,7 @@ class _Queue(Generic[T]):
                 traceback.clear_frames(cause.__traceback__)
             outcome = error
         self.outcomes[number] = outcome
-        if self.ended:
-            self.ended(number, outcome)
+        self.ended(number, outcome)
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

@@ -1,6 +1,6 @@
 """``afjax sweep``: starting and skipping runs, choosing the best, written files and refusals.
 
-One test trains; the others replace ``afjax train`` by a stand-in.
+The tests of the first section train. The others start a process per run, and replace it by a stand-in.
 """
 
 import csv
@@ -10,6 +10,8 @@ import json
 import os
 import re
 import shlex
+import shutil
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,7 +20,8 @@ from typing import Any
 import pytest
 from facts import has_facts
 
-from afjax.cli import sweep_plan, sweep_runs
+from afjax import store
+from afjax.cli import sweep_plan, sweep_progress, sweep_results, sweep_runs
 from afjax.cli.configs import load_experiment
 from afjax.cli.main import main
 from afjax.display.terminal import duration
@@ -56,7 +59,7 @@ def config(tmp_path: Path) -> Path:
 @pytest.fixture
 def words(config: Path, tmp_path: Path) -> list[str]:
     """A sweep command without the swept settings."""
-    return ["sweep", f"--config={config}", f"--workdir={tmp_path / 'sweep'}"]
+    return ["sweep", f"--config={config}", f"--workdir={tmp_path / 'sweep'}", "--isolate"]
 
 
 class StandIn:
@@ -110,22 +113,61 @@ def rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-# Processes
+# Trained runs
 
 
-def test_failed_run_does_not_affect_the_others(
-    words: list[str], tiny_trunk_folder: Path, write_rows: Callable[..., Path], tmp_path: Path, capsys: Capsys
-) -> None:
+@pytest.fixture
+def real(
+    config: Path, words: list[str], tiny_trunk_folder: Path, write_rows: Callable[..., Path], tmp_path: Path
+) -> list[str]:
+    """A sweep command whose trunk and data exist. All runs train in this process."""
     for split in ("train", "dev"):
         write_rows(tmp_path / "data" / f"{split}.jsonl")
+    write_config(config, trunk=tiny_trunk_folder)
+    return [*words[:-1], f"--config.task.source={tmp_path / 'data'}"]
+
+
+def written(sweep: Path) -> dict[str, Any]:
+    """What the runs of a sweep have written, without paths and times."""
+    found: dict[str, Any] = {"table": rows(sweep / "sweep.csv"), "summary": rows(sweep / "summary.csv")}
+    for run in sorted((sweep / "runs").iterdir()):
+        store_folder = run / "store"
+        found[run.name] = {
+            "files": [str(path.relative_to(run)) for path in sorted(run.glob("target/*"))],
+            "digests": [store.read_manifest(store_folder, kind, "rte").digest for kind in ("adapters", "heads")],
+            "result": (run / "target" / "result.json").read_text(),
+            "metrics": (run / "target" / "metrics.jsonl").read_text(),
+            "config": (run / "config.json").read_text(),
+        }
+    return found
+
+
+def test_runs_in_one_process_write_what_separate_processes_write(real: list[str], tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    seeds = "--seeds=0,1"
+    assert main([*real, seeds, f"--workdir={first}"]) == 0
+    assert main([*real, seeds, f"--workdir={second}", "--isolate"]) == 0
+    assert written(first) == written(second)
+    assert len(written(first)["seed=1"]["digests"]) == 2
+    logs = [(folder / "runs" / "seed=1" / "log.txt").read_text() for folder in (first, second)]
+    # The second run of a process does not compile again. The paths and the time differ.
+    lines = [re.sub(r"first|second|; .* elapsed.*|.* compiling for .*\n", "", log).splitlines() for log in logs]
+    assert lines[0] == lines[1]
+    assert lines[0][0].startswith("$ afjax train --config=")
+    assert lines[0][-1].startswith("Store: ")
+
+
+@pytest.mark.parametrize("isolate", [[], ["--isolate"]])
+def test_failed_run_does_not_affect_the_others(
+    real: list[str], isolate: list[str], tmp_path: Path, capsys: Capsys
+) -> None:
     data = tmp_path / "data"
-    write_config(tmp_path / "rte.py", trunk=tiny_trunk_folder)
     # Only the run itself finds that the first has no data; the second must run all the same.
-    assert main([*words, f"--grid.task.source=nothing,{data}"]) == 1
+    assert main([*real[:-1], *isolate, f"--grid.task.source=nothing,{data}"]) == 1
     out, err = capsys.readouterr()
     lines = err.splitlines()
     assert len(lines) == 3
-    assert has_facts(lines[1], "[1/2] task.source=nothing, seed=0: ", "exit code 2", "afjax: ", "no folder ")
+    assert has_facts(lines[1], "[1/2] task.source=nothing, seed=0: ", "failed", "no folder ")
     assert re.fullmatch(
         rf"\[2/2\] task.source={re.escape(str(data))}, seed=0: accuracy [01]\.\d{{4}} \(.* s\)", lines[2]
     )
@@ -134,10 +176,84 @@ def test_failed_run_does_not_affect_the_others(
     assert f"{result['metrics']['accuracy']:.4f}" in out
     assert [path.name for path in (folder / "store" / "adapters").iterdir() if path.is_dir()] == ["rte"]
     assert [row["status"] for row in rows(tmp_path / "sweep" / "sweep.csv")] == ["failed", "done"]
-    # The log has the run's command and its output.
-    log = (folder / "log.txt").read_text()
-    assert log.startswith("$ afjax train --config=")
-    assert "Store: " in log
+    [failed] = (tmp_path / "sweep" / "runs").glob("task.source=nothing*")
+    assert (failed / "log.txt").read_text().splitlines()[-1].startswith("afjax: ")
+
+
+def test_unexpected_error_is_in_the_log_of_its_run(
+    real: list[str], tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train = sweep_runs.experiment_training
+
+    def broken(config: Any, **given: Any) -> Any:
+        if config.seed == 0:
+            raise RuntimeError("the first line\nthe second line")
+        return train(config, **given)
+
+    monkeypatch.setattr(sweep_runs, "experiment_training", broken)
+    assert main([*real, "--seeds=0,1"]) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert has_facts(lines[1], "[1/2] seed=0: ", "failed: RuntimeError: the first line (")
+    assert "[2/2] seed=1: accuracy " in lines[2]
+    log = (tmp_path / "sweep" / "runs" / "seed=0" / "log.txt").read_text()
+    assert "Traceback " in log
+    assert log.rstrip().endswith("RuntimeError: the first line\nthe second line")
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+def test_stopped_sweep_resumes_every_run(
+    real: list[str], slots: int, tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [*real, "--seeds=0,1,2", f"--slots={slots}"]
+    assert main([*words, f"--workdir={tmp_path / 'undisturbed'}"]) == 0
+    shown = sweep_progress.SweepProgress.trained
+
+    def stopped(self: Any, run: Any, done: int, num_steps: int) -> None:
+        shown(self, run, done, num_steps)
+        if run.seed == 1 and done == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sweep_progress.SweepProgress, "trained", stopped)
+        capsys.readouterr()
+        assert main(words) == 75
+    stopped_log = (tmp_path / "sweep" / "runs" / "seed=1" / "log.txt").read_text()
+    assert has_facts(stopped_log.splitlines()[-1], "afjax: ", "step 2 of 2", "resume")
+    assert main(words) == 0
+    assert written(tmp_path / "sweep") == written(tmp_path / "undisturbed")
+
+
+def test_steps_of_the_active_runs_are_printed(real: list[str], capsys: Capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweep_progress, "QUIET_SECONDS", 0.0)
+    assert main([*real, "--seeds=0,1", "--slots=2"]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert "[1/2] seed=0: step 1 of 2" in lines
+    assert "[2/2] seed=1: step 1 of 2" in lines
+
+
+def test_runs_with_different_trunks_are_groups(
+    real: list[str], tiny_trunk_folder: Path, tmp_path: Path, capsys: Capsys
+) -> None:
+    shutil.copytree(tiny_trunk_folder, tmp_path / "other")
+    trunks = f"--grid.trunk={tiny_trunk_folder},{tmp_path / 'other'}"
+    assert main([*real, trunks]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert has_facts(lines[1], "2 groups", "trunk")
+    assert [line.partition("]")[0] for line in lines[2:]] == ["[1/2", "[2/2"]
+
+
+@pytest.mark.parametrize(
+    ("given", "facts"),
+    [
+        (["--slots=0"], ("--slots=0 ",)),
+        (["--slots=2", "--isolate"], ("--isolate ", "--slots=2")),
+    ],
+)
+def test_impossible_slots_are_refused(real: list[str], refused: Refused, given: list[str], facts: tuple[str, ...]):
+    assert has_facts(refused(*real, "--seeds=0,1", *given), *facts)
+
+
+# Processes
 
 
 def test_killed_command_returns_its_signal(tmp_path: Path) -> None:
@@ -462,7 +578,7 @@ def test_remaining_time_is_estimated(
 ) -> None:
     # Start and end of each run; the first fails at once.
     clock = iter([0, 1, 10, 82, 100, 148, 200, 204])
-    monkeypatch.setattr(sweep_runs.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(sweep_progress.time, "monotonic", lambda: next(clock))
     train.score = lambda settings: None if settings["seed"] == "0" else 0.5
     assert main([*words, "--grid.train.epochs=1", "--seeds=0,1,2,3"]) == 1
     ends = [line.rpartition(" (")[2] for line in capsys.readouterr().err.splitlines()[1:]]
@@ -571,7 +687,7 @@ def test_full_disk_is_reported(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr(sweep_runs, "write_text", full_disk)
+        patch.setattr(sweep_results, "write_text", full_disk)
         assert main([*words, RATES]) == 2
     sentence = capsys.readouterr().err.splitlines()[-1]
     assert has_facts(sentence, "afjax: ", f"workdir {tmp_path / 'sweep'} ", "No space left on device", "--workdir")

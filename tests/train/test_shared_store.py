@@ -48,7 +48,7 @@ def unfinished(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(experiment, "train_single", killed)
+        patch.setattr(experiment, "single_training", killed)
         with pytest.raises(Killed):
             start("first")
 

@@ -4,6 +4,7 @@ import argparse
 from typing import Any
 
 from afjax.cli.parsers import add_command
+from afjax.errors import UserError
 from afjax.storage.paths import local_path
 
 EXAMPLE = """\
@@ -15,6 +16,8 @@ examples:
 
 Without --grid, the config file can define the grid in get_sweep() -> {"train.learning_rate": [1e-4, 3e-4]}. Without
 either, the experiment is run with each of --seeds.
+All runs train in one process, which loads the trunk once and compiles equal programs once. Each writes the files of a
+separate run, and its output is in its log.txt. --isolate starts a process per run, so that a crash ends only one run.
 To resume a stopped sweep, run the same command again; values and seeds may be added, and failed runs are tried again.
 The exit code is 1 if a run failed."""
 
@@ -42,6 +45,10 @@ def add(commands: Any) -> None:
         metavar="VALUE,...",
         help="the values of one setting, as in --grid.train.epochs=3,10",
     )
+    parser.add_argument(
+        "--slots", type=int, default=1, metavar="N", help="train N runs at a time, in shared steps where possible (1)"
+    )
+    parser.add_argument("--isolate", action="store_true", help="run each run in a process of its own")
     parser.add_argument("--adapters", default="", metavar="STORE", help="a store whose adapters every run starts with")
     parser.add_argument("--config.SETTING", dest="_", metavar="VALUE", help="overrides one setting of every run")
 
@@ -49,7 +56,12 @@ def add(commands: Any) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     from afjax.cli import sweep_runs
     from afjax.cli.sweep_plan import plan
+    from afjax.cli.sweep_results import report_lines
 
+    if arguments.slots < 1:
+        raise UserError(f"--slots={arguments.slots} is not positive; give the number of runs that train at a time.")
+    if arguments.isolate and arguments.slots > 1:
+        raise UserError(f"--isolate trains one run at a time; leave out --isolate or --slots={arguments.slots}.")
     workdir = local_path(arguments.workdir, "A sweep's --workdir")
     planned = plan(
         arguments.config,
@@ -59,6 +71,6 @@ def _run(arguments: argparse.Namespace) -> int:
         workdir=workdir,
         adapters=arguments.adapters,
     )
-    outcomes = sweep_runs.run_sweep(planned, workdir)
-    print("\n".join(["", *sweep_runs.report_lines(planned, outcomes, workdir)]))
+    outcomes = sweep_runs.run_sweep(planned, workdir, slots=arguments.slots, isolate=arguments.isolate)
+    print("\n".join(["", *report_lines(planned, outcomes, workdir)]))
     return 0 if all(outcome.score is not None for outcome in outcomes.values()) else 1

@@ -1,22 +1,13 @@
 """``afjax train``: runs an experiment's config, or resumes its run."""
 
 import argparse
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from afjax.cli.explain import explain
+from afjax.cli.explain import explain, explained_memory_error
 from afjax.cli.parsers import add_command
 from afjax.cli.settings_help import settings_text
 from afjax.cli.stored_model import set_up_libraries
-from afjax.display.tables import table_lines
-from afjax.errors import UserError
 from afjax.storage.paths import cache_folder, open_path
-
-if TYPE_CHECKING:
-    from etils import epath
-
-    from afjax.config.experiment import ExperimentConfig
-    from afjax.train.experiment import Result
 
 EXAMPLE = """\
 examples:
@@ -65,9 +56,8 @@ def add(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    import jax
-
     from afjax.cli.configs import load_experiment
+    from afjax.cli.result_lines import result_lines
     from afjax.distributed import hosts
     from afjax.distributed.preemption import stopping_between_runs
     from afjax.train.experiment import run_experiment
@@ -83,34 +73,13 @@ def _run(arguments: argparse.Namespace) -> int:
                 find_store=lambda: find_store(open_path(arguments.workdir), arguments.store),
             )
         set_up_libraries()
-        try:
+        with explained_memory_error():
             results = run_experiment(
                 config,
                 workdir=open_path(arguments.workdir),
                 store_folder=arguments.store,
                 cache_dir=cache_folder() / "tokenised",
             )
-        except jax.errors.JaxRuntimeError as error:
-            reason = str(error).partition("\n")[0]
-            if not reason.startswith("RESOURCE_EXHAUSTED"):
-                raise
-            raise UserError(
-                f"The run does not fit the devices' memory ({reason}); use fewer rows (train.batch_size), "
-                "remat=layers, trunk_dtype=bfloat16, or mesh.fsdp."
-            ) from error
         if hosts.is_first_host():
-            _print_results(config, results, find_store(open_path(arguments.workdir)))
+            print("\n".join(result_lines(config, results, find_store(open_path(arguments.workdir)))))
     return 0
-
-
-def _print_results(config: "ExperimentConfig", results: "Sequence[Result]", store_folder: "epath.Path") -> None:
-    """Prints the table of an experiment's dev metrics, and the store of its artefacts."""
-    rows = [("trained", "on", "dev metric")]
-    for result in results:
-        value = result.metrics.get(result.main_metric)
-        score = f"{result.main_metric} {'-' if value is None else f'{value:.4f}'}"
-        rows.append((f"{result.name} ({result.kind})", result.task, score))
-    if config.recipe == "multitask":
-        mean = sum(result.metrics[result.main_metric] for result in results) / len(results)
-        rows.append(("mean over the tasks", "", f"{mean:.4f}"))
-    print("\n".join(["", *table_lines(rows, num_texts=2), "", f"Store: {store_folder}"]))

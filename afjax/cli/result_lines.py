@@ -1,0 +1,22 @@
+"""The table of an experiment's results."""
+
+from collections.abc import Sequence
+
+from etils import epath
+
+from afjax.config.experiment import ExperimentConfig
+from afjax.display.tables import table_lines
+from afjax.train.experiment import Result
+
+
+def result_lines(config: ExperimentConfig, results: Sequence[Result], store_folder: epath.Path) -> list[str]:
+    """Returns the lines of the table of an experiment's dev metrics, and the store of its artefacts."""
+    rows = [("trained", "on", "dev metric")]
+    for result in results:
+        value = result.metrics.get(result.main_metric)
+        score = f"{result.main_metric} {'-' if value is None else f'{value:.4f}'}"
+        rows.append((f"{result.name} ({result.kind})", result.task, score))
+    if config.recipe == "multitask":
+        mean = sum(result.metrics[result.main_metric] for result in results) / len(results)
+        rows.append(("mean over the tasks", "", f"{mean:.4f}"))
+    return ["", *table_lines(rows, num_texts=2), "", f"Store: {store_folder}"]

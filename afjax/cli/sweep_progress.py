@@ -1,0 +1,105 @@
+"""The progress of ``afjax sweep``: a line per run that ends, bars of the active runs, and the time left."""
+
+import statistics
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from afjax.cli.sweep_plan import Run, Sweep
+from afjax.cli.sweep_results import Outcome, score_text, write_tables
+from afjax.display.terminal import duration, print_line, progress_bar, shows_bars
+
+# Without progress bars, the active runs' steps are printed after this many seconds without output.
+QUIET_SECONDS = 60.0
+
+
+class SweepProgress:
+    """Reports the runs of a sweep on stderr, and writes the tables after each run.
+
+    This is a context manager; the bars are removed at its end.
+
+    Args:
+      sweep: The sweep.
+      workdir: The sweep's folder.
+      outcomes: The outcomes of the runs that are already finished.
+      slots: The number of runs that train at a time.
+
+    Attributes:
+      outcomes: ``{run's name: outcome}`` for every run that has ended.
+    """
+
+    def __init__(self, sweep: Sweep, workdir: Path, outcomes: Mapping[str, Outcome], slots: int) -> None:
+        self.outcomes = dict(outcomes)
+        self._sweep, self._workdir, self._slots = sweep, workdir, slots
+        self._begun: dict[str, float] = {}
+        self._seconds: list[float] = []
+        # For each active run, its bar, and the number of finished steps and of all steps.
+        self._active: dict[str, tuple[Any, int, int]] = {}
+        self._last_line = 0.0
+        self._total = progress_bar("sweep", len(sweep.runs), unit="run", done=len(outcomes), leave=False)
+        for run in sweep.runs:
+            if run.name in outcomes:
+                print_line(f"{self._place(run)}: {score_text(outcomes[run.name])} (done before)")
+
+    def __enter__(self) -> "SweepProgress":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for bar in [*(bar for bar, *_ in self._active.values()), self._total]:
+            bar.close()
+
+    def started(self, run: Run) -> None:
+        """Records that a run starts."""
+        self._total.set_description(self._place(run) if self._slots == 1 else "sweep")
+        self._begun[run.name] = self._last_line = time.monotonic()
+
+    def trained(self, run: Run, done: int, num_steps: int) -> None:
+        """Shows a run's progress.
+
+        Args:
+          run: The run.
+          done: Its number of finished steps.
+          num_steps: Its number of steps. A fusion trains its adapters first, so this number can change.
+        """
+        bar, _, earlier_total = self._active.get(run.name) or (None, 0, num_steps)
+        if bar is None:
+            bar = progress_bar(self._place(run), num_steps, unit="step", done=done, leave=False)
+        if earlier_total != num_steps or bar.n > done:
+            bar.reset(num_steps)
+        bar.update(done - bar.n)
+        self._active[run.name] = bar, done, num_steps
+        if not shows_bars() and time.monotonic() - self._last_line >= QUIET_SECONDS:
+            self._last_line = time.monotonic()
+            by_name = {run.name: run for run in self._sweep.runs}
+            for name, (_, finished, total) in self._active.items():
+                print_line(f"{self._place(by_name[name])}: step {finished:,} of {total:,}")
+
+    def ended(self, run: Run, outcome: Outcome, failure: str) -> None:
+        """Prints a run's outcome and the estimated time left, and writes the tables.
+
+        Args:
+          run: The run.
+          outcome: Its outcome.
+          failure: A description of its failure; empty if it finished.
+        """
+        if run.name in self._active:
+            self._active.pop(run.name)[0].close()
+        self._last_line = time.monotonic()
+        elapsed = self._last_line - self._begun[run.name]
+        self.outcomes[run.name] = outcome
+        waiting = len(self._sweep.runs) - len(self.outcomes)
+        # Failed runs may end early, so they are not used to estimate the remaining time.
+        self._seconds += [] if failure else [elapsed]
+        remaining = ""
+        if self._seconds and waiting:
+            remaining = f"; about {duration(statistics.mean(self._seconds) * waiting / self._slots)} left"
+        print_line(f"{self._place(run)}: {failure or score_text(outcome)} ({duration(elapsed)}{remaining})")
+        write_tables(self._sweep, self.outcomes, self._workdir)
+        self._total.update()
+
+    def _place(self, run: Run) -> str:
+        return f"[{self._sweep.runs.index(run) + 1}/{len(self._sweep.runs)}] {run.title}"
