@@ -7,7 +7,6 @@ words and tags of each split.
 """
 
 import json
-import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import torch
 import transformers
 from seqeval.metrics import f1_score, precision_score, recall_score
 from torch.utils.data import DataLoader
+from torch_training import train
 
 IGNORED = -100
 
@@ -51,31 +51,6 @@ def encode(split: dict[str, Any], tokenizer: Any, names: list[str], max_length: 
             previous = word
         rows.append({**row, "labels": labels})
     return rows
-
-
-def train(model: Any, batches: DataLoader, settings: dict[str, Any]) -> int:
-    """Trains with AdamW and linear decay. As in afjax, only the matrices have weight decay."""
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    groups = [
-        {"params": [p for p in trained if p.ndim > 1], "weight_decay": settings["weight_decay"]},
-        {"params": [p for p in trained if p.ndim <= 1], "weight_decay": 0.0},
-    ]
-    optimizer = torch.optim.AdamW(groups, lr=settings["learning_rate"])
-    steps = math.ceil(settings["epochs"] * len(batches))
-    schedule = transformers.get_linear_schedule_with_warmup(optimizer, 0, steps)
-    model.train()
-    done = 0
-    while done < steps:
-        for batch in batches:
-            model(**batch).loss.backward()
-            torch.nn.utils.clip_grad_norm_(trained, 1.0)
-            optimizer.step()
-            schedule.step()
-            optimizer.zero_grad()
-            done += 1
-            if done == steps:
-                break
-    return done
 
 
 @torch.no_grad()

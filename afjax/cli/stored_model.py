@@ -19,7 +19,7 @@ def set_up_libraries() -> None:
     import jax
 
     jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "compiled"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 
 def load_stored_model(arguments: argparse.Namespace) -> Any:

@@ -142,8 +142,8 @@ def experiment_training(
             shared=shared,
         )
         check_place(workdir, "workdir")
-        trunk_key = ("trunk", config.trunk, config.trunk_dtype)
-        trunk = once(trunk_key, lambda: load_trunk(config.trunk, dtype=config.trunk_dtype))
+        trunk_key = (config.trunk, config.trunk_dtype)
+        trunk = once("trunk", trunk_key, lambda: load_trunk(config.trunk, dtype=config.trunk_dtype))
         config = choose_defaults(config, lambda: trunk.pooling, recorded_config(workdir))
         check_workdir(workdir, config)
         store_folder = find_store(workdir, store_folder)
@@ -156,9 +156,9 @@ def experiment_training(
         read = sources_with_rows(config, from_store, recorded)
         tasks = {}
         for task in config.tasks or (config.target,):
-            tasks[task] = once(("rows", task), functools.partial(load_task, task))
+            tasks[task] = once("rows", task, functools.partial(load_task, task))
         for source in read:
-            tasks[source.task] = once(("rows", source.task), functools.partial(_source_rows, source, store_folder))
+            tasks[source.task] = once("rows", source.task, functools.partial(_source_rows, source, store_folder))
         check_experiment(config, tasks, trunk, workdir, store_folder, from_store)
         inputs = _inputs(config, tasks, trunk, [source.task for source in read], store_folder)
         check_inputs(workdir, inputs)

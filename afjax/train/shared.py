@@ -5,13 +5,16 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+# The compiled functions of one kind of run take about 85 MB on a CPU (minilm).
+KEPT = 16
+
 
 class Shared:
     """Compiled functions and frozen parameters that the runs of one program share.
 
     Pass the same object to runs with ``RunOptions.shared``. Runs that differ only in seed, rows, learning rate or
-    schedule then compile once, and the devices hold one copy of the frozen trunk. Results do not change. Everything is
-    kept until the object is deleted.
+    schedule then compile once, and the devices hold one copy of the frozen trunk. Results do not change. The values
+    that were used last are kept until the object is deleted: the compiled functions of at most 16 kinds of runs.
 
     Example:
       >>> from afjax import RunOptions, Shared
@@ -20,18 +23,23 @@ class Shared:
     """
 
     def __init__(self) -> None:
-        self._values: dict[Hashable, Any] = {}
+        # For each kind of value, the values by key, the last used at the end.
+        self._values: dict[str, dict[Hashable, Any]] = {}
 
     def __repr__(self) -> str:
-        return f"<Shared: {len(self._values)} values>"
+        return f"<Shared: {sum(map(len, self._values.values()))} values>"
 
-    def once(self, key: Hashable, make: Callable[[], T]) -> T:
+    def once(self, kind: str, key: Hashable, make: Callable[[], T]) -> T:
         """Returns the value that was made for an equal key, or makes it.
 
         Args:
-          key: The value's kind, and everything that the value depends on.
+          kind: The kind of the value. Of each kind, the ``KEPT`` values that were used last are kept.
+          key: Everything that the value depends on.
           make: Makes the value. The value is never changed afterwards.
         """
-        if key not in self._values:
-            self._values[key] = make()
-        return self._values[key]
+        values = self._values.setdefault(kind, {})
+        value: T = values.pop(key) if key in values else make()
+        values[key] = value
+        while len(values) > KEPT:
+            del values[next(iter(values))]
+        return value

@@ -100,9 +100,9 @@ class SingleRun:
         key = (setup, without_schedule(config), task.kind, loss_key, mesh)
         optimizer = make_optimizer(config, trained)
         init = functools.partial(init_state, optimizer=optimizer)
-        self.start = shared.once(("init", *key), lambda: jit_init(init, trained, mesh))(trained)
+        self.start = shared.once("init", key, lambda: jit_init(init, trained, mesh))(trained)
         step = make_train_step(model, optimizer, task.kind, dropout=config.dropout, class_loss=class_loss)
-        self.programs = shared.once(("programs", *key), lambda: _compile(step, model, self.start, mesh))
+        self.programs = shared.once("programs", key, lambda: _compile(step, model, self.start, mesh))
         self.compiled = self.programs.shapes
 
     def batches(self, step: int) -> Iterator[Batch]:
@@ -165,8 +165,8 @@ def _shared_trunk(frozen: Tree, trunk: Tree, mesh: Mesh, shared: Shared) -> Tree
     """Copies a frozen tree to the mesh. Runs that freeze the same leaves of the same trunk share one copy."""
     leaves, structure = jax.tree.flatten(frozen["trunk"])
     # The value refers to the trunk, so that no other trunk gets its id.
-    key = ("frozen trunk", id(trunk), structure, tuple(leaf.dtype for leaf in leaves), mesh)
-    _, placed = shared.once(key, lambda: (trunk, shard(frozen["trunk"], mesh)))
+    key = (id(trunk), structure, tuple(leaf.dtype for leaf in leaves), mesh)
+    _, placed = shared.once("frozen trunk", key, lambda: (trunk, shard(frozen["trunk"], mesh)))
     others = {root: tree for root, tree in frozen.items() if root != "trunk"}
     return {"trunk": placed, **shard(others, mesh)}
 

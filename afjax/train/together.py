@@ -179,7 +179,8 @@ def _step_together(requests: Sequence[StepRequest], slots: int, shared: Shared) 
     treedefs = [jax.tree.structure(request.state) for request in requests]
     shardings = [leaf.sharding for leaf in jax.tree.leaves(requests[0].state)]
     step = shared.once(
-        ("step together", first.programs, slots),
+        "step together",
+        (first.programs, slots),
         lambda: _jit_together(first.programs.pure_step, slots, shardings, replicated(first.mesh)),
     )
     unused = slots - len(requests)

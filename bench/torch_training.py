@@ -1,0 +1,42 @@
+"""The training loop of the scripts that run in the environment of `adapters`."""
+
+import math
+from typing import Any
+
+import torch
+import transformers
+from torch.utils.data import DataLoader
+
+
+def train(model: Any, batches: DataLoader, settings: dict[str, Any]) -> int:
+    """Trains with AdamW and linear decay. As in afjax, only the matrices have weight decay.
+
+    Args:
+      model: The model, in which only the trained parameters require gradients.
+      batches: The batches of one epoch.
+      settings: ``learning_rate``, ``weight_decay``, and ``epochs`` or ``steps``.
+
+    Returns:
+      The number of steps.
+    """
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    groups = [
+        {"params": [p for p in trained if p.ndim > 1], "weight_decay": settings["weight_decay"]},
+        {"params": [p for p in trained if p.ndim <= 1], "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=settings["learning_rate"])
+    steps = settings.get("steps") or math.ceil(settings["epochs"] * len(batches))
+    schedule = transformers.get_linear_schedule_with_warmup(optimizer, 0, steps)
+    model.train()
+    done = 0
+    while done < steps:
+        for batch in batches:
+            model(**batch).loss.backward()
+            torch.nn.utils.clip_grad_norm_(trained, 1.0)
+            optimizer.step()
+            schedule.step()
+            optimizer.zero_grad()
+            done += 1
+            if done == steps:
+                break
+    return done

@@ -1,0 +1,239 @@
+"""Times whole runs, from the start of the process to the stored adapter: afjax's runs and studies, and `adapters`.
+
+    python bench/whole_runs.py --data=DATA --results=bench/results/whole_runs.jsonl
+    python bench/whole_runs.py --results=bench/results/whole_runs.jsonl --table
+
+DATA is a folder with the folders cb, rte, mrpc and sick, each with train and dev files. There are two parts:
+
+1. ``short``: one run on CB (4 epochs) and one on MRPC (1 epoch), with an empty compilation cache, with a warm one, and
+   with `adapters`.
+2. ``study``: 24 runs of 30 steps (4 tasks, 2 learning rates, 3 seeds): as one ``afjax sweep``, as one ``afjax train``
+   per run, and as one process of `adapters` per run. The compilation cache is warm. The sweep runs before and after the
+   others, and the others alternate run by run.
+
+The trunk is minilm, float32, and the batch size 32. Close other programs first. `adapters` runs in its own virtual
+environment, as in ``vs_adapterhub.py``. It trains with a plain loop, pads each batch to its longest row (a multiple of
+8 tokens), and has two threads. Every measurement appends a line to the results file; the same command resumes.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from results_file import add_missing, read_results
+from vs_adapterhub import DEFAULT_VENV, processor_name, ready_environment
+
+from afjax import load_task, load_trunk, save_trunk
+from afjax.config.tasks import TaskConfig
+
+WORKER = Path(__file__).with_name("whole_runs_worker.py")
+TASKS = ("cb", "rte", "mrpc", "sick")
+LEARNING_RATES, SEEDS = (1e-3, 3e-3), (0, 1, 2)
+BATCH_SIZE, WEIGHT_DECAY = 32, 0.01
+STUDY_STEPS, STUDY_LENGTH = 30, 64
+SHORT_LENGTH, SHORT_EPOCHS = 128, {"cb": 4, "mrpc": 1}
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Measurement:
+    """One measurement.
+
+    Attributes:
+      part: ``short`` or ``study``.
+      way: ``cold``, ``warm``, ``adapters``, ``separate``, or ``sweep``.
+      task: The task; empty for a sweep of all tasks.
+      learning_rate, seed: The run's; 0 for a sweep.
+      repeat: The number of the repetition.
+    """
+
+    part: str
+    way: str
+    task: str = ""
+    learning_rate: float = 0.0
+    seed: int = 0
+    repeat: int = 0
+
+
+def measurements() -> list[Measurement]:
+    """All measurements in their order, so that ways that are compared follow each other."""
+    listed = [
+        Measurement("short", way, task, 1e-3, repeat=repeat)
+        for task in SHORT_EPOCHS
+        for repeat in range(2)
+        for way in ("cold", "warm", "adapters")
+    ]
+    listed.append(Measurement("study", "sweep"))
+    for task in TASKS:
+        for rate in LEARNING_RATES:
+            for seed in SEEDS:
+                listed += [Measurement("study", way, task, rate, seed) for way in ("separate", "adapters")]
+    return [*listed, Measurement("study", "sweep", repeat=1)]
+
+
+class Machine:
+    """Runs the measurements in a temporary folder, with a compilation cache of its own.
+
+    Args:
+      data: The folder of the tasks.
+      folder: The temporary folder.
+    """
+
+    def __init__(self, data: Path, folder: Path) -> None:
+        self.data, self.folder = data, folder
+        self.python = ready_environment(DEFAULT_VENV)
+        save_trunk(folder / "trunk", load_trunk("minilm"))
+        for task in TASKS:
+            rows = load_task(TaskConfig(name=task, source=str(data / task)))
+            (folder / f"{task}.json").write_text(json.dumps({name: listed(split) for name, split in rows.items()}))
+        self.warm = False
+
+    def measure(self, wanted: Measurement) -> dict[str, Any]:
+        output = self.folder / "output"
+        shutil.rmtree(output, ignore_errors=True)
+        if wanted.way == "cold":
+            shutil.rmtree(self.folder / "cache", ignore_errors=True)
+        elif wanted.part == "study" and not self.warm:
+            # Fills the caches of compiled programs and of tokenised rows.
+            self._sweep(output, seeds=(0,), rates=LEARNING_RATES[:1])
+            shutil.rmtree(output)
+            self.warm = True
+        begin = time.monotonic()
+        if wanted.way == "adapters":
+            scores, memory = self._adapters(wanted, output)
+        elif wanted.way == "sweep":
+            scores, memory = self._sweep(output, seeds=SEEDS, rates=LEARNING_RATES)
+        else:
+            scores, memory = self._afjax(wanted, output)
+        seconds = round(time.monotonic() - begin, 1)
+        return {"seconds": seconds, "memory_gb": memory, "accuracy": scores, "processor": processor_name()}
+
+    def _afjax(self, wanted: Measurement, output: Path) -> tuple[Any, float]:
+        settings = {"train.learning_rate": wanted.learning_rate, "seed": wanted.seed, **train_settings(wanted)}
+        memory = self._run([*afjax("train", self.data / wanted.task, output), *overrides(settings)])
+        return round(result(output), 4), memory
+
+    def _sweep(self, output: Path, seeds: Sequence[int], rates: Sequence[float]) -> tuple[Any, float]:
+        settings = train_settings(Measurement("study", "sweep"))
+        grid = {
+            "task.source": ",".join(str(self.data / task) for task in TASKS),
+            "train.learning_rate": ",".join(map(str, rates)),
+        }
+        command = [*afjax("sweep", self.data / TASKS[0], output), *overrides(settings)]
+        command += [f"--grid.{name}={values}" for name, values in grid.items()]
+        memory = self._run([*command, f"--seeds={','.join(map(str, seeds))}"])
+        return [round(result(folder), 4) for folder in sorted((output / "runs").iterdir())], memory
+
+    def _adapters(self, wanted: Measurement, output: Path) -> tuple[Any, float]:
+        steps = (
+            {"steps": STUDY_STEPS, "max_length": STUDY_LENGTH}
+            if wanted.part == "study"
+            else {"epochs": SHORT_EPOCHS[wanted.task], "max_length": SHORT_LENGTH}
+        )
+        settings = {
+            "task": wanted.task,
+            "learning_rate": wanted.learning_rate,
+            "seed": wanted.seed,
+            "batch_size": BATCH_SIZE,
+            "weight_decay": WEIGHT_DECAY,
+            "output": str(output),
+            **steps,
+        }
+        answer = self.folder / "answer"
+        memory = self._run([str(self.python), str(WORKER), str(self.folder), json.dumps(settings)], answer)
+        return round(json.loads(answer.read_text().splitlines()[-1])["accuracy"], 4), memory
+
+    def _run(self, command: list[str], answer: Path = Path(os.devnull)) -> float:
+        """Runs a command, and returns its peak memory in GB."""
+        environment = {**os.environ, "AFJAX_CACHE": str(self.folder / "cache"), "JAX_PLATFORMS": "cpu"}
+        with answer.open("w") as file, (self.folder / "log").open("w") as log:
+            process = subprocess.Popen(command, env=environment, stdout=file, stderr=log)
+            _, status, usage = os.wait4(process.pid, 0)
+        if status:
+            raise SystemExit(f"{' '.join(command)} failed:\n{(self.folder / 'log').read_text()}")
+        # macOS counts bytes.
+        return round(usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e9, 2)
+
+
+def listed(rows: Any) -> dict[str, Any]:
+    """A split's texts and labels as lists."""
+    texts = [rows.text_a] if rows.text_b is None else [rows.text_a, rows.text_b]
+    return {"texts": [list(column) for column in texts], "labels": [int(label) for label in rows.labels]}
+
+
+def train_settings(wanted: Measurement) -> dict[str, Any]:
+    if wanted.part == "study":
+        length = {"train.max_steps": STUDY_STEPS, "train.eval_every": STUDY_STEPS, "train.max_length": STUDY_LENGTH}
+    else:
+        length = {"train.epochs": float(SHORT_EPOCHS[wanted.task]), "train.max_length": SHORT_LENGTH}
+    return {"train.batch_size": BATCH_SIZE, "train.weight_decay": WEIGHT_DECAY, **length}
+
+
+def afjax(command: str, data: Path, output: Path) -> list[str]:
+    # The task has the same name in all runs. Only the location of its rows differs.
+    return [sys.executable, "-m", "afjax", command, f"--config=single:task=small,data={data}", f"--workdir={output}"]
+
+
+def overrides(settings: dict[str, Any]) -> list[str]:
+    return [f"--config.{name}={value}" for name, value in settings.items()]
+
+
+def result(workdir: Path) -> float:
+    [only] = json.loads((workdir / "target" / "result.json").read_text())
+    return float(only["metrics"]["accuracy"])
+
+
+def table(results: dict[Measurement, dict[str, Any]]) -> Iterator[str]:
+    """Yields the tables of both parts."""
+
+    def seconds(**wanted: Any) -> list[float]:
+        return [
+            line["seconds"]
+            for run, line in results.items()
+            if all(getattr(run, name) == value for name, value in wanted.items())
+        ]
+
+    yield "| run | cold cache | warm cache | `adapters` | cold | warm |"
+    yield "|---|---|---|---|---|---|"
+    for task, epochs in SHORT_EPOCHS.items():
+        ways = [statistics.mean(seconds(part="short", way=way, task=task)) for way in ("cold", "warm", "adapters")]
+        cells = [f"{value:.1f} s" for value in ways] + [f"{ways[2] / value:.2f}x" for value in ways[:2]]
+        yield f"| {task}, {epochs} epochs | {' | '.join(cells)} |"
+    yield "\n| the study, as | seconds | peak memory, GB | mean accuracy |"
+    yield "|---|---|---|---|"
+    for way in ("sweep", "separate", "adapters"):
+        lines = [line for run, line in results.items() if (run.part, run.way) == ("study", way)]
+        total = sum(line["seconds"] for line in lines) / (2 if way == "sweep" else 1)
+        scores = [score for line in lines for score in (line["accuracy"] if way == "sweep" else [line["accuracy"]])]
+        memory = max(line["memory_gb"] for line in lines)
+        yield f"| {way} | {total:.1f} | {memory:.2f} | {statistics.mean(scores):.4f} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, help="folder of the tasks")
+    parser.add_argument("--results", required=True, type=Path, help="output file with one line per measurement")
+    parser.add_argument("--parts", default="short,study", help="the parts to measure")
+    parser.add_argument("--table", action="store_true", help="print the recorded measurements; measure nothing")
+    arguments = parser.parse_args()
+    results = read_results(arguments.results, Measurement)
+    if arguments.table:
+        print("\n".join(table(results)))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        machine = Machine(arguments.data, Path(folder))
+        wanted = [each for each in measurements() if each.part in arguments.parts.split(",")]
+        add_missing(arguments.results, wanted, results, machine.measure)
+
+
+if __name__ == "__main__":
+    main()
