@@ -20,6 +20,7 @@ from afjax.tasks.by_name import find_task
 from afjax.tasks.load import load_task
 from afjax.tasks.tokenize import tokenize
 from afjax.trunk.pretrained import Trunk, load_trunk
+from afjax.trunk.program_cost import program_tokens
 
 GLUE = "cola,sst2,mrpc,qqp,stsb,mnli,qnli,rte,wnli"
 COLUMNS = ("task", "train rows", "tokens per row", "lengths", "padding", "dev rows", "lengths", "padding")
@@ -66,7 +67,14 @@ def measure(trunk: Trunk, task: TaskConfig, splits: dict) -> list[str]:
         for name in ("train", "dev")
     )
     num_steps = config.num_steps(batches_per_epoch(len(train), config.batch_size))
-    lengths = choose_lengths([train], [dev], config, num_steps=num_steps, num_evaluations=int(config.epochs))
+    lengths = choose_lengths(
+        [train],
+        [dev],
+        config,
+        program_tokens(trunk.config, "cpu"),
+        num_steps=num_steps,
+        num_evaluations=int(config.epochs),
+    )
     return [
         task.name,
         str(len(train)),

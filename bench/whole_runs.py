@@ -7,13 +7,14 @@ DATA is a folder with the folders cb, rte, mrpc and sick, each with train and de
 
 1. ``short``: one run on CB (4 epochs) and one on MRPC (1 epoch), with an empty compilation cache, with a warm one, and
    with `adapters`.
-2. ``study``: 24 runs of 30 steps (4 tasks, 2 learning rates, 3 seeds): as one ``afjax sweep``, as one ``afjax train``
-   per run, and as one process of `adapters` per run. The compilation cache is warm. The sweep runs before and after the
-   others, and the others alternate run by run.
+2. ``study``: 24 runs of 20 steps with 16 rows (4 tasks, 2 learning rates, 3 seeds): as one ``afjax sweep``, as one
+   ``afjax train`` per run, and as one process of `adapters` per run. The compilation cache is warm. The sweep runs
+   before and after the others, and the others alternate run by run.
 
-The trunk is minilm, float32, and the batch size 32. Close other programs first. `adapters` runs in its own virtual
-environment, as in ``vs_adapterhub.py``. It trains with a plain loop, pads each batch to its longest row (a multiple of
-8 tokens), and has two threads. Every measurement appends a line to the results file; the same command resumes.
+The trunk is minilm, float32. The batches of the first part have 32 rows. Close other programs first. `adapters` runs in
+its own virtual environment, as in ``vs_adapterhub.py``. It trains with a plain loop, pads each batch to its longest row
+(a multiple of 8 tokens), and has two threads. Every measurement appends a line to the results file; the same command
+resumes.
 """
 
 import argparse
@@ -39,8 +40,9 @@ from afjax.config.tasks import TaskConfig
 WORKER = Path(__file__).with_name("whole_runs_worker.py")
 TASKS = ("cb", "rte", "mrpc", "sick")
 LEARNING_RATES, SEEDS = (1e-3, 3e-3), (0, 1, 2)
-BATCH_SIZE, WEIGHT_DECAY = 32, 0.01
-STUDY_STEPS, STUDY_LENGTH = 30, 64
+WEIGHT_DECAY = 0.01
+BATCH_SIZES = {"short": 32, "study": 16}
+STUDY_STEPS, STUDY_LENGTH = 20, 64
 SHORT_LENGTH, SHORT_EPOCHS = 128, {"cb": 4, "mrpc": 1}
 
 
@@ -143,7 +145,7 @@ class Machine:
             "task": wanted.task,
             "learning_rate": wanted.learning_rate,
             "seed": wanted.seed,
-            "batch_size": BATCH_SIZE,
+            "batch_size": BATCH_SIZES[wanted.part],
             "weight_decay": WEIGHT_DECAY,
             "output": str(output),
             **steps,
@@ -175,7 +177,7 @@ def train_settings(wanted: Measurement) -> dict[str, Any]:
         length = {"train.max_steps": STUDY_STEPS, "train.eval_every": STUDY_STEPS, "train.max_length": STUDY_LENGTH}
     else:
         length = {"train.epochs": float(SHORT_EPOCHS[wanted.task]), "train.max_length": SHORT_LENGTH}
-    return {"train.batch_size": BATCH_SIZE, "train.weight_decay": WEIGHT_DECAY, **length}
+    return {"train.batch_size": BATCH_SIZES[wanted.part], "train.weight_decay": WEIGHT_DECAY, **length}
 
 
 def afjax(command: str, data: Path, output: Path) -> list[str]:

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import jax
+
 from afjax.config.tasks import MAIN_METRICS, NAMED_SOURCES, TaskConfig
 from afjax.config.training import TrainConfig
 from afjax.data.sources import official
@@ -26,6 +28,7 @@ from afjax.tasks.kinds import TASK_KINDS
 from afjax.tasks.load import load_split, read_source
 from afjax.tasks.summary import PERCENTILES, Count, Example, SplitSummary, first_examples, summarise
 from afjax.trunk.pretrained import Trunk, check_length
+from afjax.trunk.program_cost import program_tokens
 
 Split = Literal["train", "dev", "test"]
 
@@ -111,11 +114,12 @@ def show_lines(
     config = TrainConfig(max_length=max_length, batch_size=batch_size)
     rows = load_splits(task, split)
     tokenizer = trunk.tokenizer()
+    cost = program_tokens(trunk.config, jax.default_backend())
     summaries = {}
     for name, split_rows in rows.items():
         if len(split_rows) > MANY_ROWS:
             print_line(f"Tokenising {len(split_rows):,} rows of {name} ...")
-        summaries[name] = summarise(split_rows, tokenizer, task, config, training=name == "train")
+        summaries[name] = summarise(split_rows, tokenizer, task, config, cost, training=name == "train")
     first = next(iter(rows))
     examples = first_examples(rows[first], NUM_EXAMPLES, tokenizer, task, config)
     splits = {

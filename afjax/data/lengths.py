@@ -14,8 +14,8 @@ from afjax.data.tokenise import TokenisedRows
 
 # Maximum number of padded lengths in a run.
 MOST = 8
-# Minimum reduction in padding, in tokens over the whole run, that justifies compiling one more length.
-PROGRAM_TOKENS = 100_000
+# The cost of a program of :func:`inference_lengths`, in tokens; see ProgramTokens.
+INFERENCE_PROGRAM_TOKENS = 100_000
 # The distance to the next allowed length, by the length it starts at. Allowed lengths are sparse, so that different
 # tasks share compiled programs.
 STEPS = {0: 2, 24: 4, 48: 8, 80: 16, 128: 32, 256: 64, 512: 128}
@@ -34,10 +34,26 @@ class PaddedLengths:
     dev: tuple[int, ...]
 
 
+@dataclasses.dataclass(frozen=True)
+class ProgramTokens:
+    """The cost of compiling one more padded length, as the number of tokens that are computed in the same time.
+
+    An additional length must remove this much padding from the whole run.
+
+    Attributes:
+      train: The cost of a training step.
+      dev: The cost of an evaluation step.
+    """
+
+    train: float
+    dev: float
+
+
 def choose_lengths(
     train: Sequence[TokenisedRows],
     dev: Sequence[TokenisedRows],
     config: TrainConfig,
+    cost: ProgramTokens,
     *,
     num_steps: int,
     num_evaluations: int,
@@ -49,6 +65,7 @@ def choose_lengths(
       train: The train split of each task.
       dev: The dev split of each task.
       config: ``max_length``, ``buckets`` and ``batch_size``.
+      cost: The cost of a program.
       num_steps: Training steps of the run.
       num_evaluations: The number of evaluations of the dev split.
       shares: The share of training rows drawn from each split of ``train``. If empty, proportional to its size.
@@ -56,17 +73,22 @@ def choose_lengths(
     if config.buckets:
         return PaddedLengths(config.lengths, config.lengths)
     return PaddedLengths(
-        train_lengths(train, config, num_steps=num_steps, shares=shares),
-        eval_lengths(dev, config, num_evaluations=num_evaluations),
+        train_lengths(train, config, cost.train, num_steps=num_steps, shares=shares),
+        eval_lengths(dev, config, cost.dev, num_evaluations=num_evaluations),
     )
 
 
 def train_lengths(
-    train: Sequence[TokenisedRows], config: TrainConfig, *, num_steps: int, shares: Sequence[float] = ()
+    train: Sequence[TokenisedRows],
+    config: TrainConfig,
+    program_tokens: float,
+    *,
+    num_steps: int,
+    shares: Sequence[float] = (),
 ) -> tuple[int, ...]:
     """Chooses the lengths of training batches, minimizing padding and compiled programs over all steps.
 
-    Each additional length must remove ``PROGRAM_TOKENS`` tokens of padding. There are at most ``MOST`` lengths, and at
+    Each additional length must remove ``program_tokens`` tokens of padding. There are at most ``MOST`` lengths, and at
     most one per two batches of an epoch, because only rows of the same padded length share a batch.
 
     Args:
@@ -86,17 +108,20 @@ def train_lengths(
 
     def cost(lengths: tuple[int, ...]) -> float:
         padding = _padding(train, rates, lengths, config.batch_size)
-        return per_run / (1 - padding) + PROGRAM_TOKENS * len(lengths)
+        return per_run / (1 - padding) + program_tokens * len(lengths)
 
     return min(options, key=cost)
 
 
-def eval_lengths(splits: Sequence[TokenisedRows], config: TrainConfig, *, num_evaluations: int = 1) -> tuple[int, ...]:
+def eval_lengths(
+    splits: Sequence[TokenisedRows], config: TrainConfig, program_tokens: float, *, num_evaluations: int = 1
+) -> tuple[int, ...]:
     """Chooses the lengths of evaluation batches, by the same criterion as :func:`train_lengths`.
 
     Args:
       splits: Splits that are evaluated with the same compiled programs.
       config: ``max_length``, ``buckets`` and ``batch_size``.
+      program_tokens: The tokens of padding that an additional length must remove.
       num_evaluations: The number of evaluations of each split.
     """
     if config.buckets:
@@ -110,7 +135,7 @@ def eval_lengths(splits: Sequence[TokenisedRows], config: TrainConfig, *, num_ev
 
     def cost(lengths: tuple[int, ...]) -> float:
         padded = np.asarray(lengths)[np.searchsorted(lengths, np.arange(longest + 1))]
-        return float((weights[: longest + 1] * padded).sum()) + PROGRAM_TOKENS * len(lengths)
+        return float((weights[: longest + 1] * padded).sum()) + program_tokens * len(lengths)
 
     return min(_cheapest(weights, allowed), key=cost)
 
@@ -126,9 +151,9 @@ def inference_lengths(data: TokenisedRows, *, batch_size: int, max_length: int) 
     """
     config = TrainConfig(max_length=max_length, batch_size=batch_size)
     bucket_of(data.lengths, config.lengths)
-    if len(data) * data.num_choices * max_length < 10 * PROGRAM_TOKENS:
+    if len(data) * data.num_choices * max_length < 10 * INFERENCE_PROGRAM_TOKENS:
         return config.lengths
-    return eval_lengths([data], config)
+    return eval_lengths([data], config, INFERENCE_PROGRAM_TOKENS)
 
 
 def ladder(longest: int, max_length: int) -> list[int]:

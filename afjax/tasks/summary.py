@@ -10,7 +10,7 @@ import numpy as np
 from afjax.config.tasks import TaskConfig
 from afjax.config.training import TrainConfig
 from afjax.data.batches import batches_per_epoch, eval_padding_share, padding_share
-from afjax.data.lengths import eval_lengths, train_lengths
+from afjax.data.lengths import ProgramTokens, eval_lengths, train_lengths
 from afjax.data.splits import AnyRows, ChoiceRows, MultiLabelRows, Rows, SpanRows, TagRows
 from afjax.tasks.kinds import TASK_KINDS
 from afjax.tasks.tokenize import tokenize
@@ -88,7 +88,9 @@ class Example:
     tokens: list[str]
 
 
-def summarise(rows: AnyRows, tokenizer: Any, task: TaskConfig, config: TrainConfig, *, training: bool) -> SplitSummary:
+def summarise(
+    rows: AnyRows, tokenizer: Any, task: TaskConfig, config: TrainConfig, cost: ProgramTokens, *, training: bool
+) -> SplitSummary:
     """Computes the statistics of a split.
 
     Args:
@@ -96,6 +98,7 @@ def summarise(rows: AnyRows, tokenizer: Any, task: TaskConfig, config: TrainConf
       tokenizer: A fast tokenizer of transformers.
       task: The task. Only a span task's window settings are used.
       config: ``max_length``, ``buckets``, ``batch_size``, ``epochs`` and ``max_steps``.
+      cost: The cost of a compiled program, from which a run chooses its padded lengths.
       training: Whether the split is trained on, rather than evaluated.
 
     Raises:
@@ -118,10 +121,10 @@ def summarise(rows: AnyRows, tokenizer: Any, task: TaskConfig, config: TrainConf
     batch_size = config.batch_size
     if training:
         num_steps = config.num_steps(batches_per_epoch(len(cut), batch_size))
-        padded = config.lengths if config.buckets else train_lengths([cut], config, num_steps=num_steps)
+        padded = config.lengths if config.buckets else train_lengths([cut], config, cost.train, num_steps=num_steps)
         padding = padding_share(cut, batch_size=batch_size, lengths=padded, padding_rows=False)
     else:
-        padded = eval_lengths([cut], config)
+        padded = eval_lengths([cut], config, cost.dev)
         padding = eval_padding_share(cut, batch_size=batch_size, lengths=padded, padding_rows=False)
     labels = rows.labels if isinstance(rows, Rows) and not rows.label_names else None
     return SplitSummary(

@@ -31,6 +31,7 @@ from afjax.train.sampling import draw_tasks
 from afjax.train.single_run import dev_scores, scale_labels, split_params, step_inputs
 from afjax.train.step import State, dropout_key, jit_init, jit_step, run_step
 from afjax.trees import Tree
+from afjax.trunk.program_cost import program_tokens
 
 # The model's name for the adapter and the head of the drawn task.
 DRAWN = "drawn"
@@ -102,6 +103,7 @@ class MultitaskRun:
             [splits["train"] for splits in data],
             [splits["dev"] for splits in data],
             config,
+            program_tokens(model.trunk, mesh.devices.flat[0].platform),
             num_steps=num_steps,
             num_evaluations=-(-num_steps // self.eval_every),
             # All tasks share the lengths, and so the compiled programs. Tasks that are drawn rarely weigh less.

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -36,6 +36,7 @@ from afjax.train.step import (
 from afjax.trees import Tree, merge
 from afjax.trunk.encoder import cast_trunk
 from afjax.trunk.layers import fastest_form
+from afjax.trunk.program_cost import program_tokens
 
 
 class SingleRun:
@@ -54,8 +55,9 @@ class SingleRun:
       shared: The values that the run shares with other runs; None if it shares none.
 
     Attributes:
-      programs: The compiled functions. Runs with the same programs can compute their steps together.
-      frozen: The frozen tree on the mesh.
+      programs: The compiled functions. Runs with the same programs can compute their steps together. They work on
+        trees without the run's names; see :func:`without_names`.
+      frozen: The frozen tree on the mesh, without the run's names.
       key: The dropout key.
       shares_steps: Whether the run's steps can be computed together with other runs' steps.
     """
@@ -74,7 +76,8 @@ class SingleRun:
         class_loss: ClassLoss | None = None,
         shared: Shared | None = None,
     ) -> None:
-        model, shared = setup.model, shared or Shared()
+        shared, names, setup = shared or Shared(), names_of(setup.model), without_names(setup)
+        model = setup.model
         self._model, self._data, self._task, self._config = model, data, task, config
         self._seed, self._pad_id, self.mesh = seed, model.trunk.pad_id, mesh
         self.main_metric = task.main_metric
@@ -86,10 +89,11 @@ class SingleRun:
             [data["train"]],
             [data["dev"]],
             config,
+            program_tokens(model.trunk, mesh.devices.flat[0].platform),
             num_steps=self.num_steps,
             num_evaluations=-(-self.num_steps // self.eval_every),
         )
-        trained, frozen = split_params(setup, params)
+        trained, frozen = split_params(setup, renamed(params, names))
         # A method that trains the trunk's layers may still freeze its pooler, which is not worth sharing.
         shares_trunk = "embeddings" in frozen.get("trunk", {}) and not setup.top_k
         self.frozen = _shared_trunk(frozen, params["trunk"], mesh, shared) if shares_trunk else shard(frozen, mesh)
@@ -100,10 +104,17 @@ class SingleRun:
         key = (setup, without_schedule(config), task.kind, loss_key, mesh)
         optimizer = make_optimizer(config, trained)
         init = functools.partial(init_state, optimizer=optimizer)
-        self.start = shared.once("init", key, lambda: jit_init(init, trained, mesh))(trained)
+        start = shared.once("init", key, lambda: jit_init(init, trained, mesh))(trained)
         step = make_train_step(model, optimizer, task.kind, dropout=config.dropout, class_loss=class_loss)
-        self.programs = shared.once("programs", key, lambda: _compile(step, model, self.start, mesh))
+        self.programs = shared.once("programs", key, lambda: _compile(step, model, start, mesh))
         self.compiled = self.programs.shapes
+        # Checkpoints and results have the run's names.
+        assert len(trained.get("adapters", {})) < 2, "renaming must not change the order of the leaves"
+        named = renamed(trained, {root: {new: old for old, new in pairs.items()} for root, pairs in names.items()})
+        init = functools.partial(init_state, optimizer=make_optimizer(config, named))
+        self._named = jax.tree.structure(jax.eval_shape(init, named))
+        self._nameless, self._nameless_trained = jax.tree.structure(start), jax.tree.structure(trained)
+        self.start = self.with_names(start)
 
     def batches(self, step: int) -> Iterator[Batch]:
         epoch, start = divmod(step, self.num_epoch_steps)
@@ -119,16 +130,27 @@ class SingleRun:
 
     def step(self, state: State, batch: Batch, learning_rate: float) -> tuple[State, dict[str, Any]]:
         inputs, rate = self.inputs(batch), np.asarray(learning_rate, np.float32)
-        return run_step(self.programs.step, self.mesh, state, self.frozen, inputs, self.key, rate)
+        nameless = self.without_names(state)
+        new, scalars = run_step(self.programs.step, self.mesh, nameless, self.frozen, inputs, self.key, rate)
+        return self.with_names(new), scalars
+
+    def without_names(self, state: State) -> State:
+        """Returns a state as ``programs`` needs it."""
+        return jax.tree.unflatten(self._nameless, jax.tree.leaves(state))
+
+    def with_names(self, state: State) -> State:
+        """Returns a state of ``programs`` with the run's names."""
+        return jax.tree.unflatten(self._named, jax.tree.leaves(state))
 
     def inputs(self, batch: Batch) -> dict[str, jax.Array]:
         """Returns a batch on the mesh."""
         return step_inputs(batch, self._config.batch_size, self.mesh)
 
     def evaluate(self, trained: Tree) -> dict[str, float]:
+        nameless = jax.tree.unflatten(self._nameless_trained, jax.tree.leaves(trained))
         logits = over_rows(
             self.programs.eval_step,
-            self._model.fold(merge(trained, self.frozen)),
+            self._model.fold(merge(nameless, self.frozen)),
             self._data["dev"],
             batching=Batching(self._config.batch_size, self.lengths.dev, self._pad_id),
             mesh=self.mesh,
@@ -159,6 +181,42 @@ class Programs:
 def _compile(step: TrainStep, model: Model, state: State, mesh: Mesh) -> Programs:
     """Makes the programs of runs whose states have the same shapes and shardings as ``state``."""
     return Programs(step, jit_step(step, state, mesh), jit_eval_step(make_eval_step(model), mesh))
+
+
+# {root: {name: new name}}
+Names = Mapping[str, Mapping[str, str]]
+
+
+def names_of(model: Model) -> Names:
+    """Returns a name that all runs have in common for each adapter, fusion and head of a model.
+
+    Adapters are numbered in the model's order.
+    """
+    return {
+        "adapters": {name: f"{number:04d}" for number, (name, _) in enumerate(model.adapters)},
+        "fusion": {model.fusion_name: "fusion"} if model.fusion_name else {},
+        "heads": {model.head_name: "head"},
+    }
+
+
+def renamed(tree: Tree, names: Names) -> Tree:
+    """Renames the adapters, fusions and heads of a tree with the four roots, or with some of them."""
+    return {
+        root: {names[root][name]: part for name, part in parts.items()} if root in names else parts
+        for root, parts in tree.items()
+    }
+
+
+def without_names(setup: Setup) -> Setup:
+    """Returns the setup with the names of :func:`names_of`, so that equal setups of different tasks are equal."""
+    model, names = setup.model, names_of(setup.model)
+    nameless = dataclasses.replace(
+        model,
+        adapters=tuple((names["adapters"][name], config) for name, config in model.adapters),
+        fusion_name="fusion" if model.fusion_name else "",
+        head_name="head",
+    )
+    return dataclasses.replace(setup, model=nameless)
 
 
 def _shared_trunk(frozen: Tree, trunk: Tree, mesh: Mesh, shared: Shared) -> Tree:

@@ -176,15 +176,14 @@ def _step_together(requests: Sequence[StepRequest], slots: int, shared: Shared) 
     if slots == 1 or not _can_share(first):
         [request] = requests
         return [first.step(request.state, request.batch, request.learning_rate)]
-    treedefs = [jax.tree.structure(request.state) for request in requests]
-    shardings = [leaf.sharding for leaf in jax.tree.leaves(requests[0].state)]
+    states = [run.without_names(request.state) for run, request in zip(runs, requests, strict=True)]
+    shardings, structure = [leaf.sharding for leaf in jax.tree.leaves(states[0])], jax.tree.structure(states[0])
     step = shared.once(
         "step together",
         (first.programs, slots),
         lambda: _jit_together(first.programs.pure_step, slots, shardings, replicated(first.mesh)),
     )
     unused = slots - len(requests)
-    states = [request.state for request in requests]
     # Steps donate their states, so an unused slot needs buffers of its own.
     states += [jax.tree.map(jnp.zeros_like, states[0]) for _ in range(unused)]
     batches = [run.inputs(request.batch) for run, request in zip(runs, requests, strict=True)]
@@ -199,7 +198,8 @@ def _step_together(requests: Sequence[StepRequest], slots: int, shared: Shared) 
             [run.key for run in runs] + [first.key] * unused,
             np.asarray(rates + rates[:1] * unused, np.float32),
         )
-    return [(jax.tree.unflatten(treedef, leaves[slot]), scalars[slot]) for slot, treedef in enumerate(treedefs)]
+    new = [jax.tree.unflatten(structure, each) for each in leaves[: len(runs)]]
+    return [(run.with_names(state), scalar) for run, state, scalar in zip(runs, new, scalars, strict=False)]
 
 
 def _jit_together(pure_step: TrainStep, slots: int, shardings: Sequence[Any], replicated_sharding: Any) -> Any:

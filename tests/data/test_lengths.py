@@ -12,8 +12,8 @@ from afjax.config.training import TrainConfig
 from afjax.data.batches import eval_padding_share, padding_share
 from afjax.data.lengths import (
     MOST,
-    PROGRAM_TOKENS,
     PaddedLengths,
+    ProgramTokens,
     _cheapest,
     choose_lengths,
     eval_lengths,
@@ -25,6 +25,8 @@ from afjax.data.tokenise import TokenisedRows
 from afjax.errors import UserError
 
 CONFIG = TrainConfig(max_length=40, batch_size=4)
+PROGRAM_TOKENS = 100_000
+COST = ProgramTokens(train=PROGRAM_TOKENS, dev=PROGRAM_TOKENS)
 
 
 def rows_of(lengths: list[int]) -> TokenisedRows:
@@ -34,7 +36,7 @@ def rows_of(lengths: list[int]) -> TokenisedRows:
 
 def lengths_of(*train: TokenisedRows, num_steps: int = 10**6, config: TrainConfig = CONFIG, **given: Any) -> tuple:
     """The lengths of training batches, by default for a run so long that the cost of compilation is negligible."""
-    return train_lengths(train, config, num_steps=num_steps, **given)
+    return train_lengths(train, config, PROGRAM_TOKENS, num_steps=num_steps, **given)
 
 
 def test_rows_of_equal_length_need_one_length() -> None:
@@ -59,10 +61,10 @@ def test_short_run_has_one_length() -> None:
 
 def test_dev_rows_have_their_own_lengths() -> None:
     train, dev = rows_of([8] * 12), rows_of([39] * 10 + [4] * 10)
-    found = choose_lengths([train], [dev], CONFIG, num_steps=10, num_evaluations=1)
+    found = choose_lengths([train], [dev], CONFIG, COST, num_steps=10, num_evaluations=1)
     assert found == PaddedLengths(train=(8,), dev=(40,))
     # With enough evaluations, the short dev rows are worth a program.
-    found = choose_lengths([train], [dev], CONFIG, num_steps=10, num_evaluations=10**4)
+    found = choose_lengths([train], [dev], CONFIG, COST, num_steps=10, num_evaluations=10**4)
     assert found == PaddedLengths(train=(8,), dev=(4, 40))
     # The third batch has both short and long rows.
     assert eval_padding_share(dev, batch_size=4, lengths=(4, 40)) == 1 - (390 + 40) / (2 * 16 + 3 * 160)
@@ -90,9 +92,9 @@ def test_candidate_lengths() -> None:
 
 def test_configured_lengths_are_used() -> None:
     config = TrainConfig(max_length=40, buckets=(10, 20))
-    found = choose_lengths([rows_of([8] * 12)], [rows_of([8])], config, num_steps=1, num_evaluations=1)
+    found = choose_lengths([rows_of([8] * 12)], [rows_of([8])], config, COST, num_steps=1, num_evaluations=1)
     assert found == PaddedLengths(train=(10, 20, 40), dev=(10, 20, 40))
-    assert eval_lengths([rows_of([8])], config) == (10, 20, 40)
+    assert eval_lengths([rows_of([8])], config, PROGRAM_TOKENS) == (10, 20, 40)
 
 
 def test_rarely_sampled_tasks_count_little() -> None:

@@ -8,13 +8,14 @@ import pytest
 from afjax.config.tasks import SpanConfig, TaskConfig
 from afjax.config.training import TrainConfig
 from afjax.data.batches import Batching, eval_batches, train_batches
-from afjax.data.lengths import eval_lengths, train_lengths
+from afjax.data.lengths import ProgramTokens, eval_lengths, train_lengths
 from afjax.data.splits import AnyRows, SpanRows
 from afjax.data.tokenise import tokenise
 from afjax.tasks.load import rows_from_lists
 from afjax.tasks.summary import Count, SplitSummary, first_examples, summarise
 from afjax.trunk.pretrained import Trunk
 
+COST = ProgramTokens(train=100_000, dev=100_000)
 CONFIG = TrainConfig(max_length=8, batch_size=2, buckets=(2, 4, 6))
 
 
@@ -23,7 +24,7 @@ def words(num: int) -> str:
 
 
 def summary(trunk: Trunk, rows: AnyRows, task: TaskConfig | None = None, config: TrainConfig = CONFIG) -> SplitSummary:
-    return summarise(rows, trunk.tokenizer(), task or TaskConfig(name="task"), config, training=True)
+    return summarise(rows, trunk.tokenizer(), task or TaskConfig(name="task"), config, COST, training=True)
 
 
 def test_classification_summary(tiny_trunk: Trunk) -> None:
@@ -102,14 +103,14 @@ def test_lengths_and_padding_match_the_batches(training: bool, tiny_trunk: Trunk
     rows = rows_from_lists(pairs)
     config = TrainConfig(max_length=16, batch_size=4, epochs=10_000)
     cut = tokenise(rows, tiny_trunk.tokenizer(), max_length=16, cache_dir=None)
-    found = summarise(rows, tiny_trunk.tokenizer(), TaskConfig(name="task"), config, training=training)
+    found = summarise(rows, tiny_trunk.tokenizer(), TaskConfig(name="task"), config, COST, training=training)
     assert found.truncated == cut.truncated / 60
     if training:
-        assert found.padded == train_lengths([cut], config, num_steps=150_000)
+        assert found.padded == train_lengths([cut], config, COST.train, num_steps=150_000)
         assert len(found.padded) > 1
         batches = list(train_batches(cut, Batching(4, found.padded, 0), seed=0, epoch=0))
     else:
-        assert found.padded == eval_lengths([cut], config) == (16,)
+        assert found.padded == eval_lengths([cut], config, COST.dev) == (16,)
         batches = list(eval_batches(cut, Batching(4, found.padded, 0)))
     tokens = sum(batch["mask"].sum() for batch in batches)
     assert found.padding == pytest.approx(1 - tokens / sum(batch["mask"].size for batch in batches))
@@ -119,7 +120,7 @@ def test_lengths_and_padding_match_the_batches(training: bool, tiny_trunk: Trunk
 def test_padding_does_not_count_rows_that_complete_a_batch(training: bool, tiny_trunk: Trunk) -> None:
     rows = rows_from_lists([words(10), words(6)])
     config = TrainConfig(max_length=16, batch_size=32)
-    found = summarise(rows, tiny_trunk.tokenizer(), TaskConfig(name="task"), config, training=training)
+    found = summarise(rows, tiny_trunk.tokenizer(), TaskConfig(name="task"), config, COST, training=training)
     assert found.padded == (12,)
     assert found.padding == pytest.approx(1 - (12 + 8) / (2 * 12))
 

@@ -157,6 +157,44 @@ def test_runs_in_one_step_share_a_single_compiled_step(
     assert sizes == [3] * 16 + [1] * 16
 
 
+def test_tasks_with_other_names_share_programs_and_steps(
+    tiny_trunk: Trunk, planned: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = group_sizes(monkeypatch)
+    # The names sort before and after each other, and one could be mistaken for a LayerNorm's.
+    runs = [
+        dataclasses.replace(planned(seed, weight_decay_on="weights"), options=RunOptions(seed=seed, name=name))
+        for seed, name in enumerate(("zeta", "norm", "alpha"))
+    ]
+    outcomes = models(train_many(tiny_trunk, runs, slots=SLOTS))
+    assert sizes == [3] * 16
+    for run, model in zip(runs, outcomes, strict=True):
+        assert list(model.params["adapters"]) == list(model.params["heads"]) == [run.options.name]
+        own = alone(tiny_trunk, run, tmp_path / "alone" / str(run.options.seed))
+        assert model.metrics == own.metrics
+        assert_close(model, own)
+
+
+def test_fusions_of_adapters_with_other_names_share_steps(
+    tiny_trunk: Trunk, planned: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = tmp_path / "store"
+    for seed, name in enumerate(("one", "two", "three")):
+        run = dataclasses.replace(planned(seed, folder="sources"), options=RunOptions(seed=seed, name=name))
+        models(train_many(tiny_trunk, [run]))[0].save(store)
+    # The order of the adapters differs from the order of their names.
+    fused = [("two", "one"), ("three", "two"), ("one", "three")]
+    methods = [FusionMethod(adapters=names, store=store) for names in fused]
+    separate = models(train_many(tiny_trunk, [planned(seed, folder="own", method=methods[seed]) for seed in range(3)]))
+    sizes = group_sizes(monkeypatch)
+    runs = [planned(seed, method=methods[seed]) for seed in range(3)]
+    together_models = models(train_many(tiny_trunk, runs, slots=SLOTS))
+    assert sizes == [3] * 16
+    for model, own, names in zip(together_models, separate, fused, strict=True):
+        assert tuple(model.params["adapters"]) == names
+        assert_close(model, own)
+
+
 def test_other_runs_do_not_change_a_bit_of_a_run(tiny_trunk: Trunk, planned: Plan) -> None:
     [one] = digests(train_many(tiny_trunk, [planned(7, folder="one")], slots=SLOTS))
     others = [planned(1), planned(2, max_steps=3), planned(3, learning_rate=0.1), planned(4, max_steps=5)]

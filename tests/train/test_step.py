@@ -62,6 +62,8 @@ DECAYS = {
     "trunk/layers/ffn/norm/scale": "",
     "trunk/pooler/kernel": "kernels, weights",
     "adapters/rte/ffn/scale": "weights",
+    # The name of an adapter does not matter.
+    "adapters/norm/weights": "weights",
     "adapters/rte/ffn/down/kernel": "kernels, weights",
     "adapters/rte/ffn/up/bias": "",
     "adapters/rte/ffn/norm_after/scale": "",

@@ -1,0 +1,52 @@
+"""The cost of compiling a program for one more padded length, compared with computing tokens."""
+
+import dataclasses
+import types
+from collections.abc import Mapping
+
+from afjax.data.lengths import ProgramTokens
+from afjax.trunk.config import TrunkConfig
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Speed:
+    """Typical speeds of a platform.
+
+    Attributes:
+      train_s: Seconds to trace and compile one layer of a training step.
+      dev_s: Seconds to trace and compile one layer of an evaluation step.
+      flops_per_s: Operations per second of a training step.
+    """
+
+    train_s: float
+    dev_s: float
+    flops_per_s: float
+
+
+SPEEDS: Mapping[str, Speed] = types.MappingProxyType(
+    {
+        "cpu": Speed(train_s=0.6, dev_s=0.25, flops_per_s=1e11),
+        "gpu": Speed(train_s=1.0, dev_s=0.4, flops_per_s=1e14),
+        "tpu": Speed(train_s=3.5, dev_s=1.2, flops_per_s=1e14),
+    }
+)
+
+
+def program_tokens(trunk: TrunkConfig, platform: str) -> ProgramTokens:
+    """Estimates the cost of a program in tokens.
+
+    The estimate depends only on the trunk's size and the kind of device. A run therefore has the same padded lengths on
+    all machines with that kind of device, with every method, in a study and on its own.
+
+    Args:
+      trunk: The trunk's architecture.
+      platform: ``cpu``, ``gpu`` or ``tpu``, as in ``jax.Device.platform``. Others count as ``gpu``.
+    """
+    speed, width = SPEEDS.get(platform, SPEEDS["gpu"]), trunk.hidden_size
+    # A forward pass has two operations per token and weight.
+    forward = 2 * trunk.num_layers * (4 * width * width + 2 * width * trunk.intermediate_size)
+    # On a frozen trunk, the backward pass has as many operations as the forward pass.
+    return ProgramTokens(
+        train=trunk.num_layers * speed.train_s * speed.flops_per_s / (2 * forward),
+        dev=trunk.num_layers * speed.dev_s * speed.flops_per_s / forward,
+    )
