@@ -128,8 +128,8 @@ def experiment_training(
     Experiments with the same ``shared`` also load each trunk and the rows of each task only once. The recipes with
     several tasks compute their own steps.
     """
-    workdir = open_path(workdir)
-    once = (shared or Shared()).once
+    # The runs of one experiment share, too: the sources of a fusion with equal heads compile once.
+    workdir, shared = open_path(workdir), shared or Shared()
     with all_hosts_or_raise():
         mesh = make_mesh(config.mesh)
         check_batches(config, mesh)
@@ -143,7 +143,7 @@ def experiment_training(
         )
         check_place(workdir, "workdir")
         trunk_key = (config.trunk, config.trunk_dtype)
-        trunk = once("trunk", trunk_key, lambda: load_trunk(config.trunk, dtype=config.trunk_dtype))
+        trunk = shared.once("trunk", trunk_key, lambda: load_trunk(config.trunk, dtype=config.trunk_dtype))
         config = choose_defaults(config, lambda: trunk.pooling, recorded_config(workdir))
         check_workdir(workdir, config)
         store_folder = find_store(workdir, store_folder)
@@ -156,9 +156,9 @@ def experiment_training(
         read = sources_with_rows(config, from_store, recorded)
         tasks = {}
         for task in config.tasks or (config.target,):
-            tasks[task] = once("rows", task, functools.partial(load_task, task))
+            tasks[task] = shared.once("rows", task, functools.partial(load_task, task))
         for source in read:
-            tasks[source.task] = once("rows", source.task, functools.partial(_source_rows, source, store_folder))
+            tasks[source.task] = shared.once("rows", source.task, functools.partial(_source_rows, source, store_folder))
         check_experiment(config, tasks, trunk, workdir, store_folder, from_store)
         inputs = _inputs(config, tasks, trunk, [source.task for source in read], store_folder)
         check_inputs(workdir, inputs)

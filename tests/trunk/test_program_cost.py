@@ -1,0 +1,29 @@
+"""The cost of a program in tokens."""
+
+import dataclasses
+
+import pytest
+
+from afjax.trunk.program_cost import SPEEDS, program_tokens
+from afjax.trunk.sizes import SIZES
+
+
+def test_cost_is_the_number_of_tokens_computed_while_a_program_compiles() -> None:
+    trunk, speed = SIZES["bert-base"], SPEEDS["cpu"]
+    cost = program_tokens(trunk, "cpu")
+    # 85 million weights in the layers' matrices, with two operations each, forward and backward.
+    operations = cost.train * 4 * 84_934_656
+    assert operations / speed.flops_per_s == pytest.approx(12 * speed.train_s)
+    assert cost.dev * 2 * 84_934_656 / speed.flops_per_s == pytest.approx(12 * speed.dev_s)
+
+
+def test_programs_cost_more_on_fast_devices_and_for_small_trunks() -> None:
+    costs = [program_tokens(SIZES[size], "cpu").train for size in ("bert-large", "bert-base", "minilm")]
+    assert costs == sorted(costs)
+    by_platform = [program_tokens(SIZES["bert-base"], platform).train for platform in ("cpu", "gpu", "tpu")]
+    assert by_platform == sorted(by_platform)
+
+
+def test_unknown_platform_counts_as_gpu() -> None:
+    trunk = dataclasses.replace(SIZES["minilm"], num_layers=2)
+    assert program_tokens(trunk, "metal") == program_tokens(trunk, "gpu")
