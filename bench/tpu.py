@@ -2,8 +2,11 @@
 
     python bench/tpu.py --output=tpu.csv
     python bench/tpu.py --topologies=v5e:2x4 --trunks=bert-base --layers=scanned,unrolled --output=tpu.csv
+    python bench/tpu.py --topologies=v5e:1x1,v6e:1x1 --trunks=bert-base --methods=pfeiffer --slots=1,4,8,16 \\
+        --output=slots.csv
 
-No TPU is needed. There are 32 rows of 128 tokens per chip, and the trunk is in bfloat16. With
+No TPU is needed. By default there are 32 rows of 128 tokens per chip. The trunk is in bfloat16. With several slots, one
+step trains several runs with that many rows each, and the costs are for the whole step. With
 ``--layers=scanned,unrolled``, each method is compiled with its layers as a loop and as straight-line code, one after
 the other, so that their compile times are comparable. Each compilation runs in a new process, so that earlier ones do
 not affect its time. Lines are appended to the output file one by one, and existing lines are not computed again.
@@ -24,15 +27,16 @@ from afjax.tpu.program import total_by_kind
 from afjax.tpu.report import train_step
 from afjax.tpu.steps import trained_bytes
 
-ROWS_PER_CHIP = 32
-CASE = ("topology", "trunk", "method", "layers")
+CASE = ("topology", "trunk", "method", "layers", "slots")
 COLUMNS = CASE + tuple(
     "compile_s,tflop,minimum_tflop,ratio,matmul_ratio,memory_gb,moved_gb,all_reduce_mb,"
     "gradients_mb,step_ms,bound,compute_ms,hbm_ms,interconnect_ms".split(",")
 )
 
 
-def measure(topology_name: str, trunk: str, method: str, layers: str) -> dict[str, object]:
+def measure(
+    rows: int, length: int, topology_name: str, trunk: str, method: str, layers: str, slots: str
+) -> dict[str, object]:
     """Compiles a training step in a new process, and returns its line of the table."""
     topology = parse_topology(topology_name)
     mesh = make_mesh(MeshConfig(), get_topology(topology).devices)
@@ -43,15 +47,15 @@ def measure(topology_name: str, trunk: str, method: str, layers: str) -> dict[st
             method=name,
             num_adapters=int(number or 1),
             num_tasks=int(number or 8),
-            batch_size=ROWS_PER_CHIP * mesh.size,
-            max_length=128,
+            batch_size=rows * mesh.size,
+            max_length=length,
             dtype="bfloat16",
             scan_layers=layers == "scanned",
             remat="none",
             mesh=MeshConfig(),
         )
-    )
-    line: dict[str, object] = {"topology": topology_name, "trunk": trunk, "method": method, "layers": layers}
+    ).with_slots(int(slots))
+    line: dict[str, object] = dict(zip(CASE, (topology_name, trunk, method, layers, slots), strict=True))
     step = train_step(plan, mesh, topology)
     if step is None:
         return {**line, "bound": "does not fit"}
@@ -81,6 +85,9 @@ def main() -> None:
     parser.add_argument("--trunks", default="bert-base,bert-large")
     parser.add_argument("--methods", default="full,pfeiffer,houlsby,pals-8,fusion-16,fusion-64")
     parser.add_argument("--layers", default="scanned", help="scanned (a loop), unrolled (straight-line code), or both")
+    parser.add_argument("--slots", default="1", help="numbers of runs per step (1)")
+    parser.add_argument("--rows", type=int, default=32, help="rows per chip and run (32)")
+    parser.add_argument("--length", type=int, default=128, help="tokens per row (128)")
     parser.add_argument("--output", required=True, type=Path)
     arguments = parser.parse_args()
     done = []
@@ -92,11 +99,11 @@ def main() -> None:
         writer = csv.DictWriter(file, COLUMNS)
         if not done:
             writer.writeheader()
-        choices = (arguments.topologies, arguments.trunks, arguments.methods, arguments.layers)
+        choices = (arguments.topologies, arguments.trunks, arguments.methods, arguments.layers, arguments.slots)
         for case in itertools.product(*(choice.split(",") for choice in choices)):
             if case in done:
                 continue
-            line = fresh.submit(measure, *case).result()
+            line = fresh.submit(measure, arguments.rows, arguments.length, *case).result()
             writer.writerow(line)
             file.flush()
             print(", ".join(f"{key} {value}" for key, value in line.items()), flush=True)

@@ -53,6 +53,7 @@ class Plan:
       multitask: Whether the tasks' parameters are stacked, with one task per step.
       settings: Batch size, optimizer and other training settings.
       mesh: The device mesh.
+      slots: The number of runs whose steps are compiled as one; see :func:`afjax.train_many`.
     """
 
     title: str
@@ -63,6 +64,7 @@ class Plan:
     multitask: bool = False
     settings: TrainConfig
     mesh: MeshConfig
+    slots: int = 1
 
     @property
     def model(self) -> Model:
@@ -87,6 +89,21 @@ class Plan:
     def with_batch(self, batch_size: int) -> "Plan":
         """The same run with another batch size."""
         return dataclasses.replace(self, settings=dataclasses.replace(self.settings, batch_size=batch_size))
+
+    def with_slots(self, slots: int) -> "Plan":
+        """The same run, trained together with others.
+
+        Raises:
+          UserError: The number is not positive, or the run's steps cannot be computed together with others.
+        """
+        if slots < 1:
+            raise UserError(f"slots is {slots}; give the number of runs that train at a time.")
+        if slots > 1 and (self.multitask or self.trained in ("full", "top_k", "adapter+trunk")):
+            raise UserError(
+                f"slots is {slots}, but runs with the partition {self.trained}"
+                f"{' and several tasks' if self.multitask else ''} compute their steps separately; leave it out."
+            )
+        return dataclasses.replace(self, slots=slots)
 
     def params(self) -> Tree:
         """The shapes of the parameter tree with its four roots, with the first task's adapter and head."""

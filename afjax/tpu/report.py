@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -45,7 +46,8 @@ class Report:
         compile.
       gradient_bytes: Bytes of the gradients of one step, over all trained leaves.
       fitting_batch: Approximately the largest batch that fits, in rows over all chips. It is extrapolated from the
-        memory of two batches. None if it was not requested, or if no batch fits.
+        memory of two batches. None if it was not requested, if no batch fits, or if the plan has several slots.
+      fitting_slots: Approximately the largest number of slots that fits; None unless the plan has several.
     """
 
     plan: Plan
@@ -54,6 +56,7 @@ class Report:
     evaluate: Step | None
     gradient_bytes: int
     fitting_batch: int | None
+    fitting_slots: int | None = None
 
 
 def report(plan: Plan, topology: Topology, *, fit: bool = True) -> Report:
@@ -71,8 +74,13 @@ def report(plan: Plan, topology: Topology, *, fit: bool = True) -> Report:
     check_batch(plan.settings.batch_size, mesh)
     train = train_step(plan, mesh, topology)
     evaluate = _eval_step(plan, mesh, topology) if train else None
-    batch = _fitting_batch(plan, mesh, topology, train) if fit else None
-    return Report(plan, topology, train, evaluate, trained_bytes(plan, mesh), batch)
+    batch = slots = None
+    if fit and plan.slots > 1:
+        slots = _largest(plan, mesh, topology, train, plan.slots, plan.with_slots, unit=1)
+    elif fit:
+        rows = plan.settings.batch_size
+        batch = _largest(plan, mesh, topology, train, rows, plan.with_batch, unit=_row_parts(mesh))
+    return Report(plan, topology, train, evaluate, trained_bytes(plan, mesh), batch, slots)
 
 
 def _row_parts(mesh: Mesh) -> int:
@@ -112,35 +120,52 @@ def _step(
         num_outputs=max(plan.outputs),
         top_k=plan.top_k,
     )
-    return Step(program, seconds, least / mesh.shape["tensor"], roofline(program.work, topology))
+    slots = 1 if trained == "nothing" else plan.slots
+    return Step(program, seconds, slots * least / mesh.shape["tensor"], roofline(program.work, topology))
 
 
-def _fitting_batch(plan: Plan, mesh: Mesh, topology: Topology, train: Step | None) -> int | None:
-    """Extrapolates the largest batch that fits, assuming that memory is linear in rows.
+def _largest(
+    plan: Plan,
+    mesh: Mesh,
+    topology: Topology,
+    train: Step | None,
+    number: int,
+    with_number: Callable[[int], Plan],
+    *,
+    unit: int,
+) -> int | None:
+    """Extrapolates the largest number of rows or slots that fits, assuming that memory is linear in it.
 
-    The two points of the line are the memory of the plan's batch size and of half as many rows. Returns None if not
-    even one row per device fits.
+    The two points of the line are the memory of the plan's number and of half of it. Returns None if not even ``unit``
+    fits.
+
+    Args:
+      plan, mesh, topology: As in :func:`report`.
+      train: The plan's training step; None if it does not fit.
+      number: The plan's number.
+      with_number: Returns the plan with another number.
+      unit: The result is a multiple of this number.
     """
-    rows, parts, memory = plan.settings.batch_size, _row_parts(mesh), topology.chip.hbm_bytes
+    memory = topology.chip.hbm_bytes
     too_many = None
     while train is None:
-        too_many, rows = rows, rows // 2 // parts * parts
-        if not rows:
+        too_many, number = number, number // 2 // unit * unit
+        if not number:
             return None
-        train = train_step(plan.with_batch(rows), mesh, topology)
-    # The second point of the line: half as many rows, or twice as many if the batch cannot be halved.
-    other_rows = rows // 2 // parts * parts or 2 * rows
-    other = train_step(plan.with_batch(other_rows), mesh, topology) if other_rows != too_many else None
+        train = train_step(with_number(number), mesh, topology)
+    # The second point of the line: half of the number, or twice the number if it cannot be halved.
+    other_number = number // 2 // unit * unit or 2 * number
+    other = train_step(with_number(other_number), mesh, topology) if other_number != too_many else None
     if other is None:
-        return rows
-    bytes_per_row = (train.program.memory.peak - other.program.memory.peak) / (rows - other_rows)
-    if bytes_per_row <= 0:
-        # Memory does not grow between the two batches, so it cannot be extrapolated.
-        return rows
-    largest = rows + int((memory - train.program.memory.peak) / bytes_per_row)
+        return number
+    bytes_each = (train.program.memory.peak - other.program.memory.peak) / (number - other_number)
+    if bytes_each <= 0:
+        # Memory does not grow between the two numbers, so it cannot be extrapolated.
+        return number
+    largest = number + int((memory - train.program.memory.peak) / bytes_each)
     if too_many is not None:
-        largest = min(largest, too_many - parts)
-    return max(rows, largest // parts * parts)
+        largest = min(largest, too_many - unit)
+    return max(number, largest // unit * unit)
 
 
 # The JSON keys of one step's costs; their values are null if the step does not fit.
@@ -178,10 +203,12 @@ def to_json(found: Report) -> dict[str, Any]:
         "num_chips": topology.num_chips,
         "batch_size": plan.settings.batch_size,
         "max_length": plan.length,
+        "slots": plan.slots,
         "fits": found.train is not None,
         "hbm_gb_per_chip": topology.chip.hbm_bytes / 1e9,
         "gradient_bytes": found.gradient_bytes,
         "largest_batch_size": found.fitting_batch,
+        "largest_slots": found.fitting_slots,
     }
     for prefix, step in (("", found.train), ("eval_", found.evaluate)):
         figures = dict.fromkeys(FIGURES) if step is None else _figures(step)
@@ -225,13 +252,25 @@ def to_lines(found: Report) -> list[str]:
     for title, step in (("training step", found.train), ("evaluation step", found.evaluate)):
         if step is not None:
             lines += ["", f"{title}, compiled in {step.compile_s:.0f} s; of one chip", *_step_lines(step, topology)]
+            if plan.slots > 1 and step is found.train:
+                lines.append(_per_run_line(step, plan.slots))
     if found.train is None:
-        lines += ["", f"The batch does not fit {topology.chip.hbm_bytes / 1e9:.1f} GB of memory per chip."]
+        lines += ["", f"The step does not fit {topology.chip.hbm_bytes / 1e9:.1f} GB of memory per chip."]
     if found.fitting_batch is not None:
         lines += ["", f"Largest batch that fits: about {counted(found.fitting_batch, 'row')} of {plan.length} tokens."]
+    elif found.fitting_slots is not None:
+        lines += ["", f"Largest number of runs that fits: about {found.fitting_slots}."]
     elif found.train is None:
         lines += ["Nor does any smaller one: shard the parameters with mesh.fsdp, or use more chips."]
     return lines
+
+
+def _per_run_line(step: Step, slots: int) -> str:
+    work = step.program.work
+    return (
+        f"  per run       {work.flops / slots / 1e12:8.3f} TFLOP, {work.hbm_bytes / slots / 1e9:.3f} GB moved, "
+        f"{step.roofline.step_s / slots * 1e3:.2f} ms at best, with {slots} runs per step"
+    )
 
 
 def _step_lines(step: Step, topology: Topology) -> list[str]:

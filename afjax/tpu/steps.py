@@ -24,11 +24,12 @@ from afjax.train.multitask_step import (
 from afjax.train.optimizer import make_optimizer
 from afjax.train.single_run import split_params
 from afjax.train.step import State, init_state, jit_step, make_eval_step, make_train_step
+from afjax.train.together import jit_step_together
 from afjax.trees import Tree, merge
 
 
 def compile_train_step(plan: Plan, mesh: Mesh) -> tuple[jax.stages.Compiled, float]:
-    """Compiles the training step.
+    """Compiles the training step; with several slots, the common step of several runs.
 
     Args:
       plan: The run.
@@ -49,8 +50,17 @@ def compile_train_step(plan: Plan, mesh: Mesh) -> tuple[jax.stages.Compiled, flo
     key = jax.eval_shape(lambda: jax.random.key(0, impl=plan.settings.prng))
     rate = jax.ShapeDtypeStruct((), jnp.float32)
     with jax.set_mesh(mesh):
-        inputs = (state, frozen, batch, _placed(key, replicated(mesh)), _placed(rate, replicated(mesh)))
-        compiled = jit_step(step, state, mesh).lower(*inputs).compile()
+        if plan.slots > 1:
+            shardings = [leaf.sharding for leaf in jax.tree.leaves(state)]
+            jitted = jit_step_together(step, plan.slots, shardings, replicated(mesh))
+            others = {root: tree for root, tree in frozen.items() if root != "trunk"}
+            per_run = [[each] * plan.slots for each in (others, batch, _placed(key, replicated(mesh)))]
+            rates = jax.ShapeDtypeStruct((plan.slots,), jnp.float32)
+            inputs: Any = ([state] * plan.slots, {"trunk": frozen["trunk"]}, *per_run, rates)
+        else:
+            jitted = jit_step(step, state, mesh)
+            inputs = (state, frozen, batch, _placed(key, replicated(mesh)), _placed(rate, replicated(mesh)))
+        compiled = jitted.lower(*inputs).compile()
     return compiled, time.perf_counter() - begin
 
 

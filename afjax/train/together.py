@@ -181,7 +181,7 @@ def _step_together(requests: Sequence[StepRequest], slots: int, shared: Shared) 
     step = shared.once(
         "step together",
         (first.programs, slots),
-        lambda: _jit_together(first.programs.pure_step, slots, shardings, replicated(first.mesh)),
+        lambda: jit_step_together(first.programs.pure_step, slots, shardings, replicated(first.mesh)),
     )
     unused = slots - len(requests)
     # Steps donate their states, so an unused slot needs buffers of its own.
@@ -202,8 +202,20 @@ def _step_together(requests: Sequence[StepRequest], slots: int, shared: Shared) 
     return [(run.with_names(state), scalar) for run, state, scalar in zip(runs, new, scalars, strict=False)]
 
 
-def _jit_together(pure_step: TrainStep, slots: int, shardings: Sequence[Any], replicated_sharding: Any) -> Any:
-    """Compiles a step of several runs, whose trees differ only in their arrays."""
+def jit_step_together(pure_step: TrainStep, slots: int, shardings: Sequence[Any], replicated_sharding: Any) -> Any:
+    """Compiles a step of several runs, whose trees differ only in their arrays.
+
+    Args:
+      pure_step: The step of one run.
+      slots: The number of runs.
+      shardings: The shardings of the leaves of one run's state.
+      replicated_sharding: The sharding of the step's metrics.
+
+    Returns:
+      The jitted function of one list per argument, with an entry for each run: states, frozen trees without the trunk,
+      batches and keys. The trunk is the second argument, and the learning rates, float32 ``[slots]``, are the last one.
+      It returns the leaves of each run's state and each run's metrics, and donates the states.
+    """
 
     def one_run(trunk: Tree, state: State, frozen: Tree, batch: Any, key: Array, rate: Array) -> tuple[State, Scalars]:
         return pure_step(state, merge(trunk, frozen), batch, key, rate)

@@ -53,6 +53,20 @@ def with_depth(planned: plan.Plan, num_layers: int) -> plan.Plan:
     return dataclasses.replace(planned, setup=setup)
 
 
+def test_common_step_of_several_runs_has_the_work_of_all_runs(tiny_trunk_folder: Path) -> None:
+    planned = plan_method(tiny_trunk_folder, "adapter")
+    one, three = (read_program(compile_train_step(planned.with_slots(n), one_device())[0]).work for n in (1, 3))
+    assert three.matmul_flops == pytest.approx(3 * one.matmul_flops, rel=0.01)
+    assert three.collectives == ()
+
+
+@pytest.mark.parametrize(("method", "slots", "facts"), [("adapter", 0, ("slots is 0",)), ("full", 2, ("full",))])
+def test_impossible_slots_are_refused(tiny_trunk_folder: Path, method: str, slots: int, facts: tuple[str, ...]) -> None:
+    with pytest.raises(UserError) as refused:
+        plan_method(tiny_trunk_folder, method).with_slots(slots)
+    assert has_facts(str(refused.value), *facts)
+
+
 @pytest.mark.parametrize("recipe", ["adapter", "houlsby, scanned", "full, scanned", "top_k", "multitask"])
 def test_shapes_of_a_plan_equal_those_of_the_run(
     tiny_trunk: Trunk, tiny_trunk_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipe: str

@@ -11,6 +11,7 @@ from afjax.errors import UserError
 EXAMPLE = """\
 examples:
   afjax tpu --topology=v5e:2x4 --trunk=bert-base --method=fusion --num_adapters=16 --batch_size=256 --max_length=128
+  afjax tpu --topology=v5e:1x1 --method=adapter --batch_size=8 --max_length=64 --slots=8
   afjax tpu --topology=v5p:2x2x1 --config=adapter --config.trunk=bert-large --config.scan_layers=True
 
 Nothing is run: the TPU's own compiler (pip install 'afjax[tpu]') compiles the real steps for that slice. The layers are
@@ -56,7 +57,14 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--unrolled", action="store_true", default=None, help="compile the layers as straight-line code"
     )
-    parser.add_argument("--no_fit", action="store_true", help="do not search for the largest batch that fits (faster)")
+    parser.add_argument(
+        "--slots", type=int, default=1, metavar="N", help="compile the steps of N runs as one, as in afjax sweep (1)"
+    )
+    parser.add_argument(
+        "--no_fit",
+        action="store_true",
+        help="do not search for the largest batch, or number of slots, that fits (faster)",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON on the last line")
 
 
@@ -94,7 +102,7 @@ def _run(arguments: argparse.Namespace) -> int:
                 mesh=MeshConfig(fsdp=numbers["fsdp"], tensor=numbers["tensor"]),
             )
         )
-    result = report.report(planned, topology, fit=not arguments.no_fit)
+    result = report.report(planned.with_slots(arguments.slots), topology, fit=not arguments.no_fit)
     print("\n".join(report.to_lines(result)))
     if arguments.json:
         print(json.dumps(report.to_json(result)))
