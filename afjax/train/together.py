@@ -17,7 +17,7 @@ import numpy as np
 from jax import Array
 
 from afjax.distributed.sharding import replicated
-from afjax.errors import PreemptionError
+from afjax.errors import PreemptionError, UserError
 from afjax.train.loop import Run, StepRequest, Training
 from afjax.train.shared import Shared
 from afjax.train.single_run import SingleRun
@@ -113,6 +113,8 @@ class _Queue(Generic[T]):
         try:
             results = _step_together(requests, self.slots, self.shared)
         except Exception as error:  # The step does not compile, or does not fit into memory.
+            if len(numbers) > 1 and str(error).startswith("RESOURCE_EXHAUSTED"):
+                error = _too_many_slots(error, self.slots)
             for number in numbers:
                 self._advance(number, functools.partial(self.trainings[number].throw, error))
         else:
@@ -142,6 +144,14 @@ class _Queue(Generic[T]):
             outcome = error
         self.outcomes[number] = outcome
         self.ended(number, outcome)
+
+
+def _too_many_slots(error: Exception, slots: int) -> UserError:
+    reason = str(error).partition("\n")[0]
+    return UserError(
+        f"The common step of {slots} runs does not fit the devices' memory ({reason}); give fewer slots. For a TPU, "
+        f"afjax tpu --slots={slots} reports how many fit."
+    )
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

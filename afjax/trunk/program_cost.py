@@ -23,11 +23,13 @@ class Speed:
     flops_per_s: float
 
 
+# The CPU's values are measured on two vCPUs, with minilm and BERT-base (docs/results.md). A TPU compiles BERT-base's
+# training step in 43 s (docs/scaling.md), and its other values and those of a GPU are rough.
 SPEEDS: Mapping[str, Speed] = types.MappingProxyType(
     {
-        "cpu": Speed(train_s=0.6, dev_s=0.25, flops_per_s=1e11),
-        "gpu": Speed(train_s=1.0, dev_s=0.4, flops_per_s=1e14),
-        "tpu": Speed(train_s=3.5, dev_s=1.2, flops_per_s=1e14),
+        "cpu": Speed(train_s=0.6, dev_s=0.15, flops_per_s=1.8e11),
+        "gpu": Speed(train_s=1.0, dev_s=0.3, flops_per_s=1e14),
+        "tpu": Speed(train_s=3.5, dev_s=1.0, flops_per_s=1e14),
     }
 )
 

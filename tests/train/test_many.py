@@ -9,8 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
+from facts import has_facts
 
 from afjax.config.adapters import ADAPTER_PRESETS
 from afjax.config.methods import FusionMethod, Method
@@ -357,6 +359,19 @@ def test_error_of_a_step_ends_the_runs_that_asked_for_it(
     monkeypatch.setattr(together, "_jit_together", fails)
     outcomes = train_many(tiny_trunk, [planned(0), planned(1), planned(2, prng="rbg")], slots=SLOTS)
     assert [type(outcome) for outcome in outcomes] == [RuntimeError, RuntimeError, TaskModel]
+
+
+def test_too_many_slots_for_the_memory_are_refused(
+    tiny_trunk: Trunk, planned: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*given: Any) -> Any:
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory\ndetails")
+
+    monkeypatch.setattr(together, "_step_together", full)
+    outcomes = train_many(tiny_trunk, [planned(seed) for seed in range(SLOTS)], slots=SLOTS)
+    for outcome in outcomes:
+        assert isinstance(outcome, UserError)
+        assert has_facts(str(outcome), "3 runs", "Out of memory", "fewer slots")
 
 
 def test_code_of_a_run_runs_within_its_own_context(tiny_trunk: Trunk, planned: Plan, tmp_path: Path) -> None:
