@@ -255,7 +255,7 @@ def to_lines(found: Report) -> list[str]:
             if plan.slots > 1 and step is found.train:
                 lines.append(_per_run_line(step, plan.slots))
     if found.train is None:
-        lines += ["", f"The step does not fit {topology.chip.hbm_bytes / 1e9:.1f} GB of memory per chip."]
+        lines += ["", f"{_fitted(plan)} does not fit {topology.chip.hbm_bytes / 1e9:.1f} GB of memory per chip."]
     if found.fitting_batch is not None:
         lines += ["", f"Largest batch that fits: about {counted(found.fitting_batch, 'row')} of {plan.length} tokens."]
     elif found.fitting_slots is not None:
@@ -263,6 +263,10 @@ def to_lines(found: Report) -> list[str]:
     elif found.train is None:
         lines += ["Nor does any smaller one: shard the parameters with mesh.fsdp, or use more chips."]
     return lines
+
+
+def _fitted(plan: Plan) -> str:
+    return "The batch" if plan.slots == 1 else f"The step of {plan.slots} runs"
 
 
 def _per_run_line(step: Step, slots: int) -> str:

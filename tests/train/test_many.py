@@ -301,7 +301,7 @@ def test_runs_that_train_layers_of_the_trunk_compute_their_steps_separately(
 ) -> None:
     sizes = group_sizes(monkeypatch)
     runs = [planned(seed, method=method, max_steps=3) for seed in range(2)]
-    monkeypatch.setattr(together, "_jit_together", None)
+    monkeypatch.setattr(together, "jit_step_together", None)
     outcomes = train_many(tiny_trunk, runs, slots=SLOTS)
     assert sizes == [1] * 6
     assert digests(outcomes) == digests([alone(tiny_trunk, run, tmp_path / f"own {run.workdir.name}") for run in runs])
@@ -356,7 +356,7 @@ def test_error_of_a_step_ends_the_runs_that_asked_for_it(
     def fails(*given: Any) -> Any:
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(together, "_jit_together", fails)
+    monkeypatch.setattr(together, "jit_step_together", fails)
     outcomes = train_many(tiny_trunk, [planned(0), planned(1), planned(2, prng="rbg")], slots=SLOTS)
     assert [type(outcome) for outcome in outcomes] == [RuntimeError, RuntimeError, TaskModel]
 
