@@ -85,7 +85,10 @@ def test_chosen_splits_and_columns(prepared: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"dev": "validaton"}, "no dev split, .*train, validation, test"),
+        (
+            {"dev": "validaton"},
+            r'no split validaton, .*train, validation, test.*"dev" setting.*Did you mean "validation"',
+        ),
         ({"text_a": "sentence"}, r'validation:1 .*no column "sentence".*Did you mean "sentence[12]"'),
         ({"label": "idx", "labels": ("a", "b")}, r"validation:\d .*the label"),
     ],
@@ -93,6 +96,11 @@ def test_chosen_splits_and_columns(prepared: Path) -> None:
 def test_invalid_settings_are_refused(prepared: Path, settings: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words):
         load_split(TaskConfig(name="t", source=f"tfds:{prepared}", **settings), "dev")
+
+
+def test_misspelled_test_split_is_refused_and_not_left_out(prepared: Path) -> None:
+    with pytest.raises(UserError, match=r'no split tset, .*"test" setting.*Did you mean "test"'):
+        load_task(TaskConfig(name="t", source=f"tfds:{prepared}", test="tset"))
 
 
 def test_folder_without_a_dataset_is_refused(tmp_path: Path) -> None:

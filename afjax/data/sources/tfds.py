@@ -9,7 +9,7 @@ from afjax.config.tasks import TaskConfig
 from afjax.data.columns import PUBLISHED_TEXT_COLUMNS
 from afjax.data.labels import name_classes
 from afjax.data.sources.kind import SPLIT_NAMES, SourceKind, Split, SplitSource
-from afjax.errors import UserError
+from afjax.errors import UserError, did_you_mean
 from afjax.storage.paths import fetched, is_path, is_remote, last_part, open_path
 
 
@@ -41,12 +41,20 @@ def read_tfds(task: TaskConfig, split: Split) -> tuple[str, Iterator[tuple[str, 
 
 
 def find_tfds_split(task: TaskConfig, split: Split) -> str:
-    """The dataset's name for a split: the task's setting or a common name; empty if the dataset does not have it."""
+    """The dataset's name for a split: the task's setting or a common name; empty if the dataset has no common name.
+
+    Raises:
+      UserError: The dataset does not have the split of the task's setting.
+    """
     splits = open_builder(task.source).info.splits
     chosen = getattr(task, split)
     # "train[:10%]" is a part of "train".
-    names = (chosen,) if chosen else SPLIT_NAMES[split]
-    return next((name for name in names if name.partition("[")[0] in splits), "")
+    if chosen and chosen.partition("[")[0] not in splits:
+        raise UserError(
+            f"{task.source} has no split {chosen}, but {', '.join(splits) or 'none at all'}; change the task's "
+            f'"{split}" setting.{did_you_mean(chosen.partition("[")[0], splits)}'
+        )
+    return chosen or next((name for name in SPLIT_NAMES[split] if name in splits), "")
 
 
 def open_builder(source: str) -> Any:
