@@ -26,6 +26,7 @@ from afjax.errors import UserError
 from afjax.model import editing, partition
 from afjax.model.facts import facts
 from afjax.model.model import Model
+from afjax.model.names import common_names, renamed, with_common_names
 from afjax.model.saving import save_models
 from afjax.tasks.kinds import TASK_KINDS
 from afjax.tasks.load import rows_from_lists, rows_from_table
@@ -630,23 +631,14 @@ class TaskModel:
         """All parameters on this host's devices, in the fastest form for inference."""
         trunk = cast_trunk(self.trunk.params, self.trunk.dtype)
         trunk = {**trunk, "layers": fastest_form(trunk["layers"], scan=self.model.scan_layers)}
-        fusion, head = self.model.fusion_name, self.model.head_name
-        numbered = {
-            "adapters": {str(i): self.params["adapters"][name] for i, (name, _) in enumerate(self.model.adapters)},
-            "fusion": {"fusion": self.params["fusion"][fusion]} if fusion else {},
-            "heads": {"head": self.params["heads"][head]},
-        }
-        return self._inference_model.fold(shard({"trunk": trunk, **numbered}, self._mesh))
+        params = renamed({"trunk": trunk, **self.params}, common_names(self.model))
+        return self._inference_model.fold(shard(params, self._mesh))
 
     @functools.cached_property
     def _inference_model(self) -> Model:
-        """The model with numbers instead of names, so that models that differ only in names share compiled programs."""
-        adapters = tuple((str(number), config) for number, (_, config) in enumerate(self.model.adapters))
-        fusion_name = "fusion" if self.model.fusion_name else ""
+        """The model with common names, so that models that differ only in names share compiled programs."""
         # The trunk's weights already have its dtype, and inference has no backward pass to rematerialize for.
-        return dataclasses.replace(
-            self.model, head_name="head", adapters=adapters, fusion_name=fusion_name, dtype=None, remat="none"
-        )
+        return dataclasses.replace(with_common_names(self.model), dtype=None, remat="none")
 
     def save(self, store_folder: str | Path, *, overwrite: bool = False, run: str = "") -> None:
         """Saves the fusion or the adapter, and the head.

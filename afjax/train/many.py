@@ -51,7 +51,7 @@ class PlannedRun:
 def train_many(trunk: Trunk, runs: Sequence[PlannedRun], *, slots: int = 1) -> list[TaskModel | Exception]:
     """Trains many runs on one trunk in one program.
 
-    The runs share one copy of the frozen trunk on the devices. Runs that differ only in seed, rows, learning rate or
+    The runs share one copy of the frozen trunk on the devices. Runs that differ only in name, seed, rows, rate or
     schedule also share their compiled programs. Each run writes the same files as a separate run, and a killed call
     resumes when it is repeated.
 

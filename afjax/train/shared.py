@@ -12,7 +12,7 @@ KEPT = 16
 class Shared:
     """Compiled functions and frozen parameters that the runs of one program share.
 
-    Pass the same object to runs with ``RunOptions.shared``. Runs that differ only in seed, rows, learning rate or
+    Pass the same object to runs with ``RunOptions.shared``. Runs that differ only in name, seed, rows, rate or
     schedule then compile once, and the devices hold one copy of the frozen trunk. Results do not change. The values
     that were used last are kept until the object is deleted: the compiled functions of at most 16 kinds of runs.
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -17,6 +17,7 @@ from afjax.data.over_rows import jit_eval_step, over_rows
 from afjax.data.tokenise import TokenisedRows
 from afjax.distributed.sharding import host_rows, shard, shard_batch
 from afjax.model.model import Model
+from afjax.model.names import common_names, renamed, reversed_names, with_common_names
 from afjax.model.setup import Setup
 from afjax.tasks.class_loss import ClassLoss
 from afjax.tasks.scores import split_scores
@@ -56,7 +57,7 @@ class SingleRun:
 
     Attributes:
       programs: The compiled functions. Runs with the same programs can compute their steps together. They work on
-        trees without the run's names; see :func:`without_names`.
+        trees without the run's names; see :mod:`afjax.model.names`.
       frozen: The frozen tree on the mesh, without the run's names.
       key: The dropout key.
       shares_steps: Whether the run's steps can be computed together with other runs' steps.
@@ -76,8 +77,8 @@ class SingleRun:
         class_loss: ClassLoss | None = None,
         shared: Shared | None = None,
     ) -> None:
-        shared, names, setup = shared or Shared(), names_of(setup.model), without_names(setup)
-        model = setup.model
+        shared, names, model = shared or Shared(), common_names(setup.model), with_common_names(setup.model)
+        setup = dataclasses.replace(setup, model=model)
         self._model, self._data, self._task, self._config = model, data, task, config
         self._seed, self._pad_id, self.mesh = seed, model.trunk.pad_id, mesh
         self.main_metric = task.main_metric
@@ -110,7 +111,7 @@ class SingleRun:
         self.compiled = self.programs.shapes
         # Checkpoints and results have the run's names.
         assert len(trained.get("adapters", {})) < 2, "renaming must not change the order of the leaves"
-        named = renamed(trained, {root: {new: old for old, new in pairs.items()} for root, pairs in names.items()})
+        named = renamed(trained, reversed_names(names))
         init = functools.partial(init_state, optimizer=make_optimizer(config, named))
         self._named = jax.tree.structure(jax.eval_shape(init, named))
         self._nameless, self._nameless_trained = jax.tree.structure(start), jax.tree.structure(trained)
@@ -181,42 +182,6 @@ class Programs:
 def _compile(step: TrainStep, model: Model, state: State, mesh: Mesh) -> Programs:
     """Makes the programs of runs whose states have the same shapes and shardings as ``state``."""
     return Programs(step, jit_step(step, state, mesh), jit_eval_step(make_eval_step(model), mesh))
-
-
-# {root: {name: new name}}
-Names = Mapping[str, Mapping[str, str]]
-
-
-def names_of(model: Model) -> Names:
-    """Returns a name that all runs have in common for each adapter, fusion and head of a model.
-
-    Adapters are numbered in the model's order.
-    """
-    return {
-        "adapters": {name: f"{number:04d}" for number, (name, _) in enumerate(model.adapters)},
-        "fusion": {model.fusion_name: "fusion"} if model.fusion_name else {},
-        "heads": {model.head_name: "head"},
-    }
-
-
-def renamed(tree: Tree, names: Names) -> Tree:
-    """Renames the adapters, fusions and heads of a tree with the four roots, or with some of them."""
-    return {
-        root: {names[root][name]: part for name, part in parts.items()} if root in names else parts
-        for root, parts in tree.items()
-    }
-
-
-def without_names(setup: Setup) -> Setup:
-    """Returns the setup with the names of :func:`names_of`, so that equal setups of different tasks are equal."""
-    model, names = setup.model, names_of(setup.model)
-    nameless = dataclasses.replace(
-        model,
-        adapters=tuple((names["adapters"][name], config) for name, config in model.adapters),
-        fusion_name="fusion" if model.fusion_name else "",
-        head_name="head",
-    )
-    return dataclasses.replace(setup, model=nameless)
 
 
 def _shared_trunk(frozen: Tree, trunk: Tree, mesh: Mesh, shared: Shared) -> Tree:

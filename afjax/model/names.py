@@ -1,0 +1,50 @@
+"""Names that all models have in common, so that models of different tasks share compiled programs."""
+
+import dataclasses
+from collections.abc import Mapping
+
+from afjax.model.model import Model
+from afjax.trees import Tree
+
+# {root: {name: new name}}
+Names = Mapping[str, Mapping[str, str]]
+
+
+def common_names(model: Model) -> Names:
+    """Returns the new name of each adapter, fusion and head. Adapters are numbered in the model's order."""
+    return {
+        "adapters": {name: str(number) for number, (name, _) in enumerate(model.adapters)},
+        "fusion": {model.fusion_name: "fusion"} if model.fusion_name else {},
+        "heads": {model.head_name: "head"},
+    }
+
+
+def with_common_names(model: Model) -> Model:
+    """Returns the model with its :func:`common_names`."""
+    return dataclasses.replace(
+        model,
+        adapters=tuple((str(number), config) for number, (_, config) in enumerate(model.adapters)),
+        fusion_name="fusion" if model.fusion_name else "",
+        head_name="head",
+    )
+
+
+def renamed(tree: Tree, names: Names) -> Tree:
+    """Renames the adapters, fusions and heads of a tree.
+
+    Args:
+      tree: A tree with some of the four roots.
+      names: The new names. Parts without a new name are left out.
+
+    Returns:
+      The tree with the same roots. The trunk, and a fusion's bank of adapters, are unchanged.
+    """
+    return {
+        root: {new: parts[name] for name, new in names[root].items() if name in parts} if root in names else parts
+        for root, parts in tree.items()
+    }
+
+
+def reversed_names(names: Names) -> Names:
+    """Returns the names that undo a renaming."""
+    return {root: {new: old for old, new in pairs.items()} for root, pairs in names.items()}
