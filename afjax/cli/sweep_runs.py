@@ -94,7 +94,7 @@ def _begin(sweep: Sweep, run: Run, folder: Path) -> list[str]:
 
 
 def _run_in_this_process(sweep: Sweep, workdir: Path, runs: Sequence[Run], progress: SweepProgress, slots: int) -> None:
-    # Both create log handlers, which keep the stderr of that moment. So import them before stderr is a run's log.
+    # Both create log handlers that keep the current stderr. So import them before stderr is the log of a run.
     import orbax.checkpoint  # noqa: F401
 
     import_transformers()

@@ -98,7 +98,7 @@ def summarise(
       tokenizer: A fast tokenizer of transformers.
       task: The task. Only a span task's window settings are used.
       config: ``max_length``, ``buckets``, ``batch_size``, ``epochs`` and ``max_steps``.
-      cost: The cost of a compiled program, from which a run chooses its padded lengths.
+      cost: The cost of a compiled program. A run chooses its padded lengths by it.
       training: Whether the split is trained on, rather than evaluated.
 
     Raises:

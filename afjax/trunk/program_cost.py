@@ -24,7 +24,7 @@ class Speed:
 
 
 # The CPU's values are measured on two vCPUs, with minilm and BERT-base (docs/results.md). A TPU compiles BERT-base's
-# training step in 43 s (docs/scaling.md), and its other values and those of a GPU are rough.
+# training step in 43 s (docs/scaling.md). Its other values and the GPU's are rough.
 SPEEDS: Mapping[str, Speed] = types.MappingProxyType(
     {
         "cpu": Speed(train_s=0.6, dev_s=0.15, flops_per_s=1.8e11),
