@@ -89,7 +89,7 @@ class SweepProgress:
         if run.name in self._active:
             self._active.pop(run.name)[0].close()
         self._last_line = time.monotonic()
-        elapsed = self._last_line - self._begun[run.name]
+        elapsed = self._last_line - self._begun.get(run.name, self._last_line)
         self.outcomes[run.name] = outcome
         waiting = len(self._sweep.runs) - len(self.outcomes)
         # Failed runs may end early, so they are not used to estimate the remaining time.

@@ -171,7 +171,7 @@ def _output_in(log: Path) -> Iterator[None]:
     """Appends what the block prints to a file."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with (
-        log.open("a", encoding="utf-8") as file,
+        log.open("a", buffering=1, encoding="utf-8") as file,
         contextlib.redirect_stdout(file),
         contextlib.redirect_stderr(file),
     ):

@@ -113,7 +113,7 @@ def decays(path: str, config: TrainConfig) -> bool:
     *parents, name = path.split("/")
     if config.weight_decay_on == "kernels":
         return name == "kernel"
-    if parents[0] in ("adapters", "fusion", "heads"):
+    if len(parents) > 1 and parents[0] in ("adapters", "fusion", "heads"):
         del parents[1]  # The name, which a user has chosen.
     in_layer_norm = "layer_norms" in parents or parents[-1].startswith("norm")
     return name != "bias" and not in_layer_norm
