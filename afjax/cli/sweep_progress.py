@@ -41,7 +41,7 @@ class SweepProgress:
         self._total = progress_bar("sweep", len(sweep.runs), unit="run", done=len(outcomes), leave=False)
         for run in sweep.runs:
             if run.name in outcomes:
-                print_line(f"{self._place(run)}: {score_text(outcomes[run.name])} (done before)")
+                print_line(f"{self._title(run)}: {score_text(outcomes[run.name])} (done before)")
 
     def __enter__(self) -> "SweepProgress":
         return self
@@ -54,7 +54,6 @@ class SweepProgress:
 
     def started(self, run: Run) -> None:
         """Records that a run starts."""
-        self._total.set_description(self._place(run) if self._slots == 1 else "sweep")
         self._begun[run.name] = self._last_line = time.monotonic()
 
     def trained(self, run: Run, done: int, num_steps: int) -> None:
@@ -67,8 +66,9 @@ class SweepProgress:
         """
         bar, _, earlier_total = self._active.get(run.name) or (None, 0, num_steps)
         if bar is None:
-            bar = progress_bar(self._place(run), num_steps, unit="step", done=done, leave=False)
+            bar = progress_bar(self._title(run), num_steps, unit="step", done=done, leave=False)
         if earlier_total != num_steps or bar.n > done:
+            bar.initial = 0
             bar.reset(num_steps)
         bar.update(done - bar.n)
         self._active[run.name] = bar, done, num_steps
@@ -76,7 +76,7 @@ class SweepProgress:
             self._last_line = time.monotonic()
             by_name = {run.name: run for run in self._sweep.runs}
             for name, (_, finished, total) in self._active.items():
-                print_line(f"{self._place(by_name[name])}: step {finished:,} of {total:,}")
+                print_line(f"{self._title(by_name[name])}: step {finished:,} of {total:,}")
 
     def ended(self, run: Run, outcome: Outcome, failure: str) -> None:
         """Prints a run's outcome and the estimated time left, and writes the tables.
@@ -96,10 +96,11 @@ class SweepProgress:
         self._seconds += [] if failure else [elapsed]
         remaining = ""
         if self._seconds and waiting:
-            remaining = f"; about {duration(statistics.mean(self._seconds) * waiting / self._slots)} left"
-        print_line(f"{self._place(run)}: {failure or score_text(outcome)} ({duration(elapsed)}{remaining})")
+            rounds = max(1.0, waiting / self._slots)
+            remaining = f"; about {duration(statistics.mean(self._seconds) * rounds)} left"
+        print_line(f"{self._title(run)}: {failure or score_text(outcome)} ({duration(elapsed)}{remaining})")
         write_tables(self._sweep, self.outcomes, self._workdir)
         self._total.update()
 
-    def _place(self, run: Run) -> str:
+    def _title(self, run: Run) -> str:
         return f"[{self._sweep.runs.index(run) + 1}/{len(self._sweep.runs)}] {run.title}"

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import jax
-
 from afjax.config.tasks import MAIN_METRICS, NAMED_SOURCES, TaskConfig
 from afjax.config.training import TrainConfig
 from afjax.data.sources import official
@@ -99,11 +97,19 @@ def task_to_show(name: str, *, data_dir: str, source: str) -> TaskConfig:
 
 
 def show_lines(
-    task: TaskConfig, trunk: Trunk, *, max_length: int, batch_size: int, split: str, as_json: bool
+    task: TaskConfig,
+    trunk: Trunk,
+    *,
+    max_length: int,
+    batch_size: int,
+    split: str,
+    platform: str,
+    as_json: bool,
 ) -> list[str]:
     """Describes a task: its settings, statistics of its splits, and three examples.
 
-    With ``as_json`` the last line is a JSON object with the same content.
+    The padded lengths are for a run on the platform. With ``as_json`` the last line is a JSON object with the same
+    content.
 
     Raises:
       UserError: The split (or every split) is missing or cannot be read, or the trunk does not support the length.
@@ -114,7 +120,7 @@ def show_lines(
     config = TrainConfig(max_length=max_length, batch_size=batch_size)
     rows = load_splits(task, split)
     tokenizer = trunk.tokenizer()
-    cost = program_tokens(trunk.config, jax.default_backend())
+    cost = program_tokens(trunk.config, platform)
     summaries = {}
     for name, split_rows in rows.items():
         if len(split_rows) > MANY_ROWS:

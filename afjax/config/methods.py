@@ -8,7 +8,7 @@ from afjax.config.from_dict import check_fields, check_value, settings_repr, sho
 from afjax.config.fusion import FusionConfig
 from afjax.config.heads import HeadConfig
 from afjax.config.training import SamplingConfig
-from afjax.config.values import Partition
+from afjax.config.values import TRAINS_LAYERS, Partition
 from afjax.errors import UserError, did_you_mean
 
 
@@ -79,7 +79,7 @@ class Method:
     @property
     def trains_trunk(self) -> bool:
         """Whether the partition trains any of the trunk's parameters."""
-        return self.partition in ("adapter+trunk", "full", "layernorm", "top_k")
+        return self.partition in (*TRAINS_LAYERS, "layernorm")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

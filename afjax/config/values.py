@@ -15,6 +15,8 @@ def check_dropout(owner: str, rate: float | None) -> None:
         raise UserError(f"{owner}.dropout is {rate}; it must be at least 0 and below 1.")
 
 
+# The partitions that train layers of the trunk. They cannot share a frozen trunk with other runs.
+TRAINS_LAYERS = ("adapter+trunk", "full", "top_k")
 Partition = Literal["adapter", "adapter+trunk", "fusion", "head", "full", "layernorm", "top_k"]
 TrunkDtype = Literal["float32", "bfloat16"]
 Remat = Literal["none", "matmuls", "layers"]

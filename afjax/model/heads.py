@@ -27,7 +27,7 @@ def init_head(
     *,
     trunk: Tree,
     reads: Reads = "pooled",
-    output_bias: Float[AnyArray, "num_outputs"] | None = None,
+    output_bias: Float[AnyArray, "outputs"] | None = None,
     init_scale: float = 0.02,
 ) -> Tree:
     """Initializes a head's parameters, float32.
@@ -42,8 +42,10 @@ def init_head(
       init_scale: Standard deviation of randomly initialized kernels.
 
     Raises:
-      UserError: The config asks for the trunk's pooler, but the trunk has none.
+      UserError: The config asks for the trunk's pooler, but the trunk has none, or ``output_bias`` has another shape.
     """
+    if output_bias is not None and output_bias.shape != (num_outputs,):
+        raise UserError(f"output_bias has the shape {output_bias.shape}; the head needs ({num_outputs},).")
     hidden_size = trunk["embeddings"]["word"].shape[-1]
     kernel = init_scale * jax.random.normal(named_key(key, "output"), (hidden_size, num_outputs))
     bias = jnp.zeros(num_outputs) if output_bias is None else jnp.asarray(output_bias, jnp.float32)

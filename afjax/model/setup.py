@@ -51,7 +51,7 @@ class Setup:
         key: jax.Array,
         trunk: Tree,
         adapters: Mapping[str, Tree] | None = None,
-        output_bias: Float[AnyArray, "num_outputs"] | None = None,
+        output_bias: Float[AnyArray, "outputs"] | None = None,
     ) -> Tree:
         """Initializes the parameters.
 
@@ -69,8 +69,8 @@ class Setup:
           leaves are float32.
 
         Raises:
-          UserError: ``top_k`` is more than the trunk's number of layers, or the head needs the trunk's pooler and the
-            trunk has none.
+          UserError: ``top_k`` is more than the trunk's number of layers, the head needs the trunk's pooler but the
+            trunk has none, or ``output_bias`` does not have one entry per output.
         """
         model, trained = self.model, adapters or {}
         params: Tree = {

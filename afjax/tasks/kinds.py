@@ -43,6 +43,9 @@ def initial_output_bias(kind: TaskKind, rows: AnyRows) -> Float32[np.ndarray, "o
       float32 ``[outputs]``, or None for zeros. Only multi-label heads have one: the log-odds of each label's share of
       the rows.
 
+    Raises:
+      UserError: The kind is unknown, or the rows of a multi-label task have no labels.
+
     Example:
       >>> from afjax import initial_output_bias, rows_from_lists
       >>> rows = rows_from_lists(["A.", "B.", "C."], [["a"], ["a", "b"], ["a"]], kind="multi_label")
@@ -50,8 +53,14 @@ def initial_output_bias(kind: TaskKind, rows: AnyRows) -> Float32[np.ndarray, "o
       >>> [round(float(value), 4) for value in bias]
       [1.3863, -0.4055]
     """
+    if kind not in TASK_KINDS:
+        raise UserError(f'The kind is "{kind}"; it can be {", ".join(TASK_KINDS)}.{did_you_mean(kind, TASK_KINDS)}')
     output_bias = TASK_KINDS[kind].output_bias
-    return None if output_bias is None else output_bias(rows.labels)
+    if output_bias is None:
+        return None
+    if rows.labels is None:
+        raise UserError("The rows have no labels; give the train rows.")
+    return output_bias(rows.labels)
 
 
 def fitting_metrics(kind: TaskKind, num_labels: int) -> list[str]:

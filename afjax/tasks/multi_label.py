@@ -52,7 +52,7 @@ def output_bias(labels: Float[np.ndarray, "rows num_labels"]) -> Float32[np.ndar
     """The log-odds of each label's share of the rows, smoothed by one row with every label and one row with none.
 
     With a bias of zero, each label starts with a probability of 0.5. If rows have few of many labels, the gradient then
-    pushes all logits down, for all rows alike. A trunk that is trained follows, and in the end encodes all rows alike.
+    pushes down the logits of all rows. If the trunk is trained, it then maps all rows to the same vector.
     """
     from scipy import special
 

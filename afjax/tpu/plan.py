@@ -13,7 +13,7 @@ from afjax.config.heads import HeadConfig
 from afjax.config.methods import Method
 from afjax.config.tasks import TaskConfig, TaskKind
 from afjax.config.training import MeshConfig, TrainConfig
-from afjax.config.values import Partition, Remat, TrunkDtype
+from afjax.config.values import TRAINS_LAYERS, Partition, Remat, TrunkDtype
 from afjax.display.words import counted
 from afjax.errors import UserError
 from afjax.model.model import Model
@@ -98,7 +98,7 @@ class Plan:
         """
         if slots < 1:
             raise UserError(f"slots is {slots}; give the number of runs that train at a time.")
-        if slots > 1 and (self.multitask or self.trained in ("full", "top_k", "adapter+trunk")):
+        if slots > 1 and (self.multitask or self.trained in TRAINS_LAYERS):
             raise UserError(
                 f"slots is {slots}, but runs with the partition {self.trained}"
                 f"{' and several tasks' if self.multitask else ''} compute their steps separately; leave it out."

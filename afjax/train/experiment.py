@@ -1,7 +1,6 @@
 """Runs experiments, from a config to artefacts in a store. They can be killed and resumed at any time."""
 
 import dataclasses
-import functools
 import hashlib
 import json
 import platform
@@ -125,8 +124,8 @@ def experiment_training(
 ) -> Training[list[Result]]:
     """:func:`run_experiment` for a caller that computes the steps; see :mod:`afjax.train.loop`.
 
-    Experiments with the same ``shared`` also load each trunk and the rows of each task only once. The recipes with
-    several tasks compute their own steps.
+    Experiments with the same ``shared`` also load each trunk only once. The recipes with several tasks compute
+    their own steps.
     """
     # The runs of one experiment share, too: the sources of a fusion with equal heads compile once.
     workdir, shared = open_path(workdir), shared or Shared()
@@ -154,11 +153,11 @@ def experiment_training(
         recorded = read_inputs(workdir)
         check_stored(config, from_store, recorded, workdir, store_folder)
         read = sources_with_rows(config, from_store, recorded)
-        tasks = {}
+        tasks: dict[TaskConfig, Mapping[str, AnyRows]] = {}
         for task in config.tasks or (config.target,):
-            tasks[task] = shared.once("rows", task, functools.partial(load_task, task))
+            tasks[task] = tasks.get(task) or load_task(task)
         for source in read:
-            tasks[source.task] = shared.once("rows", source.task, functools.partial(_source_rows, source, store_folder))
+            tasks[source.task] = tasks.get(source.task) or _source_rows(source, store_folder)
         check_experiment(config, tasks, trunk, workdir, store_folder, from_store)
         inputs = _inputs(config, tasks, trunk, [source.task for source in read], store_folder)
         check_inputs(workdir, inputs)

@@ -29,17 +29,18 @@ class Shared:
     def __repr__(self) -> str:
         return f"<Shared: {sum(map(len, self._values.values()))} values>"
 
-    def once(self, kind: str, key: Hashable, make: Callable[[], T]) -> T:
+    def once(self, kind: str, key: Hashable, make: Callable[[], T], *, kept: int = KEPT) -> T:
         """Returns the value that was made for an equal key, or makes it.
 
         Args:
-          kind: The kind of the value. Of each kind, the ``KEPT`` values that were used last are kept.
+          kind: The kind of the value.
           key: Everything that the value depends on.
           make: Makes the value. The value is never changed afterwards.
+          kept: The number of values of this kind to keep, namely those that were used last.
         """
         values = self._values.setdefault(kind, {})
         value: T = values.pop(key) if key in values else make()
         values[key] = value
-        while len(values) > KEPT:
+        while len(values) > kept:
             del values[next(iter(values))]
         return value

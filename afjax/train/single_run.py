@@ -39,6 +39,9 @@ from afjax.trunk.encoder import cast_trunk
 from afjax.trunk.layers import fastest_form
 from afjax.trunk.program_cost import program_tokens
 
+# Frozen trunks that runs share on the devices. A sequence of tasks that trains LayerNorms has a new one per task.
+TRUNKS = 2
+
 
 class SingleRun:
     """Trains a setup on one task.
@@ -189,7 +192,7 @@ def _shared_trunk(frozen: Tree, trunk: Tree, mesh: Mesh, shared: Shared) -> Tree
     leaves, structure = jax.tree.flatten(frozen["trunk"])
     # The value refers to the trunk, so that no other trunk gets its id.
     key = (id(trunk), structure, tuple(leaf.dtype for leaf in leaves), mesh)
-    _, placed = shared.once("frozen trunk", key, lambda: (trunk, shard(frozen["trunk"], mesh)))
+    _, placed = shared.once("frozen trunk", key, lambda: (trunk, shard(frozen["trunk"], mesh)), kept=TRUNKS)
     others = {root: tree for root, tree in frozen.items() if root != "trunk"}
     return {"trunk": placed, **shard(others, mesh)}
 

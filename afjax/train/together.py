@@ -7,6 +7,7 @@ stopping to checkpoints, is the code of a single run.
 import contextlib
 import functools
 import traceback
+import types
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, Generic, TypeGuard, TypeVar
@@ -128,9 +129,6 @@ class _Queue(Generic[T]):
         try:
             with self.within(number):
                 request = proceed()
-            self.active[number] = request
-            self.requested(number, request)
-            return
         except StopIteration as stop:
             outcome = stop.value
         except PreemptionError as error:
@@ -140,8 +138,13 @@ class _Queue(Generic[T]):
             self.trainings[number].close()
             # Otherwise, the error would keep the run's arrays in memory.
             for cause in _causes(error):
+                cause.__traceback__ = _without_own_frames(cause.__traceback__)
                 traceback.clear_frames(cause.__traceback__)
             outcome = error
+        else:
+            self.active[number] = request
+            self.requested(number, request)
+            return
         self.outcomes[number] = outcome
         self.ended(number, outcome)
 
@@ -152,6 +155,22 @@ def _too_many_slots(error: Exception, slots: int) -> UserError:
         f"The common step of {slots} runs does not fit the devices' memory ({reason}); give fewer slots. For a TPU, "
         f"afjax tpu --slots={slots} reports how many fit."
     )
+
+
+def _without_own_frames(trace: types.TracebackType | None) -> types.TracebackType | None:
+    """Returns a traceback without the frames of this module. They are still running, so they cannot be cleared."""
+    entries = [(entry.tb_frame, entry.tb_lasti, entry.tb_lineno) for entry in _entries(trace)]
+    kept = None
+    for frame, instruction, line in reversed(entries):
+        if frame.f_code.co_filename != __file__:
+            kept = types.TracebackType(kept, frame, instruction, line)
+    return kept
+
+
+def _entries(trace: types.TracebackType | None) -> Iterator[types.TracebackType]:
+    while trace is not None:
+        yield trace
+        trace = trace.tb_next
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

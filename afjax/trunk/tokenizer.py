@@ -71,7 +71,7 @@ def load_tokenizer(folder: Path, vocab_size: int) -> Any:
       UserError: The folder has no tokenizer, or the tokenizer cannot be read or has more tokens than the trunk has
         embeddings.
     """
-    transformers = import_transformers()
+    transformers = _import_transformers()
     if not has_tokenizer(folder):
         raise UserError(
             f"{folder} has no tokenizer; it needs tokenizer.json, vocab.txt, or vocab.json with merges.txt."
@@ -100,7 +100,7 @@ def load_tokenizer(folder: Path, vocab_size: int) -> Any:
     return tokenizer
 
 
-def import_transformers() -> Any:
+def _import_transformers() -> Any:
     """Imports transformers without its warning that PyTorch is missing; afjax does not need PyTorch."""
     variable = "TRANSFORMERS_NO_ADVISORY_WARNINGS"
     previous = os.environ.get(variable)

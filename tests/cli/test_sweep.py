@@ -7,6 +7,7 @@ import csv
 import errno
 import itertools
 import json
+import logging
 import os
 import re
 import shlex
@@ -198,6 +199,92 @@ def test_unexpected_error_is_in_the_log_of_its_run(
     log = (tmp_path / "sweep" / "runs" / "seed=0" / "log.txt").read_text()
     assert "Traceback " in log
     assert log.rstrip().endswith("RuntimeError: the first line\nthe second line")
+
+
+def test_log_that_cannot_be_opened_fails_its_run(real: list[str], tmp_path: Path, capsys: Capsys) -> None:
+    (tmp_path / "sweep" / "runs" / "seed=0" / "log.txt").mkdir(parents=True)
+    assert main([*real, "--seeds=0,1"]) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert has_facts(lines[1], "[1/2] seed=0: ", "failed", "log.txt")
+    assert "[2/2] seed=1: accuracy " in lines[2]
+
+
+def test_log_handlers_write_to_the_log_of_their_own_run(
+    real: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train, logger, handlers = sweep_runs.experiment_training, logging.getLogger("library"), []
+
+    def with_library(config: Any, **given: Any) -> Any:
+        if not handlers:  # The library is imported in the first run.
+            handlers.append(logging.StreamHandler())
+            logger.addHandler(handlers[0])
+        logger.warning("seed %d", config.seed)
+        return train(config, **given)
+
+    monkeypatch.setattr(sweep_runs, "experiment_training", with_library)
+    try:
+        assert main([*real, "--seeds=0,1"]) == 0
+    finally:
+        logger.removeHandler(handlers[0])
+    for seed in (0, 1):
+        lines = (tmp_path / "sweep" / "runs" / f"seed={seed}" / "log.txt").read_text().splitlines()
+        assert [line for line in lines if line.startswith("seed ")] == [f"seed {seed}"]
+
+
+def test_interrupted_runs_resume(
+    real: list[str], tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main([*real, "--seeds=0,1", f"--workdir={tmp_path / 'undisturbed'}"]) == 0
+    shown = sweep_progress.SweepProgress.trained
+
+    def interrupted(self: Any, run: Any, done: int, num_steps: int) -> None:
+        shown(self, run, done, num_steps)
+        if run.seed == 1 and done == 1:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sweep_progress.SweepProgress, "trained", interrupted)
+        assert main([*real, "--seeds=0,1"]) == 130
+    # An interrupted run can be continued in a process of its own.
+    assert main([*real, "--seeds=0,1", "--isolate"]) == 0
+    assert written(tmp_path / "sweep") == written(tmp_path / "undisturbed")
+
+
+def test_sweep_of_a_fusion_trains_its_adapters_first(
+    real: list[str], config: Path, tmp_path: Path, capsys: Capsys
+) -> None:
+    text = config.read_text().replace('{"task": ', '{"recipe": "fusion", "sources": SOURCES, "task": ')
+    source = '{"task": {"name": NAME, "source": "data"}, "train": {"max_steps": 3, "batch_size": 8, "max_length": 16}}'
+    sources = ", ".join(source.replace("NAME", f'"{name}"') for name in ("one", "two"))
+    config.write_text(f"SOURCES = [{sources}]\n{text}".replace('"data"', repr(str(tmp_path / "data"))))
+    assert main([*real[:-1], "--seeds=0,1", "--slots=2"]) == 0
+    stores = [tmp_path / "sweep" / "runs" / f"seed={seed}" / "store" for seed in (0, 1)]
+    assert [store.names(each, "adapters") for each in stores] == [["one", "two"]] * 2
+    assert [store.names(each, "fusion") for each in stores] == [["rte-fusion"]] * 2
+    # The runs of the second sweep begin with these adapters.
+    copied = [*real[:-1], "--seeds=2,3", f"--adapters={stores[0]}", f"--workdir={tmp_path / 'copied'}"]
+    assert main(copied) == 0
+    again = tmp_path / "copied" / "runs" / "seed=2" / "store"
+    assert (
+        store.read_manifest(again, "adapters", "one").digest == store.read_manifest(stores[0], "adapters", "one").digest
+    )
+
+
+def test_several_tasks_train_in_one_process(real: list[str], config: Path, tmp_path: Path, capsys: Capsys) -> None:
+    tasks = [{"name": name, "source": str(tmp_path / "data")} for name in ("one", "two")]
+    text = config.read_text().replace(
+        '"task": {"name": task, "source": "data"}', f'"recipe": "sequential", "tasks": {tasks}'
+    )
+    config.write_text(text)
+    assert main([*real[:-1], "--seeds=0,1", "--slots=2"]) == 0
+    err = capsys.readouterr().err
+    assert has_facts(err, "several tasks", "separately", "--slots=2")
+    assert {row["status"] for row in rows(tmp_path / "sweep" / "sweep.csv")} == {"done"}
+
+
+def test_several_hosts_are_refused(real: list[str], refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweep_runs.hosts, "several_hosts", lambda: True)
+    assert has_facts(refused(*real, "--seeds=0,1"), "one host", "--isolate", "afjax train")
 
 
 @pytest.mark.parametrize("slots", [1, 2])

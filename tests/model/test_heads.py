@@ -1,17 +1,22 @@
 """Heads read one pooled vector per row or per choice, or every token."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from facts import has_facts
 
 from afjax.adapters.kinds import init_adapter
 from afjax.config.adapters import ADAPTER_PRESETS, TopFfnConfig
 from afjax.config.heads import HeadConfig
+from afjax.config.methods import Method
 from afjax.config.tasks import TaskKind
 from afjax.errors import UserError
 from afjax.model.heads import init_head
 from afjax.model.model import Model
+from afjax.model.setup import single_setup
 from afjax.tasks.kinds import TASK_KINDS
 from afjax.trees import Tree
 from afjax.trunk.encoder import encode
@@ -87,6 +92,17 @@ def test_choices_are_computed_like_separate_rows(tiny_trunk: Trunk, batch: dict[
     together = run(params, choices)
     assert np.allclose(together.ravel()[:3], each[:3], atol=1e-6)
     assert together[1, 1] == jnp.finfo(jnp.float32).min
+
+
+def test_output_bias_needs_one_entry_per_output(tiny_trunk: Trunk) -> None:
+    given: dict[str, Any] = {"name": "t", "reads": "pooled", "num_outputs": 3}
+    setup = single_setup(Method(partition="head"), tiny_trunk.config, **given)
+    params = setup.init(jax.random.key(0), tiny_trunk.params, output_bias=np.arange(3.0))
+    assert params["heads"]["t"]["output"]["bias"].tolist() == [0, 1, 2]
+    for wrong in (np.zeros(1), np.zeros(2)):
+        with pytest.raises(UserError) as refused:
+            setup.init(jax.random.key(0), tiny_trunk.params, output_bias=wrong)
+        assert has_facts(str(refused.value), f"{wrong.shape}", "(3,)")
 
 
 def test_token_head_needs_no_pooler(tiny_trunk: Trunk) -> None:

@@ -138,6 +138,16 @@ def test_initial_bias_is_the_log_odds_of_the_labels() -> None:
     assert initial_output_bias("classification", rows_from_lists(["1", "2"], [0, 1])) is None
 
 
+def test_initial_bias_needs_labels_and_a_known_kind() -> None:
+    rows = rows_from_lists(["1"], kind="multi_label")
+    with pytest.raises(UserError) as refused:
+        initial_output_bias("multi_label", rows)
+    assert has_facts(str(refused.value), "no labels", "train rows")
+    with pytest.raises(UserError) as refused:
+        initial_output_bias("multilabel", rows)  # type: ignore[arg-type]
+    assert has_facts(str(refused.value), '"multilabel"', 'Did you mean "multi_label"')
+
+
 def test_labels_above_the_threshold_are_predicted() -> None:
     logits = np.array([[2.0, -2.0, 0.0], [-3.0, -3.0, -3.0]], np.float32)
     predictions = multi_label.predict(logits, NO_DATA, TASK, ("a", "b", "c"))

@@ -361,6 +361,53 @@ def test_error_of_a_step_ends_the_runs_that_asked_for_it(
     assert [type(outcome) for outcome in outcomes] == [RuntimeError, RuntimeError, TaskModel]
 
 
+@pytest.mark.parametrize("slots", [1, SLOTS])
+def test_errors_keep_no_arrays_in_memory(
+    tiny_trunk: Trunk, planned: Plan, monkeypatch: pytest.MonkeyPatch, slots: int
+) -> None:
+    def fails(*given: Any) -> Any:
+        raise RuntimeError("broken")
+
+    def frames(error: BaseException) -> list[Any]:
+        trace, found = error.__traceback__, []
+        while trace is not None:
+            found.append(trace.tb_frame)
+            trace = trace.tb_next
+        return found
+
+    [not_finite] = train_many(tiny_trunk, [planned(0, learning_rate=1e30)], slots=slots)
+    monkeypatch.setattr(together, "_step_together", fails)
+    [broken] = train_many(tiny_trunk, [planned(1)], slots=slots)
+    for outcome in (not_finite, broken):
+        assert isinstance(outcome, Exception)
+        assert frames(outcome)
+        assert all(not frame.f_locals for frame in frames(outcome))
+
+
+def test_error_of_a_callback_ends_all_runs(tiny_trunk: Trunk, planned: Plan, tmp_path: Path) -> None:
+    run, shared = planned(0), Shared()
+
+    def requested(number: int, request: Any) -> None:
+        if request.done == 2:
+            raise BrokenPipeError
+
+    training = single_training(
+        tiny_trunk,
+        run.task,
+        run.data,
+        workdir=run.workdir,
+        method=Method(),
+        config=run.config,
+        options=dataclasses.replace(run.options, shared=shared),
+    )
+    with pytest.raises(BrokenPipeError):
+        together.run_together([training], slots=1, shared=shared, requested=requested)
+    # The run is closed, so it can be resumed.
+    assert tree_digest(alone(tiny_trunk, run, Path(run.workdir)).params) == tree_digest(
+        alone(tiny_trunk, run, tmp_path / "alone").params
+    )
+
+
 def test_too_many_slots_for_the_memory_are_refused(
     tiny_trunk: Trunk, planned: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:

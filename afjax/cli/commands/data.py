@@ -36,6 +36,9 @@ def add(commands: Any) -> None:
     parser.add_argument("--trunk", default="minilm", help="the trunk whose tokenizer is used (minilm)")
     add_length_flag(parser)
     parser.add_argument("--batch_size", type=int, default=32, help="rows per training step (32)")
+    parser.add_argument(
+        "--platform", default="cpu", choices=("cpu", "gpu", "tpu"), help="the device that padded lengths are for (cpu)"
+    )
     parser.add_argument("--split", default="", choices=("train", "dev", "test"), help="one split (all)")
     parser.add_argument("--json", action="store_true", help="print JSON on the last line")
 
@@ -60,6 +63,7 @@ def _run(arguments: argparse.Namespace) -> int:
         max_length=arguments.max_length,
         batch_size=arguments.batch_size,
         split=arguments.split,
+        platform=arguments.platform,
         as_json=arguments.json,
     )
     print("\n".join(lines))
