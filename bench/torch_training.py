@@ -12,7 +12,7 @@ def train(model: Any, batches: DataLoader, settings: dict[str, Any]) -> int:
     """Trains with AdamW and linear decay. As in afjax, only the matrices have weight decay.
 
     Args:
-      model: The model, in which only the trained parameters require gradients.
+      model: The model. Only its trained parameters require gradients.
       batches: The batches of one epoch.
       settings: ``learning_rate``, ``weight_decay``, and ``epochs`` or ``steps``.
 

@@ -36,6 +36,7 @@ from vs_adapterhub import DEFAULT_VENV, processor_name, ready_environment
 
 from afjax import load_task, load_trunk, save_trunk
 from afjax.config.tasks import TaskConfig
+from afjax.display.words import counted
 
 WORKER = Path(__file__).with_name("whole_runs_worker.py")
 TASKS = ("cb", "rte", "mrpc", "sick")
@@ -209,7 +210,7 @@ def table(results: dict[Measurement, dict[str, Any]]) -> Iterator[str]:
     for task, epochs in SHORT_EPOCHS.items():
         ways = [statistics.mean(seconds(part="short", way=way, task=task)) for way in ("cold", "warm", "adapters")]
         cells = [f"{value:.1f} s" for value in ways] + [f"{ways[2] / value:.2f}x" for value in ways[:2]]
-        yield f"| {task}, {epochs} epochs | {' | '.join(cells)} |"
+        yield f"| {task}, {counted(epochs, 'epoch')} | {' | '.join(cells)} |"
     yield "\n| the study, as | seconds | peak memory, GB | mean accuracy |"
     yield "|---|---|---|---|"
     for way in ("sweep", "separate", "adapters"):

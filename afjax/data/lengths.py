@@ -93,6 +93,7 @@ def train_lengths(
 
     Args:
       train, config, num_steps, shares: See :func:`choose_lengths`.
+      program_tokens: The tokens of padding that an additional length must remove.
     """
     rates = np.array(
         [share / len(data) for data, share in zip(train, shares, strict=True)] if shares else [1.0] * len(train)
