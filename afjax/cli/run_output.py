@@ -20,7 +20,7 @@ class RunOutput(io.TextIOBase):
 
     @contextlib.contextmanager
     def to(self, log: Path) -> Iterator[None]:
-        """Appends what the block prints on stdout and stderr to a file, line by line."""
+        """Appends the block's stdout and stderr to a file, line by line."""
         log.parent.mkdir(parents=True, exist_ok=True)
         with (
             log.open("a", buffering=1, encoding="utf-8") as file,

@@ -36,7 +36,7 @@ class Shared:
           kind: The kind of the value.
           key: Everything that the value depends on.
           make: Makes the value. The value is never changed afterwards.
-          kept: The number of values of this kind to keep, namely those that were used last.
+          kept: The number of values of this kind to keep. The least recently used value is dropped first.
         """
         values = self._values.setdefault(kind, {})
         value: T = values.pop(key) if key in values else make()

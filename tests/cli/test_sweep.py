@@ -129,7 +129,7 @@ def real(
 
 
 def written(sweep: Path) -> dict[str, Any]:
-    """What the runs of a sweep have written, without paths and times."""
+    """Reads the files of a sweep, except paths and times."""
     found: dict[str, Any] = {"table": rows(sweep / "sweep.csv"), "summary": rows(sweep / "summary.csv")}
     for run in sorted((sweep / "runs").iterdir()):
         store_folder = run / "store"

@@ -42,7 +42,7 @@ def test_values_that_were_used_last_are_kept() -> None:
     assert shared.once("programs", 0, lambda: "second") == "first"
     assert shared.once("trunk", 0, lambda: "second") == "trunk"
     assert shared.once("programs", 1, lambda: "second") == "second"
-    # Of large values, fewer are kept.
+    # Fewer large values are kept.
     for number in range(3):
         shared.once("frozen trunk", number, lambda: "first", kept=2)
     assert shared.once("frozen trunk", 1, lambda: "second", kept=2) == "first"
