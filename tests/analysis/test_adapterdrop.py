@@ -42,9 +42,9 @@ def rows() -> Rows:
     return rows_from_lists(texts, ["many", "few"] * 8, label_names=("few", "many"))
 
 
-def draw(tree: Tree, name: str) -> Tree:
+def draw(tree: Tree, name: str, *, scale: float = 0.4) -> Tree:
     return map_with_path(
-        lambda path, leaf: np.asarray(0.4 * jax.random.normal(named_key(jax.random.key(3), name, path), leaf.shape)),
+        lambda path, leaf: np.asarray(scale * jax.random.normal(named_key(jax.random.key(3), name, path), leaf.shape)),
         tree,
     )
 
@@ -63,7 +63,8 @@ def make(trunk: Trunk, config: Any, *, names: tuple[str, ...] = NAMES, fused: bo
     )
     params = {
         "adapters": {name: draw(init_adapter(key, config, trunk.config), name) for name in names},
-        "fusion": {"mix": draw(init_fusion(key, mixed, config, **size), "mix")} if fused else {},
+        # Smaller weights: a fusion that attends to one adapter only would divide by attention that is almost zero below.
+        "fusion": {"mix": draw(init_fusion(key, mixed, config, **size), "mix", scale=0.1)} if fused else {},
         "heads": {"task": draw(init_head(key, HeadConfig(), 2, trunk=trunk.params), "head")},
     }
     return TaskModel(
