@@ -63,7 +63,7 @@ def make(trunk: Trunk, config: Any, *, names: tuple[str, ...] = NAMES, fused: bo
     )
     params = {
         "adapters": {name: draw(init_adapter(key, config, trunk.config), name) for name in names},
-        # Smaller weights: a fusion that attends to one adapter only would divide by attention that is almost zero below.
+        # Small weights. If a fusion attended to one adapter only, a test would divide by attention of almost zero.
         "fusion": {"mix": draw(init_fusion(key, mixed, config, **size), "mix", scale=0.1)} if fused else {},
         "heads": {"task": draw(init_head(key, HeadConfig(), 2, trunk=trunk.params), "head")},
     }
