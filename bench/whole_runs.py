@@ -9,7 +9,7 @@ DATA is a folder with the folders cb, rte, mrpc and sick, each with train and de
    with `adapters`.
 2. ``study``: 24 runs of 20 steps with 16 rows (4 tasks, 2 learning rates, 3 seeds): as one ``afjax sweep``, as one
    ``afjax train`` per run, and as one process of `adapters` per run. The compilation cache is warm. The sweep runs
-   before and after the others, and the others alternate run by run.
+   before and after the others, and the others alternate run by run. Then follow sweeps with two processes and with one.
 
 The trunk is minilm, float32. The batches of the first part have 32 rows. Close other programs first. `adapters` runs in
 its own virtual environment, as in ``vs_adapterhub.py``. It trains with a plain loop, pads each batch to its longest row
@@ -43,6 +43,8 @@ TASKS = ("cb", "rte", "mrpc", "sick")
 LEARNING_RATES, SEEDS = (1e-3, 3e-3), (0, 1, 2)
 WEIGHT_DECAY = 0.01
 BATCH_SIZES = {"short": 32, "study": 16}
+# Ways to run the study as one sweep, with the number of processes.
+SWEEPS = {"sweep": 1, "processes": 2}
 STUDY_STEPS, STUDY_LENGTH = 20, 64
 SHORT_LENGTH, SHORT_EPOCHS = 128, {"cb": 4, "mrpc": 1}
 
@@ -53,7 +55,7 @@ class Measurement:
 
     Attributes:
       part: ``short`` or ``study``.
-      way: ``cold``, ``warm``, ``adapters``, ``separate``, or ``sweep``.
+      way: ``cold``, ``warm``, ``adapters``, ``separate``, ``sweep``, or ``processes`` for a sweep with two processes.
       task: The task; empty for a sweep of all tasks.
       learning_rate, seed: The run's; 0 for a sweep.
       repeat: The number of the repetition.
@@ -80,7 +82,8 @@ def measurements() -> list[Measurement]:
         for rate in LEARNING_RATES:
             for seed in SEEDS:
                 listed += [Measurement("study", way, task, rate, seed) for way in ("separate", "adapters")]
-    return [*listed, Measurement("study", "sweep", repeat=1)]
+    listed += [Measurement("study", "sweep", repeat=1), Measurement("study", "processes")]
+    return [*listed, Measurement("study", "sweep", repeat=2), Measurement("study", "processes", repeat=1)]
 
 
 class Machine:
@@ -113,8 +116,8 @@ class Machine:
         begin = time.monotonic()
         if wanted.way == "adapters":
             scores, memory = self._adapters(wanted, output)
-        elif wanted.way == "sweep":
-            scores, memory = self._sweep(output, seeds=SEEDS, rates=LEARNING_RATES)
+        elif wanted.way in SWEEPS:
+            scores, memory = self._sweep(output, seeds=SEEDS, rates=LEARNING_RATES, processes=SWEEPS[wanted.way])
         else:
             scores, memory = self._afjax(wanted, output)
         seconds = round(time.monotonic() - begin, 1)
@@ -125,7 +128,9 @@ class Machine:
         memory = self._run([*afjax("train", self.data / wanted.task, output), *overrides(settings)])
         return round(result(output), 4), memory
 
-    def _sweep(self, output: Path, seeds: Sequence[int], rates: Sequence[float]) -> tuple[Any, float]:
+    def _sweep(
+        self, output: Path, seeds: Sequence[int], rates: Sequence[float], processes: int = 1
+    ) -> tuple[Any, float]:
         settings = train_settings(Measurement("study", "sweep"))
         grid = {
             "task.source": ",".join(str(self.data / task) for task in TASKS),
@@ -133,7 +138,7 @@ class Machine:
         }
         command = [*afjax("sweep", self.data / TASKS[0], output), *overrides(settings)]
         command += [f"--grid.{name}={values}" for name, values in grid.items()]
-        memory = self._run([*command, f"--seeds={','.join(map(str, seeds))}"])
+        memory = self._run([*command, f"--seeds={','.join(map(str, seeds))}", f"--processes={processes}"])
         return [round(result(folder), 4) for folder in sorted((output / "runs").iterdir())], memory
 
     def _adapters(self, wanted: Measurement, output: Path) -> tuple[Any, float]:
@@ -156,7 +161,7 @@ class Machine:
         return round(json.loads(answer.read_text().splitlines()[-1])["accuracy"], 4), memory
 
     def _run(self, command: list[str], answer: Path = Path(os.devnull)) -> float:
-        """Runs a command, and returns its peak memory in GB."""
+        """Runs a command, and returns the peak memory of its largest process in GB."""
         environment = {**os.environ, "AFJAX_CACHE": str(self.folder / "cache"), "JAX_PLATFORMS": "cpu"}
         with answer.open("w") as file, (self.folder / "log").open("w") as log:
             process = subprocess.Popen(command, env=environment, stdout=file, stderr=log)
@@ -211,12 +216,12 @@ def table(results: dict[Measurement, dict[str, Any]]) -> Iterator[str]:
         ways = [statistics.mean(seconds(part="short", way=way, task=task)) for way in ("cold", "warm", "adapters")]
         cells = [f"{value:.1f} s" for value in ways] + [f"{ways[2] / value:.2f}x" for value in ways[:2]]
         yield f"| {task}, {counted(epochs, 'epoch')} | {' | '.join(cells)} |"
-    yield "\n| the study, as | seconds | peak memory, GB | mean accuracy |"
+    yield "\n| the study, as | seconds | peak memory of a process, GB | mean accuracy |"
     yield "|---|---|---|---|"
-    for way in ("sweep", "separate", "adapters"):
+    for way in (*SWEEPS, "separate", "adapters"):
         lines = [line for run, line in results.items() if (run.part, run.way) == ("study", way)]
-        total = sum(line["seconds"] for line in lines) / (2 if way == "sweep" else 1)
-        scores = [score for line in lines for score in (line["accuracy"] if way == "sweep" else [line["accuracy"]])]
+        total = sum(line["seconds"] for line in lines) / (len(lines) if way in SWEEPS else 1)
+        scores = [score for line in lines for score in (line["accuracy"] if way in SWEEPS else [line["accuracy"]])]
         memory = max(line["memory_gb"] for line in lines)
         yield f"| {way} | {total:.1f} | {memory:.2f} | {statistics.mean(scores):.4f} |"
 

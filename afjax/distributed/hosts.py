@@ -96,7 +96,7 @@ class Job:
                 "less than the number of processes."
             )
         self._address = (coordinator_address or None, num_processes, process_id)
-        self._joins = all(given) or _on_cloud_tpu()
+        self._joins = all(given) or on_cloud_tpu()
         self._explain = explain
         self._service: _Service | None = None
         self._shell: subprocess.Popen[bytes] | None = None
@@ -326,7 +326,7 @@ def _say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
-def _on_cloud_tpu() -> bool:
+def on_cloud_tpu() -> bool:
     """Whether this machine has TPU chips that JAX will use."""
     platforms = os.environ.get("JAX_PLATFORMS") or "tpu"
     chips = any(os.path.exists(path) for path in ("/dev/accel0", "/dev/vfio/0"))

@@ -8,8 +8,7 @@ import contextlib
 import functools
 import traceback
 import types
-from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeGuard, TypeVar
 
 import jax
@@ -30,7 +29,7 @@ Scalars = dict[str, Any]
 
 
 def run_together(
-    trainings: Sequence[Training[T]],
+    trainings: Iterable[Training[T]],
     *,
     slots: int,
     shared: Shared,
@@ -46,7 +45,7 @@ def run_together(
     A run's results do not depend on the other runs. With one slot, they are bit-identical to a separate run.
 
     Args:
-      trainings: The trainings. None of them has begun, and all share ``shared``.
+      trainings: The trainings. None of them has begun, and all share ``shared``. The next one is taken when it starts.
       slots: The number of runs that train at a time, and the number of runs that a compiled step trains.
       shared: The values that the trainings share.
       within: Returns the context manager that surrounds the code of a training, given its number.
@@ -62,46 +61,56 @@ def run_together(
     within = within or (lambda number: contextlib.nullcontext())
     requested, ended = requested or (lambda number, request: None), ended or (lambda number, outcome: None)
     queue = _Queue(trainings, slots, shared, within, requested, ended)
-    with contextlib.ExitStack() as stack:
-        for training in trainings:
-            stack.callback(training.close)
+    try:
         queue.run()
-    return [queue.outcomes[number] for number in range(len(trainings))]
+    finally:
+        queue.close()
+    return [queue.outcomes[number] for number in range(len(queue.begun))]
 
 
 class _Queue(Generic[T]):
     """The trainings of :func:`run_together`, by number.
 
     Attributes:
+      begun: The trainings that have begun.
       active: The step that each active training waits for.
       outcomes: The outcomes of the trainings that have ended.
     """
 
     def __init__(
         self,
-        trainings: Sequence[Training[T]],
+        trainings: Iterable[Training[T]],
         slots: int,
         shared: Shared,
         within: Callable[[int], contextlib.AbstractContextManager[Any]],
         requested: Callable[[int, StepRequest], None],
         ended: Callable[[int, T | Exception], None],
     ) -> None:
-        self.trainings, self.slots, self.shared = trainings, slots, shared
+        self.slots, self.shared = slots, shared
+        self.waiting, self.begun = iter(trainings), list[Training[T]]()
         self.within, self.requested, self.ended = within, requested, ended
         self.active: dict[int, StepRequest] = {}
         self.outcomes: dict[int, T | Exception] = {}
         self.preempted: PreemptionError | None = None
 
     def run(self) -> None:
-        waiting = deque(range(len(self.trainings)))
-        while (waiting and not self.preempted) or self.active:
-            while waiting and len(self.active) < self.slots and not self.preempted:
-                number = waiting.popleft()
-                self._advance(number, functools.partial(next, self.trainings[number]))
-            if self.active:
-                self._compute()
+        while True:
+            while len(self.active) < self.slots and not self.preempted:
+                if (training := next(self.waiting, None)) is None:
+                    break
+                self.begun.append(training)
+                self._advance(len(self.begun) - 1, functools.partial(next, training))
+            if not self.active:
+                break
+            self._compute()
         if self.preempted:
             raise self.preempted
+
+    def close(self) -> None:
+        """Ends every training that has begun and not ended."""
+        with contextlib.ExitStack() as stack:
+            for training in self.begun:
+                stack.callback(training.close)
 
     def _compute(self) -> None:
         """Computes the step that most active trainings wait for."""
@@ -117,10 +126,10 @@ class _Queue(Generic[T]):
             if len(numbers) > 1 and str(error).startswith("RESOURCE_EXHAUSTED"):
                 error = _too_many_slots(error, self.slots)
             for number in numbers:
-                self._advance(number, functools.partial(self.trainings[number].throw, error))
+                self._advance(number, functools.partial(self.begun[number].throw, error))
         else:
             for number, result in zip(numbers, results, strict=True):
-                self._advance(number, functools.partial(self.trainings[number].send, result))
+                self._advance(number, functools.partial(self.begun[number].send, result))
 
     def _advance(self, number: int, proceed: Callable[[], StepRequest]) -> None:
         """Continues a training until it requests its next step or ends."""
@@ -135,7 +144,7 @@ class _Queue(Generic[T]):
             self.preempted = error
             return
         except Exception as error:
-            self.trainings[number].close()
+            self.begun[number].close()
             # Otherwise, the error would keep the run's arrays in memory.
             for cause in _causes(error):
                 cause.__traceback__ = _without_own_frames(cause.__traceback__)

@@ -5,9 +5,11 @@ The tests of the first section train. The others start a process per run, and re
 
 import csv
 import errno
+import functools
 import itertools
 import json
 import logging
+import multiprocessing
 import os
 import re
 import shlex
@@ -22,10 +24,11 @@ import pytest
 from facts import has_facts
 
 from afjax import store
-from afjax.cli import sweep_plan, sweep_progress, sweep_results, sweep_runs
+from afjax.cli import sweep_plan, sweep_progress, sweep_results, sweep_runs, sweep_training, sweep_workers
 from afjax.cli.configs import load_experiment
 from afjax.cli.main import main
 from afjax.display.terminal import duration
+from afjax.distributed import hosts
 from afjax.train.defaults import choose_defaults
 from afjax.train.workdir import claim_workdir
 
@@ -184,14 +187,14 @@ def test_failed_run_does_not_affect_the_others(
 def test_unexpected_error_is_in_the_log_of_its_run(
     real: list[str], tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    train = sweep_runs.experiment_training
+    train = sweep_training.experiment_training
 
     def broken(config: Any, **given: Any) -> Any:
         if config.seed == 0:
             raise RuntimeError("the first line\nthe second line")
         return train(config, **given)
 
-    monkeypatch.setattr(sweep_runs, "experiment_training", broken)
+    monkeypatch.setattr(sweep_training, "experiment_training", broken)
     assert main([*real, "--seeds=0,1"]) == 1
     lines = capsys.readouterr().err.splitlines()
     assert has_facts(lines[1], "[1/2] seed=0: ", "failed: RuntimeError: the first line (")
@@ -212,7 +215,7 @@ def test_log_that_cannot_be_opened_fails_its_run(real: list[str], tmp_path: Path
 def test_log_handlers_write_to_the_log_of_their_own_run(
     real: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    train, logger, handlers = sweep_runs.experiment_training, logging.getLogger("library"), []
+    train, logger, handlers = sweep_training.experiment_training, logging.getLogger("library"), []
 
     def with_library(config: Any, **given: Any) -> Any:
         if not handlers:  # The library is imported in the first run.
@@ -221,7 +224,7 @@ def test_log_handlers_write_to_the_log_of_their_own_run(
         logger.warning("seed %d", config.seed)
         return train(config, **given)
 
-    monkeypatch.setattr(sweep_runs, "experiment_training", with_library)
+    monkeypatch.setattr(sweep_training, "experiment_training", with_library)
     try:
         assert main([*real, "--seeds=0,1"]) == 0
     finally:
@@ -310,6 +313,82 @@ def test_stopped_sweep_resumes_every_run(
     assert written(tmp_path / "sweep") == written(tmp_path / "undisturbed")
 
 
+def test_runs_in_several_processes_write_what_one_process_writes(
+    real: list[str], tmp_path: Path, capsys: Capsys
+) -> None:
+    words = [*real, "--seeds=0,1,2,3"]
+    assert main([*words, f"--workdir={tmp_path / 'one'}"]) == 0
+    capsys.readouterr()
+    assert main([*words, f"--workdir={tmp_path / 'several'}", "--processes=3"]) == 0
+    assert written(tmp_path / "several") == written(tmp_path / "one")
+    lines = capsys.readouterr().err.splitlines()
+    assert sorted(line[:5] for line in lines if "accuracy" in line) == ["[1/4]", "[2/4]", "[3/4]", "[4/4]"]
+
+
+def once(action: Callable[[], None]) -> Any:
+    """Returns a stand-in for ``SweepProgress.trained`` that does something after the first step of any run."""
+    shown, done = sweep_progress.SweepProgress.trained, list[Any]()
+
+    def trained(self: Any, run: Any, steps: int, num_steps: int) -> None:
+        shown(self, run, steps, num_steps)
+        if steps and not done:
+            done.append(run)
+            action()
+
+    return trained
+
+
+def test_killed_process_fails_its_runs_and_is_replaced(
+    real: list[str], tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kill_all() -> None:
+        for process in multiprocessing.active_children():
+            process.kill()
+
+    words = [*real, "--seeds=0,1,2,3,4,5", "--processes=2"]
+    assert main([*words, f"--workdir={tmp_path / 'undisturbed'}"]) == 0
+    capsys.readouterr()
+    with monkeypatch.context() as patch:
+        patch.setattr(sweep_progress.SweepProgress, "trained", once(kill_all))
+        assert main(words) == 1
+    lines = capsys.readouterr().err.splitlines()
+    failed = [line for line in lines if has_facts(line, "seed=", "failed", "signal 9", "Killed")]
+    assert 1 <= len(failed) <= 2
+    statuses = [row["status"] for row in rows(tmp_path / "sweep" / "sweep.csv")]
+    assert sorted(statuses) == ["done"] * (6 - len(failed)) + ["failed"] * len(failed)
+    assert main(words) == 0
+    assert written(tmp_path / "sweep") == written(tmp_path / "undisturbed")
+
+
+def test_stopped_processes_save_and_resume(
+    real: list[str], tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [*real, "--seeds=0,1,2", "--processes=2"]
+    assert main([*words, f"--workdir={tmp_path / 'undisturbed'}"]) == 0
+    with monkeypatch.context() as patch:
+        stop = functools.partial(os.kill, os.getpid(), signal.SIGTERM)
+        patch.setattr(sweep_progress.SweepProgress, "trained", once(stop))
+        assert main(words) == 75
+    assert not multiprocessing.active_children()
+    assert main(words) == 0
+    assert written(tmp_path / "sweep") == written(tmp_path / "undisturbed")
+
+
+def test_processes_that_cannot_begin_fail_all_runs(
+    real: list[str], tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # It raises TypeError, because it gets other arguments.
+    monkeypatch.setattr(sweep_workers, "_work", len)
+    assert main([*real, "--seeds=0,1,2", "--processes=2"]) == 1
+    assert [row["status"] for row in rows(tmp_path / "sweep" / "sweep.csv")] == ["failed"] * 3
+    assert "exit code 1" in capsys.readouterr().err
+
+
+def test_processes_are_refused_on_a_tpu(real: list[str], refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hosts, "on_cloud_tpu", lambda: True)
+    assert has_facts(refused(*real, "--processes=2"), "TPU", "--processes=2", "--slots")
+
+
 def test_steps_of_the_active_runs_are_printed(real: list[str], capsys: Capsys, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweep_progress, "QUIET_SECONDS", 0.0)
     assert main([*real, "--seeds=0,1", "--slots=2"]) == 0
@@ -334,6 +413,8 @@ def test_runs_with_different_trunks_are_groups(
     [
         (["--slots=0"], ("--slots=0 ",)),
         (["--slots=2", "--isolate"], ("--isolate ", "--slots=2")),
+        (["--processes=0"], ("--processes=0 ",)),
+        (["--processes=2", "--isolate"], ("--isolate ", "--processes=2")),
     ],
 )
 def test_impossible_slots_are_refused(real: list[str], refused: Refused, given: list[str], facts: tuple[str, ...]):

@@ -5,7 +5,7 @@ import dataclasses
 import json
 import os
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from afjax.data.splits import Rows
 from afjax.errors import PreemptionError, UserError
 from afjax.model.task_model import TaskModel
 from afjax.train import single_run, together
+from afjax.train.loop import Training
 from afjax.train.many import PlannedRun, train_many
 from afjax.train.options import RunOptions
 from afjax.train.shared import Shared
@@ -450,6 +451,26 @@ def test_code_of_a_run_runs_within_its_own_context(tiny_trunk: Trunk, planned: P
         lines = (tmp_path / f"{number}.log").read_text().splitlines()
         assert lines
         assert all(line.startswith(f"run{number}: ") for line in lines)
+
+
+def test_next_training_is_taken_when_a_slot_is_free() -> None:
+    events = list[str]()
+
+    def training(name: str) -> Training[str]:
+        events.append(f"{name} begins")
+        yield from ()
+        return name
+
+    def trainings() -> Iterator[Training[str]]:
+        for name in ("a", "b"):
+            events.append(f"{name} is taken")
+            yield training(name)
+
+    outcomes = together.run_together(
+        trainings(), slots=1, shared=Shared(), ended=lambda number, outcome: events.append(f"{outcome} ended")
+    )
+    assert outcomes == ["a", "b"]
+    assert events == ["a is taken", "a begins", "a ended", "b is taken", "b begins", "b ended"]
 
 
 @pytest.mark.parametrize("slots", [0, -1, True, 1.5])

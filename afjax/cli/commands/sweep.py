@@ -17,7 +17,8 @@ examples:
 Without --grid, the config file can define the grid in get_sweep() -> {"train.learning_rate": [1e-4, 3e-4]}. Without
 either, the experiment is run with each of --seeds.
 All runs train in one process, which loads the trunk once and compiles equal programs once. Each writes the files of a
-separate run, and its output is in its log.txt. --isolate starts a process per run, so that a crash ends only one run.
+separate run, and its output is in its log.txt. --processes=2 is faster on a processor with a few cores, if the runs are
+short. --isolate starts a process per run, so that a crash ends only one run.
 To resume a stopped sweep, run the same command again; values and seeds may be added, and failed runs are tried again.
 The exit code is 1 if a run failed."""
 
@@ -48,6 +49,9 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--slots", type=int, default=1, metavar="N", help="train N runs at a time, in shared steps where possible (1)"
     )
+    parser.add_argument(
+        "--processes", type=int, default=1, metavar="N", help="train in N processes, each on its part of the cores (1)"
+    )
     parser.add_argument("--isolate", action="store_true", help="run each run in a process of its own")
     parser.add_argument("--adapters", default="", metavar="STORE", help="a store whose adapters every run starts with")
     parser.add_argument("--config.SETTING", dest="_", metavar="VALUE", help="overrides one setting of every run")
@@ -57,11 +61,20 @@ def _run(arguments: argparse.Namespace) -> int:
     from afjax.cli import sweep_runs
     from afjax.cli.sweep_plan import plan
     from afjax.cli.sweep_results import report_lines
+    from afjax.distributed.hosts import on_cloud_tpu
 
     if arguments.slots < 1:
         raise UserError(f"--slots={arguments.slots} is not positive; give the number of runs that train at a time.")
-    if arguments.isolate and arguments.slots > 1:
-        raise UserError(f"--isolate trains one run at a time; leave out --isolate or --slots={arguments.slots}.")
+    if arguments.processes < 1:
+        raise UserError(f"--processes={arguments.processes} is not positive; give the number of processes that train.")
+    for flag, value in (("--slots", arguments.slots), ("--processes", arguments.processes)):
+        if arguments.isolate and value > 1:
+            raise UserError(f"--isolate trains one run at a time; leave out --isolate or {flag}={value}.")
+    if arguments.processes > 1 and on_cloud_tpu():
+        raise UserError(
+            f"One process uses all TPU chips; leave out --processes={arguments.processes}. --slots=N trains N runs at "
+            "a time."
+        )
     workdir = local_path(arguments.workdir, "A sweep's --workdir")
     planned = plan(
         arguments.config,
@@ -71,6 +84,8 @@ def _run(arguments: argparse.Namespace) -> int:
         workdir=workdir,
         adapters=arguments.adapters,
     )
-    outcomes = sweep_runs.run_sweep(planned, workdir, slots=arguments.slots, isolate=arguments.isolate)
+    outcomes = sweep_runs.run_sweep(
+        planned, workdir, slots=arguments.slots, processes=arguments.processes, isolate=arguments.isolate
+    )
     print("\n".join(["", *report_lines(planned, outcomes, workdir)]))
     return 0 if all(outcome.score is not None for outcome in outcomes.values()) else 1
