@@ -4,6 +4,7 @@ Much of a short run is work for one core: reading, tokenisation, tracing, compil
 cores have something to do meanwhile.
 """
 
+import contextlib
 import dataclasses
 import multiprocessing
 import os
@@ -78,7 +79,7 @@ def train_in_workers(
             for worker in [worker for worker in workers if worker.connection in ready]:
                 try:
                     message, *values = worker.connection.recv()
-                except (EOFError, ConnectionResetError):
+                except (EOFError, OSError):  # The process has ended.
                     workers.remove(worker)
                     if _buried(worker, progress) and worker.planned:
                         workers.append(_start(sweep, workdir, slots, worker.number, processes, worker.planned))
@@ -113,7 +114,9 @@ def _answer(
             if run is not None:
                 worker.active.append(run)
                 worker.has_begun = True
-            worker.connection.send(run)
+            # A process that has ended since is noticed at the next message.
+            with contextlib.suppress(OSError):
+                worker.connection.send(run)
         case "started", [run]:
             progress.started(run)
         case "trained", [run, done, num_steps]:
