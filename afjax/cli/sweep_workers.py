@@ -6,6 +6,7 @@ cores have something to do meanwhile.
 
 import contextlib
 import dataclasses
+import functools
 import multiprocessing
 import os
 import signal
@@ -19,13 +20,15 @@ from typing import Any
 
 from afjax.cli.stored_model import set_up_libraries
 from afjax.cli.sweep_plan import Run, Sweep
-from afjax.cli.sweep_results import Outcome
+from afjax.cli.sweep_results import Outcome, finished_outcome
 from afjax.cli.sweep_training import Progress, train_runs
 from afjax.distributed.preemption import stopping_between_runs
-from afjax.errors import PREEMPTED, PreemptionError
+from afjax.errors import PREEMPTED, PreemptionError, UserError
 
 # The share of a GPU's memory that all workers together allocate.
 GPU_MEMORY = 0.9
+# The environment variables that set the part of one process: JAX's current and its former name.
+GPU_MEMORY_SETTINGS = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
 
 
 @dataclasses.dataclass(eq=False)
@@ -39,6 +42,7 @@ class _Worker:
       planned: The runs that it takes first.
       active: The runs that it has begun and not ended.
       has_begun: Whether it has begun a run.
+      is_done: Whether it has been told that there are no more runs.
     """
 
     process: BaseProcess
@@ -47,6 +51,7 @@ class _Worker:
     planned: deque[Run]
     active: list[Run] = dataclasses.field(default_factory=list)
     has_begun: bool = False
+    is_done: bool = False
 
 
 def train_in_workers(
@@ -54,8 +59,9 @@ def train_in_workers(
 ) -> None:
     """Trains runs in several processes.
 
-    Each worker takes runs that follow each other, because these often share compiled programs. A worker without runs
-    takes over another one's. If a worker dies, its active runs have failed, and a new worker takes its place.
+    Each worker has a part of the runs that follow each other, because these often share compiled programs. A worker
+    without runs takes one from the worker that has most left. If a worker dies, its active runs have failed, and a new
+    worker takes its place.
 
     Args:
       sweep: The sweep.
@@ -66,14 +72,15 @@ def train_in_workers(
       processes: The number of workers.
 
     Raises:
+      UserError: A process cannot be started.
       PreemptionError: This process or a worker received SIGTERM. All runs that were training have saved their state.
     """
-    workers = list[_Worker]()
+    workers, processes = list[_Worker](), min(processes, len(runs))
+    start = functools.partial(_start, sweep, workdir, slots, processes)
     try:
-        processes = min(processes, len(runs))
         for number in range(processes):
             part = runs[number * len(runs) // processes : (number + 1) * len(runs) // processes]
-            workers.append(_start(sweep, workdir, slots, number, processes, deque(part)))
+            workers.append(start(number, deque(part)))
         while workers:
             ready = wait([worker.connection for worker in workers])
             for worker in [worker for worker in workers if worker.connection in ready]:
@@ -81,23 +88,42 @@ def train_in_workers(
                     message, *values = worker.connection.recv()
                 except (EOFError, OSError):  # The process has ended.
                     workers.remove(worker)
-                    if _buried(worker, progress) and worker.planned:
-                        workers.append(_start(sweep, workdir, slots, worker.number, processes, worker.planned))
+                    how = _report_end(worker, workdir, progress)
+                    if worker.planned and worker.has_begun:
+                        workers.append(start(worker.number, worker.planned))
+                    elif others := [other for other in workers if not other.is_done]:
+                        others[0].planned.extend(worker.planned)
+                    else:
+                        # It could not begin, so another one could not either.
+                        for run in worker.planned:
+                            progress.ended(run, Outcome(), f"failed: the process that it waited for ended {how}")
                 else:
                     _answer(worker, message, values, workers, progress)
     finally:
+        # A worker that waits for this process must notice that there will be no answer.
         for worker in workers:
             worker.process.terminate()
+            worker.connection.close()
         for worker in workers:
             worker.process.join()
 
 
-def _start(sweep: Sweep, workdir: Path, slots: int, number: int, processes: int, planned: deque[Run]) -> _Worker:
+def _start(sweep: Sweep, workdir: Path, slots: int, processes: int, number: int, planned: deque[Run]) -> _Worker:
     # A forked process cannot use JAX.
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
     process = context.Process(target=_work, args=(there, sweep, workdir, slots, number, processes))
-    process.start()
+    # Ctrl-C reaches all processes of a terminal. The workers ignore it: this process stops them with SIGTERM, so that
+    # they save.
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        process.start()
+    except OSError as error:
+        raise UserError(
+            f"{processes} processes cannot be started ({error.strerror or error}); give fewer with --processes."
+        ) from error
+    finally:
+        signal.signal(signal.SIGINT, previous)
     there.close()
     return _Worker(process, here, number, planned)
 
@@ -111,7 +137,9 @@ def _answer(
             # Runs at the end of another worker's part are the last that it would begin.
             longest = max(workers, key=lambda other: len(other.planned)).planned
             run = worker.planned.popleft() if worker.planned else longest.pop() if longest else None
-            if run is not None:
+            if run is None:
+                worker.is_done = True
+            else:
                 worker.active.append(run)
                 worker.has_begun = True
             # A process that has ended since is noticed at the next message.
@@ -128,26 +156,25 @@ def _answer(
             raise AssertionError(f"unknown message {message}")
 
 
-def _buried(worker: _Worker, progress: Progress) -> bool:
+def _report_end(worker: _Worker, workdir: Path, progress: Progress) -> str:
     """Waits for the end of a worker's process, and reports the runs that ended with it.
 
     Returns:
-      Whether a new worker can take its place. If it could not begin a run, another one could not either.
+      How the process ended.
 
     Raises:
       PreemptionError: The worker received SIGTERM.
     """
     worker.process.join()
     code = worker.process.exitcode or 0
-    if code == PREEMPTED:
+    if code in (PREEMPTED, -signal.SIGTERM):
         raise PreemptionError("A process of the sweep was told to stop; run the same command again to resume.")
     how = f"by signal {-code} ({signal.strsignal(-code)})" if code < 0 else f"with exit code {code}"
-    lost = list(worker.active)
-    if not worker.has_begun and code:
-        lost += worker.planned
-    for run in lost:
-        progress.ended(run, Outcome(), f"failed: its process ended {how}")
-    return worker.has_begun
+    for run in worker.active:
+        # It may have ended after it had written its result.
+        outcome = finished_outcome(workdir, run)
+        progress.ended(run, outcome or Outcome(), "" if outcome else f"failed: its process ended {how}")
+    return how
 
 
 # In a worker
@@ -160,38 +187,53 @@ class _Reports:
         self._connection = connection
 
     def started(self, run: Run) -> None:
-        self._connection.send(("started", run))
+        _send(self._connection, "started", run)
 
     def trained(self, run: Run, done: int, num_steps: int) -> None:
-        self._connection.send(("trained", run, done, num_steps))
+        _send(self._connection, "trained", run, done, num_steps)
 
     def ended(self, run: Run, outcome: Outcome, failure: str) -> None:
-        self._connection.send(("ended", run, outcome, failure))
+        _send(self._connection, "ended", run, outcome, failure)
 
 
 def _work(connection: Connection, sweep: Sweep, workdir: Path, slots: int, number: int, processes: int) -> None:
     """Trains runs until the parent has no more."""
-    # Ctrl-C reaches all processes of a terminal. The parent then stops the workers with SIGTERM, so that they save.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "linux":
         cores = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, cores[number % len(cores) :: processes])
-    os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", f"{GPU_MEMORY / processes:.3f}")
+        # Some containers forbid it. The workers then share all cores.
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(0, cores[number % len(cores) :: processes])
+    if not any(name in os.environ for name in GPU_MEMORY_SETTINGS):
+        os.environ[GPU_MEMORY_SETTINGS[0]] = f"{GPU_MEMORY / processes:.3f}"
     try:
         with stopping_between_runs():
             set_up_libraries()
             train_runs(sweep, workdir, _taken(connection), _Reports(connection), slots)
     except PreemptionError:
         sys.exit(PREEMPTED)
-    except (EOFError, BrokenPipeError, ConnectionResetError):
-        # The parent has died. The runs resume from their last checkpoints.
-        sys.exit(1)
 
 
 def _taken(connection: Connection) -> Iterator[Run]:
     """Yields the parent's next runs."""
     while True:
-        connection.send(("next",))
-        if (run := connection.recv()) is None:
+        _send(connection, "next")
+        try:
+            run = connection.recv()
+        except (EOFError, OSError):
+            _stop()
+            return
+        if run is None:
             return
         yield run
+
+
+def _send(connection: Connection, *message: Any) -> None:
+    try:
+        connection.send(message)
+    except OSError:
+        _stop()
+
+
+def _stop() -> None:
+    """Stops this worker, because its parent has ended: active runs save at their next step."""
+    signal.raise_signal(signal.SIGTERM)

@@ -46,7 +46,7 @@ from afjax.train.multitask import train_multitask
 from afjax.train.options import RunOptions
 from afjax.train.record import adapter_input, note, trunk_inputs
 from afjax.train.sequential import train_sequential
-from afjax.train.shared import Shared
+from afjax.train.shared import TRUNKS, Shared
 from afjax.train.single import single_training
 from afjax.train.workdir import (
     FORGETTING,
@@ -142,7 +142,7 @@ def experiment_training(
         )
         check_place(workdir, "workdir")
         trunk_key = (config.trunk, config.trunk_dtype)
-        trunk = shared.once("trunk", trunk_key, lambda: load_trunk(config.trunk, dtype=config.trunk_dtype))
+        trunk = shared.once("trunk", trunk_key, lambda: load_trunk(config.trunk, dtype=config.trunk_dtype), kept=TRUNKS)
         config = choose_defaults(config, lambda: trunk.pooling, recorded_config(workdir))
         check_workdir(workdir, config)
         store_folder = find_store(workdir, store_folder)

@@ -7,6 +7,9 @@ T = TypeVar("T")
 
 # The compiled functions of one kind of run take about 85 MB on a CPU (minilm).
 KEPT = 16
+# Trunks to keep in memory, and frozen trunks on the devices. A sequence of tasks that trains LayerNorms has a new one
+# per task.
+TRUNKS = 2
 
 
 class Shared:

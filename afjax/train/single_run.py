@@ -22,7 +22,7 @@ from afjax.model.setup import Setup
 from afjax.tasks.class_loss import ClassLoss
 from afjax.tasks.scores import split_scores
 from afjax.train.optimizer import make_optimizer, without_schedule
-from afjax.train.shared import Shared
+from afjax.train.shared import TRUNKS, Shared
 from afjax.train.step import (
     State,
     TrainStep,
@@ -38,9 +38,6 @@ from afjax.trees import Tree, merge
 from afjax.trunk.encoder import cast_trunk
 from afjax.trunk.layers import fastest_form
 from afjax.trunk.program_cost import program_tokens
-
-# Frozen trunks that runs share on the devices. A sequence of tasks that trains LayerNorms has a new one per task.
-TRUNKS = 2
 
 
 class SingleRun:

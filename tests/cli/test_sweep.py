@@ -363,7 +363,7 @@ def test_killed_process_fails_its_runs_and_is_replaced(
 def test_stopped_processes_save_and_resume(
     real: list[str], tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = [*real, "--seeds=0,1,2", "--processes=2"]
+    words = [*real, "--seeds=0,1,2", "--processes=2", "--config.train.max_steps=100"]
     assert main([*words, f"--workdir={tmp_path / 'undisturbed'}"]) == 0
     with monkeypatch.context() as patch:
         stop = functools.partial(os.kill, os.getpid(), signal.SIGTERM)
@@ -372,6 +372,24 @@ def test_stopped_processes_save_and_resume(
     assert not multiprocessing.active_children()
     assert main(words) == 0
     assert written(tmp_path / "sweep") == written(tmp_path / "undisturbed")
+    assert any("resumes after step " in log.read_text() for log in (tmp_path / "sweep" / "runs").glob("*/log.txt"))
+
+
+def test_processes_save_and_end_if_the_command_fails(
+    real: list[str], refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With two slots, a process can wait for its next run while the other run trains."""
+
+    def full(*given: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    words = [*real, "--seeds=0,1,2,3", "--processes=2", "--slots=2", "--grid.train.max_steps=1,200"]
+    with monkeypatch.context() as patch:
+        patch.setattr(sweep_progress, "write_tables", full)
+        assert has_facts(refused(*words), "sweep", "cannot be written", "No space left")
+    assert not multiprocessing.active_children()
+    assert main(words) == 0
+    assert {row["status"] for row in rows(tmp_path / "sweep" / "sweep.csv")} == {"done"}
 
 
 def test_processes_that_cannot_begin_fail_all_runs(
