@@ -1,13 +1,10 @@
 """The ``afjax`` command."""
 
 import argparse
-import contextlib
 import os
 import re
 import sys
-import warnings
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 from afjax import __version__
@@ -32,7 +29,7 @@ from afjax.cli.commands import (
     train,
 )
 from afjax.cli.explain import explain
-from afjax.display.terminal import fitted, print_line
+from afjax.display.terminal import print_line, warnings_in_one_line
 from afjax.errors import did_you_mean
 
 # The commands, in the order of the help.
@@ -85,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argument.removeprefix("--config.") for argument in unparsed if argument.startswith("--config.")
     ]
     arguments.grid = [argument.removeprefix("--grid.") for argument in unparsed if argument.startswith("--grid.")]
-    with _warnings_in_one_line():
+    with warnings_in_one_line():
         return _exit_code(arguments)
 
 
@@ -130,33 +127,6 @@ def _empty_flag(argv: Sequence[str]) -> str | None:
         if flag.startswith("--") and "." not in flag and (not value if equals else following == ""):
             return f"{flag} is empty; give it a value, or leave it out."
     return None
-
-
-@contextlib.contextmanager
-def _warnings_in_one_line() -> Iterator[None]:
-    """Prints each of afjax's own warnings once, on one line like an error.
-
-    Other warnings keep Python's format.
-    """
-    printed: set[str] = set()
-    original = warnings.formatwarning
-
-    def one_line(
-        message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
-    ) -> str:
-        if category is not UserWarning or not Path(filename).is_relative_to(Path(__file__).parents[1]):
-            return original(message, category, filename, lineno, line)
-        text = "\n".join([*fitted(f"afjax: {' '.join(str(message).split())}", sys.stderr), ""])
-        if text in printed:
-            return ""
-        printed.add(text)
-        return text
-
-    warnings.formatwarning = one_line
-    try:
-        yield
-    finally:
-        warnings.formatwarning = original
 
 
 def _exit_code(arguments: argparse.Namespace) -> int:

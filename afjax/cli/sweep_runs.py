@@ -54,7 +54,8 @@ def run_sweep(
         if waiting and not isolate:
             job = stack.enter_context(hosts.Job(explain=explain))
             stack.enter_context(stopping_between_runs(job.leave))
-            if hosts.several_hosts():
+            # With several processes, this one must not use the devices: JAX would reserve all of them.
+            if job.is_one_of_several:
                 raise UserError(
                     "A sweep trains on one host; give --isolate, or run afjax train for each run on all hosts."
                 )

@@ -1,14 +1,14 @@
-"""Trains the runs of ``afjax sweep`` in several processes, the workers, each on its own part of the processor cores.
+"""Trains the runs of ``afjax sweep`` in several processes, the workers, each on its own part of the machine.
 
-Much of a short run is work for one core: reading, tokenisation, tracing, compilation. With several workers, the other
-cores have something to do meanwhile.
+On a machine with several TPU chips or GPUs, each run then has its own, and no step waits for another chip. Much of a
+short run is also work for one core: reading, tokenisation, tracing, compilation. With several workers, the other cores
+have something to do meanwhile.
 """
 
 import contextlib
 import dataclasses
 import functools
 import multiprocessing
-import os
 import signal
 import sys
 from collections import deque
@@ -22,13 +22,10 @@ from afjax.cli.stored_model import set_up_libraries
 from afjax.cli.sweep_plan import Run, Sweep
 from afjax.cli.sweep_results import Outcome, finished_outcome
 from afjax.cli.sweep_training import Progress, train_runs
+from afjax.display.terminal import warnings_in_one_line
+from afjax.distributed.parts import use_part
 from afjax.distributed.preemption import stopping_between_runs
 from afjax.errors import PREEMPTED, PreemptionError, UserError
-
-# The share of a GPU's memory that all workers together allocate.
-GPU_MEMORY = 0.9
-# The environment variables that set the part of one process: JAX's current and its former name.
-GPU_MEMORY_SETTINGS = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
 
 
 @dataclasses.dataclass(eq=False)
@@ -198,15 +195,9 @@ class _Reports:
 
 def _work(connection: Connection, sweep: Sweep, workdir: Path, slots: int, number: int, processes: int) -> None:
     """Trains runs until the parent has no more."""
-    if sys.platform == "linux":
-        cores = sorted(os.sched_getaffinity(0))
-        # Some containers forbid it. The workers then share all cores.
-        with contextlib.suppress(OSError):
-            os.sched_setaffinity(0, cores[number % len(cores) :: processes])
-    if not any(name in os.environ for name in GPU_MEMORY_SETTINGS):
-        os.environ[GPU_MEMORY_SETTINGS[0]] = f"{GPU_MEMORY / processes:.3f}"
+    use_part(number, processes)
     try:
-        with stopping_between_runs():
+        with stopping_between_runs(), warnings_in_one_line():
             set_up_libraries()
             train_runs(sweep, workdir, _taken(connection), _Reports(connection), slots)
     except PreemptionError:

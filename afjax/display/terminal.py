@@ -1,8 +1,12 @@
-"""Progress bars, messages and durations on a terminal."""
+"""Progress bars, messages, warnings and durations on a terminal."""
 
+import contextlib
 import os
 import sys
 import textwrap
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
 from typing import IO, Any
 
 PAGE_WIDTH = 120
@@ -123,3 +127,30 @@ def duration(seconds: float) -> str:
     if rounded < 3600:
         return f"{rounded // 60} min {rounded % 60} s"
     return f"{rounded // 3600} h {rounded % 3600 // 60} min"
+
+
+@contextlib.contextmanager
+def warnings_in_one_line() -> Iterator[None]:
+    """Prints each of afjax's own warnings once, on one line like an error.
+
+    Other warnings keep Python's format.
+    """
+    printed: set[str] = set()
+    original = warnings.formatwarning
+
+    def one_line(
+        message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+    ) -> str:
+        if category is not UserWarning or not Path(filename).is_relative_to(Path(__file__).parents[1]):
+            return original(message, category, filename, lineno, line)
+        text = "\n".join([*fitted(f"afjax: {' '.join(str(message).split())}", sys.stderr), ""])
+        if text in printed:
+            return ""
+        printed.add(text)
+        return text
+
+    warnings.formatwarning = one_line
+    try:
+        yield
+    finally:
+        warnings.formatwarning = original

@@ -131,6 +131,11 @@ class Job:
         self._watcher.join(FAREWELL_SECONDS)
         self._stop_shell()
 
+    @property
+    def is_one_of_several(self) -> bool:
+        """Whether other hosts have joined. Does not initialize JAX's backend if there are none."""
+        return self._service is not None
+
     def leave(self, code: int, sentence: str) -> bool:
         """Exits this process and all other hosts with the same code and message, if there are several hosts.
 

@@ -15,6 +15,7 @@ import re
 import shlex
 import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -28,7 +29,7 @@ from afjax.cli import sweep_plan, sweep_progress, sweep_results, sweep_runs, swe
 from afjax.cli.configs import load_experiment
 from afjax.cli.main import main
 from afjax.display.terminal import duration
-from afjax.distributed import hosts
+from afjax.distributed import parts
 from afjax.train.defaults import choose_defaults
 from afjax.train.workdir import claim_workdir
 
@@ -286,7 +287,7 @@ def test_several_tasks_train_in_one_process(real: list[str], config: Path, tmp_p
 
 
 def test_several_hosts_are_refused(real: list[str], refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweep_runs.hosts, "several_hosts", lambda: True)
+    monkeypatch.setattr(sweep_runs.hosts.Job, "is_one_of_several", True)
     assert has_facts(refused(*real, "--seeds=0,1"), "one host", "--isolate", "afjax train")
 
 
@@ -403,9 +404,24 @@ def test_processes_that_cannot_begin_fail_all_runs(
     assert "exit code 1" in capsys.readouterr().err
 
 
-def test_processes_are_refused_on_a_tpu(real: list[str], refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hosts, "on_cloud_tpu", lambda: True)
-    assert has_facts(refused(*real, "--processes=2"), "TPU", "--processes=2", "--slots")
+def test_more_processes_than_tpu_chips_are_refused(
+    real: list[str], refused: Refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parts, "find_devices", lambda: parts.Devices(tpu_chips=("0", "1", "2", "3")))
+    assert has_facts(refused(*real, "--processes=5"), "5 processes", "4 TPU chips", "--processes=4", "--slots")
+
+
+def test_command_leaves_the_devices_to_its_processes(real: list[str], tmp_path: Path) -> None:
+    """JAX reserves every TPU chip, and most of a GPU's memory, for the first process that uses its backend."""
+    program = (
+        "import sys\n"
+        "from afjax.cli.main import main\n"
+        "from jax._src import xla_bridge\n"
+        "assert main(sys.argv[1:]) == 0\n"
+        "assert not xla_bridge.backends_are_initialized()\n"
+    )
+    subprocess.run([sys.executable, "-c", program, *real, "--seeds=0,1", "--processes=2"], check=True)
+    assert {row["status"] for row in rows(tmp_path / "sweep" / "sweep.csv")} == {"done"}
 
 
 def test_steps_of_the_active_runs_are_printed(real: list[str], capsys: Capsys, monkeypatch: pytest.MonkeyPatch) -> None:

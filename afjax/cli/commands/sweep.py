@@ -17,8 +17,8 @@ examples:
 Without --grid, the config file can define the grid in get_sweep() -> {"train.learning_rate": [1e-4, 3e-4]}. Without
 either, the experiment is run with each of --seeds.
 All runs train in one process, which loads the trunk once and compiles equal programs once. Each writes the files of a
-separate run, and its output is in its log.txt. --processes=2 is faster on a processor with a few cores, if the runs are
-short. --isolate starts a process per run, so that a crash ends only one run.
+separate run, and its output is in its log.txt. --processes=N trains in N processes, each on its own TPU chip, or on its
+part of the GPUs and of the processor cores. --isolate starts a process per run, so that a crash ends only one run.
 To resume a stopped sweep, run the same command again; values and seeds may be added, and failed runs are tried again.
 The exit code is 1 if a run failed."""
 
@@ -50,7 +50,11 @@ def add(commands: Any) -> None:
         "--slots", type=int, default=1, metavar="N", help="train N runs at a time, in shared steps where possible (1)"
     )
     parser.add_argument(
-        "--processes", type=int, default=1, metavar="N", help="train in N processes, each on its part of the cores (1)"
+        "--processes",
+        type=int,
+        default=1,
+        metavar="N",
+        help="train in N processes, each on its part of the machine (1)",
     )
     parser.add_argument("--isolate", action="store_true", help="run each run in a process of its own")
     parser.add_argument("--adapters", default="", metavar="STORE", help="a store whose adapters every run starts with")
@@ -61,7 +65,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from afjax.cli import sweep_runs
     from afjax.cli.sweep_plan import plan
     from afjax.cli.sweep_results import report_lines
-    from afjax.distributed.hosts import on_cloud_tpu
+    from afjax.distributed.parts import check_processes, find_devices
 
     if arguments.slots < 1:
         raise UserError(f"--slots={arguments.slots} is not positive; give the number of runs that train at a time.")
@@ -70,11 +74,8 @@ def _run(arguments: argparse.Namespace) -> int:
     for flag, value in (("--slots", arguments.slots), ("--processes", arguments.processes)):
         if arguments.isolate and value > 1:
             raise UserError(f"--isolate trains one run at a time; leave out --isolate or {flag}={value}.")
-    if arguments.processes > 1 and on_cloud_tpu():
-        raise UserError(
-            f"One process uses all TPU chips; leave out --processes={arguments.processes}. --slots=N trains N runs at "
-            "a time."
-        )
+    if arguments.processes > 1:
+        check_processes(arguments.processes, find_devices())
     workdir = local_path(arguments.workdir, "A sweep's --workdir")
     planned = plan(
         arguments.config,

@@ -1,0 +1,112 @@
+"""Divides one machine between independent processes: its TPU chips or GPUs, and its processor cores.
+
+The environment variables are read when JAX first uses a device, so a process sets them before. None of these functions
+initializes JAX's backend.
+"""
+
+import contextlib
+import dataclasses
+import os
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from afjax.display.words import counted
+from afjax.distributed.hosts import on_cloud_tpu
+from afjax.errors import UserError
+
+# The share of a GPU's memory that all of its processes together allocate.
+GPU_MEMORY = 0.9
+# The environment variables that set the share of one process: JAX's current and its former name.
+GPU_MEMORY_SETTINGS = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
+# The first of the ports on which the TPU runtimes of several processes listen.
+FIRST_TPU_PORT = 8476
+
+
+@dataclasses.dataclass(frozen=True)
+class Devices:
+    """The devices of this machine that JAX may use.
+
+    Attributes:
+      tpu_chips: The chips' numbers.
+      gpus: The GPUs' numbers or identifiers.
+    """
+
+    tpu_chips: tuple[str, ...] = ()
+    gpus: tuple[str, ...] = ()
+
+
+def find_devices(root: Path = Path("/dev")) -> Devices:
+    """Returns this machine's devices. Variables such as ``CUDA_VISIBLE_DEVICES`` can limit them."""
+    chips = _count(root, r"accel\d+") or _count(root / "vfio", r"\d+") if on_cloud_tpu() else 0
+    return Devices(_visible("TPU_VISIBLE_CHIPS", chips), _visible("CUDA_VISIBLE_DEVICES", _count(root, r"nvidia\d+")))
+
+
+def _count(folder: Path, pattern: str) -> int:
+    with contextlib.suppress(OSError):
+        return sum(bool(re.fullmatch(pattern, name)) for name in os.listdir(folder))
+    return 0
+
+
+def _visible(variable: str, count: int) -> tuple[str, ...]:
+    if not count:
+        return ()
+    given = os.environ.get(variable)
+    return tuple(map(str, range(count))) if given is None else tuple(filter(None, given.split(",")))
+
+
+def check_processes(processes: int, devices: Devices) -> None:
+    """Raises UserError if a TPU has fewer chips than there are processes. Processes can share other devices."""
+    chips = len(devices.tpu_chips)
+    if 0 < chips < processes:
+        raise UserError(
+            f"{processes:,} processes cannot share {counted(chips, 'TPU chip')}; give at most "
+            f"--processes={chips}. --slots=N trains N runs at a time on a chip."
+        )
+
+
+def device_settings(number: int, processes: int, devices: Devices) -> Mapping[str, str]:
+    """Returns the environment variables that limit a process to its part of the devices.
+
+    On a TPU, each process has one chip. GPUs are divided if there are enough. Otherwise each process has one, and the
+    processes of one GPU have equal shares of its memory.
+
+    Args:
+      number: The process's number, from 0.
+      processes: The number of processes.
+      devices: The machine's devices.
+    """
+    if devices.tpu_chips:
+        chip, port = devices.tpu_chips[number], str(FIRST_TPU_PORT + number)
+        return {
+            "TPU_VISIBLE_CHIPS": chip,
+            # The topology of a machine with one chip. Without it and a port of its own, a process claims all chips.
+            "TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1",
+            "TPU_PROCESS_BOUNDS": "1,1,1",
+            "TPU_PROCESS_ADDRESSES": f"localhost:{port}",
+            "TPU_PROCESS_PORT": port,
+            "CLOUD_TPU_TASK_ID": "0",
+            "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+        }
+    if devices.gpus:
+        count = len(devices.gpus)
+        sharing = len(range(number % count, processes, count))
+        return {
+            "CUDA_VISIBLE_DEVICES": ",".join(devices.gpus[number % count :: processes]),
+            GPU_MEMORY_SETTINGS[0]: f"{GPU_MEMORY / sharing:.3f}",
+        }
+    return {}
+
+
+def use_part(number: int, processes: int) -> None:
+    """Limits this process to its part of the machine. JAX must not have used a device yet."""
+    settings = dict(device_settings(number, processes, find_devices()))
+    if any(name in os.environ for name in GPU_MEMORY_SETTINGS):
+        settings.pop(GPU_MEMORY_SETTINGS[0], None)
+    os.environ.update(settings)
+    if sys.platform == "linux":
+        cores = sorted(os.sched_getaffinity(0))
+        # Some containers forbid it. The processes then share all cores.
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(0, cores[number % len(cores) :: processes])
