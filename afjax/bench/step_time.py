@@ -38,12 +38,18 @@ class Prepared:
     Attributes:
       run: Runs one step and waits for its result.
       compile_s: Seconds spent on tracing and compiling.
-      flops: Floating-point operations of the compiled program, as counted by XLA; NaN if XLA does not report them.
+      compiled: The compiled program.
     """
 
     run: Callable[[], None]
     compile_s: float
-    flops: float
+    compiled: jax.stages.Compiled
+
+    @property
+    def flops(self) -> float:
+        """Floating-point operations of the program, as counted by XLA; NaN if XLA does not report them."""
+        analysis = self.compiled.cost_analysis()
+        return float(analysis["flops"]) if analysis else float("nan")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -130,9 +136,7 @@ def _prepare_eval(model: Model, params: Tree, batch: dict[str, jax.Array]) -> Pr
     compiled = jax.jit(make_eval_step(model)).lower(params, batch).compile()
     seconds = time.perf_counter() - begin
     return_freed_memory()
-    return Prepared(
-        run=lambda: jax.block_until_ready(compiled(params, batch)), compile_s=seconds, flops=_flops(compiled)
-    )
+    return Prepared(run=lambda: jax.block_until_ready(compiled(params, batch)), compile_s=seconds, compiled=compiled)
 
 
 def _prepare_train(model: Model, trained: Tree, frozen: Tree, batch: dict[str, jax.Array]) -> Prepared:
@@ -149,12 +153,7 @@ def _prepare_train(model: Model, trained: Tree, frozen: Tree, batch: dict[str, j
     def run() -> None:
         holder["state"], _ = jax.block_until_ready(compiled(holder["state"], frozen, batch, key, rate))
 
-    return Prepared(run=run, compile_s=seconds, flops=_flops(compiled))
-
-
-def _flops(compiled: jax.stages.Compiled) -> float:
-    analysis = compiled.cost_analysis()
-    return float(analysis["flops"]) if analysis else float("nan")
+    return Prepared(run=run, compile_s=seconds, compiled=compiled)
 
 
 def measure(prepared: Prepared, *, num_steps: int, batch_size: int) -> dict[str, Any]:
