@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from afjax.adapters.kinds import layer_params
     from afjax.adapters.pal import pal
     from afjax.config.adapters import ADAPTER_PRESETS, AdapterConfig, Ia3Config, LoraConfig, PalConfig
+    from afjax.config.capacity import Capacity
     from afjax.config.fusion import FusionConfig
     from afjax.config.heads import HeadConfig
     from afjax.config.methods import FusionMethod, Method, MultitaskMethod
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from afjax.model.setup import Setup, fusion_setup, single_setup
     from afjax.model.stored import load_adapter, load_fusion
     from afjax.model.task_model import TaskModel
+    from afjax.serve.loading import load_routed_model
+    from afjax.serve.routed_model import RoutedModel
     from afjax.tasks.by_name import find_task
     from afjax.tasks.kinds import initial_output_bias
     from afjax.tasks.load import load_split, load_task, rows_from_lists, rows_from_table
@@ -70,6 +73,9 @@ _HOMES = {
     "afjax.model.setup": ("Setup", "fusion_setup", "single_setup"),
     "afjax.model.stored": ("load_adapter", "load_fusion"),
     "afjax.model.task_model": ("TaskModel",),
+    "afjax.config.capacity": ("Capacity",),
+    "afjax.serve.loading": ("load_routed_model",),
+    "afjax.serve.routed_model": ("RoutedModel",),
     "afjax.tasks.by_name": ("find_task",),
     "afjax.tasks.kinds": ("initial_output_bias",),
     "afjax.tasks.predictions": ("Predictions",),
@@ -93,6 +99,7 @@ __all__ = [
     "ADAPTER_PRESETS",
     "AdapterConfig",
     "Batching",
+    "Capacity",
     "Encoder",
     "FusionConfig",
     "FusionMethod",
@@ -106,6 +113,7 @@ __all__ = [
     "PalConfig",
     "PlannedRun",
     "Predictions",
+    "RoutedModel",
     "RunOptions",
     "SamplingConfig",
     "Setup",
@@ -127,6 +135,7 @@ __all__ = [
     "learning_rate",
     "load_adapter",
     "load_fusion",
+    "load_routed_model",
     "load_split",
     "load_task",
     "load_task_model",

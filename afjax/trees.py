@@ -137,6 +137,23 @@ LEAF_AXES: Mapping[str, int] = {
 }
 
 
+def pad_axis(array: AnyArray, axis: int, size: int, *, value: float = 0.0) -> np.ndarray:
+    """Pads an axis of an array at its end, to a size.
+
+    Args:
+      array: The array.
+      axis: The axis.
+      size: The new size of the axis, at least its size.
+      value: The value of the new entries.
+
+    Returns:
+      A NumPy array of the same dtype.
+    """
+    widths = [(0, 0)] * array.ndim
+    widths[axis] = (0, size - array.shape[axis])
+    return np.pad(np.asarray(array), widths, constant_values=value)
+
+
 def array_digest(array: Any) -> str:
     """SHA-256 (hex) of an array: dtype, shape, and the bytes in C order, little-endian."""
     array = np.asarray(array)

@@ -32,6 +32,7 @@ LAYERS = (
     "fusion",
     "store",
     "model",
+    "serve",
     "train",
     "share",
     "interop",

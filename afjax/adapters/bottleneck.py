@@ -19,11 +19,11 @@ from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
 from afjax.adapters.checks import check_equal, check_same_trunk
-from afjax.adapters.kind import MacCounter, SlotKind
+from afjax.adapters.kind import MacCounter, SlotKind, Widening
 from afjax.config.adapters import AdapterConfig
 from afjax.errors import UserError
 from afjax.nn.layers import ACTIVATIONS, check_dense, dense, layer_norm
-from afjax.trees import AnyArray, Tree, named_key
+from afjax.trees import AnyArray, Tree, named_key, pad_axis
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.slots import Sublayer
 
@@ -195,13 +195,48 @@ def weighted_sum(
     return dataclasses.replace(configs[0], size=size, scaling=1.0), total
 
 
+def _size(config: AdapterConfig, hidden_size: int) -> int:
+    return config.bottleneck_size(hidden_size)
+
+
+def _wide_config(config: AdapterConfig, size: int) -> AdapterConfig:
+    return AdapterConfig(
+        position=config.position,
+        pretrained_layer_norm=config.pretrained_layer_norm,
+        new_layer_norm=config.new_layer_norm,
+        residual_from=config.residual_from,
+        residual_before_new_layer_norm=config.residual_before_new_layer_norm,
+        activation=config.activation,
+        layer_norms=config.layer_norms,
+        layers=config.layers,
+        size=size,
+    )
+
+
+def _wide_tree(config: AdapterConfig, tree: Tree, size: int) -> Tree:
+    wide = dict(tree)
+    for slot in config.slots:
+        down, up = tree[slot]["down"], tree[slot]["up"]
+        wide[slot] = {
+            **tree[slot],
+            "down": {"kernel": pad_axis(down["kernel"], -1, size), "bias": pad_axis(down["bias"], -1, size)},
+            # The rows of the additional units are zero, so the activation's value at zero does not matter.
+            "up": {
+                "kernel": config.scaling * pad_axis(up["kernel"], -2, size),
+                "bias": config.scaling * np.asarray(up["bias"]),
+            },
+        }
+    return wide
+
+
 KIND = SlotKind(
     config=AdapterConfig,
     init=init,
     slot=slot,
     family="bottleneck",
     layout=("position", "pretrained_layer_norm", "residual_from"),
-    size=lambda config, hidden_size: config.bottleneck_size(hidden_size),
+    size=_size,
     count_units=count_units,
     weighted_sum=weighted_sum,
+    widening=Widening(size=_size, config=_wide_config, tree=_wide_tree),
 )

@@ -4,7 +4,7 @@ Each module of this package with a ``KIND`` defines one kind.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol
 
 import jax
@@ -155,6 +155,25 @@ class WeightedSum(Protocol):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Widening:
+    """How to give an adapter more inner activations without changing its outputs.
+
+    Adapters of different sizes then fit in the same arrays.
+
+    Attributes:
+      size: The number of inner activations per token, from the config and the hidden size.
+      config: Returns the architecture of an adapter with the given number of inner activations. Settings that do not
+        change the outputs, such as the initial scale, have their defaults.
+      tree: Returns the widened adapter's tree, for the adapter's config and tree, and the new number of inner
+        activations. The additional ones are zero.
+    """
+
+    size: "Size"
+    config: Callable[[Any, int], Any]
+    tree: Callable[[Any, Tree, int], Tree]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class SlotKind:
     """A kind of adapter in slots of the encoder's layers.
 
@@ -172,6 +191,7 @@ class SlotKind:
       size: The number of inner activations per token, from the config and the hidden size.
       count_units: Counts the multiply-adds of the inner activations.
       weighted_sum: Adds several adapters. None if no adapter of this kind computes their sum.
+      widening: How to widen an adapter. None if no wider adapter has the same outputs.
     """
 
     config: type
@@ -185,6 +205,7 @@ class SlotKind:
     size: "Size"
     count_units: CountUnits
     weighted_sum: WeightedSum | None = None
+    widening: Widening | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -198,6 +219,7 @@ class TopKind:
       attends: Whether a token's output depends on other tokens.
       count: Counts its multiply-adds.
       weighted_sum: Always None, because one module cannot compute the sum of several.
+      widening: Always None, because the modules have LayerNorms over their inner activations.
     """
 
     config: type
@@ -206,6 +228,7 @@ class TopKind:
     attends: bool
     count: CountTop
     weighted_sum: None = None
+    widening: None = None
 
 
 class Size(Protocol):
@@ -302,6 +325,7 @@ class DenseKind:
       count: Counts the multiply-adds of a dense layer with the adapter.
       count_merge: Counts the multiply-adds of ``merge``.
       weighted_sum: Adds several adapters.
+      widening: As in :class:`SlotKind`.
       attends: Whether a token's output depends on other tokens. It does not, as in the dense layer itself.
     """
 
@@ -312,6 +336,7 @@ class DenseKind:
     count: CountDense
     count_merge: CountMerge
     weighted_sum: WeightedSum
+    widening: Widening | None = None
     attends: Literal[False] = False
 
 

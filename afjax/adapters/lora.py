@@ -20,11 +20,11 @@ from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
 from afjax.adapters.checks import check_equal, check_same_trunk
-from afjax.adapters.kind import DenseKind, MacCounter, dense_shape
+from afjax.adapters.kind import DenseKind, MacCounter, Widening, dense_shape
 from afjax.config.adapters import DENSE_LAYERS, DenseLayer, LoraConfig
 from afjax.errors import UserError
 from afjax.nn.layers import dense, dropout
-from afjax.trees import Tree, named_key
+from afjax.trees import Tree, named_key, pad_axis
 from afjax.trunk.config import TrunkConfig
 
 
@@ -114,6 +114,22 @@ def weighted_sum(
     return dataclasses.replace(configs[0], rank=rank, alpha=float(rank)), total
 
 
+def _wide_config(config: LoraConfig, size: int) -> LoraConfig:
+    return LoraConfig(target_modules=config.target_modules, rank=size, alpha=float(size), layers=config.layers)
+
+
+def _wide_tree(config: LoraConfig, tree: Tree, size: int) -> Tree:
+    wide: Tree = {}
+    for name in config.target_modules:
+        block, layer = DENSE_LAYERS[name]
+        part = tree[block][layer]
+        wide.setdefault(block, {})[layer] = {
+            "down": {"kernel": pad_axis(part["down"]["kernel"], -1, size)},
+            "up": {"kernel": config.scaling * pad_axis(part["up"]["kernel"], -2, size)},
+        }
+    return wide
+
+
 KIND = DenseKind(
     config=LoraConfig,
     init=init,
@@ -122,4 +138,5 @@ KIND = DenseKind(
     count=count,
     count_merge=count_merge,
     weighted_sum=weighted_sum,
+    widening=Widening(size=lambda config, hidden_size: config.rank, config=_wide_config, tree=_wide_tree),
 )

@@ -1,6 +1,5 @@
 """Writes the output file of ``afjax predict``."""
 
-import dataclasses
 import json
 import sys
 from collections.abc import Mapping
@@ -13,7 +12,6 @@ from afjax.errors import UserError
 from afjax.model.task_model import TaskModel
 from afjax.storage.writing import check_output, write_output
 from afjax.tasks.prediction_rows import STANDARD, PredictionRows
-from afjax.tasks.predictions import Predictions
 
 # The fields of a prediction. Only span tasks have answers, and only tagging has entities.
 FIELDS = ("logits", "label", "probabilities", "answers", "entities")
@@ -57,7 +55,7 @@ def write_predictions(
         for place, number in enumerate(numbers):
             kept_json = _kept_fields(rows.kept[number])
             try:
-                prediction = json.dumps(_line(predictions, place), ensure_ascii=False, allow_nan=False)
+                prediction = json.dumps(predictions.as_json(place), ensure_ascii=False, allow_nan=False)
             except ValueError:  # The sum of two large logits overflowed.
                 raise UserError(
                     f"The scores of row {number + 1} are not finite; check the files of the trunk, the adapter and the "
@@ -82,18 +80,3 @@ def _kept_fields(fields: Mapping[str, Any]) -> str:
     except UnicodeEncodeError:  # A lone surrogate, which can only be written as an escape.
         return json.dumps(fields)
     return text
-
-
-def _line(predictions: Predictions, row: int) -> dict[str, Any]:
-    answers = None if predictions.answers is None else predictions.answers[row]
-    count = None if predictions.num_outputs is None else predictions.num_outputs[row]
-    line = {
-        "logits": predictions.logits[row, :count].tolist(),
-        "label": predictions.labels[row],
-        "probabilities": predictions.probabilities[row, :count].tolist(),
-    }
-    if answers is not None:
-        line["answers"] = [dataclasses.asdict(answer) for answer in answers]
-    if predictions.entities is not None:
-        line["entities"] = [dataclasses.asdict(entity) for entity in predictions.entities[row]]
-    return line

@@ -4,13 +4,14 @@ See :mod:`afjax.fusion.factored`.
 """
 
 import jax
+import numpy as np
 from jax import Array
 from jaxtyping import Float
 
 from afjax.fusion.attention import ScoreOptions, attention_over_adapters, weigh
 from afjax.fusion.per_adapter import sum_per_adapter
 from afjax.nn.layers import dense, saveable
-from afjax.trees import AnyArray, Node, Tree, register_node
+from afjax.trees import AnyArray, Node, Tree, pad_axis, register_node
 
 
 @register_node
@@ -61,6 +62,41 @@ def fold_layer(params: Tree, up: Tree) -> FoldedMatrices:
             "constant_output": {"kernel": constants},
         }
     )
+
+
+def with_absent_adapters(slot: Tree, num_adapters: int, units: int) -> Tree:
+    """Adds adapters to a folded fusion that never get any attention.
+
+    Fusions of different numbers of adapters then fit in the same arrays.
+
+    Args:
+      slot: A slot of bottlenecks in a :class:`FoldedFusion`, ``{"down", "fusion"}``, of one layer or stacked.
+      num_adapters: The number of adapters, including the additional ones.
+      units: The number of inner activations of all adapters, including the additional ones.
+
+    Returns:
+      The slot with the same outputs, NumPy arrays.
+    """
+    folded = slot["fusion"]
+    constant_score = {
+        "kernel": pad_axis(folded["constant_score"]["kernel"], -1, num_adapters),
+        "bias": pad_axis(folded["constant_score"]["bias"], -1, num_adapters, value=-np.inf),
+    }
+    return {
+        "down": _pad_leaves(slot["down"], -1, units),
+        "fusion": FoldedMatrices(
+            {
+                "score": _pad_leaves(folded["score"], -1, units),
+                "constant_score": constant_score,
+                "output": _pad_leaves(folded["output"], -2, units),
+                "constant_output": _pad_leaves(folded["constant_output"], -2, num_adapters),
+            }
+        ),
+    }
+
+
+def _pad_leaves(tree: Tree, axis: int, size: int) -> Tree:
+    return {name: pad_axis(leaf, axis, size) for name, leaf in tree.items()}
 
 
 def fuse_folded(

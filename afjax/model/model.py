@@ -11,7 +11,6 @@ training, and :meth:`Model.fold` for inference.
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -147,7 +146,7 @@ class Model:
             batch,
             trunk_key,
             key,
-            first_token_only=self._first_token_only and not fusion_attention,
+            first_token_only=self.first_token_only and not fusion_attention,
             first_token_read=self._pools_first_token,
         )
         return Outputs(self._apply_head(params, trunk, hidden, batch["mask"], head_key), attention)
@@ -196,7 +195,7 @@ class Model:
             trunk,
             self.trunk,
             batch,
-            slots=self._filled_slots(params, self._draw_adapters(key)),
+            slots=self.filled_slots(params, self._draw_adapters(key)),
             key=trunk_key,
             options=EncoderOptions(dtype=self.dtype, scan_layers=self.scan_layers, remat=self.remat),
             first_token_only=first_token_only,
@@ -246,9 +245,9 @@ class Model:
             self.trunk,
             batch,
             layer_masks,
-            slots=self._filled_slots(params, drawn=None),
+            slots=self.filled_slots(params),
             dtype=self.dtype,
-            first_token_only=self._first_token_only,
+            first_token_only=self.first_token_only,
         )
         mask = jnp.repeat(batch["mask"], len(layer_masks), axis=0)  # [batch * masks, length]
         logits = self._apply_head(params, trunk, hidden.reshape(-1, *hidden.shape[2:]), mask, None)
@@ -260,7 +259,7 @@ class Model:
         return self.reads == "pooled" and self.head.pooling == "first"
 
     @property
-    def _first_token_only(self) -> bool:
+    def first_token_only(self) -> bool:
         """Whether only the first token's last hidden state is used."""
         all_tokens = any(reads_all_tokens(config, self.trunk.num_layers) for _, config in self.adapters)
         return self._pools_first_token and not all_tokens
@@ -298,7 +297,7 @@ class Model:
           The tree with the folded fusion under its name in ``fusion``, and without adapters. Without a fusion, or if
           the fusion cannot be factored, ``params`` itself.
         """
-        if not self.fusion_name or not is_factored(self._fused_configs()):
+        if not self.fusion_name or not is_factored(self.fused_configs()):
             return params
         roots = ("adapters", "bank")
         members = {root: params[root] for root in roots if root in params}
@@ -353,17 +352,18 @@ class Model:
         name, config = self.adapters[0]
         if not (isinstance(config, AdapterConfig) and config.layer_norms):
             return trunk
-        norms = params["adapters"][name]["layer_norms"]
-        layer_norms = same_form({block: norms[block] for block in ("attention", "ffn")}, trunk["layers"])
-        embeddings = {**trunk["embeddings"], "norm": norms["embeddings"]}
-        return {**trunk, "embeddings": embeddings, "layers": map_parts(_with_norms, trunk["layers"], layer_norms)}
+        return with_layer_norms(trunk, params["adapters"][name]["layer_norms"])
 
     def _num_fused(self) -> int:
         """The number of adapters that each layer fuses."""
         return len(self.adapters) if self.fusion.kept is None else len(self.fusion.kept[0][0])
 
-    def _fused_configs(self) -> list[Adapter]:
-        """The architectures of the adapters that each layer fuses."""
+    def fused_configs(self) -> list[Adapter]:
+        """Lists the adapters that each layer fuses.
+
+        Returns:
+          Their architectures, in order. In a pruned fusion, each layer fuses fewer adapters than the model has.
+        """
         configs = [config for _, config in self.adapters]
         if self.fusion.kept is None:
             return configs
@@ -376,7 +376,7 @@ class Model:
         adapters = [params["adapters"][name] for name, _ in self.adapters]
         if self.fusion.kept is not None:
             adapters = keep_adapters(adapters, self.adapters[0][1], self.fusion.kept)
-        stacked, shared = make_bank(adapters, self._fused_configs())
+        stacked, shared = make_bank(adapters, self.fused_configs())
         return {"layers": stacked, "shared": shared}
 
     def _draw_adapters(self, key: PRNGKeyArray | None) -> Bool[Array, "num_adapters"] | None:
@@ -386,19 +386,22 @@ class Model:
         order = jax.random.permutation(named_key(key, "subset"), self._num_fused())
         return order < self.fusion.subset
 
-    def _filled_slots(self, params: Tree, drawn: Array | None) -> FilledSlots:
-        """Returns the contents of the encoder's slots.
+    def filled_slots(self, params: Tree, drawn: Bool[Array, "num_adapters"] | None = None) -> FilledSlots:
+        """Fills the encoder's slots with the adapter or the fusion.
 
         Args:
-          params: The tree with four roots.
+          params: The tree with four roots; trunk and heads are not used.
           drawn: bool ``[N]``, the adapters to fuse in this training step, or None for all.
+
+        Returns:
+          The contents of the slots, for :func:`afjax.trunk.encoder.encode`.
         """
         contents, shared = self._slot_contents(params)
         return FilledSlots(
             layers=adapter_layers(self.adapters[0][1], self.trunk.num_layers) if self.adapters else (),
             contents=contents,
             shared=(shared, drawn),
-            make=self._make_slots,
+            make=self.layer_slots,
         )
 
     def _slot_contents(self, params: Tree) -> tuple[Layers, Tree]:
@@ -418,7 +421,19 @@ class Model:
             bank["layers"] = self._contents_form(bank["layers"])
         return map_parts(_with_fusion, bank["layers"], same_form(fusion, bank["layers"])), bank["shared"]
 
-    def _make_slots(self, contents: Any, shared: tuple[Tree, Array | None], key: Array | None) -> LayerSlots:
+    def layer_slots(
+        self, contents: Tree, shared: tuple[Tree, Bool[Array, "num_adapters"] | None], key: PRNGKeyArray | None
+    ) -> LayerSlots:
+        """Makes one layer's slots; ``FilledSlots.make`` of :meth:`filled_slots`.
+
+        Args:
+          contents: One layer of the contents.
+          shared: The leaves that all layers share, and the adapters to fuse in this training step, or None for all.
+          key: The dropout key, or None for no dropout.
+
+        Returns:
+          The slots.
+        """
         leaves, drawn = shared
         config = self.adapters[0][1]
         if isinstance(config, InDenseLayers):
@@ -434,7 +449,7 @@ class Model:
     ) -> tuple[Array, Array | None]:
         rate = self.trunk.attention_dropout
         if self.fusion_name:
-            configs = self._fused_configs()
+            configs = self.fused_configs()
             return fused_slot(params, configs, self.fusion, sublayer, dropout_rate=rate, key=key, drawn=drawn)
         config = self.adapters[0][1]
         assert isinstance(config, AdapterConfig | BesideLayers), "other kinds are not in slots after sub-layers"
@@ -464,6 +479,13 @@ def _with_fusion(bank: Tree, fusion: Tree) -> Tree:
 def _with_norms(layers: Tree, norms: Tree) -> Tree:
     """Replaces the LayerNorms of a layer, or of a stack of layers."""
     return {block: {**layers[block], "norm": norms[block]} for block in layers}
+
+
+def with_layer_norms(trunk: Tree, norms: Tree) -> Tree:
+    """Replaces a trunk's LayerNorms; ``norms`` is a tree as returned by :func:`trunk_layer_norms`."""
+    layer_norms = same_form({block: norms[block] for block in ("attention", "ffn")}, trunk["layers"])
+    embeddings = {**trunk["embeddings"], "norm": norms["embeddings"]}
+    return {**trunk, "embeddings": embeddings, "layers": map_parts(_with_norms, trunk["layers"], layer_norms)}
 
 
 def trunk_layer_norms(trunk: Tree) -> Tree:

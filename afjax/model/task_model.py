@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
+from jaxtyping import Float
 
 from afjax.config.adapters import Adapter
 from afjax.config.tasks import TaskConfig
@@ -386,11 +387,29 @@ class TaskModel:
             return _predict_step(model, fusion_attention, params, batch)
 
         logits, attention = self._merged.over_rows(step, data, batch_size=batch_size, max_length=max_length)
-        if self.task.scale != 1.0:
-            with np.errstate(over="ignore"):
-                logits = logits * np.float32(self.task.scale)
-            check_outputs(logits, data, self._merged._device_params)
-        return logits, attention
+        return self.in_label_units(logits, data), attention
+
+    def in_label_units(
+        self, logits: Float[np.ndarray, "rows ..."], data: TokenisedRows
+    ) -> Float[np.ndarray, "rows ..."]:
+        """Multiplies a head's outputs by the task's scale.
+
+        Args:
+          logits: The head's outputs for all entries of ``data``.
+          data: The result of :meth:`tokenised`.
+
+        Returns:
+          The logits that :meth:`logits` returns.
+
+        Raises:
+          UserError: A logit is NaN or infinite.
+        """
+        if self.task.scale == 1.0:
+            return logits
+        with np.errstate(over="ignore"):
+            scaled = logits * np.float32(self.task.scale)
+        check_outputs(scaled, data, {"trunk": self.trunk.params, **self.params})
+        return scaled
 
     def over_rows(
         self, step: ModelStep, data: TokenisedRows, *, batch_size: int = 32, max_length: int | None = None

@@ -3,6 +3,7 @@
 import dataclasses
 from collections import Counter
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -143,6 +144,29 @@ class Predictions:
         names = (name for label in self.labels for name in (label if isinstance(label, list) else [label]))
         counts = Counter(map(str, names)).most_common()
         return f"labels {listed([f'{label} ({count})' for label, count in counts])}"
+
+    def as_json(self, row: int) -> dict[str, Any]:
+        """Returns the prediction of a row as values for JSON.
+
+        Args:
+          row: The row's index.
+
+        Returns:
+          ``logits`` (a list of numbers; for tagging one list per word), ``label`` (a string, a number or a list) and
+          ``probabilities`` (like ``logits``). Span rows also have ``answers``, and tagging rows ``entities``, lists of
+          dicts with the fields of :class:`~afjax.tasks.best_answers.Answer` and :class:`Entity`.
+        """
+        count = None if self.num_outputs is None else self.num_outputs[row]
+        values: dict[str, Any] = {
+            "logits": self.logits[row, :count].tolist(),
+            "label": self.labels[row],
+            "probabilities": self.probabilities[row, :count].tolist(),
+        }
+        if self.answers is not None:
+            values["answers"] = [dataclasses.asdict(answer) for answer in self.answers[row]]
+        if self.entities is not None:
+            values["entities"] = [dataclasses.asdict(entity) for entity in self.entities[row]]
+        return values
 
     def text_of(self, row: int) -> str:
         """The prediction of a row as text."""

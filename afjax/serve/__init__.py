@@ -1,0 +1,1 @@
+"""Many tasks in one batch: each row has its own adapter or fusion, and its own head."""

@@ -1,0 +1,81 @@
+"""The entries of many tasks in arrays on the device."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.sharding import Mesh
+
+from afjax.distributed.sharding import replicated
+from afjax.errors import UserError
+from afjax.serve.places import Places
+from afjax.trees import Tree
+
+
+class Bank:
+    """Adapters, fusions or heads of one form, in arrays with one entry per place.
+
+    Place 0 is empty: rows that do not use the bank have it. The least recently used entry is evicted if there is no
+    free place.
+
+    Attributes:
+      arrays: The tree of arrays on the mesh, ``[1 + num_places, ...]``.
+      places: The place of each entry.
+    """
+
+    def __init__(self, entry: Tree, num_places: int, mesh: Mesh) -> None:
+        """Makes a bank without entries.
+
+        Args:
+          entry: An entry, whose shapes and dtypes all entries have.
+          num_places: The number of entries on the device.
+          mesh: The devices; every device has all entries.
+        """
+        shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((1 + num_places, *leaf.shape), leaf.dtype), entry)
+        make = jax.jit(
+            lambda: jax.tree.map(lambda shape: jnp.zeros(shape.shape, shape.dtype), shapes),
+            out_shardings=replicated(mesh),
+        )
+        self.arrays: Tree = make()
+        self.places = Places(num_places)
+        # Compiled here and kept, so that bringing an entry to the device never compiles anything. The place is an
+        # argument, so one program suffices.
+        insert = jax.jit(_with_entry, donate_argnums=0, out_shardings=replicated(mesh))
+        self._insert = insert.lower(self.arrays, jnp.int32(0), entry).compile()
+
+    def bring(self, entries: Mapping[int, Tree]) -> None:
+        """Copies entries to the device, if they are not there.
+
+        Args:
+          entries: At most as many entries as there are places, each by a number of its own.
+        """
+        for number, place in self.places.assign(entries).items():
+            self.arrays = self._insert(self.arrays, np.int32(place), entries[number])
+
+    def check(self, name: str, entry: Tree) -> None:
+        """Raises UserError unless an entry has the bank's leaves, shapes and dtypes."""
+        expected = {path: (leaf.shape[1:], leaf.dtype) for path, leaf in _leaves(self.arrays)}
+        given = {path: (leaf.shape, leaf.dtype) for path, leaf in _leaves(entry)}
+        for path in sorted(expected.keys() | given.keys()):
+            if given.get(path) != expected.get(path):
+                raise UserError(
+                    f'"{name}" is damaged: {path} is {given.get(path)}, but {expected.get(path)} by its architecture; '
+                    "restore it from a copy, or train it again."
+                )
+
+    @property
+    def bytes_per_entry(self) -> int:
+        """The memory of one entry on each device, in bytes."""
+        return sum(leaf.nbytes // leaf.shape[0] for leaf in jax.tree.leaves(self.arrays))
+
+
+def _with_entry(arrays: Tree, place: Array, entry: Tree) -> Tree:
+    return jax.tree.map(lambda leaf, new: leaf.at[place].set(new), arrays, entry)
+
+
+def _leaves(tree: Tree) -> list[tuple[str, Any]]:
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return [(jax.tree_util.keystr(path, simple=True, separator="/"), leaf) for path, leaf in leaves]

@@ -1,0 +1,254 @@
+"""Common forms of adapters, fusions and heads, so that those of many tasks fit in the same arrays.
+
+Adapters have the same form if one program can compute all of them with different parameters. Smaller adapters are
+widened, fusions of fewer adapters get adapters without attention, and heads with fewer outputs get more. None of this
+changes their results.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from afjax.adapters.kinds import adapter_layers, kind_of
+from afjax.config.adapters import Adapter, AdapterConfig, OnTop
+from afjax.config.fusion import FusionConfig
+from afjax.config.heads import HeadConfig
+from afjax.display.words import counted
+from afjax.fusion.checks import is_factored
+from afjax.fusion.folded import with_absent_adapters
+from afjax.fusion.pruning import keep_adapters
+from afjax.model.model import Model
+from afjax.tasks.kind import Reads
+from afjax.trees import Tree, pad_axis
+from afjax.trunk.config import TrunkConfig
+from afjax.trunk.layers import stack_layers, unstack_layers
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HeadForm:
+    """The form of heads in a bank.
+
+    Attributes:
+      config: The architecture, without dropout.
+      reads: Whether the heads read one pooled vector per row, or every token.
+      num_outputs: The largest number of outputs.
+    """
+
+    config: HeadConfig
+    reads: Reads
+    num_outputs: int
+
+    def key(self) -> "HeadForm":
+        """Returns the same value for all heads that fit in the same arrays."""
+        return dataclasses.replace(self, num_outputs=1)
+
+    def takes(self, form: "HeadForm") -> bool:
+        """Whether a head of another form can be brought into this one."""
+        return form.key() == self.key() and form.num_outputs <= self.num_outputs
+
+    def __str__(self) -> str:
+        return f"{self.config} on {self.reads} hidden states with {counted(self.num_outputs, 'output')}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SlotForm:
+    """The form of adapters or fusions in a bank.
+
+    Attributes:
+      model: A model with one adapter or one fusion, of the largest size.
+    """
+
+    model: Model
+
+    @property
+    def configs(self) -> list[Adapter]:
+        """The architectures of the adapter, or of the fused adapters."""
+        return [config for _, config in self.model.adapters]
+
+    @property
+    def size(self) -> int | None:
+        """The number of inner activations of each adapter; None if the adapters cannot be widened."""
+        config = self.configs[0]
+        can_widen = kind_of(config).widening is not None and len(set(self.configs)) == 1
+        return _size(config, self.model.trunk) if can_widen else None
+
+    @property
+    def num_adapters(self) -> int:
+        """The number of fused adapters; 1 without a fusion."""
+        return len(self.model.adapters)
+
+    @property
+    def takes_fewer_adapters(self) -> bool:
+        """Whether a fusion of fewer adapters can have this form."""
+        return bool(self.model.fusion_name) and self.size is not None
+
+    def resized(self, size: int, num_adapters: int) -> "SlotForm":
+        """Returns the form with another size and number of adapters, if the form allows it."""
+        if self.size is None:
+            return self
+        number = num_adapters if self.takes_fewer_adapters else 1
+        adapters = tuple((str(index), _resized(self.configs[0], size)) for index in range(number))
+        return SlotForm(model=dataclasses.replace(self.model, adapters=adapters))
+
+    def key(self) -> "SlotForm":
+        """Returns the same value for all adapters, or fusions, that fit in the same arrays."""
+        return self.resized(1, 1)
+
+    def takes(self, form: "SlotForm") -> bool:
+        """Whether an adapter or fusion of another form can be brought into this one."""
+        return (
+            form.key() == self.key() and (form.size or 1) <= (self.size or 1) and form.num_adapters <= self.num_adapters
+        )
+
+    def __str__(self) -> str:
+        architectures = ", ".join(map(str, dict.fromkeys(self.configs)))
+        return f"fusion of {self.num_adapters} x {architectures}" if self.model.fusion_name else architectures
+
+
+def slot_form(model: Model) -> SlotForm | None:
+    """Returns the form of a model's adapter or fusion, or None without an adapter."""
+    if not model.adapters:
+        return None
+    configs = model.fused_configs() if model.fusion_name else [config for _, config in model.adapters]
+    configs = [_in_all_layers(config) for config in configs]
+    sizes = [_size(config, model.trunk) for config in configs]
+    same_size = [_resized(config, max(sizes)) for config in configs]
+    # A fusion of adapters that differ in more than their sizes keeps their sizes.
+    wide = (
+        same_size
+        if len(set(same_size)) == 1
+        else [_resized(config, size) for config, size in zip(configs, sizes, strict=True)]
+    )
+    fusion = FusionConfig(temperature=model.fusion.temperature)
+    if model.fusion_name and not is_factored(wide):
+        fusion = dataclasses.replace(fusion, value=model.fusion.value)
+    return SlotForm(
+        model=Model(
+            trunk=model.trunk,
+            head_name="head",
+            adapters=tuple((str(number), config) for number, config in enumerate(wide)),
+            fusion_name="fusion" if model.fusion_name else "",
+            fusion=fusion,
+        )
+    )
+
+
+def head_form(model: Model, num_outputs: int) -> HeadForm:
+    """Returns the form of a model's head."""
+    config = dataclasses.replace(model.head, dropout=0.0)
+    if model.reads == "tokens":
+        # Such a head ignores these settings.
+        config = dataclasses.replace(config, pooling="first", pooler="none")
+    return HeadForm(config=config, reads=model.reads, num_outputs=num_outputs)
+
+
+def widest_slot_form(forms: Sequence[SlotForm]) -> SlotForm:
+    """Returns the smallest form that all of these forms, which have the same key, fit into."""
+    sizes = [form.size or 1 for form in forms]
+    return forms[0].resized(max(sizes), max(form.num_adapters for form in forms))
+
+
+def slot_entry(form: SlotForm, model: Model, params: Tree) -> Tree:
+    """Brings a task's adapter or fusion into a form.
+
+    Args:
+      form: The form, which takes the model's.
+      model: The task's model.
+      params: The task's tree with the roots ``adapters`` and ``fusion``.
+
+    Returns:
+      ``{"layers", "shared", "norms", "top"}``, NumPy arrays. ``layers`` has one tree per layer of the trunk,
+      ``{"contents": contents of the slots, "present": whether the layer has any}``. ``shared`` has leaves that all
+      layers share. ``norms`` (the adapter's own LayerNorms) and ``top`` (a module on top of the encoder) are missing
+      unless the form has them.
+    """
+    (_, config), *_ = model.adapters
+    trees = [params["adapters"][name] for name, _ in model.adapters]
+    if model.fusion_name:
+        contents, shared = _fused_contents(form, model, params, trees)
+    else:
+        contents, shared = _contents(form, model, trees[0])
+    entry: Tree = {"layers": {}, "shared": _on_host(shared)}
+    if not isinstance(config, OnTop):
+        layers = adapter_layers(config, model.trunk.num_layers)
+        entry["layers"] = _spread(contents, layers, model.trunk.num_layers)
+    if isinstance(config, AdapterConfig) and config.layer_norms:
+        entry["norms"] = _on_host(trees[0]["layer_norms"])
+    if isinstance(config, OnTop):
+        entry["top"] = _on_host(trees[0]["top"])
+    return entry
+
+
+def head_entry(form: HeadForm, head: Tree) -> Tree:
+    """Brings a head into a form; returns its tree, with NumPy arrays."""
+    output = {name: pad_axis(leaf, -1, form.num_outputs) for name, leaf in head["output"].items()}
+    return _on_host({**head, "output": output})
+
+
+def _contents(form: SlotForm, model: Model, tree: Tree) -> tuple[Tree, Any]:
+    """The stacked contents of the slots with one adapter, and the leaves that all layers share."""
+    filled = form.model.filled_slots({"adapters": {"0": _widened(form, model.adapters[0][1], tree)}})
+    assert type(filled.contents) is dict, "stored trees are stacked"
+    return filled.contents, filled.shared
+
+
+def _fused_contents(form: SlotForm, model: Model, params: Tree, trees: list[Tree]) -> tuple[Tree, Any]:
+    """The stacked contents of the slots with a folded fusion, and the leaves that all layers share."""
+    configs = model.fused_configs()
+    if model.fusion.kept is not None:
+        trees = keep_adapters(trees, model.adapters[0][1], model.fusion.kept)
+    own_form = form.resized(form.size or 1, len(trees))
+    members = {
+        str(number): _widened(form, config, tree)
+        for number, (config, tree) in enumerate(zip(configs, trees, strict=True))
+    }
+    folded = own_form.model.fold({"adapters": members, "fusion": {"fusion": params["fusion"][model.fusion_name]}})
+    filled = own_form.model.filled_slots(folded)
+    contents = stack_layers(filled.contents)
+    if form.takes_fewer_adapters:
+        number, size = form.num_adapters, form.size or 1
+        contents = {slot: with_absent_adapters(tree, number, number * size) for slot, tree in contents.items()}
+    return contents, filled.shared
+
+
+def _widened(form: SlotForm, config: Adapter, tree: Tree) -> Tree:
+    widening = kind_of(config).widening
+    if widening is None:
+        return tree
+    return widening.tree(config, tree, form.size or _size(config, form.model.trunk))
+
+
+def _spread(contents: Tree, layers: Sequence[int], num_layers: int) -> Tree:
+    """Adds layers with zeros, and separates the layers."""
+
+    def spread(leaf: Any) -> np.ndarray:
+        spread_leaf = np.zeros((num_layers, *leaf.shape[1:]), leaf.dtype)
+        spread_leaf[list(layers)] = leaf
+        return spread_leaf
+
+    present = np.isin(np.arange(num_layers), layers)
+    return unstack_layers({"contents": jax.tree.map(spread, contents), "present": present})
+
+
+def _on_host(tree: Any) -> Any:
+    return jax.tree.map(np.asarray, tree)
+
+
+def _size(config: Adapter, trunk: TrunkConfig) -> int:
+    """The number of inner activations of an adapter; 1 if it cannot be widened."""
+    widening = kind_of(config).widening
+    return 1 if widening is None else widening.size(config, trunk.hidden_size)
+
+
+def _resized(config: Adapter, size: int) -> Adapter:
+    """The architecture with another number of inner activations, if the adapter can be widened."""
+    widening = kind_of(config).widening
+    resized: Adapter = config if widening is None else widening.config(config, size)
+    return resized
+
+
+def _in_all_layers(config: Adapter) -> Adapter:
+    return config if isinstance(config, OnTop) else dataclasses.replace(config, layers=None)

@@ -1,0 +1,197 @@
+"""The compiled program: an encoder in which every row has its own adapter or fusion, and its own head.
+
+It is the ordinary program for one row, with the row's parameters picked from the banks, under ``vmap``. The trunk's
+matrices have no rows axis, so their products stay products of all rows together.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import PRNGKeyArray
+
+from afjax.adapters.kinds import reads_all_tokens, top_kind
+from afjax.config.adapters import OnTop
+from afjax.config.values import Pooling
+from afjax.model.heads import apply_head
+from afjax.model.model import trunk_layer_norms, with_layer_norms
+from afjax.nn.pooling import pool
+from afjax.serve.forms import HeadForm, SlotForm
+from afjax.trees import AnyArray, Tree
+from afjax.trunk.config import TrunkConfig
+from afjax.trunk.encoder import encode
+from afjax.trunk.layers import UnstackedLayers
+from afjax.trunk.slots import NO_SLOTS, PLAIN_DENSE_SLOT, DenseSlot, FilledSlots, LayerSlots, Slot, Sublayer, plain_slot
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The static part of the program. Hashable.
+
+    Attributes:
+      trunk: The encoder's architecture.
+      slots: The forms of adapters and fusions, one per bank.
+      heads: The forms of heads, one per bank.
+      pooling: The pooling of embeddings.
+      normalize: Whether embeddings are divided by their norm.
+    """
+
+    trunk: TrunkConfig
+    slots: tuple[SlotForm, ...]
+    heads: tuple[HeadForm, ...]
+    pooling: Pooling
+    normalize: bool
+
+    @property
+    def first_token_only(self) -> bool:
+        """Whether only the first token's last hidden state is used."""
+        pools_first = all(head.reads == "pooled" and head.config.pooling == "first" for head in self.heads)
+        attends = any(reads_all_tokens(config, self.trunk.num_layers) for form in self.slots for config in form.configs)
+        return self.pooling == "first" and pools_first and not attends
+
+
+def routed_outputs(plan: Plan, params: Tree, batch: Mapping[str, AnyArray]) -> dict[str, Any]:
+    """Runs every row with its own adapter or fusion and head.
+
+    Args:
+      plan: The static part.
+      params: ``trunk``, with unstacked layers; and ``banks``, one tree per form of the plan, first those of ``slots``.
+        A bank has one entry per place, along a leading axis of each leaf, and its place 0 is empty.
+      batch: ``tokens`` and ``types`` int32, ``mask`` bool, each ``[batch, length]``; and ``places`` int32
+        ``[batch, banks]``, each row's place in every bank. At place 0 a row does not use the bank.
+
+    Returns:
+      ``embedding`` ``[batch, hidden_size]``, and ``heads``, a list with one array per bank of heads, ``[batch,
+      num_outputs]`` or ``[batch, length, num_outputs]``; float32 or wider.
+    """
+
+    def run_row(row: Tree) -> dict[str, Any]:
+        return _run_row(plan, params, row)
+
+    return jax.vmap(run_row)({name: jnp.asarray(values) for name, values in batch.items()})
+
+
+def _run_row(plan: Plan, params: Tree, row: Tree) -> dict[str, Any]:
+    inputs = {name: row[name][None] for name in ("tokens", "types", "mask")}  # [1, length]
+    mask = inputs["mask"]
+    slots = [
+        _Member(form, bank, row["places"][number])
+        for number, (form, bank) in enumerate(zip(plan.slots, params["banks"], strict=False))
+    ]
+    trunk = _with_own_norms(params["trunk"], slots)
+    hidden, _ = encode(
+        trunk,
+        plan.trunk,
+        inputs,
+        slots=_routed_slots(slots, plan.trunk.num_layers),
+        first_token_only=plan.first_token_only,
+    )
+    for member in slots:
+        config = member.form.configs[0]
+        if isinstance(config, OnTop):
+            own = _pick(member.bank["top"], member.place)
+            output = top_kind(config).top(
+                own, config, plan.trunk, hidden, mask, key=None, first_token_only=plan.first_token_only
+            )
+            hidden = jnp.where(member.place > 0, output, hidden)
+    outputs = []
+    for number, form in enumerate(plan.heads, start=len(plan.slots)):
+        head = _pick(params["banks"][number], row["places"][number])
+        outputs.append(apply_head(head, form.config, trunk, hidden, mask, reads=form.reads, key=None)[0])
+    embedding = pool(hidden.astype(jnp.promote_types(hidden.dtype, jnp.float32)), mask, plan.pooling)[0]
+    if plan.normalize:
+        # As in Trunk.embed.
+        embedding = embedding / jnp.maximum(jnp.linalg.norm(embedding), 1e-12)
+    return {"embedding": embedding, "heads": outputs}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Member:
+    """A bank of adapters or fusions, and a row's place in it."""
+
+    form: SlotForm
+    bank: Tree
+    place: Array
+
+
+def _pick(bank: Any, place: Array) -> Any:
+    """Picks a row's entry from a bank. Inside ``vmap`` this is a gather."""
+    return jax.tree.map(lambda leaf: leaf[place], bank)
+
+
+def _with_own_norms(trunk: Tree, members: Sequence[_Member]) -> Tree:
+    """The trunk with a row's LayerNorms: its adapter's, if the adapter has any."""
+    with_norms = [member for member in members if "norms" in member.bank]
+    if not with_norms:
+        return trunk
+    norms = trunk_layer_norms(trunk)
+    for member in with_norms:
+        own, is_own = _pick(member.bank["norms"], member.place), member.place > 0
+        norms = jax.tree.map(lambda new, old, is_own=is_own: jnp.where(is_own, new, old), own, norms)
+    return with_layer_norms(trunk, norms)
+
+
+def _routed_slots(members: Sequence[_Member], num_layers: int) -> FilledSlots:
+    """The encoder's slots, with the contents of every bank in each layer."""
+    in_layers = {str(n): member for n, member in enumerate(members) if not isinstance(member.form.configs[0], OnTop)}
+    if not in_layers:
+        return NO_SLOTS
+    models = {name: member.form.model for name, member in in_layers.items()}
+
+    def make(contents: Tree, shared: tuple[Tree, Tree], key: PRNGKeyArray | None) -> LayerSlots:
+        places, shared_banks = shared
+        layer_slots = []
+        for name, model in models.items():
+            own, own_shared = _pick((contents[name], shared_banks[name]), places[name])
+            is_filled = (places[name] > 0) & own["present"]
+            layer_slots.append((is_filled, model.layer_slots(own["contents"], own_shared, None)))
+        return _combined(layer_slots)
+
+    contents = {
+        str(layer): {name: member.bank["layers"][str(layer)] for name, member in in_layers.items()}
+        for layer in range(num_layers)
+    }
+    places = {name: member.place for name, member in in_layers.items()}
+    return FilledSlots(
+        layers=tuple(range(num_layers)),
+        contents=UnstackedLayers(contents),
+        shared=(places, {name: member.bank["shared"] for name, member in in_layers.items()}),
+        make=make,
+    )
+
+
+def _combined(members: Sequence[tuple[Array, LayerSlots]]) -> LayerSlots:
+    """One layer's slots, each with the output of the member that the row uses, or as in the plain encoder."""
+    sublayers = {name for _, slots in members for name in slots.sublayers}
+    dense_layers = {path for _, slots in members for path in slots.dense_layers}
+    return LayerSlots(
+        sublayers={name: _combined_sublayer(name, members) for name in sorted(sublayers)},
+        dense_layers={path: _combined_dense_layer(path, members) for path in sorted(dense_layers)},
+    )
+
+
+def _combined_sublayer(name: str, members: Sequence[tuple[Array, LayerSlots]]) -> Slot:
+    def run(sublayer: Sublayer) -> tuple[Array, None]:
+        hidden, _ = plain_slot(sublayer)
+        for is_filled, slots in members:
+            if name in slots.sublayers:
+                hidden = jnp.where(is_filled, slots.sublayers[name](sublayer)[0], hidden)
+        return hidden, None
+
+    return run
+
+
+def _combined_dense_layer(path: str, members: Sequence[tuple[Array, LayerSlots]]) -> DenseSlot:
+    def apply(layer: Tree, x: Array) -> Array:
+        # Every member computes the trunk's dense layer too. The compiler computes it once.
+        outputs = PLAIN_DENSE_SLOT.apply(layer, x)
+        for is_filled, slots in members:
+            if path in slots.dense_layers:
+                outputs = jnp.where(is_filled, slots.dense_layers[path].apply(layer, x), outputs)
+        return outputs
+
+    # Merging would make a copy of the trunk's matrix for each row.
+    return DenseSlot(apply, merge=None)

@@ -1,0 +1,413 @@
+"""A trunk that answers for many tasks: each row of a batch uses its own adapter or fusion, and its own head."""
+
+import dataclasses
+import functools
+import itertools
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from afjax.config.capacity import Capacity
+from afjax.config.training import TrainConfig
+from afjax.data.over_rows import check_outputs
+from afjax.data.splits import Rows
+from afjax.data.tokenise import TokenisedRows, tokenise
+from afjax.display.words import counted
+from afjax.distributed.sharding import batch_sharding, local_mesh, replicated, shard, shard_batch
+from afjax.errors import UserError, did_you_mean
+from afjax.model.task_model import TaskModel
+from afjax.serve.bank import Bank
+from afjax.serve.batching import RoutedBatch, Sequences, routed_batches
+from afjax.serve.forms import (
+    HeadForm,
+    SlotForm,
+    head_entry,
+    head_form,
+    slot_entry,
+    slot_form,
+    widest_slot_form,
+)
+from afjax.serve.program import Plan, routed_outputs
+from afjax.tasks.kinds import TASK_KINDS
+from afjax.tasks.load import rows_from_lists
+from afjax.tasks.tokenize import tokenize
+from afjax.trees import Tree
+from afjax.trunk.encoder import cast_trunk
+from afjax.trunk.layers import unstack_layers
+from afjax.trunk.pretrained import Trunk
+
+
+@dataclasses.dataclass(frozen=True)
+class _Task:
+    """A task in service.
+
+    Attributes:
+      number: A number of its own. A task that replaces another one of the same name has another number.
+      model: The task's model.
+      head_bank: The number of the bank with its head.
+      entries: The task's entry in each bank that it uses.
+    """
+
+    number: int
+    model: TaskModel
+    head_bank: int
+    entries: Mapping[int, Tree]
+
+
+class RoutedModel:
+    """Predicts for many tasks with one trunk, and one program for all of them.
+
+    In a batch, each row has its own adapter or fusion, and its own head. Kinds of adapters, sizes, numbers of classes
+    and kinds of tasks can be mixed. The results are the same as with each task's own :class:`~afjax.TaskModel`, up to
+    rounding. Tasks can be added and removed; the programs stay the same. Methods can be called from several threads.
+
+    Example:
+      >>> import jax
+      >>> from afjax import Method, RoutedModel, TaskConfig, TaskModel, load_trunk, rows_from_lists, single_setup
+      >>> trunk = load_trunk("minilm")
+      >>> models = {}
+      >>> for number, name in enumerate(("reviews", "news")):
+      ...     setup = single_setup(Method(), trunk.config, name=name, reads="pooled", num_outputs=2)
+      ...     params = setup.init(jax.random.key(number), trunk.params)
+      ...     rows = rows_from_lists(["Far too long.", "A fine film."], ["no", "yes"])
+      ...     models[name] = TaskModel.from_params(
+      ...         setup.model, params, trunk, TaskConfig(name=name), rows, max_length=32
+      ...     )
+      >>> routed = RoutedModel(trunk, models)
+      >>> predictions = routed.predict(["A fine day.", "It rained.", "A fine film."], ["news", None, "reviews"])
+      >>> [sorted(prediction) for prediction in predictions]
+      [['label', 'logits', 'probabilities'], ['embedding'], ['label', 'logits', 'probabilities']]
+    """
+
+    def __init__(self, trunk: Trunk, models: Mapping[str, TaskModel], capacity: Capacity = Capacity()) -> None:
+        """Puts the tasks into service.
+
+        The given models determine what later ones can be: their adapters and fusions must have one of the same forms,
+        and must not be larger than the largest, and the same holds for heads.
+
+        Args:
+          trunk: The encoder.
+          models: The model of each task, by a name. :func:`afjax.load_routed_model` loads them from a store.
+          capacity: The limits of the program's shapes.
+
+        Raises:
+          UserError: There is no model, or a model has another trunk or another dtype.
+        """
+        if not models:
+            raise UserError("No model was given; give at least one.")
+        for name, model in models.items():
+            _check_trunk(name, model, trunk)
+        self.trunk = trunk
+        self._mesh = local_mesh()
+        self._batch_sizes = _whole_batches(capacity.batch_sizes, self._mesh.size)
+        longest = max(model.max_length for model in models.values())
+        self._lengths = capacity.lengths or TrainConfig(max_length=longest).lengths
+        embedding = trunk.embedding_config()
+        self._embedding_length = min(embedding.max_length or trunk.config.max_length, self._lengths[-1])
+        self._plan = Plan(
+            trunk=trunk.config,
+            slots=tuple(_slot_forms(models.values())),
+            heads=tuple(_head_forms(models.values())),
+            pooling=embedding.pooling,
+            normalize=embedding.normalize,
+        )
+        params = cast_trunk(trunk.params, trunk.dtype)
+        self._trunk_params = shard({"trunk": {**params, "layers": unstack_layers(params["layers"])}}, self._mesh)[
+            "trunk"
+        ]
+        self._numbers = itertools.count()
+        self._tasks = {name: self._task(name, model) for name, model in models.items()}
+        # First the banks of adapters and fusions, then those of heads.
+        self._banks = []
+        for number in range(len(self._plan.slots) + len(self._plan.heads)):
+            entries = [task.entries[number] for task in self._tasks.values() if number in task.entries]
+            self._banks.append(Bank(entries[0], capacity.resident or len(entries), self._mesh))
+        for name, task in self._tasks.items():
+            for number, entry in task.entries.items():
+                self._banks[number].check(name, entry)
+        # Every task of a batch has its entries on the device.
+        self._max_names = min(bank.places.num_places for bank in self._banks)
+        self._programs: dict[tuple[int, int], Any] = {}
+        self._tokenizer = trunk.tokenizer()
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"<RoutedModel {counted(len(self._tasks), 'task')}, trunk {self.trunk.name}>"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the tasks in service."""
+        return tuple(self._tasks)
+
+    def add(self, name: str, model: TaskModel) -> None:
+        """Puts a task into service. No program is compiled.
+
+        Args:
+          name: A name that is not in service.
+          model: The task's model.
+
+        Raises:
+          UserError: The name is in service, the model has another trunk or dtype, or it exceeds the capacity. The other
+            tasks are not affected.
+        """
+        _check_trunk(name, model, self.trunk)
+        task = self._task(name, model)
+        for number, entry in task.entries.items():
+            self._banks[number].check(name, entry)
+        with self._lock:
+            if name in self._tasks:
+                raise UserError(f'"{name}" is already in service; remove it first, or give another name.')
+            self._tasks = {**self._tasks, name: task}
+
+    def remove(self, name: str) -> None:
+        """Takes a task out of service.
+
+        Args:
+          name: The task's name.
+
+        Raises:
+          UserError: The name is not in service.
+        """
+        with self._lock:
+            self._check_names([name])
+            self._tasks = {other: task for other, task in self._tasks.items() if other != name}
+
+    def predict(self, rows: Iterable[Any], adapters: Iterable[str | None]) -> list[dict[str, Any]]:
+        """Predicts rows, each with its own task.
+
+        Args:
+          rows: Each row in the form of its task, as in :meth:`afjax.TaskModel.predict`. Rows without a task are
+            strings or pairs of strings.
+          adapters: Each row's task by its name, or None for the trunk's embedding of the row.
+
+        Returns:
+          The predictions in the order of the rows: ``logits``, ``label`` and ``probabilities`` (see
+          :meth:`afjax.Predictions.as_json`), or ``embedding``, a list of numbers.
+
+        Raises:
+          UserError: There are no rows, another number of names than rows, an unknown name, a row in another form than
+            its task's, or a task's outputs are NaN or infinite. Names are checked before anything is computed.
+        """
+        rows, adapters = list(rows), list(adapters)
+        if not rows or len(rows) != len(adapters):
+            raise UserError(
+                f"{counted(len(rows), 'row')} and {counted(len(adapters), 'name')} were given; give one name (or None) "
+                "for each of at least one row."
+            )
+        tasks = self._check_names([name for name in adapters if name is not None])
+        numbers: dict[str | None, list[int]] = {}
+        for number, name in enumerate(adapters):
+            numbers.setdefault(name, []).append(number)
+        parts = [
+            Sequences(name, self._tokenised(tasks, name, [rows[number] for number in own]))
+            for name, own in numbers.items()
+        ]
+        outputs = self._outputs(tasks, parts)
+        predictions: list[dict[str, Any]] = [{} for _ in rows]
+        for part, own, values in zip(parts, numbers.values(), outputs, strict=True):
+            for number, prediction in zip(own, _predictions(tasks, part, values), strict=True):
+                predictions[number] = prediction
+        return predictions
+
+    def warm_up(self) -> None:
+        """Compiles the program for all batch sizes and padded lengths, so that no later call compiles anything."""
+        with self._lock:
+            for batch_size in self._batch_sizes:
+                for length in self._lengths:
+                    self._program(batch_size, length)
+
+    def bytes_per_task(self, name: str) -> int:
+        """Returns the memory of a task on each device, in bytes: its adapter or fusion and its head.
+
+        Args:
+          name: The task's name.
+
+        Raises:
+          UserError: The name is not in service.
+        """
+        return sum(self._banks[number].bytes_per_entry for number in self._check_names([name])[name].entries)
+
+    def _check_names(self, names: Sequence[str]) -> Mapping[str, _Task]:
+        """Returns the tasks in service. Raises UserError if a name is not among them."""
+        tasks = self._tasks
+        for name in names:
+            if name not in tasks:
+                some = ", ".join(list(tasks)[:10]) + (", ..." if len(tasks) > 10 else "")
+                raise UserError(f'"{name}" is not in service (in service: {some}).{did_you_mean(name, tasks)}')
+        return tasks
+
+    def _task(self, name: str, model: TaskModel) -> _Task:
+        """Brings a model's parameters into the forms of the banks."""
+        if model.max_length > self._lengths[-1]:
+            raise UserError(
+                f'"{name}" has rows of {model.max_length} tokens, but there is only room for {self._lengths[-1]}; make '
+                "the routed model with this length in capacity.lengths."
+            )
+        entries: dict[int, Tree] = {}
+        form = slot_form(model.model)
+        if form is not None:
+            number = _first_that_takes(name, form, self._plan.slots)
+            entries[number] = slot_entry(self._plan.slots[number], model.model, model.params)
+        number = _first_that_takes(name, head_form(model.model, model.num_outputs), self._plan.heads)
+        head = model.params["heads"][model.model.head_name]
+        head_bank = len(self._plan.slots) + number
+        entries[head_bank] = head_entry(self._plan.heads[number], head)
+        return _Task(next(self._numbers), model, head_bank, entries)
+
+    def _tokenised(self, tasks: Mapping[str, _Task], name: str | None, texts: list[Any]) -> TokenisedRows:
+        if name is None:
+            plain = rows_from_lists(texts)
+            assert isinstance(plain, Rows), "the kind is classification by default"
+            return tokenise(plain, self._tokenizer, max_length=self._embedding_length, cache_dir=None)
+        model = tasks[name].model
+        try:
+            rows = rows_from_lists(texts, kind=model.task.kind)
+            model.check_form(rows)
+            return tokenize(rows, self._tokenizer, model.task, max_length=model.max_length, training=False)
+        except UserError as error:
+            raise UserError(f'Rows for "{name}": {error}') from None
+
+    def _outputs(self, tasks: Mapping[str, _Task], parts: Sequence[Sequences]) -> list[np.ndarray]:
+        """The outputs of each part's sequences: logits, of each token if the head reads tokens, or embeddings."""
+        outputs = [self._empty_outputs(tasks, part) for part in parts]
+        batches = routed_batches(
+            parts,
+            batch_sizes=self._batch_sizes,
+            lengths=self._lengths,
+            pad_id=self.trunk.config.pad_id,
+            max_names=self._max_names,
+        )
+        under_way: list[tuple[RoutedBatch, Any]] = []
+
+        def fetch() -> None:
+            batch, results = under_way.pop(0)
+            results = jax.device_get(results)
+            for row, (number, index) in enumerate(batch.members):
+                name, target = parts[number].name, outputs[number][index]
+                if name is None:
+                    target[:] = results["embedding"][row]
+                    continue
+                logits = results["heads"][tasks[name].head_bank - len(self._plan.slots)][row]
+                # The bank's logits have room for the largest head, and the target for the longest sequence.
+                target[tuple(map(slice, logits.shape))] = logits[..., : target.shape[-1]]
+
+        for batch in batches:
+            with self._lock:
+                under_way.append((batch, self._run(tasks, parts, batch)))
+            # Fetching one batch late lets the host build the next one while the device computes.
+            if len(under_way) > 1:
+                fetch()
+        while under_way:
+            fetch()
+        return outputs
+
+    def _empty_outputs(self, tasks: Mapping[str, _Task], part: Sequences) -> np.ndarray:
+        if part.name is None:
+            return np.empty((len(part), self.trunk.config.hidden_size), np.float32)
+        model = tasks[part.name].model
+        shape: tuple[int, ...] = (len(part), model.num_outputs)
+        if TASK_KINDS[model.task.kind].reads == "tokens":
+            shape = (len(part), self._lengths[-1], model.num_outputs)
+        return np.full(shape, np.finfo(np.float32).min, np.float32)
+
+    def _run(self, tasks: Mapping[str, _Task], parts: Sequence[Sequences], batch: RoutedBatch) -> Any:
+        """Starts a batch on the device. The entries of its tasks are brought there first."""
+        names = [parts[number].name for number, _ in batch.members]
+        used = [None if name is None else tasks[name] for name in names]
+        places = np.zeros((batch.batch_size, len(self._banks)), np.int32)
+        for number, bank in enumerate(self._banks):
+            bank.bring({task.number: task.entries[number] for task in used if task and number in task.entries})
+            for row, task in enumerate(used):
+                if task and number in task.entries:
+                    places[row, number] = bank.places.place_of(task.number)
+        program = self._program(batch.batch_size, batch.inputs["tokens"].shape[1])
+        inputs = shard_batch({**batch.inputs, "places": places}, batch.batch_size, self._mesh)
+        return program(self._params(), inputs)
+
+    def _params(self) -> Tree:
+        return {"trunk": self._trunk_params, "banks": [bank.arrays for bank in self._banks]}
+
+    def _program(self, batch_size: int, length: int) -> Any:
+        """The compiled program for a shape. It is kept, because a call of jit could compile again unnoticed."""
+        if (batch_size, length) not in self._programs:
+            shapes = {
+                "tokens": ((batch_size, length), jnp.int32),
+                "types": ((batch_size, length), jnp.int32),
+                "mask": ((batch_size, length), jnp.bool_),
+                "places": ((batch_size, len(self._banks)), jnp.int32),
+            }
+            by_rows = batch_sharding(self._mesh)
+            batch = {name: jax.ShapeDtypeStruct(*shape, sharding=by_rows) for name, shape in shapes.items()}
+            run = jax.jit(functools.partial(routed_outputs, self._plan), out_shardings=replicated(self._mesh))
+            self._programs[batch_size, length] = run.lower(self._params(), batch).compile()
+        return self._programs[batch_size, length]
+
+
+def _predictions(tasks: Mapping[str, _Task], part: Sequences, outputs: np.ndarray) -> list[dict[str, Any]]:
+    """The predictions of a part's rows, from the outputs of its sequences."""
+    if part.name is None:
+        return [{"embedding": embedding.tolist()} for embedding in outputs]
+    model, data = tasks[part.name].model, part.data
+    logits = outputs
+    if data.choices is not None:
+        # The first output of each choice. Choices that a row lacks have the lowest number.
+        logits = np.full((len(data), data.num_choices), np.finfo(np.float32).min, np.float32)
+        for row, (begin, end) in enumerate(zip(data.choices[:-1], data.choices[1:], strict=True)):
+            logits[row, : end - begin] = outputs[begin:end, 0]
+    try:
+        check_outputs(logits, data, {"trunk": model.trunk.params, **model.params})
+        predictions = TASK_KINDS[model.task.kind].predict(
+            model.in_label_units(logits, data), data, model.task, model.labels
+        )
+    except UserError as error:
+        raise UserError(f'Rows for "{part.name}": {error}') from None
+    return [predictions.as_json(row) for row in range(len(predictions.labels))]
+
+
+def _check_trunk(name: str, model: TaskModel, trunk: Trunk) -> None:
+    if model.trunk.sha256 != trunk.sha256:
+        raise UserError(
+            f'"{name}" was trained on another trunk ({model.trunk.name}, SHA-256 {model.trunk.sha256[:12]}) than '
+            f"{trunk.name} ({trunk.sha256[:12]}); all tasks of a routed model have one trunk."
+        )
+    if model.trunk.dtype != trunk.dtype:
+        raise UserError(
+            f'"{name}" was trained with a {model.trunk.dtype} trunk, but the trunk has the dtype {trunk.dtype}; load '
+            f'the trunk with dtype="{model.trunk.dtype}", or train the task again with {trunk.dtype}.'
+        )
+
+
+def _whole_batches(batch_sizes: Sequence[int], num_devices: int) -> tuple[int, ...]:
+    """Rounds batch sizes up, so that every device gets the same number of rows."""
+    return tuple(sorted({-(-size // num_devices) * num_devices for size in batch_sizes}))
+
+
+def _first_that_takes(name: str, form: Any, bank_forms: Sequence[Any]) -> int:
+    """Returns the number of the first bank that takes a form. Raises UserError if there is none."""
+    for number, bank_form in enumerate(bank_forms):
+        if bank_form.takes(form):
+            return number
+    raise UserError(
+        f'"{name}" needs room for {form}, but there is only room for {"; ".join(map(str, bank_forms)) or "none"}. Make '
+        "the routed model with a task of this form."
+    )
+
+
+def _slot_forms(models: Iterable[TaskModel]) -> list[SlotForm]:
+    forms = [form for model in models if (form := slot_form(model.model)) is not None]
+    groups: dict[SlotForm, list[SlotForm]] = {}
+    for form in forms:
+        groups.setdefault(form.key(), []).append(form)
+    return [widest_slot_form(group) for group in groups.values()]
+
+
+def _head_forms(models: Iterable[TaskModel]) -> list[HeadForm]:
+    groups: dict[HeadForm, list[HeadForm]] = {}
+    for model in models:
+        form = head_form(model.model, model.num_outputs)
+        groups.setdefault(form.key(), []).append(form)
+    return [max(group, key=lambda form: form.num_outputs) for group in groups.values()]

@@ -1,0 +1,297 @@
+"""In a routed model every row gets the prediction of its own task's model."""
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from random_tasks import random_task
+
+from afjax import Capacity, RoutedModel, TaskModel, Trunk, UserError, load_routed_model, store
+from afjax.config.adapters import (
+    ADAPTER_PRESETS,
+    AdapterConfig,
+    Ia3Config,
+    LhucConfig,
+    LoraConfig,
+    LowRankConfig,
+    PalConfig,
+    ProjectedFfnConfig,
+    TopAttentionConfig,
+    TopFfnConfig,
+    TopLayerConfig,
+)
+from afjax.config.fusion import FusionConfig
+from afjax.config.heads import HeadConfig
+from afjax.config.tasks import SpanConfig, TaskConfig
+
+pytestmark = pytest.mark.slow
+
+BOTTLENECK = AdapterConfig(size=4)
+SMALL = Capacity(batch_sizes=(4,), lengths=(16,))
+TEXTS = ("all cats are small", "no dogs", "some small cats are not dogs")
+
+
+def check_rows(routed: RoutedModel, models: dict[str, TaskModel], rows: list[Any], names: list[str | None]) -> None:
+    """Checks each prediction against the task's own model, or the trunk."""
+    predictions = routed.predict(rows, names)
+    assert len(predictions) == len(rows)
+    for row, name, prediction in zip(rows, names, predictions, strict=True):
+        if name is None:
+            expected = {"embedding": routed.trunk.embed([row], max_length=16)[0].tolist()}
+        else:
+            expected = models[name].predict([row]).as_json(0)
+        check_equal(prediction, expected, f"{name}: {row}")
+
+
+def check_equal(given: Any, expected: Any, where: str) -> None:
+    if isinstance(expected, dict):
+        assert given.keys() == expected.keys(), where
+        for field, value in expected.items():
+            check_equal(given[field], value, f"{where}: {field}")
+    elif isinstance(expected, list) and expected and not isinstance(expected[0], float):
+        assert len(given) == len(expected), where
+        for value, expected_value in zip(given, expected, strict=True):
+            check_equal(value, expected_value, where)
+    elif isinstance(expected, list | float):
+        np.testing.assert_allclose(given, expected, rtol=2e-4, atol=2e-5, err_msg=where)
+    else:
+        assert given == expected, where
+
+
+@contextlib.contextmanager
+def no_compilation() -> Iterator[None]:
+    """Checks that nothing is compiled."""
+    events: list[str] = []
+
+    def record(event: str, duration: float, **_: Any) -> None:
+        if "backend_compile" in event:
+            events.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(record)
+    try:
+        yield
+    finally:
+        jax.monitoring.unregister_event_duration_listener(record)
+    assert events == []
+
+
+ADAPTERS = {
+    "plain": (),
+    "pfeiffer": (BOTTLENECK,),
+    "narrow": (AdapterConfig(size=2, scaling=2.5, init_scale=0.1),),
+    "one_layer": (AdapterConfig(size=3, layers=(1,)),),
+    "houlsby": (dataclasses.replace(ADAPTER_PRESETS["houlsby"], size=3),),
+    "new_norms": (AdapterConfig(size=3, new_layer_norm="both", residual_from="input", activation="gelu"),),
+    "lora": (LoraConfig(rank=2, alpha=3.0),),
+    "lora_all": (LoraConfig(target_modules=("query", "attention_output", "output"), rank=3, layers=(0,)),),
+    "lora_wide": (LoraConfig(rank=4, dropout=0.1),),
+    "ia3": (Ia3Config(),),
+    "pal": (PalConfig(size=4, num_heads=2),),
+    "low_rank": (LowRankConfig(size=3, layers=(0,)),),
+    "projected_ffn": (ProjectedFfnConfig(size=3, intermediate_size=5),),
+    "lhuc": (LhucConfig(),),
+    "top_attention": (TopAttentionConfig(size=4, num_layers=2, num_heads=2),),
+    "top_ffn": (TopFfnConfig(size=4, num_layers=2, hidden_sizes=(3,)),),
+    "top_layer": (TopLayerConfig(),),
+}
+
+
+def test_all_kinds_of_adapters_in_one_batch(tiny_trunk: Trunk) -> None:
+    models = {name: random_task(tiny_trunk, name, *adapters) for name, adapters in ADAPTERS.items()}
+    routed = RoutedModel(tiny_trunk, models, dataclasses.replace(SMALL, batch_sizes=(32,)))
+    names: list[str | None] = [*models, None]
+    with no_compilation_after(routed):
+        predictions = routed.predict([TEXTS[0]] * len(names), names)
+    # The adapters matter: no two tasks give the same logits.
+    logits = {tuple(np.round(prediction["logits"], 4)) for prediction in predictions[:-1]}
+    assert len(logits) == len(models)
+    check_rows(routed, models, [TEXTS[number % 3] for number in range(len(names))], names)
+
+
+@contextlib.contextmanager
+def no_compilation_after(routed: RoutedModel) -> Iterator[None]:
+    routed.warm_up()
+    with no_compilation():
+        yield
+
+
+PAL = PalConfig(size=4, num_heads=2)
+FUSIONS: dict[str, tuple[tuple[Any, ...], FusionConfig]] = {
+    "two": ((BOTTLENECK, BOTTLENECK), FusionConfig()),
+    "three_sizes": ((BOTTLENECK, AdapterConfig(size=2, scaling=0.5), AdapterConfig(size=5)), FusionConfig(value=False)),
+    "warm": ((BOTTLENECK, AdapterConfig(size=3)), FusionConfig(temperature=3.0)),
+    "pruned": ((BOTTLENECK,) * 3, FusionConfig(kept=(((2, 0), (1, 2)),))),
+    "upper_layer": ((AdapterConfig(size=4, layers=(1,)),) * 2, FusionConfig()),
+    "mixed_activations": ((BOTTLENECK, AdapterConfig(size=2, activation="gelu")), FusionConfig()),
+    "pals": ((PAL, PAL), FusionConfig()),
+    "curved_pals": ((dataclasses.replace(PAL, output_activation="gelu"), PAL), FusionConfig()),
+}
+
+
+def test_fusions_and_adapters_in_one_batch(tiny_trunk: Trunk) -> None:
+    models = {
+        name: random_task(tiny_trunk, name, *adapters, fusion=fusion) for name, (adapters, fusion) in FUSIONS.items()
+    }
+    models |= {"adapter": random_task(tiny_trunk, "adapter", BOTTLENECK), "head": random_task(tiny_trunk, "head")}
+    routed = RoutedModel(tiny_trunk, models, dataclasses.replace(SMALL, batch_sizes=(16,)))
+    # The first three and the pruned fusion share arrays; "warm" has another temperature.
+    check_rows(routed, models, [TEXTS[number % 3] for number in range(11)], [*models, None])
+
+
+TASKS = {
+    "three_classes": TaskConfig(name="task"),
+    "number": TaskConfig(name="task", kind="regression", scale=5.0),
+    "choices": TaskConfig(name="task", kind="multiple_choice"),
+    "span": TaskConfig(name="task", kind="span", span=SpanConfig(doc_stride=3)),
+    "tags": TaskConfig(name="task", kind="tagging"),
+    "topics": TaskConfig(name="task", kind="multi_label"),
+}
+LABELS = {
+    "three_classes": ("few", "many", "none"),
+    "tags": ("O", "B-animal", "I-animal"),
+    "topics": ("animals", "sizes", "counts", "other"),
+}
+ROWS = {
+    "three_classes": [("all cats are small", "no dogs"), ("no cats", "some dogs are not small")],
+    "number": [("all cats are small", "no dogs"), ("no cats", "some dogs are not small")],
+    "choices": [("all cats are", ["small", "not dogs", "cats"]), ("some dogs are", ["not small", "cats"])],
+    "span": [
+        ("some dogs", "all cats are small , no dogs are cats , some dogs are not small and most cats are dogs"),
+        ("no dogs", "some small cats are not dogs"),
+    ],
+    "tags": [["all", "cats", "are", "small"], ["some", "dogs"] * 11],
+    "topics": [("all cats are small", "no dogs"), ("no cats", "some dogs are not small")],
+}
+
+
+def test_all_kinds_of_tasks_and_heads_in_one_batch(tiny_trunk: Trunk) -> None:
+    heads = (HeadConfig(), HeadConfig(pooling="mean", pooler="none", hidden_layers=1, activation="relu"))
+    models = {
+        name: random_task(tiny_trunk, name, BOTTLENECK, head=heads[number % 2], task=task, labels=LABELS.get(name, ()))
+        for number, (name, task) in enumerate(TASKS.items())
+    }
+    routed = RoutedModel(tiny_trunk, models, SMALL)
+    rows: list[Any] = [row for number in range(2) for row in (*(ROWS[name][number] for name in models), TEXTS[number])]
+    check_rows(routed, models, rows, [*models, None] * 2)
+
+
+@pytest.fixture(scope="module")
+def many(tiny_trunk: Trunk) -> dict[str, TaskModel]:
+    return {f"task{number}": random_task(tiny_trunk, f"task{number}", BOTTLENECK) for number in range(12)}
+
+
+def test_least_recently_used_tasks_make_room(tiny_trunk: Trunk, many: dict[str, TaskModel]) -> None:
+    routed = RoutedModel(tiny_trunk, many, dataclasses.replace(SMALL, resident=3))
+    routed.warm_up()
+    generator = np.random.default_rng(0)
+    with no_compilation():
+        for _ in range(3):
+            names: list[str | None] = [f"task{number}" for number in generator.integers(0, 12, 9)]
+            predictions = routed.predict([TEXTS[1]] * 9, names)
+            for name, prediction in zip(names, predictions, strict=True):
+                assert name is not None
+                check_equal(prediction, many[name].predict([TEXTS[1]]).as_json(0), name)
+
+
+def test_tasks_are_added_and_removed_without_compilation(tiny_trunk: Trunk, many: dict[str, TaskModel]) -> None:
+    routed = RoutedModel(tiny_trunk, {"a": many["task0"], "b": many["task1"]}, SMALL)
+    routed.warm_up()
+    expected = {name: many[name].predict([TEXTS[0]]).as_json(0) for name in ("task0", "task1", "task2")}
+    with no_compilation():
+        assert routed.names == ("a", "b")
+        check_equal(routed.predict([TEXTS[0]], ["a"])[0], expected["task0"], "before")
+        routed.remove("a")
+        assert routed.names == ("b",)
+        # The new task of the same name must not get the parameters of the former one, which are still on the device.
+        routed.add("a", many["task2"])
+        a, b = routed.predict([TEXTS[0]] * 2, ["a", "b"])
+    check_equal(a, expected["task2"], "added")
+    check_equal(b, expected["task1"], "not changed")
+    with pytest.raises(UserError, match='"a" is already in service'):
+        routed.add("a", many["task0"])
+
+
+def test_rows_do_not_depend_on_the_other_rows_and_tasks(tiny_trunk: Trunk, many: dict[str, TaskModel]) -> None:
+    broken = dataclasses.replace(
+        many["task0"], params=jax.tree.map(lambda leaf: np.full_like(leaf, np.nan), many["task0"].params)
+    )
+    models = {"broken": broken, "a": many["task1"], "b": many["task2"]}
+    routed = RoutedModel(tiny_trunk, models, SMALL)
+    with pytest.raises(UserError, match=r'"broken".*row 1 \(of 1\)'):
+        routed.predict(TEXTS[:2], ["broken", "a"])
+    alone = routed.predict([TEXTS[0]], ["a"])
+    together = routed.predict([TEXTS[0], TEXTS[0], TEXTS[1]], ["a", "b", "a"])
+    assert together[0] == alone[0]
+
+
+def test_wrong_requests_are_refused_before_anything_is_computed(tiny_trunk: Trunk, many: dict[str, TaskModel]) -> None:
+    routed = RoutedModel(tiny_trunk, many, SMALL)
+    with pytest.raises(UserError, match=r'"tsak1" is not in service .*Did you mean "task1"'):
+        routed.predict(TEXTS[:2], ["task1", "tsak1"])
+    with pytest.raises(UserError, match="2 rows and 1 name"):
+        routed.predict(TEXTS[:2], ["task1"])
+    with pytest.raises(UserError, match="0 rows and 0 names"):
+        routed.predict([], [])
+    with pytest.raises(UserError, match=r'"task1": .*texts:1'):
+        routed.predict([TEXTS[0], TEXTS[1], 7], ["task0", "task1", "task1"])
+    with pytest.raises(UserError, match='"task12" is not in service'):
+        routed.remove("task12")
+    with pytest.raises(UserError, match='"task12" is not in service'):
+        routed.bytes_per_task("task12")
+    assert routed._programs == {}
+
+
+def test_tasks_that_do_not_fit_are_refused(tiny_trunk: Trunk, many: dict[str, TaskModel]) -> None:
+    routed = RoutedModel(tiny_trunk, {"a": many["task0"]}, SMALL)
+    for model, fact in (
+        (random_task(tiny_trunk, "x", AdapterConfig(size=5)), "size=5"),
+        (random_task(tiny_trunk, "x", PAL), "PalConfig"),
+        (random_task(tiny_trunk, "x", BOTTLENECK, BOTTLENECK, fusion=FusionConfig()), "fusion of 2"),
+        (random_task(tiny_trunk, "x", BOTTLENECK, labels=("a", "b", "c")), "3 outputs"),
+        (random_task(tiny_trunk, "x", BOTTLENECK, head=HeadConfig(pooler="none")), "pooler='none'"),
+        (dataclasses.replace(many["task1"], trunk=dataclasses.replace(tiny_trunk, sha256="0" * 64)), "000000000000"),
+        (dataclasses.replace(many["task1"], trunk=dataclasses.replace(tiny_trunk, dtype="bfloat16")), "bfloat16"),
+        (dataclasses.replace(many["task1"], max_length=32), "32 tokens"),
+    ):
+        with pytest.raises(UserError, match=f'"x".*{fact}'):
+            routed.add("x", model)
+        assert routed.names == ("a",)
+    routed.add("narrow", random_task(tiny_trunk, "narrow", AdapterConfig(size=1)))
+    with pytest.raises(UserError, match="at least one"):
+        RoutedModel(tiny_trunk, {})
+    with pytest.raises(UserError, match="16 tokens"):
+        RoutedModel(tiny_trunk, many, Capacity(lengths=(8,)))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("resident", 0), ("batch_sizes", ()), ("batch_sizes", (8, 1)), ("lengths", (0, 4))]
+)
+def test_impossible_capacities_are_refused(field: str, value: Any) -> None:
+    with pytest.raises(UserError, match=field):
+        Capacity(**{field: value})
+
+
+def test_memory_of_a_task(tiny_trunk: Trunk, many: dict[str, TaskModel]) -> None:
+    routed = RoutedModel(tiny_trunk, many, SMALL)
+    adapter = 2 * (32 * 4 + 4 + 4 * 32 + 32) * 4
+    head = (32 * 32 + 32 + 32 * 2 + 2) * 4
+    present = 2
+    assert routed.bytes_per_task("task3") == adapter + head + present
+
+
+def test_stored_tasks_are_loaded_by_name(tiny_trunk: Trunk, tmp_path: Any) -> None:
+    models = {name: random_task(tiny_trunk, name, BOTTLENECK).renamed(name) for name in ("entail", "topic")}
+    models["probe"] = random_task(tiny_trunk, "probe").renamed("probe")
+    for model in models.values():
+        model.save(tmp_path)
+    routed = load_routed_model(tmp_path, tiny_trunk, adapters=["entail", "topic"], heads=["probe"], capacity=SMALL)
+    assert routed.names == ("entail", "topic", "probe")
+    check_rows(routed, models, list(TEXTS), ["topic", "probe", "entail"])
+    for names, fact in ((["entail", "entail"], "twice"), (["entali"], 'Did you mean "entail"'), ([], "at least one")):
+        with pytest.raises(UserError, match=fact):
+            load_routed_model(tmp_path, tiny_trunk, adapters=names)
+    assert store.names(tmp_path, "adapters") == ["entail", "topic"]
