@@ -1,4 +1,4 @@
-"""Batches of sequences of several tasks, with a small number of static shapes."""
+"""Batches of sequences of many tasks, with a small number of static shapes."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -6,23 +6,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from afjax.data.batches import Batch
-from afjax.data.tokenise import TokenisedRows
-
-
-@dataclasses.dataclass(frozen=True)
-class Sequences:
-    """The tokenized sequences of one task in a request.
-
-    Attributes:
-      name: The task's name, or None for embeddings.
-      data: The token ids. For multiple choice each choice is a sequence, and for span tasks and tagging each window.
-    """
-
-    name: str | None
-    data: TokenisedRows
-
-    def __len__(self) -> int:
-        return len(self.data.offsets) - 1
+from afjax.serve.requests import Sequences
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +14,7 @@ class RoutedBatch:
     """Sequences that are computed together.
 
     Attributes:
-      members: ``(number of the task in the request, number of the task's sequence)`` of each sequence, in order.
+      members: ``(number of the part, number of the part's sequence)`` of each sequence, in order.
       inputs: ``tokens`` and ``types`` int32, ``mask`` bool, each ``[batch_size, length]``. The last rows can be empty.
     """
 
@@ -49,34 +33,38 @@ def routed_batches(
     batch_sizes: Sequence[int],
     lengths: Sequence[int],
     pad_id: int,
-    max_names: int,
+    max_tasks: int,
 ) -> Iterator[RoutedBatch]:
     """Yields batches with every sequence once, shortest first.
 
     Args:
-      parts: The sequences of each task.
+      parts: The sequences of one or several requests.
       batch_sizes: The numbers of rows that a batch can have, in ascending order.
       lengths: The padded lengths, in ascending order. The longest sequence fits into the last one.
       pad_id: The id of the padding token.
-      max_names: The largest number of tasks in a batch.
+      max_tasks: The largest number of tasks in a batch.
     """
     members = [(number, index) for number, part in enumerate(parts) for index in range(len(part))]
     sizes = np.concatenate([np.diff(part.data.offsets) for part in parts])
     order = [members[index] for index in np.argsort(sizes, kind="stable")]
     first = 0
     while first < len(order):
-        last = _end_of_batch(order, first, batch_sizes, max_names)
+        last = _end_of_batch(parts, order, first, batch_sizes, max_tasks)
         yield _make_batch(parts, order[first:last], batch_sizes, lengths, pad_id)
         first = last
 
 
-def _end_of_batch(order: Sequence[tuple[int, int]], first: int, batch_sizes: Sequence[int], max_names: int) -> int:
-    """The index after a batch's last sequence: a full batch, or the remaining ones, of at most ``max_names`` tasks."""
+def _end_of_batch(
+    parts: Sequence[Sequences], order: Sequence[tuple[int, int]], first: int, batch_sizes: Sequence[int], max_tasks: int
+) -> int:
+    """The index after a batch's last sequence: a full batch, or the remaining ones, of at most ``max_tasks`` tasks."""
     last = min(first + batch_sizes[-1], len(order))
     numbers: set[int] = set()
     for index in range(first, last):
-        numbers.add(order[index][0])
-        if len(numbers) > max_names:
+        task = parts[order[index][0]].task
+        if task is not None:
+            numbers.add(task.number)
+        if len(numbers) > max_tasks:
             return index
     return last
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from afjax.adapters.kinds import adapter_layers, kind_of
@@ -151,13 +152,14 @@ def widest_slot_form(forms: Sequence[SlotForm]) -> SlotForm:
     return forms[0].resized(max(sizes), max(form.num_adapters for form in forms))
 
 
-def slot_entry(form: SlotForm, model: Model, params: Tree) -> Tree:
+def slot_entry(form: SlotForm, model: Model, params: Tree, *, dtype: str = "float32") -> Tree:
     """Brings a task's adapter or fusion into a form.
 
     Args:
       form: The form, which takes the model's.
       model: The task's model.
       params: The task's tree with the roots ``adapters`` and ``fusion``.
+      dtype: The trunk's dtype. Dense layers are stored in it, because they compute in it.
 
     Returns:
       ``{"layers", "shared", "norms", "top"}``, NumPy arrays. ``layers`` has one tree per layer of the trunk,
@@ -175,10 +177,11 @@ def slot_entry(form: SlotForm, model: Model, params: Tree) -> Tree:
     if not isinstance(config, OnTop):
         layers = adapter_layers(config, model.trunk.num_layers)
         entry["layers"] = _spread(contents, layers, model.trunk.num_layers)
-    if isinstance(config, AdapterConfig) and config.layer_norms:
-        entry["norms"] = _on_host(trees[0]["layer_norms"])
     if isinstance(config, OnTop):
         entry["top"] = _on_host(trees[0]["top"])
+    entry = _dense_in(dtype, entry)
+    if isinstance(config, AdapterConfig) and config.layer_norms:
+        entry["norms"] = _on_host(trees[0]["layer_norms"])
     return entry
 
 
@@ -231,6 +234,20 @@ def _spread(contents: Tree, layers: Sequence[int], num_layers: int) -> Tree:
 
     present = np.isin(np.arange(num_layers), layers)
     return unstack_layers({"contents": jax.tree.map(spread, contents), "present": present})
+
+
+def _dense_in(dtype: str, tree: Tree) -> Tree:
+    """Casts the kernels and biases of dense layers. LayerNorms and factors of activations compute in float32."""
+    if dtype == "float32":
+        return tree
+
+    def cast(path: tuple[Any, ...], leaf: np.ndarray) -> np.ndarray:
+        *_, parent, name = ("", *(entry.key for entry in path if isinstance(entry, jax.tree_util.DictKey)))
+        is_dense = name in ("kernel", "bias") and "norm" not in parent
+        return leaf.astype(jnp.dtype(dtype)) if is_dense else leaf
+
+    cast_tree: Tree = jax.tree_util.tree_map_with_path(cast, tree)
+    return cast_tree
 
 
 def _on_host(tree: Any) -> Any:

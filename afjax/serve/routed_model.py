@@ -1,6 +1,5 @@
 """A trunk that answers for many tasks: each row of a batch uses its own adapter or fusion, and its own head."""
 
-import dataclasses
 import functools
 import itertools
 import threading
@@ -13,15 +12,12 @@ import numpy as np
 
 from afjax.config.capacity import Capacity
 from afjax.config.training import TrainConfig
-from afjax.data.over_rows import check_outputs
-from afjax.data.splits import Rows
-from afjax.data.tokenise import TokenisedRows, tokenise
 from afjax.display.words import counted
 from afjax.distributed.sharding import batch_sharding, local_mesh, replicated, shard, shard_batch
 from afjax.errors import UserError, did_you_mean
 from afjax.model.task_model import TaskModel
 from afjax.serve.bank import Bank
-from afjax.serve.batching import RoutedBatch, Sequences, routed_batches
+from afjax.serve.batching import RoutedBatch, routed_batches
 from afjax.serve.forms import (
     HeadForm,
     SlotForm,
@@ -32,30 +28,12 @@ from afjax.serve.forms import (
     widest_slot_form,
 )
 from afjax.serve.program import Plan, routed_outputs
+from afjax.serve.requests import Sequences, ServedTask, predict_rows, read_rows
 from afjax.tasks.kinds import TASK_KINDS
-from afjax.tasks.load import rows_from_lists
-from afjax.tasks.tokenize import tokenize
 from afjax.trees import Tree
 from afjax.trunk.encoder import cast_trunk
 from afjax.trunk.layers import unstack_layers
 from afjax.trunk.pretrained import Trunk
-
-
-@dataclasses.dataclass(frozen=True)
-class _Task:
-    """A task in service.
-
-    Attributes:
-      number: A number of its own. A task that replaces another one of the same name has another number.
-      model: The task's model.
-      head_bank: The number of the bank with its head.
-      entries: The task's entry in each bank that it uses.
-    """
-
-    number: int
-    model: TaskModel
-    head_bank: int
-    entries: Mapping[int, Tree]
 
 
 class RoutedModel:
@@ -130,7 +108,7 @@ class RoutedModel:
             for number, entry in task.entries.items():
                 self._banks[number].check(name, entry)
         # Every task of a batch has its entries on the device.
-        self._max_names = min(bank.places.num_places for bank in self._banks)
+        self._max_tasks = min(bank.places.num_places for bank in self._banks)
         self._programs: dict[tuple[int, int], Any] = {}
         self._tokenizer = trunk.tokenizer()
         self._lock = threading.Lock()
@@ -203,15 +181,56 @@ class RoutedModel:
         for number, name in enumerate(adapters):
             numbers.setdefault(name, []).append(number)
         parts = [
-            Sequences(name, self._tokenised(tasks, name, [rows[number] for number in own]))
+            self._read(None if name is None else tasks[name], [rows[number] for number in own], own)
             for name, own in numbers.items()
         ]
-        outputs = self._outputs(tasks, parts)
         predictions: list[dict[str, Any]] = [{} for _ in rows]
-        for part, own, values in zip(parts, numbers.values(), outputs, strict=True):
-            for number, prediction in zip(own, _predictions(tasks, part, values), strict=True):
+        for part, outputs in zip(parts, self.outputs(parts), strict=True):
+            for number, prediction in zip(part.rows, predict_rows(part, outputs), strict=True):
                 predictions[number] = prediction
         return predictions
+
+    def outputs(self, parts: Sequence[Sequences]) -> list[np.ndarray]:
+        """Computes the outputs of tokenized sequences.
+
+        Args:
+          parts: The sequences of each task, of one or several requests.
+
+        Returns:
+          One array per part, float32: the embeddings ``[sequences, hidden_size]``, or the head's outputs ``[sequences,
+          num_outputs]``, or ``[sequences, length, num_outputs]`` if the head reads tokens.
+        """
+        outputs = [self._empty_outputs(part) for part in parts]
+        batches = routed_batches(
+            parts,
+            batch_sizes=self._batch_sizes,
+            lengths=self._lengths,
+            pad_id=self.trunk.config.pad_id,
+            max_tasks=self._max_tasks,
+        )
+        under_way: list[tuple[RoutedBatch, Any]] = []
+
+        def fetch() -> None:
+            batch, results = under_way.pop(0)
+            results = jax.device_get(results)
+            for row, (number, index) in enumerate(batch.members):
+                task, target = parts[number].task, outputs[number][index]
+                if task is None:
+                    target[:] = results["embedding"][row]
+                    continue
+                logits = results["heads"][task.head_bank - len(self._plan.slots)][row]
+                # The bank's logits have room for the largest head, and the target for the longest sequence.
+                target[tuple(map(slice, logits.shape))] = logits[..., : target.shape[-1]]
+
+        for batch in batches:
+            with self._lock:
+                under_way.append((batch, self._run(parts, batch)))
+            # Fetching one batch late lets the host build the next one while the device computes.
+            if len(under_way) > 1:
+                fetch()
+        while under_way:
+            fetch()
+        return outputs
 
     def warm_up(self) -> None:
         """Compiles the program for all batch sizes and padded lengths, so that no later call compiles anything."""
@@ -229,9 +248,23 @@ class RoutedModel:
         Raises:
           UserError: The name is not in service.
         """
-        return sum(self._banks[number].bytes_per_entry for number in self._check_names([name])[name].entries)
+        return sum(self._banks[number].bytes_per_entry for number in self.task(name).entries)
 
-    def _check_names(self, names: Sequence[str]) -> Mapping[str, _Task]:
+    def task(self, name: str) -> ServedTask:
+        """Returns a task in service.
+
+        Args:
+          name: The task's name.
+
+        Returns:
+          The task, for :meth:`outputs`.
+
+        Raises:
+          UserError: The name is not in service.
+        """
+        return self._check_names([name])[name]
+
+    def _check_names(self, names: Sequence[str]) -> Mapping[str, ServedTask]:
         """Returns the tasks in service. Raises UserError if a name is not among them."""
         tasks = self._tasks
         for name in names:
@@ -240,7 +273,7 @@ class RoutedModel:
                 raise UserError(f'"{name}" is not in service (in service: {some}).{did_you_mean(name, tasks)}')
         return tasks
 
-    def _task(self, name: str, model: TaskModel) -> _Task:
+    def _task(self, name: str, model: TaskModel) -> ServedTask:
         """Brings a model's parameters into the forms of the banks."""
         if model.max_length > self._lengths[-1]:
             raise UserError(
@@ -251,77 +284,32 @@ class RoutedModel:
         form = slot_form(model.model)
         if form is not None:
             number = _first_that_takes(name, form, self._plan.slots)
-            entries[number] = slot_entry(self._plan.slots[number], model.model, model.params)
+            entries[number] = slot_entry(self._plan.slots[number], model.model, model.params, dtype=self.trunk.dtype)
         number = _first_that_takes(name, head_form(model.model, model.num_outputs), self._plan.heads)
         head = model.params["heads"][model.model.head_name]
         head_bank = len(self._plan.slots) + number
         entries[head_bank] = head_entry(self._plan.heads[number], head)
-        return _Task(next(self._numbers), model, head_bank, entries)
+        return ServedTask(next(self._numbers), name, model, head_bank, entries)
 
-    def _tokenised(self, tasks: Mapping[str, _Task], name: str | None, texts: list[Any]) -> TokenisedRows:
-        if name is None:
-            plain = rows_from_lists(texts)
-            assert isinstance(plain, Rows), "the kind is classification by default"
-            return tokenise(plain, self._tokenizer, max_length=self._embedding_length, cache_dir=None)
-        model = tasks[name].model
-        try:
-            rows = rows_from_lists(texts, kind=model.task.kind)
-            model.check_form(rows)
-            return tokenize(rows, self._tokenizer, model.task, max_length=model.max_length, training=False)
-        except UserError as error:
-            raise UserError(f'Rows for "{name}": {error}') from None
+    def _read(self, task: ServedTask | None, texts: Sequence[Any], numbers: Sequence[int]) -> Sequences:
+        return read_rows(task, texts, numbers, self._tokenizer, embedding_length=self._embedding_length)
 
-    def _outputs(self, tasks: Mapping[str, _Task], parts: Sequence[Sequences]) -> list[np.ndarray]:
-        """The outputs of each part's sequences: logits, of each token if the head reads tokens, or embeddings."""
-        outputs = [self._empty_outputs(tasks, part) for part in parts]
-        batches = routed_batches(
-            parts,
-            batch_sizes=self._batch_sizes,
-            lengths=self._lengths,
-            pad_id=self.trunk.config.pad_id,
-            max_names=self._max_names,
-        )
-        under_way: list[tuple[RoutedBatch, Any]] = []
-
-        def fetch() -> None:
-            batch, results = under_way.pop(0)
-            results = jax.device_get(results)
-            for row, (number, index) in enumerate(batch.members):
-                name, target = parts[number].name, outputs[number][index]
-                if name is None:
-                    target[:] = results["embedding"][row]
-                    continue
-                logits = results["heads"][tasks[name].head_bank - len(self._plan.slots)][row]
-                # The bank's logits have room for the largest head, and the target for the longest sequence.
-                target[tuple(map(slice, logits.shape))] = logits[..., : target.shape[-1]]
-
-        for batch in batches:
-            with self._lock:
-                under_way.append((batch, self._run(tasks, parts, batch)))
-            # Fetching one batch late lets the host build the next one while the device computes.
-            if len(under_way) > 1:
-                fetch()
-        while under_way:
-            fetch()
-        return outputs
-
-    def _empty_outputs(self, tasks: Mapping[str, _Task], part: Sequences) -> np.ndarray:
-        if part.name is None:
+    def _empty_outputs(self, part: Sequences) -> np.ndarray:
+        if part.task is None:
             return np.empty((len(part), self.trunk.config.hidden_size), np.float32)
-        model = tasks[part.name].model
+        model = part.task.model
         shape: tuple[int, ...] = (len(part), model.num_outputs)
         if TASK_KINDS[model.task.kind].reads == "tokens":
             shape = (len(part), self._lengths[-1], model.num_outputs)
         return np.full(shape, np.finfo(np.float32).min, np.float32)
 
-    def _run(self, tasks: Mapping[str, _Task], parts: Sequence[Sequences], batch: RoutedBatch) -> Any:
+    def _run(self, parts: Sequence[Sequences], batch: RoutedBatch) -> Any:
         """Starts a batch on the device. The entries of its tasks are brought there first."""
-        names = [parts[number].name for number, _ in batch.members]
-        used = [None if name is None else tasks[name] for name in names]
+        tasks = [parts[number].task for number, _ in batch.members]
         places = np.zeros((batch.batch_size, len(self._banks)), np.int32)
         for number, bank in enumerate(self._banks):
-            bank.bring({task.number: task.entries[number] for task in used if task and number in task.entries})
-            for row, task in enumerate(used):
+            bank.bring({task.number: task.entries[number] for task in tasks if task and number in task.entries})
+            for row, task in enumerate(tasks):
                 if task and number in task.entries:
                     places[row, number] = bank.places.place_of(task.number)
         program = self._program(batch.batch_size, batch.inputs["tokens"].shape[1])
@@ -345,27 +333,6 @@ class RoutedModel:
             run = jax.jit(functools.partial(routed_outputs, self._plan), out_shardings=replicated(self._mesh))
             self._programs[batch_size, length] = run.lower(self._params(), batch).compile()
         return self._programs[batch_size, length]
-
-
-def _predictions(tasks: Mapping[str, _Task], part: Sequences, outputs: np.ndarray) -> list[dict[str, Any]]:
-    """The predictions of a part's rows, from the outputs of its sequences."""
-    if part.name is None:
-        return [{"embedding": embedding.tolist()} for embedding in outputs]
-    model, data = tasks[part.name].model, part.data
-    logits = outputs
-    if data.choices is not None:
-        # The first output of each choice. Choices that a row lacks have the lowest number.
-        logits = np.full((len(data), data.num_choices), np.finfo(np.float32).min, np.float32)
-        for row, (begin, end) in enumerate(zip(data.choices[:-1], data.choices[1:], strict=True)):
-            logits[row, : end - begin] = outputs[begin:end, 0]
-    try:
-        check_outputs(logits, data, {"trunk": model.trunk.params, **model.params})
-        predictions = TASK_KINDS[model.task.kind].predict(
-            model.in_label_units(logits, data), data, model.task, model.labels
-        )
-    except UserError as error:
-        raise UserError(f'Rows for "{part.name}": {error}') from None
-    return [predictions.as_json(row) for row in range(len(predictions.labels))]
 
 
 def _check_trunk(name: str, model: TaskModel, trunk: Trunk) -> None:

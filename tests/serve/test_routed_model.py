@@ -120,6 +120,20 @@ def no_compilation_after(routed: RoutedModel) -> Iterator[None]:
 
 
 PAL = PalConfig(size=4, num_heads=2)
+
+
+@pytest.mark.parametrize("name", ["pfeiffer", "houlsby", "lora", "ia3", "pal", "new_norms"])
+def test_bfloat16_adapters_take_half_the_memory_and_give_the_same_results(tiny_trunk: Trunk, name: str) -> None:
+    narrow = dataclasses.replace(tiny_trunk, dtype="bfloat16")
+    model = dataclasses.replace(random_task(tiny_trunk, name, *ADAPTERS[name]), trunk=narrow)
+    routed = RoutedModel(narrow, {name: model}, SMALL)
+    for text in TEXTS:
+        (prediction,) = routed.predict([text], [name])
+        np.testing.assert_allclose(prediction["logits"], model.predict([text]).logits[0], rtol=0.03, atol=0.03)
+    dense = [leaf for leaf in jax.tree.leaves(routed.task(name).entries[0]) if leaf.dtype == "bfloat16"]
+    assert len(dense) == {"pfeiffer": 8, "houlsby": 16, "lora": 8, "ia3": 0, "pal": 16, "new_norms": 8}[name]
+
+
 FUSIONS: dict[str, tuple[tuple[Any, ...], FusionConfig]] = {
     "two": ((BOTTLENECK, BOTTLENECK), FusionConfig()),
     "three_sizes": ((BOTTLENECK, AdapterConfig(size=2, scaling=0.5), AdapterConfig(size=5)), FusionConfig(value=False)),
@@ -260,6 +274,10 @@ def test_tasks_that_do_not_fit_are_refused(tiny_trunk: Trunk, many: dict[str, Ta
         with pytest.raises(UserError, match=f'"x".*{fact}'):
             routed.add("x", model)
         assert routed.names == ("a",)
+    cut = jax.tree.map(lambda leaf: leaf, many["task1"].params)
+    cut["adapters"]["0"]["ffn"]["down"]["bias"] = np.zeros((2, 4), np.float64)
+    with pytest.raises(UserError, match=r'"x" is damaged: .*down/bias.*float64'):
+        routed.add("x", dataclasses.replace(many["task1"], params=cut))
     routed.add("narrow", random_task(tiny_trunk, "narrow", AdapterConfig(size=1)))
     with pytest.raises(UserError, match="at least one"):
         RoutedModel(tiny_trunk, {})

@@ -1,0 +1,117 @@
+"""The rows of a request: tokenized for the routed program, and predicted from its outputs."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from afjax.data.over_rows import check_outputs
+from afjax.data.splits import Rows
+from afjax.data.tokenise import TokenisedRows, tokenise
+from afjax.errors import UserError
+from afjax.model.task_model import TaskModel
+from afjax.tasks.kinds import TASK_KINDS
+from afjax.tasks.load import rows_from_lists
+from afjax.tasks.tokenize import tokenize
+from afjax.trees import Tree
+
+
+@dataclasses.dataclass(frozen=True)
+class ServedTask:
+    """A task in service.
+
+    Attributes:
+      number: A number of its own. A task that replaces another one of the same name has another number.
+      name: The task's name.
+      model: The task's model.
+      head_bank: The number of the bank with its head.
+      entries: The task's entry in each bank that it uses.
+    """
+
+    number: int
+    name: str
+    model: TaskModel
+    head_bank: int
+    entries: Mapping[int, Tree]
+
+
+@dataclasses.dataclass(frozen=True)
+class Sequences:
+    """The tokenized sequences of one task in a request.
+
+    Attributes:
+      task: The task, or None for the trunk's embeddings.
+      data: The token ids. For multiple choice each choice is a sequence, and for span tasks and tagging each window.
+      rows: The numbers of the rows in the request.
+    """
+
+    task: ServedTask | None
+    data: TokenisedRows
+    rows: tuple[int, ...]
+
+    def __len__(self) -> int:
+        """The number of sequences."""
+        return len(self.data.offsets) - 1
+
+
+def read_rows(
+    task: ServedTask | None, texts: Sequence[Any], rows: Sequence[int], tokenizer: Any, *, embedding_length: int
+) -> Sequences:
+    """Checks and tokenizes rows of one task.
+
+    Args:
+      task: The task, or None for the trunk's embeddings.
+      texts: The rows.
+      rows: Their numbers in the request.
+      tokenizer: The trunk's tokenizer.
+      embedding_length: The number of tokens per row for embeddings.
+
+    Raises:
+      UserError: A row has another form than the task's.
+    """
+    if task is None:
+        plain = rows_from_lists(texts)
+        assert isinstance(plain, Rows), "the kind is classification by default"
+        data = tokenise(plain, tokenizer, max_length=embedding_length, cache_dir=None)
+        return Sequences(None, data, tuple(rows))
+    model = task.model
+    try:
+        own = rows_from_lists(texts, kind=model.task.kind)
+        model.check_form(own)
+        data = tokenize(own, tokenizer, model.task, max_length=model.max_length, training=False)
+    except UserError as error:
+        raise UserError(f'Rows for "{task.name}": {error}') from None
+    return Sequences(task, data, tuple(rows))
+
+
+def predict_rows(part: Sequences, outputs: Float[np.ndarray, "sequences ..."]) -> list[dict[str, Any]]:
+    """Predicts rows from the outputs of their sequences.
+
+    Args:
+      part: The rows' sequences.
+      outputs: The embeddings, or the head's outputs, ``[sequences, num_outputs]`` or ``[sequences, length,
+        num_outputs]``.
+
+    Returns:
+      One prediction per row, in the order of ``part.rows``.
+
+    Raises:
+      UserError: An output is NaN or infinite.
+    """
+    if part.task is None:
+        return [{"embedding": embedding.tolist()} for embedding in outputs]
+    model, data, logits = part.task.model, part.data, outputs
+    if data.choices is not None:
+        # The first output of each choice. Choices that a row lacks have the lowest number.
+        logits = np.full((len(data), data.num_choices), np.finfo(np.float32).min, np.float32)
+        for row, (begin, end) in enumerate(zip(data.choices[:-1], data.choices[1:], strict=True)):
+            logits[row, : end - begin] = outputs[begin:end, 0]
+    try:
+        check_outputs(logits, data, {"trunk": model.trunk.params, **model.params})
+        logits = model.in_label_units(logits, data)
+    except UserError as error:
+        raise UserError(f'Rows for "{part.task.name}": {error}') from None
+    predictions = TASK_KINDS[model.task.kind].predict(logits, data, model.task, model.labels)
+    return [predictions.as_json(row) for row in range(len(predictions.labels))]

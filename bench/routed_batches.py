@@ -1,0 +1,123 @@
+"""Times mixed batches, in which each row has its own adapter, against batches of one adapter.
+
+    python bench/routed_batches.py
+    python bench/routed_batches.py --trunk=bert-base --rows=32 --adapters=1,64 --length=64
+
+The trunk and the adapters have random weights, and the rows have no padding. A routed model and the model of one task
+predict the same token ids, in turn. Both times include making the batches and fetching the logits. The routed model has
+all adapters on the device, and its rows use them in turn. Close other programs first.
+
+Prints one line per number of rows and adapters: the medians, and the ratio of the rows per second.
+"""
+
+import argparse
+import dataclasses
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from afjax import ADAPTER_PRESETS, Capacity, HeadConfig, Method, RoutedModel, TaskConfig, TaskModel, single_setup
+from afjax.data.tokenise import TokenisedRows
+from afjax.serve.requests import Sequences
+from afjax.trees import named_key, tree_digest
+from afjax.trunk.encoder import init_trunk
+from afjax.trunk.pretrained import Trunk, load_trunk
+from afjax.trunk.sizes import SIZES
+
+COLUMNS = ("rows", "adapters", "one adapter, ms", "routed, ms", "routed / one, rows per second", "kB per adapter")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trunk", default="minilm", help=f"name of a size: {', '.join(SIZES)} (minilm)")
+    parser.add_argument("--preset", default="pfeiffer", help=f"{', '.join(ADAPTER_PRESETS)} (pfeiffer)")
+    parser.add_argument("--rows", default="1,8,32,128", help="rows per batch (1,8,32,128)")
+    parser.add_argument("--adapters", default="1,8,64,1000", help="adapters on the device (1,8,64,1000)")
+    parser.add_argument("--length", type=int, default=64, help="tokens per row (64)")
+    parser.add_argument("--repeats", type=int, default=15, help="how often each batch is timed (15)")
+    arguments = parser.parse_args()
+    print(f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|")
+    trunk, models = random_trunk(arguments.trunk), {}
+    for num_adapters in map(int, arguments.adapters.split(",")):
+        for number in range(len(models), num_adapters):
+            models[str(number)] = random_task(trunk, str(number), arguments.preset, arguments.length)
+        for num_rows in map(int, arguments.rows.split(",")):
+            capacity = Capacity(batch_sizes=(num_rows,), lengths=(arguments.length,))
+            routed = RoutedModel(trunk, models, capacity)
+            one_s, routed_s = times(routed, models["0"], num_rows, arguments)
+            cells = (
+                num_rows,
+                num_adapters,
+                f"{1e3 * one_s:.1f}",
+                f"{1e3 * routed_s:.1f}",
+                f"{one_s / routed_s:.2f}",
+                f"{routed.bytes_per_task('0') / 1e3:.0f}",
+            )
+            print(f"| {' | '.join(map(str, cells))} |", flush=True)
+    return 0
+
+
+def random_trunk(size: str) -> Trunk:
+    """A random trunk of a size, with the tokenizer of minilm."""
+    minilm = load_trunk("minilm")
+    config = dataclasses.replace(SIZES[size], vocab_size=minilm.config.vocab_size)
+    params = jax.tree.map(np.asarray, jax.jit(init_trunk, static_argnums=1)(jax.random.key(0), config))
+    return dataclasses.replace(minilm, name=size, config=config, params=params, sha256=tree_digest(params))
+
+
+def random_task(trunk: Trunk, name: str, preset: str, length: int) -> TaskModel:
+    """A task with a random adapter and head."""
+    method = Method(adapter=ADAPTER_PRESETS[preset], head=HeadConfig(pooling="mean"))
+    setup = single_setup(method, trunk.config, name=name, reads="pooled", num_outputs=3)
+    params = jax.tree.map(np.asarray, setup.init(named_key(jax.random.key(0), name), trunk.params))
+    return TaskModel(
+        trunk=trunk,
+        model=setup.model,
+        params={root: params[root] for root in ("adapters", "fusion", "heads")},
+        task=TaskConfig(name=name),
+        labels=("a", "b", "c"),
+        metrics={},
+        seed=0,
+        max_length=length,
+    )
+
+
+def times(routed: RoutedModel, one: TaskModel, num_rows: int, arguments: argparse.Namespace) -> tuple[float, float]:
+    """The median seconds of one batch, with one adapter and routed. The two alternate."""
+    names = routed.names
+    data = random_rows(num_rows, arguments.length)
+    # Row n has adapter n, or starts again with the first one.
+    parts = []
+    for number, name in enumerate(names[:num_rows]):
+        numbers = tuple(range(number, num_rows, len(names)))
+        parts.append(Sequences(routed.task(name), random_rows(len(numbers), arguments.length), numbers))
+
+    def run_one() -> Any:
+        return one.logits(data, batch_size=num_rows)
+
+    def run_routed() -> Any:
+        return routed.outputs(parts)
+
+    seconds: dict[Callable[[], Any], list[float]] = {run_one: [], run_routed: []}
+    for repeat in range(-2, arguments.repeats):
+        for run, taken in seconds.items():
+            start = time.perf_counter()
+            run()
+            if repeat >= 0:
+                taken.append(time.perf_counter() - start)
+    return statistics.median(seconds[run_one]), statistics.median(seconds[run_routed])
+
+
+def random_rows(num_rows: int, length: int) -> TokenisedRows:
+    tokens = np.random.default_rng(0).integers(1000, 20_000, num_rows * length, dtype=np.int32)
+    offsets = np.arange(0, num_rows * length + 1, length, dtype=np.int64)
+    return TokenisedRows(tokens, np.zeros(len(tokens), np.int8), offsets, None, 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
