@@ -14,6 +14,7 @@ class Capacity:
       resident: The number of adapters, fusions or heads of the same form that are on the device at once. Others are in
         the host's memory, and the least recently used one makes room. None for as many as are given.
       batch_sizes: The numbers of rows that a batch can have. Smaller batches are filled with empty rows.
+      tasks_per_row: The number of tasks that ``predict_all`` computes at a time for each row.
       lengths: The padded lengths of batches. If empty, the quarters of the tasks' largest length in training.
 
     Raises:
@@ -27,12 +28,15 @@ class Capacity:
 
     resident: int | None = None
     batch_sizes: tuple[int, ...] = (1, 8, 32)
+    tasks_per_row: int = 16
     lengths: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         check_fields(self, "capacity")
         if self.resident is not None and self.resident < 1:
             raise UserError(f"capacity.resident is {self.resident}; it must be at least 1, or None.")
+        if self.tasks_per_row < 1:
+            raise UserError(f"capacity.tasks_per_row is {self.tasks_per_row}; it must be at least 1.")
         if not self.batch_sizes:
             raise UserError("capacity.batch_sizes is empty; give at least one number of rows, as in (8, 32).")
         for field in ("batch_sizes", "lengths"):

@@ -25,7 +25,7 @@ from afjax.model.model import Model
 from afjax.tasks.kind import Reads
 from afjax.trees import Tree, pad_axis
 from afjax.trunk.config import TrunkConfig
-from afjax.trunk.layers import stack_layers, unstack_layers
+from afjax.trunk.layers import stack_layers
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -60,9 +60,11 @@ class SlotForm:
 
     Attributes:
       model: A model with one adapter or one fusion, of the largest size.
+      layers: The layers of the trunk in which any of them has contents, in ascending order.
     """
 
     model: Model
+    layers: tuple[int, ...]
 
     @property
     def configs(self) -> list[Adapter]:
@@ -92,21 +94,25 @@ class SlotForm:
             return self
         number = num_adapters if self.takes_fewer_adapters else 1
         adapters = tuple((str(index), _resized(self.configs[0], size)) for index in range(number))
-        return SlotForm(model=dataclasses.replace(self.model, adapters=adapters))
+        return dataclasses.replace(self, model=dataclasses.replace(self.model, adapters=adapters))
 
     def key(self) -> "SlotForm":
         """Returns the same value for all adapters, or fusions, that fit in the same arrays."""
-        return self.resized(1, 1)
+        return dataclasses.replace(self.resized(1, 1), layers=())
 
     def takes(self, form: "SlotForm") -> bool:
         """Whether an adapter or fusion of another form can be brought into this one."""
         return (
-            form.key() == self.key() and (form.size or 1) <= (self.size or 1) and form.num_adapters <= self.num_adapters
+            form.key() == self.key()
+            and (form.size or 1) <= (self.size or 1)
+            and form.num_adapters <= self.num_adapters
+            and set(form.layers) <= set(self.layers)
         )
 
     def __str__(self) -> str:
         architectures = ", ".join(map(str, dict.fromkeys(self.configs)))
-        return f"fusion of {self.num_adapters} x {architectures}" if self.model.fusion_name else architectures
+        text = f"fusion of {self.num_adapters} x {architectures}" if self.model.fusion_name else architectures
+        return f"{text} in the layers {', '.join(map(str, self.layers))}" if self.layers else text
 
 
 def slot_form(model: Model) -> SlotForm | None:
@@ -133,7 +139,8 @@ def slot_form(model: Model) -> SlotForm | None:
             adapters=tuple((str(number), config) for number, config in enumerate(wide)),
             fusion_name="fusion" if model.fusion_name else "",
             fusion=fusion,
-        )
+        ),
+        layers=adapter_layers(model.adapters[0][1], model.trunk.num_layers),
     )
 
 
@@ -148,8 +155,8 @@ def head_form(model: Model, num_outputs: int) -> HeadForm:
 
 def widest_slot_form(forms: Sequence[SlotForm]) -> SlotForm:
     """Returns the smallest form that all of these forms, which have the same key, fit into."""
-    sizes = [form.size or 1 for form in forms]
-    return forms[0].resized(max(sizes), max(form.num_adapters for form in forms))
+    largest = forms[0].resized(max(form.size or 1 for form in forms), max(form.num_adapters for form in forms))
+    return dataclasses.replace(largest, layers=tuple(sorted({layer for form in forms for layer in form.layers})))
 
 
 def slot_entry(form: SlotForm, model: Model, params: Tree, *, dtype: str = "float32") -> Tree:
@@ -162,8 +169,8 @@ def slot_entry(form: SlotForm, model: Model, params: Tree, *, dtype: str = "floa
       dtype: The trunk's dtype. Dense layers are stored in it, because they compute in it.
 
     Returns:
-      ``{"layers", "shared", "norms", "top"}``, NumPy arrays. ``layers`` has one tree per layer of the trunk,
-      ``{"contents": contents of the slots, "present": whether the layer has any}``. ``shared`` has leaves that all
+      ``{"layers", "shared", "norms", "top"}``, NumPy arrays. ``layers`` has one tree per layer of the form, ``{"0":
+      {"contents": contents of the slots, "present": whether the task has any}, ...}``. ``shared`` has leaves that all
       layers share. ``norms`` (the adapter's own LayerNorms) and ``top`` (a module on top of the encoder) are missing
       unless the form has them.
     """
@@ -175,8 +182,8 @@ def slot_entry(form: SlotForm, model: Model, params: Tree, *, dtype: str = "floa
         contents, shared = _contents(form, model, trees[0])
     entry: Tree = {"layers": {}, "shared": _on_host(shared)}
     if not isinstance(config, OnTop):
-        layers = adapter_layers(config, model.trunk.num_layers)
-        entry["layers"] = _spread(contents, layers, model.trunk.num_layers)
+        own_layers = adapter_layers(config, model.trunk.num_layers)
+        entry["layers"] = {str(layer): _layer_entry(contents, own_layers, layer) for layer in form.layers}
     if isinstance(config, OnTop):
         entry["top"] = _on_host(trees[0]["top"])
     entry = _dense_in(dtype, entry)
@@ -224,16 +231,14 @@ def _widened(form: SlotForm, config: Adapter, tree: Tree) -> Tree:
     return widening.tree(config, tree, form.size or _size(config, form.model.trunk))
 
 
-def _spread(contents: Tree, layers: Sequence[int], num_layers: int) -> Tree:
-    """Adds layers with zeros, and separates the layers."""
+def _layer_entry(contents: Tree, layers: Sequence[int], layer: int) -> Tree:
+    """One layer of stacked contents; zeros if the task has nothing in this layer."""
+    present = layer in layers
 
-    def spread(leaf: Any) -> np.ndarray:
-        spread_leaf = np.zeros((num_layers, *leaf.shape[1:]), leaf.dtype)
-        spread_leaf[list(layers)] = leaf
-        return spread_leaf
+    def select(leaf: Any) -> np.ndarray:
+        return np.asarray(leaf[layers.index(layer)]) if present else np.zeros(leaf.shape[1:], leaf.dtype)
 
-    present = np.isin(np.arange(num_layers), layers)
-    return unstack_layers({"contents": jax.tree.map(spread, contents), "present": present})
+    return {"contents": jax.tree.map(select, contents), "present": np.array(present)}
 
 
 def _dense_in(dtype: str, tree: Tree) -> Tree:

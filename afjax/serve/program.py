@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import PRNGKeyArray
+from jaxtyping import Int, PRNGKeyArray
 
 from afjax.adapters.kinds import reads_all_tokens, top_kind
 from afjax.config.adapters import OnTop
@@ -24,7 +24,7 @@ from afjax.trees import AnyArray, Tree
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.encoder import encode
 from afjax.trunk.layers import UnstackedLayers
-from afjax.trunk.slots import NO_SLOTS, PLAIN_DENSE_SLOT, DenseSlot, FilledSlots, LayerSlots, Slot, Sublayer, plain_slot
+from afjax.trunk.slots import PLAIN_DENSE_SLOT, DenseSlot, FilledSlots, LayerSlots, Slot, Sublayer, plain_slot
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,42 +53,64 @@ class Plan:
         return self.pooling == "first" and pools_first and not attends
 
 
-def routed_outputs(plan: Plan, params: Tree, batch: Mapping[str, AnyArray]) -> dict[str, Any]:
+def routed_outputs(
+    plan: Plan, params: Tree, batch: Mapping[str, AnyArray], places: Int[AnyArray, "batch banks"]
+) -> dict[str, Any]:
     """Runs every row with its own adapter or fusion and head.
 
     Args:
       plan: The static part.
       params: ``trunk``, with unstacked layers; and ``banks``, one tree per form of the plan, first those of ``slots``.
         A bank has one entry per place, along a leading axis of each leaf, and its place 0 is empty.
-      batch: ``tokens`` and ``types`` int32, ``mask`` bool, each ``[batch, length]``; and ``places`` int32
-        ``[batch, banks]``, each row's place in every bank. At place 0 a row does not use the bank.
+      batch: ``tokens`` and ``types`` int32, ``mask`` bool, each ``[batch, length]``.
+      places: Each row's place in every bank, int32. At place 0 a row does not use the bank.
 
     Returns:
       ``embedding`` ``[batch, hidden_size]``, and ``heads``, a list with one array per bank of heads, ``[batch,
       num_outputs]`` or ``[batch, length, num_outputs]``; float32 or wider.
     """
 
+    def run_row(row: Tree, row_places: Array) -> dict[str, Any]:
+        return _run_row(plan, params, row, row_places)
+
+    return jax.vmap(run_row)(_as_jax(batch), jnp.asarray(places))
+
+
+def all_outputs(
+    plan: Plan, params: Tree, batch: Mapping[str, AnyArray], places: Int[AnyArray, "tasks banks"]
+) -> dict[str, Any]:
+    """Runs every row with each of several tasks.
+
+    What comes before the first adapter does not depend on the task, so it is computed once per row.
+
+    Args:
+      plan, params, batch: As in :func:`routed_outputs`.
+      places: Each task's place in every bank, int32.
+
+    Returns:
+      As :func:`routed_outputs`, with an axis for the tasks after the batch axis.
+    """
+
     def run_row(row: Tree) -> dict[str, Any]:
-        return _run_row(plan, params, row)
+        return jax.vmap(lambda task_places: _run_row(plan, params, row, task_places))(jnp.asarray(places))
 
-    return jax.vmap(run_row)({name: jnp.asarray(values) for name, values in batch.items()})
+    return jax.vmap(run_row)(_as_jax(batch))
 
 
-def _run_row(plan: Plan, params: Tree, row: Tree) -> dict[str, Any]:
-    inputs = {name: row[name][None] for name in ("tokens", "types", "mask")}  # [1, length]
+def _as_jax(batch: Mapping[str, AnyArray]) -> dict[str, Array]:
+    return {name: jnp.asarray(batch[name]) for name in ("tokens", "types", "mask")}
+
+
+def _run_row(plan: Plan, params: Tree, row: Tree, places: Array) -> dict[str, Any]:
+    """Runs one row, ``[length]``, with the adapter or fusion and the head at its places."""
+    inputs = {name: values[None] for name, values in row.items()}  # [1, length]
     mask = inputs["mask"]
     slots = [
-        _Member(form, bank, row["places"][number])
+        _Member(form, bank, places[number])
         for number, (form, bank) in enumerate(zip(plan.slots, params["banks"], strict=False))
     ]
     trunk = _with_own_norms(params["trunk"], slots)
-    hidden, _ = encode(
-        trunk,
-        plan.trunk,
-        inputs,
-        slots=_routed_slots(slots, plan.trunk.num_layers),
-        first_token_only=plan.first_token_only,
-    )
+    hidden, _ = encode(trunk, plan.trunk, inputs, slots=_routed_slots(slots), first_token_only=plan.first_token_only)
     for member in slots:
         config = member.form.configs[0]
         if isinstance(config, OnTop):
@@ -99,7 +121,7 @@ def _run_row(plan: Plan, params: Tree, row: Tree) -> dict[str, Any]:
             hidden = jnp.where(member.place > 0, output, hidden)
     outputs = []
     for number, form in enumerate(plan.heads, start=len(plan.slots)):
-        head = _pick(params["banks"][number], row["places"][number])
+        head = _pick(params["banks"][number], places[number])
         outputs.append(apply_head(head, form.config, trunk, hidden, mask, reads=form.reads, key=None)[0])
     embedding = pool(hidden.astype(jnp.promote_types(hidden.dtype, jnp.float32)), mask, plan.pooling)[0]
     if plan.normalize:
@@ -134,33 +156,30 @@ def _with_own_norms(trunk: Tree, members: Sequence[_Member]) -> Tree:
     return with_layer_norms(trunk, norms)
 
 
-def _routed_slots(members: Sequence[_Member], num_layers: int) -> FilledSlots:
+def _routed_slots(members: Sequence[_Member]) -> FilledSlots:
     """The encoder's slots, with the contents of every bank in each layer."""
-    in_layers = {str(n): member for n, member in enumerate(members) if not isinstance(member.form.configs[0], OnTop)}
-    if not in_layers:
-        return NO_SLOTS
-    models = {name: member.form.model for name, member in in_layers.items()}
+    numbered = {str(number): member for number, member in enumerate(members)}
+    layers = sorted({layer for member in members for layer in member.form.layers})
+    models = {name: member.form.model for name, member in numbered.items()}
 
     def make(contents: Tree, shared: tuple[Tree, Tree], key: PRNGKeyArray | None) -> LayerSlots:
         places, shared_banks = shared
         layer_slots = []
-        for name, model in models.items():
+        for name in contents:
             own, own_shared = _pick((contents[name], shared_banks[name]), places[name])
             is_filled = (places[name] > 0) & own["present"]
-            layer_slots.append((is_filled, model.layer_slots(own["contents"], own_shared, None)))
+            layer_slots.append((is_filled, models[name].layer_slots(own["contents"], own_shared, None)))
         return _combined(layer_slots)
 
     contents = {
-        str(layer): {name: member.bank["layers"][str(layer)] for name, member in in_layers.items()}
-        for layer in range(num_layers)
+        str(position): {
+            name: member.bank["layers"][str(layer)] for name, member in numbered.items() if layer in member.form.layers
+        }
+        for position, layer in enumerate(layers)
     }
-    places = {name: member.place for name, member in in_layers.items()}
-    return FilledSlots(
-        layers=tuple(range(num_layers)),
-        contents=UnstackedLayers(contents),
-        shared=(places, {name: member.bank["shared"] for name, member in in_layers.items()}),
-        make=make,
-    )
+    places = {name: member.place for name, member in numbered.items()}
+    shared = {name: member.bank["shared"] for name, member in numbered.items()}
+    return FilledSlots(layers=tuple(layers), contents=UnstackedLayers(contents), shared=(places, shared), make=make)
 
 
 def _combined(members: Sequence[tuple[Array, LayerSlots]]) -> LayerSlots:

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from afjax.data.over_rows import check_outputs
-from afjax.data.splits import Rows
+from afjax.data.splits import AnyRows, Rows
 from afjax.data.tokenise import TokenisedRows, tokenise
 from afjax.errors import UserError
 from afjax.model.task_model import TaskModel
@@ -18,7 +18,7 @@ from afjax.tasks.tokenize import tokenize
 from afjax.trees import Tree
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class ServedTask:
     """A task in service.
 
@@ -76,14 +76,29 @@ def read_rows(
         assert isinstance(plain, Rows), "the kind is classification by default"
         data = tokenise(plain, tokenizer, max_length=embedding_length, cache_dir=None)
         return Sequences(None, data, tuple(rows))
-    model = task.model
+    own = check_rows(task, texts)
+    data = tokenize(own, tokenizer, task.model.task, max_length=task.model.max_length, training=False)
+    return Sequences(task, data, tuple(rows))
+
+
+def check_rows(task: ServedTask, texts: Sequence[Any]) -> AnyRows:
+    """Returns rows as a split. Raises UserError if a row has another form than the task's."""
     try:
-        own = rows_from_lists(texts, kind=model.task.kind)
-        model.check_form(own)
-        data = tokenize(own, tokenizer, model.task, max_length=model.max_length, training=False)
+        rows = rows_from_lists(texts, kind=task.model.task.kind)
+        task.model.check_form(rows)
     except UserError as error:
         raise UserError(f'Rows for "{task.name}": {error}') from None
-    return Sequences(task, data, tuple(rows))
+    return rows
+
+
+def groups_with_equal_tokens(tasks: Sequence[ServedTask]) -> list[list[ServedTask]]:
+    """Groups tasks whose rows have the same token ids: they are tokenized alike, and truncated to the same length."""
+    groups: dict[Any, list[ServedTask]] = {}
+    for task in tasks:
+        config = task.model.task
+        key = (TASK_KINDS[config.kind].tokenize, config.span, task.model.max_length)
+        groups.setdefault(key, []).append(task)
+    return list(groups.values())
 
 
 def predict_rows(part: Sequences, outputs: Float[np.ndarray, "sequences ..."]) -> list[dict[str, Any]]:

@@ -1,9 +1,10 @@
 """A trunk that answers for many tasks: each row of a batch uses its own adapter or fusion, and its own head."""
 
+import dataclasses
 import functools
 import itertools
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -27,8 +28,8 @@ from afjax.serve.forms import (
     slot_form,
     widest_slot_form,
 )
-from afjax.serve.program import Plan, routed_outputs
-from afjax.serve.requests import Sequences, ServedTask, predict_rows, read_rows
+from afjax.serve.program import Plan, all_outputs, routed_outputs
+from afjax.serve.requests import Sequences, ServedTask, check_rows, groups_with_equal_tokens, predict_rows, read_rows
 from afjax.tasks.kinds import TASK_KINDS
 from afjax.trees import Tree
 from afjax.trunk.encoder import cast_trunk
@@ -109,7 +110,8 @@ class RoutedModel:
                 self._banks[number].check(name, entry)
         # Every task of a batch has its entries on the device.
         self._max_tasks = min(bank.places.num_places for bank in self._banks)
-        self._programs: dict[tuple[int, int], Any] = {}
+        self._tasks_per_row = min(capacity.tasks_per_row, self._max_tasks)
+        self._programs: dict[tuple[int, int, bool], Any] = {}
         self._tokenizer = trunk.tokenizer()
         self._lock = threading.Lock()
 
@@ -190,6 +192,41 @@ class RoutedModel:
                 predictions[number] = prediction
         return predictions
 
+    def predict_all(self, rows: Iterable[Any], names: Iterable[str] | None = None) -> list[dict[str, dict[str, Any]]]:
+        """Predicts every row with each of several tasks.
+
+        The layers below the first adapter of any task in service are computed once per row and not once per task.
+
+        Args:
+          rows: Each row in the form of all of the tasks.
+          names: The tasks; all tasks in service by default.
+
+        Returns:
+          For each row ``{name: prediction}``, with predictions as in :meth:`predict`.
+
+        Raises:
+          UserError: There are no rows or names, or a name is unknown or given twice, or as in :meth:`predict`.
+        """
+        rows = list(rows)
+        tasks = self._check_names(list(self._tasks if names is None else names))
+        chosen = [tasks[name] for name in (tasks if names is None else names)]
+        if not rows or not chosen or len({task.number for task in chosen}) < len(chosen):
+            raise UserError(
+                f"{counted(len(rows), 'row')} and {counted(len(chosen), 'name')} were given; give at least one row and "
+                "at least one name, and each name once."
+            )
+        predictions: list[dict[str, dict[str, Any]]] = [{} for _ in rows]
+        for group in groups_with_equal_tokens(chosen):
+            # The other tasks of the group have the same token ids.
+            first = self._read(group[0], rows, range(len(rows)))
+            parts = [dataclasses.replace(first, task=task) for task in group]
+            for task in group[1:]:
+                check_rows(task, rows)
+            for task, part, outputs in zip(group, parts, self._outputs_of_all(parts), strict=True):
+                for row, prediction in enumerate(predict_rows(part, outputs)):
+                    predictions[row][task.name] = prediction
+        return [{task.name: row[task.name] for task in chosen} for row in predictions]
+
     def outputs(self, parts: Sequence[Sequences]) -> list[np.ndarray]:
         """Computes the outputs of tokenized sequences.
 
@@ -201,43 +238,46 @@ class RoutedModel:
           num_outputs]``, or ``[sequences, length, num_outputs]`` if the head reads tokens.
         """
         outputs = [self._empty_outputs(part) for part in parts]
-        batches = routed_batches(
-            parts,
-            batch_sizes=self._batch_sizes,
-            lengths=self._lengths,
-            pad_id=self.trunk.config.pad_id,
-            max_tasks=self._max_tasks,
-        )
-        under_way: list[tuple[RoutedBatch, Any]] = []
 
-        def fetch() -> None:
-            batch, results = under_way.pop(0)
-            results = jax.device_get(results)
-            for row, (number, index) in enumerate(batch.members):
-                task, target = parts[number].task, outputs[number][index]
-                if task is None:
-                    target[:] = results["embedding"][row]
-                    continue
-                logits = results["heads"][task.head_bank - len(self._plan.slots)][row]
-                # The bank's logits have room for the largest head, and the target for the longest sequence.
-                target[tuple(map(slice, logits.shape))] = logits[..., : target.shape[-1]]
+        def store(batch: RoutedBatch, tasks: Sequence[ServedTask | None], results: Any) -> None:
+            for row, ((number, index), task) in enumerate(zip(batch.members, tasks, strict=True)):
+                self._store(outputs[number][index], task, results, (row,))
 
-        for batch in batches:
-            with self._lock:
-                under_way.append((batch, self._run(parts, batch)))
-            # Fetching one batch late lets the host build the next one while the device computes.
-            if len(under_way) > 1:
-                fetch()
-        while under_way:
-            fetch()
+        batches = self._batches(parts)
+        self._run_all(((batch, [parts[number].task for number, _ in batch.members]) for batch in batches), store)
         return outputs
 
-    def warm_up(self) -> None:
-        """Compiles the program for all batch sizes and padded lengths, so that no later call compiles anything."""
+    def _outputs_of_all(self, parts: Sequence[Sequences]) -> list[np.ndarray]:
+        """Computes :meth:`outputs` of parts with the same token ids."""
+        outputs = [self._empty_outputs(part) for part in parts]
+        number_of = {part.task: number for number, part in enumerate(parts)}
+
+        def jobs() -> Iterator[tuple[RoutedBatch, Sequence[ServedTask | None]]]:
+            for batch in self._batches(parts[:1]):
+                for first in range(0, len(parts), self._tasks_per_row):
+                    yield batch, [part.task for part in parts[first : first + self._tasks_per_row]]
+
+        def store(batch: RoutedBatch, tasks: Sequence[ServedTask | None], results: Any) -> None:
+            for row, (_, index) in enumerate(batch.members):
+                for place, task in enumerate(tasks):
+                    self._store(outputs[number_of[task]][index], task, results, (row, place))
+
+        self._run_all(jobs(), store, for_all=True)
+        return outputs
+
+    def warm_up(self, *, all_tasks: bool = False) -> None:
+        """Compiles the programs for all batch sizes and padded lengths.
+
+        Later calls of :meth:`predict` do not compile anything.
+
+        Args:
+          all_tasks: Whether to compile the programs of :meth:`predict_all`, too.
+        """
         with self._lock:
             for batch_size in self._batch_sizes:
                 for length in self._lengths:
-                    self._program(batch_size, length)
+                    for for_all in (False, True) if all_tasks else (False,):
+                        self._program(batch_size, length, for_all)
 
     def bytes_per_task(self, name: str) -> int:
         """Returns the memory of a task on each device, in bytes: its adapter or fusion and its head.
@@ -303,36 +343,81 @@ class RoutedModel:
             shape = (len(part), self._lengths[-1], model.num_outputs)
         return np.full(shape, np.finfo(np.float32).min, np.float32)
 
-    def _run(self, parts: Sequence[Sequences], batch: RoutedBatch) -> Any:
+    def _store(self, target: np.ndarray, task: ServedTask | None, results: Any, where: tuple[int, ...]) -> None:
+        """Copies the outputs of one sequence."""
+        if task is None:
+            target[:] = results["embedding"][where]
+            return
+        logits = results["heads"][task.head_bank - len(self._plan.slots)][where]
+        # The bank's logits have room for the largest head, and the target for the longest sequence.
+        target[tuple(map(slice, logits.shape))] = logits[..., : target.shape[-1]]
+
+    def _batches(self, parts: Sequence[Sequences]) -> Iterator[RoutedBatch]:
+        return routed_batches(
+            parts,
+            batch_sizes=self._batch_sizes,
+            lengths=self._lengths,
+            pad_id=self.trunk.config.pad_id,
+            max_tasks=self._max_tasks,
+        )
+
+    def _run_all(
+        self,
+        jobs: Iterable[tuple[RoutedBatch, Sequence[ServedTask | None]]],
+        store: Callable[[RoutedBatch, Sequence[ServedTask | None], Any], None],
+        *,
+        for_all: bool = False,
+    ) -> None:
+        """Computes batches, each with a task per row, or with tasks ``for_all`` of its rows; stores their results."""
+        under_way: list[tuple[RoutedBatch, Sequence[ServedTask | None], Any]] = []
+
+        def fetch() -> None:
+            batch, tasks, results = under_way.pop(0)
+            store(batch, tasks, jax.device_get(results))
+
+        for batch, tasks in jobs:
+            with self._lock:
+                under_way.append((batch, tasks, self._run(batch, tasks, for_all)))
+            # Fetching one batch late lets the host build the next one while the device computes.
+            if len(under_way) > 1:
+                fetch()
+        while under_way:
+            fetch()
+
+    def _run(self, batch: RoutedBatch, tasks: Sequence[ServedTask | None], for_all: bool) -> Any:
         """Starts a batch on the device. The entries of its tasks are brought there first."""
-        tasks = [parts[number].task for number, _ in batch.members]
-        places = np.zeros((batch.batch_size, len(self._banks)), np.int32)
+        places = np.zeros((self._tasks_per_row if for_all else batch.batch_size, len(self._banks)), np.int32)
         for number, bank in enumerate(self._banks):
             bank.bring({task.number: task.entries[number] for task in tasks if task and number in task.entries})
             for row, task in enumerate(tasks):
                 if task and number in task.entries:
                     places[row, number] = bank.places.place_of(task.number)
-        program = self._program(batch.batch_size, batch.inputs["tokens"].shape[1])
-        inputs = shard_batch({**batch.inputs, "places": places}, batch.batch_size, self._mesh)
-        return program(self._params(), inputs)
+        program = self._program(batch.batch_size, batch.inputs["tokens"].shape[1], for_all)
+        inputs = shard_batch(batch.inputs, batch.batch_size, self._mesh)
+        placed = jax.device_put(places, replicated(self._mesh) if for_all else batch_sharding(self._mesh))
+        return program(self._params(), inputs, placed)
 
     def _params(self) -> Tree:
         return {"trunk": self._trunk_params, "banks": [bank.arrays for bank in self._banks]}
 
-    def _program(self, batch_size: int, length: int) -> Any:
+    def _program(self, batch_size: int, length: int, for_all: bool) -> Any:
         """The compiled program for a shape. It is kept, because a call of jit could compile again unnoticed."""
-        if (batch_size, length) not in self._programs:
-            shapes = {
-                "tokens": ((batch_size, length), jnp.int32),
-                "types": ((batch_size, length), jnp.int32),
-                "mask": ((batch_size, length), jnp.bool_),
-                "places": ((batch_size, len(self._banks)), jnp.int32),
+        shape = (batch_size, length, for_all)
+        if shape not in self._programs:
+            by_rows, everywhere = batch_sharding(self._mesh), replicated(self._mesh)
+            batch = {
+                name: jax.ShapeDtypeStruct((batch_size, length), dtype, sharding=by_rows)
+                for name, dtype in (("tokens", jnp.int32), ("types", jnp.int32), ("mask", jnp.bool_))
             }
-            by_rows = batch_sharding(self._mesh)
-            batch = {name: jax.ShapeDtypeStruct(*shape, sharding=by_rows) for name, shape in shapes.items()}
-            run = jax.jit(functools.partial(routed_outputs, self._plan), out_shardings=replicated(self._mesh))
-            self._programs[batch_size, length] = run.lower(self._params(), batch).compile()
-        return self._programs[batch_size, length]
+            places = jax.ShapeDtypeStruct(
+                (self._tasks_per_row if for_all else batch_size, len(self._banks)),
+                jnp.int32,
+                sharding=everywhere if for_all else by_rows,
+            )
+            step = functools.partial(all_outputs if for_all else routed_outputs, self._plan)
+            run = jax.jit(step, out_shardings=everywhere)
+            self._programs[shape] = run.lower(self._params(), batch, places).compile()
+        return self._programs[shape]
 
 
 def _check_trunk(name: str, model: TaskModel, trunk: Trunk) -> None:

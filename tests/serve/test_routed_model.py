@@ -193,6 +193,53 @@ def test_all_kinds_of_tasks_and_heads_in_one_batch(tiny_trunk: Trunk) -> None:
     check_rows(routed, models, rows, [*models, None] * 2)
 
 
+def test_every_row_is_predicted_for_all_tasks(tiny_trunk: Trunk) -> None:
+    upper = AdapterConfig(size=4, layers=(1,))
+    models = {
+        "upper": random_task(tiny_trunk, "upper", upper),
+        "probe": random_task(tiny_trunk, "probe", labels=("a", "b", "c")),
+        "fused": random_task(tiny_trunk, "fused", upper, upper, fusion=FusionConfig()),
+        "number": random_task(tiny_trunk, "number", upper, task=TASKS["number"], labels=()),
+        "tags": random_task(tiny_trunk, "tags", upper, task=TASKS["tags"], labels=LABELS["tags"]),
+        "short": random_task(tiny_trunk, "short", upper, max_length=5),
+    }
+    routed = RoutedModel(tiny_trunk, models, Capacity(batch_sizes=(2,), lengths=(16,), tasks_per_row=3))
+    routed.warm_up(all_tasks=True)
+    with no_compilation():
+        predictions = routed.predict_all(TEXTS)
+    assert len(predictions) == len(TEXTS)
+    for text, row in zip(TEXTS, predictions, strict=True):
+        assert list(row) == list(models)
+        for name, prediction in row.items():
+            check_equal(prediction, models[name].predict([text]).as_json(0), f"{name}: {text}")
+    assert list(routed.predict_all(TEXTS[:1], ["short", "fused"])[0]) == ["short", "fused"]
+    for names, fact in ((["upper", "upper"], "2 names"), ([], "0 names"), (["uper"], 'Did you mean "upper"')):
+        with pytest.raises(UserError, match=fact):
+            routed.predict_all(TEXTS, names)
+    with pytest.raises(UserError, match="0 rows"):
+        routed.predict_all([])
+    with pytest.raises(UserError, match=r'"probe".*texts:0'):
+        routed.predict_all([7], ["probe"])
+
+
+def test_layers_below_the_first_adapter_are_computed_once_per_row(tiny_trunk: Trunk) -> None:
+    """Compares the operations of programs for one task and for eight tasks."""
+
+    def flops(tasks: int, *layers: int) -> float:
+        models = {
+            str(number): random_task(tiny_trunk, str(number), AdapterConfig(size=4, layers=layers))
+            for number in range(tasks)
+        }
+        routed = RoutedModel(tiny_trunk, models, Capacity(batch_sizes=(1,), lengths=(16,)))
+        return float(routed._program(1, 16, for_all=True).cost_analysis()["flops"])
+
+    one = flops(1, 1)
+    assert flops(8, 0, 1) > 3.5 * one
+    # The upper layer's attention and feed-forward network come before its adapter, so they are shared, too. Only the
+    # adapters, and the heads with their poolers, are computed per task.
+    assert flops(8, 1) < 2 * one
+
+
 @pytest.fixture(scope="module")
 def many(tiny_trunk: Trunk) -> dict[str, TaskModel]:
     return {f"task{number}": random_task(tiny_trunk, f"task{number}", BOTTLENECK) for number in range(12)}
