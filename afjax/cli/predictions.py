@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from afjax.data.notices import blank_rows, blank_rows_notice
@@ -13,8 +13,9 @@ from afjax.model.task_model import TaskModel
 from afjax.storage.writing import check_output, write_output
 from afjax.tasks.prediction_rows import STANDARD, PredictionRows
 
-# The fields of a prediction. Only span tasks have answers, and only tagging has entities.
-FIELDS = ("logits", "label", "probabilities", "answers", "entities")
+# The fields of a prediction. Only span tasks have answers, and only tagging has entities. Rows without an adapter have
+# an embedding, and rows with many adapters have predictions.
+FIELDS = ("logits", "label", "probabilities", "answers", "entities", "embedding", "predictions")
 
 
 def write_predictions(
@@ -53,15 +54,32 @@ def write_predictions(
     for numbers, form_rows in rows.forms:
         predictions = task_model.predict_rows(form_rows, batch_size=batch_size, max_length=max_length)
         for place, number in enumerate(numbers):
-            kept_json = _kept_fields(rows.kept[number])
-            try:
-                prediction = json.dumps(predictions.as_json(place), ensure_ascii=False, allow_nan=False)
-            except ValueError:  # The sum of two large logits overflowed.
-                raise UserError(
-                    f"The scores of row {number + 1} are not finite; check the files of the trunk, the adapter and the "
-                    "head."
-                ) from None
-            lines[number] = f"{kept_json[:-1]}, {prediction[1:]}" if rows.kept[number] else prediction
+            lines[number] = prediction_line(rows.kept[number], predictions.as_json(place), number)
+    write_lines(output, lines)
+
+
+def prediction_line(kept: Mapping[str, Any], prediction: Mapping[str, Any], row: int) -> str:
+    """Formats a line of the output.
+
+    Args:
+      kept: The fields kept from the input.
+      prediction: The fields of the prediction.
+      row: The row's index.
+
+    Raises:
+      UserError: A number of the prediction is NaN or infinite.
+    """
+    try:
+        text = json.dumps(prediction, ensure_ascii=False, allow_nan=False)
+    except ValueError:  # The sum of two large logits overflowed.
+        raise UserError(
+            f"The scores of row {row + 1} are not finite; check the files of the trunk, the adapter and the head."
+        ) from None
+    return f"{_kept_fields(kept)[:-1]}, {text[1:]}" if kept else text
+
+
+def write_lines(output: str, lines: Sequence[str]) -> None:
+    """Writes the lines of the output to a file, or to standard output for ``-``."""
     text = "".join(f"{line}\n" for line in lines)
     if output != STANDARD:
         write_output(output, text)

@@ -130,6 +130,10 @@ def recorded_trunk(store_folder: StorePath, kind: str, name: str) -> str:
     return str(trunk)
 
 
+class NoHeadError(UserError):
+    """No head, or more than one, was trained with an adapter or a fusion."""
+
+
 def recorded_head(store_folder: StorePath, kind: str, name: str) -> str:
     """Returns the name of the head that belongs to an adapter or a fusion.
 
@@ -142,7 +146,8 @@ def recorded_head(store_folder: StorePath, kind: str, name: str) -> str:
       name: The name of the adapter or fusion.
 
     Raises:
-      UserError: There is no such head, there are several, or a manifest is damaged.
+      NoHeadError: There is no such head, or there are several.
+      UserError: A manifest is damaged.
     """
     manifest, heads = store.read_manifest(store_folder, kind, name), store.names(store_folder, "heads")
     if name in heads and store.read_manifest(store_folder, "heads", name).belongs_to(manifest):
@@ -152,7 +157,7 @@ def recorded_head(store_folder: StorePath, kind: str, name: str) -> str:
     if len(fitting) == 1:
         return fitting[0]
     subject = f"{len(fitting)} heads were" if fitting else "no head was"
-    raise UserError(
+    raise NoHeadError(
         f"In the store {store_folder} {subject} trained with {title(kind, name)[0].lower()}{title(kind, name)[1:]}; "
         f"give --head one of {', '.join(fitting or heads) or '(the store has no heads)'}."
     )

@@ -1,41 +1,38 @@
 """Loads the tasks of a routed model from a store."""
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
+from afjax import store
 from afjax.config.capacity import Capacity
-from afjax.errors import UserError
+from afjax.errors import UserError, did_you_mean
 from afjax.model.loading import load_task_model
+from afjax.model.stored import NoHeadError, recorded_head
 from afjax.model.task_model import TaskModel
 from afjax.serve.routed_model import RoutedModel
 from afjax.trunk.pretrained import Trunk
 
 
 def load_routed_model(
-    store_folder: str | Path,
-    trunk: Trunk,
-    *,
-    adapters: Sequence[str] = (),
-    fusions: Sequence[str] = (),
-    heads: Sequence[str] = (),
-    capacity: Capacity = Capacity(),
+    store_folder: str | Path, trunk: Trunk, names: Sequence[str], *, capacity: Capacity = Capacity()
 ) -> RoutedModel:
     """Loads the adapters, fusions and heads of many tasks from a store.
 
     Args:
       store_folder: The store.
-      trunk: The encoder that all of them were trained on.
-      adapters: The names of adapters. Each is used with the head that was trained with it.
-      fusions: The names of fusions, likewise.
-      heads: The names of heads that were trained without an adapter.
+      trunk: The encoder that all of them were trained on. Its dtype is replaced by the dtype used in training.
+      names: The names of adapters and fusions, each with the head that was trained with it, and of heads that were
+        trained without an adapter. If an adapter and a fusion have the same name, or for another reason, a name can
+        be preceded by ``adapters/``, ``fusion/`` or ``heads/``.
       capacity: The limits of the program's shapes.
 
     Returns:
-      The model. Rows refer to a task by the name of its adapter, fusion or head.
+      The model. Rows refer to a task by its name as given.
 
     Raises:
-      UserError: No name was given, a name occurs twice, a part does not exist, is damaged or was trained on another
-        trunk (see :func:`afjax.load_task_model`), or the model cannot be made (see :class:`afjax.RoutedModel`).
+      UserError: No name was given, a name is unknown, ambiguous or given twice, a part is damaged or was trained on
+        another trunk (see :func:`afjax.load_task_model`), or tasks were trained with different dtypes.
 
     Example:
       >>> import jax
@@ -45,20 +42,85 @@ def load_routed_model(
       >>> params, task = setup.init(jax.random.key(0), trunk.params), TaskConfig(name="reviews")
       >>> rows = rows_from_lists(["Far too long.", "A fine film."], ["bad", "good"])
       >>> TaskModel.from_params(setup.model, params, trunk, task, rows, max_length=32).save("store")
-      >>> load_routed_model("store", trunk, adapters=["reviews"])
+      >>> load_routed_model("store", trunk, ["reviews"])
       <RoutedModel 1 task, trunk minilm>
     """
-    names = [*adapters, *fusions, *heads]
     for name in names:
-        if names.count(name) > 1:
-            raise UserError(
-                f'"{name}" was given twice; give each name once, and only one adapter, fusion or head of it.'
-            )
-    models: dict[str, TaskModel] = {}
-    for name in adapters:
-        models[name] = load_task_model(store_folder, trunk, adapter=name)
-    for name in fusions:
-        models[name] = load_task_model(store_folder, trunk, fusion=name)
-    for name in heads:
-        models[name] = load_task_model(store_folder, trunk, head=name)
-    return RoutedModel(trunk, models, capacity)
+        if list(names).count(name) > 1:
+            raise UserError(f'"{name}" was given twice; give each name once.')
+    artefacts = {name: find_artefact(store_folder, name) for name in names}
+    models = {name: load_model(store_folder, trunk, *artefact) for name, artefact in artefacts.items()}
+    dtypes = {model.trunk.dtype for model in models.values()}
+    return RoutedModel(dataclasses.replace(trunk, dtype=dtypes.pop()) if len(dtypes) == 1 else trunk, models, capacity)
+
+
+def load_model(store_folder: str | Path, trunk: Trunk, kind: str, name: str) -> TaskModel:
+    """Loads one task's model: an adapter or a fusion with its head, or only a head.
+
+    Args:
+      store_folder, trunk: As in :func:`load_routed_model`.
+      kind, name: The artefact, from :func:`find_artefact`.
+    """
+    if kind == "heads":
+        return load_task_model(store_folder, trunk, head=name)
+    return (
+        load_task_model(store_folder, trunk, adapter=name)
+        if kind == "adapters"
+        else load_task_model(store_folder, trunk, fusion=name)
+    )
+
+
+def find_artefact(store_folder: str | Path, name: str) -> tuple[str, str]:
+    """Finds the adapter, the fusion, or else the head of a name.
+
+    Args:
+      store_folder: The store.
+      name: The name, or ``KIND/NAME``.
+
+    Returns:
+      The kind (``adapters``, ``fusion`` or ``heads``) and the name.
+
+    Raises:
+      UserError: The store has no such name, or an adapter and a fusion of this name.
+    """
+    stored = {kind: store.names(store_folder, kind) for kind in ("adapters", "fusion", "heads")}
+    kind, slash, own_name = name.partition("/")
+    if slash and own_name in stored.get(kind, ()):
+        return kind, own_name
+    if name in stored["adapters"] and name in stored["fusion"]:
+        raise UserError(f'There is an adapter and a fusion "{name}"; give "adapters/{name}" or "fusion/{name}".')
+    for kind, names in stored.items():
+        if name in names:
+            return kind, name
+    known = list(dict.fromkeys(known for names in stored.values() for known in names))
+    raise UserError(
+        f'The store {store_folder} has no adapter, fusion or head "{name}" (it has: {", ".join(known) or "nothing"}).'
+        f"{did_you_mean(name, known)}"
+    )
+
+
+def names_with_heads(store_folder: str | Path) -> tuple[list[str], dict[str, str]]:
+    """Lists the adapters and fusions of a store that a routed model can have.
+
+    Args:
+      store_folder: The store.
+
+    Returns:
+      The names, as for :func:`load_routed_model`, and for each other adapter or fusion the reason why it is not among
+      them: no head was trained with it, or several heads were.
+
+    Raises:
+      UserError: A manifest is damaged.
+    """
+    stored = {kind: store.names(store_folder, kind) for kind in ("adapters", "fusion")}
+    names, left_out = [], {}
+    for kind, others in (("adapters", "fusion"), ("fusion", "adapters")):
+        for own_name in stored[kind]:
+            name = f"{kind}/{own_name}" if own_name in stored[others] else own_name
+            try:
+                recorded_head(store_folder, kind, own_name)
+            except NoHeadError as error:
+                left_out[name] = str(error)
+            else:
+                names.append(name)
+    return names, left_out

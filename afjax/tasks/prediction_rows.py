@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,24 +63,48 @@ def read_prediction_rows(
     Raises:
       UserError: The file cannot be read, its rows have other columns, or a row lacks a column to keep.
     """
-    if str(path) == STANDARD:
-        rows = rows_of_stream(sys.stdin.buffer, "standard input", f".{file_format or 'jsonl'}")
-    else:
-        rows = read_rows(Path(path), f".{file_format}" if file_format else "")
-    kind = TASK_KINDS[task.kind]
-    forms = list(dict.fromkeys(kind.forms(task, text_columns)))
     inputs: dict[bool, list[Any]] = {}
     numbers: dict[bool, list[int]] = {}
     kept_values = []
-    for number, (place, row) in enumerate(rows):
-        picked = kind.pick(place, row, _pick_form(place, row, forms, task, text_columns))
+    for number, (place, row) in enumerate(rows_of_input(path, file_format)):
+        picked = pick_input(place, row, task, text_columns)
         # Rows from lists are all single texts or all tuples.
         inputs.setdefault(isinstance(picked, tuple), []).append(picked)
         numbers.setdefault(isinstance(picked, tuple), []).append(number)
-        kept_values.append(_kept_fields(place, row, keep or {}))
+        kept_values.append(kept_fields(place, row, keep or {}))
     return PredictionRows(
         [(numbers[form], rows_from_lists(inputs[form], kind=task.kind)) for form in sorted(inputs)], kept_values
     )
+
+
+def rows_of_input(path: str | Path, file_format: str | None = None) -> Iterable[tuple[str, dict[str, Any]]]:
+    """Yields the rows of a file or of standard input, each with its place in messages.
+
+    Args:
+      path, file_format: As in :func:`read_prediction_rows`.
+    """
+    if str(path) == STANDARD:
+        return rows_of_stream(sys.stdin.buffer, "standard input", f".{file_format or 'jsonl'}")
+    return read_rows(Path(path), f".{file_format}" if file_format else "")
+
+
+def pick_input(place: str, row: dict[str, Any], task: TaskConfig, text_columns: int | None) -> Any:
+    """Picks the input of one row from its columns.
+
+    Args:
+      place: The row's place in messages.
+      row: The row's values by column.
+      task, text_columns: As in :func:`read_prediction_rows`.
+
+    Returns:
+      The input, as :meth:`afjax.TaskModel.predict` takes it.
+
+    Raises:
+      UserError: The row has other columns, or a value has the wrong type.
+    """
+    kind = TASK_KINDS[task.kind]
+    forms = list(dict.fromkeys(kind.forms(task, text_columns)))
+    return kind.pick(place, row, _pick_form(place, row, forms, task, text_columns))
 
 
 def parse_keep(text: str, outputs: Sequence[str]) -> dict[str, str]:
@@ -129,7 +153,7 @@ def _pick_form(
     return form
 
 
-def _kept_fields(place: str, row: dict[str, Any], keep: Mapping[str, str]) -> dict[str, Any]:
+def kept_fields(place: str, row: dict[str, Any], keep: Mapping[str, str]) -> dict[str, Any]:
     for column in keep:
         if column not in row:
             raise missing_column(place, column, row, flag="--keep")

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -27,6 +28,7 @@ from afjax.config.adapters import (
 from afjax.config.fusion import FusionConfig
 from afjax.config.heads import HeadConfig
 from afjax.config.tasks import SpanConfig, TaskConfig
+from afjax.serve.loading import find_artefact
 
 pytestmark = pytest.mark.slow
 
@@ -348,15 +350,36 @@ def test_memory_of_a_task(tiny_trunk: Trunk, many: dict[str, TaskModel]) -> None
     assert routed.bytes_per_task("task3") == adapter + head + present
 
 
-def test_stored_tasks_are_loaded_by_name(tiny_trunk: Trunk, tmp_path: Any) -> None:
+def test_stored_tasks_are_loaded_by_name(tiny_trunk: Trunk, tmp_path: Path) -> None:
     models = {name: random_task(tiny_trunk, name, BOTTLENECK).renamed(name) for name in ("entail", "topic")}
     models["probe"] = random_task(tiny_trunk, "probe").renamed("probe")
     for model in models.values():
         model.save(tmp_path)
-    routed = load_routed_model(tmp_path, tiny_trunk, adapters=["entail", "topic"], heads=["probe"], capacity=SMALL)
+    routed = load_routed_model(tmp_path, tiny_trunk, ["entail", "topic", "probe"], capacity=SMALL)
     assert routed.names == ("entail", "topic", "probe")
     check_rows(routed, models, list(TEXTS), ["topic", "probe", "entail"])
     for names, fact in ((["entail", "entail"], "twice"), (["entali"], 'Did you mean "entail"'), ([], "at least one")):
         with pytest.raises(UserError, match=fact):
-            load_routed_model(tmp_path, tiny_trunk, adapters=names)
-    assert store.names(tmp_path, "adapters") == ["entail", "topic"]
+            load_routed_model(tmp_path, tiny_trunk, names)
+
+
+def test_a_name_can_say_what_it_is_the_name_of(tiny_trunk: Trunk, tmp_path: Path) -> None:
+    for kind in ("adapters", "fusion", "heads"):
+        for name in ("both", kind):
+            store.save(tmp_path, kind, name, {"ffn": {"x": np.zeros(1)}}, config={}, trunk={"sha256": "ab"})
+    assert find_artefact(tmp_path, "fusion/both") == ("fusion", "both")
+    assert find_artefact(tmp_path, "heads/both") == ("heads", "both")
+    assert find_artefact(tmp_path, "adapters") == ("adapters", "adapters")
+    assert find_artefact(tmp_path, "heads") == ("heads", "heads")
+    for name, fact in (("both", '"adapters/both" or "fusion/both"'), ("fusion/adapters", "no adapter, fusion or head")):
+        with pytest.raises(UserError, match=fact):
+            find_artefact(tmp_path, name)
+
+
+def test_tasks_of_different_dtypes_are_refused(tiny_trunk: Trunk, tmp_path: Path) -> None:
+    narrow = dataclasses.replace(tiny_trunk, dtype="bfloat16")
+    random_task(tiny_trunk, "wide", BOTTLENECK).renamed("wide").save(tmp_path)
+    dataclasses.replace(random_task(tiny_trunk, "narrow", BOTTLENECK), trunk=narrow).renamed("narrow").save(tmp_path)
+    assert load_routed_model(tmp_path, tiny_trunk, ["narrow"]).trunk.dtype == "bfloat16"
+    with pytest.raises(UserError, match=r'"narrow".*bfloat16'):
+        load_routed_model(tmp_path, tiny_trunk, ["wide", "narrow"])

@@ -14,6 +14,8 @@ examples:
   afjax predict --store=runs/quickstart/store --trunk=minilm --fusion=target-fusion --head=target-fusion \\
       --input=rows.jsonl --output=predictions.jsonl
   afjax predict --store=store --trunk=minilm --adapter=reviews --head=reviews --input=reviews.csv --keep=id,review
+  afjax predict --store=store --input=mixed.jsonl --output=predictions.jsonl
+  afjax predict --store=store --all=reviews,topics --input=reviews.csv
   zcat reviews.tsv.gz | afjax predict --store=store --trunk=minilm --adapter=reviews --head=reviews --input=- \\
       --input_format=tsv > predictions.jsonl
 
@@ -23,7 +25,11 @@ A row has the columns that the head's task was trained on (its text_a, text_b an
 "label": ..., "probabilities": [...]}. The label of a multi-label row is a list of names. Span rows also give
 {"answers": [{"text", "begin", "end", "score", "probability"}]}, best first. For tagging, the label is the list of tags,
 logits and probabilities have one list per word, and rows also give {"entities": [{"type", "text", "begin", "end",
-"probability"}]}."""
+"probability"}]}.
+
+Without --adapter, --fusion and --head, each row names its own adapter, fusion or head in the field "adapter". Rows
+with null give {"embedding": [...]}, the trunk's embedding. With --all, each row is predicted with all adapters and
+fusions of the store that have a head, or with the given ones, and gives {"predictions": {NAME: {...}}}."""
 
 
 def add(commands: Any) -> None:
@@ -41,6 +47,13 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("--output", default="-", metavar="FILE", help="predictions, .jsonl; - for standard output (-)")
     parser.add_argument(
+        "--all",
+        nargs="?",
+        const="",
+        metavar="NAME,NAME",
+        help="predict each row with all adapters and fusions, or with these",
+    )
+    parser.add_argument(
         "--keep",
         default="",
         metavar="COLUMN,COLUMN:FIELD",
@@ -56,6 +69,9 @@ def _run(arguments: argparse.Namespace) -> int:
     if len(files) == 2 and files[0] == files[1]:
         raise UserError(f"--input and --output are both {arguments.input}; give another --output.")
     keep = parse_keep(arguments.keep, FIELDS)
+    if arguments.all is not None or not (arguments.adapter or arguments.fusion or arguments.head):
+        _predict_many(arguments, keep)
+        return 0
     task_model = load_stored_model(arguments)
     rows = read_prediction_rows(
         arguments.input,
@@ -68,3 +84,18 @@ def _run(arguments: argparse.Namespace) -> int:
         arguments.output, task_model, rows, batch_size=arguments.batch_size, max_length=arguments.max_length
     )
     return 0
+
+
+def _predict_many(arguments: argparse.Namespace, keep: dict[str, str]) -> None:
+    """Predicts rows with several adapters."""
+    from afjax.cli.routed_predictions import predict_all, predict_routed
+    from afjax.storage.writing import check_output
+    from afjax.tasks.prediction_rows import STANDARD
+
+    for flag in ("adapter", "fusion", "head", "allow_mismatch", "drop_layers", "without", "added", "max_length"):
+        if getattr(arguments, flag):
+            name = "with" if flag == "added" else flag
+            raise UserError(f"--{name} only works for one adapter or fusion; leave out --{name}, or --all.")
+    if arguments.output != STANDARD:
+        check_output(arguments.output)
+    (predict_routed if arguments.all is None else predict_all)(arguments, keep)

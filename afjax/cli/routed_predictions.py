@@ -1,0 +1,115 @@
+"""Predicts rows that name their adapters, or rows with many adapters, for ``afjax predict``."""
+
+import argparse
+from collections.abc import Mapping
+from typing import Any
+
+from afjax.cli.predictions import prediction_line, write_lines
+from afjax.cli.stored_model import load_recorded_trunk, set_up_libraries
+from afjax.config.capacity import Capacity
+from afjax.config.tasks import TaskConfig
+from afjax.data.sources.files import shorten
+from afjax.display.terminal import print_line
+from afjax.errors import UserError
+from afjax.serve.loading import find_artefact, load_routed_model, names_with_heads
+from afjax.serve.routed_model import RoutedModel
+from afjax.tasks.prediction_rows import kept_fields, pick_input, rows_of_input
+
+# The field of a row with the name of its adapter, fusion or head.
+FIELD = "adapter"
+
+
+def predict_routed(arguments: argparse.Namespace, keep: Mapping[str, str]) -> None:
+    """Predicts each row with the adapter that it names.
+
+    A line of the output has the row's kept fields and its prediction, or its ``embedding`` if the name is null.
+
+    Args:
+      arguments: The command's flags.
+      keep: ``{column: field}``, the columns to copy to the output.
+
+    Raises:
+      UserError: A row names no adapter, or an unknown one, or has other columns than its task.
+    """
+    rows = list(rows_of_input(arguments.input, arguments.input_format))
+    names = [_name(place, row) for place, row in rows]
+    distinct = list(dict.fromkeys(name for name in names if name is not None))
+    if not distinct:
+        raise UserError("No row names an adapter. For the trunk's embeddings, use afjax.load_trunk(...).embed.")
+    routed = _load(arguments, distinct)
+    inputs = [_input(routed, place, row, name) for (place, row), name in zip(rows, names, strict=True)]
+    predictions = routed.predict(inputs, names)
+    lines = []
+    for number, ((place, row), prediction) in enumerate(zip(rows, predictions, strict=True)):
+        lines.append(prediction_line(kept_fields(place, row, keep), prediction, number))
+    write_lines(arguments.output, lines)
+
+
+def predict_all(arguments: argparse.Namespace, keep: Mapping[str, str]) -> None:
+    """Predicts each row with every adapter of ``--all``.
+
+    A line of the output has the row's kept fields, and ``predictions``, with the prediction of each adapter by name.
+
+    Args:
+      arguments, keep: As for :func:`predict_routed`.
+
+    Raises:
+      UserError: There is no adapter or an unknown one, or a row has other columns than an adapter's task.
+    """
+    rows = list(rows_of_input(arguments.input, arguments.input_format))
+    if arguments.all:
+        names = arguments.all.split(",")
+    else:
+        names, left_out = names_with_heads(arguments.store)
+        for name, reason in left_out.items():
+            print_line(f"Note: {name} is left out. {reason}")
+        if not names:
+            raise UserError(f"The store {arguments.store} has no adapter with a head; train one first.")
+    routed = _load(arguments, names)
+    # The tasks can have other columns, so each of them picks its own input.
+    groups: dict[tuple[Any, ...], list[str]] = {}
+    for name in names:
+        model = routed.task(name).model
+        task = model.task
+        form = (task.kind, task.text_a, task.text_b, task.choices, model.text_columns)
+        groups.setdefault(form, []).append(name)
+    predictions: list[dict[str, Any]] = [{} for _ in rows]
+    for group in groups.values():
+        inputs = [_input(routed, place, row, group[0]) for place, row in rows]
+        for row_predictions, own in zip(predictions, routed.predict_all(inputs, group), strict=True):
+            row_predictions.update(own)
+    lines = []
+    for number, ((place, row), own) in enumerate(zip(rows, predictions, strict=True)):
+        in_order = {name: own[name] for name in names}
+        lines.append(prediction_line(kept_fields(place, row, keep), {"predictions": in_order}, number))
+    write_lines(arguments.output, lines)
+
+
+def _name(place: str, row: dict[str, Any]) -> str | None:
+    """The name of a row's adapter; None for an embedding."""
+    if FIELD not in row:
+        raise UserError(
+            f'{place} has no "{FIELD}" with the name of an adapter, a fusion or a head. Add it, or name one for all '
+            "rows with --adapter=NAME, --fusion=NAME or --head=NAME, or give --all."
+        )
+    name = row[FIELD]
+    if not (name is None or (isinstance(name, str) and name)):
+        raise UserError(f'{place} has {shorten(name)} as "{FIELD}"; it must be a name, or null for an embedding.')
+    return name
+
+
+def _input(routed: RoutedModel, place: str, row: dict[str, Any], name: str | None) -> Any:
+    values = {column: value for column, value in row.items() if column != FIELD}
+    if name is None:
+        return pick_input(place, values, TaskConfig(name="embedding"), None)
+    model = routed.task(name).model
+    return pick_input(place, values, model.task, model.text_columns)
+
+
+def _load(arguments: argparse.Namespace, names: list[str]) -> RoutedModel:
+    if arguments.batch_size < 1:
+        raise UserError(f"batch_size is {arguments.batch_size}; it must be at least 1.")
+    set_up_libraries()
+    trunk = load_recorded_trunk(arguments.trunk, arguments.store, *find_artefact(arguments.store, names[0]))
+    capacity = Capacity(batch_sizes=(arguments.batch_size,))
+    return load_routed_model(arguments.store, trunk, names, capacity=capacity)
