@@ -4,6 +4,8 @@ from pathlib import Path
 
 from setuptools import find_packages, setup
 
+# What `afjax serve` needs.
+SERVE = ["prometheus-client>=0.21", "starlette>=0.46", "uvicorn>=0.34"]
 # What builds the documentation site, and executes its notebooks.
 DOCS = ["furo>=2025.9", "myst-nb>=1.3", "pandas>=2.2", "sphinx>=8.2", "sphinx-copybutton>=0.5", "sphinx-design>=0.6"]
 
@@ -53,15 +55,19 @@ setup(
         "torch": ["torch>=2.6"],  # files that PyTorch has pickled
         "gcs": ["gcsfs>=2024.6"],
         "datasets": ["datasets>=4.8", "pyarrow>=21.0"],  # datasets of Hugging Face, Parquet and Arrow files
+        "serve": SERVE,
         "docs": DOCS,
         "dev": [
             *DOCS,
+            *SERVE,
             "beartype>=0.22",
             "datasets>=4.8",
             # One of the examples of docs/how_to/reuse.md.
             "equinox>=0.13",
             "gcp-storage-emulator>=2026.7",
             "gcsfs>=2024.6",
+            # The client of Starlette's tests.
+            "httpx>=0.28",
             "hypothesis>=6.100",
             # Tests compile for TPUs. The compiler is only available on this platform.
             "jax[tpu]>=0.10; sys_platform == 'linux' and platform_machine == 'x86_64'",

@@ -10,6 +10,7 @@ from afjax.errors import UserError, did_you_mean
 from afjax.model.loading import load_task_model
 from afjax.model.stored import NoHeadError, recorded_head
 from afjax.model.task_model import TaskModel
+from afjax.serve.requests import UnknownTaskError
 from afjax.serve.routed_model import RoutedModel
 from afjax.trunk.pretrained import Trunk
 
@@ -81,7 +82,8 @@ def find_artefact(store_folder: str | Path, name: str) -> tuple[str, str]:
       The kind (``adapters``, ``fusion`` or ``heads``) and the name.
 
     Raises:
-      UserError: The store has no such name, or an adapter and a fusion of this name.
+      UnknownTaskError: The store has no such name.
+      UserError: An adapter and a fusion have this name.
     """
     stored = {kind: store.names(store_folder, kind) for kind in ("adapters", "fusion", "heads")}
     kind, slash, own_name = name.partition("/")
@@ -93,7 +95,7 @@ def find_artefact(store_folder: str | Path, name: str) -> tuple[str, str]:
         if name in names:
             return kind, name
     known = list(dict.fromkeys(known for names in stored.values() for known in names))
-    raise UserError(
+    raise UnknownTaskError(
         f'The store {store_folder} has no adapter, fusion or head "{name}" (it has: {", ".join(known) or "nothing"}).'
         f"{did_you_mean(name, known)}"
     )

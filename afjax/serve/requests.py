@@ -18,6 +18,10 @@ from afjax.tasks.tokenize import tokenize
 from afjax.trees import Tree
 
 
+class UnknownTaskError(UserError):
+    """A name is not in service."""
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class ServedTask:
     """A task in service.
@@ -130,3 +134,26 @@ def predict_rows(part: Sequences, outputs: Float[np.ndarray, "sequences ..."]) -
         raise UserError(f'Rows for "{part.task.name}": {error}') from None
     predictions = TASK_KINDS[model.task.kind].predict(logits, data, model.task, model.labels)
     return [predictions.as_json(row) for row in range(len(predictions.labels))]
+
+
+def predict_parts(
+    parts: Sequence[Sequences], outputs: Sequence[Float[np.ndarray, "sequences ..."]], num_rows: int
+) -> list[dict[str, Any]]:
+    """Predicts the rows of a request from the outputs of its parts.
+
+    Args:
+      parts: The sequences of each task.
+      outputs: The outputs of each part.
+      num_rows: The number of rows of the request.
+
+    Returns:
+      One prediction per row, in the order of the request.
+
+    Raises:
+      UserError: An output is NaN or infinite.
+    """
+    predictions: list[dict[str, Any]] = [{} for _ in range(num_rows)]
+    for part, part_outputs in zip(parts, outputs, strict=True):
+        for row, prediction in zip(part.rows, predict_rows(part, part_outputs), strict=True):
+            predictions[row] = prediction
+    return predictions

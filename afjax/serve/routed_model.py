@@ -29,7 +29,16 @@ from afjax.serve.forms import (
     widest_slot_form,
 )
 from afjax.serve.program import Plan, all_outputs, routed_outputs
-from afjax.serve.requests import Sequences, ServedTask, check_rows, groups_with_equal_tokens, predict_rows, read_rows
+from afjax.serve.requests import (
+    Sequences,
+    ServedTask,
+    UnknownTaskError,
+    check_rows,
+    groups_with_equal_tokens,
+    predict_parts,
+    predict_rows,
+    read_rows,
+)
 from afjax.tasks.kinds import TASK_KINDS
 from afjax.trees import Tree
 from afjax.trunk.encoder import cast_trunk
@@ -123,6 +132,11 @@ class RoutedModel:
         """The names of the tasks in service."""
         return tuple(self._tasks)
 
+    @property
+    def max_batch(self) -> int:
+        """The largest number of rows that are computed at once."""
+        return self._batch_sizes[-1]
+
     def add(self, name: str, model: TaskModel) -> None:
         """Puts a task into service. No program is compiled.
 
@@ -172,6 +186,22 @@ class RoutedModel:
           UserError: There are no rows, another number of names than rows, an unknown name, a row in another form than
             its task's, or a task's outputs are NaN or infinite. Names are checked before anything is computed.
         """
+        rows = list(rows)
+        parts = self.read(rows, adapters)
+        return predict_parts(parts, self.outputs(parts), len(rows))
+
+    def read(self, rows: Iterable[Any], adapters: Iterable[str | None]) -> list[Sequences]:
+        """Checks and tokenizes rows, for :meth:`outputs`.
+
+        Args:
+          rows, adapters: As in :meth:`predict`.
+
+        Returns:
+          The sequences of each task.
+
+        Raises:
+          UserError: As in :meth:`predict`.
+        """
         rows, adapters = list(rows), list(adapters)
         if not rows or len(rows) != len(adapters):
             raise UserError(
@@ -182,15 +212,10 @@ class RoutedModel:
         numbers: dict[str | None, list[int]] = {}
         for number, name in enumerate(adapters):
             numbers.setdefault(name, []).append(number)
-        parts = [
+        return [
             self._read(None if name is None else tasks[name], [rows[number] for number in own], own)
             for name, own in numbers.items()
         ]
-        predictions: list[dict[str, Any]] = [{} for _ in rows]
-        for part, outputs in zip(parts, self.outputs(parts), strict=True):
-            for number, prediction in zip(part.rows, predict_rows(part, outputs), strict=True):
-                predictions[number] = prediction
-        return predictions
 
     def predict_all(self, rows: Iterable[Any], names: Iterable[str] | None = None) -> list[dict[str, dict[str, Any]]]:
         """Predicts every row with each of several tasks.
@@ -305,12 +330,12 @@ class RoutedModel:
         return self._check_names([name])[name]
 
     def _check_names(self, names: Sequence[str]) -> Mapping[str, ServedTask]:
-        """Returns the tasks in service. Raises UserError if a name is not among them."""
+        """Returns the tasks in service. Raises UnknownTaskError if a name is not among them."""
         tasks = self._tasks
         for name in names:
             if name not in tasks:
                 some = ", ".join(list(tasks)[:10]) + (", ..." if len(tasks) > 10 else "")
-                raise UserError(f'"{name}" is not in service (in service: {some}).{did_you_mean(name, tasks)}')
+                raise UnknownTaskError(f'"{name}" is not in service (in service: {some}).{did_you_mean(name, tasks)}')
         return tasks
 
     def _task(self, name: str, model: TaskModel) -> ServedTask:

@@ -1,0 +1,107 @@
+"""Runs the HTTP server of ``afjax serve``."""
+
+import argparse
+import contextlib
+import signal
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+from afjax.cli.stored_model import load_recorded_trunk, set_up_libraries
+from afjax.config.capacity import Capacity
+from afjax.config.server import ServerConfig
+from afjax.display.terminal import print_line
+from afjax.display.words import counted
+from afjax.errors import UserError
+from afjax.model.task_model import TaskModel
+from afjax.serve.loading import find_artefact, load_model, load_routed_model, names_with_heads
+
+# Seconds that requests have to end after SIGTERM.
+GRACE_S = 30
+
+
+def serve(arguments: argparse.Namespace) -> None:
+    """Loads the model, compiles its programs, and answers requests until SIGTERM or SIGINT.
+
+    Args:
+      arguments: The command's flags.
+
+    Raises:
+      UserError: The extra is not installed, a flag has an invalid value, there is no adapter, or the address cannot be
+        used.
+    """
+    try:
+        import uvicorn
+
+        from afjax.serve.app import make_app
+    except ImportError as error:
+        raise UserError(
+            f"The server needs the package {error.name}; install it with pip install 'afjax[serve]'."
+        ) from None
+    config = ServerConfig(
+        max_wait_ms=arguments.max_wait_ms, max_queue=arguments.max_queue, allowed_hosts=_allowed_hosts(arguments)
+    )
+    capacity = Capacity(resident=arguments.resident, batch_sizes=_batch_sizes(arguments.batch_sizes))
+    # Before the model is loaded, which takes longer.
+    with _listen(arguments.host, arguments.port) as listener:
+        set_up_libraries()
+        names = arguments.adapters.split(",") if arguments.adapters else _all_names(arguments.store)
+        trunk = load_recorded_trunk(arguments.trunk, arguments.store, *find_artefact(arguments.store, names[0]))
+        model = load_routed_model(arguments.store, trunk, names, capacity=capacity)
+        print_line(f"{counted(len(names), 'name')}: {', '.join(names)}. Compiling the programs ...")
+        model.warm_up()
+
+        def load(name: str) -> TaskModel:
+            return load_model(arguments.store, model.trunk, *find_artefact(arguments.store, name))
+
+        app = make_app(model, load, config)
+        host, port = listener.getsockname()[:2]
+        print_line(f"Serving at http://{f'[{host}]' if ':' in host else host}:{port}. Stop with Ctrl-C.")
+        settings: dict[str, Any] = {"log_level": "warning", "access_log": False, "server_header": False}
+        server = uvicorn.Server(uvicorn.Config(app, timeout_graceful_shutdown=GRACE_S, **settings))
+        with _signals_end_only_the_server():
+            server.run(sockets=[listener])
+        print_line("The server has ended.")
+
+
+@contextlib.contextmanager
+def _signals_end_only_the_server() -> Iterator[None]:
+    """Ignores signals that uvicorn raises again after it has shut down, so that the command ends normally."""
+    former = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+
+
+def _all_names(store_folder: str) -> list[str]:
+    names, left_out = names_with_heads(store_folder)
+    for name, reason in left_out.items():
+        print_line(f"Note: {name} is left out. {reason}")
+    if not names:
+        raise UserError(f"The store {store_folder} has no adapter with a head; train one first.")
+    return names
+
+
+def _allowed_hosts(arguments: argparse.Namespace) -> tuple[str, ...]:
+    given = tuple(name for name in arguments.allowed_hosts.split(",") if name)
+    return tuple(dict.fromkeys((*ServerConfig().allowed_hosts, arguments.host, *given)))
+
+
+def _batch_sizes(text: str) -> tuple[int, ...]:
+    numbers = text.split(",")
+    if not all(number.strip().isdecimal() and len(number) < 10 for number in numbers):
+        raise UserError(f"--batch_sizes is {text}; give numbers of rows, as in 1,8,32.")
+    return tuple(map(int, numbers))
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Listens on an address."""
+    if not 0 <= port < 65536:
+        raise UserError(f"--port is {port}; it must be from 0 to 65535.")
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        raise UserError(f"Cannot listen on {host}, port {port}: {error}. Give another --host or --port.") from None

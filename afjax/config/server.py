@@ -1,0 +1,43 @@
+"""Settings of the HTTP server."""
+
+import dataclasses
+
+from afjax.config.from_dict import check_fields
+from afjax.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ServerConfig:
+    """The limits of the HTTP server.
+
+    Attributes:
+      max_wait_ms: The longest time that a row waits for rows of other requests, in milliseconds.
+      max_queue: The largest number of sequences that wait or are computed. Further requests get the status 429.
+      max_body_bytes: The largest size of a request's body.
+      max_rows: The largest number of rows per request.
+      max_text_chars: The largest number of characters of a row's texts together.
+      body_timeout_s: The longest time to receive a request's body, in seconds.
+      allowed_hosts: The names in the ``Host`` header by which the server may be addressed.
+
+    Raises:
+      UserError: A field has the wrong type or an invalid value.
+    """
+
+    max_wait_ms: float = 2.0
+    max_queue: int = 1024
+    max_body_bytes: int = 2**20
+    max_rows: int = 256
+    max_text_chars: int = 100_000
+    body_timeout_s: float = 10.0
+    allowed_hosts: tuple[str, ...] = ("localhost", "127.0.0.1", "::1")
+
+    def __post_init__(self) -> None:
+        check_fields(self, "server")
+        for field in ("max_queue", "max_body_bytes", "max_rows", "max_text_chars"):
+            if getattr(self, field) < 1:
+                raise UserError(f"server.{field} is {getattr(self, field)}; it must be at least 1.")
+        for field in ("max_wait_ms", "body_timeout_s"):
+            if not 0 <= getattr(self, field) < 1e6:
+                raise UserError(f"server.{field} is {getattr(self, field)}; it must be 0 or more, and below 1000000.")
+        if not self.allowed_hosts:
+            raise UserError("server.allowed_hosts is empty; give at least one name.")

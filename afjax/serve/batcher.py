@@ -1,0 +1,144 @@
+"""Joins the sequences of concurrent requests, so that they share batches."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import NamedTuple
+
+import numpy as np
+
+from afjax.serve.requests import Sequences
+
+Outputs = list[np.ndarray]
+
+
+class QueueFullError(Exception):
+    """Too many sequences wait."""
+
+
+class ClosedError(Exception):
+    """The server is shutting down."""
+
+
+class _Request(NamedTuple):
+    parts: Sequence[Sequences]
+    num_sequences: int
+    arrival: float
+    future: Future[Outputs]
+
+
+class Batcher:
+    """Computes requests in one thread, several at a time.
+
+    The first request waits at most ``max_wait_s`` for others. Requests that arrive while others are computed wait for
+    these.
+    """
+
+    def __init__(
+        self,
+        compute: Callable[[Sequence[Sequences]], Outputs],
+        *,
+        max_batch: int,
+        max_wait_s: float,
+        max_queue: int,
+        on_batch: Callable[[int, int], None] = lambda requests, sequences: None,
+    ) -> None:
+        """Starts the thread.
+
+        Args:
+          compute: Returns the outputs of each part.
+          max_batch: The number of sequences that are computed together, unless a single request has more.
+          max_wait_s: The longest time to wait for more sequences, in seconds.
+          max_queue: The largest number of sequences that wait or are computed.
+          on_batch: Called with the numbers of requests and sequences that are computed together.
+        """
+        self._compute, self._on_batch = compute, on_batch
+        self._max_batch, self._max_wait_s, self._max_queue = max_batch, max_wait_s, max_queue
+        self._waiting: deque[_Request] = deque()
+        self._num_sequences = 0
+        self._closed = False
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._run, name="afjax-batcher", daemon=True)
+        self._thread.start()
+
+    @property
+    def num_sequences(self) -> int:
+        """The number of sequences that wait or are computed."""
+        return self._num_sequences
+
+    def submit(self, parts: Sequence[Sequences]) -> Future[Outputs]:
+        """Adds a request.
+
+        Args:
+          parts: The request's sequences.
+
+        Returns:
+          The outputs of its parts, when they are there.
+
+        Raises:
+          QueueFullError: There are too many sequences.
+          ClosedError: :meth:`close` was called.
+        """
+        num_sequences = sum(map(len, parts))
+        with self._changed:
+            if self._closed:
+                raise ClosedError
+            if self._num_sequences + num_sequences > self._max_queue:
+                raise QueueFullError
+            request = _Request(parts, num_sequences, time.monotonic(), Future())
+            self._waiting.append(request)
+            self._num_sequences += num_sequences
+            self._changed.notify()
+        return request.future
+
+    def close(self) -> None:
+        """Refuses new requests, computes the waiting ones, and ends the thread."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while requests := self._next_requests():
+            # A request whose client has gone is not computed.
+            active = [request for request in requests if request.future.set_running_or_notify_cancel()]
+            if active:
+                self._compute_together(active)
+            with self._changed:
+                self._num_sequences -= sum(request.num_sequences for request in requests)
+
+    def _next_requests(self) -> list[_Request]:
+        """Waits for the requests that are computed together; empty at the end."""
+        with self._changed:
+            while not self._waiting and not self._closed:
+                self._changed.wait()
+            while self._waiting and not self._closed and self._waiting_sequences() < self._max_batch:
+                left_s = self._waiting[0].arrival + self._max_wait_s - time.monotonic()
+                if left_s <= 0:
+                    break
+                self._changed.wait(left_s)
+            requests: list[_Request] = []
+            taken = 0
+            while self._waiting and (not requests or taken + self._waiting[0].num_sequences <= self._max_batch):
+                requests.append(self._waiting.popleft())
+                taken += requests[-1].num_sequences
+            return requests
+
+    def _waiting_sequences(self) -> int:
+        return sum(request.num_sequences for request in self._waiting)
+
+    def _compute_together(self, requests: Sequence[_Request]) -> None:
+        """Sets the result of every request, or the error that stopped them."""
+        try:
+            self._on_batch(len(requests), sum(request.num_sequences for request in requests))
+            outputs = self._compute([part for request in requests for part in request.parts])
+        except Exception as error:
+            for request in requests:
+                request.future.set_exception(error)
+            return
+        first = 0
+        for request in requests:
+            request.future.set_result(outputs[first : first + len(request.parts)])
+            first += len(request.parts)

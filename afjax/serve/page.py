@@ -1,0 +1,114 @@
+"""The page on which a person tries the adapters of a server."""
+
+PAGE = """\
+<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>afjax</title>
+<link rel="stylesheet" href="/page.css">
+<script src="/page.js" defer></script>
+</head>
+<body>
+<h1>afjax</h1>
+<form id="form">
+<label>Text <textarea id="first" rows="4" required></textarea></label>
+<label>Second text, for pairs <textarea id="second" rows="2"></textarea></label>
+<fieldset><legend>Adapters</legend><div id="adapters"></div></fieldset>
+<button>Predict</button>
+</form>
+<p id="message" role="status"></p>
+<table id="results" hidden>
+<thead><tr><th>adapter</th><th>prediction</th><th>probability</th></tr></thead>
+<tbody></tbody>
+</table>
+</body>
+</html>
+"""
+
+STYLE = """\
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 45rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
+label { display: block; margin: 0.5rem 0; }
+textarea { display: block; width: 100%; box-sizing: border-box; font: inherit; }
+fieldset { border: 1px solid #bbb; margin: 0.5rem 0; }
+#adapters label { display: inline-block; margin-right: 1rem; }
+button { font: inherit; padding: 0.3rem 1.2rem; }
+table { border-collapse: collapse; margin-top: 1rem; width: 100%; }
+th, td { text-align: left; padding: 0.3rem 0.6rem; border-bottom: 1px solid #ddd; }
+#message { color: #a00; min-height: 1.5rem; }
+"""
+
+SCRIPT = """\
+"use strict";
+const find = (id) => document.getElementById(id);
+let adapters = [];
+
+// All text from the server is set as text, never as HTML.
+function cell(row, text) {
+  row.insertCell().textContent = text;
+}
+
+async function loadAdapters() {
+  const response = await fetch("/adapters");
+  adapters = (await response.json()).adapters;
+  for (const adapter of adapters) {
+    const label = document.createElement("label");
+    const box = document.createElement("input");
+    box.type = "checkbox";
+    box.name = adapter.name;
+    box.checked = adapters.length <= 8;
+    label.append(box, " " + adapter.name);
+    label.title = adapter.task + (adapter.labels.length ? ": " + adapter.labels.join(", ") : "");
+    find("adapters").append(label);
+  }
+}
+
+function rowFor(adapter, first, second) {
+  if (adapter.task === "span") return { adapter: adapter.name, question: first, context: second };
+  if (adapter.task === "multiple_choice") {
+    return { adapter: adapter.name, context: first, choices: second.split("\\n").filter((line) => line) };
+  }
+  if (second) return { adapter: adapter.name, text_a: first, text_b: second };
+  return { adapter: adapter.name, text: first };
+}
+
+function labelOf(prediction) {
+  if (prediction.entities) return prediction.entities.map((entity) => entity.type + ": " + entity.text).join("; ");
+  return Array.isArray(prediction.label) ? prediction.label.join(", ") : String(prediction.label);
+}
+
+async function predict(event) {
+  event.preventDefault();
+  find("message").textContent = "";
+  const body = find("results").tBodies[0];
+  body.replaceChildren();
+  find("results").hidden = false;
+  const chosen = adapters.filter((adapter) => find("form").elements[adapter.name].checked);
+  // One request per adapter, so that a text in the wrong form for one adapter does not affect the others.
+  await Promise.all(chosen.map(async (adapter) => {
+    const row = body.insertRow();
+    cell(row, adapter.name);
+    const response = await fetch("/predict", {
+      method: "POST",
+      headers: { "Content-Type": "application/json" },
+      body: JSON.stringify({ rows: [rowFor(adapter, find("first").value, find("second").value)] }),
+    });
+    const answer = await response.json();
+    if (!response.ok) {
+      cell(row, answer.error);
+      cell(row, "");
+      return;
+    }
+    const prediction = answer.predictions[0];
+    const probabilities = prediction.probabilities.flat();
+    cell(row, labelOf(prediction));
+    cell(row, probabilities.length ? Math.max(...probabilities).toFixed(3) : "");
+  }));
+}
+
+find("form").addEventListener("submit", (event) => {
+  predict(event).catch((error) => { find("message").textContent = String(error); });
+});
+loadAdapters().catch((error) => { find("message").textContent = String(error); });
+"""

@@ -1,0 +1,158 @@
+"""``afjax serve`` as a process: requests from several clients, shutdown and kills."""
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from facts import has_facts
+
+from afjax import load_task_model, load_trunk
+
+pytestmark = pytest.mark.slow
+
+Refused = Callable[..., str]
+PAIR = {"text_a": "all of the two", "text_b": "some of the two"}
+
+
+@pytest.fixture
+def flags(trained: Path, tiny_trunk_folder: Path) -> list[str]:
+    return [f"--store={trained / 'run' / 'store'}", f"--trunk={tiny_trunk_folder}", "--batch_sizes=8", "--port=0"]
+
+
+class Server:
+    """A running server."""
+
+    def __init__(self, flags: list[str]) -> None:
+        words = [sys.executable, "-m", "afjax", "serve", *flags]
+        self.process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+        assert self.process.stderr is not None
+        self.printed = ""
+        while not (found := re.search(r"Serving at http://127\.0\.0\.1:(\d+)", self.printed)):
+            line = self.process.stderr.readline()
+            assert line, self.printed
+            self.printed += line
+        self.port = int(found[1])
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def end(self) -> str:
+        """Waits for the end of the process, and returns the rest of what it printed."""
+        return "" if self.process.stderr.closed else self.process.communicate()[1]
+
+
+@pytest.fixture
+def server(flags: list[str]) -> Iterator[Server]:
+    server = Server(flags)
+    yield server
+    server.process.kill()
+    server.end()
+
+
+def started_request(server: Server, rows: list[dict[str, Any]]) -> tuple[socket.socket, bytes]:
+    """Sends the head of a request, and waits until the server asks for the body; returns connection and body."""
+    body = json.dumps({"rows": rows}).encode()
+    connection = socket.create_connection(("127.0.0.1", server.port))
+    head = (
+        f"POST /predict HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\nExpect: 100-continue\r\n\r\n"
+    )
+    connection.sendall(head.encode())
+    assert b"100 Continue" in connection.recv(1000)
+    return connection, body
+
+
+def received(connection: socket.socket) -> bytes:
+    """Receives until the other side closes the connection."""
+    answer = b""
+    while part := connection.recv(10_000):
+        answer += part
+    return answer
+
+
+def test_clients_get_their_own_answers_until_the_server_is_stopped(
+    server: Server, trained: Path, tiny_trunk_folder: Path
+) -> None:
+    trunk, store = load_trunk(str(tiny_trunk_folder)), trained / "run" / "store"
+    models = {name: load_task_model(store, trunk, adapter=name) for name in ("first", "second")}
+    models["target-fusion"] = load_task_model(store, trunk, fusion="target-fusion")
+    texts = [("all of the two", "some of the two"), ("some of the four", "all of the five"), ("all", "some")]
+    expected = {name: model.predict(texts).logits for name, model in models.items()}
+
+    def ask(number: int) -> None:
+        name, row = list(models)[number % 3], number // 3 % 3
+        pair = dict(zip(("text_a", "text_b"), texts[row], strict=True))
+        response = httpx.post(f"{server.url}/predict", json={"rows": [{"adapter": name, **pair}]}, timeout=60)
+        (prediction,) = response.json()["predictions"]
+        np.testing.assert_allclose(prediction["logits"], expected[name][row], rtol=1e-4, atol=1e-5)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(ask, range(60)))
+    assert {adapter["name"] for adapter in httpx.get(f"{server.url}/adapters").json()["adapters"]} == models.keys()
+    # A request that has begun is answered, even if the server is told to stop.
+    connection, body = started_request(server, [{"adapter": "first", **PAIR}])
+    with connection:
+        server.process.send_signal(signal.SIGTERM)
+        connection.sendall(body)
+        answer = received(connection)
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert b'"predictions"' in answer
+    assert "has ended" in server.end()
+    assert server.process.returncode == 0
+
+
+def test_clients_of_a_killed_server_get_an_error(server: Server) -> None:
+    connection, body = started_request(server, [{"adapter": "first", **PAIR}])
+    server.process.kill()
+    server.end()
+    with connection:
+        try:
+            connection.sendall(body)
+            answer = received(connection)
+        except OSError:
+            answer = b""
+    assert answer == b""
+
+
+def test_adapters_are_added_from_the_store_by_name(flags: list[str]) -> None:
+    server = Server([*flags, "--adapters=first", "--resident=1"])
+    try:
+        row = {"adapter": "second", **PAIR}
+        assert httpx.post(f"{server.url}/predict", json={"rows": [row]}).status_code == 404
+        for name, status in (("secnod", 404), ("..%2Fsecond", 404), ("second", 201), ("second", 409)):
+            assert httpx.put(f"{server.url}/adapters/{name}").status_code == status
+        assert httpx.post(f"{server.url}/predict", json={"rows": [row]}, timeout=60).status_code == 200
+        # The fusion needs another program.
+        refused = httpx.put(f"{server.url}/adapters/target-fusion")
+        assert (refused.status_code, "store" in refused.text) == (422, False)
+    finally:
+        server.process.send_signal(signal.SIGINT)
+        printed = server.end()
+    assert has_facts(printed, 'Adding "target-fusion" failed', "fusion of 2")
+
+
+def test_wrong_flags_are_refused(flags: list[str], refused: Refused) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert str(port) in refused("serve", *flags, f"--port={port}")
+    for flag, fact in (
+        ("--port=70000", "70000"),
+        ("--batch_sizes=many", "--batch_sizes is many"),
+        ("--batch_sizes=8,1", "batch_sizes"),
+        ("--resident=0", "resident is 0"),
+        ("--max_queue=0", "max_queue is 0"),
+        ("--adapters=frist", 'Did you mean "first"'),
+        ("--store=nowhere", "nowhere"),
+    ):
+        assert fact in refused("serve", *flags, flag)

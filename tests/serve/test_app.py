@@ -1,0 +1,291 @@
+"""The HTTP application answers like the models, and refuses requests that it cannot answer."""
+
+import asyncio
+import dataclasses
+import json
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from random_tasks import random_task
+from starlette.testclient import TestClient
+
+from afjax import Capacity, RoutedModel, TaskModel, Trunk, UserError
+from afjax.config.adapters import AdapterConfig
+from afjax.config.server import ServerConfig
+from afjax.serve.app import make_app
+from afjax.serve.requests import UnknownTaskError
+
+pytestmark = pytest.mark.slow
+
+BOTTLENECK = AdapterConfig(size=4)
+TEXTS = ("all cats are small", "no dogs", "some small cats are not dogs")
+LIMITS = ServerConfig(
+    max_queue=8, max_rows=6, max_text_chars=200, max_body_bytes=5000, allowed_hosts=("testserver", "adapters.example")
+)
+
+
+@pytest.fixture(scope="module")
+def models(tiny_trunk: Trunk) -> dict[str, TaskModel]:
+    names = ("entail", "topic", "later")
+    return {name: random_task(tiny_trunk, name, BOTTLENECK) for name in names}
+
+
+@pytest.fixture(scope="module")
+def routed(tiny_trunk: Trunk, models: dict[str, TaskModel]) -> RoutedModel:
+    served = {name: models[name] for name in ("entail", "topic")}
+    routed = RoutedModel(tiny_trunk, served, Capacity(batch_sizes=(4,), lengths=(16,)))
+    routed.warm_up()
+    return routed
+
+
+@pytest.fixture
+def client(routed: RoutedModel, models: dict[str, TaskModel]) -> Iterator[TestClient]:
+    def load(name: str) -> TaskModel:
+        if name == "broken":
+            raise UserError("/secret/folder is damaged")
+        if name not in models:
+            raise UnknownTaskError(f'There is no adapter "{name}".')
+        return models[name]
+
+    with TestClient(make_app(routed, load, LIMITS), raise_server_exceptions=False) as client:
+        yield client
+
+
+def predict(client: TestClient, rows: Any, **headers: str) -> Any:
+    return client.post("/predict", json={"rows": rows}, headers=headers)
+
+
+def test_rows_are_predicted_in_order(client: TestClient, models: dict[str, TaskModel], tiny_trunk: Trunk) -> None:
+    rows = [
+        {"adapter": "topic", "text": TEXTS[0]},
+        {"adapter": None, "text": TEXTS[1]},
+        {"adapter": "entail", "text_a": TEXTS[2], "text_b": TEXTS[1]},
+    ]
+    # The model of "entail" accepts single texts and pairs, because it does not record the form of its rows.
+    response = predict(client, rows)
+    assert response.status_code == 200
+    topic, embedding, entail = response.json()["predictions"]
+    np.testing.assert_allclose(topic["logits"], models["topic"].predict([TEXTS[0]]).logits[0], rtol=1e-4, atol=1e-5)
+    expected = models["entail"].predict([(TEXTS[2], TEXTS[1])])
+    np.testing.assert_allclose(entail["logits"], expected.logits[0], rtol=1e-4, atol=1e-5)
+    assert entail["label"] == expected.labels[0]
+    np.testing.assert_allclose(
+        embedding["embedding"], tiny_trunk.embed([TEXTS[1]], max_length=16)[0], rtol=1e-4, atol=1e-5
+    )
+
+
+GOOD = {"adapter": "topic", "text": "no dogs"}
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "fact"),
+    [
+        (b"", 400, "JSON"),
+        (b'{"rows": [', 400, "JSON"),
+        (b"\xff\xfe", 400, "JSON"),
+        (b"[" * 4000, 400, "JSON"),
+        (b"7", 400, "rows"),
+        (b'{"rows": []}', 400, "rows"),
+        (b'{"rows": {}}', 400, "rows"),
+        (json.dumps({"rows": [GOOD], "more": 1}).encode(), 400, "rows"),
+        (json.dumps({"rows": [GOOD, 7]}).encode(), 400, "rows[1]"),
+        (json.dumps({"rows": [{"text": "no dogs"}]}).encode(), 400, '"adapter"'),
+        (json.dumps({"rows": [{**GOOD, "adapter": 3}]}).encode(), 400, '"adapter"'),
+        (json.dumps({"rows": [GOOD, {**GOOD, "adapter": "topik"}]}).encode(), 404, 'Did you mean "topic"'),
+        (json.dumps({"rows": [{**GOOD, "adapter": "../../etc/passwd"}]}).encode(), 404, "not in service"),
+        (json.dumps({"rows": [{**GOOD, "text": 7}]}).encode(), 400, "rows[0]"),
+        (json.dumps({"rows": [{"adapter": "topic", "words": ["a"]}]}).encode(), 400, "words"),
+        (json.dumps({"rows": [GOOD] * 7}).encode(), 413, "7 rows"),
+        (json.dumps({"rows": [{**GOOD, "text": "a" * 201}]}).encode(), 413, "characters"),
+        (json.dumps({"rows": [{**GOOD, "more": [["a" * 150, "b" * 150]]}]}).encode(), 413, "characters"),
+        (b" " * 5001, 413, "5000 bytes"),
+    ],
+)
+def test_wrong_bodies_are_refused(client: TestClient, body: bytes, status: int, fact: str) -> None:
+    response = client.post("/predict", content=body, headers={"Content-Type": "application/json"})
+    assert (response.status_code, list(response.json())) == (status, ["error"])
+    assert fact in response.json()["error"]
+    assert "Traceback" not in response.text
+    assert predict(client, [GOOD]).status_code == 200
+
+
+def test_deep_values_are_read(client: TestClient) -> None:
+    deep = '{"rows": [{"adapter": "topic", "text": "no dogs", "more": ' + "[" * 800 + "]" * 800 + "}]}"
+    response = client.post("/predict", content=deep, headers={"Content-Type": "application/json"})
+    assert response.status_code == 200
+
+
+def test_slow_bodies_are_refused(routed: RoutedModel) -> None:
+    app = make_app(routed, None, dataclasses.replace(LIMITS, body_timeout_s=0.01))
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return await asyncio.Future()
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    headers = [(b"host", b"testserver"), (b"content-type", b"application/json")]
+    scope = {"type": "http", "method": "POST", "path": "/predict", "query_string": b"", "headers": headers}
+    asyncio.run(app(scope, receive, send))
+    assert sent[0]["status"] == 408
+
+
+def test_empty_text_is_predicted(client: TestClient, models: dict[str, TaskModel]) -> None:
+    (prediction,) = predict(client, [{"adapter": "topic", "text": ""}]).json()["predictions"]
+    np.testing.assert_allclose(prediction["logits"], models["topic"].predict([""]).logits[0], rtol=1e-4, atol=1e-5)
+
+
+def test_requests_of_other_sites_are_refused(client: TestClient) -> None:
+    own = {"Host": "adapters.example:8000"}
+    assert predict(client, [GOOD], **own).status_code == 200
+    assert predict(client, [GOOD], **own, Origin="http://adapters.example:8000").status_code == 200
+    for headers in (
+        {"Host": "attacker.example"},
+        {"Host": ""},
+        {**own, "Origin": "http://attacker.example"},
+        {**own, "Origin": "http://adapters.example:9000"},
+        {**own, "Origin": "null"},
+        {**own, "Sec-Fetch-Site": "cross-site"},
+    ):
+        assert predict(client, [GOOD], **headers).status_code in (400, 403)
+        assert client.get("/adapters", headers=headers).status_code in (400, 403)
+    # A form of another site can only send these types without asking first.
+    for media_type in ("text/plain", "application/x-www-form-urlencoded", ""):
+        response = client.post("/predict", content=b'{"rows": []}', headers={"Content-Type": media_type})
+        assert response.status_code == 415
+
+
+def test_adapters_are_listed_added_and_removed(client: TestClient, models: dict[str, TaskModel]) -> None:
+    listed = client.get("/adapters").json()["adapters"]
+    assert [adapter["name"] for adapter in listed] == ["entail", "topic"]
+    assert listed[0]["labels"] == ["few", "many"]
+    assert listed[0]["bytes"] > 0
+    later = {"adapter": "later", "text": TEXTS[0]}
+    assert predict(client, [later]).status_code == 404
+    assert client.put("/adapters/later").status_code == 201
+    (prediction,) = predict(client, [later]).json()["predictions"]
+    np.testing.assert_allclose(
+        prediction["logits"], models["later"].predict([TEXTS[0]]).logits[0], rtol=1e-4, atol=1e-5
+    )
+    assert client.put("/adapters/later").status_code == 409
+    assert client.delete("/adapters/later").status_code == 204
+    assert client.delete("/adapters/later").status_code == 404
+    assert predict(client, [later]).status_code == 404
+    assert client.put("/adapters/none").status_code == 404
+    assert client.put("/adapters/..%2F..%2Fetc").status_code == 404
+
+
+def test_adapters_that_cannot_be_loaded_leave_the_others_unharmed(
+    client: TestClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    response = client.put("/adapters/broken")
+    assert response.status_code == 422
+    # Names of the server's files are only in its log.
+    assert "secret" not in response.text
+    assert "/secret/folder is damaged" in capsys.readouterr().err
+    assert predict(client, [GOOD]).status_code == 200
+
+
+def test_adapters_cannot_be_changed_without_a_store(routed: RoutedModel) -> None:
+    with TestClient(make_app(routed, None, LIMITS)) as client:
+        assert client.put("/adapters/later").status_code == 403
+        assert client.delete("/adapters/topic").status_code == 403
+        assert predict(client, [GOOD]).status_code == 200
+
+
+def test_outputs_that_are_not_finite_fail_only_their_request(
+    client: TestClient, routed: RoutedModel, models: dict[str, TaskModel]
+) -> None:
+    params = {**models["later"].params, "adapters": {"0": {"ffn": {}}}}
+    for part in ("down", "up"):
+        own = models["later"].params["adapters"]["0"]["ffn"][part]
+        params["adapters"]["0"]["ffn"][part] = {name: np.full_like(leaf, np.nan) for name, leaf in own.items()}
+    routed.add("nan", dataclasses.replace(models["later"], params=params))
+    try:
+        with ThreadPoolExecutor() as pool:
+            bad = pool.submit(predict, client, [{**GOOD, "adapter": "nan"}])
+            good = [pool.submit(predict, client, [GOOD]) for _ in range(3)]
+            assert bad.result().status_code == 500
+            assert '"nan"' in bad.result().json()["error"]
+            assert [answer.result().status_code for answer in good] == [200] * 3
+    finally:
+        routed.remove("nan")
+
+
+def test_a_full_queue_refuses_requests(routed: RoutedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    started, release = threading.Event(), threading.Event()
+    outputs = routed.outputs
+
+    def blocked(parts: Any) -> Any:
+        started.set()
+        release.wait()
+        return outputs(parts)
+
+    monkeypatch.setattr(routed, "outputs", blocked)
+    with TestClient(make_app(routed, None, LIMITS)) as client, ThreadPoolExecutor() as pool:
+        first = pool.submit(predict, client, [GOOD] * 6)
+        started.wait()
+        refused = predict(client, [GOOD] * 3)
+        assert (refused.status_code, refused.headers["Retry-After"]) == (429, "1")
+        release.set()
+        assert first.result().status_code == 200
+        assert predict(client, [GOOD] * 3).status_code == 200
+
+
+def test_internal_errors_show_no_traceback(routed: RoutedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(parts: Any) -> Any:
+        raise RuntimeError("secret")
+
+    monkeypatch.setattr(routed, "outputs", fail)
+    with TestClient(make_app(routed, None, LIMITS), raise_server_exceptions=False) as client:
+        response = predict(client, [GOOD])
+        assert response.status_code == 500
+        assert "secret" not in response.text
+        monkeypatch.undo()
+        assert client.get("/healthz").json() == {"status": "ok"}
+
+
+def test_metrics_count_requests_rows_and_batches(client: TestClient) -> None:
+    assert predict(client, [GOOD, GOOD]).status_code == 200
+    assert predict(client, []).status_code == 400
+    lines = client.get("/metrics").text.splitlines()
+    for line in (
+        'afjax_requests_total{status="200"} 1.0',
+        'afjax_requests_total{status="400"} 1.0',
+        'afjax_rows_total{adapter="topic"} 2.0',
+        "afjax_batch_sequences_sum 2.0",
+        "afjax_queue_sequences 0.0",
+        "afjax_adapters 2.0",
+    ):
+        assert line in lines
+
+
+def test_page_loads_only_its_own_files(client: TestClient) -> None:
+    page = client.get("/")
+    assert page.status_code == 200
+    assert "default-src 'none'" in page.headers["Content-Security-Policy"]
+    for path in ("/page.js", "/page.css"):
+        assert path in page.text
+        assert client.get(path).status_code == 200
+    assert "<script>" not in page.text
+    assert "style=" not in page.text
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("max_queue", 0),
+        ("max_rows", -1),
+        ("max_wait_ms", -1.0),
+        ("body_timeout_s", float("nan")),
+        ("allowed_hosts", ()),
+    ],
+)
+def test_impossible_limits_are_refused(field: str, value: Any) -> None:
+    with pytest.raises(UserError, match=field):
+        ServerConfig(**{field: value})

@@ -1,0 +1,123 @@
+"""Concurrent requests share batches, and each gets its own outputs."""
+
+import threading
+from concurrent.futures import Future
+from typing import Any
+
+import numpy as np
+import pytest
+
+from afjax.data.tokenise import TokenisedRows
+from afjax.serve.batcher import Batcher, ClosedError, QueueFullError
+from afjax.serve.requests import Sequences
+
+
+def part(*values: int) -> Sequences:
+    """A part with one token per sequence."""
+    tokens = np.array(values, np.int32)
+    data = TokenisedRows(tokens, np.zeros(len(tokens), np.int8), np.arange(len(tokens) + 1), None, 0)
+    return Sequences(None, data, tuple(range(len(tokens))))
+
+
+class Computer:
+    """Returns each part's tokens, when it is released."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[int]] = []
+        self.started, self.released = threading.Semaphore(0), threading.Semaphore(0)
+
+    def __call__(self, parts: Any) -> Any:
+        self.batches.append([int(token) for part in parts for token in part.data.tokens])
+        self.started.release()
+        self.released.acquire()
+        if -1 in self.batches[-1]:
+            raise ValueError("broken")
+        return [part.data.tokens for part in parts]
+
+
+def values(future: "Future[Any]") -> list[list[int]]:
+    return [outputs.tolist() for outputs in future.result()]
+
+
+def test_requests_that_arrive_during_a_computation_are_computed_together() -> None:
+    computer = Computer()
+    batcher = Batcher(computer, max_batch=4, max_wait_s=0.0, max_queue=100)
+    first = batcher.submit([part(1), part(2)])
+    computer.started.acquire()
+    others = [batcher.submit([part(*tokens)]) for tokens in ((3, 4), (5,), (6, 7), (8,))]
+    assert batcher.num_sequences == 8
+    computer.released.release(3)
+    assert values(first) == [[1], [2]]
+    assert [values(other) for other in others] == [[[3, 4]], [[5]], [[6, 7]], [[8]]]
+    batcher.close()
+    # Never more than four sequences, in the order of arrival.
+    assert computer.batches == [[1, 2], [3, 4, 5], [6, 7, 8]]
+    assert batcher.num_sequences == 0
+
+
+def test_a_large_request_is_computed_by_itself() -> None:
+    computer = Computer()
+    batcher = Batcher(computer, max_batch=2, max_wait_s=0.0, max_queue=100)
+    computer.released.release(2)
+    assert values(batcher.submit([part(1, 2, 3)])) == [[1, 2, 3]]
+    batcher.close()
+
+
+def test_requests_wait_for_others() -> None:
+    computer = Computer()
+    batcher = Batcher(computer, max_batch=2, max_wait_s=1000.0, max_queue=100)
+    first = batcher.submit([part(1)])
+    second = batcher.submit([part(2)])
+    computer.released.release()
+    assert (values(first), values(second)) == ([[1]], [[2]])
+    batcher.close()
+    assert computer.batches == [[1, 2]]
+
+
+def test_a_full_queue_refuses_requests() -> None:
+    computer = Computer()
+    batcher = Batcher(computer, max_batch=1, max_wait_s=0.0, max_queue=3)
+    first = batcher.submit([part(1, 2)])
+    computer.started.acquire()
+    with pytest.raises(QueueFullError):
+        batcher.submit([part(3, 4)])
+    second = batcher.submit([part(3)])
+    computer.released.release(2)
+    assert (values(first), values(second)) == ([[1, 2]], [[3]])
+    batcher.close()
+
+
+def test_an_error_reaches_the_requests_of_its_batch_only() -> None:
+    computer = Computer()
+    batcher = Batcher(computer, max_batch=1, max_wait_s=0.0, max_queue=10)
+    broken, sound = batcher.submit([part(-1)]), batcher.submit([part(2)])
+    computer.released.release(2)
+    with pytest.raises(ValueError, match="broken"):
+        broken.result()
+    assert values(sound) == [[2]]
+    batcher.close()
+    assert batcher.num_sequences == 0
+
+
+def test_cancelled_requests_are_not_computed() -> None:
+    computer = Computer()
+    batcher = Batcher(computer, max_batch=1, max_wait_s=0.0, max_queue=10)
+    first = batcher.submit([part(1)])
+    computer.started.acquire()
+    gone, last = batcher.submit([part(2)]), batcher.submit([part(3)])
+    assert gone.cancel()
+    computer.released.release(2)
+    assert (values(first), values(last)) == ([[1]], [[3]])
+    batcher.close()
+    assert computer.batches == [[1], [3]]
+
+
+def test_waiting_requests_are_computed_before_the_end() -> None:
+    computer = Computer()
+    batcher = Batcher(computer, max_batch=8, max_wait_s=1000.0, max_queue=10)
+    waiting = batcher.submit([part(1)])
+    computer.released.release()
+    batcher.close()
+    assert values(waiting) == [[1]]
+    with pytest.raises(ClosedError):
+        batcher.submit([part(2)])
