@@ -17,7 +17,7 @@ class ServerConfig:
       max_rows: The largest number of rows per request.
       max_text_chars: The largest number of characters of a row's texts together.
       body_timeout_s: The longest time to receive a request's body, in seconds.
-      allowed_hosts: The names in the ``Host`` header by which the server may be addressed.
+      allowed_hosts: The names that clients may use in the ``Host`` header.
 
     Raises:
       UserError: A field has the wrong type or an invalid value.

@@ -15,7 +15,7 @@ examples:
 Needs the extra "serve": pip install 'afjax[serve]'. The page / tries adapters on a text. POST /predict predicts rows,
 each with the adapter, fusion or head that it names. GET /adapters lists them, and PUT and DELETE /adapters/NAME add and
 remove one. GET /healthz and GET /metrics (Prometheus) are for monitoring. The server has no authentication. It only
-listens on this machine, unless --host says otherwise: then put a proxy in front of it."""
+listens on this machine, unless --host says otherwise: then use a proxy with authentication."""
 
 
 def add(commands: Any) -> None:
@@ -35,7 +35,7 @@ def add(commands: Any) -> None:
         "--allowed_hosts",
         default="",
         metavar="NAME,NAME",
-        help="names by which clients address the server (localhost, 127.0.0.1, ::1 and --host)",
+        help="names in the Host header (localhost, 127.0.0.1, ::1 and --host)",
     )
     parser.add_argument("--resident", type=int, help="adapters on the device at once; others wait in memory (all)")
     parser.add_argument("--batch_sizes", default="1,8,32", metavar="N,N", help="rows that a batch can have (1,8,32)")
