@@ -247,7 +247,7 @@ class RoutedModel:
             parts = [dataclasses.replace(first, task=task) for task in group]
             for task in group[1:]:
                 check_rows(task, rows)
-            for task, part, outputs in zip(group, parts, self._outputs_of_all(parts), strict=True):
+            for task, part, outputs in zip(group, parts, self.outputs_of_all(parts), strict=True):
                 for row, prediction in enumerate(predict_rows(part, outputs)):
                     predictions[row][task.name] = prediction
         return [{task.name: row[task.name] for task in chosen} for row in predictions]
@@ -272,7 +272,7 @@ class RoutedModel:
         self._run_all(((batch, [parts[number].task for number, _ in batch.members]) for batch in batches), store)
         return outputs
 
-    def _outputs_of_all(self, parts: Sequence[Sequences]) -> list[np.ndarray]:
+    def outputs_of_all(self, parts: Sequence[Sequences]) -> list[np.ndarray]:
         """Computes :meth:`outputs` of parts with the same token ids."""
         outputs = [self._empty_outputs(part) for part in parts]
         number_of = {part.task: number for number, part in enumerate(parts)}

@@ -1,0 +1,143 @@
+"""Times batches with many adapters in afjax against `adapters` 1.3.0 and PEFT, on the CPU.
+
+    python bench/routed_vs_torch.py
+    python bench/routed_vs_torch.py --trunk=bert-base --num_adapters=64 --rows=64
+
+All models have random weights, and the rows have no padding. ``adapters`` computes the rows of one bottleneck adapter
+after the other. PEFT computes one batch in which each row names its LoRA adapter. In the last two comparisons, every
+row is computed with every adapter: by ``predict_all``, and by the composition ``Parallel`` of ``adapters`` or one
+adapter after another in afjax. afjax's times include making the batches and fetching the logits. The two sides
+alternate. Close other programs first.
+
+Prints one line per comparison: the medians, and their ratio.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from routed_batches import random_rows, random_task, random_trunk
+from vs_adapterhub import DEFAULT_VENV, ready_environment
+
+from afjax import Capacity, RoutedModel
+from afjax.serve.requests import Sequences
+from afjax.trunk.sizes import SIZES
+
+PEFT = ("peft==0.21.2",)
+COLUMNS = ("comparison", "PyTorch, ms", "afjax, ms", "PyTorch / afjax")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trunk", default="minilm", help=f"name of a size: {', '.join(SIZES)} (minilm)")
+    parser.add_argument("--rows", type=int, default=32, help="rows per batch (32)")
+    parser.add_argument("--texts", type=int, default=1, help="rows that are computed with every adapter (1)")
+    parser.add_argument("--num_adapters", type=int, default=16, help="different adapters (16)")
+    parser.add_argument("--length", type=int, default=64, help="tokens per row (64)")
+    parser.add_argument("--repeats", type=int, default=15, help="how often each batch is timed (15)")
+    parser.add_argument("--venv", type=Path, default=DEFAULT_VENV, help="virtual environment of adapters and PEFT")
+    arguments = parser.parse_args()
+    python = ready_environment(arguments.venv, PEFT)
+    print(f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|")
+    bottlenecks, lora = routed_model(arguments, "pfeiffer"), routed_model(arguments, "lora")
+    comparisons = {
+        "adapters, one after another": ("adapters", arguments.rows, mixed(bottlenecks, arguments)),
+        "PEFT, LoRA per row": ("peft", arguments.rows, mixed(lora, arguments)),
+        "adapters, Parallel": ("parallel", arguments.texts, for_all(bottlenecks, arguments)),
+    }
+    for name, (library, rows, run) in comparisons.items():
+        torch_s, afjax_s = compare(arguments, python, library, rows, run)
+        cells = (name, f"{1e3 * torch_s:.1f}", f"{1e3 * afjax_s:.1f}", f"{torch_s / afjax_s:.2f}")
+        print(f"| {' | '.join(cells)} |", flush=True)
+    one_s, all_s = separate(bottlenecks, arguments)
+    print(f"| afjax, one task after another | {1e3 * one_s:.1f} | {1e3 * all_s:.1f} | {one_s / all_s:.2f} |")
+    return 0
+
+
+def routed_model(arguments: argparse.Namespace, preset: str) -> RoutedModel:
+    trunk, number = random_trunk(arguments.trunk), arguments.num_adapters
+    models = {str(name): random_task(trunk, str(name), preset, arguments.length) for name in range(number)}
+    sizes = tuple(sorted({1, arguments.texts, arguments.rows}))
+    return RoutedModel(trunk, models, Capacity(batch_sizes=sizes, lengths=(arguments.length,), tasks_per_row=number))
+
+
+def mixed(model: RoutedModel, arguments: argparse.Namespace) -> Callable[[], Any]:
+    """Runs a batch whose rows use the adapters in turn."""
+    parts = []
+    for number, name in enumerate(model.names[: arguments.rows]):
+        numbers = tuple(range(number, arguments.rows, len(model.names)))
+        parts.append(Sequences(model.task(name), random_rows(len(numbers), arguments.length), numbers))
+    return lambda: model.outputs(parts)
+
+
+def for_all(model: RoutedModel, arguments: argparse.Namespace) -> Callable[[], Any]:
+    """Runs every text with every adapter."""
+    data, numbers = random_rows(arguments.texts, arguments.length), tuple(range(arguments.texts))
+    parts = [Sequences(model.task(name), data, numbers) for name in model.names]
+    return lambda: model.outputs_of_all(parts)
+
+
+def separate(model: RoutedModel, arguments: argparse.Namespace) -> tuple[float, float]:
+    """The median seconds of every text with every adapter: one adapter after another, and all at once."""
+    data, numbers = random_rows(arguments.texts, arguments.length), tuple(range(arguments.texts))
+    tasks = [model.task(name) for name in model.names]
+
+    def one_after_another() -> None:
+        for task in tasks:
+            model.outputs([Sequences(task, data, numbers)])
+
+    times: dict[Callable[[], Any], list[float]] = {one_after_another: [], for_all(model, arguments): []}
+    for repeat in range(-2, arguments.repeats):
+        for run, taken in times.items():
+            seconds = timed(run)
+            if repeat >= 0:
+                taken.append(seconds)
+    first, second = (statistics.median(taken) for taken in times.values())
+    return first, second
+
+
+def timed(run: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
+def compare(
+    arguments: argparse.Namespace, python: Path, library: str, rows: int, run: Callable[[], Any]
+) -> tuple[float, float]:
+    """The median seconds of both sides, which alternate."""
+    config = SIZES[arguments.trunk]
+    flags = {
+        "library": library,
+        "layers": config.num_layers,
+        "hidden_size": config.hidden_size,
+        "rows": rows,
+        "length": arguments.length,
+        "num_adapters": arguments.num_adapters,
+    }
+    worker = Path(__file__).with_name("routed_worker.py")
+    words = [str(python), str(worker), *(f"--{name}={value}" for name, value in flags.items())]
+    run()
+    torch_s, afjax_s = [], []
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin, "a pipe"
+        assert process.stdout, "a pipe"
+        assert json.loads(process.stdout.readline())["ready"], "the worker prepares first"
+        for _ in range(arguments.repeats):
+            process.stdin.write("step\n")
+            process.stdin.flush()
+            torch_s.append(json.loads(process.stdout.readline())["seconds"])
+            afjax_s.append(timed(run))
+        process.stdin.write("stop\n")
+        process.stdin.flush()
+    return statistics.median(torch_s), statistics.median(afjax_s)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,131 @@
+"""PyTorch's side of ``routed_vs_torch.py``: many adapters in one batch, with `adapters` or PEFT.
+
+A request is a line, `step` or `stop`, and its answer is a line of JSON. Between requests the process is idle.
+"""
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+VOCABULARY_SIZE = 30522
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--library", required=True, choices=["adapters", "parallel", "peft"])
+    parser.add_argument("--layers", required=True, type=int)
+    parser.add_argument("--hidden_size", required=True, type=int)
+    parser.add_argument("--rows", required=True, type=int)
+    parser.add_argument("--length", required=True, type=int)
+    parser.add_argument("--num_adapters", required=True, type=int)
+    flags = parser.parse_args()
+    # Libraries sometimes print to standard output, where only answers may be written. Redirect that output to stderr.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    step = {"adapters": adapters_step, "parallel": parallel_step, "peft": peft_step}[flags.library](flags)
+    step()
+    print(json.dumps({"ready": True}), file=answers, flush=True)
+    for line in sys.stdin:
+        if line.strip() == "stop":
+            break
+        start = time.perf_counter()
+        step()
+        print(json.dumps({"seconds": time.perf_counter() - start}), file=answers, flush=True)
+
+
+def bert_config(flags: argparse.Namespace) -> Any:
+    from transformers import BertConfig
+
+    return BertConfig(
+        vocab_size=VOCABULARY_SIZE,
+        num_hidden_layers=flags.layers,
+        hidden_size=flags.hidden_size,
+        num_attention_heads=12,
+        intermediate_size=4 * flags.hidden_size,
+    )
+
+
+def rows(flags: argparse.Namespace, num_rows: int) -> dict[str, Any]:
+    import torch
+
+    return {
+        "input_ids": torch.randint(5, VOCABULARY_SIZE, (num_rows, flags.length)),
+        "token_type_ids": torch.zeros((num_rows, flags.length), dtype=torch.long),
+        "attention_mask": torch.ones((num_rows, flags.length), dtype=torch.long),
+    }
+
+
+def adapter_model(flags: argparse.Namespace) -> tuple[Any, list[str]]:
+    """A model of `adapters` with bottleneck adapters and a head for each."""
+    import adapters
+
+    model = adapters.BertAdapterModel(bert_config(flags)).eval()
+    names = [f"task{number}" for number in range(flags.num_adapters)]
+    for name in names:
+        model.add_adapter(name, config=adapters.SeqBnConfig(reduction_factor=16))
+        model.add_classification_head(name, num_labels=3)
+    return model, names
+
+
+def adapters_step(flags: argparse.Namespace) -> Callable[[], None]:
+    """The rows of one adapter after the other, each as a batch."""
+    import torch
+
+    model, names = adapter_model(flags)
+    batches = [rows(flags, len(range(number, flags.rows, len(names)))) for number in range(min(flags.rows, len(names)))]
+
+    def step() -> None:
+        with torch.no_grad():
+            for name, batch in zip(names, batches, strict=False):
+                model.set_active_adapters(name)
+                model.active_head = name
+                model(**batch)
+
+    return step
+
+
+def parallel_step(flags: argparse.Namespace) -> Callable[[], None]:
+    """Every row with every adapter: the composition ``Parallel``, which copies the rows."""
+    import torch
+    from adapters.composition import Parallel
+
+    model, names = adapter_model(flags)
+    batch = rows(flags, flags.rows)
+    model.active_adapters = Parallel(*names)
+    model.active_head = names
+
+    def step() -> None:
+        with torch.no_grad():
+            model(**batch)
+
+    return step
+
+
+def peft_step(flags: argparse.Namespace) -> Callable[[], None]:
+    """One batch whose rows name their LoRA adapters."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import BertForSequenceClassification
+
+    config = LoraConfig(r=8, lora_alpha=8, target_modules=["query", "value"])
+    names = [f"task{number}" for number in range(flags.num_adapters)]
+    model = get_peft_model(BertForSequenceClassification(bert_config(flags)), config, adapter_name=names[0])
+    for name in names[1:]:
+        model.add_adapter(name, config)
+    model.eval()
+    batch = rows(flags, flags.rows)
+    adapter_names = [names[number % len(names)] for number in range(flags.rows)]
+
+    def step() -> None:
+        with torch.no_grad():
+            model(**batch, adapter_names=adapter_names)
+
+    return step
+
+
+if __name__ == "__main__":
+    main()

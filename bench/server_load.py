@@ -1,0 +1,186 @@
+"""Measures ``afjax serve`` under load, and checks every answer.
+
+    python bench/server_load.py
+    python bench/server_load.py --num_adapters=64 --resident=16 --seconds=20 --soak_minutes=20
+
+Makes a store with random adapters on `minilm`, starts the server on this machine, and sends requests of one row each,
+with random adapters and texts. First clients send a request as soon as the last one is answered, which gives the full
+load. Then requests arrive at random times: at half of the full load, at the full load, and at twice the full load.
+With --soak_minutes, requests arrive at half load while adapters are removed and added again. The client runs on the
+same machine, and takes a part of its processor cores.
+
+Each answer is compared with the prediction of the adapter's own model. Prints one line per phase: requests per second,
+the times of answered requests, refused requests, and the server's memory. Ends with an error if an answer is wrong or
+missing.
+"""
+
+import argparse
+import asyncio
+import dataclasses
+import random
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+import httpx
+import numpy as np
+from routed_batches import random_task
+
+from afjax import TaskModel
+from afjax.trunk.pretrained import Trunk, load_trunk
+
+COLUMNS = ("load", "requests", "answered per second", "p50, ms", "p95, ms", "p99, ms", "status 429", "memory, MB")
+WORDS = "all some no most cats dogs sleep run small big films were are not fine long too a the and".split()
+NUM_TEXTS = 40
+
+
+@dataclasses.dataclass
+class Phase:
+    """The results of one phase: seconds of answered requests, statuses, and wrong answers."""
+
+    begin: float
+    seconds: list[float] = dataclasses.field(default_factory=list)
+    statuses: Counter[int] = dataclasses.field(default_factory=Counter)
+    wrong: int = 0
+
+
+class Client:
+    """Sends requests and checks the answers."""
+
+    def __init__(self, url: str, texts: list[str], expected: dict[str, np.ndarray]) -> None:
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=200)
+        self._http = httpx.AsyncClient(base_url=url, limits=limits, timeout=120)
+        self._texts, self._expected = texts, expected
+        self._random = random.Random(0)
+        self.removed: set[str] = set()
+
+    async def ask(self, phase: Phase) -> None:
+        name, number = self._random.choice(list(self._expected)), self._random.randrange(len(self._texts))
+        was_removed = name in self.removed
+        begin = time.perf_counter()
+        response = await self._http.post("/predict", json={"rows": [{"adapter": name, "text": self._texts[number]}]})
+        phase.statuses[response.status_code] += 1
+        if response.status_code == 200:
+            phase.seconds.append(time.perf_counter() - begin)
+            logits = response.json()["predictions"][0]["logits"]
+            phase.wrong += not np.allclose(logits, self._expected[name][number], rtol=1e-3, atol=1e-4)
+        elif response.status_code == 404:
+            # Right only if the adapter was out of service at some moment of the request.
+            phase.wrong += not (was_removed or name in self.removed)
+        else:
+            phase.wrong += response.status_code != 429
+
+    async def full_load(self, seconds: float, num_clients: int) -> Phase:
+        """Sends a request as soon as the last one is answered."""
+        phase = Phase(time.perf_counter())
+
+        async def client() -> None:
+            while time.perf_counter() < phase.begin + seconds:
+                await self.ask(phase)
+
+        await asyncio.gather(*(client() for _ in range(num_clients)))
+        return phase
+
+    async def at_rate(self, seconds: float, rate: float) -> Phase:
+        """Sends requests at random times, whether or not earlier ones are answered."""
+        phase, tasks, due = Phase(time.perf_counter()), [], time.perf_counter()
+        while due < phase.begin + seconds:
+            due += self._random.expovariate(rate)
+            await asyncio.sleep(max(0.0, due - time.perf_counter()))
+            tasks.append(asyncio.create_task(self.ask(phase)))
+        await asyncio.gather(*tasks)
+        return phase
+
+    async def change_adapters(self, seconds: float) -> int:
+        """Removes and adds adapters, one every second; returns how many."""
+        end, changes = time.perf_counter() + seconds, 0
+        while time.perf_counter() < end:
+            name = self._random.choice(list(self._expected))
+            self.removed.add(name)
+            (await self._http.delete(f"/adapters/{name}")).raise_for_status()
+            await asyncio.sleep(0.5)
+            (await self._http.put(f"/adapters/{name}")).raise_for_status()
+            await asyncio.sleep(0.5)
+            self.removed.discard(name)
+            changes += 1
+        return changes
+
+
+async def measure(arguments: argparse.Namespace, client: Client, process_id: int) -> bool:
+    """Runs all phases, and prints their results; returns whether all answers were right."""
+    await client.full_load(2, arguments.clients)
+    full = await client.full_load(arguments.seconds, arguments.clients)
+    rate = full.statuses[200] / (time.perf_counter() - full.begin)
+    report(f"full, {arguments.clients} clients", full, process_id)
+    phases = [full]
+    for name, share in (("half", 0.5), ("full, random arrivals", 1.0), ("twice", 2.0)):
+        phases.append(await client.at_rate(arguments.seconds, share * rate))
+        report(name, phases[-1], process_id)
+    if arguments.soak_minutes:
+        seconds = 60 * arguments.soak_minutes
+        soak, changes = await asyncio.gather(client.at_rate(seconds, rate / 2), client.change_adapters(seconds))
+        report(f"half, {changes} adapters removed and added", soak, process_id)
+        phases.append(soak)
+    wrong = sum(phase.wrong for phase in phases)
+    print(f"\n{sum(sum(phase.statuses.values()) for phase in phases)} answers, {wrong} of them wrong")
+    return not wrong
+
+
+def report(name: str, phase: Phase, process_id: int) -> None:
+    seconds = time.perf_counter() - phase.begin
+    times = [1e3 * quantile for quantile in statistics.quantiles(phase.seconds, n=100)]
+    cells = [name, sum(phase.statuses.values()), f"{phase.statuses[200] / seconds:.0f}"]
+    cells += [f"{times[percent - 1]:.0f}" for percent in (50, 95, 99)]
+    cells += [phase.statuses[429], f"{resident_mb(process_id):.0f}"]
+    print(f"| {' | '.join(map(str, cells))} |", flush=True)
+
+
+def resident_mb(process_id: int) -> float:
+    status = Path(f"/proc/{process_id}/status").read_text()
+    found = re.search(r"VmRSS:\s+(\d+) kB", status)
+    assert found, status
+    return int(found[1]) / 1000
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--num_adapters", type=int, default=64, help="adapters in the store (64)")
+    parser.add_argument("--resident", type=int, default=64, help="adapters on the device (64)")
+    parser.add_argument("--clients", type=int, default=32, help="clients of the full load (32)")
+    parser.add_argument("--seconds", type=float, default=20, help="seconds per phase (20)")
+    parser.add_argument("--soak_minutes", type=float, default=0, help="minutes with changing adapters (0)")
+    parser.add_argument("--max_queue", type=int, default=128, help="rows that wait (128)")
+    arguments = parser.parse_args()
+    generator = random.Random(1)
+    texts = [" ".join(generator.choices(WORDS, k=generator.randint(3, 20))) for _ in range(NUM_TEXTS)]
+    with tempfile.TemporaryDirectory() as folder:
+        expected, trunk = {}, load_trunk("minilm")
+        for number in range(arguments.num_adapters):
+            model = stored_task(trunk, f"task{number}", folder)
+            expected[model.task.name] = model.predict(texts).logits
+        flags = [f"--{name}={getattr(arguments, name)}" for name in ("resident", "max_queue")]
+        words = [sys.executable, "-m", "afjax", "serve", f"--store={folder}", "--trunk=minilm", "--port=0", *flags]
+        with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stderr, "a pipe"
+            url = next(found[1] for line in process.stderr if (found := re.search(r"Serving at (\S+)\.", line)))
+            print(f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|")
+            right = asyncio.run(measure(arguments, Client(url, texts, expected), process.pid))
+            process.send_signal(signal.SIGTERM)
+    return 0 if right else 1
+
+
+def stored_task(trunk: Trunk, name: str, folder: str) -> TaskModel:
+    """A random task, which is saved to a store."""
+    model = random_task(trunk, name, "pfeiffer", 64).renamed(name)
+    model.save(folder)
+    return model
+
+
+if __name__ == "__main__":
+    sys.exit(main())
