@@ -1,6 +1,10 @@
-"""The architecture of a small random trunk."""
+"""The architectures of small random trunks."""
+
+import dataclasses
+from typing import Any
 
 from afjax.trunk.config import TrunkConfig
+from afjax.trunk.families import ENCODER_FAMILIES
 
 SMALL_TRUNK = TrunkConfig(
     family="bert",
@@ -12,3 +16,12 @@ SMALL_TRUNK = TrunkConfig(
     max_positions=16,
     type_vocab_size=2,
 )
+
+
+def small_trunk(family: str, **changes: Any) -> TrunkConfig:
+    """Returns ``SMALL_TRUNK`` as an encoder of another family, with the fields that the family has."""
+    parts = ENCODER_FAMILIES[family]
+    fields = {"family": family, "pad_id": parts.default_pad_id, **parts.constants}
+    if "type_vocab_size" not in parts.config_names:
+        fields["type_vocab_size"] = 0
+    return dataclasses.replace(SMALL_TRUNK, **{**fields, **changes})

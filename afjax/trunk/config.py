@@ -13,9 +13,10 @@ class TrunkConfig:
 
     Attributes:
       family: A name in :data:`afjax.trunk.families.ENCODER_FAMILIES`.
+      type_vocab_size: Number of token types. 0 if the family has no token types.
 
     Raises:
-      UserError: Another family.
+      UserError: Another family, or token types in a family that has none.
     """
 
     family: str
@@ -25,7 +26,7 @@ class TrunkConfig:
     num_heads: int
     intermediate_size: int
     max_positions: int
-    type_vocab_size: int
+    type_vocab_size: int = 0
     layer_norm_epsilon: float = 1e-12
     activation: str = "gelu"
     hidden_dropout: float = 0.1
@@ -38,6 +39,11 @@ class TrunkConfig:
             raise UserError(
                 f'The encoder family "{self.family}" is not known; afjax has {", ".join(ENCODER_FAMILIES)}.'
                 f"{did_you_mean(self.family, ENCODER_FAMILIES)}"
+            )
+        if bool(self.type_vocab_size) != ("type_vocab_size" in self.encoder_family.config_names):
+            needed = "0" if self.type_vocab_size else "at least 1"
+            raise UserError(
+                f'type_vocab_size is {self.type_vocab_size}; for a "{self.family}" encoder it must be {needed}.'
             )
 
     @property

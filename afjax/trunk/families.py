@@ -5,7 +5,7 @@ To add a family, write a module with a ``FAMILY`` in this package, and add the m
 
 from collections.abc import Mapping
 
-from afjax.trunk import bert, roberta
+from afjax.trunk import bert, mpnet, roberta
 from afjax.trunk.family import EncoderFamily
 
-ENCODER_FAMILIES: Mapping[str, EncoderFamily] = {module.FAMILY.name: module.FAMILY for module in (bert, roberta)}
+ENCODER_FAMILIES: Mapping[str, EncoderFamily] = {module.FAMILY.name: module.FAMILY for module in (bert, roberta, mpnet)}

@@ -36,12 +36,19 @@ def _roberta(layers: int, hidden: int, heads: int) -> TrunkConfig:
     )
 
 
+def _mpnet(layers: int, hidden: int, heads: int) -> TrunkConfig:
+    return dataclasses.replace(
+        _roberta(layers, hidden, heads), family="mpnet", vocab_size=30527, type_vocab_size=0, layer_norm_epsilon=1e-5
+    )
+
+
 SIZES: Mapping[str, TrunkConfig] = {
     "minilm": _bert(6, 384, 12),
     "bert-base": _bert(12, 768, 12),
     "bert-large": _bert(24, 1024, 16),
     "roberta-base": _roberta(12, 768, 12),
     "roberta-large": _roberta(24, 1024, 16),
+    "mpnet-base": _mpnet(12, 768, 12),
 }
 
 # The poolings of the sizes that were not pretrained with the first token.
