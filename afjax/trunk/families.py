@@ -5,7 +5,8 @@ To add a family, write a module with a ``FAMILY`` in this package, and add the m
 
 from collections.abc import Mapping
 
-from afjax.trunk import bert, mpnet, roberta
+from afjax.trunk import bert, distilbert, mpnet, roberta
 from afjax.trunk.family import EncoderFamily
 
-ENCODER_FAMILIES: Mapping[str, EncoderFamily] = {module.FAMILY.name: module.FAMILY for module in (bert, roberta, mpnet)}
+_MODULES = (bert, roberta, mpnet, distilbert)
+ENCODER_FAMILIES: Mapping[str, EncoderFamily] = {module.FAMILY.name: module.FAMILY for module in _MODULES}

@@ -42,6 +42,10 @@ def _mpnet(layers: int, hidden: int, heads: int) -> TrunkConfig:
     )
 
 
+def _distilbert(layers: int, hidden: int, heads: int) -> TrunkConfig:
+    return dataclasses.replace(_bert(layers, hidden, heads), family="distilbert", type_vocab_size=0)
+
+
 SIZES: Mapping[str, TrunkConfig] = {
     "minilm": _bert(6, 384, 12),
     "bert-base": _bert(12, 768, 12),
@@ -49,6 +53,7 @@ SIZES: Mapping[str, TrunkConfig] = {
     "roberta-base": _roberta(12, 768, 12),
     "roberta-large": _roberta(24, 1024, 16),
     "mpnet-base": _mpnet(12, 768, 12),
+    "distilbert-base": _distilbert(6, 768, 12),
 }
 
 # The poolings of the sizes that were not pretrained with the first token.

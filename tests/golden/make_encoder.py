@@ -27,6 +27,8 @@ from transformers import (
     AutoModel,
     BertConfig,
     BertModel,
+    DistilBertConfig,
+    DistilBertModel,
     MPNetConfig,
     MPNetModel,
     PreTrainedModel,
@@ -38,6 +40,8 @@ LIMIT = 1e-4
 LAYERS = {**TRUNK, "num_hidden_layers": 3}
 SHORT = {**TRUNK, "num_hidden_layers": 2}
 ROBERTA = {"type_vocab_size": 1, "pad_token_id": 1, "layer_norm_eps": 1e-5}
+DISTILBERT_NAMES = {"intermediate_size": "hidden_dim"}
+DISTILBERT = {DISTILBERT_NAMES.get(name, name): value for name, value in SHORT.items()}
 MORE_LENGTHS = (34, *LENGTHS)
 # Name -> the lengths of the rows, and the model. The seed of a model is its place here, so new models come last.
 MODELS: dict[str, tuple[tuple[int, ...], Callable[[], PreTrainedModel]]] = {
@@ -46,6 +50,7 @@ MODELS: dict[str, tuple[tuple[int, ...], Callable[[], PreTrainedModel]]] = {
     "bert_relu": (LENGTHS, lambda: BertModel(BertConfig(**LAYERS, hidden_act="relu", layer_norm_eps=1e-5))),
     "roberta": (LENGTHS, lambda: RobertaModel(RobertaConfig(**LAYERS, **ROBERTA))),
     "mpnet": (MORE_LENGTHS, lambda: MPNetModel(MPNetConfig(**SHORT, layer_norm_eps=1e-5))),
+    "distilbert": (MORE_LENGTHS, lambda: DistilBertModel(DistilBertConfig(**DISTILBERT))),
 }
 
 

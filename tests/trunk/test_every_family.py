@@ -14,6 +14,7 @@ from safetensors.numpy import load_file, save_file
 
 from afjax.errors import UserError
 from afjax.model.partition import split_layers
+from afjax.store import trunk_difference
 from afjax.trees import Tree, flatten, map_with_path, tree_digest
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.encoder import EncoderOptions, cast_trunk, encode, init_trunk
@@ -177,6 +178,16 @@ def test_config_and_weights_round_trip(family: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+def test_only_the_dropout_rates_do_not_identify_an_architecture(family: str) -> None:
+    def architecture(**changes: Any) -> dict[str, Any]:
+        return {"architecture": config_values(small_trunk(family, **changes))}
+
+    recorded = architecture()
+    assert not trunk_difference(recorded, architecture(hidden_dropout=0.2, attention_dropout=0.3)).differences
+    assert len(trunk_difference(recorded, architecture(num_heads=3, activation="relu")).differences) == 2
+
+
+@pytest.mark.parametrize("family", FAMILIES)
 def test_weights_under_the_names_of_a_model_with_a_head_are_read(family: str, tmp_path: Path) -> None:
     folder = write_trunk(tmp_path, family)
     expected = load_trunk(str(folder)).sha256
@@ -246,6 +257,7 @@ def test_random_trunks_have_the_leaves_that_their_family_has() -> None:
     norm = {"embeddings/norm/scale", "embeddings/norm/bias"}
     tables = {"embeddings/word", "embeddings/position"}
     assert leaves("bert") == leaves("roberta") == pooler | norm | tables | {"embeddings/type"}
+    assert leaves("distilbert") == norm | tables
     assert leaves("mpnet") == pooler | norm | tables | {"embeddings/relative_position"}
 
 
