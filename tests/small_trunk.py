@@ -5,6 +5,7 @@ from typing import Any
 
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.families import ENCODER_FAMILIES
+from afjax.trunk.family import EncoderFamily
 
 SMALL_TRUNK = TrunkConfig(
     family="bert",
@@ -16,6 +17,16 @@ SMALL_TRUNK = TrunkConfig(
     max_positions=16,
     type_vocab_size=2,
 )
+
+
+def distinct_families() -> list[str]:
+    """The families that are not another family with a new name. Computations are tested with these."""
+    first_names: list[tuple[EncoderFamily, str]] = []
+    for name, family in ENCODER_FAMILIES.items():
+        nameless = dataclasses.replace(family, name="")
+        if all(nameless != other for other, _ in first_names):
+            first_names.append((nameless, name))
+    return [name for _, name in first_names]
 
 
 def small_trunk(family: str, **changes: Any) -> TrunkConfig:

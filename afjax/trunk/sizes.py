@@ -54,6 +54,9 @@ SIZES: Mapping[str, TrunkConfig] = {
     "roberta-large": _roberta(24, 1024, 16),
     "mpnet-base": _mpnet(12, 768, 12),
     "distilbert-base": _distilbert(6, 768, 12),
+    "xlm-roberta-base": dataclasses.replace(_roberta(12, 768, 12), family="xlm-roberta", vocab_size=250002),
+    "xlm-roberta-large": dataclasses.replace(_roberta(24, 1024, 16), family="xlm-roberta", vocab_size=250002),
+    "camembert-base": dataclasses.replace(_roberta(12, 768, 12), family="camembert", vocab_size=32005),
 }
 
 # The poolings of the sizes that were not pretrained with the first token.

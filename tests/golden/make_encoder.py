@@ -27,6 +27,8 @@ from transformers import (
     AutoModel,
     BertConfig,
     BertModel,
+    CamembertConfig,
+    CamembertModel,
     DistilBertConfig,
     DistilBertModel,
     MPNetConfig,
@@ -34,6 +36,8 @@ from transformers import (
     PreTrainedModel,
     RobertaConfig,
     RobertaModel,
+    XLMRobertaConfig,
+    XLMRobertaModel,
 )
 
 LIMIT = 1e-4
@@ -51,6 +55,8 @@ MODELS: dict[str, tuple[tuple[int, ...], Callable[[], PreTrainedModel]]] = {
     "roberta": (LENGTHS, lambda: RobertaModel(RobertaConfig(**LAYERS, **ROBERTA))),
     "mpnet": (MORE_LENGTHS, lambda: MPNetModel(MPNetConfig(**SHORT, layer_norm_eps=1e-5))),
     "distilbert": (MORE_LENGTHS, lambda: DistilBertModel(DistilBertConfig(**DISTILBERT))),
+    "xlm_roberta": (MORE_LENGTHS, lambda: XLMRobertaModel(XLMRobertaConfig(**SHORT, **ROBERTA))),
+    "camembert": (MORE_LENGTHS, lambda: CamembertModel(CamembertConfig(**SHORT, **ROBERTA))),
 }
 
 

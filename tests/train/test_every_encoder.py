@@ -24,10 +24,9 @@ from afjax.train.options import RunOptions
 from afjax.train.single import train_single
 from afjax.trees import flatten
 from afjax.trunk.encoder import init_trunk
-from afjax.trunk.families import ENCODER_FAMILIES
 from afjax.trunk.hugging_face import config_values, to_hugging_face
 from afjax.trunk.pretrained import Trunk, load_trunk
-from tests.small_trunk import small_trunk
+from tests.small_trunk import distinct_families, small_trunk
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("training")]
 
@@ -36,7 +35,7 @@ TEXTS = [("all cats sleep", "some cats sleep"), ("no dogs run", "most dogs run")
 BOTTLENECK = AdapterConfig(size=4, init_scale=0.1)
 
 
-@pytest.fixture(scope="module", params=ENCODER_FAMILIES)
+@pytest.fixture(scope="module", params=distinct_families())
 def trunk(request: pytest.FixtureRequest, tiny_trunk_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Trunk:
     """A small trunk of each family, with the vocabulary of the tiny BERT."""
     return make_trunk(request.param, tiny_trunk_folder, tmp_path_factory.mktemp(request.param))

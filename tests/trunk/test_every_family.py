@@ -24,11 +24,11 @@ from afjax.trunk.layer_masks import encode_under_masks
 from afjax.trunk.layers import loop_layers, unstack_layers
 from afjax.trunk.pretrained import Trunk, load_trunk, save_trunk
 from afjax.trunk.slots import FilledSlots, LayerSlots, Sublayer
-from tests.small_trunk import small_trunk
+from tests.small_trunk import distinct_families, small_trunk
 
 pytestmark = pytest.mark.slow
 
-FAMILIES = [pytest.param(name, id=name) for name in ENCODER_FAMILIES]
+FAMILIES, DISTINCT = tuple(ENCODER_FAMILIES), distinct_families()
 
 
 def make_trunk(family: str) -> tuple[TrunkConfig, Tree]:
@@ -46,7 +46,7 @@ def make_batch(config: TrunkConfig) -> dict[str, jax.Array]:
     return {"tokens": jnp.where(mask, tokens, config.pad_id), "types": types, "mask": mask}
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", DISTINCT)
 def test_every_form_of_the_layers_gives_the_same_result(family: str) -> None:
     config, trunk = make_trunk(family)
     batch, key = make_batch(config), jax.random.key(3)
@@ -62,7 +62,7 @@ def test_every_form_of_the_layers_gives_the_same_result(family: str) -> None:
 
 
 @pytest.mark.parametrize("form", ["straight", "looped"])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", DISTINCT)
 def test_first_token_only_equals_the_full_computation_in_value_and_gradient(family: str, form: str) -> None:
     config, trunk = make_trunk(family)
     batch = make_batch(config)
@@ -89,7 +89,7 @@ def test_first_token_only_equals_the_full_computation_in_value_and_gradient(fami
             assert np.abs(gradient).max() > 1e-4 or path.endswith("key/bias"), f"{path} does not matter"
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", DISTINCT)
 def test_gradients_equal_finite_differences(family: str) -> None:
     config, trunk = make_trunk(family)
     batch = make_batch(config)
@@ -112,7 +112,7 @@ def test_gradients_equal_finite_differences(family: str) -> None:
             np.testing.assert_allclose((gradient * step).sum(), slope, rtol=1e-5, atol=1e-7, err_msg=path)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", DISTINCT)
 def test_layer_masks_give_the_same_result_as_separate_runs(family: str) -> None:
     config, trunk = make_trunk(family)
     batch = make_batch(config)
@@ -132,7 +132,7 @@ def test_layer_masks_give_the_same_result_as_separate_runs(family: str) -> None:
         np.testing.assert_allclose(found[:, 1], filled, atol=1e-5)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", DISTINCT)
 def test_padding_does_not_affect_other_tokens(family: str) -> None:
     config, trunk = make_trunk(family)
     batch = make_batch(config)
@@ -142,7 +142,7 @@ def test_padding_does_not_affect_other_tokens(family: str) -> None:
         np.testing.assert_allclose(encode(trunk, config, one_row)[0][0], padded[row, :length], atol=1e-5)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", DISTINCT)
 def test_bfloat16_is_close_to_float32(family: str) -> None:
     config, trunk = make_trunk(family)
     batch = make_batch(config)
@@ -214,7 +214,7 @@ def test_missing_and_unknown_weights_are_named(family: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("other", FAMILIES)
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", DISTINCT)
 def test_weights_of_another_family_are_refused(family: str, other: str, tmp_path: Path) -> None:
     """Families with the same names of tensors and of fields have the same architecture, except for positions."""
     names, other_names = (ENCODER_FAMILIES[name].weight_names for name in (family, other))

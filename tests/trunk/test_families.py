@@ -43,6 +43,11 @@ def test_page_about_encoders_lists_every_family() -> None:
         assert listed == [f"{quote}{name}{quote}" for name in ENCODER_FAMILIES]
 
 
+def test_xlm_roberta_and_camembert_only_differ_from_roberta_in_their_names() -> None:
+    for name in ("xlm-roberta", "camembert"):
+        assert dataclasses.replace(ENCODER_FAMILIES[name], name="roberta") == ENCODER_FAMILIES["roberta"]
+
+
 def test_unknown_family_is_refused() -> None:
     sizes = {"vocab_size": 50, "hidden_size": 16, "num_layers": 1, "num_heads": 2, "intermediate_size": 16}
     with pytest.raises(UserError, match=r'"robeta".*bert, roberta, .*"roberta"'):
