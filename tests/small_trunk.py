@@ -35,4 +35,6 @@ def small_trunk(family: str, **changes: Any) -> TrunkConfig:
     fields = {"family": family, "pad_id": parts.default_pad_id, **parts.constants}
     if "type_vocab_size" not in parts.config_names:
         fields["type_vocab_size"] = 0
+    if "embedding_size" in parts.config_names:
+        fields["embedding_size"] = 8
     return dataclasses.replace(SMALL_TRUNK, **{**fields, **changes})

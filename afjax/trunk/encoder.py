@@ -2,9 +2,10 @@
 
 The trunk's tree. Leaves under ``layers`` are stacked along a leading axis of size ``num_layers``::
 
-    embeddings/{word, position}             [entries, hidden_size]
-    embeddings/type                         [entries, hidden_size], if the family has token types
+    embeddings/{word, position}             [entries, input_size]
+    embeddings/type                         [entries, input_size], if the family has token types
     embeddings/norm/{scale, bias}
+    embeddings/projection/{kernel, bias}    if the embeddings do not have the size of the hidden states
     embeddings/relative_position            [entries, num_heads], if the family has an attention bias
     layers/attention/{query, key, value, output}/{kernel, bias}
     layers/attention/norm/{scale, bias}
@@ -87,6 +88,13 @@ def init_trunk(key: PRNGKeyArray, config: TrunkConfig, *, stacked: bool = True) 
         return tree
     kernel = jax.random.normal(named_key(key, "pooler"), (config.hidden_size, config.hidden_size)) * config.init_scale
     return {**tree, "pooler": {"kernel": kernel, "bias": jnp.zeros(config.hidden_size)}}
+
+
+def hidden_size(trunk: Tree) -> int:
+    """The size of the hidden states that a trunk computes."""
+    embeddings = trunk["embeddings"]
+    last = embeddings["projection"]["kernel"] if "projection" in embeddings else embeddings["word"]
+    return int(last.shape[-1])
 
 
 def cast_trunk(trunk: Tree, dtype: str) -> Tree:

@@ -46,7 +46,7 @@ def layer_keys(key: PRNGKeyArray | None, slots_key: PRNGKeyArray | None = None) 
 
 
 class Embeddings(nn.Module):
-    """Sum of word, position and type embeddings, LayerNorm, dropout.
+    """Sum of word, position and type embeddings, LayerNorm, dropout, and a projection to the hidden size if needed.
 
     The module also has the table of the attention bias, if the family has one. :func:`attention_bias` reads it.
     """
@@ -65,14 +65,14 @@ class Embeddings(nn.Module):
     ) -> Float[Array, "batch length hidden"]:
         config, init = self.config, nn.initializers.normal(self.config.init_scale)
         family = config.encoder_family
-        word = self.param("word", init, (config.vocab_size, config.hidden_size))
-        position = self.param("position", init, (config.max_positions, config.hidden_size))
+        word = self.param("word", init, (config.vocab_size, config.input_size))
+        position = self.param("position", init, (config.max_positions, config.input_size))
         positions = family.position_embeddings(replicate(position), tokens, config.pad_id)
         dtype = word.dtype if self.dtype is None else self.dtype
-        # Each [batch, length, hidden_size]; NumPy arrays if the parameters are.
+        # Each [batch, length, input_size]; NumPy arrays if the parameters are.
         parts: list[Any] = [replicate(word)[tokens], positions]
         if config.type_vocab_size:
-            type_ = self.param("type", init, (config.type_vocab_size, config.hidden_size))
+            type_ = self.param("type", init, (config.type_vocab_size, config.input_size))
             parts.append(replicate(type_)[types])
         if family.relative_bias is not None:
             self.param(RELATIVE_POSITION, init, (family.relative_bias.num_entries, config.num_heads))
@@ -82,7 +82,10 @@ class Embeddings(nn.Module):
             # in training, because an exported program cannot contain such a constraint.
             x = with_layout_constraint(x, Layout(major_to_minor=(0, 1, 2)))
         x = LayerNorm(config.layer_norm_epsilon, name="norm")(x)
-        return dropout(key, x, config.hidden_dropout)
+        x = dropout(key, x, config.hidden_dropout)
+        if config.projects_embeddings:
+            x = Dense(config.hidden_size, config.init_scale, name="projection")(x)
+        return x
 
 
 def attention_bias(trunk: Tree, config: TrunkConfig, length: int) -> Float[Array, "num_heads length length"] | None:

@@ -41,6 +41,8 @@ class WeightNames:
     Attributes:
       prefix: The first part of all names in a checkpoint that also has a head.
       embeddings: The tensors of the embeddings, and others that do not belong to a layer.
+      projection: The tensors of the dense layer from the embeddings to the first layer. A checkpoint has them if its
+        embeddings do not have the size of the hidden states.
       layer: The first parts of the names of a layer's tensors. The layer's number follows.
       layers: The tensors of a layer, by the rest of their names.
       pooler: The tensors of the pooler. Empty if the family has no pooler.
@@ -48,6 +50,7 @@ class WeightNames:
 
     prefix: str
     embeddings: Mapping[str, Weight]
+    projection: Mapping[str, Weight] = dataclasses.field(default_factory=dict)
     layer: str
     layers: Mapping[str, Weight]
     pooler: Mapping[str, Weight] = dataclasses.field(default_factory=dict)
@@ -55,7 +58,8 @@ class WeightNames:
     @property
     def scopes(self) -> frozenset[str]:
         """The first parts of all names, such as ``embeddings``, without the prefix."""
-        return frozenset(name.partition(".")[0] for name in (*self.embeddings, self.layer, *self.pooler))
+        names = (*self.embeddings, *self.projection, self.layer, *self.pooler)
+        return frozenset(name.partition(".")[0] for name in names)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

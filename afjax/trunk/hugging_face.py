@@ -64,6 +64,7 @@ def _size(limit: int = 2**31 - 1) -> _Number:
 _NUMBERS = {
     "vocab_size": _size(),
     "hidden_size": _size(),
+    "embedding_size": _size(),
     # Far more than any encoder has. Some commands loop over the layers before any weights have been read.
     "num_layers": _size(limit=10_000),
     "num_heads": _size(),
@@ -82,7 +83,8 @@ _BUFFERS = frozenset({"embeddings.position_ids", "embeddings.token_type_ids"})
 # Fields of TrunkConfig, each with a leaf whose tensor has this size along an axis.
 _SIZED = (
     ("vocab_size", "embeddings/word", 0),
-    ("hidden_size", "embeddings/word", 1),
+    ("hidden_size", "attention/query/kernel", 1),
+    ("embedding_size", "embeddings/word", 1),
     ("max_positions", "embeddings/position", 0),
     ("type_vocab_size", "embeddings/type", 0),
     ("intermediate_size", "ffn/intermediate/kernel", 0),
@@ -256,7 +258,7 @@ def from_hugging_face(tensors: Mapping[str, np.ndarray], config: TrunkConfig, *,
     named = {_plain_name(name, names.prefix): np.asarray(tensor) for name, tensor in tensors.items()}
     layer_name = re.compile(rf"{re.escape(names.layer)}\.(\d+)\.")
     # Only weights are checked: buffers such as position_ids are integers.
-    weights = names.embeddings.keys() | names.pooler.keys()
+    weights = names.embeddings.keys() | names.projection.keys() | names.pooler.keys()
     integers = [name for name, tensor in named.items() if name in weights and tensor.dtype.kind in "biu"]
     integers += [name for name, tensor in named.items() if layer_name.match(name) and tensor.dtype.kind in "biu"]
     if integers:
@@ -265,7 +267,7 @@ def from_hugging_face(tensors: Mapping[str, np.ndarray], config: TrunkConfig, *,
             "fetch the trunk again."
         )
     check_num_layers(config, {match[1] for name in named if (match := layer_name.match(name))}, where)
-    table = dict(names.embeddings)
+    table = {**names.embeddings, **(names.projection if config.projects_embeddings else {})}
     if any(name in named for name in names.pooler):
         table |= names.pooler
     layer_names = {f"{names.layer}.{layer}.{name}" for layer in range(config.num_layers) for name in names.layers}
@@ -372,7 +374,7 @@ def to_hugging_face(params: Tree, family: EncoderFamily) -> dict[str, np.ndarray
     """The inverse of :func:`from_hugging_face`: Hugging Face names and torch's layout."""
     names, leaves = family.weight_names, flatten(params)
     tensors = {}
-    for name, weight in {**names.embeddings, **names.pooler}.items():
+    for name, weight in {**names.embeddings, **names.projection, **names.pooler}.items():
         if weight.path in leaves:
             leaf = np.asarray(leaves[weight.path])
             tensors[name] = leaf.T if weight.transposed else leaf

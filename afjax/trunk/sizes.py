@@ -46,6 +46,10 @@ def _distilbert(layers: int, hidden: int, heads: int) -> TrunkConfig:
     return dataclasses.replace(_bert(layers, hidden, heads), family="distilbert", type_vocab_size=0)
 
 
+def _electra(layers: int, hidden: int, heads: int, embedding: int) -> TrunkConfig:
+    return dataclasses.replace(_bert(layers, hidden, heads), family="electra", embedding_size=embedding)
+
+
 SIZES: Mapping[str, TrunkConfig] = {
     "minilm": _bert(6, 384, 12),
     "bert-base": _bert(12, 768, 12),
@@ -57,6 +61,9 @@ SIZES: Mapping[str, TrunkConfig] = {
     "xlm-roberta-base": dataclasses.replace(_roberta(12, 768, 12), family="xlm-roberta", vocab_size=250002),
     "xlm-roberta-large": dataclasses.replace(_roberta(24, 1024, 16), family="xlm-roberta", vocab_size=250002),
     "camembert-base": dataclasses.replace(_roberta(12, 768, 12), family="camembert", vocab_size=32005),
+    "electra-small": _electra(12, 256, 4, 128),
+    "electra-base": _electra(12, 768, 12, 768),
+    "electra-large": _electra(24, 1024, 16, 1024),
 }
 
 # The poolings of the sizes that were not pretrained with the first token.

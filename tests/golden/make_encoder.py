@@ -31,6 +31,8 @@ from transformers import (
     CamembertModel,
     DistilBertConfig,
     DistilBertModel,
+    ElectraConfig,
+    ElectraModel,
     MPNetConfig,
     MPNetModel,
     PreTrainedModel,
@@ -57,6 +59,7 @@ MODELS: dict[str, tuple[tuple[int, ...], Callable[[], PreTrainedModel]]] = {
     "distilbert": (MORE_LENGTHS, lambda: DistilBertModel(DistilBertConfig(**DISTILBERT))),
     "xlm_roberta": (MORE_LENGTHS, lambda: XLMRobertaModel(XLMRobertaConfig(**SHORT, **ROBERTA))),
     "camembert": (MORE_LENGTHS, lambda: CamembertModel(CamembertConfig(**SHORT, **ROBERTA))),
+    "electra": (MORE_LENGTHS, lambda: ElectraModel(ElectraConfig(**SHORT, embedding_size=16))),
 }
 
 

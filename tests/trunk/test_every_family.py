@@ -1,5 +1,6 @@
 """Every encoder family gives the same result in all forms of the computation, and its files round trip."""
 
+import dataclasses
 import functools
 import json
 from pathlib import Path
@@ -221,7 +222,7 @@ def test_weights_of_another_family_are_refused(family: str, other: str, tmp_path
     folder = write_trunk(tmp_path, family)
     values = config_values(small_trunk(other))
     (folder / "config.json").write_text(json.dumps(values))
-    if (names.embeddings, names.layer, names.layers) == (other_names.embeddings, other_names.layer, other_names.layers):
+    if dataclasses.replace(names, prefix="", pooler={}) == dataclasses.replace(other_names, prefix="", pooler={}):
         return
     with pytest.raises(UserError) as raised:
         load_trunk(str(folder))
@@ -241,6 +242,27 @@ def test_token_types_that_the_family_does_not_have_are_refused(family: str, num_
         small_trunk(family, type_vocab_size=num_types)
 
 
+@pytest.mark.parametrize(("family", "size", "needed"), [("bert", 8, "None"), ("electra", None, "at least 1")])
+def test_embedding_size_that_the_family_does_not_have_is_refused(family: str, size: int | None, needed: str) -> None:
+    with pytest.raises(UserError, match=f'embedding_size is {size};.* "{family}" .* {needed}'):
+        small_trunk(family, embedding_size=size)
+
+
+def test_embeddings_of_electra_are_only_projected_to_another_size(tmp_path: Path) -> None:
+    config = small_trunk("electra", embedding_size=12)
+    assert config.projects_embeddings is False
+    params = jax.jit(init_trunk, static_argnums=1)(jax.random.key(0), config)
+    assert params["embeddings"].keys() == {"word", "position", "type", "norm"}
+    (tmp_path / "config.json").write_text(json.dumps(config_values(config)))
+    tensors = to_hugging_face(params, config.encoder_family)
+    save_file(tensors, tmp_path / "model.safetensors")
+    assert load_trunk(str(tmp_path)).config == config
+    projection = {"embeddings_project.bias": np.zeros(12, np.float32)}
+    save_file({**tensors, **projection}, tmp_path / "model.safetensors")
+    with pytest.raises(UserError, match=r"\+ embeddings_project\.bias"):
+        load_trunk(str(tmp_path))
+
+
 def test_number_of_buckets_of_mpnet_is_fixed() -> None:
     values = config_values(small_trunk("mpnet"))
     config = trunk_config({**values, "relative_attention_num_buckets": 32}, where="config.json")
@@ -257,6 +279,8 @@ def test_random_trunks_have_the_leaves_that_their_family_has() -> None:
     norm = {"embeddings/norm/scale", "embeddings/norm/bias"}
     tables = {"embeddings/word", "embeddings/position"}
     assert leaves("bert") == leaves("roberta") == pooler | norm | tables | {"embeddings/type"}
+    projection = {"embeddings/projection/kernel", "embeddings/projection/bias"}
+    assert leaves("electra") == norm | tables | projection | {"embeddings/type"}
     assert leaves("distilbert") == norm | tables
     assert leaves("mpnet") == pooler | norm | tables | {"embeddings/relative_position"}
 
