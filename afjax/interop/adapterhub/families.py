@@ -37,6 +37,14 @@ _BERT = LibraryFamily(
 LIBRARY_FAMILIES: Mapping[str, LibraryFamily] = {
     "bert": _BERT,
     "roberta": dataclasses.replace(_BERT, prefix="roberta", model_class="RobertaAdapterModel"),
+    "xlm-roberta": dataclasses.replace(_BERT, prefix="roberta", model_class="XLMRobertaAdapterModel"),
+    "distilbert": LibraryFamily(
+        prefix="distilbert",
+        model_class="DistilBertAdapterModel",
+        layer="transformer.layer",
+        sublayers={"attention": "attention_adapters", "ffn": "output_adapters"},
+    ),
+    "electra": dataclasses.replace(_BERT, prefix="electra", model_class="ElectraAdapterModel"),
 }
 
 
