@@ -134,6 +134,7 @@ LEAF_AXES: Mapping[str, int] = {
     "word": 2,
     "position": 2,
     "type": 2,
+    "relative_position": 2,
 }
 
 

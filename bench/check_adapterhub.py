@@ -1,12 +1,13 @@
 """Exchanges adapters with the library `adapters` 1.3.0 on CPU PyTorch, and compares the outputs of both libraries.
 
-    python bench/check_adapterhub.py                     about five minutes on two cores
+    python bench/check_adapterhub.py                     about ten minutes on two cores
+    python bench/check_adapterhub.py --trunks=electra    only this trunk
 
 First, `adapters` trains a few steps, and afjax imports the result. Then afjax trains a few steps and exports the
 result, and `adapters` loads it. Logits are compared, and for fusions also the attention. The cases are single adapters
-of several architectures, a fusion of three adapters, and every kind of head, on `minilm` and on a small RoBERTa with
-random weights. Prints a Markdown table, and exits with 1 if a difference is above 1e-5. PyTorch and `adapters` are
-installed in a separate virtual environment (`--venv=DIR`) on the first run.
+of several architectures, a fusion of three adapters, and every kind of head, on `minilm` and on small encoders of other
+families with random weights. Prints a Markdown table, and exits with 1 if a difference is above 1e-5. PyTorch and
+`adapters` are installed in a separate virtual environment (`--venv=DIR`) on the first run.
 """
 
 import argparse
@@ -28,6 +29,7 @@ from afjax.interop.adapterhub import export_adapterhub, import_adapterhub
 WORKER = Path(__file__).with_name("check_worker.py")
 LIMIT = 1e-5
 LENGTH, ROWS = 32, 32
+TRUNKS = ("minilm", "roberta", "xlm-roberta", "distilbert", "electra")
 
 # Preset, changed settings and kind of task of each adapter that `adapters` trains, by name.
 FROM_ADAPTERHUB = {
@@ -71,22 +73,27 @@ def main() -> None:
     parser.add_argument(
         "--venv", type=Path, default=DEFAULT_VENV, help="virtual environment of adapters, made if missing"
     )
+    parser.add_argument("--trunks", default=",".join(TRUNKS), help=f"comma-separated, by default {','.join(TRUNKS)}")
     flags = parser.parse_args()
     python = ready_environment(flags.venv)
     rows = []
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
         minilm = afjax.load_trunk("minilm").folder
-        ask(python, "roberta", trunk=str(minilm), output=str(root / "random-roberta"))
-        for family, folder in (("bert (minilm)", minilm), ("roberta (random)", root / "random-roberta")):
-            trunk, work = afjax.load_trunk(str(folder)), root / family.split()[0]
+        for family in flags.trunks.split(","):
+            folder, work = minilm, root / family
+            if family != "minilm":
+                folder = root / f"random-{family}"
+                ask(python, "random", family=family, trunk=str(minilm), output=str(folder))
+            trunk = afjax.load_trunk(str(folder))
+            title = f"{trunk.config.family} ({'minilm' if family == 'minilm' else 'random'})"
             work.mkdir()
             batch = write_batch(trunk, work / "batch.npz")
             for direction, case, difference in itertools.chain(
                 from_adapterhub(python, trunk, batch, work), to_adapterhub(python, trunk, batch, work)
             ):
-                rows.append((family, direction, case, difference))
-                print(f"{family}, {direction}, {case}: {difference:.1e}", file=sys.stderr, flush=True)
+                rows.append((title, direction, case, difference))
+                print(f"{title}, {direction}, {case}: {difference:.1e}", file=sys.stderr, flush=True)
     print("| trunk | direction | case | largest difference |\n|---|---|---|---|")
     for row in rows:
         print(f"| {row[0]} | {row[1]} | {row[2]} | {row[3]:.1e} |")

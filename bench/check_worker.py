@@ -2,7 +2,7 @@
 
 That script starts this one in the virtual environment of the library `adapters`, which does not have afjax.
 
-    check_worker.py roberta '{"trunk": DIR, "output": DIR}'
+    check_worker.py random '{"family": NAME, "trunk": DIR, "output": DIR}'
     check_worker.py train '{"trunk": DIR, "batch": FILE.npz, "output": DIR, "adapters": {...}, "fused": {...}}'
     check_worker.py load '{"trunk": DIR, "batch": FILE.npz, "folder": DIR, "names": [...]}'
 """
@@ -20,6 +20,24 @@ import transformers
 from adapters.composition import Fuse
 
 STEPS = 10
+SIZES = {
+    "hidden_size": 64,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 66,
+    "initializer_range": 0.1,
+}
+ROBERTA = {**SIZES, "intermediate_size": 128, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
+FAMILIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+    "roberta": (transformers.RobertaConfig, transformers.RobertaModel, ROBERTA),
+    "xlm-roberta": (transformers.XLMRobertaConfig, transformers.XLMRobertaModel, ROBERTA),
+    "distilbert": (transformers.DistilBertConfig, transformers.DistilBertModel, {**SIZES, "hidden_dim": 128}),
+    "electra": (
+        transformers.ElectraConfig,
+        transformers.ElectraModel,
+        {**SIZES, "intermediate_size": 128, "embedding_size": 32},
+    ),
+}
 SLOTS = {"mh_adapter": "attention", "output_adapter": "ffn"}
 
 
@@ -28,24 +46,14 @@ def main() -> None:
     # The models are so small that several threads are slower than one.
     torch.set_num_threads(1)
     command, arguments = sys.argv[1], json.loads(sys.argv[2])
-    {"roberta": make_roberta, "train": train, "load": load}[command](**arguments)
+    {"random": make_random, "train": train, "load": load}[command](**arguments)
 
 
-def make_roberta(trunk: str, output: str) -> None:
-    """Makes a small RoBERTa with random weights, and with another trunk's vocabulary and tokenizer."""
+def make_random(family: str, trunk: str, output: str) -> None:
+    """Makes a small encoder with random weights, and with another trunk's vocabulary and tokenizer."""
+    config_class, model_class, changes = FAMILIES[family]
     vocabulary = transformers.AutoConfig.from_pretrained(trunk).vocab_size
-    config = transformers.RobertaConfig(
-        vocab_size=vocabulary,
-        hidden_size=64,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        intermediate_size=128,
-        max_position_embeddings=66,
-        type_vocab_size=1,
-        layer_norm_eps=1e-5,
-        initializer_range=0.1,
-    )
-    transformers.RobertaModel(config).save_pretrained(output)
+    model_class(config_class(vocab_size=vocabulary, **changes)).save_pretrained(output)
     for file in ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "special_tokens_map.json"):
         if (Path(trunk) / file).exists():
             shutil.copy(Path(trunk) / file, output)
@@ -117,6 +125,8 @@ def read_batch(path: str, model: Any, kind: str) -> tuple[dict[str, torch.Tensor
     with np.load(path) as file:
         arrays = {name: torch.from_numpy(file[name].astype(np.int64)) for name in file}
     inputs = {"input_ids": arrays["tokens"], "token_type_ids": arrays["types"], "attention_mask": arrays["mask"]}
+    if not hasattr(model.config, "type_vocab_size"):
+        del inputs["token_type_ids"]
     labels = arrays["labels"]
     if kind == "multiple_choice":
         inputs = {name: tensor.reshape(-1, 2, tensor.shape[-1]) for name, tensor in inputs.items()}

@@ -105,7 +105,7 @@ def tiny_trunk_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     # With this init_scale, random layers do more than pass their input through.
     config = dataclasses.replace(trunk_config(values, where="config.json"), init_scale=0.15)
     params = jax.jit(init_trunk, static_argnums=1)(jax.random.key(0), config)
-    save_file(to_hugging_face(params), folder / "model.safetensors")
+    save_file(to_hugging_face(params, config.encoder_family), folder / "model.safetensors")
     write_tokenizer(folder, vocabulary)
     return folder
 

@@ -31,6 +31,7 @@ MODULES = (
     "afjax.trunk.encoder_layer",
     "afjax.trunk.layer_masks",
     "afjax.trunk.layers",
+    "afjax.trunk.mpnet",
     "afjax.trunk.pretrained",
     "afjax.trunk.roberta",
     "afjax.trunk.slots",

@@ -25,7 +25,7 @@ class TokenisedRows:
 
     Attributes:
       tokens: int32 [tokens].
-      types: int8 [tokens], 0 for the first text and 1 for the second; all 0 for RoBERTa.
+      types: int8 [tokens], 0 for the first text and 1 for the second; all 0 if the tokenizer has no token types.
       offsets: int64 [sequences + 1]; the tokens of sequence ``i`` are ``tokens[offsets[i] : offsets[i + 1]]``.
       labels: int32 or float32 [rows], the split's labels. For span tasks int32 [rows, 2], the answer's first and last
         token.

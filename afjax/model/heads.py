@@ -18,6 +18,7 @@ from afjax.nn.layers import ACTIVATIONS, dense, dropout
 from afjax.nn.pooling import apply_pooler, pool
 from afjax.tasks.kind import Reads
 from afjax.trees import AnyArray, Tree, named_key
+from afjax.trunk.encoder import hidden_size
 
 
 def init_head(
@@ -46,13 +47,13 @@ def init_head(
     """
     if output_bias is not None and output_bias.shape != (num_outputs,):
         raise UserError(f"output_bias has the shape {output_bias.shape}; the head needs ({num_outputs},).")
-    hidden_size = trunk["embeddings"]["word"].shape[-1]
-    kernel = init_scale * jax.random.normal(named_key(key, "output"), (hidden_size, num_outputs))
+    size = hidden_size(trunk)
+    kernel = init_scale * jax.random.normal(named_key(key, "output"), (size, num_outputs))
     bias = jnp.zeros(num_outputs) if output_bias is None else jnp.asarray(output_bias, jnp.float32)
     head: Tree = {"output": {"kernel": kernel, "bias": bias}}
     for layer in map(str, range(config.hidden_layers)):
-        kernel = init_scale * jax.random.normal(named_key(key, "hidden", layer), (hidden_size, hidden_size))
-        head.setdefault("hidden", {})[layer] = {"kernel": kernel, "bias": jnp.zeros(hidden_size)}
+        kernel = init_scale * jax.random.normal(named_key(key, "hidden", layer), (size, size))
+        head.setdefault("hidden", {})[layer] = {"kernel": kernel, "bias": jnp.zeros(size)}
     if reads == "tokens":
         return head
     check_pooler(config, trunk)
@@ -61,8 +62,8 @@ def init_head(
     if "pooler" in trunk:
         head["pooler"] = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), trunk["pooler"])
     else:
-        kernel = init_scale * jax.random.normal(named_key(key, "pooler"), (hidden_size, hidden_size))
-        head["pooler"] = {"kernel": kernel, "bias": jnp.zeros(hidden_size)}
+        kernel = init_scale * jax.random.normal(named_key(key, "pooler"), (size, size))
+        head["pooler"] = {"kernel": kernel, "bias": jnp.zeros(size)}
     return head
 
 

@@ -24,6 +24,7 @@ def attend_to_tokens(
     head_size: int,
     dropout_rate: float,
     key: PRNGKeyArray | None,
+    bias: Float[Array, "num_heads queries length"] | None = None,
 ) -> tuple[Float[Array, "batch num_heads queries size"], Float[Array, "batch num_heads queries"]]:
     """Scaled dot-product attention over all tokens except padding, with dropout.
 
@@ -34,25 +35,27 @@ def attend_to_tokens(
       head_size: The scores are divided by its square root.
       dropout_rate: Dropout rate of the attention weights.
       key: PRNG key for dropout. None disables dropout.
+      bias: Added to the scores of every row, after the division.
 
     Returns:
       As :func:`weighted_sum`.
     """
     kept = dropout_mask(key, scores.shape, dropout_rate)
     rate = 0.0 if kept is None else dropout_rate
-    return weighted_sum(scores, values, mask[:, None, None, :], kept, head_size**-0.5, rate)
+    return weighted_sum(scores, values, mask[:, None, None, :], kept, bias, head_size**-0.5, rate)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(5, 6))
 def weighted_sum(
     scores: Float[Array, "*batch queries length"],
     values: Float[Array, "*batch length size"],
     mask: Bool[AnyArray, "..."],
     kept: Bool[Array, "*batch queries length"] | None,
+    bias: Float[Array, "..."] | None,
     scale: float,
     rate: float,
 ) -> tuple[Float[Array, "*batch queries size"], Float[Array, "*batch queries"]]:
-    """Computes ``dropout(softmax(scale * scores)) @ values`` and the weights' totals.
+    """Computes ``dropout(softmax(scale * scores + bias)) @ values`` and the weights' totals.
 
     The attention weights are the largest arrays for long rows. This function's own derivative rule stores them once
     for the backward pass, in the values' dtype, with a negative sign for dropped weights. JAX's rule would store the
@@ -64,40 +67,50 @@ def weighted_sum(
       mask: bool, broadcastable to the scores. The weight is 0 at False. If all tokens of a query are masked, its
         weights are uniform.
       kept: bool, like the scores: False at the weights that dropout zeroes. None disables dropout.
+      bias: Like the scores, without the first axis. None for no bias.
       scale: Factor of the scores.
       rate: Dropout rate of the weights. The remaining weights are multiplied by ``1 / (1 - rate)``.
 
     Returns:
       The sums ``[..., queries, size]`` in the values' dtype, and the weights' totals ``[..., queries]`` in the scores'.
     """
-    return _weighted_sum_forward(scores, values, mask, kept, scale, rate)[0]
+    return _weighted_sum_forward(scores, values, mask, kept, bias, scale, rate)[0]
 
 
 def _weighted_sum_forward(
-    scores: Array, values: Array, mask: AnyArray, kept: Array | None, scale: float, rate: float
-) -> tuple[tuple[Array, Array], tuple[Array, Array, AnyArray, Array]]:
+    scores: Array, values: Array, mask: AnyArray, kept: Array | None, bias: Array | None, scale: float, rate: float
+) -> tuple[tuple[Array, Array], tuple[Array, Array, AnyArray, Array, Array | None]]:
+    logits = scores * scale if bias is None else scores * scale + bias[None].astype(scores.dtype)
     # With -inf in place of the finite minimum, fully masked queries would have NaN.
-    weights = jax.nn.softmax(jnp.where(mask, scores * scale, jnp.finfo(scores.dtype).min)).astype(values.dtype)
+    weights = jax.nn.softmax(jnp.where(mask, logits, jnp.finfo(scores.dtype).min)).astype(values.dtype)
     signed = saveable(weights if kept is None else jnp.where(kept, weights, -weights))
     left = jnp.maximum(signed, 0)
     sums = wide_matmul(left, values) / (1.0 - rate)
     totals = left.sum(-1, dtype=scores.dtype) / (1.0 - rate)
-    # The empty array carries the dtype of the scores.
-    return (sums.astype(values.dtype), totals), (signed, values, mask, scores[..., :0])
+    # The empty arrays carry the dtypes of the scores and the bias.
+    empty_bias = None if bias is None else bias[..., :0]
+    return (sums.astype(values.dtype), totals), (signed, values, mask, scores[..., :0], empty_bias)
 
 
 def _weighted_sum_backward(
-    scale: float, rate: float, backward: tuple[Array, Array, AnyArray, Array], cotangents: tuple[Array, Array]
-) -> tuple[Array, Array, None, None]:
-    signed, values, mask, empty = backward
+    scale: float,
+    rate: float,
+    backward: tuple[Array, Array, AnyArray, Array, Array | None],
+    cotangents: tuple[Array, Array],
+) -> tuple[Array, Array, None, None, Array | None]:
+    signed, values, mask, empty, empty_bias = backward
     to_sums, to_totals = cotangents
     left = jnp.maximum(signed, 0)
     to_left = wide_matmul(to_sums, values.swapaxes(-1, -2)).astype(empty.dtype) + to_totals[..., None]
     along = left.astype(empty.dtype) * to_left  # [..., queries, length]
     to_scores = along - jnp.abs(signed).astype(empty.dtype) * along.sum(-1, keepdims=True)
+    # The compiler removes this sum over the rows if the bias is frozen.
+    to_bias = None if empty_bias is None else jnp.where(mask, to_scores / (1.0 - rate), 0.0).sum(0)
     to_scores = jnp.where(mask, to_scores * (scale / (1.0 - rate)), 0.0)
     to_values = wide_matmul(left.swapaxes(-1, -2), to_sums) / (1.0 - rate)
-    return to_scores, to_values.astype(values.dtype), None, None
+    if to_bias is not None and empty_bias is not None:
+        to_bias = to_bias.astype(empty_bias.dtype)
+    return to_scores, to_values.astype(values.dtype), None, None, to_bias
 
 
 weighted_sum.defvjp(_weighted_sum_forward, _weighted_sum_backward)
@@ -167,3 +180,27 @@ def first_token_attention(
     context = context.transpose(1, 0, 2)  # [batch, heads, head size]
     bias = params["value"]["bias"].astype(x.dtype).astype(dtype).reshape(1, *heads) * totals[:, 0, :, None]
     return (context + bias).astype(x.dtype).reshape(-1, 1, size)
+
+
+def relative_bias(
+    table: Float[AnyArray, "entries num_heads"], entry: Callable[[AnyArray], AnyArray], length: int
+) -> Float[Array, "num_heads length length"]:
+    """Looks up a bias of the attention scores by the distance of two tokens.
+
+    Args:
+      table: ``[entries, heads]``.
+      entry: Maps distances (the key's position minus the query's), int32 ``[distances]``, to rows of the table.
+      length: The number of tokens.
+
+    Returns:
+      ``[heads, queries, length]``, float32 or wider.
+    """
+    period = 2 * length
+    steps = jnp.arange(period)
+    by_distance = jnp.asarray(table)[entry(jnp.where(steps < length, steps, steps - period))]
+    by_distance = by_distance.T.astype(jnp.promote_types(table.dtype, jnp.float32))  # [heads, period]
+    heads = by_distance.shape[0]
+    # Each query's row is the previous one, shifted by one token. Repeating the distances and cutting the result into
+    # rows that are one shorter does this. The gradient of a lookup for every pair of tokens would be a scatter.
+    repeated = jnp.broadcast_to(by_distance[:, None], (heads, length, period)).reshape(heads, length * period)
+    return repeated[:, :-length].reshape(heads, length, period - 1)[:, :, :length]

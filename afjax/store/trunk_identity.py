@@ -3,8 +3,14 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from afjax.trunk.families import ENCODER_FAMILIES
+
 # Fields of config.json that only training uses.
-_TRAINING_FIELDS = frozenset({"hidden_dropout_prob", "attention_probs_dropout_prob"})
+_TRAINING_FIELDS = frozenset(
+    family.config_names[field]
+    for family in ENCODER_FAMILIES.values()
+    for field in ("hidden_dropout", "attention_dropout")
+)
 
 
 class TrunkComparison(NamedTuple):

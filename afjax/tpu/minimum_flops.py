@@ -84,7 +84,11 @@ class _Step:
             reads_all_tokens(config, trunk.num_layers) for config in configs
         )
 
-        live = norms or self.trained in ("full", "adapter+trunk")
+        trains_trunk = self.trained in ("full", "adapter+trunk")
+        live = norms or trains_trunk
+        if trunk.projects_embeddings:
+            tokens = self.rows * self.length
+            live = self.dense(tokens, trunk.input_size, trunk.hidden_size, trained=trains_trunk, live=live)
         for index in range(trunk.num_layers):
             first_token = index == trunk.num_layers - 1 and not all_tokens
             live = self._layer(index, live, norms=norms, filled=index in filled_layers, first_token=first_token)

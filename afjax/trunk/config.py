@@ -13,9 +13,12 @@ class TrunkConfig:
 
     Attributes:
       family: A name in :data:`afjax.trunk.families.ENCODER_FAMILIES`.
+      type_vocab_size: Number of token types. 0 if the family has no token types.
+      embedding_size: Size of the embeddings, for families in which it can differ from ``hidden_size``; otherwise None.
+        If it differs, a dense layer projects the embeddings.
 
     Raises:
-      UserError: Another family.
+      UserError: Another family, or a field that the family does not have.
     """
 
     family: str
@@ -25,7 +28,8 @@ class TrunkConfig:
     num_heads: int
     intermediate_size: int
     max_positions: int
-    type_vocab_size: int
+    type_vocab_size: int = 0
+    embedding_size: int | None = None
     layer_norm_epsilon: float = 1e-12
     activation: str = "gelu"
     hidden_dropout: float = 0.1
@@ -39,10 +43,27 @@ class TrunkConfig:
                 f'The encoder family "{self.family}" is not known; afjax has {", ".join(ENCODER_FAMILIES)}.'
                 f"{did_you_mean(self.family, ENCODER_FAMILIES)}"
             )
+        for field, missing in (("type_vocab_size", 0), ("embedding_size", None)):
+            value, has_field = getattr(self, field), field in self.encoder_family.config_names
+            if bool(value) != has_field:
+                needed = "at least 1" if has_field else str(missing)
+                raise UserError(
+                    f'{field} is {value}; for an encoder of the family "{self.family}" it must be {needed}.'
+                )
 
     @property
     def head_size(self) -> int:
         return self.hidden_size // self.num_heads
+
+    @property
+    def input_size(self) -> int:
+        """The size of the word, position and type embeddings."""
+        return self.hidden_size if self.embedding_size is None else self.embedding_size
+
+    @property
+    def projects_embeddings(self) -> bool:
+        """Whether a dense layer maps the embeddings to hidden states."""
+        return self.input_size != self.hidden_size
 
     @property
     def max_length(self) -> int:

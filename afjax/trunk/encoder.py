@@ -2,8 +2,11 @@
 
 The trunk's tree. Leaves under ``layers`` are stacked along a leading axis of size ``num_layers``::
 
-    embeddings/{word, position, type}       [entries, hidden_size]
+    embeddings/{word, position}             [entries, input_size]
+    embeddings/type                         [entries, input_size], if the family has token types
     embeddings/norm/{scale, bias}
+    embeddings/projection/{kernel, bias}    if the embeddings do not have the size of the hidden states
+    embeddings/relative_position            [entries, num_heads], if the family has an attention bias
     layers/attention/{query, key, value, output}/{kernel, bias}
     layers/attention/norm/{scale, bias}
     layers/ffn/{intermediate, output}/{kernel, bias}
@@ -29,7 +32,15 @@ from afjax.nn.layer_loop import loop_over_layers
 from afjax.nn.layers import SAVEABLE, split_key
 from afjax.trees import AnyArray, Tree, map_with_path, named_key
 from afjax.trunk.config import TrunkConfig
-from afjax.trunk.encoder_layer import NO_DROPOUT, Embeddings, EncoderLayer, LayerKeys, layer_keys
+from afjax.trunk.encoder_layer import (
+    NO_DROPOUT,
+    RELATIVE_POSITION,
+    Embeddings,
+    EncoderLayer,
+    LayerKeys,
+    attention_bias,
+    layer_keys,
+)
 from afjax.trunk.layers import Layers, LoopedLayers, UnstackedLayers, each_layer, layer_groups, num_layers, stacks
 from afjax.trunk.slots import EMPTY_LAYER, NO_SLOTS, FilledSlots
 
@@ -72,19 +83,28 @@ def init_trunk(key: PRNGKeyArray, config: TrunkConfig, *, stacked: bool = True) 
         if stacked
         else UnstackedLayers({str(index): init_layer(layer_key) for index, layer_key in enumerate(keys)})
     )
+    tree: Tree = {"embeddings": embeddings["params"], "layers": layers}
+    if not config.encoder_family.has_pooler:
+        return tree
     kernel = jax.random.normal(named_key(key, "pooler"), (config.hidden_size, config.hidden_size)) * config.init_scale
-    pooler = {"kernel": kernel, "bias": jnp.zeros(config.hidden_size)}
-    return {"embeddings": embeddings["params"], "layers": layers, "pooler": pooler}
+    return {**tree, "pooler": {"kernel": kernel, "bias": jnp.zeros(config.hidden_size)}}
+
+
+def hidden_size(trunk: Tree) -> int:
+    """The size of the hidden states that a trunk computes."""
+    embeddings = trunk["embeddings"]
+    last = embeddings["projection"]["kernel"] if "projection" in embeddings else embeddings["word"]
+    return int(last.shape[-1])
 
 
 def cast_trunk(trunk: Tree, dtype: str) -> Tree:
     """Casts a trunk's weights, and therefore its activations, to a dtype (``float32``, ``bfloat16``).
 
-    LayerNorms and the pooler keep their dtype, because they compute in float32.
+    LayerNorms, the pooler and the attention bias keep their dtype, because they compute in float32.
     """
 
     def cast(path: str, leaf: Any) -> Any:
-        keeps_dtype = "norm/" in path or path.startswith("pooler/")
+        keeps_dtype = "norm/" in path or path.startswith("pooler/") or path == f"embeddings/{RELATIVE_POSITION}"
         return leaf if keeps_dtype else leaf.astype(jnp.dtype(dtype), copy=False)
 
     return map_with_path(cast, trunk)
@@ -148,17 +168,17 @@ def encode(
     # the random number generator.
     keys = NO_DROPOUT if layers_key is None else _keys_of_layers(jax.random.split(layers_key, config.num_layers))
     x = embed(trunk, config, batch, key=embeddings_key, dtype=options.dtype)
-    shared_inputs = (batch["mask"], slots.shared)
+    shared_inputs = (batch["mask"], attention_bias(trunk, config, x.shape[1]), slots.shared)
 
     def run_layer(
         x: Array,
         layer_inputs: tuple[Tree, Tree, LayerKeys],
-        shared_inputs: tuple[AnyArray, Any],
+        shared_inputs: tuple[AnyArray, Array | None, Any],
         *,
         filled: bool,
         first_token_only: bool = False,
     ) -> tuple[Array, dict[str, Array]]:
-        (params, contents, layer_keys), (mask, shared) = layer_inputs, shared_inputs
+        (params, contents, layer_keys), (mask, bias, shared) = layer_inputs, shared_inputs
         output: Any = EncoderLayer(config).apply(
             {"params": params},
             x,
@@ -166,6 +186,7 @@ def encode(
             slots=slots.make(contents, shared, layer_keys.slots) if filled else EMPTY_LAYER,
             dropout_keys=layer_keys,
             first_token_only=first_token_only,
+            bias=bias,
         )
         return shard_rows(output[0]), output[1]
 

@@ -10,11 +10,14 @@ from jax.experimental.layout import Layout, with_layout_constraint
 from jaxtyping import Bool, Float, Int, PRNGKeyArray
 
 from afjax.distributed.sharding import replicate, shard_rows
-from afjax.nn.attention import attend_to_tokens, attend_tokens, first_token_attention
+from afjax.nn.attention import attend_to_tokens, attend_tokens, first_token_attention, relative_bias
 from afjax.nn.layers import ACTIVATIONS, Dense, LayerNorm, dropout, split_key
-from afjax.trees import AnyArray
+from afjax.trees import AnyArray, Tree
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.slots import EMPTY_LAYER, LayerSlots, Sublayer
+
+# The name of the attention bias's table in the embeddings' parameters.
+RELATIVE_POSITION = "relative_position"
 
 
 class LayerKeys(NamedTuple):
@@ -43,7 +46,10 @@ def layer_keys(key: PRNGKeyArray | None, slots_key: PRNGKeyArray | None = None) 
 
 
 class Embeddings(nn.Module):
-    """Sum of word, position and type embeddings, LayerNorm, dropout."""
+    """Sum of word, position and type embeddings, LayerNorm, dropout, and a projection to the hidden size if needed.
+
+    The module also has the table of the attention bias, if the family has one. :func:`attention_bias` reads it.
+    """
 
     config: TrunkConfig
     dtype: str | None = None
@@ -58,20 +64,45 @@ class Embeddings(nn.Module):
         key: PRNGKeyArray | None,
     ) -> Float[Array, "batch length hidden"]:
         config, init = self.config, nn.initializers.normal(self.config.init_scale)
-        word = self.param("word", init, (config.vocab_size, config.hidden_size))
-        position = self.param("position", init, (config.max_positions, config.hidden_size))
-        type_ = self.param("type", init, (config.type_vocab_size, config.hidden_size))
-        positions = config.encoder_family.position_embeddings(replicate(position), tokens, config.pad_id)
+        family = config.encoder_family
+        word = self.param("word", init, (config.vocab_size, config.input_size))
+        position = self.param("position", init, (config.max_positions, config.input_size))
+        positions = family.position_embeddings(replicate(position), tokens, config.pad_id)
         dtype = word.dtype if self.dtype is None else self.dtype
-        # Each [batch, length, hidden_size]; NumPy arrays if the parameters are.
-        parts: tuple[Any, ...] = (replicate(word)[tokens], positions, replicate(type_)[types])
+        # Each [batch, length, input_size]; NumPy arrays if the parameters are.
+        parts: list[Any] = [replicate(word)[tokens], positions]
+        if config.type_vocab_size:
+            type_ = self.param("type", init, (config.type_vocab_size, config.input_size))
+            parts.append(replicate(type_)[types])
+        if family.relative_bias is not None:
+            self.param(RELATIVE_POSITION, init, (family.relative_bias.num_entries, config.num_heads))
         x = shard_rows(functools.reduce(jnp.add, (part.astype(dtype) for part in parts)))
         if key is not None:
             # The same layout as the layers' arrays; the TPU compiler would choose another one and insert copies. Only
             # in training, because an exported program cannot contain such a constraint.
             x = with_layout_constraint(x, Layout(major_to_minor=(0, 1, 2)))
         x = LayerNorm(config.layer_norm_epsilon, name="norm")(x)
-        return dropout(key, x, config.hidden_dropout)
+        x = dropout(key, x, config.hidden_dropout)
+        if config.projects_embeddings:
+            x = Dense(config.hidden_size, config.init_scale, name="projection")(x)
+        return x
+
+
+def attention_bias(trunk: Tree, config: TrunkConfig, length: int) -> Float[Array, "num_heads length length"] | None:
+    """Computes the bias of the attention scores, which all layers share.
+
+    Args:
+      trunk: The trunk's tree.
+      config: The trunk's architecture.
+      length: Tokens per row.
+
+    Returns:
+      ``[num_heads, queries, length]``, float32 or wider. None if the family has no such bias.
+    """
+    family_bias = config.encoder_family.relative_bias
+    if family_bias is None:
+        return None
+    return relative_bias(replicate(trunk["embeddings"][RELATIVE_POSITION]), family_bias.entry, length)
 
 
 class AttentionBlock(nn.Module):
@@ -88,6 +119,7 @@ class AttentionBlock(nn.Module):
         slots: LayerSlots = EMPTY_LAYER,
         dropout_keys: LayerKeys = NO_DROPOUT,
         first_token_only: bool = False,
+        bias: Float[Array, "num_heads length length"] | None = None,
     ) -> tuple[Float[Array, "batch queries hidden"], Float[Array, "batch queries num_adapters"] | None]:
         config = self.config
 
@@ -103,14 +135,18 @@ class AttentionBlock(nn.Module):
             key=dropout_keys.weights,
         )
         queries = x[:, :1] if first_token_only else x
+        if bias is not None and first_token_only:
+            bias = bias[:, :1]
         merge = {name: slots.dense_layer(f"attention/{name}").merge for name in ("query", "key", "value")}
         if first_token_only and None not in merge.values():
             params = self.variables["params"]
             merged = {name: merge_layer(params[name]) for name, merge_layer in merge.items() if merge_layer}
+            # The heads act as queries of a single head.
+            attend = functools.partial(attend, bias=None if bias is None else bias.transpose(1, 0, 2))
             context = first_token_attention(merged, x, config.num_heads, attend)
         else:
             query, keys, values = dense_layer("query", queries), dense_layer("key", x), dense_layer("value", x)
-            context = attend_tokens(query, keys, values, config.num_heads, attend)
+            context = attend_tokens(query, keys, values, config.num_heads, functools.partial(attend, bias=bias))
         output = dense_layer("output", context)
         output = dropout(dropout_keys.attention, output, config.hidden_dropout)
         norm = LayerNorm(config.layer_norm_epsilon, name="norm")
@@ -157,6 +193,7 @@ class EncoderLayer(nn.Module):
         slots: LayerSlots = EMPTY_LAYER,
         dropout_keys: LayerKeys = NO_DROPOUT,
         first_token_only: bool = False,
+        bias: Float[Array, "num_heads length length"] | None = None,
     ) -> tuple[Float[Array, "batch queries hidden"], dict[str, Float[Array, "batch queries num_adapters"]]]:
         """Runs the layer.
 
@@ -166,12 +203,13 @@ class EncoderLayer(nn.Module):
           slots: The filled slots.
           dropout_keys: The layer's dropout keys; no dropout by default.
           first_token_only: Whether to compute only the first token's outputs.
+          bias: The result of :func:`attention_bias`.
 
         Returns:
           The next hidden state, and ``{slot: attention over adapters}`` for the slots with a fusion.
         """
         between, first = AttentionBlock(self.config, name="attention")(
-            x, mask, slots=slots, dropout_keys=dropout_keys, first_token_only=first_token_only
+            x, mask, slots=slots, dropout_keys=dropout_keys, first_token_only=first_token_only, bias=bias
         )
         output, second = FeedForwardBlock(self.config, name="ffn")(
             between, mask, slots=slots, layer_input=x, key=dropout_keys.ffn

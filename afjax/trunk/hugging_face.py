@@ -1,4 +1,4 @@
-"""Hugging Face's BERT and RoBERTa checkpoints: config, weights, tensor names."""
+"""Reads and writes Hugging Face's checkpoints of encoders: config and weights."""
 
 import dataclasses
 import importlib.util
@@ -6,7 +6,7 @@ import json
 import pickle
 import re
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from afjax.trees import Tree, flatten, unflatten
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.encoder import init_trunk
 from afjax.trunk.families import ENCODER_FAMILIES
+from afjax.trunk.family import EncoderFamily, Weight
 
 # Hugging Face's activation -> ours. If an activation has several names, identities record the first one.
 _ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"}
@@ -29,14 +30,12 @@ class _Number:
     """A number in ``config.json``.
 
     Attributes:
-      ours: The field of ``TrunkConfig``.
       low, below: The allowed range, ``low <= value < below``, or ``low < value < below`` if ``open_low``.
       open_low: Whether ``low`` itself is excluded.
       whole: Whether the value must be an integer.
       default: The value if ``config.json`` lacks the field. None if the field is required.
     """
 
-    ours: str
     low: float
     below: float
     open_low: bool = False
@@ -57,68 +56,43 @@ class _Number:
         return bool(self.low <= value < self.below) and not (self.open_low and value == self.low)
 
 
-def _size(field: str, limit: int = 2**31 - 1) -> _Number:
-    return _Number(ours=field, low=1, below=limit + 1, whole=True)
+def _size(limit: int = 2**31 - 1) -> _Number:
+    return _Number(low=1, below=limit + 1, whole=True)
 
 
-# Name in config.json -> allowed values.
+# Field of TrunkConfig -> allowed values.
 _NUMBERS = {
-    "vocab_size": _size("vocab_size"),
-    "hidden_size": _size("hidden_size"),
+    "vocab_size": _size(),
+    "hidden_size": _size(),
+    "embedding_size": _size(),
     # Far more than any encoder has. Some commands loop over the layers before any weights have been read.
-    "num_hidden_layers": _size("num_layers", limit=10_000),
-    "num_attention_heads": _size("num_heads"),
-    "intermediate_size": _size("intermediate_size"),
-    "max_position_embeddings": _size("max_positions"),
-    "type_vocab_size": _size("type_vocab_size"),
-    "layer_norm_eps": _Number(
-        ours="layer_norm_epsilon", low=0, below=float(np.finfo(np.float32).max), open_low=True, default=1e-12
-    ),
-    "hidden_dropout_prob": _Number(ours="hidden_dropout", low=0, below=1, default=0.1),
-    "attention_probs_dropout_prob": _Number(ours="attention_dropout", low=0, below=1, default=0.1),
+    "num_layers": _size(limit=10_000),
+    "num_heads": _size(),
+    "intermediate_size": _size(),
+    "max_positions": _size(),
+    "type_vocab_size": _size(),
+    "layer_norm_epsilon": _Number(low=0, below=float(np.finfo(np.float32).max), open_low=True, default=1e-12),
+    "hidden_dropout": _Number(low=0, below=1, default=0.1),
+    "attention_dropout": _Number(low=0, below=1, default=0.1),
 }
 _ADVICE = "fetch the trunk's config.json again, or correct it"
-
-# Hugging Face name -> our path, and whether the matrix is transposed (torch uses [out, in], we use [in, out]).
-_EMBEDDINGS = {
-    "embeddings.word_embeddings.weight": ("embeddings/word", False),
-    "embeddings.position_embeddings.weight": ("embeddings/position", False),
-    "embeddings.token_type_embeddings.weight": ("embeddings/type", False),
-    "embeddings.LayerNorm.weight": ("embeddings/norm/scale", False),
-    "embeddings.LayerNorm.bias": ("embeddings/norm/bias", False),
-}
-_POOLER = {
-    "pooler.dense.weight": ("pooler/kernel", True),
-    "pooler.dense.bias": ("pooler/bias", False),
-}
-_LAYER = {
-    f"{name}.{kind}": (f"layers/{path}/{leaf}", kind == "weight" and leaf == "kernel")
-    for name, path, leaves in (
-        ("attention.self.query", "attention/query", ("kernel", "bias")),
-        ("attention.self.key", "attention/key", ("kernel", "bias")),
-        ("attention.self.value", "attention/value", ("kernel", "bias")),
-        ("attention.output.dense", "attention/output", ("kernel", "bias")),
-        ("attention.output.LayerNorm", "attention/norm", ("scale", "bias")),
-        ("intermediate.dense", "ffn/intermediate", ("kernel", "bias")),
-        ("output.dense", "ffn/output", ("kernel", "bias")),
-        ("output.LayerNorm", "ffn/norm", ("scale", "bias")),
-    )
-    for kind, leaf in zip(("weight", "bias"), leaves, strict=True)
-}
-_WEIGHTS = frozenset(_EMBEDDINGS | _POOLER)
-_LAYER_NAME = re.compile(r"encoder\.layer\.(\d+)\.")
-# Sizes in config.json, each with a tensor and the axis that has this size.
+# The first parts of the names of trunks' tensors. All other tensors belong to heads.
+_TRUNK_SCOPES = frozenset().union(*(family.weight_names.scopes for family in ENCODER_FAMILIES.values()))
+# Constants that old versions of transformers saved together with the weights.
+_BUFFERS = frozenset({"embeddings.position_ids", "embeddings.token_type_ids"})
+# Fields of TrunkConfig, each with a leaf whose tensor has this size along an axis.
 _SIZED = (
-    ("vocab_size", "embeddings.word_embeddings.weight", 0),
-    ("hidden_size", "embeddings.word_embeddings.weight", 1),
-    ("max_position_embeddings", "embeddings.position_embeddings.weight", 0),
-    ("type_vocab_size", "embeddings.token_type_embeddings.weight", 0),
-    ("intermediate_size", "encoder.layer.0.intermediate.dense.weight", 0),
+    ("vocab_size", "embeddings/word", 0),
+    ("hidden_size", "attention/query/kernel", 1),
+    ("embedding_size", "embeddings/word", 1),
+    ("max_positions", "embeddings/position", 0),
+    ("type_vocab_size", "embeddings/type", 0),
+    ("intermediate_size", "ffn/intermediate/kernel", 0),
 )
 
 
 def read_trunk_config(folder: Path) -> TrunkConfig:
-    """Reads ``config.json`` of a BERT or RoBERTa checkpoint.
+    """Reads ``config.json`` of a checkpoint of one of the encoder families.
 
     Raises:
       UserError: The file is missing or malformed, or the architecture is not supported.
@@ -140,39 +114,56 @@ def trunk_config(values: Mapping[str, Any], where: str) -> TrunkConfig:
     Raises:
       UserError: A field is missing, has the wrong type or is out of range, or the model is not supported.
     """
-    family = values.get("model_type")
-    if not isinstance(family, str) or family not in ENCODER_FAMILIES:
-        families = " and ".join(f'"{name}"' for name in ENCODER_FAMILIES)
-        raise UserError(f'{where} describes a "{family}" model; afjax supports {families} encoders.')
+    name = values.get("model_type")
+    if not isinstance(name, str) or name not in ENCODER_FAMILIES:
+        raise UserError(f'{where} describes a "{name}" model; afjax supports {_quoted(ENCODER_FAMILIES)} encoders.')
+    family = ENCODER_FAMILIES[name]
     if values.get("position_embedding_type", "absolute") != "absolute" or values.get("is_decoder"):
         raise UserError(
-            f"{where} describes a decoder or relative positions; afjax supports plain BERT/RoBERTa encoders."
+            f"{where} describes a decoder, or a position_embedding_type other than absolute; afjax supports plain "
+            f"{name} encoders."
         )
-    activation = values.get("hidden_act", "gelu")
+    for field, supported in family.required.items():
+        if values.get(field, supported) != supported:
+            raise UserError(
+                f"{where}: {field} is {_text(values[field])}; a {name} encoder needs {supported}; {_ADVICE}."
+            )
+    activation = values.get(family.config_names["activation"], "gelu")
     if not isinstance(activation, str) or activation not in _ACTIVATIONS:
         raise UserError(f'{where} has the activation "{activation}"; afjax supports {", ".join(_ACTIVATIONS)}.')
     numbers = {}
-    for name, number in _NUMBERS.items():
-        value = values.get(name, number.default)
-        if name not in values and value is None:
-            raise UserError(f"{where} lacks {name!r}; {_ADVICE}.")
+    for ours, number in _NUMBERS.items():
+        if ours not in family.config_names:
+            continue
+        field = family.config_names[ours]
+        value = values.get(field, number.default)
+        if field not in values and value is None:
+            raise UserError(f"{where} lacks {field!r}; {_ADVICE}.")
         if not number.allows(value):
-            raise UserError(f"{where}: {name} is {_text(value)}; it must be {number.allowed}; {_ADVICE}.")
-        numbers[number.ours] = value
-    pad_id = values.get("pad_token_id")
-    pad_id = ENCODER_FAMILIES[family].default_pad_id if pad_id is None else pad_id
-    pad = _Number(ours="pad_id", low=0, below=numbers["vocab_size"], whole=True)
+            raise UserError(f"{where}: {field} is {_text(value)}; it must be {number.allowed}; {_ADVICE}.")
+        numbers[ours] = value
+    pad_id = values.get(family.config_names["pad_id"])
+    pad_id = family.default_pad_id if pad_id is None else pad_id
+    pad = _Number(low=0, below=numbers["vocab_size"], whole=True)
     if not pad.allows(pad_id):
         raise UserError(f"{where}: pad_token_id is {_text(pad_id)}; it must be {pad.allowed}, or null; {_ADVICE}.")
-    config = TrunkConfig(family=family, activation=_ACTIVATIONS[activation], pad_id=pad_id, **numbers)
+    config = TrunkConfig(family=name, activation=_ACTIVATIONS[activation], pad_id=pad_id, **numbers, **family.constants)
+    names = family.config_names
     if config.hidden_size % config.num_heads:
-        raise UserError(f"{where}: hidden_size {config.hidden_size} is not a multiple of {config.num_heads} heads.")
+        raise UserError(
+            f"{where}: {names['hidden_size']} {config.hidden_size} is not a multiple of {config.num_heads} heads."
+        )
     if config.max_length < 1:
         raise UserError(
-            f"{where}: max_position_embeddings is {config.max_positions}; a {family} encoder with pad_token_id "
-            f"{pad_id} needs more than {pad_id + 1}; {_ADVICE}."
+            f"{where}: {names['max_positions']} is {config.max_positions}; a {name} encoder with pad_token_id {pad_id} "
+            f"needs more than {family.first_position(pad_id)}; {_ADVICE}."
         )
     return config
+
+
+def _quoted(names: Iterable[str]) -> str:
+    *others, last = (f'"{name}"' for name in names)
+    return f"{', '.join(others)} and {last}"
 
 
 def config_values(config: TrunkConfig) -> dict[str, Any]:
@@ -181,9 +172,10 @@ def config_values(config: TrunkConfig) -> dict[str, Any]:
     Equivalent config files give the same values: defaults are filled in, and an activation with several names gets the
     first one.
     """
+    names = config.encoder_family.config_names
     activation = next(name for name, value in _ACTIVATIONS.items() if value == config.activation)
-    numbers = {name: getattr(config, number.ours) for name, number in _NUMBERS.items()}
-    return {"model_type": config.family, **numbers, "hidden_act": activation, "pad_token_id": config.pad_id}
+    values = {"model_type": config.family, **{names[ours]: getattr(config, ours) for ours in _NUMBERS if ours in names}}
+    return {**values, names["activation"]: activation, names["pad_id"]: config.pad_id}
 
 
 def _text(value: Any) -> str:
@@ -262,23 +254,27 @@ def from_hugging_face(tensors: Mapping[str, np.ndarray], config: TrunkConfig, *,
     Raises:
       UserError: Tensors are missing or unknown, or their shapes do not match the config; the message lists them.
     """
-    named = {_plain_name(name, config.family): np.asarray(tensor) for name, tensor in tensors.items()}
+    names = config.encoder_family.weight_names
+    named = {_plain_name(name, names.prefix): np.asarray(tensor) for name, tensor in tensors.items()}
+    layer_name = re.compile(rf"{re.escape(names.layer)}\.(\d+)\.")
     # Only weights are checked: buffers such as position_ids are integers.
-    integers = [name for name, tensor in named.items() if name in _WEIGHTS and tensor.dtype.kind in "biu"]
-    integers += [name for name, tensor in named.items() if _LAYER_NAME.match(name) and tensor.dtype.kind in "biu"]
+    weights = names.embeddings.keys() | names.projection.keys() | names.pooler.keys()
+    integers = [name for name, tensor in named.items() if name in weights and tensor.dtype.kind in "biu"]
+    integers += [name for name, tensor in named.items() if layer_name.match(name) and tensor.dtype.kind in "biu"]
     if integers:
         raise UserError(
             f"The weights in {where} are not floating-point numbers ({integers[0]}: {named[integers[0]].dtype.name}); "
             "fetch the trunk again."
         )
-    check_num_layers(config, {match[1] for name in named if (match := _LAYER_NAME.match(name))}, where)
-    table = dict(_EMBEDDINGS)
-    if any(name in named for name in _POOLER):
-        table |= _POOLER
-    layer_names = {f"encoder.layer.{layer}.{name}" for layer in range(config.num_layers) for name in _LAYER}
+    check_num_layers(config, {match[1] for name in named if (match := layer_name.match(name))}, where)
+    table = {**names.embeddings, **(names.projection if config.projects_embeddings else {})}
+    if any(name in named for name in names.pooler):
+        table |= names.pooler
+    layer_names = {f"{names.layer}.{layer}.{name}" for layer in range(config.num_layers) for name in names.layers}
     missing = [name for name in table if name not in named]
     missing += sorted(layer_names - named.keys())
-    extra = sorted(name for name in named if name.startswith("encoder.") and name not in layer_names)
+    known = table.keys() | layer_names | _BUFFERS
+    extra = sorted(name for name in named if name.partition(".")[0] in _TRUNK_SCOPES and name not in known)
     problems = [f"- {name}" for name in missing] + [f"+ {name}" for name in extra]
     if problems:
         more = f" and {len(problems) - 8} more" if len(problems) > 8 else ""
@@ -287,11 +283,11 @@ def from_hugging_face(tensors: Mapping[str, np.ndarray], config: TrunkConfig, *,
             f"fetch the trunk again, or check that it is a {config.family} encoder."
         )
     _check_sizes(named, config, where)
-    leaves = {path: _convert(named[name], transposed) for name, (path, transposed) in table.items()}
-    for name, (path, transposed) in _LAYER.items():
-        parts = [_convert(named[f"encoder.layer.{layer}.{name}"], transposed) for layer in range(config.num_layers)]
+    leaves = {weight.path: _convert(named[name], weight) for name, weight in table.items()}
+    for name, weight in names.layers.items():
+        parts = [_convert(named[f"{names.layer}.{layer}.{name}"], weight) for layer in range(config.num_layers)]
         if len({part.shape for part in parts}) == 1:
-            leaves[path] = np.stack(parts)
+            leaves[f"layers/{weight.path}"] = np.stack(parts)
     _check_shapes(leaves, config, where)
     check_finite(leaves, where)
     return unflatten(leaves)
@@ -311,9 +307,10 @@ def check_num_layers(config: TrunkConfig, layers: Collection[str], where: str) -
       UserError: The config has more layers than the weights.
     """
     if config.num_layers > len(layers):
+        field = config.encoder_family.config_names["num_layers"]
         raise UserError(
-            f"The weights in {where} do not fit its config: num_hidden_layers is {config.num_layers}, but the weights "
-            f"have {len(layers)} layers; fetch the trunk again, or check that it is a {config.family} encoder."
+            f"The weights in {where} do not fit its config: {field} is {config.num_layers}, but the weights have "
+            f"{len(layers)} layers; fetch the trunk again, or check that it is a {config.family} encoder."
         )
 
 
@@ -330,27 +327,34 @@ def check_finite(leaves: Mapping[str, np.ndarray], where: str) -> None:
             )
 
 
-def _plain_name(name: str, family: str) -> str:
-    name = name.removeprefix(f"{family}.")
+def _plain_name(name: str, prefix: str) -> str:
+    name = name.removeprefix(f"{prefix}.")
     # The oldest BERT checkpoints still use TensorFlow's names.
     if name.endswith("LayerNorm.gamma"):
         return name.removesuffix("gamma") + "weight"
     return name.removesuffix("beta") + "bias" if name.endswith("LayerNorm.beta") else name
 
 
-def _convert(tensor: np.ndarray, transposed: bool) -> np.ndarray:
+def _convert(tensor: np.ndarray, weight: Weight) -> np.ndarray:
     tensor = tensor.astype(np.float32)
-    return np.ascontiguousarray(tensor.T) if transposed else tensor
+    return np.ascontiguousarray(tensor.T) if weight.transposed else tensor
 
 
 def _check_sizes(tensors: Mapping[str, np.ndarray], config: TrunkConfig, where: str) -> None:
     """Compares the sizes in config.json with a few tensors, before arrays of these sizes are allocated."""
-    for name, tensor_name, axis in _SIZED:
-        shape, size = tensors[tensor_name].shape, getattr(config, _NUMBERS[name].ours)
+    family = config.encoder_family
+    names = family.weight_names
+    tensor_names = {weight.path: name for name, weight in names.embeddings.items()}
+    tensor_names |= {weight.path: f"{names.layer}.0.{name}" for name, weight in names.layers.items()}
+    for field, path, axis in _SIZED:
+        if field not in family.config_names:
+            continue
+        tensor_name, size = tensor_names[path], getattr(config, field)
+        shape = tensors[tensor_name].shape
         if len(shape) != 2 or shape[axis] != size:
             raise UserError(
                 f"The weights in {where} have other shapes than its config.json says: {tensor_name} is {list(shape)}, "
-                f"but {name} is {size}; fetch the trunk again."
+                f"but {family.config_names[field]} is {size}; fetch the trunk again."
             )
 
 
@@ -366,14 +370,15 @@ def _check_shapes(leaves: Mapping[str, np.ndarray], config: TrunkConfig, where: 
         raise UserError(f"The weights in {where} have other shapes than its config.json says: {', '.join(wrong[:4])}.")
 
 
-def to_hugging_face(params: Tree) -> dict[str, np.ndarray]:
+def to_hugging_face(params: Tree, family: EncoderFamily) -> dict[str, np.ndarray]:
     """The inverse of :func:`from_hugging_face`: Hugging Face names and torch's layout."""
-    leaves = flatten(params)
+    names, leaves = family.weight_names, flatten(params)
     tensors = {}
-    for name, (path, transposed) in (_EMBEDDINGS | _POOLER).items():
-        if path in leaves:
-            tensors[name] = np.asarray(leaves[path]).T if transposed else np.asarray(leaves[path])
-    for name, (path, transposed) in _LAYER.items():
-        for layer, part in enumerate(np.asarray(leaves[path])):
-            tensors[f"encoder.layer.{layer}.{name}"] = part.T if transposed else part
+    for name, weight in {**names.embeddings, **names.projection, **names.pooler}.items():
+        if weight.path in leaves:
+            leaf = np.asarray(leaves[weight.path])
+            tensors[name] = leaf.T if weight.transposed else leaf
+    for name, weight in names.layers.items():
+        for layer, part in enumerate(np.asarray(leaves[f"layers/{weight.path}"])):
+            tensors[f"{names.layer}.{layer}.{name}"] = part.T if weight.transposed else part
     return {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}

@@ -251,7 +251,7 @@ def check_length(max_length: int, trunk: Trunk) -> None:
 
 
 def load_trunk(name: str, *, dtype: TrunkDtype = "float32") -> Trunk:
-    """Loads a BERT or RoBERTa encoder.
+    """Loads an encoder of a supported family, such as BERT, RoBERTa or MPNet.
 
     Args:
       name: ``minilm``, a folder (a ``gs://`` folder is copied to the cache first), or a Hugging Face id.
@@ -390,10 +390,10 @@ def save_trunk(folder: str | Path, trunk: Trunk) -> None:
         # saves skip a trunk that is already written.
         weights = target / "model.safetensors"
         if is_remote(target):
-            weights.write_bytes(save(to_hugging_face(trunk.params)))
+            weights.write_bytes(save(to_hugging_face(trunk.params, trunk.config.encoder_family)))
         else:
             with replacing(weights) as part:
-                save_file(to_hugging_face(trunk.params), part)
+                save_file(to_hugging_face(trunk.params, trunk.config.encoder_family), part)
         write_json(target / WEIGHTS_DIGEST, {"sha256": trunk.sha256})
     except (OSError, SafetensorError) as error:
         raise UserError(

@@ -36,12 +36,34 @@ def _roberta(layers: int, hidden: int, heads: int) -> TrunkConfig:
     )
 
 
+def _mpnet(layers: int, hidden: int, heads: int) -> TrunkConfig:
+    return dataclasses.replace(
+        _roberta(layers, hidden, heads), family="mpnet", vocab_size=30527, type_vocab_size=0, layer_norm_epsilon=1e-5
+    )
+
+
+def _distilbert(layers: int, hidden: int, heads: int) -> TrunkConfig:
+    return dataclasses.replace(_bert(layers, hidden, heads), family="distilbert", type_vocab_size=0)
+
+
+def _electra(layers: int, hidden: int, heads: int, embedding: int) -> TrunkConfig:
+    return dataclasses.replace(_bert(layers, hidden, heads), family="electra", embedding_size=embedding)
+
+
 SIZES: Mapping[str, TrunkConfig] = {
     "minilm": _bert(6, 384, 12),
     "bert-base": _bert(12, 768, 12),
     "bert-large": _bert(24, 1024, 16),
     "roberta-base": _roberta(12, 768, 12),
     "roberta-large": _roberta(24, 1024, 16),
+    "mpnet-base": _mpnet(12, 768, 12),
+    "distilbert-base": _distilbert(6, 768, 12),
+    "xlm-roberta-base": dataclasses.replace(_roberta(12, 768, 12), family="xlm-roberta", vocab_size=250002),
+    "xlm-roberta-large": dataclasses.replace(_roberta(24, 1024, 16), family="xlm-roberta", vocab_size=250002),
+    "camembert-base": dataclasses.replace(_roberta(12, 768, 12), family="camembert", vocab_size=32005),
+    "electra-small": _electra(12, 256, 4, 128),
+    "electra-base": _electra(12, 768, 12, 768),
+    "electra-large": _electra(24, 1024, 16, 1024),
 }
 
 # The poolings of the sizes that were not pretrained with the first token.

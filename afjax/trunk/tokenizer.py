@@ -17,6 +17,7 @@ TOKENIZER_FILES = (
     "vocab.txt",
     "vocab.json",
     "merges.txt",
+    "sentencepiece.bpe.model",
 )
 
 

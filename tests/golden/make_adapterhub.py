@@ -4,10 +4,11 @@ Run by hand, in a separate environment, and only when a case is added:
 
     python -m venv /tmp/golden
     /tmp/golden/bin/pip install torch==2.13.0 adapters==1.3.0
-    /tmp/golden/bin/python tests/golden/make_adapterhub.py
+    /tmp/golden/bin/python tests/golden/make_adapterhub.py [FAMILY ...]
 
-For each family (`bert`, `roberta`) there are two files. Everything is float32, in evaluation mode, on one padded
-batch of three rows of twelve tokens; state keys and configs are the library's own, as in its saved checkpoints.
+For each family there are two files; families other than `bert` and `roberta` only have the first. Everything is
+float32, in evaluation mode, on one padded batch of three rows of twelve tokens; state keys and configs are those that
+the library has in its saved checkpoints.
 
 `adapterhub_base_<family>.npz`, the trunk and heads shared by all cases:
     config                  config.json of the trunk, a string
@@ -33,6 +34,7 @@ unnoticed), and that fusion attention is far from uniform.
 import itertools
 import json
 import logging
+import sys
 from typing import Any
 
 import adapters
@@ -41,18 +43,29 @@ import torch
 from adapters.composition import Fuse
 from adapters.methods.modeling import BertFusion
 from reference import TRUNK, model_inputs, padded_batch, randomize, run_checked, save, state_arrays
-from transformers import BertConfig, RobertaConfig
+from transformers import BertConfig, DistilBertConfig, ElectraConfig, RobertaConfig, XLMRobertaConfig
 
 LIMIT = 1e-5
 LAYERS = {**TRUNK, "num_hidden_layers": 2}
+ROBERTA = {"type_vocab_size": 1, "pad_token_id": 1, "layer_norm_eps": 1e-5}
 FAMILIES = {
     "bert": (adapters.BertAdapterModel, BertConfig, LAYERS),
     "roberta": (
         adapters.RobertaAdapterModel,
         RobertaConfig,
-        {**LAYERS, "type_vocab_size": 1, "pad_token_id": 1, "layer_norm_eps": 1e-5},
+        {**LAYERS, **ROBERTA},
     ),
+    "xlm_roberta": (adapters.XLMRobertaAdapterModel, XLMRobertaConfig, {**LAYERS, **ROBERTA}),
+    "distilbert": (
+        adapters.DistilBertAdapterModel,
+        DistilBertConfig,
+        {"hidden_dim" if name == "intermediate_size" else name: value for name, value in LAYERS.items()},
+    ),
+    "electra": (adapters.ElectraAdapterModel, ElectraConfig, {**LAYERS, "embedding_size": 16}),
 }
+# The families with files of all cases.
+FULL = ("bert", "roberta")
+WITHOUT_POOLER = ("distilbert", "electra")
 HEADS = {
     "two_layers": {"num_labels": 3, "layers": 2},
     "one_layer": {"num_labels": 2, "layers": 1},
@@ -117,9 +130,11 @@ FUSIONS: dict[str, tuple[Case, str, float]] = {
 def main() -> None:
     torch.set_num_threads(1)
     logging.getLogger("adapters").setLevel(logging.ERROR)  # set_active_adapters warns that nothing is active yet.
-    for family in FAMILIES:
+    for family in sys.argv[1:] or FAMILIES:
         base = base_arrays(family)
         save(f"adapterhub_base_{family}", base)
+        if family not in FULL:
+            continue
         arrays = {case: fusion_arrays(family, *spec) for case, spec in FUSIONS.items()}
         logits = {case: arrays[case]["logits"] for case in FUSIONS} | {"none": base["heads/two_layers/logits"]}
         check_distinct(logits)
@@ -130,28 +145,40 @@ def build(family: str) -> tuple[Any, dict[str, torch.Tensor]]:
     """The family's model with its heads, the same weights at every call, and its inputs."""
     model_class, config_class, sizes = FAMILIES[family]
     model = model_class(config_class(**sizes))
-    for head, options in HEADS.items():
+    for head, options in heads_of(family).items():
         model.add_classification_head(head, **options)
     randomize(model, seed=0)
     model.active_head = "two_layers"
-    return model, model_inputs(batch_of(model))
+    inputs = model_inputs(batch_of(model))
+    if not num_types(model):
+        del inputs["token_type_ids"]
+    return model, inputs
+
+
+def heads_of(family: str) -> dict[str, dict[str, Any]]:
+    """The flex heads of a family's model; without a pooler, none that uses it."""
+    return {name: options for name, options in HEADS.items() if name != "pooler" or family not in WITHOUT_POOLER}
+
+
+def num_types(model: Any) -> int:
+    return getattr(model.config, "type_vocab_size", 0)
 
 
 def batch_of(model: Any) -> dict[str, np.ndarray]:
-    return padded_batch(model.config.pad_token_id, model.config.type_vocab_size)
+    return padded_batch(model.config.pad_token_id, num_types(model))
 
 
 def base_arrays(family: str) -> dict[str, Any]:
     model, inputs = build(family)
 
     def compute() -> dict[str, np.ndarray]:
-        return {f"heads/{head}/logits": model(**inputs, head=head).logits.numpy() for head in HEADS}
+        return {f"heads/{head}/logits": model(**inputs, head=head).logits.numpy() for head in heads_of(family)}
 
     _, config_class, sizes = FAMILIES[family]
     arrays = {"config": config_class(**sizes).to_json_string(), **batch_of(model)}
     arrays |= run_checked(model, compute, LIMIT)
     arrays |= state_arrays(model, f"{model.base_model_prefix}.")
-    for head in HEADS:
+    for head in heads_of(family):
         arrays[f"heads/{head}/config"] = json.dumps(model.heads[head].config)
         arrays |= {f"heads/{head}/{key}": value for key, value in state_arrays(model, f"heads.{head}.").items()}
     return arrays
@@ -205,7 +232,7 @@ def add_adapter(model: Any, name: str, config: adapters.BnConfig) -> None:
     for path, module in model.named_modules():
         if path.endswith(f".adapters.{name}"):
             layer = int(path.split(".layer.")[1].split(".")[0])
-            randomize(module, seed=100 * ord(name) + 10 * layer + (".attention." in path), scale=0.3)
+            randomize(module, seed=100 * ord(name) + 10 * layer + (".attention" in path), scale=0.3)
 
 
 def check_distinct(logits: dict[str, np.ndarray]) -> None:

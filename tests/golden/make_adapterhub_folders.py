@@ -2,10 +2,10 @@
 
 Run by hand, in the environment described in ``make_adapterhub.py``, and only when a case is added:
 
-    /tmp/golden/bin/python tests/golden/make_adapterhub_folders.py
+    /tmp/golden/bin/python tests/golden/make_adapterhub_folders.py [FAMILY ...]
 
-For each family (`bert`, `roberta`) there is one archive. Trunk, weights and batch are the same as in
-``make_adapterhub.py``.
+For each family there is one archive. Trunk, weights and batch are the same as in ``make_adapterhub.py``. Families other
+than `bert` and `roberta` have the few cases that depend on the names of modules, in the safetensors format.
 
     adapters/<case>/{safetensors,bin}/      from save_adapter: the adapter `a`, used with the head `two_layers`
     fusion/<case>/{safetensors,bin}/        from save_adapter_setup: the fusion `a,b,c` and the head `two_layers`
@@ -22,6 +22,7 @@ rewrites the library's files into their format, with the renamings that the libr
 import json
 import logging
 import shutil
+import sys
 import tempfile
 import zipfile
 from collections.abc import Callable
@@ -37,6 +38,7 @@ from adapters.heads import ClassificationHead, MultipleChoiceHead, QuestionAnswe
 from make_adapterhub import (
     ADAPTERS,
     FAMILIES,
+    FULL,
     FUSED,
     FUSIONS,
     LIMIT,
@@ -80,15 +82,30 @@ EXTRA_ADAPTERS = {
     "dropout": (PFEIFFER, {"dropout": 0.2, "non_linearity": "silu"}),
 }
 
+# The cases of families that are not in FULL.
+FEW = ("pfeiffer", "houlsby", "everything", "leave_out", "two_layers", "span", *STATIC_HEADS)
+# The first parts of the names of Hugging Face's classes.
+CLASSES = {
+    "bert": "Bert",
+    "roberta": "Roberta",
+    "xlm_roberta": "XLMRoberta",
+    "distilbert": "DistilBert",
+    "electra": "Electra",
+}
+
 Save = Callable[[Path, bool], None]
 
 
 def main() -> None:
     torch.set_num_threads(1)
     logging.getLogger("adapters").setLevel(logging.ERROR)
-    for family in FAMILIES:
+    for family in sys.argv[1:] or FAMILIES:
         with tempfile.TemporaryDirectory() as name:
             root = Path(name)
+            if family not in FULL:
+                few_folders(root, family)
+                pack(root, FOLDER / f"adapterhub_folders_{family}.zip")
+                continue
             for case, (preset, changes) in {**ADAPTERS, **EXTRA_ADAPTERS}.items():
                 adapter_folder(root / "adapters" / case, family, preset(**{"reduction_factor": 4, **changes}))
             for case, ((preset, changes), kind, temperature) in FUSIONS.items():
@@ -109,6 +126,23 @@ def main() -> None:
                 logits = {path.parent.name: np.load(path)["logits"] for path in cases}
                 check_distinct({case: logits[case] for case in logits if case != "dropout"})
             pack(root, FOLDER / f"adapterhub_folders_{family}.zip")
+
+
+def few_folders(root: Path, family: str) -> None:
+    for case, (preset, changes) in ADAPTERS.items():
+        if case in FEW:
+            adapter_folder(root / "adapters" / case, family, preset(**{"reduction_factor": 4, **changes}))
+    for case, ((preset, changes), kind, _) in FUSIONS.items():
+        if case in FEW:
+            configs = {name: preset(**changes, reduction_factor=factor) for name, factor in FUSED.items()}
+            fusion_folder(root / "fusion" / case, family, configs, kind)
+    for case, (kind, options) in FLEX_HEADS.items():
+        if case in FEW:
+            flex_head_folder(root / "heads" / case, family, case, kind, options)
+    for case, (class_name, options) in STATIC_HEADS.items():
+        static_head_folder(root / "heads" / case, family, class_name, options)
+    for path in sorted(root.glob("*/*/bin")):
+        shutil.rmtree(path)
 
 
 def adapter_folder(folder: Path, family: str, config: adapters.BnConfig) -> None:
@@ -167,10 +201,10 @@ def flex_head_folder(folder: Path, family: str, name: str, kind: str, options: d
 def static_head_folder(folder: Path, family: str, class_name: str, options: dict[str, Any]) -> None:
     base, inputs = build(family)
     _, config_class, sizes = FAMILIES[family]
-    model = getattr(transformers, family.capitalize() + class_name)(config_class(**sizes, **options))
+    model = getattr(transformers, CLASSES[family] + class_name)(config_class(**sizes, **options))
     adapters.init(model)
     randomize(model, seed=3)
-    state = {key: tensor for key, tensor in base.state_dict().items() if key.startswith(f"{family}.")}
+    state = {key: tensor for key, tensor in base.state_dict().items() if key.startswith(f"{base.base_model_prefix}.")}
     model.load_state_dict(state, strict=False)
     computed = run_checked(model, lambda: head_outputs(model, inputs), LIMIT)
     write(folder, computed, lambda path, safe: model.save_head(str(path), use_safetensors=safe))

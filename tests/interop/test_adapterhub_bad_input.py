@@ -1,5 +1,6 @@
 """Invalid or unsupported folders are refused with a one-sentence reason, and the store stays unchanged."""
 
+import dataclasses
 import importlib.util
 import json
 import pickle
@@ -108,6 +109,22 @@ def test_other_models_and_sizes_are_refused(bert: Folders, adapter: Path, tmp_pa
     }.items():
         path.write_text(contents)
         refused(bert, adapter, tmp_path / "store", str(path), words)
+
+
+def test_trunks_of_families_that_are_not_exchanged_are_refused(bert: Folders, adapter: Path, tmp_path: Path) -> None:
+    config = dataclasses.replace(bert.trunk.config, family="mpnet", type_vocab_size=0)
+    trunk = dataclasses.replace(bert.trunk, config=config)
+    with pytest.raises(UserError) as raised:
+        import_adapterhub(adapter, tmp_path / "store", trunk=trunk)
+    assert has_facts(str(raised.value), '"mpnet"', "bert, roberta")
+    import_adapterhub(adapter, tmp_path / "store", trunk=bert.trunk)
+    stored = store.load(tmp_path / "store", "adapters", "a")
+    identity = {**stored.manifest.trunk, "family": "mpnet"}
+    store.save(tmp_path / "other", "adapters", "a", stored.params, config=stored.manifest.config, trunk=identity)
+    with pytest.raises(UserError) as raised:
+        export_adapterhub(tmp_path / "other", "a", tmp_path / "exported")
+    assert has_facts(str(raised.value), '"mpnet"', "bert, roberta")
+    assert not (tmp_path / "exported").exists()
 
 
 def test_missing_extra_and_foreign_tensors_are_refused(bert: Folders, adapter: Path, tmp_path: Path) -> None:

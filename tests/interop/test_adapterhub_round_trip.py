@@ -20,6 +20,7 @@ from afjax.config.tasks import TaskConfig
 from afjax.errors import UserError
 from afjax.interop.adapterhub import export_adapterhub, import_adapterhub
 from afjax.interop.adapterhub.adapters import own_adapter, read_adapter, write_adapter
+from afjax.interop.adapterhub.families import library_family
 from afjax.interop.adapterhub.files import ADAPTER, FUSION, HEAD, OWN, Files, Part, envelope, read_part, write_part
 from afjax.interop.adapterhub.fusion import fusion_settings, own_fusion, read_fusion, write_fusion
 from afjax.interop.adapterhub.heads import own_head, read_head, write_head
@@ -157,13 +158,14 @@ def same_bits(ours: Tree, theirs: Tree) -> None:
 @given(config=ADAPTERS, seed=SEEDS)
 def test_adapters(config: AdapterConfig, seed: int) -> None:
     tree = adapter_tree(config, seed)
-    theirs, tensors = write_adapter(config, tree, "a", prefix="roberta", hidden_size=12, num_layers=4)
+    theirs, tensors = write_adapter(config, tree, "a", family=library_family("roberta"), hidden_size=12, num_layers=4)
     part = through_files(ADAPTER, theirs, tensors, "a", own_adapter(config))
     again, params, notes = read_adapter(part, TRUNK)
     assert (again, notes) == (config, [])
     same_bits(tree, params)
     # Without afjax's own fields, the file still gives an adapter that computes the same function.
-    plain = Part({key: value for key, value in part.envelope.items() if key != OWN}, part.tensors, part.where)
+    envelope_of_others = {key: value for key, value in part.envelope.items() if key != OWN}
+    plain = dataclasses.replace(part, envelope=envelope_of_others)
     theirs_alone, params, _ = read_adapter(plain, TRUNK)
     same_bits(tree, params)
     assert theirs_alone.bottleneck_size(12) == config.bottleneck_size(12)
@@ -177,7 +179,7 @@ def test_adapters(config: AdapterConfig, seed: int) -> None:
 @given(config=FUSIONS, member=ADAPTERS, seed=SEEDS)
 def test_fusions(config: FusionConfig, member: AdapterConfig, seed: int) -> None:
     tree = fusion_tree(config, member, seed)
-    theirs, tensors = write_fusion(config, tree, "a,b", member, prefix="roberta", num_layers=4)
+    theirs, tensors = write_fusion(config, tree, "a,b", member, family=library_family("roberta"), num_layers=4)
     part = through_files(FUSION, theirs, tensors, "a,b", own_fusion(config, "ab"), adapter_names=["a", "b"])
     again, params, notes = read_fusion(part, [member, member], TRUNK)
     assert (again, notes) == (config, [])
@@ -204,7 +206,7 @@ def test_heads(config: HeadConfig, task: tuple[TaskConfig, tuple[str, ...]], see
 def test_temperature_and_scale_are_multiplied_into_the_weights() -> None:
     member, config = AdapterConfig(size=2), FusionConfig(temperature=4.0)
     tree = fusion_tree(config, member, 0)
-    settings, tensors = write_fusion(config, tree, "a", member, prefix="roberta", num_layers=4)
+    settings, tensors = write_fusion(config, tree, "a", member, family=library_family("roberta"), num_layers=4)
     part = through_files(FUSION, settings, tensors, "a", own_fusion(config, "f"))
     again, params, _ = read_fusion(part, [member], TRUNK)
     assert again.temperature == 1.0

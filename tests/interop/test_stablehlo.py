@@ -23,6 +23,7 @@ from afjax.model.task_model import TaskModel
 from afjax.trees import tree_digest
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.encoder import init_trunk
+from afjax.trunk.families import ENCODER_FAMILIES
 from afjax.trunk.pretrained import Trunk
 
 pytestmark = pytest.mark.slow
@@ -65,19 +66,19 @@ json.dump(told, open("told.json", "w"))
 """
 
 
-def roberta() -> Trunk:
+def random_trunk(family: str) -> Trunk:
     config = TrunkConfig(
-        family="roberta",
+        family=family,
         vocab_size=40,
         hidden_size=32,
         num_layers=2,
         num_heads=4,
         intermediate_size=64,
         max_positions=20,
-        type_vocab_size=2,
+        type_vocab_size=2 if "type_vocab_size" in ENCODER_FAMILIES[family].config_names else 0,
         init_scale=0.15,
     )
-    return Trunk(name="roberta", config=config, params=init_trunk(KEY, config), sha256="0" * 64, folder=None)
+    return Trunk(name=family, config=config, params=init_trunk(KEY, config), sha256="0" * 64, folder=None)
 
 
 def make_batch(shape: tuple[int, ...]) -> dict[str, np.ndarray]:
@@ -109,11 +110,15 @@ def test_files_run_without_afjax_and_give_the_same_logits(
     models = {
         "fusion": make_model("fusion", FUSED),
         "regression": make_model(
-            "regression", {"pal": PalConfig(size=8, num_heads=2)}, trunk=roberta(), kind="regression", scale=5.0
+            "regression",
+            {"pal": PalConfig(size=8, num_heads=2)},
+            trunk=random_trunk("roberta"),
+            kind="regression",
+            scale=5.0,
         ),
         "choices": make_model("choices", {"houlsby": ADAPTER_PRESETS["houlsby"]}, kind="multiple_choice"),
         "span": make_model("span", {}, kind="span", trunk=dataclasses.replace(tiny_trunk, dtype="bfloat16")),
-        "topics": make_model("topics", {}, kind="multi_label"),
+        "topics": make_model("topics", {}, kind="multi_label", trunk=random_trunk("mpnet")),
         "tags": make_model("tags", {}, kind="tagging"),
     }
     shapes = {
@@ -138,8 +143,9 @@ def test_files_run_without_afjax_and_give_the_same_logits(
 
     told = json.loads((tmp_path / "told.json").read_text())
     for name in models:
-        # JAX adds these calls and removes them once shapes are known: the shape check, and RoBERTa's position count.
-        calls = ["shape_assertion", *(["stablehlo.dynamic_reduce_window"] if name == "regression" else [])]
+        # JAX adds these calls and removes them once shapes are known: the shape check, and the position count of
+        # RoBERTa and MPNet.
+        calls = ["shape_assertion", *(["stablehlo.dynamic_reduce_window"] if name in ("regression", "topics") else [])]
         assert told[name] == {"platforms": list(PLATFORMS), "custom_calls": calls, "too long": "refused"}
     # Read into memory, so that no open file is left for the garbage collector.
     with np.load(tmp_path / "outputs.npz") as file:

@@ -1,5 +1,6 @@
 """The analytic minimum compared with sums computed by hand, and with XLA's FLOP counts of real steps."""
 
+import dataclasses
 from collections.abc import Callable, Sequence
 
 import jax
@@ -151,3 +152,25 @@ def test_real_steps_need_at_most_two_percent_more_than_the_minimum(
     model = make_model(adapters, fuse=fuse)
     work = read_program(compile_gradients(model, trained, top_k=top_k)).work
     assert 1.0 <= work.matmul_flops / minimum(model, trained, top_k) < 1.02
+
+
+@pytest.mark.parametrize(
+    ("adapters", "trained"), [((), "nothing"), ((), "full"), ((), "layernorm"), ((BOTTLENECK,), "adapter")]
+)
+@pytest.mark.parametrize("family", ["mpnet", "electra"])
+def test_real_steps_of_other_families_are_near_the_minimum(
+    family: str,
+    adapters: Sequence[Adapter],
+    trained: Trained,
+    make_model: Callable[..., Model],
+    compile_gradients: Callable[..., jax.stages.Compiled],
+) -> None:
+    bert = make_model(adapters)
+    fields = {"mpnet": {"type_vocab_size": 0, "max_positions": LENGTH + 2}, "electra": {"embedding_size": 8}}[family]
+    model = dataclasses.replace(bert, trunk=dataclasses.replace(bert.trunk, family=family, **fields))
+    work = read_program(compile_gradients(model, trained)).work
+    assert 1.0 <= work.matmul_flops / minimum(model, trained) < 1.02
+    # MPNet has no more matrix products than BERT, and ELECTRA has one more.
+    projection = {"mpnet": 0, "electra": TOKENS * 8 * D}[family]
+    times = {"full": 3, "layernorm": 2}.get(trained, 1)
+    assert minimum(model, trained) - minimum(bert, trained) == 2 * times * projection

@@ -1,5 +1,8 @@
 """The table of encoder families: every family has every part."""
 
+import dataclasses
+from pathlib import Path
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -16,6 +19,7 @@ TABLE = jnp.tile(jnp.arange(10.0)[:, None], (1, 3))
 def test_every_family_has_every_part(name: str) -> None:
     family = ENCODER_FAMILIES[name]
     assert family.name == name
+    assert set(family.config_names) | set(family.constants) <= {field.name for field in dataclasses.fields(TrunkConfig)}
     embeddings = family.position_embeddings(TABLE, TOKENS, 1)
     assert embeddings.shape == (2, 4, 3)
     # The first token of a row has the first position.
@@ -31,7 +35,20 @@ def test_bert_positions_count_all_tokens_and_robertas_skip_padding() -> None:
     assert roberta.tolist() == [[2, 3, 4, 5], [2, 3, 1, 1]]
 
 
+def test_page_about_encoders_lists_every_family() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "how_to" / "encoders.md").read_text(encoding="utf-8")
+    families, parity = (section.partition("|---|")[2].splitlines() for section in page.split("## Agreement"))
+    for lines, quote in ((families, "`"), (parity, "")):
+        listed = [line.split("|")[1].strip() for line in lines[1:] if line.startswith("| ")]
+        assert listed == [f"{quote}{name}{quote}" for name in ENCODER_FAMILIES]
+
+
+def test_xlm_roberta_and_camembert_only_differ_from_roberta_in_their_names() -> None:
+    for name in ("xlm-roberta", "camembert"):
+        assert dataclasses.replace(ENCODER_FAMILIES[name], name="roberta") == ENCODER_FAMILIES["roberta"]
+
+
 def test_unknown_family_is_refused() -> None:
     sizes = {"vocab_size": 50, "hidden_size": 16, "num_layers": 1, "num_heads": 2, "intermediate_size": 16}
-    with pytest.raises(UserError, match=r'"robeta".*bert, roberta.*"roberta"'):
+    with pytest.raises(UserError, match=r'"robeta".*bert, roberta, .*"roberta"'):
         TrunkConfig(family="robeta", max_positions=20, type_vocab_size=2, **sizes)

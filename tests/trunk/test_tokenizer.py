@@ -1,14 +1,18 @@
 """Loading a trunk's tokenizer does not run code of the trunk's folder or repository."""
 
+import itertools
 import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+from facts import has_facts
 
+from afjax.data.tokenise import tokenise
 from afjax.errors import UserError
-from afjax.trunk.tokenizer import load_tokenizer
+from afjax.tasks.load import rows_from_lists
+from afjax.trunk.tokenizer import TOKENIZER_FILES, has_tokenizer, load_tokenizer, tokenizer_digests
 
 CODE = """
 from pathlib import Path
@@ -48,3 +52,52 @@ def test_code_in_a_trunks_folder_is_not_run(
         assert type(tokenizer).__module__.startswith("transformers.")
     assert not marker.exists()
     assert questions == []
+
+
+# The special tokens at the start of the vocabularies of Unigram models.
+UNIGRAM = {
+    "XLMRobertaTokenizer": ("<s>", "<pad>", "</s>", "<unk>"),
+    "CamembertTokenizer": ("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED"),
+}
+
+
+def write_unigram(name: str, folder: Path) -> int:
+    """Writes a tokenizer with a small Unigram vocabulary; returns the number of its tokens."""
+    import transformers
+
+    pieces = {"\u2581all": -1.0, "\u2581cats": -1.0, "\u2581sleep": -1.0, "\u2581": -2.0, "s": -3.0}
+    vocabulary = [*((token, 0.0) for token in UNIGRAM[name]), *pieces.items()]
+    tokenizer = getattr(transformers, name)(vocab=vocabulary)
+    tokenizer.save_pretrained(folder)
+    return len(tokenizer)
+
+
+@pytest.mark.parametrize("name", UNIGRAM)
+def test_unigram_tokenizers_are_read(name: str, tmp_path: Path) -> None:
+    size = write_unigram(name, tmp_path)
+    tokenizer = load_tokenizer(tmp_path, vocab_size=size)
+    assert type(tokenizer).__name__ == name
+    rows = rows_from_lists([("all cats sleep", "cats sleeps"), ("all", "cats")])
+    data = tokenise(rows, tokenizer, max_length=12, cache_dir=None)
+    words = [tokenizer.convert_ids_to_tokens(data.tokens[begin:end]) for begin, end in itertools.pairwise(data.offsets)]
+    assert " ".join(words[0]).replace("\u2581", "_") == "<s> _all _cats _sleep </s> </s> _cats _sleep s </s>"
+    assert " ".join(words[1]).replace("\u2581", "_") == "<s> _all </s> </s> _cats </s>"
+    assert not data.types.any()
+    assert tokenizer_digests(tokenizer) == tokenizer_digests(load_tokenizer(tmp_path, vocab_size=size + 1))
+
+
+@pytest.mark.parametrize("name", UNIGRAM)
+def test_unigram_tokenizer_that_does_not_fit_the_trunk_is_refused(name: str, tmp_path: Path) -> None:
+    size = write_unigram(name, tmp_path)
+    with pytest.raises(UserError) as raised:
+        load_tokenizer(tmp_path, vocab_size=size - 1)
+    assert has_facts(str(raised.value), str(tmp_path), f"{size} tokens", f"{size - 1} embeddings")
+
+
+def test_sentencepiece_model_is_copied_but_not_read(tmp_path: Path) -> None:
+    assert "sentencepiece.bpe.model" in TOKENIZER_FILES
+    (tmp_path / "sentencepiece.bpe.model").write_bytes(b"")
+    assert not has_tokenizer(tmp_path)
+    with pytest.raises(UserError) as raised:
+        load_tokenizer(tmp_path, vocab_size=10)
+    assert has_facts(str(raised.value), str(tmp_path), "tokenizer.json")

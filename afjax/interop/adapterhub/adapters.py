@@ -5,6 +5,7 @@ Each layer's module has two linear layers, ``adapter_down.0`` and ``adapter_up``
 time as ``adapter_down.0``, and the linear layer is ``adapter_down.1``.
 """
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,7 +23,8 @@ from afjax.interop.adapterhub.adapter_settings import (
     read_config,
     read_settings,
 )
-from afjax.interop.adapterhub.files import SUBLAYERS, Part, module_tensors, stacked
+from afjax.interop.adapterhub.families import LibraryFamily
+from afjax.interop.adapterhub.files import Part, module_tensors, stacked
 from afjax.trees import Tree, unflatten
 from afjax.trunk.config import TrunkConfig
 
@@ -50,10 +52,10 @@ def read_adapter(part: Part, trunk: TrunkConfig) -> tuple[AdapterConfig, Tree, l
     tensors = {key: tensor for key, tensor in part.tensors.items() if not _is_invertible(key)}
     dropped = len(tensors) < len(part.tensors)
     _check_invertible(part, settings, has_tensors=dropped)
-    modules = module_tensors(Part(part.envelope, tensors, part.where), _MODULES)
+    modules = module_tensors(dataclasses.replace(part, tensors=tensors), _MODULES)
     norm_before, norm_after = (config.new_layer_norm in (place, "both") for place in ("before", "after"))
     if norm_before:
-        _drop_duplicate_norms(modules, part.where)
+        _drop_duplicate_norms(modules, part)
     learnt = {"learned": (1,), "channel": (d,)}.get(settings["scaling"]) if is_learnt(settings) else None
     expected_shapes: dict[tuple[str, int], dict[str, tuple[int, ...]]] = {}
     for slot in config.slots:
@@ -83,7 +85,7 @@ def read_adapter(part: Part, trunk: TrunkConfig) -> tuple[AdapterConfig, Tree, l
 
 
 def write_adapter(
-    config: AdapterConfig, tree: Tree, name: str, *, prefix: str, hidden_size: int, num_layers: int
+    config: AdapterConfig, tree: Tree, name: str, *, family: LibraryFamily, hidden_size: int, num_layers: int
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Converts an adapter to the library's settings and tensors.
 
@@ -95,7 +97,7 @@ def write_adapter(
     tensors = {}
     for slot in config.slots:
         for place, layer in enumerate(adapter_layers(config, num_layers)):
-            module = f"{prefix}.encoder.layer.{layer}.{SUBLAYERS[slot]}.adapters.{name}"
+            module = f"{family.module(layer, slot)}.adapters.{name}"
             for path, leaf in _table(norm_before, norm_after).items():
                 owner, kind = path.split("/")
                 tensors[f"{module}.{leaf}"] = np.asarray(tree[slot][owner][kind])[place].T
@@ -132,7 +134,7 @@ def _shapes(size: int, hidden_size: int, norm_before: bool, norm_after: bool) ->
     return {leaf: shapes.get(path, (hidden_size,)) for path, leaf in _table(norm_before, norm_after).items()}
 
 
-def _drop_duplicate_norms(modules: Mapping[tuple[str, int], dict[str, np.ndarray]], where: str) -> None:
+def _drop_duplicate_norms(modules: Mapping[tuple[str, int], dict[str, np.ndarray]], part: Part) -> None:
     """Removes the second copies of LayerNorms, in place.
 
     Raises:
@@ -143,8 +145,9 @@ def _drop_duplicate_norms(modules: Mapping[tuple[str, int], dict[str, np.ndarray
             twin, norm = tensors.pop(f"adapter_down.0.{kind}", None), tensors.get(f"adapter_norm_before.{kind}")
             if twin is not None and norm is not None and not np.array_equal(twin, norm):
                 raise UserError(
-                    f"{where}: its weights have two LayerNorms before the adapter in layer {layer} "
-                    f"{SUBLAYERS[slot]}, adapter_norm_before and adapter_down.0, which differ; fetch them again."
+                    f"{part.where}: its weights have two LayerNorms before the adapter in layer {layer} "
+                    f"{part.family.sublayers[slot]}, adapter_norm_before and adapter_down.0, which differ; fetch them "
+                    "again."
                 )
 
 

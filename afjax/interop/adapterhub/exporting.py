@@ -18,6 +18,7 @@ from afjax.config.tasks import TaskConfig
 from afjax.data.sources.kinds import source_kind
 from afjax.errors import UserError
 from afjax.interop.adapterhub.adapters import own_adapter, write_adapter
+from afjax.interop.adapterhub.families import library_family
 from afjax.interop.adapterhub.files import (
     ADAPTER,
     FUSION,
@@ -28,7 +29,6 @@ from afjax.interop.adapterhub.files import (
     Weights,
     check_can_write,
     envelope,
-    model_prefix,
     write_part,
 )
 from afjax.interop.adapterhub.fusion import own_fusion, write_fusion
@@ -167,7 +167,7 @@ class _Writer:
             loaded.params,
             fusion_name,
             self._bottleneck(members[0], store.read_manifest(self.store_folder, "adapters", members[0])),
-            prefix=model_prefix(trunk),
+            family=library_family(trunk["family"]),
             num_layers=trunk["num_layers"],
         )
         own_fields = {**own_fusion(config, name), **_facts(loaded.manifest)}
@@ -220,7 +220,7 @@ class _Writer:
             config,
             loaded.params,
             name,
-            prefix=model_prefix(trunk),
+            family=library_family(trunk["family"]),
             hidden_size=trunk["hidden_size"],
             num_layers=trunk["num_layers"],
         )

@@ -22,6 +22,7 @@ import numpy as np
 from afjax.config.from_dict import from_dict
 from afjax.config.tasks import TaskConfig
 from afjax.errors import UserError
+from afjax.interop.adapterhub.families import LibraryFamily, library_family
 from afjax.storage import json_files
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.hugging_face import read_tensors
@@ -33,10 +34,6 @@ VERSION = "adapters.1.2.0"
 SETUP = "adapter_setup.json"
 # The envelope's key for fields that are not part of the library's format. The library ignores it.
 OWN = "afjax"
-
-SUBLAYERS = {"attention": "attention.output", "ffn": "output"}
-_SLOTS = {sublayer: slot for slot, sublayer in SUBLAYERS.items()}
-_KEY = re.compile(r"(?:(?:bert|roberta)\.)?encoder\.layer\.(\d+)\.(attention\.output|output)\.([a-z_]+)\.([^.]+)\.(.+)")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,11 +74,13 @@ class Part:
       envelope: The contents of its JSON file.
       tensors: The contents of its tensor file.
       where: The path of its JSON file, for error messages.
+      family: The library's names for the trunk's family.
     """
 
     envelope: Mapping[str, Any]
     tensors: Mapping[str, np.ndarray]
     where: str
+    family: LibraryFamily
 
     @property
     def name(self) -> str:
@@ -125,8 +124,9 @@ def read_part(folder: Path, files: Files, trunk: TrunkConfig) -> Part:
 
     Raises:
       UserError: A file is missing or damaged, or the part is from the PEFT library, or for another family or hidden
-        size.
+        size, or the trunk's family is not supported.
     """
+    library = library_family(trunk.family)
     path = folder / files.config
     envelope = read_json(path)
     if "peft_type" in envelope:
@@ -142,7 +142,7 @@ def read_part(folder: Path, files: Files, trunk: TrunkConfig) -> Part:
             f"{path} is for a hidden size of {size}, and the trunk's is {trunk.hidden_size}; give its trunk."
         )
     tensors = read_tensors(folder, safetensors=files.safetensors, pickled=files.pickled)
-    return Part(envelope, tensors, str(path))
+    return Part(envelope, tensors, str(path), library)
 
 
 def write_part(
@@ -187,14 +187,16 @@ def module_tensors(part: Part, kinds: tuple[str, ...]) -> dict[tuple[str, int], 
     """
     modules: dict[tuple[str, int], dict[str, np.ndarray]] = {}
     other_names, unknown = set(), []
+    slots = {sublayer: slot for slot, sublayer in part.family.sublayers.items()}
+    name = _key_pattern(part.family)
     for key, tensor in part.tensors.items():
-        match = _KEY.fullmatch(key)
+        match = name.fullmatch(key)
         if match is None or match[3] not in kinds:
             unknown.append(key)
         elif match[4] != part.name:
             other_names.add(match[4])
         else:
-            modules.setdefault((_SLOTS[match[2]], int(match[1])), {})[match[5]] = tensor
+            modules.setdefault((slots[match[2]], int(match[1])), {})[match[5]] = tensor
     if unknown:
         raise UserError(f"{part.where}: its weights have tensors that belong to no adapter: {shortened(unknown)}.")
     if not modules:
@@ -203,6 +205,13 @@ def module_tensors(part: Part, kinds: tuple[str, ...]) -> dict[tuple[str, int], 
             f"{shortened(other_names) or 'nothing'}; fetch both files again."
         )
     return modules
+
+
+def _key_pattern(family: LibraryFamily) -> re.Pattern[str]:
+    """Matches a tensor's name: layer, sub-layer, kind of module, name of the part, and the rest."""
+    prefix, layer = re.escape(family.prefix), re.escape(family.layer)
+    sublayers = "|".join(re.escape(sublayer) for sublayer in family.sublayers.values())
+    return re.compile(rf"(?:{prefix}\.)?{layer}\.(\d+)\.({sublayers})\.([a-z_]+)\.([^.]+)\.(.+)")
 
 
 def stacked(
@@ -220,12 +229,13 @@ def stacked(
     Raises:
       UserError: Tensors are missing, unexpected or of the wrong shape.
     """
+    sublayers = part.family.sublayers
     rows: dict[tuple[str, str], list[np.ndarray]] = {}
     missing, wrong = [], []
     for (slot, layer), leaves in wanted.items():
         tensors = found.get((slot, layer), {})
         for leaf, shape in leaves.items():
-            title = f"layer {layer} {SUBLAYERS[slot]} {leaf}"
+            title = f"layer {layer} {sublayers[slot]} {leaf}"
             tensor = tensors.pop(leaf, None)
             if tensor is None:
                 missing.append(title)
@@ -233,7 +243,7 @@ def stacked(
                 wrong.append(f"{title} {list(tensor.shape)} (wanted: {list(shape)})")
             else:
                 rows.setdefault((slot, leaf), []).append(tensor.astype(np.float32))
-    extra = [f"layer {layer} {SUBLAYERS[slot]} {leaf}" for (slot, layer), unused in found.items() for leaf in unused]
+    extra = [f"layer {layer} {sublayers[slot]} {leaf}" for (slot, layer), unused in found.items() for leaf in unused]
     check_fits(part, missing, extra, wrong)
     return {key: np.stack(tensors) for key, tensors in rows.items()}
 
@@ -279,19 +289,18 @@ def shortened(names: Any, most: int = 6) -> str:
 
 
 def envelope(config: Any, trunk: Mapping[str, Any], name: str, **more: Any) -> dict[str, Any]:
-    """Builds a part's JSON. ``trunk`` is the trunk's entry in a manifest."""
+    """Builds a part's JSON. ``trunk`` is the trunk's entry in a manifest.
+
+    Raises:
+      UserError: The trunk's family is not supported.
+    """
     return {
         "config": config,
         "hidden_size": trunk["hidden_size"],
-        "model_class": f"{model_prefix(trunk).capitalize()}AdapterModel",
+        "model_class": library_family(str(trunk["family"])).model_class,
         "model_name": trunk["name"],
         "model_type": trunk["family"],
         "name": name,
         "version": VERSION,
         **more,
     }
-
-
-def model_prefix(trunk: Mapping[str, Any]) -> str:
-    """The prefix of the library's tensor names."""
-    return str(trunk["family"])

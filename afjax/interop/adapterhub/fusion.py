@@ -10,7 +10,8 @@ from afjax.config.adapters import AdapterConfig
 from afjax.config.from_dict import from_dict, to_dict
 from afjax.config.fusion import FusionConfig
 from afjax.errors import UserError
-from afjax.interop.adapterhub.files import OWN, SUBLAYERS, Part, dropout_rate, module_tensors, shortened, stacked
+from afjax.interop.adapterhub.families import LibraryFamily
+from afjax.interop.adapterhub.files import OWN, Part, dropout_rate, module_tensors, shortened, stacked
 from afjax.trees import Tree, unflatten
 from afjax.trunk.config import TrunkConfig
 
@@ -80,7 +81,7 @@ def read_fusion(
 
 
 def write_fusion(
-    config: FusionConfig, tree: Tree, name: str, member: AdapterConfig, *, prefix: str, num_layers: int
+    config: FusionConfig, tree: Tree, name: str, member: AdapterConfig, *, family: LibraryFamily, num_layers: int
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Converts a fusion to the library's settings and tensors.
 
@@ -91,7 +92,7 @@ def write_fusion(
       tree: The fusion's tree.
       name: The fusion's name in the library: its adapters' names, joined with commas.
       member: The architecture of one of its adapters.
-      prefix: The prefix of the tensor names.
+      family: The library's names for the trunk's family.
       num_layers: The trunk's number of layers.
 
     Raises:
@@ -101,7 +102,7 @@ def write_fusion(
     tensors = {}
     for slot in member.slots:
         for place, layer in enumerate(adapter_layers(member, num_layers)):
-            module = f"{prefix}.encoder.layer.{layer}.{SUBLAYERS[slot]}.adapter_fusion_layer.{name}"
+            module = f"{family.module(layer, slot)}.adapter_fusion_layer.{name}"
             for path, leaf in _table(config.value).items():
                 owner, kind = path.split("/")
                 tensor = np.asarray(tree[slot][owner][kind])[place].T

@@ -30,22 +30,44 @@ _KINDS: Mapping[str, TaskKind] = {
 }
 _TYPES: Mapping[TaskKind, str] = {**{kind: name for name, kind in _KINDS.items()}, "regression": "classification"}
 
+# The first parts of the names of Hugging Face's classes.
+_MODELS = ("Bert", "Roberta", "XLMRoberta", "DistilBert", "Electra")
 # Static heads: the settings of the equivalent flex head, and the names of the linear layers.
 _POOLED = {"layers": 1, "activation_function": None, "use_pooler": True}
 _TOKENS = {"head_type": "question_answering", "layers": 1, "activation_function": None}
 _TAGS = {**_TOKENS, "head_type": "tagging"}
+_RELU = {"layers": 2, "activation_function": "relu", "use_pooler": False}
+_GELU = {"layers": 2, "activation_function": "gelu", "use_pooler": False}
+_TANH = {"layers": 2, "activation_function": "tanh", "use_pooler": False}
 _STATIC: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {
     "BertForSequenceClassification": ({"head_type": "classification", **_POOLED}, ("classifier",)),
     "BertForMultipleChoice": ({"head_type": "multiple_choice", **_POOLED}, ("classifier",)),
-    "BertForQuestionAnswering": (_TOKENS, ("qa_outputs",)),
-    "BertForTokenClassification": (_TAGS, ("classifier",)),
-    "RobertaForSequenceClassification": (
-        {"head_type": "classification", "layers": 2, "activation_function": "tanh", "use_pooler": False},
+    "DistilBertForSequenceClassification": (
+        {"head_type": "classification", **_RELU},
+        ("pre_classifier", "classifier"),
+    ),
+    "DistilBertForMultipleChoice": ({"head_type": "multiple_choice", **_RELU}, ("pre_classifier", "classifier")),
+    "ElectraForSequenceClassification": (
+        {"head_type": "classification", **_GELU},
         ("classifier.dense", "classifier.out_proj"),
     ),
-    "RobertaForMultipleChoice": ({"head_type": "multiple_choice", **_POOLED}, ("classifier",)),
-    "RobertaForQuestionAnswering": (_TOKENS, ("qa_outputs",)),
-    "RobertaForTokenClassification": (_TAGS, ("classifier",)),
+    "ElectraForMultipleChoice": (
+        {"head_type": "multiple_choice", **_GELU},
+        ("sequence_summary.summary", "classifier"),
+    ),
+    **{
+        f"{model}ForSequenceClassification": (
+            {"head_type": "classification", **_TANH},
+            ("classifier.dense", "classifier.out_proj"),
+        )
+        for model in ("Roberta", "XLMRoberta")
+    },
+    **{
+        f"{model}ForMultipleChoice": ({"head_type": "multiple_choice", **_POOLED}, ("classifier",))
+        for model in ("Roberta", "XLMRoberta")
+    },
+    **{f"{model}ForQuestionAnswering": (_TOKENS, ("qa_outputs",)) for model in _MODELS},
+    **{f"{model}ForTokenClassification": (_TAGS, ("classifier",)) for model in _MODELS},
 }
 _DEFAULT_LENGTH = 128
 

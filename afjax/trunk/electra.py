@@ -1,0 +1,18 @@
+"""ELECTRA (Clark 2020), the discriminator. BERT without a pooler; small ones have embeddings of a size of their own."""
+
+import dataclasses
+
+from afjax.trunk import bert
+from afjax.trunk.family import dense_weights
+
+FAMILY = dataclasses.replace(
+    bert.FAMILY,
+    name="electra",
+    config_names={**bert.FAMILY.config_names, "embedding_size": "embedding_size"},
+    weight_names=dataclasses.replace(
+        bert.WEIGHT_NAMES,
+        prefix="electra",
+        projection=dense_weights("embeddings_project", "embeddings/projection"),
+        pooler={},
+    ),
+)

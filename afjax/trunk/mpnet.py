@@ -1,0 +1,65 @@
+"""MPNet (Song 2020). RoBERTa's positions, a bias by the tokens' distance in every layer, and no token types."""
+
+import dataclasses
+
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Float, Int
+
+from afjax.trees import AnyArray
+from afjax.trunk import bert, roberta
+from afjax.trunk.family import RelativeBias, WeightNames, dense_weights, norm_weights, table_weights
+
+# The padding token in the scheme of positions. Hugging Face's code does not read it from config.json.
+_PAD_ID = 1
+# The table has an entry for each of these distances to the left, followed by as many to the right. A distance between
+# two of them has the entry of the smaller one. Above 8, they grow by the factor sqrt(2).
+_DISTANCES = (0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 23, 32, 46, 64, 91)
+
+
+def _first_position(pad_id: int) -> int:
+    return roberta.first_position(_PAD_ID)
+
+
+def _position_embeddings(
+    table: Float[AnyArray, "max_positions size"], tokens: Int[AnyArray, "batch length"], pad_id: int
+) -> Float[AnyArray, "batch length size"]:
+    return roberta.position_embeddings(table, tokens, _PAD_ID)
+
+
+def _entry(distances: Int[AnyArray, "distances"]) -> Int[Array, "distances"]:
+    nearest = jnp.searchsorted(jnp.array(_DISTANCES), jnp.abs(distances), side="right", method="compare_all") - 1
+    return nearest + jnp.where(distances > 0, len(_DISTANCES), 0)
+
+
+FAMILY = dataclasses.replace(
+    bert.FAMILY,
+    name="mpnet",
+    config_names={ours: name for ours, name in bert.FAMILY.config_names.items() if ours != "type_vocab_size"},
+    required={"relative_attention_num_buckets": 2 * len(_DISTANCES)},
+    weight_names=WeightNames(
+        prefix="mpnet",
+        embeddings={
+            **table_weights("embeddings.word_embeddings", "embeddings/word"),
+            **table_weights("embeddings.position_embeddings", "embeddings/position"),
+            **norm_weights("embeddings.LayerNorm", "embeddings/norm"),
+            **table_weights("encoder.relative_attention_bias", "embeddings/relative_position"),
+        },
+        layer="encoder.layer",
+        layers={
+            **dense_weights("attention.attn.q", "attention/query"),
+            **dense_weights("attention.attn.k", "attention/key"),
+            **dense_weights("attention.attn.v", "attention/value"),
+            **dense_weights("attention.attn.o", "attention/output"),
+            **norm_weights("attention.LayerNorm", "attention/norm"),
+            **dense_weights("intermediate.dense", "ffn/intermediate"),
+            **dense_weights("output.dense", "ffn/output"),
+            **norm_weights("output.LayerNorm", "ffn/norm"),
+        },
+        pooler=dense_weights("pooler.dense", "pooler"),
+    ),
+    default_pad_id=_PAD_ID,
+    first_position=_first_position,
+    position_embeddings=_position_embeddings,
+    relative_bias=RelativeBias(num_entries=2 * len(_DISTANCES), entry=_entry),
+)

@@ -1,0 +1,56 @@
+"""Prints how far afjax is from Hugging Face's torch encoders, as a Markdown table with one row per encoder family.
+
+    python tests/golden/parity.py
+
+Reads the golden files next to this script. They have random weights and the outputs of torch for padded rows of several
+lengths, so neither torch nor transformers is needed.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from afjax.nn.pooling import apply_pooler
+from afjax.trunk.encoder import encode
+from afjax.trunk.families import ENCODER_FAMILIES
+from afjax.trunk.hugging_face import from_hugging_face, trunk_config
+
+FOLDER = Path(__file__).parent
+
+
+def main() -> None:
+    rows: dict[str, list[tuple[float, float | None, set[int]]]] = {name: [] for name in ENCODER_FAMILIES}
+    for path in sorted(FOLDER.glob("encoder_*.npz")):
+        with np.load(path) as file:
+            arrays = dict(file)
+        if any(name.startswith("state/") for name in arrays):
+            rows[json.loads(str(arrays["config"]))["model_type"]].append(differences(arrays, path.name))
+    print("| model_type | files | lengths of the rows | hidden states | pooler |\n|---|---|---|---|---|")
+    for family, results in rows.items():
+        lengths = sorted(set().union(*(lengths for *_, lengths in results)))
+        pooled = [difference for _, difference, _ in results if difference is not None]
+        hidden = largest([difference for difference, *_ in results])
+        print(f"| {family} | {len(results)} | {', '.join(map(str, lengths))} | {hidden} | {largest(pooled)} |")
+
+
+def largest(values: Sequence[float]) -> str:
+    return f"{max(values):.1e}" if values else "none"
+
+
+def differences(arrays: Mapping[str, np.ndarray], where: str) -> tuple[float, float | None, set[int]]:
+    """The maximum absolute difference of the hidden states and of the pooler's outputs, and the lengths of the rows."""
+    config = trunk_config(json.loads(str(arrays["config"])), where=where)
+    state = {name.removeprefix("state/"): array for name, array in arrays.items() if name.startswith("state/")}
+    params = from_hugging_face(state, config, where=where)
+    batch = {"tokens": arrays["tokens"], "types": arrays["types"], "mask": arrays["mask"].astype(bool)}
+    hidden, _ = encode(params, config, batch)
+    pooled = None
+    if "pooled" in arrays:
+        pooled = float(np.abs(apply_pooler(params["pooler"], hidden[:, 0]) - arrays["pooled"]).max())
+    return float(np.abs(hidden - arrays["last_hidden_state"]).max()), pooled, set(arrays["mask"].sum(-1).tolist())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""Adapters, fusions and heads of the other encoder families that AdapterHub's library has, in both directions."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from afjax import store
+from afjax.interop.adapterhub import export_adapterhub, import_adapterhub
+from afjax.interop.adapterhub.families import LIBRARY_FAMILIES
+from afjax.model.loading import load_task_model
+from afjax.trunk.families import ENCODER_FAMILIES
+from tests.interop.adapterhub_folders import Folders, unpack
+
+pytestmark = pytest.mark.slow
+
+LIMIT = 1e-5
+ADAPTERS = ("pfeiffer", "houlsby", "everything", "leave_out")
+FUSIONS = ("pfeiffer", "houlsby")
+HEADS = ("two_layers", "span", "static_classification", "static_regression", "static_choices", "static_span")
+
+
+@pytest.fixture(scope="module", params=["xlm_roberta", "distilbert", "electra"])
+def folders(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Folders:
+    return unpack(request.param, tmp_path_factory.mktemp(request.param))
+
+
+def check_outputs(folders: Folders, store_folder: Path, case: str, **chosen: str) -> None:
+    """Compares the logits, and a fusion's attention, with the library's."""
+    task_model = load_task_model(store_folder, folders.trunk, **chosen)
+    params, batch = {"trunk": folders.trunk.params, **task_model.params}, folders.batch
+    if task_model.task.kind == "multiple_choice":
+        batch = {name: array[None] for name, array in batch.items()}
+    found = task_model.model(params, batch, fusion_attention="fusion" in chosen)
+    ours = {"logits": found.logits}
+    for slot, of_slot in found.fusion_attention.items():
+        ours |= {f"attention/{layer}/{slot}": of_layer for layer, of_layer in enumerate(of_slot)}
+    expected = folders.expected(case)
+    assert ours.keys() == expected.keys()
+    for name, array in expected.items():
+        assert ours[name].shape == array.shape
+        assert np.abs(np.asarray(ours[name]) - array).max() < LIMIT, name
+
+
+def check_same_files(ours: Path, theirs: Path, *, kinds: tuple[str, ...]) -> None:
+    """Compares the names and values of all tensors, and the envelopes, with files that the library wrote."""
+    for kind in kinds:
+        for path in theirs.rglob(f"{kind}.safetensors"):
+            own = ours / path.relative_to(theirs)
+            found, expected = load_file(own), load_file(path)
+            # The library selects the tensors to save by substrings of their names.
+            assert found.keys() <= expected.keys()
+            for name, tensor in found.items():
+                np.testing.assert_array_equal(tensor, expected[name])
+    for path in theirs.rglob("*_config.json"):
+        own = ours / path.relative_to(theirs)
+        found, expected = (json.loads(file.read_text()) for file in (own, path))
+        for key in ("hidden_size", "model_class", "model_type"):
+            assert found[key] == expected[key]
+
+
+def test_all_cases_are_tested(folders: Folders) -> None:
+    there = {kind: {path.name for path in (folders.root / kind).iterdir()} for kind in ("adapters", "fusion", "heads")}
+    assert there == {"adapters": set(ADAPTERS), "fusion": set(FUSIONS), "heads": set(HEADS)}
+
+
+@pytest.mark.parametrize("case", ADAPTERS)
+def test_adapters(folders: Folders, tmp_path: Path, case: str) -> None:
+    source = folders.root / "adapters" / case / "safetensors"
+    import_adapterhub(source, tmp_path / "store", trunk=folders.trunk)
+    import_adapterhub(folders.root / "heads/two_layers/safetensors", tmp_path / "store", trunk=folders.trunk)
+    check_outputs(folders, tmp_path / "store", f"adapters/{case}", adapter="a", head="two_layers")
+    export_adapterhub(tmp_path / "store", "a", tmp_path / "exported", with_head=False)
+    check_same_files(tmp_path / "exported", source, kinds=("adapter",))
+
+
+@pytest.mark.parametrize("case", FUSIONS)
+def test_fusions(folders: Folders, tmp_path: Path, case: str) -> None:
+    source = folders.root / "fusion" / case / "safetensors"
+    import_adapterhub(source, tmp_path / "store", trunk=folders.trunk, name="abc")
+    assert store.verify(tmp_path / "store") == []
+    check_outputs(folders, tmp_path / "store", f"fusion/{case}", fusion="abc", head="two_layers")
+    exported = tmp_path / "exported"
+    export_adapterhub(tmp_path / "store", "abc", exported, kind="fusion", with_head=False)
+    # The head is exported with a fusion of the same name only.
+    (exported / "two_layers").symlink_to(source / "two_layers")
+    check_same_files(exported, source, kinds=("adapter", "model_adapter_fusion"))
+
+
+@pytest.mark.parametrize("case", HEADS)
+def test_heads(folders: Folders, tmp_path: Path, case: str) -> None:
+    source = folders.root / "heads" / case / "safetensors"
+    import_adapterhub(source, tmp_path / "store", trunk=folders.trunk, name="head")
+    check_outputs(folders, tmp_path / "store", f"heads/{case}", head="head")
+    if case in ("two_layers", "span"):
+        export_adapterhub(tmp_path / "store", "head", tmp_path / "exported", kind="head")
+        check_same_files(tmp_path / "exported", source, kinds=())
+
+
+def test_library_families_are_encoder_families() -> None:
+    assert LIBRARY_FAMILIES.keys() <= ENCODER_FAMILIES.keys()

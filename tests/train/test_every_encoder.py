@@ -1,0 +1,123 @@
+"""Training, storing and loading work on every encoder family."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from facts import has_facts
+from safetensors.numpy import save_file
+
+from afjax.config.adapters import ADAPTER_PRESETS, AdapterConfig, LoraConfig, PalConfig
+from afjax.config.methods import FusionMethod, Method
+from afjax.config.tasks import TaskConfig
+from afjax.config.training import TrainConfig
+from afjax.errors import UserError
+from afjax.model.loading import load_task_model
+from afjax.model.task_model import TaskModel
+from afjax.tasks.load import load_task
+from afjax.train.fusion import train_fusion
+from afjax.train.options import RunOptions
+from afjax.train.single import train_single
+from afjax.trees import flatten
+from afjax.trunk.encoder import init_trunk
+from afjax.trunk.hugging_face import config_values, to_hugging_face
+from afjax.trunk.pretrained import Trunk, load_trunk
+from tests.small_trunk import distinct_families, small_trunk
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("training")]
+
+TASK = TaskConfig(name="entail", source="builtin:entail")
+TEXTS = [("all cats sleep", "some cats sleep"), ("no dogs run", "most dogs run")]
+BOTTLENECK = AdapterConfig(size=4, init_scale=0.1)
+
+
+@pytest.fixture(scope="module", params=distinct_families())
+def trunk(request: pytest.FixtureRequest, tiny_trunk_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Trunk:
+    """A small trunk of each family, with the vocabulary of the tiny BERT."""
+    return make_trunk(request.param, tiny_trunk_folder, tmp_path_factory.mktemp(request.param))
+
+
+def make_trunk(family: str, tiny_trunk_folder: Path, folder: Path) -> Trunk:
+    vocab_size = load_trunk(str(tiny_trunk_folder)).config.vocab_size
+    config = small_trunk(family, vocab_size=vocab_size, init_scale=0.2)
+    params = jax.jit(init_trunk, static_argnums=1)(jax.random.key(0), config)
+    (folder / "config.json").write_text(json.dumps(config_values(config)))
+    save_file(to_hugging_face(params, config.encoder_family), folder / "model.safetensors")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / name).write_bytes((tiny_trunk_folder / name).read_bytes())
+    return load_trunk(str(folder))
+
+
+@pytest.fixture(scope="module")
+def settings(tiny: TrainConfig) -> TrainConfig:
+    return dataclasses.replace(tiny, max_length=14, buckets=(14,), max_steps=4, eval_every=4)
+
+
+def train(
+    trunk: Trunk, method: Method, config: TrainConfig, workdir: Path, name: str = TASK.name, **options: Any
+) -> TaskModel:
+    """Trains a task with the data of ``TASK`` for four steps."""
+    task, shared = dataclasses.replace(TASK, name=name), RunOptions(**options)
+    return train_single(trunk, task, load_task(TASK), workdir=workdir, method=method, config=config, options=shared)
+
+
+METHODS = {
+    "houlsby": Method(adapter=dataclasses.replace(ADAPTER_PRESETS["houlsby"], size=4)),
+    "lora": Method(adapter=LoraConfig(rank=2)),
+    "pal": Method(adapter=PalConfig(size=4, num_heads=2)),
+    "full": Method(partition="full"),
+    "top_k": Method(partition="top_k", top_k=1),
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_methods_train_and_predict(trunk: Trunk, method: str, settings: TrainConfig, tmp_path: Path) -> None:
+    model = train(trunk, METHODS[method], settings, tmp_path / "run")
+    before, after = flatten(trunk.params), flatten(model.trunk.params)
+    changed = {path for path, leaf in after.items() if not np.array_equal(leaf, before[path])}
+    assert bool(changed) == (method in ("full", "top_k"))
+    logits = model.predict(TEXTS).logits
+    assert np.isfinite(logits).all()
+    if method == "lora":
+        np.testing.assert_allclose(model.merged().predict(TEXTS).logits, logits, atol=1e-5)
+    if method == "full":
+        # The head has a pooler of its own.
+        assert changed == {path for path in before if not path.startswith("pooler/")}
+        model.save(tmp_path / "store")
+        loaded = load_trunk(model.trunk.name)
+        assert (loaded.sha256, loaded.config) == (model.trunk.sha256, trunk.config)
+
+
+def test_loop_over_layers_trains_the_same_adapter(trunk: Trunk, settings: TrainConfig, tmp_path: Path) -> None:
+    method = Method(adapter=BOTTLENECK)
+    straight = train(trunk, method, settings, tmp_path / "straight")
+    looped = train(trunk, method, settings, tmp_path / "looped", scan_layers=True)
+    np.testing.assert_allclose(looped.predict(TEXTS).logits, straight.predict(TEXTS).logits, atol=1e-4)
+
+
+def test_stored_fusion_predicts_the_same(trunk: Trunk, settings: TrainConfig, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    for seed, name in enumerate(("one", "two")):
+        train(trunk, Method(adapter=BOTTLENECK), settings, tmp_path / name, name=name, seed=seed).save(store)
+    method, data = FusionMethod(adapters=("one", "two"), store=store), load_task(TASK)
+    fused = train_fusion(trunk, TASK, data, method, workdir=tmp_path / "fusion", config=settings)
+    fused.save(store)
+    loaded = load_task_model(store, trunk, fusion="entail-fusion")
+    np.testing.assert_allclose(loaded.predict(TEXTS).logits, fused.predict(TEXTS).logits, atol=1e-5)
+
+
+def test_adapters_are_refused_on_a_trunk_of_another_family(
+    settings: TrainConfig, tiny_trunk_folder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "other").mkdir()
+    one = make_trunk("mpnet", tiny_trunk_folder, tmp_path / "one")
+    other = make_trunk("roberta", tiny_trunk_folder, tmp_path / "other")
+    train(one, Method(adapter=BOTTLENECK), settings, tmp_path / "run").save(tmp_path / "store")
+    with pytest.raises(UserError) as raised:
+        load_task_model(tmp_path / "store", other, adapter="entail", head="entail")
+    assert has_facts(str(raised.value), "model_type", "mpnet", "roberta")

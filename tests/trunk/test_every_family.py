@@ -1,0 +1,291 @@
+"""Every encoder family gives the same result in all forms of the computation, and its files round trip."""
+
+import dataclasses
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from facts import has_facts
+from safetensors.numpy import load_file, save_file
+
+from afjax.errors import UserError
+from afjax.model.partition import split_layers
+from afjax.store import trunk_difference
+from afjax.trees import Tree, flatten, map_with_path, tree_digest
+from afjax.trunk.config import TrunkConfig
+from afjax.trunk.encoder import EncoderOptions, cast_trunk, encode, init_trunk
+from afjax.trunk.families import ENCODER_FAMILIES
+from afjax.trunk.hugging_face import config_values, to_hugging_face, trunk_config
+from afjax.trunk.layer_masks import encode_under_masks
+from afjax.trunk.layers import loop_layers, unstack_layers
+from afjax.trunk.pretrained import Trunk, load_trunk, save_trunk
+from afjax.trunk.slots import FilledSlots, LayerSlots, Sublayer
+from tests.small_trunk import distinct_families, small_trunk
+
+pytestmark = pytest.mark.slow
+
+FAMILIES, DISTINCT = tuple(ENCODER_FAMILIES), distinct_families()
+
+
+def make_trunk(family: str) -> tuple[TrunkConfig, Tree]:
+    """Makes a random trunk in which every leaf matters."""
+    config = small_trunk(family, init_scale=0.3)
+    params = jax.jit(init_trunk, static_argnums=1)(jax.random.key(0), config)
+    return config, map_with_path(lambda path, leaf: leaf + 0.1 if path.endswith("bias") else leaf, params)
+
+
+def make_batch(config: TrunkConfig) -> dict[str, jax.Array]:
+    """Makes rows of 7, 4 and 1 tokens."""
+    mask = jnp.arange(7)[None] < jnp.array([[7], [4], [1]])
+    tokens = jax.random.randint(jax.random.key(1), (3, 7), 2, config.vocab_size)
+    types = jax.random.randint(jax.random.key(2), (3, 7), 0, max(1, config.type_vocab_size))
+    return {"tokens": jnp.where(mask, tokens, config.pad_id), "types": types, "mask": mask}
+
+
+@pytest.mark.parametrize("family", DISTINCT)
+def test_every_form_of_the_layers_gives_the_same_result(family: str) -> None:
+    config, trunk = make_trunk(family)
+    batch, key = make_batch(config), jax.random.key(3)
+    expected, _ = encode(trunk, config, batch, key=key)
+    for form, scan in (
+        (trunk, True),
+        ({**trunk, "layers": unstack_layers(trunk["layers"])}, False),
+        ({**trunk, "layers": loop_layers(trunk["layers"])}, True),
+        (split_layers(trunk, 1), False),
+    ):
+        hidden, _ = encode(form, config, batch, key=key, options=EncoderOptions(scan_layers=scan, remat="layers"))
+        np.testing.assert_allclose(hidden, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("form", ["straight", "looped"])
+@pytest.mark.parametrize("family", DISTINCT)
+def test_first_token_only_equals_the_full_computation_in_value_and_gradient(family: str, form: str) -> None:
+    config, trunk = make_trunk(family)
+    batch = make_batch(config)
+    with jax.enable_x64(True):
+        wide = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf, np.float64)), trunk)
+        wide.pop("pooler", None)
+
+        @functools.partial(jax.jit, static_argnums=1)
+        def loss_and_gradients(trunk: Tree, first_token_only: bool) -> Any:
+            def loss(trunk: Tree) -> tuple[jax.Array, jax.Array]:
+                if form == "looped":
+                    trunk = {**trunk, "layers": loop_layers(trunk["layers"])}
+                options = EncoderOptions(scan_layers=form == "looped")
+                hidden, _ = encode(trunk, config, batch, options=options, first_token_only=first_token_only)
+                return jnp.sin(hidden[:, 0]).sum(), hidden[:, 0]
+
+            return jax.value_and_grad(loss, has_aux=True)(trunk)
+
+        (_, expected), expected_gradients = loss_and_gradients(wide, False)
+        (_, hidden), gradients = loss_and_gradients(wide, True)
+        np.testing.assert_allclose(hidden, expected, atol=1e-10)
+        for path, gradient in flatten(gradients).items():
+            np.testing.assert_allclose(gradient, flatten(expected_gradients)[path], atol=1e-10, err_msg=path)
+            assert np.abs(gradient).max() > 1e-4 or path.endswith("key/bias"), f"{path} does not matter"
+
+
+@pytest.mark.parametrize("family", DISTINCT)
+def test_gradients_equal_finite_differences(family: str) -> None:
+    config, trunk = make_trunk(family)
+    batch = make_batch(config)
+    with jax.enable_x64(True):
+        wide = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf, np.float64)), trunk)
+        embeddings = wide["embeddings"]
+
+        def loss(embeddings: Tree) -> jax.Array:
+            hidden, _ = encode({**wide, "embeddings": embeddings}, config, batch)
+            return jnp.square(hidden * batch["mask"][..., None])[..., :3].sum()
+
+        gradients = jax.jit(jax.grad(loss))(embeddings)
+        for path, gradient in flatten(gradients).items():
+            step = np.random.default_rng(0).standard_normal(gradient.shape)
+
+            def moved(sign: float, path: str = path, step: np.ndarray = step) -> jax.Array:
+                return loss(map_with_path(lambda at, x: x + sign * 1e-5 * step if at == path else x, embeddings))
+
+            slope = (moved(1.0) - moved(-1.0)) / 2e-5
+            np.testing.assert_allclose((gradient * step).sum(), slope, rtol=1e-5, atol=1e-7, err_msg=path)
+
+
+@pytest.mark.parametrize("family", DISTINCT)
+def test_layer_masks_give_the_same_result_as_separate_runs(family: str) -> None:
+    config, trunk = make_trunk(family)
+    batch = make_batch(config)
+
+    def make_slots(held: Tree, shared: None, key: jax.Array | None) -> LayerSlots:
+        def slot(given: Sublayer) -> tuple[jax.Array, None]:
+            return given.norm(held["ffn"] * given.output + given.residual), None
+
+        return LayerSlots(sublayers={"ffn": slot})
+
+    slots = FilledSlots(layers=(0, 1, 2), contents={"ffn": jnp.array([0.0, 2.0, 3.0])}, make=make_slots)
+    masks = np.array([[False] * 3, [True] * 3])
+    for first in (False, True):
+        found = encode_under_masks(trunk, config, batch, masks, slots=slots, first_token_only=first)
+        np.testing.assert_allclose(found[:, 0], encode(trunk, config, batch, first_token_only=first)[0], atol=1e-5)
+        filled, _ = encode(trunk, config, batch, slots=slots, first_token_only=first)
+        np.testing.assert_allclose(found[:, 1], filled, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", DISTINCT)
+def test_padding_does_not_affect_other_tokens(family: str) -> None:
+    config, trunk = make_trunk(family)
+    batch = make_batch(config)
+    padded, _ = encode(trunk, config, batch)
+    for row, length in enumerate(batch["mask"].sum(-1).tolist()):
+        one_row = {name: array[row : row + 1, :length] for name, array in batch.items()}
+        np.testing.assert_allclose(encode(trunk, config, one_row)[0][0], padded[row, :length], atol=1e-5)
+
+
+@pytest.mark.parametrize("family", DISTINCT)
+def test_bfloat16_is_close_to_float32(family: str) -> None:
+    config, trunk = make_trunk(family)
+    batch = make_batch(config)
+    expected, _ = encode(trunk, config, batch)
+    hidden, _ = encode(cast_trunk(trunk, "bfloat16"), config, batch)
+    assert hidden.dtype == jnp.bfloat16
+    assert np.abs(hidden.astype(jnp.float32) - expected).max() < 0.1
+
+
+# Files
+
+
+def write_trunk(folder: Path, family: str) -> Path:
+    """Writes a random trunk without a tokenizer."""
+    config, params = make_trunk(family)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config_values(config)))
+    save_file(to_hugging_face(params, config.encoder_family), folder / "model.safetensors")
+    return folder
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_config_and_weights_round_trip(family: str, tmp_path: Path) -> None:
+    config, params = make_trunk(family)
+    assert trunk_config(config_values(config), where="config.json") == small_trunk(family)
+    trunk = load_trunk(str(write_trunk(tmp_path / "trunk", family)))
+    assert trunk.sha256 == tree_digest(jax.tree.map(np.asarray, params))
+    assert trunk.config == small_trunk(family)
+    save_trunk(tmp_path / "copy", trunk)
+    assert load_trunk(str(tmp_path / "copy")).sha256 == trunk.sha256
+    identity = trunk.identity()
+    assert identity["family"] == identity["architecture"]["model_type"] == family
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_only_the_dropout_rates_do_not_identify_an_architecture(family: str) -> None:
+    def architecture(**changes: Any) -> dict[str, Any]:
+        return {"architecture": config_values(small_trunk(family, **changes))}
+
+    recorded = architecture()
+    assert not trunk_difference(recorded, architecture(hidden_dropout=0.2, attention_dropout=0.3)).differences
+    assert len(trunk_difference(recorded, architecture(num_heads=3, activation="relu")).differences) == 2
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_weights_under_the_names_of_a_model_with_a_head_are_read(family: str, tmp_path: Path) -> None:
+    folder = write_trunk(tmp_path, family)
+    expected = load_trunk(str(folder)).sha256
+    prefix = ENCODER_FAMILIES[family].weight_names.prefix
+    tensors = {f"{prefix}.{name}": tensor for name, tensor in load_file(folder / "model.safetensors").items()}
+    save_file({**tensors, "classifier.weight": np.zeros((2, 12), np.float32)}, folder / "model.safetensors")
+    assert load_trunk(str(folder)).sha256 == expected
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_missing_and_unknown_weights_are_named(family: str, tmp_path: Path) -> None:
+    folder = write_trunk(tmp_path, family)
+    tensors = load_file(folder / "model.safetensors")
+    names = [name for name in tensors if not name.startswith("pooler.")]
+    for name in names:
+        save_file({other: tensors[other] for other in tensors if other != name}, folder / "model.safetensors")
+        with pytest.raises(UserError, match=f"- {name}"):
+            load_trunk(str(folder))
+    for scope in ENCODER_FAMILIES[family].weight_names.scopes:
+        extra = {f"{scope}.other.weight": np.zeros(3, np.float32)}
+        save_file({**tensors, **extra}, folder / "model.safetensors")
+        with pytest.raises(UserError, match=rf"\+ {scope}\.other\.weight"):
+            load_trunk(str(folder))
+
+
+@pytest.mark.parametrize("other", FAMILIES)
+@pytest.mark.parametrize("family", DISTINCT)
+def test_weights_of_another_family_are_refused(family: str, other: str, tmp_path: Path) -> None:
+    """Families with the same names of tensors and of fields have the same architecture, except for positions."""
+    names, other_names = (ENCODER_FAMILIES[name].weight_names for name in (family, other))
+    folder = write_trunk(tmp_path, family)
+    values = config_values(small_trunk(other))
+    (folder / "config.json").write_text(json.dumps(values))
+    if dataclasses.replace(names, prefix="", pooler={}) == dataclasses.replace(other_names, prefix="", pooler={}):
+        return
+    with pytest.raises(UserError) as raised:
+        load_trunk(str(folder))
+    assert has_facts(str(raised.value), str(folder), other)
+
+
+def test_unsupported_model_type_is_refused_with_the_supported_ones(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
+    with pytest.raises(UserError) as raised:
+        load_trunk(str(tmp_path))
+    assert has_facts(str(raised.value), '"gpt2"', *(f'"{name}"' for name in ENCODER_FAMILIES))
+
+
+@pytest.mark.parametrize(("family", "num_types", "needed"), [("bert", 0, "at least 1"), ("mpnet", 2, "0")])
+def test_token_types_that_the_family_does_not_have_are_refused(family: str, num_types: int, needed: str) -> None:
+    with pytest.raises(UserError, match=f'type_vocab_size is {num_types};.* "{family}" .* {needed}'):
+        small_trunk(family, type_vocab_size=num_types)
+
+
+@pytest.mark.parametrize(("family", "size", "needed"), [("bert", 8, "None"), ("electra", None, "at least 1")])
+def test_embedding_size_that_the_family_does_not_have_is_refused(family: str, size: int | None, needed: str) -> None:
+    with pytest.raises(UserError, match=f'embedding_size is {size};.* "{family}" .* {needed}'):
+        small_trunk(family, embedding_size=size)
+
+
+def test_embeddings_of_electra_are_only_projected_to_another_size(tmp_path: Path) -> None:
+    config = small_trunk("electra", embedding_size=12)
+    assert config.projects_embeddings is False
+    params = jax.jit(init_trunk, static_argnums=1)(jax.random.key(0), config)
+    assert params["embeddings"].keys() == {"word", "position", "type", "norm"}
+    (tmp_path / "config.json").write_text(json.dumps(config_values(config)))
+    tensors = to_hugging_face(params, config.encoder_family)
+    save_file(tensors, tmp_path / "model.safetensors")
+    assert load_trunk(str(tmp_path)).config == config
+    projection = {"embeddings_project.bias": np.zeros(12, np.float32)}
+    save_file({**tensors, **projection}, tmp_path / "model.safetensors")
+    with pytest.raises(UserError, match=r"\+ embeddings_project\.bias"):
+        load_trunk(str(tmp_path))
+
+
+def test_number_of_buckets_of_mpnet_is_fixed() -> None:
+    values = config_values(small_trunk("mpnet"))
+    config = trunk_config({**values, "relative_attention_num_buckets": 32}, where="config.json")
+    assert config == small_trunk("mpnet")
+    with pytest.raises(UserError, match=r"relative_attention_num_buckets is 16;.* mpnet .* 32"):
+        trunk_config({**values, "relative_attention_num_buckets": 16}, where="config.json")
+
+
+def test_random_trunks_have_the_leaves_that_their_family_has() -> None:
+    def leaves(family: str) -> set[str]:
+        return {path for path in flatten(make_trunk(family)[1]) if not path.startswith("layers/")}
+
+    pooler = {"pooler/kernel", "pooler/bias"}
+    norm = {"embeddings/norm/scale", "embeddings/norm/bias"}
+    tables = {"embeddings/word", "embeddings/position"}
+    assert leaves("bert") == leaves("roberta") == pooler | norm | tables | {"embeddings/type"}
+    projection = {"embeddings/projection/kernel", "embeddings/projection/bias"}
+    assert leaves("electra") == norm | tables | projection | {"embeddings/type"}
+    assert leaves("distilbert") == norm | tables
+    assert leaves("mpnet") == pooler | norm | tables | {"embeddings/relative_position"}
+
+
+def test_trunk_describes_its_family(tmp_path: Path) -> None:
+    trunk = load_trunk(str(write_trunk(tmp_path, "mpnet")))
+    assert isinstance(trunk, Trunk)
+    assert has_facts(repr(trunk), "family mpnet", "longest row 14 tokens")
