@@ -1,11 +1,19 @@
-"""The architectures of small random trunks."""
+"""Small random trunks and their architectures."""
 
 import dataclasses
+import json
+from pathlib import Path
 from typing import Any
 
+import jax
+from safetensors.numpy import save_file
+
 from afjax.trunk.config import TrunkConfig
+from afjax.trunk.encoder import init_trunk
 from afjax.trunk.families import ENCODER_FAMILIES
 from afjax.trunk.family import EncoderFamily
+from afjax.trunk.hugging_face import config_values, to_hugging_face
+from afjax.trunk.pretrained import Trunk, load_trunk
 
 SMALL_TRUNK = TrunkConfig(
     family="bert",
@@ -38,3 +46,15 @@ def small_trunk(family: str, **changes: Any) -> TrunkConfig:
     if "embedding_size" in parts.config_names:
         fields["embedding_size"] = 8
     return dataclasses.replace(SMALL_TRUNK, **{**fields, **changes})
+
+
+def small_trunk_on_disk(family: str, tiny_trunk_folder: Path, folder: Path) -> Trunk:
+    """Writes a small random trunk, with the tokenizer of the tiny BERT, to a folder, and loads it."""
+    vocab_size = load_trunk(str(tiny_trunk_folder)).config.vocab_size
+    config = small_trunk(family, vocab_size=vocab_size, init_scale=0.2)
+    params = jax.jit(init_trunk, static_argnums=1)(jax.random.key(0), config)
+    (folder / "config.json").write_text(json.dumps(config_values(config)))
+    save_file(to_hugging_face(params, config.encoder_family), folder / "model.safetensors")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / name).write_bytes((tiny_trunk_folder / name).read_bytes())
+    return load_trunk(str(folder))

@@ -29,6 +29,7 @@ from afjax.config.fusion import FusionConfig
 from afjax.config.heads import HeadConfig
 from afjax.config.tasks import SpanConfig, TaskConfig
 from afjax.serve.loading import find_artefact
+from tests.small_trunk import distinct_families, small_trunk_on_disk
 
 pytestmark = pytest.mark.slow
 
@@ -37,13 +38,15 @@ SMALL = Capacity(batch_sizes=(4,), lengths=(16,))
 TEXTS = ("all cats are small", "no dogs", "some small cats are not dogs")
 
 
-def check_rows(routed: RoutedModel, models: dict[str, TaskModel], rows: list[Any], names: list[str | None]) -> None:
+def check_rows(
+    routed: RoutedModel, models: dict[str, TaskModel], rows: list[Any], names: list[str | None], max_length: int = 16
+) -> None:
     """Checks each prediction against the task's own model, or the trunk."""
     predictions = routed.predict(rows, names)
     assert len(predictions) == len(rows)
     for row, name, prediction in zip(rows, names, predictions, strict=True):
         if name is None:
-            expected = {"embedding": routed.trunk.embed([row], max_length=16)[0].tolist()}
+            expected = {"embedding": routed.trunk.embed([row], max_length=max_length)[0].tolist()}
         else:
             expected = models[name].predict([row]).as_json(0)
         check_equal(prediction, expected, f"{name}: {row}")
@@ -134,6 +137,16 @@ def test_bfloat16_adapters_take_half_the_memory_and_give_the_same_results(tiny_t
         np.testing.assert_allclose(prediction["logits"], model.predict([text]).logits[0], rtol=0.03, atol=0.03)
     dense = [leaf for leaf in jax.tree.leaves(routed.task(name).entries[0]) if leaf.dtype == "bfloat16"]
     assert len(dense) == {"pfeiffer": 8, "houlsby": 16, "lora": 8, "ia3": 0, "pal": 16, "new_norms": 8}[name]
+
+
+@pytest.mark.parametrize("family", distinct_families())
+def test_every_encoder_can_be_routed(family: str, tiny_trunk_folder: Path, tmp_path: Path) -> None:
+    trunk = small_trunk_on_disk(family, tiny_trunk_folder, tmp_path)
+    names = ("plain", "pfeiffer", "houlsby", "lora")
+    models = {name: random_task(trunk, name, *ADAPTERS[name], max_length=12) for name in names}
+    models["fused"] = random_task(trunk, "fused", BOTTLENECK, BOTTLENECK, fusion=FusionConfig(), max_length=12)
+    routed = RoutedModel(trunk, models, Capacity(batch_sizes=(8,), lengths=(12,)))
+    check_rows(routed, models, [TEXTS[number % 3] for number in range(6)], [*models, None], max_length=12)
 
 
 FUSIONS: dict[str, tuple[tuple[Any, ...], FusionConfig]] = {

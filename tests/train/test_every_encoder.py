@@ -1,15 +1,12 @@
 """Training, storing and loading work on every encoder family."""
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
 from facts import has_facts
-from safetensors.numpy import save_file
 
 from afjax.config.adapters import ADAPTER_PRESETS, AdapterConfig, LoraConfig, PalConfig
 from afjax.config.methods import FusionMethod, Method
@@ -23,10 +20,8 @@ from afjax.train.fusion import train_fusion
 from afjax.train.options import RunOptions
 from afjax.train.single import train_single
 from afjax.trees import flatten
-from afjax.trunk.encoder import init_trunk
-from afjax.trunk.hugging_face import config_values, to_hugging_face
 from afjax.trunk.pretrained import Trunk, load_trunk
-from tests.small_trunk import distinct_families, small_trunk
+from tests.small_trunk import distinct_families, small_trunk_on_disk
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("training")]
 
@@ -38,18 +33,7 @@ BOTTLENECK = AdapterConfig(size=4, init_scale=0.1)
 @pytest.fixture(scope="module", params=distinct_families())
 def trunk(request: pytest.FixtureRequest, tiny_trunk_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Trunk:
     """A small trunk of each family, with the vocabulary of the tiny BERT."""
-    return make_trunk(request.param, tiny_trunk_folder, tmp_path_factory.mktemp(request.param))
-
-
-def make_trunk(family: str, tiny_trunk_folder: Path, folder: Path) -> Trunk:
-    vocab_size = load_trunk(str(tiny_trunk_folder)).config.vocab_size
-    config = small_trunk(family, vocab_size=vocab_size, init_scale=0.2)
-    params = jax.jit(init_trunk, static_argnums=1)(jax.random.key(0), config)
-    (folder / "config.json").write_text(json.dumps(config_values(config)))
-    save_file(to_hugging_face(params, config.encoder_family), folder / "model.safetensors")
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        (folder / name).write_bytes((tiny_trunk_folder / name).read_bytes())
-    return load_trunk(str(folder))
+    return small_trunk_on_disk(request.param, tiny_trunk_folder, tmp_path_factory.mktemp(request.param))
 
 
 @pytest.fixture(scope="module")
@@ -115,8 +99,8 @@ def test_adapters_are_refused_on_a_trunk_of_another_family(
 ) -> None:
     (tmp_path / "one").mkdir()
     (tmp_path / "other").mkdir()
-    one = make_trunk("mpnet", tiny_trunk_folder, tmp_path / "one")
-    other = make_trunk("roberta", tiny_trunk_folder, tmp_path / "other")
+    one = small_trunk_on_disk("mpnet", tiny_trunk_folder, tmp_path / "one")
+    other = small_trunk_on_disk("roberta", tiny_trunk_folder, tmp_path / "other")
     train(one, Method(adapter=BOTTLENECK), settings, tmp_path / "run").save(tmp_path / "store")
     with pytest.raises(UserError) as raised:
         load_task_model(tmp_path / "store", other, adapter="entail", head="entail")
