@@ -5,7 +5,8 @@ matrices have no rows axis, so their products stay products of all rows together
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -14,7 +15,7 @@ from jax import Array
 from jaxtyping import Int, PRNGKeyArray
 
 from afjax.adapters.kinds import reads_all_tokens, top_kind
-from afjax.config.adapters import OnTop
+from afjax.config.adapters import DENSE_LAYERS, InDenseLayers, OnTop
 from afjax.config.values import Pooling
 from afjax.model.heads import apply_head
 from afjax.model.model import trunk_layer_norms, with_layer_norms
@@ -70,10 +71,13 @@ def routed_outputs(
       num_outputs]`` or ``[batch, length, num_outputs]``; float32 or wider.
     """
 
-    def run_row(row: Tree, row_places: Array) -> dict[str, Any]:
-        return _run_row(plan, params, row, row_places)
+    places = jnp.asarray(places)
+    used = (places > 0).any(0)
 
-    return jax.vmap(run_row)(_as_jax(batch), jnp.asarray(places))
+    def run_row(row: Tree, row_places: Array) -> dict[str, Any]:
+        return _run_row(plan, params, row, row_places, used)
+
+    return jax.vmap(run_row)(_as_jax(batch), places)
 
 
 def all_outputs(
@@ -91,8 +95,11 @@ def all_outputs(
       As :func:`routed_outputs`, with an axis for the tasks after the batch axis.
     """
 
+    places = jnp.asarray(places)
+    used = (places > 0).any(0)
+
     def run_row(row: Tree) -> dict[str, Any]:
-        return jax.vmap(lambda task_places: _run_row(plan, params, row, task_places))(jnp.asarray(places))
+        return jax.vmap(lambda task_places: _run_row(plan, params, row, task_places, used))(places)
 
     return jax.vmap(run_row)(_as_jax(batch))
 
@@ -101,24 +108,27 @@ def _as_jax(batch: Mapping[str, AnyArray]) -> dict[str, Array]:
     return {name: jnp.asarray(batch[name]) for name in ("tokens", "types", "mask")}
 
 
-def _run_row(plan: Plan, params: Tree, row: Tree, places: Array) -> dict[str, Any]:
-    """Runs one row, ``[length]``, with the adapter or fusion and the head at its places."""
+def _run_row(plan: Plan, params: Tree, row: Tree, places: Array, used: Array) -> dict[str, Any]:
+    """Runs one row, ``[length]``, with the adapter or fusion and the head at its places.
+
+    Args:
+      plan, params: As in :func:`routed_outputs`.
+      row: The row's ``tokens``, ``types`` and ``mask``.
+      places: int32 ``[banks]``, the row's places.
+      used: bool ``[banks]``, whether any row of the batch uses the bank.
+    """
     inputs = {name: values[None] for name, values in row.items()}  # [1, length]
     mask = inputs["mask"]
     slots = [
-        _Member(form, bank, places[number])
+        _Member(form, bank, places[number], used[number] if len(plan.slots) > 1 else None)
         for number, (form, bank) in enumerate(zip(plan.slots, params["banks"], strict=False))
     ]
     trunk = _with_own_norms(params["trunk"], slots)
     hidden, _ = encode(trunk, plan.trunk, inputs, slots=_routed_slots(slots), first_token_only=plan.first_token_only)
     for member in slots:
-        config = member.form.configs[0]
-        if isinstance(config, OnTop):
-            own = _pick(member.bank["top"], member.place)
-            output = top_kind(config).top(
-                own, config, plan.trunk, hidden, mask, key=None, first_token_only=plan.first_token_only
-            )
-            hidden = jnp.where(member.place > 0, output, hidden)
+        if isinstance(member.form.configs[0], OnTop):
+            run = functools.partial(_run_on_top, plan, member, hidden, mask)
+            hidden = member.if_used(run, hidden)
     outputs = []
     for number, form in enumerate(plan.heads, start=len(plan.slots)):
         head = _pick(params["banks"][number], places[number])
@@ -132,11 +142,40 @@ def _run_row(plan: Plan, params: Tree, row: Tree, places: Array) -> dict[str, An
 
 @dataclasses.dataclass(frozen=True)
 class _Member:
-    """A bank of adapters or fusions, and a row's place in it."""
+    """A bank of adapters or fusions, and a row's place in it.
+
+    Attributes:
+      form: The form of the bank's entries.
+      bank: The bank, or one layer of it.
+      place: The row's place.
+      used: Whether any row of the batch uses the bank. None if this is not worth a branch in the program.
+    """
 
     form: SlotForm
     bank: Tree
     place: Array
+    used: Array | None
+
+    def if_used(self, compute: Callable[[], Array], otherwise: Array) -> Array:
+        """Returns the result of ``compute`` if the bank is used. Otherwise it is not computed."""
+        return compute() if self.used is None else jax.lax.cond(self.used, compute, lambda: otherwise)
+
+    def layer_slots(self) -> tuple[Array, LayerSlots]:
+        """The row's slots in one layer, and whether it has any."""
+        own = _pick(self.bank["layer"], self.place)
+        shared = _pick(self.bank["shared"], self.place)
+        return (self.place > 0) & own["present"], self.form.model.layer_slots(own["contents"], shared, None)
+
+
+def _run_on_top(plan: Plan, member: _Member, hidden: Array, mask: Array) -> Array:
+    """Runs the row's module on top of the encoder, if it has one."""
+    config = member.form.configs[0]
+    assert isinstance(config, OnTop), "other forms are in the layers"
+    own = _pick(member.bank["top"], member.place)
+    output = top_kind(config).top(
+        own, config, plan.trunk, hidden, mask, key=None, first_token_only=plan.first_token_only
+    )
+    return jnp.where(member.place > 0, output, hidden)
 
 
 def _pick(bank: Any, place: Array) -> Any:
@@ -160,16 +199,14 @@ def _routed_slots(members: Sequence[_Member]) -> FilledSlots:
     """The encoder's slots, with the contents of every bank in each layer."""
     numbered = {str(number): member for number, member in enumerate(members)}
     layers = sorted({layer for member in members for layer in member.form.layers})
-    models = {name: member.form.model for name, member in numbered.items()}
+    forms = {name: member.form for name, member in numbered.items()}
 
-    def make(contents: Tree, shared: tuple[Tree, Tree], key: PRNGKeyArray | None) -> LayerSlots:
-        places, shared_banks = shared
-        layer_slots = []
-        for name in contents:
-            own, own_shared = _pick((contents[name], shared_banks[name]), places[name])
-            is_filled = (places[name] > 0) & own["present"]
-            layer_slots.append((is_filled, models[name].layer_slots(own["contents"], own_shared, None)))
-        return _combined(layer_slots)
+    def make(contents: Tree, shared: Tree, key: PRNGKeyArray | None) -> LayerSlots:
+        layer_members = []
+        for name, layer in contents.items():
+            bank = {"layer": layer, "shared": shared[name]["shared"]}
+            layer_members.append(_Member(forms[name], bank, shared[name]["place"], shared[name]["used"]))
+        return _combined(layer_members)
 
     contents = {
         str(position): {
@@ -177,39 +214,53 @@ def _routed_slots(members: Sequence[_Member]) -> FilledSlots:
         }
         for position, layer in enumerate(layers)
     }
-    places = {name: member.place for name, member in numbered.items()}
-    shared = {name: member.bank["shared"] for name, member in numbered.items()}
-    return FilledSlots(layers=tuple(layers), contents=UnstackedLayers(contents), shared=(places, shared), make=make)
+    shared = {
+        name: {"shared": member.bank["shared"], "place": member.place, "used": member.used}
+        for name, member in numbered.items()
+    }
+    return FilledSlots(layers=tuple(layers), contents=UnstackedLayers(contents), shared=shared, make=make)
 
 
-def _combined(members: Sequence[tuple[Array, LayerSlots]]) -> LayerSlots:
+def _combined(members: Sequence[_Member]) -> LayerSlots:
     """One layer's slots, each with the output of the member that the row uses, or as in the plain encoder."""
-    sublayers = {name for _, slots in members for name in slots.sublayers}
-    dense_layers = {path for _, slots in members for path in slots.dense_layers}
+    sublayers: dict[str, list[_Member]] = {}
+    dense_layers: dict[str, list[_Member]] = {}
+    for member in members:
+        config = member.form.configs[0]
+        if isinstance(config, InDenseLayers):
+            for module in config.target_modules:
+                dense_layers.setdefault("/".join(DENSE_LAYERS[module]), []).append(member)
+        else:
+            for name in config.slots:
+                sublayers.setdefault(name, []).append(member)
     return LayerSlots(
-        sublayers={name: _combined_sublayer(name, members) for name in sorted(sublayers)},
-        dense_layers={path: _combined_dense_layer(path, members) for path in sorted(dense_layers)},
+        sublayers={name: _combined_sublayer(name, own) for name, own in sublayers.items()},
+        dense_layers={path: _combined_dense_layer(path, own) for path, own in dense_layers.items()},
     )
 
 
-def _combined_sublayer(name: str, members: Sequence[tuple[Array, LayerSlots]]) -> Slot:
+def _combined_sublayer(name: str, members: Sequence[_Member]) -> Slot:
     def run(sublayer: Sublayer) -> tuple[Array, None]:
         hidden, _ = plain_slot(sublayer)
-        for is_filled, slots in members:
-            if name in slots.sublayers:
-                hidden = jnp.where(is_filled, slots.sublayers[name](sublayer)[0], hidden)
+
+        def with_member(member: _Member, hidden: Array) -> Array:
+            is_filled, slots = member.layer_slots()
+            return jnp.where(is_filled, slots.sublayers[name](sublayer)[0], hidden)
+
+        for member in members:
+            hidden = member.if_used(functools.partial(with_member, member, hidden), hidden)
         return hidden, None
 
     return run
 
 
-def _combined_dense_layer(path: str, members: Sequence[tuple[Array, LayerSlots]]) -> DenseSlot:
+def _combined_dense_layer(path: str, members: Sequence[_Member]) -> DenseSlot:
     def apply(layer: Tree, x: Array) -> Array:
-        # Every member computes the trunk's dense layer too. The compiler computes it once.
+        # Every member computes the trunk's dense layer too. The compiler computes it once, because there is no branch.
         outputs = PLAIN_DENSE_SLOT.apply(layer, x)
-        for is_filled, slots in members:
-            if path in slots.dense_layers:
-                outputs = jnp.where(is_filled, slots.dense_layers[path].apply(layer, x), outputs)
+        for member in members:
+            is_filled, slots = member.layer_slots()
+            outputs = jnp.where(is_filled, slots.dense_layers[path].apply(layer, x), outputs)
         return outputs
 
     # Merging would make a copy of the trunk's matrix for each row.
