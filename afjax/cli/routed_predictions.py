@@ -103,7 +103,7 @@ def _input(routed: RoutedModel, place: str, row: dict[str, Any], name: str | Non
     if name is None:
         return pick_input(place, values, TaskConfig(name="embedding"), None)
     model = routed.task(name).model
-    return pick_input(place, values, model.task, model.text_columns)
+    return pick_input(f'{place} (for "{name}")', values, model.task, model.text_columns)
 
 
 def _load(arguments: argparse.Namespace, names: list[str]) -> RoutedModel:

@@ -38,12 +38,12 @@ def serve(arguments: argparse.Namespace) -> None:
         raise UserError(
             f"The server needs the package {error.name}; install it with pip install 'afjax[serve]'."
         ) from None
+    # Before the model is loaded, which takes longer.
     config = ServerConfig(
         max_wait_ms=arguments.max_wait_ms, max_queue=arguments.max_queue, allowed_hosts=_allowed_hosts(arguments)
     )
     capacity = Capacity(resident=arguments.resident, batch_sizes=_batch_sizes(arguments.batch_sizes))
-    # Before the model is loaded, which takes longer.
-    with _listen(arguments.host, arguments.port) as listener:
+    with _reserve_address(arguments.host, arguments.port) as listener:
         set_up_libraries()
         names = arguments.adapters.split(",") if arguments.adapters else _all_names(arguments.store)
         trunk = load_recorded_trunk(arguments.trunk, arguments.store, *find_artefact(arguments.store, names[0]))
@@ -56,9 +56,17 @@ def serve(arguments: argparse.Namespace) -> None:
 
         app = make_app(model, load, config)
         host, port = listener.getsockname()[:2]
-        print_line(f"Serving at http://{f'[{host}]' if ':' in host else host}:{port}. Stop with Ctrl-C.")
+
+        class Server(uvicorn.Server):
+            """Prints its address when clients can connect."""
+
+            async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+                await super().startup(sockets)
+                print_line(f"Serving at http://{f'[{host}]' if ':' in host else host}:{port}. Stop with Ctrl-C.")
+
         settings: dict[str, Any] = {"log_level": "warning", "access_log": False, "server_header": False}
-        server = uvicorn.Server(uvicorn.Config(app, timeout_graceful_shutdown=GRACE_S, **settings))
+        settings |= {"lifespan": "on", "limit_concurrency": config.max_connections}
+        server = Server(uvicorn.Config(app, timeout_graceful_shutdown=GRACE_S, **settings))
         with _signals_end_only_the_server():
             server.run(sockets=[listener])
         print_line("The server has ended.")
@@ -85,8 +93,9 @@ def _all_names(store_folder: str) -> list[str]:
 
 
 def _allowed_hosts(arguments: argparse.Namespace) -> tuple[str, ...]:
-    given = tuple(name for name in arguments.allowed_hosts.split(",") if name)
-    return tuple(dict.fromkeys((*ServerConfig().allowed_hosts, arguments.host, *given)))
+    given = [name for name in arguments.allowed_hosts.split(",") if name]
+    host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
+    return tuple(dict.fromkeys(name.lower() for name in (*ServerConfig().allowed_hosts, host, *given)))
 
 
 def _batch_sizes(text: str) -> tuple[int, ...]:
@@ -96,12 +105,17 @@ def _batch_sizes(text: str) -> tuple[int, ...]:
     return tuple(map(int, numbers))
 
 
-def _listen(host: str, port: int) -> socket.socket:
-    """Listens on an address."""
+def _reserve_address(host: str, port: int) -> socket.socket:
+    """Reserves an address. Clients can connect when the server listens, after its programs are compiled."""
+    if not host:
+        raise UserError("--host is empty, which would mean all addresses; give 0.0.0.0 for these, or 127.0.0.1.")
     if not 0 <= port < 65536:
         raise UserError(f"--port is {port}; it must be from 0 to 65535.")
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, port), family=family)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        return listener
     except OSError as error:
+        listener.close()
         raise UserError(f"Cannot listen on {host}, port {port}: {error}. Give another --host or --port.") from None

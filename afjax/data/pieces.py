@@ -48,9 +48,14 @@ class Template:
 
 
 def plain_backend(tokenizer: Any) -> Any:
-    """Copies a tokenizer's backend (of the tokenizers library), without padding and truncation."""
+    """Returns a tokenizer's backend (of the tokenizers library), without padding and truncation.
+
+    It is a copy if the tokenizer has any of these.
+    """
     check_fast(tokenizer)
     backend = tokenizer.backend_tokenizer
+    if backend.padding is None and backend.truncation is None:
+        return backend
     backend = type(backend).from_str(backend.to_str())
     backend.no_padding()
     backend.no_truncation()

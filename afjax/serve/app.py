@@ -3,14 +3,13 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -20,11 +19,11 @@ from afjax.config.tasks import TaskConfig
 from afjax.display.terminal import print_line
 from afjax.errors import UserError
 from afjax.model.task_model import TaskModel
-from afjax.serve.batcher import Batcher, ClosedError, QueueFullError
+from afjax.serve.batcher import Batcher, ClosedError, QueueFullError, TooLargeError
 from afjax.serve.metrics import Metrics
-from afjax.serve.origins import SameOriginMiddleware
+from afjax.serve.origins import OriginMiddleware
 from afjax.serve.page import PAGE, SCRIPT, STYLE
-from afjax.serve.requests import ServedTask, UnknownTaskError, predict_parts
+from afjax.serve.requests import Sequences, ServedTask, UnknownTaskError, predict_parts
 from afjax.serve.routed_model import RoutedModel
 from afjax.tasks.prediction_rows import pick_input
 
@@ -62,8 +61,7 @@ def make_app(
         Route("/predict", service.predict, methods=["POST"]),
     ]
     middleware = [
-        Middleware(TrustedHostMiddleware, allowed_hosts=list(config.allowed_hosts), www_redirect=False),
-        Middleware(SameOriginMiddleware),
+        Middleware(OriginMiddleware, allowed_hosts=config.allowed_hosts),
     ]
     handlers: Any = {HTTPException: _error_response, Exception: _internal_error}
     return Starlette(routes=routes, middleware=middleware, exception_handlers=handlers, lifespan=service.lifespan)
@@ -133,8 +131,8 @@ class _Service:
             try:
                 task_model = await run_in_threadpool(self._load, name)
                 await run_in_threadpool(self._model.add, name, task_model)
-            except UnknownTaskError as error:
-                raise HTTPException(404, str(error)) from None
+            except UnknownTaskError:
+                raise HTTPException(404, f'The store has no adapter, fusion or head "{name}".') from None
             except UserError as error:
                 # The message may name files of the server, so it is only printed there.
                 print_line(f'Adding "{name}" failed: {error}')
@@ -163,21 +161,17 @@ class _Service:
     async def _predict(self, request: Request) -> Response:
         rows = self._rows(await self._body(request))
         names = [row[FIELD] for row in rows]
+        num_reserved = len(rows)
+        with _queue_errors(self._config.max_queue):
+            # Before the rows are tokenized, so that tokenizing them does not become a queue without a limit.
+            self._batcher.reserve(num_reserved)
         try:
-            tasks = {name: self._model.task(name) for name in dict.fromkeys(names) if name is not None}
-            inputs = [_input(f"rows[{index}]", row, tasks) for index, row in enumerate(rows)]
-            async with self._reading:
-                parts = await run_in_threadpool(self._model.read, inputs, names)
-        except UnknownTaskError as error:
-            raise HTTPException(404, str(error)) from None
-        except UserError as error:
-            raise HTTPException(400, str(error)) from None
-        try:
-            future = self._batcher.submit(parts)
-        except QueueFullError:
-            raise HTTPException(429, "Too many rows are waiting; try again later.", {"Retry-After": "1"}) from None
-        except ClosedError:
-            raise HTTPException(503, "The server is shutting down.") from None
+            parts = await self._read(rows, names)
+        except BaseException:
+            self._batcher.release(num_reserved)
+            raise
+        with _queue_errors(self._config.max_queue):
+            future = self._batcher.submit(parts, reserved=num_reserved)
         outputs = await asyncio.wrap_future(future)
         try:
             predictions = await run_in_threadpool(predict_parts, parts, outputs, len(rows))
@@ -186,6 +180,18 @@ class _Service:
             raise HTTPException(500, str(error)) from None
         self._metrics.record_rows(names)
         return JSONResponse({"predictions": predictions})
+
+    async def _read(self, rows: list[dict[str, Any]], names: list[str | None]) -> list[Sequences]:
+        """Checks and tokenizes rows."""
+        try:
+            tasks = {name: self._model.task(name) for name in dict.fromkeys(names) if name is not None}
+            inputs = [_input(f"rows[{index}]", row, tasks) for index, row in enumerate(rows)]
+            async with self._reading:
+                return await run_in_threadpool(self._model.read, inputs, names)
+        except UnknownTaskError as error:
+            raise HTTPException(404, str(error)) from None
+        except UserError as error:
+            raise HTTPException(400, str(error)) from None
 
     async def _body(self, request: Request) -> bytes:
         """Receives the body, with limits on its size and on the time."""
@@ -221,7 +227,11 @@ class _Service:
                 raise HTTPException(400, f'rows[{index}] must be an object with the field "{FIELD}".')
             if not (row[FIELD] is None or isinstance(row[FIELD], str)):
                 raise HTTPException(400, f'rows[{index}]: "{FIELD}" must be a name, or null for an embedding.')
-            if (num_chars := _num_chars(row)) > self._config.max_text_chars:
+            try:
+                num_chars = _num_chars(row)
+            except UnicodeEncodeError:
+                raise HTTPException(400, f"rows[{index}] has a text that is not Unicode.") from None
+            if num_chars > self._config.max_text_chars:
                 limit = self._config.max_text_chars
                 raise HTTPException(413, f"rows[{index}] has {num_chars} characters; at most {limit} are allowed.")
         return rows
@@ -237,16 +247,37 @@ def _input(place: str, row: dict[str, Any], tasks: dict[str, ServedTask]) -> Any
 
 
 def _num_chars(value: Any) -> int:
-    """The number of characters of all strings in a value of JSON."""
+    """The number of characters of all strings in a value of JSON.
+
+    Raises:
+      UnicodeEncodeError: A string is not Unicode, because of a lone surrogate.
+    """
     total, waiting = 0, [value]
     # A loop, because recursion is limited and a value can be deep.
     while waiting:
         value = waiting.pop()
         if isinstance(value, str):
+            value.encode()
             total += len(value)
-        elif isinstance(value, list | dict):
-            waiting += value.values() if isinstance(value, dict) else value
+        elif isinstance(value, dict):
+            waiting += [*value, *value.values()]
+        elif isinstance(value, list):
+            waiting += value
     return total
+
+
+@contextlib.contextmanager
+def _queue_errors(max_queue: int) -> Iterator[None]:
+    """Converts the errors of a full queue to answers."""
+    try:
+        yield
+    except TooLargeError:
+        message = f"The rows have more sequences than the {max_queue} that may wait; send fewer rows or shorter texts."
+        raise HTTPException(413, message) from None
+    except QueueFullError:
+        raise HTTPException(429, "Too many rows are waiting; try again later.", {"Retry-After": "1"}) from None
+    except ClosedError:
+        raise HTTPException(503, "The server is shutting down.") from None
 
 
 async def _error_response(request: Request, error: HTTPException) -> Response:

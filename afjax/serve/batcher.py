@@ -18,6 +18,10 @@ class QueueFullError(Exception):
     """Too many sequences wait."""
 
 
+class TooLargeError(Exception):
+    """A request has more sequences than may wait at all."""
+
+
 class ClosedError(Exception):
     """The server is shutting down."""
 
@@ -68,28 +72,53 @@ class Batcher:
         """The number of sequences that wait or are computed."""
         return self._num_sequences
 
-    def submit(self, parts: Sequence[Sequences]) -> Future[Outputs]:
+    def reserve(self, num_sequences: int) -> None:
+        """Reserves room in the queue for a request that is not tokenized yet.
+
+        Args:
+          num_sequences: The number of sequences that it has at least.
+
+        Raises:
+          TooLargeError: There are more sequences than may wait.
+          QueueFullError: Too many sequences wait.
+          ClosedError: :meth:`close` was called.
+        """
+        with self._changed:
+            self._take(num_sequences)
+
+    def release(self, num_sequences: int) -> None:
+        """Gives reserved room back."""
+        with self._changed:
+            self._num_sequences -= num_sequences
+
+    def _take(self, num_sequences: int) -> None:
+        if self._closed:
+            raise ClosedError
+        if num_sequences > self._max_queue:
+            raise TooLargeError
+        if self._num_sequences + num_sequences > self._max_queue:
+            raise QueueFullError
+        self._num_sequences += num_sequences
+
+    def submit(self, parts: Sequence[Sequences], *, reserved: int = 0) -> Future[Outputs]:
         """Adds a request.
 
         Args:
           parts: The request's sequences.
+          reserved: The number of sequences that were reserved for it. The room is given back if the request is refused.
 
         Returns:
-          The outputs of its parts, when they are there.
+          The future outputs of its parts.
 
         Raises:
-          QueueFullError: There are too many sequences.
-          ClosedError: :meth:`close` was called.
+          TooLargeError, QueueFullError, ClosedError: As for :meth:`reserve`.
         """
         num_sequences = sum(map(len, parts))
         with self._changed:
-            if self._closed:
-                raise ClosedError
-            if self._num_sequences + num_sequences > self._max_queue:
-                raise QueueFullError
+            self._num_sequences -= reserved
+            self._take(num_sequences)
             request = _Request(parts, num_sequences, time.monotonic(), Future())
             self._waiting.append(request)
-            self._num_sequences += num_sequences
             self._changed.notify()
         return request.future
 
@@ -102,7 +131,7 @@ class Batcher:
 
     def _run(self) -> None:
         while requests := self._next_requests():
-            # A request whose client has gone is not computed.
+            # A cancelled request is not computed.
             active = [request for request in requests if request.future.set_running_or_notify_cancel()]
             if active:
                 self._compute_together(active)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from afjax.data.batches import Batch
-from afjax.serve.requests import Sequences
+from afjax.serve.requests import Sequences, ServedTask
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +33,7 @@ def routed_batches(
     batch_sizes: Sequence[int],
     lengths: Sequence[int],
     pad_id: int,
-    max_tasks: int,
+    num_places: Sequence[int],
 ) -> Iterator[RoutedBatch]:
     """Yields batches with every sequence once, shortest first.
 
@@ -42,31 +42,47 @@ def routed_batches(
       batch_sizes: The numbers of rows that a batch can have, in ascending order.
       lengths: The padded lengths, in ascending order. The longest sequence fits into the last one.
       pad_id: The id of the padding token.
-      max_tasks: The largest number of tasks in a batch.
+      num_places: The largest number of different entries of each bank in a batch.
     """
     members = [(number, index) for number, part in enumerate(parts) for index in range(len(part))]
     sizes = np.concatenate([np.diff(part.data.offsets) for part in parts])
     order = [members[index] for index in np.argsort(sizes, kind="stable")]
     first = 0
     while first < len(order):
-        last = _end_of_batch(parts, order, first, batch_sizes, max_tasks)
+        last = _end_of_batch(parts, order, first, batch_sizes, num_places)
         yield _make_batch(parts, order[first:last], batch_sizes, lengths, pad_id)
         first = last
 
 
 def _end_of_batch(
-    parts: Sequence[Sequences], order: Sequence[tuple[int, int]], first: int, batch_sizes: Sequence[int], max_tasks: int
+    parts: Sequence[Sequences],
+    order: Sequence[tuple[int, int]],
+    first: int,
+    batch_sizes: Sequence[int],
+    num_places: Sequence[int],
 ) -> int:
-    """The index after a batch's last sequence: a full batch, or the remaining ones, of at most ``max_tasks`` tasks."""
+    """The index after a batch's last sequence: a full batch, or the sequences whose entries fit into the banks."""
     last = min(first + batch_sizes[-1], len(order))
-    numbers: set[int] = set()
-    for index in range(first, last):
-        task = parts[order[index][0]].task
-        if task is not None:
-            numbers.add(task.number)
-        if len(numbers) > max_tasks:
-            return index
-    return last
+    tasks = [parts[number].task for number, _ in order[first:last]]
+    return first + num_fitting(tasks, num_places)
+
+
+def num_fitting(tasks: Sequence[ServedTask | None], num_places: Sequence[int]) -> int:
+    """Returns how many of the first tasks have all of their entries on the device at once.
+
+    Args:
+      tasks: The tasks, of which the first one fits. None uses no entry.
+      num_places: The number of places of each bank.
+    """
+    entries: list[set[int]] = [set() for _ in num_places]
+    for index, task in enumerate(tasks):
+        if task is None:
+            continue
+        for bank in task.entries:
+            entries[bank].add(task.number)
+            if len(entries[bank]) > num_places[bank]:
+                return index
+    return len(tasks)
 
 
 def _make_batch(

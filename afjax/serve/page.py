@@ -56,7 +56,7 @@ async function loadAdapters() {
     const label = document.createElement("label");
     const box = document.createElement("input");
     box.type = "checkbox";
-    box.name = adapter.name;
+    adapter.box = box;
     box.checked = adapters.length <= 8;
     label.append(box, " " + adapter.name);
     label.title = adapter.task + (adapter.labels.length ? ": " + adapter.labels.join(", ") : "");
@@ -84,7 +84,7 @@ async function predict(event) {
   const body = find("results").tBodies[0];
   body.replaceChildren();
   find("results").hidden = false;
-  const chosen = adapters.filter((adapter) => find("form").elements[adapter.name].checked);
+  const chosen = adapters.filter((adapter) => adapter.box.checked);
   // One request per adapter, so that a text in the wrong form for one adapter does not affect the others.
   await Promise.all(chosen.map(async (adapter) => {
     const row = body.insertRow();
@@ -101,9 +101,10 @@ async function predict(event) {
       return;
     }
     const prediction = answer.predictions[0];
-    const probabilities = prediction.probabilities.flat();
+    // Other predictions have several probabilities that count, or none.
+    const hasOne = typeof prediction.label === "string" && !prediction.answers;
     cell(row, labelOf(prediction));
-    cell(row, probabilities.length ? Math.max(...probabilities).toFixed(3) : "");
+    cell(row, hasOne ? Math.max(...prediction.probabilities).toFixed(3) : "");
   }));
 }
 

@@ -29,7 +29,7 @@ class ServedTask:
     Attributes:
       number: A number of its own. A task that replaces another one of the same name has another number.
       name: The task's name.
-      model: The task's model.
+      model: The task's model, without its parameters.
       head_bank: The number of the bank with its head.
       entries: The task's entry in each bank that it uses.
     """
@@ -80,18 +80,36 @@ def read_rows(
         assert isinstance(plain, Rows), "the kind is classification by default"
         data = tokenise(plain, tokenizer, max_length=embedding_length, cache_dir=None)
         return Sequences(None, data, tuple(rows))
-    own = check_rows(task, texts)
+    own = check_rows(task, texts, rows)
     data = tokenize(own, tokenizer, task.model.task, max_length=task.model.max_length, training=False)
     return Sequences(task, data, tuple(rows))
 
 
-def check_rows(task: ServedTask, texts: Sequence[Any]) -> AnyRows:
-    """Returns rows as a split. Raises UserError if a row has another form than the task's."""
+def check_rows(task: ServedTask, texts: Sequence[Any], rows: Sequence[int]) -> AnyRows:
+    """Returns rows as a split.
+
+    Args:
+      task: The task.
+      texts: The rows.
+      rows: Their numbers in the request.
+
+    Raises:
+      UserError: A row has another form than the task's.
+    """
     try:
-        rows = rows_from_lists(texts, kind=task.model.task.kind)
-        task.model.check_form(rows)
+        return _as_split(task, texts)
     except UserError as error:
+        for text, row in zip(texts, rows, strict=True):
+            try:
+                _as_split(task, [text])
+            except UserError as own_error:
+                raise UserError(f'Row {row + 1}, for "{task.name}": {own_error}') from None
         raise UserError(f'Rows for "{task.name}": {error}') from None
+
+
+def _as_split(task: ServedTask, texts: Sequence[Any]) -> AnyRows:
+    rows = rows_from_lists(texts, kind=task.model.task.kind)
+    task.model.check_form(rows)
     return rows
 
 
@@ -128,7 +146,7 @@ def predict_rows(part: Sequences, outputs: Float[np.ndarray, "sequences ..."]) -
         for row, (begin, end) in enumerate(zip(data.choices[:-1], data.choices[1:], strict=True)):
             logits[row, : end - begin] = outputs[begin:end, 0]
     try:
-        check_outputs(logits, data, {"trunk": model.trunk.params, **model.params})
+        check_outputs(logits, data, {"trunk": model.trunk.params, "task": list(part.task.entries.values())})
         logits = model.in_label_units(logits, data)
     except UserError as error:
         raise UserError(f'Rows for "{part.task.name}": {error}') from None

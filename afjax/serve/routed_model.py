@@ -18,7 +18,7 @@ from afjax.distributed.sharding import batch_sharding, local_mesh, replicated, s
 from afjax.errors import UserError, did_you_mean
 from afjax.model.task_model import TaskModel
 from afjax.serve.bank import Bank
-from afjax.serve.batching import RoutedBatch, routed_batches
+from afjax.serve.batching import RoutedBatch, num_fitting, routed_batches
 from afjax.serve.forms import (
     HeadForm,
     SlotForm,
@@ -94,6 +94,11 @@ class RoutedModel:
         self._batch_sizes = _whole_batches(capacity.batch_sizes, self._mesh.size)
         longest = max(model.max_length for model in models.values())
         self._lengths = capacity.lengths or TrainConfig(max_length=longest).lengths
+        if self._lengths[-1] > trunk.config.max_length:
+            raise UserError(
+                f"capacity.lengths ends with {self._lengths[-1]}, but the trunk {trunk.name} takes rows of at most "
+                f"{trunk.config.max_length} tokens."
+            )
         embedding = trunk.embedding_config()
         self._embedding_length = min(embedding.max_length or trunk.config.max_length, self._lengths[-1])
         self._plan = Plan(
@@ -117,11 +122,14 @@ class RoutedModel:
         for name, task in self._tasks.items():
             for number, entry in task.entries.items():
                 self._banks[number].check(name, entry)
-        # Every task of a batch has its entries on the device.
-        self._max_tasks = min(bank.places.num_places for bank in self._banks)
-        self._tasks_per_row = min(capacity.tasks_per_row, self._max_tasks)
+        # All entries of a batch are on the device at once.
+        self._num_places = [bank.places.num_places for bank in self._banks]
+        self._tasks_per_row = min(capacity.tasks_per_row, max(self._num_places))
         self._programs: dict[tuple[int, int, bool], Any] = {}
         self._tokenizer = trunk.tokenizer()
+        # Otherwise each call would copy the tokenizer without these.
+        self._tokenizer.backend_tokenizer.no_padding()
+        self._tokenizer.backend_tokenizer.no_truncation()
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -138,7 +146,7 @@ class RoutedModel:
         return self._batch_sizes[-1]
 
     def add(self, name: str, model: TaskModel) -> None:
-        """Puts a task into service. No program is compiled.
+        """Puts a task into service. The model's programs stay the same.
 
         Args:
           name: A name that is not in service.
@@ -209,12 +217,13 @@ class RoutedModel:
                 "for each of at least one row."
             )
         tasks = self._check_names([name for name in adapters if name is not None])
-        numbers: dict[str | None, list[int]] = {}
-        for number, name in enumerate(adapters):
-            numbers.setdefault(name, []).append(number)
+        # Single texts and pairs are different splits.
+        numbers: dict[tuple[str | None, bool], list[int]] = {}
+        for number, (row, name) in enumerate(zip(rows, adapters, strict=True)):
+            numbers.setdefault((name, isinstance(row, str)), []).append(number)
         return [
             self._read(None if name is None else tasks[name], [rows[number] for number in own], own)
-            for name, own in numbers.items()
+            for (name, _), own in numbers.items()
         ]
 
     def predict_all(self, rows: Iterable[Any], names: Iterable[str] | None = None) -> list[dict[str, dict[str, Any]]]:
@@ -240,13 +249,15 @@ class RoutedModel:
                 f"{counted(len(rows), 'row')} and {counted(len(chosen), 'name')} were given; give at least one row and "
                 "at least one name, and each name once."
             )
+        if len(chosen) == 1:
+            return [{chosen[0].name: prediction} for prediction in self.predict(rows, [chosen[0].name] * len(rows))]
         predictions: list[dict[str, dict[str, Any]]] = [{} for _ in rows]
         for group in groups_with_equal_tokens(chosen):
             # The other tasks of the group have the same token ids.
             first = self._read(group[0], rows, range(len(rows)))
             parts = [dataclasses.replace(first, task=task) for task in group]
             for task in group[1:]:
-                check_rows(task, rows)
+                check_rows(task, rows, range(len(rows)))
             for task, part, outputs in zip(group, parts, self.outputs_of_all(parts), strict=True):
                 for row, prediction in enumerate(predict_rows(part, outputs)):
                     predictions[row][task.name] = prediction
@@ -279,8 +290,11 @@ class RoutedModel:
 
         def jobs() -> Iterator[tuple[RoutedBatch, Sequence[ServedTask | None]]]:
             for batch in self._batches(parts[:1]):
-                for first in range(0, len(parts), self._tasks_per_row):
-                    yield batch, [part.task for part in parts[first : first + self._tasks_per_row]]
+                tasks = [part.task for part in parts]
+                while tasks:
+                    count = num_fitting(tasks[: self._tasks_per_row], self._num_places)
+                    yield batch, tasks[:count]
+                    tasks = tasks[count:]
 
         def store(batch: RoutedBatch, tasks: Sequence[ServedTask | None], results: Any) -> None:
             for row, (_, index) in enumerate(batch.members):
@@ -354,7 +368,8 @@ class RoutedModel:
         head = model.params["heads"][model.model.head_name]
         head_bank = len(self._plan.slots) + number
         entries[head_bank] = head_entry(self._plan.heads[number], head)
-        return ServedTask(next(self._numbers), name, model, head_bank, entries)
+        # The entries replace the parameters, which would take the same memory again.
+        return ServedTask(next(self._numbers), name, dataclasses.replace(model, params={}), head_bank, entries)
 
     def _read(self, task: ServedTask | None, texts: Sequence[Any], numbers: Sequence[int]) -> Sequences:
         return read_rows(task, texts, numbers, self._tokenizer, embedding_length=self._embedding_length)
@@ -383,7 +398,7 @@ class RoutedModel:
             batch_sizes=self._batch_sizes,
             lengths=self._lengths,
             pad_id=self.trunk.config.pad_id,
-            max_tasks=self._max_tasks,
+            num_places=self._num_places,
         )
 
     def _run_all(

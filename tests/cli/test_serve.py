@@ -131,7 +131,8 @@ def test_adapters_are_added_from_the_store_by_name(flags: list[str]) -> None:
         row = {"adapter": "second", **PAIR}
         assert httpx.post(f"{server.url}/predict", json={"rows": [row]}).status_code == 404
         for name, status in (("secnod", 404), ("..%2Fsecond", 404), ("second", 201), ("second", 409)):
-            assert httpx.put(f"{server.url}/adapters/{name}").status_code == status
+            answer = httpx.put(f"{server.url}/adapters/{name}")
+            assert (answer.status_code, "/run/store" in answer.text) == (status, False)
         assert httpx.post(f"{server.url}/predict", json={"rows": [row]}, timeout=60).status_code == 200
         # The fusion needs another program.
         refused = httpx.put(f"{server.url}/adapters/target-fusion")
@@ -154,5 +155,7 @@ def test_wrong_flags_are_refused(flags: list[str], refused: Refused) -> None:
         ("--max_queue=0", "max_queue is 0"),
         ("--adapters=frist", 'Did you mean "first"'),
         ("--store=nowhere", "nowhere"),
+        ("--host=", "--host is empty"),
+        ("--allowed_hosts=a*b", 'has "a*b"'),
     ):
         assert fact in refused("serve", *flags, flag)

@@ -103,6 +103,8 @@ GOOD = {"adapter": "topic", "text": "no dogs"}
         (json.dumps({"rows": [{**GOOD, "text": "a" * 201}]}).encode(), 413, "characters"),
         (json.dumps({"rows": [{**GOOD, "more": [["a" * 150, "b" * 150]]}]}).encode(), 413, "characters"),
         (b" " * 5001, 413, "5000 bytes"),
+        (b'{"rows": [{"adapter": "\\ud800", "text": "no dogs"}]}', 400, "not Unicode"),
+        (b'{"rows": [{"adapter": "topic", "text": "no dogs", "\\ud800": 1}]}', 400, "not Unicode"),
     ],
 )
 def test_wrong_bodies_are_refused(client: TestClient, body: bytes, status: int, fact: str) -> None:
@@ -150,14 +152,27 @@ def test_requests_of_other_sites_are_refused(client: TestClient) -> None:
         {**own, "Origin": "http://attacker.example"},
         {**own, "Origin": "http://adapters.example:9000"},
         {**own, "Origin": "null"},
+        {**own, "Origin": "http://["},
         {**own, "Sec-Fetch-Site": "cross-site"},
     ):
-        assert predict(client, [GOOD], **headers).status_code in (400, 403)
-        assert client.get("/adapters", headers=headers).status_code in (400, 403)
+        for response in (predict(client, [GOOD], **headers), client.get("/adapters", headers=headers)):
+            assert response.status_code == (403 if "adapters.example" in headers["Host"] else 400)
+            assert list(response.json()) == ["error"]
+    # A link on another site to the page, and the probe of a load balancer.
+    link = {**own, "Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
+    assert client.get("/", headers=link).status_code == 200
+    assert predict(client, [GOOD], **link).status_code == 403
+    assert client.get("/healthz", headers={"Host": "10.0.0.7:8000"}).status_code == 200
     # A form of another site can only send these types without asking first.
     for media_type in ("text/plain", "application/x-www-form-urlencoded", ""):
         response = client.post("/predict", content=b'{"rows": []}', headers={"Content-Type": media_type})
         assert response.status_code == 415
+
+
+def test_addresses_can_be_hosts(routed: RoutedModel) -> None:
+    with TestClient(make_app(routed, None, ServerConfig())) as client:
+        for host, status in (("[::1]:80", 200), ("[::1]", 200), ("127.0.0.1:80", 200), ("[::2]:80", 400), ("::1", 400)):
+            assert client.get("/adapters", headers={"Host": host}).status_code == status
 
 
 def test_adapters_are_listed_added_and_removed(client: TestClient, models: dict[str, TaskModel]) -> None:
@@ -227,7 +242,10 @@ def test_a_full_queue_refuses_requests(routed: RoutedModel, monkeypatch: pytest.
         return outputs(parts)
 
     monkeypatch.setattr(routed, "outputs", blocked)
-    with TestClient(make_app(routed, None, LIMITS)) as client, ThreadPoolExecutor() as pool:
+    limits = dataclasses.replace(LIMITS, max_rows=9)
+    with TestClient(make_app(routed, None, limits)) as client, ThreadPoolExecutor() as pool:
+        # It would never fit.
+        assert predict(client, [GOOD] * 9).status_code == 413
         first = pool.submit(predict, client, [GOOD] * 6)
         started.wait()
         refused = predict(client, [GOOD] * 3)
@@ -284,6 +302,9 @@ def test_page_loads_only_its_own_files(client: TestClient) -> None:
         ("max_wait_ms", -1.0),
         ("body_timeout_s", float("nan")),
         ("allowed_hosts", ()),
+        ("allowed_hosts", ("a*b",)),
+        ("allowed_hosts", ("host:80",)),
+        ("max_connections", 0),
     ],
 )
 def test_impossible_limits_are_refused(field: str, value: Any) -> None:

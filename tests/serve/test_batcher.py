@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from afjax.data.tokenise import TokenisedRows
-from afjax.serve.batcher import Batcher, ClosedError, QueueFullError
+from afjax.serve.batcher import Batcher, ClosedError, QueueFullError, TooLargeError
 from afjax.serve.requests import Sequences
 
 
@@ -85,6 +85,29 @@ def test_a_full_queue_refuses_requests() -> None:
     computer.released.release(2)
     assert (values(first), values(second)) == ([[1, 2]], [[3]])
     batcher.close()
+
+
+def test_room_can_be_reserved_before_the_number_of_sequences_is_known() -> None:
+    computer = Computer()
+    batcher = Batcher(computer, max_batch=4, max_wait_s=0.0, max_queue=4)
+    with pytest.raises(TooLargeError):
+        batcher.reserve(5)
+    batcher.reserve(2)
+    batcher.reserve(2)
+    with pytest.raises(QueueFullError):
+        batcher.reserve(1)
+    batcher.release(2)
+    # The request has more sequences than were reserved: first more than fit at all, then as many as fit.
+    with pytest.raises(TooLargeError):
+        batcher.submit([part(1, 2, 3), part(4, 5)], reserved=2)
+    assert batcher.num_sequences == 0
+    batcher.reserve(1)
+    computer.released.release()
+    assert values(batcher.submit([part(1, 2, 3, 4)], reserved=1)) == [[1, 2, 3, 4]]
+    batcher.close()
+    assert batcher.num_sequences == 0
+    with pytest.raises(ClosedError):
+        batcher.reserve(1)
 
 
 def test_an_error_reaches_the_requests_of_its_batch_only() -> None:

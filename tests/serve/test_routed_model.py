@@ -228,12 +228,13 @@ def test_every_row_is_predicted_for_all_tasks(tiny_trunk: Trunk) -> None:
         for name, prediction in row.items():
             check_equal(prediction, models[name].predict([text]).as_json(0), f"{name}: {text}")
     assert list(routed.predict_all(TEXTS[:1], ["short", "fused"])[0]) == ["short", "fused"]
+    check_equal(routed.predict_all(TEXTS[:1], ["upper"])[0], {"upper": predictions[0]["upper"]}, "one task")
     for names, fact in ((["upper", "upper"], "2 names"), ([], "0 names"), (["uper"], 'Did you mean "upper"')):
         with pytest.raises(UserError, match=fact):
             routed.predict_all(TEXTS, names)
     with pytest.raises(UserError, match="0 rows"):
         routed.predict_all([])
-    with pytest.raises(UserError, match=r'"probe".*texts:0'):
+    with pytest.raises(UserError, match='Row 1, for "probe": texts:0 is 7'):
         routed.predict_all([7], ["probe"])
 
 
@@ -271,6 +272,27 @@ def test_least_recently_used_tasks_make_room(tiny_trunk: Trunk, many: dict[str, 
             for name, prediction in zip(names, predictions, strict=True):
                 assert name is not None
                 check_equal(prediction, many[name].predict([TEXTS[1]]).as_json(0), name)
+
+
+def test_a_single_fusion_does_not_split_batches(tiny_trunk: Trunk, many: dict[str, TaskModel]) -> None:
+    fused = random_task(tiny_trunk, "fused", BOTTLENECK, BOTTLENECK, fusion=FusionConfig())
+    models = {**many, "fused": fused}
+    routed = RoutedModel(tiny_trunk, models, Capacity(batch_sizes=(16,), lengths=(16,)))
+    programs: list[Any] = []
+    run = routed._run
+
+    def recorded(*arguments: Any) -> Any:
+        programs.append(arguments)
+        return run(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(routed, "_run", recorded)
+        check_rows(routed, models, [TEXTS[0]] * 13, [*models])
+        assert len(programs) == 1
+        predictions = routed.predict_all([TEXTS[1]])
+        assert len(programs) == 2
+    for name, prediction in predictions[0].items():
+        check_equal(prediction, models[name].predict([TEXTS[1]]).as_json(0), name)
 
 
 def test_tasks_are_added_and_removed_without_compilation(tiny_trunk: Trunk, many: dict[str, TaskModel]) -> None:
@@ -312,7 +334,7 @@ def test_wrong_requests_are_refused_before_anything_is_computed(tiny_trunk: Trun
         routed.predict(TEXTS[:2], ["task1"])
     with pytest.raises(UserError, match="0 rows and 0 names"):
         routed.predict([], [])
-    with pytest.raises(UserError, match=r'"task1": .*texts:1'):
+    with pytest.raises(UserError, match='Row 3, for "task1": texts:0 is 7'):
         routed.predict([TEXTS[0], TEXTS[1], 7], ["task0", "task1", "task1"])
     with pytest.raises(UserError, match='"task12" is not in service'):
         routed.remove("task12")
@@ -343,8 +365,15 @@ def test_tasks_that_do_not_fit_are_refused(tiny_trunk: Trunk, many: dict[str, Ta
     routed.add("narrow", random_task(tiny_trunk, "narrow", AdapterConfig(size=1)))
     with pytest.raises(UserError, match="at least one"):
         RoutedModel(tiny_trunk, {})
-    with pytest.raises(UserError, match="16 tokens"):
-        RoutedModel(tiny_trunk, many, Capacity(lengths=(8,)))
+    for lengths, fact in (((8,), "16 tokens"), ((16, 129), "ends with 129")):
+        with pytest.raises(UserError, match=fact):
+            RoutedModel(tiny_trunk, many, Capacity(lengths=lengths))
+
+
+def test_single_texts_and_pairs_can_be_mixed(tiny_trunk: Trunk, many: dict[str, TaskModel]) -> None:
+    routed = RoutedModel(tiny_trunk, many, SMALL)
+    rows: list[Any] = [TEXTS[0], (TEXTS[0], TEXTS[1]), TEXTS[1], (TEXTS[1], TEXTS[2])]
+    check_rows(routed, many, rows, ["task0", "task0", None, None])
 
 
 @pytest.mark.parametrize(
