@@ -22,6 +22,7 @@ import jax
 import numpy as np
 
 from afjax import ADAPTER_PRESETS, Capacity, HeadConfig, Method, RoutedModel, TaskConfig, TaskModel, single_setup
+from afjax.config.adapters import OnTop
 from afjax.data.tokenise import TokenisedRows
 from afjax.serve.requests import Sequences
 from afjax.trees import named_key, tree_digest
@@ -70,9 +71,13 @@ def random_trunk(size: str) -> Trunk:
     return dataclasses.replace(minilm, name=size, config=config, params=params, sha256=tree_digest(params))
 
 
-def random_task(trunk: Trunk, name: str, preset: str, length: int) -> TaskModel:
-    """A task with a random adapter and head."""
-    method = Method(adapter=ADAPTER_PRESETS[preset], head=HeadConfig(pooling="mean"))
+def random_task(trunk: Trunk, name: str, preset: str, length: int, *, drop: int = 0) -> TaskModel:
+    """A task with a random adapter and head. The lowest ``drop`` layers have no adapter."""
+    adapter = ADAPTER_PRESETS[preset]
+    if drop:
+        assert not isinstance(adapter, OnTop), "an adapter in the layers"
+        adapter = dataclasses.replace(adapter, layers=tuple(range(drop, trunk.config.num_layers)))
+    method = Method(adapter=adapter, head=HeadConfig(pooling="mean"))
     setup = single_setup(method, trunk.config, name=name, reads="pooled", num_outputs=3)
     params = jax.tree.map(np.asarray, setup.init(named_key(jax.random.key(0), name), trunk.params))
     return TaskModel(

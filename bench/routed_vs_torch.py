@@ -40,6 +40,7 @@ def main() -> int:
     parser.add_argument("--texts", type=int, default=1, help="rows that are computed with every adapter (1)")
     parser.add_argument("--num_adapters", type=int, default=16, help="different adapters (16)")
     parser.add_argument("--length", type=int, default=64, help="tokens per row (64)")
+    parser.add_argument("--drop", type=int, default=0, help="lowest layers without an adapter, in afjax (0)")
     parser.add_argument("--repeats", type=int, default=15, help="how often each batch is timed (15)")
     parser.add_argument("--venv", type=Path, default=DEFAULT_VENV, help="virtual environment of adapters and PEFT")
     arguments = parser.parse_args()
@@ -62,7 +63,10 @@ def main() -> int:
 
 def routed_model(arguments: argparse.Namespace, preset: str) -> RoutedModel:
     trunk, number = random_trunk(arguments.trunk), arguments.num_adapters
-    models = {str(name): random_task(trunk, str(name), preset, arguments.length) for name in range(number)}
+    models = {
+        str(name): random_task(trunk, str(name), preset, arguments.length, drop=arguments.drop)
+        for name in range(number)
+    }
     sizes = tuple(sorted({1, arguments.texts, arguments.rows}))
     return RoutedModel(trunk, models, Capacity(batch_sizes=sizes, lengths=(arguments.length,), tasks_per_row=number))
 

@@ -71,7 +71,7 @@ def num_fitting(tasks: Sequence[ServedTask | None], num_places: Sequence[int]) -
     """Returns how many of the first tasks have all of their entries on the device at once.
 
     Args:
-      tasks: The tasks, of which the first one fits. None uses no entry.
+      tasks: The tasks. The first one fits. None uses no entry.
       num_places: The number of places of each bank.
     """
     entries: list[set[int]] = [set() for _ in num_places]

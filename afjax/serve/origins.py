@@ -7,7 +7,7 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-# Probes of load balancers address a server by any name. The answer is no secret.
+# Probes of load balancers address a server by any name. Everyone may know the answer.
 _FOR_ANY_HOST = "/healthz"
 
 
