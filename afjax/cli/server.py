@@ -49,7 +49,7 @@ def serve(arguments: argparse.Namespace) -> None:
         trunk = load_recorded_trunk(arguments.trunk, arguments.store, *find_artefact(arguments.store, names[0]))
         model = load_routed_model(arguments.store, trunk, names, capacity=capacity)
         print_line(f"{counted(len(names), 'name')}: {', '.join(names)}. Compiling the programs ...")
-        model.warm_up()
+        model.warm_up(fusion_attention=True)
 
         def load(name: str) -> TaskModel:
             return load_model(arguments.store, model.trunk, *find_artefact(arguments.store, name))

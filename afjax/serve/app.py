@@ -159,7 +159,7 @@ class _Service:
         return response
 
     async def _predict(self, request: Request) -> Response:
-        rows = self._rows(await self._body(request))
+        rows, with_attention = self._rows(await self._body(request))
         names = [row[FIELD] for row in rows]
         num_reserved = len(rows)
         with _queue_errors(self._config.max_queue):
@@ -173,8 +173,10 @@ class _Service:
         with _queue_errors(self._config.max_queue):
             future = self._batcher.submit(parts, reserved=num_reserved)
         outputs = await asyncio.wrap_future(future)
+        # Few requests want the attention, so it is not a part of the common batches.
+        attention = await run_in_threadpool(self._model.attention, parts) if with_attention else None
         try:
-            predictions = await run_in_threadpool(predict_parts, parts, outputs, len(rows))
+            predictions = await run_in_threadpool(predict_parts, parts, outputs, len(rows), attention)
         except UserError as error:
             # NaN or infinity in an adapter's parameters.
             raise HTTPException(500, str(error)) from None
@@ -211,15 +213,18 @@ class _Service:
             raise HTTPException(400, "The client has gone.") from None
         return bytes(body)
 
-    def _rows(self, body: bytes) -> list[dict[str, Any]]:
-        """Checks the form of a request."""
+    def _rows(self, body: bytes) -> tuple[list[dict[str, Any]], bool]:
+        """Checks the form of a request; returns its rows, and whether it wants the attention over adapters."""
         try:
             request = json.loads(body)
         except (ValueError, RecursionError):
             raise HTTPException(400, "The body is not JSON.") from None
-        rows = request.get("rows") if isinstance(request, dict) else None
-        if not isinstance(rows, list) or not rows or set(request) != {"rows"}:
-            raise HTTPException(400, 'The body must be {"rows": [...]}, with at least one row.')
+        request = request if isinstance(request, dict) else {}
+        rows, with_attention = request.get("rows"), request.get("fusion_attention", False)
+        is_known = set(request) <= {"rows", "fusion_attention"}
+        if not (isinstance(rows, list) and rows and is_known and isinstance(with_attention, bool)):
+            form = 'The body must be {"rows": [...]} with at least one row, and optionally "fusion_attention": true.'
+            raise HTTPException(400, form)
         if len(rows) > self._config.max_rows:
             raise HTTPException(413, f"There are {len(rows)} rows; at most {self._config.max_rows} are allowed.")
         for index, row in enumerate(rows):
@@ -234,7 +239,7 @@ class _Service:
             if num_chars > self._config.max_text_chars:
                 limit = self._config.max_text_chars
                 raise HTTPException(413, f"rows[{index}] has {num_chars} characters; at most {limit} are allowed.")
-        return rows
+        return rows, with_attention
 
 
 def _input(place: str, row: dict[str, Any], tasks: dict[str, ServedTask]) -> Any:

@@ -23,6 +23,7 @@ PAGE = """\
 <thead><tr><th>adapter</th><th>prediction</th><th>probability</th></tr></thead>
 <tbody></tbody>
 </table>
+<div id="attention"></div>
 </body>
 </html>
 """
@@ -36,6 +37,9 @@ fieldset { border: 1px solid #bbb; margin: 0.5rem 0; }
 button { font: inherit; padding: 0.3rem 1.2rem; }
 table { border-collapse: collapse; margin-top: 1rem; width: 100%; }
 th, td { text-align: left; padding: 0.3rem 0.6rem; border-bottom: 1px solid #ddd; }
+.attention { width: auto; }
+.attention caption { text-align: left; padding: 0.3rem 0; }
+.attention td { text-align: right; }
 #message { color: #a00; min-height: 1.5rem; }
 """
 
@@ -78,11 +82,40 @@ function labelOf(prediction) {
   return Array.isArray(prediction.label) ? prediction.label.join(", ") : String(prediction.label);
 }
 
+// A table of a fusion's attention: one line per layer, one column per adapter, darker for more attention.
+function showAttention(name, attention) {
+  for (const [slot, { layers, adapters, attention: shares }] of Object.entries(attention)) {
+    const table = document.createElement("table");
+    table.className = "attention";
+    table.createCaption().textContent = "Attention of " + name + " over its adapters, " + slot;
+    const head = table.createTHead().insertRow();
+    const isSame = adapters.every((names) => names.join() === adapters[0].join());
+    const titles = isSame ? adapters[0] : adapters[0].map((_, number) => "adapter " + number);
+    for (const title of ["layer", ...titles]) {
+      const header = document.createElement("th");
+      header.textContent = title;
+      head.append(header);
+    }
+    const body = table.createTBody();
+    layers.forEach((layer, position) => {
+      const row = body.insertRow();
+      cell(row, layer);
+      shares[position].forEach((share, number) => {
+        const shareCell = row.insertCell();
+        shareCell.textContent = (isSame ? "" : adapters[position][number] + " ") + share.toFixed(2);
+        shareCell.style.backgroundColor = "rgba(30, 100, 200, " + (0.7 * share).toFixed(3) + ")";
+      });
+    });
+    find("attention").append(table);
+  }
+}
+
 async function predict(event) {
   event.preventDefault();
   find("message").textContent = "";
   const body = find("results").tBodies[0];
   body.replaceChildren();
+  find("attention").replaceChildren();
   find("results").hidden = false;
   const chosen = adapters.filter((adapter) => adapter.box.checked);
   // One request per adapter, so that a text in the wrong form for one adapter does not affect the others.
@@ -92,7 +125,10 @@ async function predict(event) {
     const response = await fetch("/predict", {
       method: "POST",
       headers: { "Content-Type": "application/json" },
-      body: JSON.stringify({ rows: [rowFor(adapter, find("first").value, find("second").value)] }),
+      body: JSON.stringify({
+        rows: [rowFor(adapter, find("first").value, find("second").value)],
+        fusion_attention: adapter.fused.length > 0,
+      }),
     });
     const answer = await response.json();
     if (!response.ok) {
@@ -105,6 +141,7 @@ async function predict(event) {
     const hasOne = typeof prediction.label === "string" && !prediction.answers;
     cell(row, labelOf(prediction));
     cell(row, hasOne ? Math.max(...prediction.probabilities).toFixed(3) : "");
+    if (prediction.fusion_attention) showAttention(adapter.name, prediction.fusion_attention);
   }));
 }
 

@@ -6,7 +6,7 @@ matrices have no rows axis, so their products stay products of all rows together
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -19,6 +19,7 @@ from afjax.config.adapters import DENSE_LAYERS, InDenseLayers, OnTop
 from afjax.config.values import Pooling
 from afjax.model.heads import apply_head
 from afjax.model.model import trunk_layer_norms, with_layer_norms
+from afjax.model.outputs import Outputs
 from afjax.nn.pooling import pool
 from afjax.serve.forms import HeadForm, SlotForm
 from afjax.trees import AnyArray, Tree
@@ -45,6 +46,16 @@ class Plan:
     heads: tuple[HeadForm, ...]
     pooling: Pooling
     normalize: bool
+
+    @property
+    def num_fused(self) -> dict[str, int]:
+        """The number of adapters of each bank of fusions, by the bank's number as a string."""
+        return {str(n): form.num_adapters for n, form in enumerate(self.slots) if form.model.fusion_name}
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """The layers in which any task has an adapter or a fusion, in ascending order."""
+        return tuple(sorted({layer for form in self.slots for layer in form.layers}))
 
     @property
     def first_token_only(self) -> bool:
@@ -104,6 +115,30 @@ def all_outputs(
     return jax.vmap(run_row)(_as_jax(batch))
 
 
+def attention_outputs(
+    plan: Plan, params: Tree, batch: Mapping[str, AnyArray], places: Int[AnyArray, "batch banks"]
+) -> dict[str, Any]:
+    """Computes every row's attention over adapters.
+
+    Args:
+      plan, params, batch, places: As in :func:`routed_outputs`.
+
+    Returns:
+      ``{slot: [batch, layers, adapters]}``, averaged over the row's tokens. The layers are all layers with an adapter
+      or a fusion of any task, in ascending order. The adapters of all fusion banks are concatenated, in the order of
+      the banks. The attention is zero for the banks that a row does not use.
+    """
+    places = jnp.asarray(places)
+    used = (places > 0).any(0)
+
+    def run_row(row: Tree, row_places: Array) -> dict[str, Any]:
+        _, _, attention = _encode_row(plan, params, row, row_places, used, fusion_attention=True)
+        averages = Outputs(jnp.zeros(1), attention).row_attention(row["mask"][None])
+        return {slot: average[0] for slot, average in averages.items()}
+
+    return jax.vmap(run_row)(_as_jax(batch), places)
+
+
 def _as_jax(batch: Mapping[str, AnyArray]) -> dict[str, Array]:
     return {name: jnp.asarray(batch[name]) for name in ("tokens", "types", "mask")}
 
@@ -117,18 +152,8 @@ def _run_row(plan: Plan, params: Tree, row: Tree, places: Array, used: Array) ->
       places: int32 ``[banks]``, the row's places.
       used: bool ``[banks]``, whether any row of the batch uses the bank.
     """
-    inputs = {name: values[None] for name, values in row.items()}  # [1, length]
-    mask = inputs["mask"]
-    slots = [
-        _Member(form, bank, places[number], used[number] if len(plan.slots) > 1 else None)
-        for number, (form, bank) in enumerate(zip(plan.slots, params["banks"], strict=False))
-    ]
-    trunk = _with_own_norms(params["trunk"], slots)
-    hidden, _ = encode(trunk, plan.trunk, inputs, slots=_routed_slots(slots), first_token_only=plan.first_token_only)
-    for member in slots:
-        if isinstance(member.form.configs[0], OnTop):
-            run = functools.partial(_run_on_top, plan, member, hidden, mask)
-            hidden = member.if_used(run, hidden)
+    trunk, hidden, _ = _encode_row(plan, params, row, places, used)
+    mask = row["mask"][None]
     outputs = []
     for number, form in enumerate(plan.heads, start=len(plan.slots)):
         head = _pick(params["banks"][number], places[number])
@@ -138,6 +163,35 @@ def _run_row(plan: Plan, params: Tree, row: Tree, places: Array, used: Array) ->
         # As in Trunk.embed.
         embedding = embedding / jnp.maximum(jnp.linalg.norm(embedding), 1e-12)
     return {"embedding": embedding, "heads": outputs}
+
+
+def _encode_row(
+    plan: Plan, params: Tree, row: Tree, places: Array, used: Array, *, fusion_attention: bool = False
+) -> tuple[Tree, Array, dict[str, Array]]:
+    """Runs the encoder and the module on top of it, if there is one, for one row.
+
+    Args:
+      plan, params, row, places, used: As in :func:`_run_row`.
+      fusion_attention: Whether to return the attention over adapters.
+
+    Returns:
+      The trunk with the row's LayerNorms, the last hidden states ``[1, length, hidden_size]`` (or of the first token
+      only), and the attention over adapters ``{slot: [layers, 1, length, adapters]}``.
+    """
+    inputs = {name: values[None] for name, values in row.items()}  # [1, length]
+    members = [
+        _Member(form, bank, places[number], used[number] if len(plan.slots) > 1 else None)
+        for number, (form, bank) in enumerate(zip(plan.slots, params["banks"], strict=False))
+    ]
+    trunk = _with_own_norms(params["trunk"], members)
+    first_token_only = plan.first_token_only and not fusion_attention
+    slots = _routed_slots(members, plan.num_fused if fusion_attention else {})
+    hidden, attention = encode(trunk, plan.trunk, inputs, slots=slots, first_token_only=first_token_only)
+    for member in members:
+        if isinstance(member.form.configs[0], OnTop):
+            run = functools.partial(_run_on_top, plan, member, hidden, inputs["mask"])
+            hidden = member.if_used(run, hidden)
+    return trunk, hidden, attention
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,7 +210,7 @@ class _Member:
     place: Array
     used: Array | None
 
-    def if_used(self, compute: Callable[[], Array], otherwise: Array) -> Array:
+    def if_used(self, compute: Callable[[], Any], otherwise: Any) -> Any:
         """Returns the result of ``compute`` if the bank is used. Otherwise it is not computed."""
         return compute() if self.used is None else jax.lax.cond(self.used, compute, lambda: otherwise)
 
@@ -195,18 +249,24 @@ def _with_own_norms(trunk: Tree, members: Sequence[_Member]) -> Tree:
     return with_layer_norms(trunk, norms)
 
 
-def _routed_slots(members: Sequence[_Member]) -> FilledSlots:
-    """The encoder's slots, with the contents of every bank in each layer."""
+def _routed_slots(members: Sequence[_Member], num_fused: Mapping[str, int]) -> FilledSlots:
+    """The encoder's slots, with the contents of every bank in each layer.
+
+    Args:
+      members: All banks of adapters and fusions, and a row's places in them.
+      num_fused: ``Plan.num_fused`` to return the attention over adapters, or empty.
+    """
     numbered = {str(number): member for number, member in enumerate(members)}
     layers = sorted({layer for member in members for layer in member.form.layers})
     forms = {name: member.form for name, member in numbered.items()}
+    attention_slots = {slot for name in num_fused for slot in forms[name].configs[0].slots}
 
     def make(contents: Tree, shared: Tree, key: PRNGKeyArray | None) -> LayerSlots:
-        layer_members = []
+        layer_members = {}
         for name, layer in contents.items():
             bank = {"layer": layer, "shared": shared[name]["shared"]}
-            layer_members.append(_Member(forms[name], bank, shared[name]["place"], shared[name]["used"]))
-        return _combined(layer_members)
+            layer_members[name] = _Member(forms[name], bank, shared[name]["place"], shared[name]["used"])
+        return _combined(layer_members, num_fused, attention_slots)
 
     contents = {
         str(position): {
@@ -221,35 +281,53 @@ def _routed_slots(members: Sequence[_Member]) -> FilledSlots:
     return FilledSlots(layers=tuple(layers), contents=UnstackedLayers(contents), shared=shared, make=make)
 
 
-def _combined(members: Sequence[_Member]) -> LayerSlots:
-    """One layer's slots, each with the output of the member that the row uses, or as in the plain encoder."""
-    sublayers: dict[str, list[_Member]] = {}
+def _combined(
+    members: Mapping[str, _Member], num_fused: Mapping[str, int], attention_slots: Collection[str]
+) -> LayerSlots:
+    """One layer's slots, each with the output of the member that the row uses, or as in the plain encoder.
+
+    Args:
+      members: The members that have contents in this layer.
+      num_fused: As in :func:`_routed_slots`.
+      attention_slots: The slots that return the attention over adapters, in all layers.
+    """
+    sublayers: dict[str, dict[str, _Member]] = {slot: {} for slot in sorted(attention_slots)}
     dense_layers: dict[str, list[_Member]] = {}
-    for member in members:
+    for name, member in members.items():
         config = member.form.configs[0]
         if isinstance(config, InDenseLayers):
             for module in config.target_modules:
                 dense_layers.setdefault("/".join(DENSE_LAYERS[module]), []).append(member)
         else:
-            for name in config.slots:
-                sublayers.setdefault(name, []).append(member)
+            for slot in config.slots:
+                sublayers.setdefault(slot, {})[name] = member
     return LayerSlots(
-        sublayers={name: _combined_sublayer(name, own) for name, own in sublayers.items()},
+        sublayers={
+            slot: _combined_sublayer(slot, own, num_fused if slot in attention_slots else {})
+            for slot, own in sublayers.items()
+        },
         dense_layers={path: _combined_dense_layer(path, own) for path, own in dense_layers.items()},
     )
 
 
-def _combined_sublayer(name: str, members: Sequence[_Member]) -> Slot:
-    def run(sublayer: Sublayer) -> tuple[Array, None]:
+def _combined_sublayer(slot: str, members: Mapping[str, _Member], num_fused: Mapping[str, int]) -> Slot:
+    def run(sublayer: Sublayer) -> tuple[Array, Array | None]:
         hidden, _ = plain_slot(sublayer)
+        attention = {name: jnp.zeros((*hidden.shape[:2], number), hidden.dtype) for name, number in num_fused.items()}
 
-        def with_member(member: _Member, hidden: Array) -> Array:
+        def with_member(member: _Member, hidden: Array, attention: Array | None) -> tuple[Array, Array | None]:
             is_filled, slots = member.layer_slots()
-            return jnp.where(is_filled, slots.sublayers[name](sublayer)[0], hidden)
+            new_hidden, new_attention = slots.sublayers[slot](sublayer)
+            if attention is not None and new_attention is not None:
+                attention = jnp.where(is_filled, new_attention.astype(attention.dtype), attention)
+            return jnp.where(is_filled, new_hidden, hidden), attention
 
-        for member in members:
-            hidden = member.if_used(functools.partial(with_member, member, hidden), hidden)
-        return hidden, None
+        for name, member in members.items():
+            before = hidden, attention.get(name)
+            hidden, own_attention = member.if_used(functools.partial(with_member, member, *before), before)
+            if own_attention is not None:
+                attention[name] = own_attention
+        return hidden, jnp.concatenate(list(attention.values()), -1) if attention else None
 
     return run
 

@@ -11,7 +11,9 @@ from afjax.data.over_rows import check_outputs
 from afjax.data.splits import AnyRows, Rows
 from afjax.data.tokenise import TokenisedRows, tokenise
 from afjax.errors import UserError
+from afjax.model.editing import attention_axes
 from afjax.model.task_model import TaskModel
+from afjax.serve.program import Plan
 from afjax.tasks.kinds import TASK_KINDS
 from afjax.tasks.load import rows_from_lists
 from afjax.tasks.tokenize import tokenize
@@ -155,7 +157,10 @@ def predict_rows(part: Sequences, outputs: Float[np.ndarray, "sequences ..."]) -
 
 
 def predict_parts(
-    parts: Sequence[Sequences], outputs: Sequence[Float[np.ndarray, "sequences ..."]], num_rows: int
+    parts: Sequence[Sequences],
+    outputs: Sequence[Float[np.ndarray, "sequences ..."]],
+    num_rows: int,
+    attention: Sequence[Mapping[str, Float[np.ndarray, "sequences layers num_adapters"]]] | None = None,
 ) -> list[dict[str, Any]]:
     """Predicts the rows of a request from the outputs of its parts.
 
@@ -163,6 +168,7 @@ def predict_parts(
       parts: The sequences of each task.
       outputs: The outputs of each part.
       num_rows: The number of rows of the request.
+      attention: The attention over adapters of each part, if it is wanted.
 
     Returns:
       One prediction per row, in the order of the request.
@@ -171,7 +177,57 @@ def predict_parts(
       UserError: An output is NaN or infinite.
     """
     predictions: list[dict[str, Any]] = [{} for _ in range(num_rows)]
-    for part, part_outputs in zip(parts, outputs, strict=True):
-        for row, prediction in zip(part.rows, predict_rows(part, part_outputs), strict=True):
+    for number, (part, part_outputs) in enumerate(zip(parts, outputs, strict=True)):
+        part_predictions = predict_rows(part, part_outputs)
+        if attention is not None and attention[number]:
+            for prediction, shares in zip(part_predictions, _row_attention(part, attention[number]), strict=True):
+                prediction["fusion_attention"] = shares
+        for row, prediction in zip(part.rows, part_predictions, strict=True):
             predictions[row] = prediction
     return predictions
+
+
+def fusion_attention_of(
+    task: ServedTask, plan: Plan, attention: Mapping[str, Float[np.ndarray, "batch layers num_adapters"]]
+) -> dict[str, Float[np.ndarray, "batch layers num_adapters"]]:
+    """Selects a task's layers and adapters from the result of :func:`afjax.serve.program.attention_outputs`.
+
+    Args:
+      task: A task with a fusion.
+      plan: The program's static part.
+      attention: The result.
+    """
+    names, own_layers = attention_axes(task.model.model)
+    bank = next(name for name in plan.num_fused if int(name) in task.entries)
+    first = sum(number for name, number in plan.num_fused.items() if int(name) < int(bank))
+    layers = [plan.layers.index(layer) for layer in own_layers]
+    return {slot: attention[slot][:, layers, first : first + len(slot_names[0])] for slot, slot_names in names.items()}
+
+
+def _row_attention(
+    part: Sequences, attention: Mapping[str, Float[np.ndarray, "sequences layers num_adapters"]]
+) -> list[dict[str, Any]]:
+    """The attention of each row with the names of its axes, for JSON."""
+    assert part.task is not None, "the task has a fusion"
+    names, layers = attention_axes(part.task.model.model)
+    data = part.data
+    by_row: dict[str, np.ndarray] = {}
+    for slot, values in attention.items():
+        if data.choices is None:
+            by_row[slot] = data.per_row(values)
+        else:
+            # A longer choice has more tokens in the average.
+            num_tokens = np.diff(data.offsets)[:, None, None]
+            totals = np.add.reduceat(values * num_tokens, data.choices[:-1], axis=0)
+            by_row[slot] = totals / np.add.reduceat(num_tokens, data.choices[:-1], axis=0)
+    return [
+        {
+            slot: {
+                "layers": list(layers),
+                "adapters": [list(layer_names) for layer_names in names[slot]],
+                "attention": by_row[slot][row].tolist(),
+            }
+            for slot in names
+        }
+        for row in range(len(part.rows))
+    ]

@@ -5,7 +5,7 @@ import functools
 import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -28,12 +28,13 @@ from afjax.serve.forms import (
     slot_form,
     widest_slot_form,
 )
-from afjax.serve.program import Plan, all_outputs, routed_outputs
+from afjax.serve.program import Plan, all_outputs, attention_outputs, routed_outputs
 from afjax.serve.requests import (
     Sequences,
     ServedTask,
     UnknownTaskError,
     check_rows,
+    fusion_attention_of,
     groups_with_equal_tokens,
     predict_parts,
     predict_rows,
@@ -44,6 +45,14 @@ from afjax.trees import Tree
 from afjax.trunk.encoder import cast_trunk
 from afjax.trunk.layers import unstack_layers
 from afjax.trunk.pretrained import Trunk
+
+# What a program computes: each row with its own task, each row with all tasks, or each row's attention over adapters.
+ProgramKind = Literal["rows", "all", "attention"]
+_STEPS: Mapping[ProgramKind, Callable[..., Any]] = {
+    "rows": routed_outputs,
+    "all": all_outputs,
+    "attention": attention_outputs,
+}
 
 
 class RoutedModel:
@@ -125,7 +134,7 @@ class RoutedModel:
         # All entries of a batch are on the device at once.
         self._num_places = [bank.places.num_places for bank in self._banks]
         self._tasks_per_row = min(capacity.tasks_per_row, max(self._num_places))
-        self._programs: dict[tuple[int, int, bool], Any] = {}
+        self._programs: dict[tuple[int, int, ProgramKind], Any] = {}
         self._tokenizer = trunk.tokenizer()
         # Otherwise each call would copy the tokenizer without these.
         self._tokenizer.backend_tokenizer.no_padding()
@@ -178,17 +187,22 @@ class RoutedModel:
             self._check_names([name])
             self._tasks = {other: task for other, task in self._tasks.items() if other != name}
 
-    def predict(self, rows: Iterable[Any], adapters: Iterable[str | None]) -> list[dict[str, Any]]:
+    def predict(
+        self, rows: Iterable[Any], adapters: Iterable[str | None], *, fusion_attention: bool = False
+    ) -> list[dict[str, Any]]:
         """Predicts rows, each with its own task.
 
         Args:
           rows: Each row in the form of its task, as in :meth:`afjax.TaskModel.predict`. Rows without a task are
             strings or pairs of strings.
           adapters: Each row's task by its name, or None for the trunk's embedding of the row.
+          fusion_attention: Whether to return the attention over adapters of rows with a fusion.
 
         Returns:
           The predictions in the order of the rows: ``logits``, ``label`` and ``probabilities`` (see
-          :meth:`afjax.Predictions.as_json`), or ``embedding``, a list of numbers.
+          :meth:`afjax.Predictions.as_json`), or ``embedding``, a list of numbers. With ``fusion_attention``, rows with
+          a fusion also have ``fusion_attention``: ``{slot: {"layers", "adapters", "attention"}}``, with the numbers of
+          the layers, and for each layer the names of its adapters and the attention, averaged over the row's tokens.
 
         Raises:
           UserError: There are no rows, another number of names than rows, an unknown name, a row in another form than
@@ -196,7 +210,8 @@ class RoutedModel:
         """
         rows = list(rows)
         parts = self.read(rows, adapters)
-        return predict_parts(parts, self.outputs(parts), len(rows))
+        attention = self.attention(parts) if fusion_attention else None
+        return predict_parts(parts, self.outputs(parts), len(rows), attention)
 
     def read(self, rows: Iterable[Any], adapters: Iterable[str | None]) -> list[Sequences]:
         """Checks and tokenizes rows, for :meth:`outputs`.
@@ -283,6 +298,33 @@ class RoutedModel:
         self._run_all(((batch, [parts[number].task for number, _ in batch.members]) for batch in batches), store)
         return outputs
 
+    def attention(self, parts: Sequence[Sequences]) -> list[dict[str, np.ndarray]]:
+        """Computes the attention over adapters of tokenized sequences.
+
+        Args:
+          parts: As in :meth:`outputs`.
+
+        Returns:
+          For each part ``{slot: [sequences, layers, adapters]}``, float32, averaged over each sequence's tokens; empty
+          without a fusion.
+        """
+        numbers = [number for number, part in enumerate(parts) if part.task and part.task.model.model.fusion_name]
+        fused = [parts[number] for number in numbers]
+        found: list[dict[str, np.ndarray]] = [{} for _ in parts]
+
+        def store(batch: RoutedBatch, tasks: Sequence[ServedTask | None], results: Any) -> None:
+            for row, ((number, index), task) in enumerate(zip(batch.members, tasks, strict=True)):
+                assert task is not None, "tasks without a fusion are left out"
+                own = found[numbers[number]]
+                for slot, attention in fusion_attention_of(task, self._plan, results).items():
+                    shape = (len(fused[number]), *attention.shape[1:])
+                    own.setdefault(slot, np.zeros(shape, np.float32))[index] = attention[row]
+
+        batches = self._batches(fused) if fused else ()
+        jobs = ((batch, [fused[number].task for number, _ in batch.members]) for batch in batches)
+        self._run_all(jobs, store, kind="attention")
+        return found
+
     def outputs_of_all(self, parts: Sequence[Sequences]) -> list[np.ndarray]:
         """Computes :meth:`outputs` of parts with the same token ids."""
         outputs = [self._empty_outputs(part) for part in parts]
@@ -301,22 +343,26 @@ class RoutedModel:
                 for place, task in enumerate(tasks):
                     self._store(outputs[number_of[task]][index], task, results, (row, place))
 
-        self._run_all(jobs(), store, for_all=True)
+        self._run_all(jobs(), store, kind="all")
         return outputs
 
-    def warm_up(self, *, all_tasks: bool = False) -> None:
+    def warm_up(self, *, all_tasks: bool = False, fusion_attention: bool = False) -> None:
         """Compiles the programs for all batch sizes and padded lengths.
 
         Later calls of :meth:`predict` do not compile anything.
 
         Args:
           all_tasks: Whether to compile the programs of :meth:`predict_all`, too.
+          fusion_attention: Whether to compile the programs of the attention over adapters, too, if there is a fusion.
         """
+        kinds: list[ProgramKind] = ["rows"]
+        kinds += ["all"] if all_tasks else []
+        kinds += ["attention"] if fusion_attention and self._plan.num_fused else []
         with self._lock:
             for batch_size in self._batch_sizes:
                 for length in self._lengths:
-                    for for_all in (False, True) if all_tasks else (False,):
-                        self._program(batch_size, length, for_all)
+                    for kind in kinds:
+                        self._program(batch_size, length, kind)
 
     def bytes_per_task(self, name: str) -> int:
         """Returns the memory of a task on each device, in bytes: its adapter or fusion and its head.
@@ -328,6 +374,38 @@ class RoutedModel:
           UserError: The name is not in service.
         """
         return sum(self._banks[number].bytes_per_entry for number in self.task(name).entries)
+
+    @property
+    def plan(self) -> Plan:
+        """The static part of the programs."""
+        return self._plan
+
+    def params(self) -> Tree:
+        """The arrays of the programs on the device.
+
+        Returns:
+          ``{"trunk": the trunk, "banks": the list of banks}``; see :func:`afjax.serve.program.routed_outputs`. Later
+          calls of other methods can replace the arrays.
+        """
+        return {"trunk": self._trunk_params, "banks": [bank.arrays for bank in self._banks]}
+
+    def place_all(self) -> dict[str, list[int]]:
+        """Brings all tasks to the device.
+
+        Returns:
+          The places of each task in all banks.
+
+        Raises:
+          UserError: There are more tasks than places.
+        """
+        with self._lock:
+            tasks = list(self._tasks.values())
+            if num_fitting(tasks, self._num_places) < len(tasks):
+                raise UserError(
+                    f"Not all of the {len(tasks)} tasks have a place on the device; make the model with a larger "
+                    "capacity.resident."
+                )
+            return {task.name: row for task, row in zip(tasks, self._place(tasks), strict=True)}
 
     def task(self, name: str) -> ServedTask:
         """Returns a task in service.
@@ -406,9 +484,9 @@ class RoutedModel:
         jobs: Iterable[tuple[RoutedBatch, Sequence[ServedTask | None]]],
         store: Callable[[RoutedBatch, Sequence[ServedTask | None], Any], None],
         *,
-        for_all: bool = False,
+        kind: ProgramKind = "rows",
     ) -> None:
-        """Computes batches, each with a task per row, or with tasks ``for_all`` of its rows; stores their results."""
+        """Computes batches with a kind of program, each with a task per row, or with tasks for all of its rows."""
         under_way: list[tuple[RoutedBatch, Sequence[ServedTask | None], Any]] = []
 
         def fetch() -> None:
@@ -417,32 +495,35 @@ class RoutedModel:
 
         for batch, tasks in jobs:
             with self._lock:
-                under_way.append((batch, tasks, self._run(batch, tasks, for_all)))
+                under_way.append((batch, tasks, self._run(batch, tasks, kind)))
             # Fetching one batch late lets the host build the next one while the device computes.
             if len(under_way) > 1:
                 fetch()
         while under_way:
             fetch()
 
-    def _run(self, batch: RoutedBatch, tasks: Sequence[ServedTask | None], for_all: bool) -> Any:
+    def _run(self, batch: RoutedBatch, tasks: Sequence[ServedTask | None], kind: ProgramKind) -> Any:
         """Starts a batch on the device. The entries of its tasks are brought there first."""
-        places = np.zeros((self._tasks_per_row if for_all else batch.batch_size, len(self._banks)), np.int32)
+        places = np.zeros((self._tasks_per_row if kind == "all" else batch.batch_size, len(self._banks)), np.int32)
+        places[: len(tasks)] = self._place(tasks)
+        program = self._program(batch.batch_size, batch.inputs["tokens"].shape[1], kind)
+        inputs = shard_batch(batch.inputs, batch.batch_size, self._mesh)
+        placed = jax.device_put(places, replicated(self._mesh) if kind == "all" else batch_sharding(self._mesh))
+        return program(self.params(), inputs, placed)
+
+    def _place(self, tasks: Sequence[ServedTask | None]) -> list[list[int]]:
+        """Brings the entries of tasks, which fit together, to the device; returns each task's place in all banks."""
+        places = [[0] * len(self._banks) for _ in tasks]
         for number, bank in enumerate(self._banks):
             bank.bring({task.number: task.entries[number] for task in tasks if task and number in task.entries})
             for row, task in enumerate(tasks):
                 if task and number in task.entries:
-                    places[row, number] = bank.places.place_of(task.number)
-        program = self._program(batch.batch_size, batch.inputs["tokens"].shape[1], for_all)
-        inputs = shard_batch(batch.inputs, batch.batch_size, self._mesh)
-        placed = jax.device_put(places, replicated(self._mesh) if for_all else batch_sharding(self._mesh))
-        return program(self._params(), inputs, placed)
+                    places[row][number] = bank.places.place_of(task.number)
+        return places
 
-    def _params(self) -> Tree:
-        return {"trunk": self._trunk_params, "banks": [bank.arrays for bank in self._banks]}
-
-    def _program(self, batch_size: int, length: int, for_all: bool) -> Any:
+    def _program(self, batch_size: int, length: int, kind: ProgramKind) -> Any:
         """The compiled program for a shape. It is kept, because a call of jit could compile again unnoticed."""
-        shape = (batch_size, length, for_all)
+        shape = (batch_size, length, kind)
         if shape not in self._programs:
             by_rows, everywhere = batch_sharding(self._mesh), replicated(self._mesh)
             batch = {
@@ -450,13 +531,13 @@ class RoutedModel:
                 for name, dtype in (("tokens", jnp.int32), ("types", jnp.int32), ("mask", jnp.bool_))
             }
             places = jax.ShapeDtypeStruct(
-                (self._tasks_per_row if for_all else batch_size, len(self._banks)),
+                (self._tasks_per_row if kind == "all" else batch_size, len(self._banks)),
                 jnp.int32,
-                sharding=everywhere if for_all else by_rows,
+                sharding=everywhere if kind == "all" else by_rows,
             )
-            step = functools.partial(all_outputs if for_all else routed_outputs, self._plan)
+            step = functools.partial(_STEPS[kind], self._plan)
             run = jax.jit(step, out_shardings=everywhere)
-            self._programs[shape] = run.lower(self._params(), batch, places).compile()
+            self._programs[shape] = run.lower(self.params(), batch, places).compile()
         return self._programs[shape]
 
 

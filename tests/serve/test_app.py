@@ -15,6 +15,7 @@ from starlette.testclient import TestClient
 
 from afjax import Capacity, RoutedModel, TaskModel, Trunk, UserError
 from afjax.config.adapters import AdapterConfig
+from afjax.config.fusion import FusionConfig
 from afjax.config.server import ServerConfig
 from afjax.serve.app import make_app
 from afjax.serve.requests import UnknownTaskError
@@ -92,6 +93,7 @@ GOOD = {"adapter": "topic", "text": "no dogs"}
         (b'{"rows": []}', 400, "rows"),
         (b'{"rows": {}}', 400, "rows"),
         (json.dumps({"rows": [GOOD], "more": 1}).encode(), 400, "rows"),
+        (json.dumps({"rows": [GOOD], "fusion_attention": 1}).encode(), 400, "fusion_attention"),
         (json.dumps({"rows": [GOOD, 7]}).encode(), 400, "rows[1]"),
         (json.dumps({"rows": [{"text": "no dogs"}]}).encode(), 400, '"adapter"'),
         (json.dumps({"rows": [{**GOOD, "adapter": 3}]}).encode(), 400, '"adapter"'),
@@ -281,6 +283,19 @@ def test_metrics_count_requests_rows_and_batches(client: TestClient) -> None:
         "afjax_adapters 2.0",
     ):
         assert line in lines
+
+
+def test_attention_of_a_fusion_is_returned_on_request(tiny_trunk: Trunk) -> None:
+    model = random_task(tiny_trunk, "fused", BOTTLENECK, BOTTLENECK, fusion=FusionConfig())
+    routed = RoutedModel(tiny_trunk, {"fused": model}, Capacity(batch_sizes=(4,), lengths=(16,)))
+    with TestClient(make_app(routed, None, LIMITS)) as client:
+        rows = [{"adapter": "fused", "text": TEXTS[0]}, {"adapter": None, "text": TEXTS[0]}]
+        fused, plain = client.post("/predict", json={"rows": rows, "fusion_attention": True}).json()["predictions"]
+        assert list(plain) == ["embedding"]
+        assert fused["fusion_attention"]["ffn"]["adapters"] == [["0", "1"]] * 2
+        np.testing.assert_allclose(np.sum(fused["fusion_attention"]["ffn"]["attention"], -1), 1.0, rtol=1e-5)
+        assert "fusion_attention" not in predict(client, rows).json()["predictions"][0]
+        assert client.get("/adapters").json()["adapters"][0]["fused"] == ["0", "1"]
 
 
 def test_page_loads_only_its_own_files(client: TestClient) -> None:

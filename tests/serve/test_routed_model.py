@@ -171,6 +171,36 @@ def test_fusions_and_adapters_in_one_batch(tiny_trunk: Trunk) -> None:
     check_rows(routed, models, [TEXTS[number % 3] for number in range(11)], [*models, None])
 
 
+def test_attention_of_fusions_is_that_of_their_own_models(tiny_trunk: Trunk) -> None:
+    models = {
+        name: random_task(tiny_trunk, name, *adapters, fusion=fusion) for name, (adapters, fusion) in FUSIONS.items()
+    }
+    houlsby = dataclasses.replace(BOTTLENECK, position="both")
+    models["both_slots"] = random_task(tiny_trunk, "both_slots", houlsby, houlsby, fusion=FusionConfig())
+    models["adapter"] = random_task(tiny_trunk, "adapter", BOTTLENECK)
+    choices = {"task": TASKS["choices"], "labels": ()}
+    models["choices"] = random_task(tiny_trunk, "choices", BOTTLENECK, BOTTLENECK, fusion=FusionConfig(), **choices)
+    span = {"task": TASKS["span"], "labels": ()}
+    models["span"] = random_task(tiny_trunk, "span", BOTTLENECK, BOTTLENECK, fusion=FusionConfig(), **span)
+    routed = RoutedModel(tiny_trunk, models, dataclasses.replace(SMALL, batch_sizes=(16,)))
+    routed.warm_up(fusion_attention=True)
+    rows: list[Any] = [ROWS[name][0] if name in ROWS else TEXTS[number % 3] for number, name in enumerate(models)]
+    with no_compilation():
+        predictions = routed.predict([*rows, TEXTS[0]], [*models, None], fusion_attention=True)
+    assert "fusion_attention" not in predictions[-1]
+    for row, prediction, (name, model) in zip(rows, predictions[:-1], models.items(), strict=True):
+        if name == "adapter":
+            assert "fusion_attention" not in prediction
+            continue
+        expected = model.predict([row], fusion_attention=True)
+        assert prediction["fusion_attention"].keys() == expected.fusion_attention.keys()
+        for slot, shares in prediction["fusion_attention"].items():
+            assert shares["layers"] == list(expected.fusion_layers)
+            assert shares["adapters"] == [list(names) for names in expected.fusion_adapters[slot]]
+            np.testing.assert_allclose(shares["attention"], expected.fusion_attention[slot][0], atol=2e-5)
+        check_equal({**prediction, "fusion_attention": 0}, {**expected.as_json(0), "fusion_attention": 0}, name)
+
+
 TASKS = {
     "three_classes": TaskConfig(name="task"),
     "number": TaskConfig(name="task", kind="regression", scale=5.0),
@@ -247,7 +277,7 @@ def test_layers_below_the_first_adapter_are_computed_once_per_row(tiny_trunk: Tr
             for number in range(tasks)
         }
         routed = RoutedModel(tiny_trunk, models, Capacity(batch_sizes=(1,), lengths=(16,)))
-        return float(routed._program(1, 16, for_all=True).cost_analysis()["flops"])
+        return float(routed._program(1, 16, "all").cost_analysis()["flops"])
 
     one = flops(1, 1)
     assert flops(8, 0, 1) > 3.5 * one

@@ -1,0 +1,160 @@
+"""Exports a routed model: a serialized ``jax.export`` function with the adapters as arguments, and their arrays.
+
+Another program can serve many tasks with it without afjax, and can replace an adapter by writing other arrays at its
+place. Batch size and length are symbolic, so one file serves all shapes.
+"""
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, export
+from safetensors.numpy import save
+
+from afjax import __version__
+from afjax.errors import UserError
+from afjax.interop.stablehlo import PLATFORMS, check_platforms
+from afjax.serve.program import Plan, routed_outputs
+from afjax.serve.routed_model import RoutedModel
+from afjax.storage.paths import AnyPath, expanded, is_remote
+from afjax.storage.writing import check_output, replacing
+from afjax.trees import Tree
+
+FORMAT_VERSION = 1
+PROGRAM, ARRAYS, DESCRIPTION = "program.stablehlo", "arrays.safetensors", "description.json"
+
+_INPUTS = {
+    "tokens": ("[batch, length]", "int32", "token ids of the trunk's tokenizer, its padding id where a row is shorter"),
+    "types": ("[batch, length]", "int32", "token type ids of that tokenizer; 0 where it gives none"),
+    "mask": ("[batch, length]", "bool", "true where there is a token, false at padding"),
+    "places": ("[batch, banks]", "int32", "each row's place in every bank: the places of its task, or zeros"),
+}
+
+
+def export_routed(
+    model: RoutedModel, folder: AnyPath, *, max_length: int = 128, platforms: Sequence[str] = PLATFORMS
+) -> dict[str, Any]:
+    """Writes a routed model for ``jax.export.deserialize``, with the arrays of the trunk and of all tasks.
+
+    Args:
+      model: The model. All of its tasks must be on the device.
+      folder: The folder for the three files, which is made if it does not exist.
+      max_length: Maximum number of tokens per row.
+      platforms: The platforms to export for. They need not be available on this machine.
+
+    Returns:
+      The contents of ``description.json``: inputs, outputs, the places and the head of each task, and how to run the
+      program.
+
+    Raises:
+      UserError: A platform is unknown, the trunk does not support the length, there are more tasks than places on the
+        device, or the folder cannot be written.
+    """
+    if is_remote(folder):
+        raise UserError(f"The output {folder} is on an object store; give a local folder, and copy its files there.")
+    platforms = check_platforms(platforms)
+    if not 1 <= max_length <= model.trunk.config.max_length:
+        raise UserError(f"max_length is {max_length}; the trunk takes 1 to {model.trunk.config.max_length} tokens.")
+    places = model.place_all()
+    params = model.params()
+    arrays = {path: np.asarray(leaf) for path, leaf in _leaves(params)}
+    targets = {name: expanded(folder) / name for name in (PROGRAM, ARRAYS, DESCRIPTION)}
+    for target in targets.values():
+        check_output(target, make_folder=True)
+    program = _program(model.plan, params, max_length, platforms)
+    description = _description(model, places, program, max_length, platforms)
+    contents = {
+        PROGRAM: program,
+        ARRAYS: save(arrays),
+        DESCRIPTION: (json.dumps(description, indent=2) + "\n").encode(),
+    }
+    try:
+        targets[PROGRAM].parent.mkdir(parents=True, exist_ok=True)
+        # No file is renamed to its final name before all are complete.
+        with contextlib.ExitStack() as stack:
+            for name, data in contents.items():
+                stack.enter_context(replacing(targets[name])).write_bytes(data)
+    except OSError as error:
+        raise UserError(f"{folder} cannot be written ({error.strerror or error}); give another folder.") from None
+    return description
+
+
+def _leaves(params: Tree) -> list[tuple[str, Any]]:
+    """The leaves with their paths, such as ``banks/0/layers/3/contents/ffn/down/kernel``."""
+    leaves = jax.tree_util.tree_leaves_with_path(params)
+    return [(jax.tree_util.keystr(path, simple=True, separator="/"), leaf) for path, leaf in leaves]
+
+
+def _program(plan: Plan, params: Tree, max_length: int, platforms: tuple[str, ...]) -> bytes:
+    paths, structure = [path for path, _ in _leaves(params)], jax.tree.structure(params)
+
+    def run(arrays: Mapping[str, Array], tokens: Array, types: Array, mask: Array, places: Array) -> dict[str, Any]:
+        tree = jax.tree.unflatten(structure, [arrays[path] for path in paths])
+        return routed_outputs(plan, tree, {"tokens": tokens, "types": types, "mask": mask}, places)
+
+    batch, length = export.symbolic_shape("batch, length", constraints=[f"length <= {max_length}"])
+    num_banks = len(plan.slots) + len(plan.heads)
+    inputs = [jax.ShapeDtypeStruct((batch, length), dtype) for dtype in (jnp.int32, jnp.int32, jnp.bool_)]
+    inputs.append(jax.ShapeDtypeStruct((batch, num_banks), jnp.int32))
+    shapes = {path: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for path, leaf in _leaves(params)}
+    return bytes(export.export(jax.jit(run), platforms=platforms)(shapes, *inputs).serialize())
+
+
+def _description(
+    model: RoutedModel,
+    places: Mapping[str, Sequence[int]],
+    program: bytes,
+    max_length: int,
+    platforms: tuple[str, ...],
+) -> dict[str, Any]:
+    tasks = {}
+    for name, row in places.items():
+        task = model.task(name)
+        tasks[name] = {
+            "places": list(row),
+            "head": task.head_bank - len(model.plan.slots),
+            "num_outputs": task.model.num_outputs,
+            "kind": task.model.task.kind,
+            "labels": list(task.model.labels),
+            "scale": task.model.task.scale,
+            "max_length": task.model.max_length,
+        }
+    pad_id = model.trunk.config.pad_id
+    return {
+        "format_version": FORMAT_VERSION,
+        "sha256_of_program": hashlib.sha256(program).hexdigest(),
+        "inputs": [
+            {"name": name, "shape": shape, "dtype": dtype, "meaning": meaning}
+            for name, (shape, dtype, meaning) in _INPUTS.items()
+        ],
+        "outputs": {
+            "heads": "a list: for each bank of heads [batch, outputs], or [batch, length, outputs] if it reads tokens. "
+            "A task's logits are the first num_outputs outputs of its head's bank, times its scale.",
+            "embedding": "[batch, hidden_size], the trunk's embedding if all places are 0",
+        },
+        "tasks": tasks,
+        "max_length": max_length,
+        "platforms": list(platforms),
+        "trunk": model.trunk.identity(),
+        "pad_id": pad_id,
+        "versions": {"afjax": __version__, "jax": jax.__version__, "jaxlib": jax.lib.__version__},
+        "run": [
+            "import json, pathlib, jax, numpy as np  # and: pip install flatbuffers safetensors",
+            "from jax import export",
+            "from safetensors.numpy import load_file",
+            f"about = json.loads(pathlib.Path({DESCRIPTION!r}).read_text())",
+            f"exported = export.deserialize(bytearray(pathlib.Path({PROGRAM!r}).read_bytes()))",
+            f"arrays = load_file({ARRAYS!r})",
+            "tokens = np.array([[...], [...]], np.int32)  # by the trunk's tokenizer",
+            f"types, mask = np.zeros_like(tokens), tokens != {pad_id}",
+            "tasks = [about['tasks'][name] for name in ('...', '...')]  # one name per row",
+            "places = np.array([task['places'] for task in tasks], np.int32)",
+            "outputs = jax.jit(exported.call)(arrays, tokens, types, mask, places)",
+            "logits = [outputs['heads'][task['head']][row] for row, task in enumerate(tasks)]",
+        ],
+    }
