@@ -1,5 +1,6 @@
 """``afjax serve`` as a process: requests from several clients, shutdown and kills."""
 
+import importlib.util
 import json
 import re
 import signal
@@ -141,6 +142,29 @@ def test_adapters_are_added_from_the_store_by_name(flags: list[str]) -> None:
         server.process.send_signal(signal.SIGINT)
         printed = server.end()
     assert has_facts(printed, 'Adding "target-fusion" failed', "fusion of 2")
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("PyQt6"), reason="needs pip install PyQt6-WebEngine")
+def test_page_in_a_browser_shows_predictions_and_attention(server: Server) -> None:
+    script = Path(__file__).with_name("browser.py")
+    words = [sys.executable, str(script), f"{server.url}/", PAIR["text_a"], PAIR["text_b"], "1"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    shown = json.loads(done.stdout.splitlines()[-1])
+    names = ["first", "second", "target-fusion"]
+    assert shown["adapters"] == names
+    assert shown["message"] == ""
+    rows = [{"adapter": name, **PAIR} for name in names]
+    body = {"rows": rows, "fusion_attention": True}
+    predictions = httpx.post(f"{server.url}/predict", json=body, timeout=60).json()["predictions"]
+    for name, prediction in zip(names, predictions, strict=True):
+        assert [name, prediction["label"], f"{max(prediction['probabilities']):.3f}"] in shown["results"]
+    (table,) = shown["attention"]
+    assert "target-fusion" in table["caption"]
+    assert table["rows"][0] == ["layer", "first", "second"]
+    shares = predictions[2]["fusion_attention"]["ffn"]["attention"]
+    assert table["rows"][1:] == [[str(n), *(f"{share:.2f}" for share in row)] for n, row in enumerate(shares)]
+    assert shown["shaded"] == 4
 
 
 def test_wrong_flags_are_refused(flags: list[str], refused: Refused) -> None:
