@@ -141,7 +141,7 @@ def report(name: str, phase: Phase, process_id: int) -> None:
     print(f"| {' | '.join(map(str, cells))} |", flush=True)
 
 
-def resident_mb(process_id: int) -> float:
+def resident_mb(process_id: int | str) -> float:
     status = Path(f"/proc/{process_id}/status").read_text()
     found = re.search(r"VmRSS:\s+(\d+) kB", status)
     assert found, status

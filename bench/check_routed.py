@@ -1,0 +1,56 @@
+"""Checks that many adapters in one routed model predict like their own models, row by row.
+
+    python bench/check_routed.py
+    python bench/check_routed.py --num_adapters=200 --resident=16 --requests=50
+
+Makes random adapters on `minilm`, more than the device holds, so that they are evicted and brought back. Each request
+has 32 rows with random adapters and texts. Every row is compared with the prediction of the adapter's own model. Prints
+the largest difference of a logit, and the memory of the process after the first and after the last request.
+"""
+
+import argparse
+import random
+import sys
+import time
+
+import numpy as np
+from routed_batches import random_task
+from server_load import WORDS, resident_mb
+
+from afjax import Capacity, RoutedModel
+from afjax.trunk.pretrained import load_trunk
+
+ROWS = 32
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--num_adapters", type=int, default=1000, help="adapters (1000)")
+    parser.add_argument("--resident", type=int, default=64, help="adapters on the device (64)")
+    parser.add_argument("--requests", type=int, default=200, help="requests of 32 rows (200)")
+    arguments = parser.parse_args()
+    trunk, generator = load_trunk("minilm"), random.Random(0)
+    texts = [" ".join(generator.choices(WORDS, k=generator.randint(3, 30))) for _ in range(8)]
+    models = {f"task{n}": random_task(trunk, f"task{n}", "pfeiffer", 64) for n in range(arguments.num_adapters)}
+    expected = {name: model.predict(texts).logits for name, model in models.items()}
+    routed = RoutedModel(trunk, models, Capacity(resident=arguments.resident, batch_sizes=(ROWS,), lengths=(64,)))
+    models.clear()
+    routed.warm_up()
+    names, begin, worst = list(expected), time.perf_counter(), 0.0
+    checked: set[str] = set()
+    memory = []
+    for _ in range(arguments.requests):
+        rows = [(generator.choice(names), generator.randrange(len(texts))) for _ in range(ROWS)]
+        predictions = routed.predict([texts[number] for _, number in rows], [name for name, _ in rows])
+        for (name, number), prediction in zip(rows, predictions, strict=True):
+            worst = max(worst, float(np.abs(np.array(prediction["logits"]) - expected[name][number]).max()))
+            checked.add(name)
+        memory.append(resident_mb("self"))
+    num_rows = arguments.requests * ROWS
+    print(f"{num_rows} rows of {len(checked)} adapters in {time.perf_counter() - begin:.0f} s")
+    print(f"largest difference of a logit: {worst:.1e}; memory: {memory[0]:.0f} MB, then {memory[-1]:.0f} MB")
+    return 0 if worst < 1e-4 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
