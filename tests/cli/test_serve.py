@@ -144,7 +144,14 @@ def test_adapters_are_added_from_the_store_by_name(flags: list[str]) -> None:
     assert has_facts(printed, 'Adding "target-fusion" failed', "fusion of 2")
 
 
-@pytest.mark.skipif(not importlib.util.find_spec("PyQt6"), reason="needs pip install PyQt6-WebEngine")
+def has_browser() -> bool:
+    try:
+        return importlib.util.find_spec("PyQt6.QtWebEngineCore") is not None
+    except ModuleNotFoundError:
+        return False
+
+
+@pytest.mark.skipif(not has_browser(), reason="needs pip install PyQt6-WebEngine")
 def test_page_in_a_browser_shows_predictions_and_attention(server: Server) -> None:
     script = Path(__file__).with_name("browser.py")
     words = [sys.executable, str(script), f"{server.url}/", PAIR["text_a"], PAIR["text_b"], "1"]
