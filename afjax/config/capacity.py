@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from afjax.config.from_dict import check_fields
+from afjax.config.from_dict import check_fields, settings_repr
 from afjax.errors import UserError
 
 
@@ -30,6 +30,8 @@ class Capacity:
     batch_sizes: tuple[int, ...] = (1, 8, 32)
     tasks_per_row: int = 16
     lengths: tuple[int, ...] = ()
+
+    __repr__ = settings_repr
 
     def __post_init__(self) -> None:
         check_fields(self, "capacity")

@@ -118,9 +118,8 @@ class RoutedModel:
             normalize=embedding.normalize,
         )
         params = cast_trunk(trunk.params, trunk.dtype)
-        self._trunk_params = shard({"trunk": {**params, "layers": unstack_layers(params["layers"])}}, self._mesh)[
-            "trunk"
-        ]
+        unstacked = {**params, "layers": unstack_layers(params["layers"])}
+        self._trunk_params = shard({"trunk": unstacked}, self._mesh)["trunk"]
         self._numbers = itertools.count()
         self._tasks = {name: self._task(name, model) for name, model in models.items()}
         # First the banks of adapters and fusions, then those of heads.
