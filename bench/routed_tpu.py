@@ -52,8 +52,7 @@ def main() -> int:
             mesh = make_mesh(MeshConfig(), get_topology(topology).devices)
             sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
             step, inputs = program(arguments, num_adapters, rows, length)
-            shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), inputs)  # noqa: B023
-            compiled = read_program(jax.jit(step).lower(*shapes).compile())
+            compiled = read_program(jax.jit(step).lower(*on_mesh(inputs, sharding)).compile())
             best = roofline(compiled.work, topology)
             costs = compiled.work.flops / 1e9, compiled.work.hbm_bytes / 1e9, best.step_s * 1e3
             first = first or costs
@@ -62,6 +61,11 @@ def main() -> int:
             cells += [f"{compiled.memory.peak / 1e9:.2f}", f"{costs[2]:.3f} ({best.bound})", ratios[2]]
             print(f"| {' | '.join(map(str, cells))} |", flush=True)
     return 0
+
+
+def on_mesh(inputs: Any, sharding: jax.sharding.Sharding) -> Any:
+    """The shapes of a program's inputs, with a sharding."""
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), inputs)
 
 
 def program(arguments: argparse.Namespace, num_adapters: Any, rows: int, length: int) -> tuple[Any, tuple[Any, ...]]:
@@ -85,8 +89,8 @@ def program(arguments: argparse.Namespace, num_adapters: Any, rows: int, length:
         jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((1 + num_adapters, *leaf.shape), leaf.dtype), entry)
         for entry in entries
     ]
-    batch["places"] = jax.ShapeDtypeStruct((rows, 2), jnp.int32)
-    return functools.partial(routed_outputs, plan), ({"trunk": trunk, "banks": banks}, batch)
+    places = jax.ShapeDtypeStruct((rows, 2), jnp.int32)
+    return functools.partial(routed_outputs, plan), ({"trunk": trunk, "banks": banks}, batch, places)
 
 
 INPUTS = {"tokens": jnp.int32, "types": jnp.int32, "mask": jnp.bool_}

@@ -1,4 +1,4 @@
-"""Common forms of adapters, fusions and heads, so that those of many tasks fit in the same arrays.
+"""Common forms of adapters, fusions and heads, so that many tasks fit in the same arrays.
 
 Adapters have the same form if one program can compute all of them with different parameters. Smaller adapters are
 widened, fusions of fewer adapters get adapters without attention, and heads with fewer outputs get more. None of this

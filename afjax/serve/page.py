@@ -1,4 +1,4 @@
-"""The page on which a person tries the adapters of a server."""
+"""The page of a server, to try its adapters."""
 
 PAGE = """\
 <!doctype html>

@@ -96,7 +96,7 @@ def all_outputs(
 ) -> dict[str, Any]:
     """Runs every row with each of several tasks.
 
-    What comes before the first adapter does not depend on the task, so it is computed once per row.
+    The layers below the first adapter do not depend on the task, so they are computed once per row.
 
     Args:
       plan, params, batch: As in :func:`routed_outputs`.

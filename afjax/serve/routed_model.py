@@ -46,7 +46,7 @@ from afjax.trunk.encoder import cast_trunk
 from afjax.trunk.layers import unstack_layers
 from afjax.trunk.pretrained import Trunk
 
-# What a program computes: each row with its own task, each row with all tasks, or each row's attention over adapters.
+# The kinds of programs: each row with its own task, each row with all tasks, and each row's attention over adapters.
 ProgramKind = Literal["rows", "all", "attention"]
 _STEPS: Mapping[ProgramKind, Callable[..., Any]] = {
     "rows": routed_outputs,
@@ -122,7 +122,7 @@ class RoutedModel:
         self._trunk_params = shard({"trunk": unstacked}, self._mesh)["trunk"]
         self._numbers = itertools.count()
         self._tasks = {name: self._task(name, model) for name, model in models.items()}
-        # First the banks of adapters and fusions, then those of heads.
+        # The banks of adapters and fusions come before the banks of heads.
         self._banks = []
         for number in range(len(self._plan.slots) + len(self._plan.heads)):
             entries = [task.entries[number] for task in self._tasks.values() if number in task.entries]
