@@ -26,7 +26,7 @@ from routed_batches import random_rows, random_task, random_trunk
 from vs_adapterhub import DEFAULT_VENV, ready_environment
 
 from afjax import Capacity, RoutedModel
-from afjax.serve.requests import Sequences
+from afjax.serve.requests import Sequences, SharedSequences
 from afjax.trunk.sizes import SIZES
 
 PEFT = ("peft==0.21.2",)
@@ -83,8 +83,8 @@ def mixed(model: RoutedModel, arguments: argparse.Namespace) -> Callable[[], Any
 def for_all(model: RoutedModel, arguments: argparse.Namespace) -> Callable[[], Any]:
     """Runs every text with every adapter."""
     data, numbers = random_rows(arguments.texts, arguments.length), tuple(range(arguments.texts))
-    parts = [Sequences(model.task(name), data, numbers) for name in model.names]
-    return lambda: model.outputs_of_all(parts)
+    group = SharedSequences(tuple(map(model.task, model.names)), data, numbers)
+    return lambda: model.outputs_of_all(group)
 
 
 def separate(model: RoutedModel, arguments: argparse.Namespace) -> tuple[float, float]:

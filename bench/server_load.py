@@ -6,8 +6,9 @@
 Makes a store with random adapters on `minilm`, starts the server on this machine, and sends requests of one row each,
 with random adapters and texts. First clients send a request as soon as the last one is answered, which gives the full
 load. Then requests arrive at random times: at half of the full load, at the full load, and at twice the full load.
-With --soak_minutes, requests arrive at half load while adapters are removed and added again. The client runs on the
-same machine, and takes a part of its processor cores.
+With --soak_minutes, requests arrive at half load while adapters are removed and added again, and one of ten requests
+predicts its row with four adapters (POST /predict_all). The client runs on the same machine, and takes a part of its
+processor cores.
 
 Each answer is compared with the prediction of the adapter's own model. Prints one line per phase: requests per second,
 the times of answered requests, refused requests, and the server's memory. Ends with an error if an answer is wrong or
@@ -59,20 +60,29 @@ class Client:
         self._texts, self._expected = texts, expected
         self._random = random.Random(0)
         self.removed: set[str] = set()
+        self.share_of_all = 0.0
 
     async def ask(self, phase: Phase) -> None:
-        name, number = self._random.choice(list(self._expected)), self._random.randrange(len(self._texts))
-        was_removed = name in self.removed
+        """Sends a text with one adapter, or with several."""
+        number = self._random.randrange(len(self._texts))
+        text, ask_all = self._texts[number], self._random.random() < self.share_of_all
+        names = self._random.sample(list(self._expected), 4 if ask_all else 1)
+        was_removed = self.removed & set(names)
         begin = time.perf_counter()
-        response = await self._http.post("/predict", json={"rows": [{"adapter": name, "text": self._texts[number]}]})
+        if ask_all:
+            response = await self._http.post("/predict_all", json={"rows": [{"text": text}], "adapters": names})
+        else:
+            response = await self._http.post("/predict", json={"rows": [{"adapter": names[0], "text": text}]})
         phase.statuses[response.status_code] += 1
         if response.status_code == 200:
             phase.seconds.append(time.perf_counter() - begin)
-            logits = response.json()["predictions"][0]["logits"]
-            phase.wrong += not np.allclose(logits, self._expected[name][number], rtol=1e-3, atol=1e-4)
+            (prediction,) = response.json()["predictions"]
+            for name in names:
+                logits = (prediction[name] if ask_all else prediction)["logits"]
+                phase.wrong += not np.allclose(logits, self._expected[name][number], rtol=1e-3, atol=1e-4)
         elif response.status_code == 404:
-            # Right only if the adapter was out of service at some moment of the request.
-            phase.wrong += not (was_removed or name in self.removed)
+            # Right only if an adapter was out of service at some moment of the request.
+            phase.wrong += not (was_removed or self.removed & set(names))
         else:
             phase.wrong += response.status_code != 429
 
@@ -123,7 +133,7 @@ async def measure(arguments: argparse.Namespace, client: Client, process_id: int
         phases.append(await client.at_rate(arguments.seconds, share * rate))
         report(name, phases[-1], process_id)
     if arguments.soak_minutes:
-        seconds = 60 * arguments.soak_minutes
+        seconds, client.share_of_all = 60 * arguments.soak_minutes, 0.1
         soak, changes = await asyncio.gather(client.at_rate(seconds, rate / 2), client.change_adapters(seconds))
         report(f"half, {changes} adapters removed and added", soak, process_id)
         phases.append(soak)
@@ -165,6 +175,7 @@ def main() -> int:
             model = stored_task(trunk, f"task{number}", folder)
             expected[model.task.name] = model.predict(texts).logits
         flags = [f"--{name}={getattr(arguments, name)}" for name in ("resident", "max_queue")]
+        flags += ["--predict_all"] if arguments.soak_minutes else []
         words = [sys.executable, "-m", "afjax", "serve", f"--store={folder}", "--trunk=minilm", "--port=0", *flags]
         with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
             assert process.stderr, "a pipe"

@@ -7,16 +7,13 @@ from typing import Any
 from afjax.cli.predictions import prediction_line, write_lines
 from afjax.cli.stored_model import load_recorded_trunk, set_up_libraries
 from afjax.config.capacity import Capacity
-from afjax.config.tasks import TaskConfig
 from afjax.data.sources.files import shorten
 from afjax.display.terminal import print_line
 from afjax.errors import UserError
+from afjax.serve.columns import ADAPTER_COLUMN, groups_with_equal_columns, pick_task_input
 from afjax.serve.loading import find_artefact, load_routed_model, names_with_heads
 from afjax.serve.routed_model import RoutedModel
-from afjax.tasks.prediction_rows import kept_fields, pick_input, rows_of_input
-
-# The field of a row with the name of its adapter, fusion or head.
-FIELD = "adapter"
+from afjax.tasks.prediction_rows import kept_fields, rows_of_input
 
 
 def predict_routed(arguments: argparse.Namespace, keep: Mapping[str, str]) -> None:
@@ -37,7 +34,8 @@ def predict_routed(arguments: argparse.Namespace, keep: Mapping[str, str]) -> No
     if not distinct:
         raise UserError("No row names an adapter. For the trunk's embeddings, use afjax.load_trunk(...).embed.")
     routed = _load(arguments, distinct)
-    inputs = [_input(routed, place, row, name) for (place, row), name in zip(rows, names, strict=True)]
+    tasks = [None if name is None else routed.task(name) for name in names]
+    inputs = [pick_task_input(place, row, task) for (place, row), task in zip(rows, tasks, strict=True)]
     predictions = routed.predict(inputs, names)
     lines = []
     for number, ((place, row), prediction) in enumerate(zip(rows, predictions, strict=True)):
@@ -67,16 +65,11 @@ def predict_all(arguments: argparse.Namespace, keep: Mapping[str, str]) -> None:
             raise UserError(f"The store {arguments.store} has no adapter with a head; train one first.")
     routed = _load(arguments, names)
     # The tasks can have other columns, so each of them picks its own input.
-    groups: dict[tuple[Any, ...], list[str]] = {}
-    for name in names:
-        model = routed.task(name).model
-        task = model.task
-        form = (task.kind, task.text_a, task.text_b, task.choices, model.text_columns)
-        groups.setdefault(form, []).append(name)
     predictions: list[dict[str, Any]] = [{} for _ in rows]
-    for group in groups.values():
-        inputs = [_input(routed, place, row, group[0]) for place, row in rows]
-        for row_predictions, own in zip(predictions, routed.predict_all(inputs, group), strict=True):
+    for group in groups_with_equal_columns(map(routed.task, names)):
+        inputs = [pick_task_input(place, row, group[0]) for place, row in rows]
+        own_predictions = routed.predict_all(inputs, [task.name for task in group])
+        for row_predictions, own in zip(predictions, own_predictions, strict=True):
             row_predictions.update(own)
     lines = []
     for number, ((place, row), own) in enumerate(zip(rows, predictions, strict=True)):
@@ -87,23 +80,17 @@ def predict_all(arguments: argparse.Namespace, keep: Mapping[str, str]) -> None:
 
 def _name(place: str, row: dict[str, Any]) -> str | None:
     """The name of a row's adapter; None for an embedding."""
-    if FIELD not in row:
+    if ADAPTER_COLUMN not in row:
         raise UserError(
-            f'{place} has no "{FIELD}" with the name of an adapter, a fusion or a head. Add it, or name one for all '
-            "rows with --adapter=NAME, --fusion=NAME or --head=NAME, or give --all."
+            f'{place} has no "{ADAPTER_COLUMN}" with the name of an adapter, a fusion or a head. Add it, or name one '
+            "for all rows with --adapter=NAME, --fusion=NAME or --head=NAME, or give --all."
         )
-    name = row[FIELD]
+    name = row[ADAPTER_COLUMN]
     if not (name is None or (isinstance(name, str) and name)):
-        raise UserError(f'{place} has {shorten(name)} as "{FIELD}"; it must be a name, or null for an embedding.')
+        raise UserError(
+            f'{place} has {shorten(name)} as "{ADAPTER_COLUMN}"; it must be a name, or null for an embedding.'
+        )
     return name
-
-
-def _input(routed: RoutedModel, place: str, row: dict[str, Any], name: str | None) -> Any:
-    values = {column: value for column, value in row.items() if column != FIELD}
-    if name is None:
-        return pick_input(place, values, TaskConfig(name="embedding"), None)
-    model = routed.task(name).model
-    return pick_input(f'{place} (for "{name}")', values, model.task, model.text_columns)
 
 
 def _load(arguments: argparse.Namespace, names: list[str]) -> RoutedModel:

@@ -40,7 +40,10 @@ def serve(arguments: argparse.Namespace) -> None:
         ) from None
     # Before the model is loaded, which takes longer.
     config = ServerConfig(
-        max_wait_ms=arguments.max_wait_ms, max_queue=arguments.max_queue, allowed_hosts=_allowed_hosts(arguments)
+        max_wait_ms=arguments.max_wait_ms,
+        max_queue=arguments.max_queue,
+        predict_all=arguments.predict_all,
+        allowed_hosts=_allowed_hosts(arguments),
     )
     capacity = Capacity(resident=arguments.resident, batch_sizes=_batch_sizes(arguments.batch_sizes))
     with _reserve_address(arguments.host, arguments.port) as listener:
@@ -49,7 +52,7 @@ def serve(arguments: argparse.Namespace) -> None:
         trunk = load_recorded_trunk(arguments.trunk, arguments.store, *find_artefact(arguments.store, names[0]))
         model = load_routed_model(arguments.store, trunk, names, capacity=capacity)
         print_line(f"{counted(len(names), 'name')}: {', '.join(names)}. Compiling the programs ...")
-        model.warm_up(fusion_attention=True)
+        model.warm_up(all_tasks=arguments.predict_all, fusion_attention=True)
 
         def load(name: str) -> TaskModel:
             return load_model(arguments.store, model.trunk, *find_artefact(arguments.store, name))

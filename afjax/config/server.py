@@ -19,6 +19,7 @@ class ServerConfig:
       max_text_chars: The largest number of characters of a row's texts together.
       body_timeout_s: The longest time to receive a request's body, in seconds.
       max_connections: The largest number of connections. Further ones get the status 503.
+      predict_all: Whether ``POST /predict_all`` is answered. Its programs have to be compiled.
       allowed_hosts: The names that clients may use in the ``Host`` header, in lower case. IPv6 addresses have brackets.
 
     Raises:
@@ -32,6 +33,7 @@ class ServerConfig:
     max_text_chars: int = 100_000
     body_timeout_s: float = 10.0
     max_connections: int = 512
+    predict_all: bool = False
     allowed_hosts: tuple[str, ...] = ("localhost", "127.0.0.1", "[::1]")
 
     def __post_init__(self) -> None:

@@ -2,10 +2,10 @@
 
 import asyncio
 import contextlib
-import json
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any
 
+import numpy as np
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -15,23 +15,23 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from afjax.config.server import ServerConfig
-from afjax.config.tasks import TaskConfig
 from afjax.display.terminal import print_line
 from afjax.errors import UserError
 from afjax.model.task_model import TaskModel
-from afjax.serve.batcher import Batcher, ClosedError, QueueFullError, TooLargeError
+from afjax.serve.batcher import Batcher, ClosedError, Part, PartOutputs, QueueFullError, TooLargeError
+from afjax.serve.bodies import parse_predict, parse_predict_all
+from afjax.serve.columns import groups_with_equal_columns, pick_task_input
 from afjax.serve.metrics import Metrics
 from afjax.serve.origins import OriginMiddleware
 from afjax.serve.page import PAGE, SCRIPT, STYLE
-from afjax.serve.requests import Sequences, ServedTask, UnknownTaskError, predict_parts
+from afjax.serve.requests import Sequences, SharedSequences, UnknownTaskError, predict_groups, predict_parts
 from afjax.serve.routed_model import RoutedModel
-from afjax.tasks.prediction_rows import pick_input
 
-# The field of a row with the name of its adapter, fusion or head.
-FIELD = "adapter"
 # The page only loads its own script and style, and only talks to this server.
 _PAGE_POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'"
 _JSON = "application/json"
+# The status of requests whose clients have closed the connection, for metrics. It is nginx's; no standard has one.
+CLIENT_HAS_GONE = 499
 
 
 def make_app(
@@ -59,6 +59,7 @@ def make_app(
         Route("/adapters/{name:path}", service.add, methods=["PUT"]),
         Route("/adapters/{name:path}", service.remove, methods=["DELETE"]),
         Route("/predict", service.predict, methods=["POST"]),
+        Route("/predict_all", service.predict_all, methods=["POST"]),
     ]
     middleware = [
         Middleware(OriginMiddleware, allowed_hosts=config.allowed_hosts),
@@ -72,11 +73,19 @@ class _Service:
 
     def __init__(self, model: RoutedModel, load: Callable[[str], TaskModel] | None, config: ServerConfig) -> None:
         self._model, self._load, self._config = model, load, config
-        self._metrics = Metrics(lambda: self._batcher.num_sequences, lambda: len(model.names))
-        self._batcher = Batcher(
+        self._metrics = Metrics(self._num_sequences, lambda: len(model.names))
+        self._batcher: Batcher[Sequences, np.ndarray] = Batcher(
             model.outputs,
             max_batch=model.max_batch,
             max_wait_s=config.max_wait_ms / 1000,
+            max_queue=config.max_queue,
+            on_batch=self._metrics.record_batch,
+        )
+        # Rows with many adapters fill batches of their own, so they do not wait for other requests.
+        self._all_batcher: Batcher[SharedSequences, list[np.ndarray]] = Batcher(
+            lambda groups: [model.outputs_of_all(group) for group in groups],
+            max_batch=1,
+            max_wait_s=0.0,
             max_queue=config.max_queue,
             on_batch=self._metrics.record_batch,
         )
@@ -89,6 +98,10 @@ class _Service:
         """Computes the waiting rows before the server ends."""
         yield
         await run_in_threadpool(self._batcher.close)
+        await run_in_threadpool(self._all_batcher.close)
+
+    def _num_sequences(self) -> int:
+        return self._batcher.num_sequences + self._all_batcher.num_sequences
 
     async def page(self, request: Request) -> Response:
         headers = {"Content-Security-Policy": _PAGE_POLICY, "X-Content-Type-Options": "nosniff"}
@@ -149,9 +162,16 @@ class _Service:
         return Response(status_code=204)
 
     async def predict(self, request: Request) -> Response:
+        return await self._measured(self._predict(request))
+
+    async def predict_all(self, request: Request) -> Response:
+        return await self._measured(self._predict_all(request))
+
+    async def _measured(self, answer: Coroutine[Any, Any, Response]) -> Response:
+        """Counts a request, and measures its time."""
         with self._metrics.timed_request() as outcome:
             try:
-                response = await self._predict(request)
+                response = await answer
             except HTTPException as error:
                 outcome.status = error.status_code
                 raise
@@ -159,41 +179,81 @@ class _Service:
         return response
 
     async def _predict(self, request: Request) -> Response:
-        rows, with_attention = self._rows(await self._body(request))
-        names = [row[FIELD] for row in rows]
-        num_reserved = len(rows)
-        with _queue_errors(self._config.max_queue):
-            # Before the rows are tokenized, so that tokenizing them does not become a queue without a limit.
-            self._batcher.reserve(num_reserved)
-        try:
-            parts = await self._read(rows, names)
-        except BaseException:
-            self._batcher.release(num_reserved)
-            raise
-        with _queue_errors(self._config.max_queue):
-            future = self._batcher.submit(parts, reserved=num_reserved)
-        outputs = await asyncio.wrap_future(future)
+        body = parse_predict(await self._body(request), self._config)
+        names = body.names
+
+        def read() -> list[Sequences]:
+            tasks = {name: self._model.task(name) for name in dict.fromkeys(names) if name is not None}
+            task_of_row = [None if name is None else tasks[name] for name in names]
+            inputs = [
+                pick_task_input(f"rows[{index}]", row, task)
+                for index, (row, task) in enumerate(zip(body.rows, task_of_row, strict=True))
+            ]
+            return self._model.read(inputs, names)
+
+        parts, outputs = await self._compute(request, self._batcher, len(names), read)
         # Few requests want the attention, so it is not a part of the common batches.
-        attention = await run_in_threadpool(self._model.attention, parts) if with_attention else None
-        try:
-            predictions = await run_in_threadpool(predict_parts, parts, outputs, len(rows), attention)
-        except UserError as error:
-            # NaN or infinity in an adapter's parameters.
-            raise HTTPException(500, str(error)) from None
+        attention = await run_in_threadpool(self._model.attention, parts) if body.fusion_attention else None
+        with _errors_of_outputs():
+            predictions = await run_in_threadpool(predict_parts, parts, outputs, len(names), attention)
         self._metrics.record_rows(names)
         return JSONResponse({"predictions": predictions})
 
-    async def _read(self, rows: list[dict[str, Any]], names: list[str | None]) -> list[Sequences]:
-        """Checks and tokenizes rows."""
+    async def _predict_all(self, request: Request) -> Response:
+        if not self._config.predict_all:
+            raise HTTPException(403, "This server does not predict rows with all adapters.")
+        body = parse_predict_all(await self._body(request), self._config)
+        rows, names = body.rows, list(self._model.names if body.names is None else body.names)
+
+        def read() -> list[SharedSequences]:
+            groups = []
+            for group in groups_with_equal_columns(map(self._model.task, names)):
+                inputs = [pick_task_input(f"rows[{index}]", row, group[0]) for index, row in enumerate(rows)]
+                groups += self._model.read_all(inputs, [task.name for task in group])
+            return groups
+
+        groups, outputs = await self._compute(request, self._all_batcher, len(rows) * len(names), read)
+        with _errors_of_outputs():
+            predictions = await run_in_threadpool(predict_groups, groups, outputs, len(rows))
+        self._metrics.record_rows(names * len(rows))
+        return JSONResponse({"predictions": predictions})
+
+    async def _compute(
+        self, request: Request, batcher: Batcher[Part, PartOutputs], num_reserved: int, read: Callable[[], list[Part]]
+    ) -> tuple[list[Part], list[PartOutputs]]:
+        """Tokenizes the rows of a request, and computes their outputs.
+
+        Args:
+          request: The request. If its client has gone before its outputs are computed, they are not computed.
+          batcher: Computes the outputs.
+          num_reserved: The number of sequences that the request has at least.
+          read: Checks and tokenizes the rows, in another thread.
+        """
+        with _queue_errors(self._config.max_queue):
+            # Before the rows are tokenized, so that tokenizing them does not become a queue without a limit.
+            batcher.reserve(num_reserved)
         try:
-            tasks = {name: self._model.task(name) for name in dict.fromkeys(names) if name is not None}
-            inputs = [_input(f"rows[{index}]", row, tasks) for index, row in enumerate(rows)]
             async with self._reading:
-                return await run_in_threadpool(self._model.read, inputs, names)
-        except UnknownTaskError as error:
-            raise HTTPException(404, str(error)) from None
-        except UserError as error:
-            raise HTTPException(400, str(error)) from None
+                parts = await run_in_threadpool(read)
+        except BaseException as error:
+            batcher.release(num_reserved)
+            if isinstance(error, UnknownTaskError):
+                raise HTTPException(404, str(error)) from None
+            if isinstance(error, UserError):
+                raise HTTPException(400, str(error)) from None
+            raise
+        with _queue_errors(self._config.max_queue):
+            outputs = asyncio.wrap_future(batcher.submit(parts, reserved=num_reserved))
+        gone = asyncio.create_task(_disconnected(request))
+        try:
+            await asyncio.wait((outputs, gone), return_when=asyncio.FIRST_COMPLETED)
+            if not outputs.done():
+                raise HTTPException(CLIENT_HAS_GONE, "The client has gone.")
+            return parts, outputs.result()
+        finally:
+            gone.cancel()
+            # Without effect if it is computed already.
+            outputs.cancel()
 
     async def _body(self, request: Request) -> bytes:
         """Receives the body, with limits on its size and on the time."""
@@ -210,65 +270,23 @@ class _Service:
         except TimeoutError:
             raise HTTPException(408, f"The body did not arrive within {self._config.body_timeout_s:g} s.") from None
         except ClientDisconnect:
-            raise HTTPException(400, "The client has gone.") from None
+            raise HTTPException(CLIENT_HAS_GONE, "The client has gone.") from None
         return bytes(body)
 
-    def _rows(self, body: bytes) -> tuple[list[dict[str, Any]], bool]:
-        """Checks the form of a request; returns its rows, and whether it wants the attention over adapters."""
-        try:
-            request = json.loads(body)
-        except (ValueError, RecursionError):
-            raise HTTPException(400, "The body is not JSON.") from None
-        request = request if isinstance(request, dict) else {}
-        rows, with_attention = request.get("rows"), request.get("fusion_attention", False)
-        is_known = set(request) <= {"rows", "fusion_attention"}
-        if not (isinstance(rows, list) and rows and is_known and isinstance(with_attention, bool)):
-            form = 'The body must be {"rows": [...]} with at least one row, and optionally "fusion_attention": true.'
-            raise HTTPException(400, form)
-        if len(rows) > self._config.max_rows:
-            raise HTTPException(413, f"There are {len(rows)} rows; at most {self._config.max_rows} are allowed.")
-        for index, row in enumerate(rows):
-            if not isinstance(row, dict) or FIELD not in row:
-                raise HTTPException(400, f'rows[{index}] must be an object with the field "{FIELD}".')
-            if not (row[FIELD] is None or isinstance(row[FIELD], str)):
-                raise HTTPException(400, f'rows[{index}]: "{FIELD}" must be a name, or null for an embedding.')
-            try:
-                num_chars = _num_chars(row)
-            except UnicodeEncodeError:
-                raise HTTPException(400, f"rows[{index}] has a text that is not Unicode.") from None
-            if num_chars > self._config.max_text_chars:
-                limit = self._config.max_text_chars
-                raise HTTPException(413, f"rows[{index}] has {num_chars} characters; at most {limit} are allowed.")
-        return rows, with_attention
+
+async def _disconnected(request: Request) -> None:
+    """Returns when the client closes its connection. The body has been received."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
-def _input(place: str, row: dict[str, Any], tasks: dict[str, ServedTask]) -> Any:
-    """Picks a row's input from its columns."""
-    values = {column: value for column, value in row.items() if column != FIELD}
-    if row[FIELD] is None:
-        return pick_input(place, values, TaskConfig(name="embedding"), None)
-    model = tasks[row[FIELD]].model
-    return pick_input(place, values, model.task, model.text_columns)
-
-
-def _num_chars(value: Any) -> int:
-    """The number of characters of all strings in a value of JSON.
-
-    Raises:
-      UnicodeEncodeError: A string is not Unicode, because of a lone surrogate.
-    """
-    total, waiting = 0, [value]
-    # A loop, because recursion is limited and a value can be deep.
-    while waiting:
-        value = waiting.pop()
-        if isinstance(value, str):
-            value.encode()
-            total += len(value)
-        elif isinstance(value, dict):
-            waiting += [*value, *value.values()]
-        elif isinstance(value, list):
-            waiting += value
-    return total
+@contextlib.contextmanager
+def _errors_of_outputs() -> Iterator[None]:
+    """Converts errors of outputs to answers: NaN or infinity, from an adapter's parameters."""
+    try:
+        yield
+    except UserError as error:
+        raise HTTPException(500, str(error)) from None
 
 
 @contextlib.contextmanager
@@ -277,7 +295,10 @@ def _queue_errors(max_queue: int) -> Iterator[None]:
     try:
         yield
     except TooLargeError:
-        message = f"The rows have more sequences than the {max_queue} that may wait; send fewer rows or shorter texts."
+        message = (
+            f"The rows have more sequences than the {max_queue} that may wait; send fewer rows or shorter texts, or "
+            "name fewer adapters for all rows."
+        )
         raise HTTPException(413, message) from None
     except QueueFullError:
         raise HTTPException(429, "Too many rows are waiting; try again later.", {"Retry-After": "1"}) from None

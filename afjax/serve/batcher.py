@@ -3,15 +3,13 @@
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from concurrent.futures import Future
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
-import numpy as np
-
-from afjax.serve.requests import Sequences
-
-Outputs = list[np.ndarray]
+# A part of a request, whose length is its number of sequences; and its outputs.
+Part = TypeVar("Part", bound=Sized)
+PartOutputs = TypeVar("PartOutputs")
 
 
 class QueueFullError(Exception):
@@ -26,14 +24,14 @@ class ClosedError(Exception):
     """The server is shutting down."""
 
 
-class _Request(NamedTuple):
-    parts: Sequence[Sequences]
+class _Request(NamedTuple, Generic[Part, PartOutputs]):
+    parts: Sequence[Part]
     num_sequences: int
     arrival: float
-    future: Future[Outputs]
+    future: Future[list[PartOutputs]]
 
 
-class Batcher:
+class Batcher(Generic[Part, PartOutputs]):
     """Computes requests in one thread, several at a time.
 
     The first request waits at most ``max_wait_s`` for others. Requests that arrive while others are computed wait for
@@ -42,7 +40,7 @@ class Batcher:
 
     def __init__(
         self,
-        compute: Callable[[Sequence[Sequences]], Outputs],
+        compute: Callable[[Sequence[Part]], list[PartOutputs]],
         *,
         max_batch: int,
         max_wait_s: float,
@@ -60,7 +58,7 @@ class Batcher:
         """
         self._compute, self._on_batch = compute, on_batch
         self._max_batch, self._max_wait_s, self._max_queue = max_batch, max_wait_s, max_queue
-        self._waiting: deque[_Request] = deque()
+        self._waiting: deque[_Request[Part, PartOutputs]] = deque()
         self._num_sequences = 0
         self._closed = False
         self._changed = threading.Condition()
@@ -100,7 +98,7 @@ class Batcher:
             raise QueueFullError
         self._num_sequences += num_sequences
 
-    def submit(self, parts: Sequence[Sequences], *, reserved: int = 0) -> Future[Outputs]:
+    def submit(self, parts: Sequence[Part], *, reserved: int = 0) -> Future[list[PartOutputs]]:
         """Adds a request.
 
         Args:
@@ -117,7 +115,7 @@ class Batcher:
         with self._changed:
             self._num_sequences -= reserved
             self._take(num_sequences)
-            request = _Request(parts, num_sequences, time.monotonic(), Future())
+            request: _Request[Part, PartOutputs] = _Request(parts, num_sequences, time.monotonic(), Future())
             self._waiting.append(request)
             self._changed.notify()
         return request.future
@@ -138,7 +136,7 @@ class Batcher:
             with self._changed:
                 self._num_sequences -= sum(request.num_sequences for request in requests)
 
-    def _next_requests(self) -> list[_Request]:
+    def _next_requests(self) -> list[_Request[Part, PartOutputs]]:
         """Waits for the requests that are computed together; empty at the end."""
         with self._changed:
             while not self._waiting and not self._closed:
@@ -148,7 +146,7 @@ class Batcher:
                 if left_s <= 0:
                     break
                 self._changed.wait(left_s)
-            requests: list[_Request] = []
+            requests: list[_Request[Part, PartOutputs]] = []
             taken = 0
             while self._waiting and (not requests or taken + self._waiting[0].num_sequences <= self._max_batch):
                 requests.append(self._waiting.popleft())
@@ -158,7 +156,7 @@ class Batcher:
     def _waiting_sequences(self) -> int:
         return sum(request.num_sequences for request in self._waiting)
 
-    def _compute_together(self, requests: Sequence[_Request]) -> None:
+    def _compute_together(self, requests: Sequence[_Request[Part, PartOutputs]]) -> None:
         """Sets the result of every request, or the error that stopped them."""
         try:
             self._on_batch(len(requests), sum(request.num_sequences for request in requests))

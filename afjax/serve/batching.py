@@ -54,6 +54,17 @@ def routed_batches(
         first = last
 
 
+def num_batch_rows(num_sequences: int, batch_sizes: Sequence[int]) -> int:
+    """Returns the number of rows of the batches with a number of sequences, if their entries fit into the banks.
+
+    Args:
+      num_sequences: The number of sequences.
+      batch_sizes: The numbers of rows that a batch can have, in ascending order.
+    """
+    num_full, rest = divmod(num_sequences, batch_sizes[-1])
+    return num_full * batch_sizes[-1] + (min(size for size in batch_sizes if size >= rest) if rest else 0)
+
+
 def _end_of_batch(
     parts: Sequence[Sequences],
     order: Sequence[tuple[int, int]],

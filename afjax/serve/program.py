@@ -58,6 +58,11 @@ class Plan:
         return tuple(sorted({layer for form in self.slots for layer in form.layers}))
 
     @property
+    def num_shared_layers(self) -> int:
+        """The number of layers below the first adapter or fusion of any task."""
+        return min(self.layers, default=self.trunk.num_layers)
+
+    @property
     def first_token_only(self) -> bool:
         """Whether only the first token's last hidden state is used."""
         pools_first = all(head.reads == "pooled" and head.config.pooling == "first" for head in self.heads)

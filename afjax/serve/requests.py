@@ -62,6 +62,29 @@ class Sequences:
         return len(self.data.offsets) - 1
 
 
+@dataclasses.dataclass(frozen=True)
+class SharedSequences:
+    """The tokenized sequences of several tasks with the same token ids.
+
+    Attributes:
+      tasks: The tasks.
+      data, rows: As for :class:`Sequences`.
+    """
+
+    tasks: tuple[ServedTask, ...]
+    data: TokenisedRows
+    rows: tuple[int, ...]
+
+    def __len__(self) -> int:
+        """The number of sequences, counted once per task."""
+        return len(self.tasks) * (len(self.data.offsets) - 1)
+
+    @property
+    def parts(self) -> list[Sequences]:
+        """The sequences of each task."""
+        return [Sequences(task, self.data, self.rows) for task in self.tasks]
+
+
 def read_rows(
     task: ServedTask | None, texts: Sequence[Any], rows: Sequence[int], tokenizer: Any, *, embedding_length: int
 ) -> Sequences:
@@ -184,6 +207,30 @@ def predict_parts(
                 prediction["fusion_attention"] = shares
         for row, prediction in zip(part.rows, part_predictions, strict=True):
             predictions[row] = prediction
+    return predictions
+
+
+def predict_groups(
+    groups: Sequence[SharedSequences], outputs: Sequence[Sequence[Float[np.ndarray, "sequences ..."]]], num_rows: int
+) -> list[dict[str, dict[str, Any]]]:
+    """Predicts the rows of a request with all tasks of its groups.
+
+    Args:
+      groups: The sequences of each group.
+      outputs: For each group, the outputs of each task.
+      num_rows: The number of rows of the request.
+
+    Returns:
+      For each row ``{name: prediction}``.
+
+    Raises:
+      UserError: An output is NaN or infinite.
+    """
+    predictions: list[dict[str, dict[str, Any]]] = [{} for _ in range(num_rows)]
+    for group, group_outputs in zip(groups, outputs, strict=True):
+        for task, part, part_outputs in zip(group.tasks, group.parts, group_outputs, strict=True):
+            for row, prediction in zip(part.rows, predict_rows(part, part_outputs), strict=True):
+                predictions[row][task.name] = prediction
     return predictions
 
 

@@ -18,7 +18,7 @@ from afjax.distributed.sharding import batch_sharding, local_mesh, replicated, s
 from afjax.errors import UserError, did_you_mean
 from afjax.model.task_model import TaskModel
 from afjax.serve.bank import Bank
-from afjax.serve.batching import RoutedBatch, num_fitting, routed_batches
+from afjax.serve.batching import RoutedBatch, num_batch_rows, num_fitting, routed_batches
 from afjax.serve.forms import (
     HeadForm,
     SlotForm,
@@ -32,12 +32,13 @@ from afjax.serve.program import Plan, all_outputs, attention_outputs, routed_out
 from afjax.serve.requests import (
     Sequences,
     ServedTask,
+    SharedSequences,
     UnknownTaskError,
     check_rows,
     fusion_attention_of,
     groups_with_equal_tokens,
+    predict_groups,
     predict_parts,
-    predict_rows,
     read_rows,
 )
 from afjax.tasks.kinds import TASK_KINDS
@@ -255,27 +256,37 @@ class RoutedModel:
         Raises:
           UserError: There are no rows or names, or a name is unknown or given twice, or as in :meth:`predict`.
         """
-        rows = list(rows)
-        tasks = self._check_names(list(self._tasks if names is None else names))
-        chosen = [tasks[name] for name in (tasks if names is None else names)]
-        if not rows or not chosen or len({task.number for task in chosen}) < len(chosen):
+        rows, names = list(rows), list(self._tasks if names is None else names)
+        groups = self.read_all(rows, names)
+        predictions = predict_groups(groups, [self.outputs_of_all(group) for group in groups], len(rows))
+        return [{name: row[name] for name in names} for row in predictions]
+
+    def read_all(self, rows: Iterable[Any], names: Iterable[str]) -> list[SharedSequences]:
+        """Checks and tokenizes rows for each of several tasks, for :meth:`outputs_of_all`.
+
+        Args:
+          rows, names: As in :meth:`predict_all`.
+
+        Returns:
+          The sequences of each group of tasks that read the same token ids.
+
+        Raises:
+          UserError: As in :meth:`predict_all`.
+        """
+        rows, names = list(rows), list(names)
+        tasks = self._check_names(names)
+        if not rows or not names or len(set(names)) < len(names):
             raise UserError(
-                f"{counted(len(rows), 'row')} and {counted(len(chosen), 'name')} were given; give at least one row and "
+                f"{counted(len(rows), 'row')} and {counted(len(names), 'name')} were given; give at least one row and "
                 "at least one name, and each name once."
             )
-        if len(chosen) == 1:
-            return [{chosen[0].name: prediction} for prediction in self.predict(rows, [chosen[0].name] * len(rows))]
-        predictions: list[dict[str, dict[str, Any]]] = [{} for _ in rows]
-        for group in groups_with_equal_tokens(chosen):
-            # The other tasks of the group have the same token ids.
+        groups = []
+        for group in groups_with_equal_tokens([tasks[name] for name in names]):
             first = self._read(group[0], rows, range(len(rows)))
-            parts = [dataclasses.replace(first, task=task) for task in group]
             for task in group[1:]:
                 check_rows(task, rows, range(len(rows)))
-            for task, part, outputs in zip(group, parts, self.outputs_of_all(parts), strict=True):
-                for row, prediction in enumerate(predict_rows(part, outputs)):
-                    predictions[row][task.name] = prediction
-        return [{task.name: row[task.name] for task in chosen} for row in predictions]
+            groups.append(SharedSequences(tuple(group), first.data, first.rows))
+        return groups
 
     def outputs(self, parts: Sequence[Sequences]) -> list[np.ndarray]:
         """Computes the outputs of tokenized sequences.
@@ -324,26 +335,43 @@ class RoutedModel:
         self._run_all(jobs, store, kind="attention")
         return found
 
-    def outputs_of_all(self, parts: Sequence[Sequences]) -> list[np.ndarray]:
-        """Computes :meth:`outputs` of parts with the same token ids."""
-        outputs = [self._empty_outputs(part) for part in parts]
-        number_of = {part.task: number for number, part in enumerate(parts)}
+    def outputs_of_all(self, group: SharedSequences) -> list[np.ndarray]:
+        """Computes the outputs of each of several tasks for the same sequences.
 
-        def jobs() -> Iterator[tuple[RoutedBatch, Sequence[ServedTask | None]]]:
-            for batch in self._batches(parts[:1]):
-                tasks = [part.task for part in parts]
-                while tasks:
-                    count = num_fitting(tasks[: self._tasks_per_row], self._num_places)
-                    yield batch, tasks[:count]
-                    tasks = tasks[count:]
+        Args:
+          group: The sequences and their tasks.
+
+        Returns:
+          One array per task, as in :meth:`outputs`.
+        """
+        parts = group.parts
+        batches = list(self._batches(parts[:1]))
+        chunks = list(self._fitting_chunks(group.tasks))
+        # The program of all tasks shares the lower layers, but always computes the upper ones for tasks_per_row tasks.
+        # Few tasks can need fewer layers with one row per sequence and task.
+        num_layers, num_shared = self.trunk.config.num_layers, self._plan.num_shared_layers
+        layers_of_all = num_shared + self._tasks_per_row * (num_layers - num_shared)
+        layers_of_rows = num_batch_rows(len(group), self._batch_sizes) * num_layers
+        if layers_of_rows < len(chunks) * sum(batch.batch_size for batch in batches) * layers_of_all:
+            return self.outputs(parts)
+        outputs = [self._empty_outputs(part) for part in parts]
+        number_of = {task: number for number, task in enumerate(group.tasks)}
 
         def store(batch: RoutedBatch, tasks: Sequence[ServedTask | None], results: Any) -> None:
             for row, (_, index) in enumerate(batch.members):
                 for place, task in enumerate(tasks):
+                    assert task is not None, "a group has tasks only"
                     self._store(outputs[number_of[task]][index], task, results, (row, place))
 
-        self._run_all(jobs(), store, kind="all")
+        self._run_all(((batch, chunk) for batch in batches for chunk in chunks), store, kind="all")
         return outputs
+
+    def _fitting_chunks(self, tasks: Sequence[ServedTask]) -> Iterator[Sequence[ServedTask]]:
+        """Splits tasks into chunks that the program of all tasks takes."""
+        while tasks:
+            count = num_fitting(tasks[: self._tasks_per_row], self._num_places)
+            yield tasks[:count]
+            tasks = tasks[count:]
 
     def warm_up(self, *, all_tasks: bool = False, fusion_attention: bool = False) -> None:
         """Compiles the programs for all batch sizes and padded lengths.

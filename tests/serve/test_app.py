@@ -4,7 +4,7 @@ import asyncio
 import dataclasses
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -17,7 +17,7 @@ from afjax import Capacity, RoutedModel, TaskModel, Trunk, UserError
 from afjax.config.adapters import AdapterConfig
 from afjax.config.fusion import FusionConfig
 from afjax.config.server import ServerConfig
-from afjax.serve.app import make_app
+from afjax.serve.app import CLIENT_HAS_GONE, make_app
 from afjax.serve.requests import UnknownTaskError
 
 pytestmark = pytest.mark.slow
@@ -123,20 +123,106 @@ def test_deep_values_are_read(client: TestClient) -> None:
     assert response.status_code == 200
 
 
-def test_slow_bodies_are_refused(routed: RoutedModel) -> None:
-    app = make_app(routed, None, dataclasses.replace(LIMITS, body_timeout_s=0.01))
+async def status_of(app: Any, receive: Callable[[], Awaitable[Any]]) -> int:
+    """Sends a request to /predict without a server, and returns the answer's status."""
     sent: list[Any] = []
-
-    async def receive() -> Any:
-        return await asyncio.Future()
 
     async def send(message: Any) -> None:
         sent.append(message)
 
     headers = [(b"host", b"testserver"), (b"content-type", b"application/json")]
     scope = {"type": "http", "method": "POST", "path": "/predict", "query_string": b"", "headers": headers}
-    asyncio.run(app(scope, receive, send))
-    assert sent[0]["status"] == 408
+    await app(scope, receive, send)
+    return int(sent[0]["status"])
+
+
+def test_slow_bodies_are_refused(routed: RoutedModel) -> None:
+    app = make_app(routed, None, dataclasses.replace(LIMITS, body_timeout_s=0.01))
+
+    async def receive() -> Any:
+        return await asyncio.Future()
+
+    assert asyncio.run(status_of(app, receive)) == 408
+
+
+def test_waiting_requests_of_disconnected_clients_are_not_computed(
+    routed: RoutedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started, release = threading.Event(), threading.Event()
+    outputs, computed = routed.outputs, []
+
+    def blocked(parts: Any) -> Any:
+        started.set()
+        release.wait()
+        computed.append(sum(map(len, parts)))
+        return outputs(parts)
+
+    monkeypatch.setattr(routed, "outputs", blocked)
+    with TestClient(make_app(routed, None, LIMITS)) as client, ThreadPoolExecutor() as pool:
+        first = pool.submit(predict, client, [GOOD] * 2)
+        started.wait()
+        body = json.dumps({"rows": [GOOD] * 3}).encode()
+
+        async def leave() -> int:
+            messages = iter([{"type": "http.request", "body": body}, {"type": "http.disconnect"}])
+
+            async def receive() -> Any:
+                return next(messages)
+
+            return await status_of(client.app, receive)
+
+        assert pool.submit(asyncio.run, leave()).result() == CLIENT_HAS_GONE
+        release.set()
+        assert first.result().status_code == 200
+        assert predict(client, [GOOD]).status_code == 200
+        assert computed == [2, 1]
+        lines = client.get("/metrics").text.splitlines()
+    assert f'afjax_requests_total{{status="{CLIENT_HAS_GONE}"}} 1.0' in lines
+    assert "afjax_queue_sequences 0.0" in lines
+
+
+def test_rows_are_predicted_with_several_adapters(tiny_trunk: Trunk, models: dict[str, TaskModel]) -> None:
+    limits = dataclasses.replace(LIMITS, predict_all=True)
+    names = ("entail", "topic")
+    served = {name: models[name] for name in names}
+    routed = RoutedModel(tiny_trunk, served, Capacity(batch_sizes=(4,), lengths=(16,), tasks_per_row=2))
+    with TestClient(make_app(routed, None, limits)) as client:
+
+        def predict_all(**body: Any) -> Any:
+            return client.post("/predict_all", json=body)
+
+        rows = [{"text": text} for text in TEXTS]
+        answers = predict_all(rows=rows).json()["predictions"]
+        assert len(answers) == len(TEXTS)
+        for text, answer in zip(TEXTS, answers, strict=True):
+            assert set(answer) == set(names)
+            for name in names:
+                expected = models[name].predict([text])
+                np.testing.assert_allclose(answer[name]["logits"], expected.logits[0], rtol=1e-4, atol=1e-5)
+        assert [set(answer) for answer in predict_all(rows=rows, adapters=["topic"]).json()["predictions"]] == [
+            {"topic"}
+        ] * 3
+        for body, status, fact in (
+            ({"rows": rows, "adapters": "topic"}, 400, "adapters"),
+            ({"rows": rows, "adapters": []}, 400, "adapters"),
+            ({"rows": rows, "adapters": [7]}, 400, "adapters"),
+            ({"rows": rows, "adapters": ["topic", "topic"]}, 400, "each name once"),
+            ({"rows": rows, "adapters": ["topic", "topik"]}, 404, 'Did you mean "topic"'),
+            ({"rows": rows, "adapters": ["topic"] * 300}, 413, "fewer"),
+            ({"rows": [GOOD]}, 400, "rows[0]"),
+            ({"rows": [{"texts": "no dogs"}]}, 400, "rows[0]"),
+            ({"rows": rows * 2}, 413, "fewer"),
+        ):
+            response = predict_all(**body)
+            assert response.status_code == status, response.text
+            assert fact in response.json()["error"]
+        lines = client.get("/metrics").text.splitlines()
+        assert 'afjax_rows_total{adapter="topic"} 6.0' in lines
+        assert "afjax_queue_sequences 0.0" in lines
+
+
+def test_rows_are_not_predicted_with_all_adapters_by_default(client: TestClient) -> None:
+    assert client.post("/predict_all", json={"rows": [{"text": "no dogs"}]}).status_code == 403
 
 
 def test_empty_text_is_predicted(client: TestClient, models: dict[str, TaskModel]) -> None:

@@ -13,9 +13,10 @@ examples:
       -d '{"rows": [{"adapter": "reviews", "text": "A fine film."}]}'
 
 Needs the extra "serve": pip install 'afjax[serve]'. The page / tries adapters on a text. POST /predict predicts rows,
-each with the adapter, fusion or head that it names. GET /adapters lists them, and PUT and DELETE /adapters/NAME add and
-remove one. GET /healthz and GET /metrics (Prometheus) are for monitoring. The server has no authentication. It only
-listens on this machine, unless --host says otherwise: then use a proxy with authentication."""
+each with the adapter, fusion or head that it names. With --predict_all, POST /predict_all predicts each row with
+several of them, or with all. GET /adapters lists them, and PUT and DELETE /adapters/NAME add and remove one.
+GET /healthz and GET /metrics (Prometheus) are for monitoring. The server has no authentication. It only listens on this
+machine, unless --host says otherwise: then use a proxy with authentication."""
 
 
 def add(commands: Any) -> None:
@@ -39,6 +40,9 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("--resident", type=int, help="adapters on the device at once; others wait in memory (all)")
     parser.add_argument("--batch_sizes", default="1,8,32", metavar="N,N", help="rows that a batch can have (1,8,32)")
+    parser.add_argument(
+        "--predict_all", action="store_true", help="answer POST /predict_all; this takes longer to compile"
+    )
     parser.add_argument("--max_wait_ms", type=float, default=2.0, help="longest wait for rows of other requests (2)")
     parser.add_argument(
         "--max_queue", type=int, default=1024, help="rows that may wait; more get the status 429 (1024)"

@@ -1,0 +1,139 @@
+"""The bodies of HTTP requests: checked before anything is computed."""
+
+import dataclasses
+import json
+from typing import Any
+
+from starlette.exceptions import HTTPException
+
+from afjax.config.server import ServerConfig
+from afjax.serve.columns import ADAPTER_COLUMN
+
+_PREDICT_FORM = 'The body must be {"rows": [...]} with at least one row, and optionally "fusion_attention": true.'
+_ALL_FORM = 'The body must be {"rows": [...]} with at least one row, and optionally "adapters": a list of names.'
+
+
+@dataclasses.dataclass(frozen=True)
+class PredictBody:
+    """The body of ``POST /predict``.
+
+    Attributes:
+      rows: The rows' columns. The column ``adapter`` is a name or None.
+      fusion_attention: Whether to return the attention over adapters.
+    """
+
+    rows: list[dict[str, Any]]
+    fusion_attention: bool
+
+    @property
+    def names(self) -> list[str | None]:
+        """The name of each row's adapter; None for an embedding."""
+        return [row[ADAPTER_COLUMN] for row in self.rows]
+
+
+@dataclasses.dataclass(frozen=True)
+class PredictAllBody:
+    """The body of ``POST /predict_all``.
+
+    Attributes:
+      rows: The rows' columns.
+      names: The adapters; None for all of them.
+    """
+
+    rows: list[dict[str, Any]]
+    names: list[str] | None
+
+
+def parse_predict(body: bytes, config: ServerConfig) -> PredictBody:
+    """Parses the body of ``POST /predict``.
+
+    Args:
+      body: The body.
+      config: The limits.
+
+    Raises:
+      HTTPException: The body has another form, or exceeds a limit.
+    """
+    request = _object(body)
+    fusion_attention = request.get("fusion_attention", False)
+    if not (set(request) <= {"rows", "fusion_attention"} and isinstance(fusion_attention, bool)):
+        raise HTTPException(400, _PREDICT_FORM)
+    rows = _rows(request, config, _PREDICT_FORM)
+    for index, row in enumerate(rows):
+        if ADAPTER_COLUMN not in row:
+            raise HTTPException(400, f'rows[{index}] must be an object with the field "{ADAPTER_COLUMN}".')
+        if not (row[ADAPTER_COLUMN] is None or isinstance(row[ADAPTER_COLUMN], str)):
+            raise HTTPException(400, f'rows[{index}]: "{ADAPTER_COLUMN}" must be a name, or null for an embedding.')
+    return PredictBody(rows, fusion_attention)
+
+
+def parse_predict_all(body: bytes, config: ServerConfig) -> PredictAllBody:
+    """Parses the body of ``POST /predict_all``.
+
+    Args:
+      body: The body.
+      config: The limits.
+
+    Raises:
+      HTTPException: The body has another form, or exceeds a limit.
+    """
+    request = _object(body)
+    names = request.get("adapters")
+    is_list = names is None or (isinstance(names, list) and names and all(isinstance(name, str) for name in names))
+    if not (is_list and set(request) <= {"rows", "adapters"}):
+        raise HTTPException(400, _ALL_FORM)
+    rows = _rows(request, config, _ALL_FORM)
+    for index, row in enumerate(rows):
+        if ADAPTER_COLUMN in row:
+            raise HTTPException(
+                400, f'rows[{index}] has the field "{ADAPTER_COLUMN}"; name the adapters of all rows in "adapters".'
+            )
+    return PredictAllBody(rows, names)
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    try:
+        request = json.loads(body)
+    except (ValueError, RecursionError):
+        raise HTTPException(400, "The body is not JSON.") from None
+    return request if isinstance(request, dict) else {}
+
+
+def _rows(request: dict[str, Any], config: ServerConfig, form: str) -> list[dict[str, Any]]:
+    """Checks the number of rows and the sizes of their texts."""
+    rows = request.get("rows")
+    if not (isinstance(rows, list) and rows):
+        raise HTTPException(400, form)
+    if len(rows) > config.max_rows:
+        raise HTTPException(413, f"There are {len(rows)} rows; at most {config.max_rows} are allowed.")
+    for index, row in enumerate(rows):
+        if not isinstance(row, dict):
+            raise HTTPException(400, f"rows[{index}] must be an object.")
+        try:
+            num_chars = _num_chars(row)
+        except UnicodeEncodeError:
+            raise HTTPException(400, f"rows[{index}] has a text that is not Unicode.") from None
+        if num_chars > config.max_text_chars:
+            limit = config.max_text_chars
+            raise HTTPException(413, f"rows[{index}] has {num_chars} characters; at most {limit} are allowed.")
+    return rows
+
+
+def _num_chars(value: Any) -> int:
+    """The number of characters of all strings in a value of JSON.
+
+    Raises:
+      UnicodeEncodeError: A string is not Unicode, because of a lone surrogate.
+    """
+    total, waiting = 0, [value]
+    # A loop, because recursion is limited and a value can be deep.
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, str):
+            value.encode()
+            total += len(value)
+        elif isinstance(value, dict):
+            waiting += [*value, *value.values()]
+        elif isinstance(value, list):
+            waiting += value
+    return total

@@ -1,0 +1,41 @@
+"""Rows with columns, as in files and HTTP requests, for the tasks of a routed model."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from afjax.config.tasks import TaskConfig
+from afjax.serve.requests import ServedTask
+from afjax.tasks.prediction_rows import pick_input
+
+# The column with the name of a row's adapter, fusion or head.
+ADAPTER_COLUMN = "adapter"
+
+
+def pick_task_input(place: str, row: Mapping[str, Any], task: ServedTask | None) -> Any:
+    """Picks the columns that a task reads from a row.
+
+    Args:
+      place: Where the row is from, for messages.
+      row: The row's columns.
+      task: The task, or None for the trunk's embedding.
+
+    Returns:
+      The row in the form of :meth:`afjax.RoutedModel.predict`.
+
+    Raises:
+      UserError: A column is missing or has a value of the wrong type.
+    """
+    values = {column: value for column, value in row.items() if column != ADAPTER_COLUMN}
+    if task is None:
+        return pick_input(place, values, TaskConfig(name="embedding"), None)
+    return pick_input(f'{place} (for "{task.name}")', values, task.model.task, task.model.text_columns)
+
+
+def groups_with_equal_columns(tasks: Iterable[ServedTask]) -> list[list[ServedTask]]:
+    """Groups tasks that read the same columns of a row."""
+    groups: dict[tuple[Any, ...], list[ServedTask]] = {}
+    for task in tasks:
+        config = task.model.task
+        columns = (config.kind, config.text_a, config.text_b, config.choices, task.model.text_columns)
+        groups.setdefault(columns, []).append(task)
+    return list(groups.values())
