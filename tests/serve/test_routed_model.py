@@ -286,6 +286,28 @@ def test_layers_below_the_first_adapter_are_computed_once_per_row(tiny_trunk: Tr
     assert flops(8, 1) < 2 * one
 
 
+def test_few_tasks_are_computed_as_rows_if_this_takes_fewer_layers(
+    tiny_trunk: Trunk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models = {str(number): random_task(tiny_trunk, str(number), BOTTLENECK) for number in range(4)}
+    routed = RoutedModel(tiny_trunk, models, Capacity(batch_sizes=(1, 2, 8), lengths=(16,), tasks_per_row=4))
+    shapes: list[tuple[int, str]] = []
+    program = routed._program
+
+    def recorded(batch_size: int, length: int, kind: Any) -> Any:
+        shapes.append((batch_size, kind))
+        return program(batch_size, length, kind)
+
+    monkeypatch.setattr(routed, "_program", recorded)
+    # Two layers for four tasks: 8 with the program of all tasks. As rows, two tasks take 4 and three tasks 16.
+    for names, shape in ((["0"], (1, "rows")), (["0", "3"], (2, "rows")), (["1", "0", "3"], (1, "all"))):
+        shapes.clear()
+        (row,) = routed.predict_all(TEXTS[:1], names)
+        assert shapes == [shape]
+        for name in names:
+            check_equal(row[name], models[name].predict(TEXTS[:1]).as_json(0), name)
+
+
 @pytest.fixture(scope="module")
 def many(tiny_trunk: Trunk) -> dict[str, TaskModel]:
     return {f"task{number}": random_task(tiny_trunk, f"task{number}", BOTTLENECK) for number in range(12)}

@@ -1,0 +1,66 @@
+"""Serves the adapters of a store with Ray Serve, which starts replicas on the machines of a cluster and restarts them.
+
+    pip install 'afjax[serve]' 'ray[serve]'
+    serve run --app-dir=launch ray_serve:build store=runs/quickstart/store
+    serve run --app-dir=launch ray_serve:build store=/shared/store trunk=bert-base-uncased replicas=4 gpus=1
+
+The address is http://127.0.0.1:8000, with the endpoints of `afjax serve`. All replicas read the same store, so it must
+be on a shared file system or in cloud storage. They load all of its adapters and fusions when they start, and adapters
+cannot be added to them: run `serve run` or `serve deploy` again to replace the replicas. Ray Serve distributes requests
+over the replicas, and each replica makes its own batches.
+"""
+
+from typing import Any
+
+from pydantic import BaseModel
+from ray import serve
+
+from afjax.cli.stored_model import load_recorded_trunk
+from afjax.config.server import ServerConfig
+from afjax.serve.app import make_app
+from afjax.serve.loading import find_artefact, load_routed_model, names_with_heads
+
+
+class Settings(BaseModel):
+    """The arguments of the command line, as in ``store=runs/quickstart/store``.
+
+    Attributes:
+      store: The store's folder.
+      trunk: The trunk, as for ``--trunk``; by default the one that the store names.
+      replicas: The number of replicas.
+      gpus: The number of GPUs per replica.
+      cpus: The number of processor cores per replica.
+      allowed_hosts: Further names in the ``Host`` header, separated by commas.
+    """
+
+    store: str
+    trunk: str = ""
+    replicas: int = 1
+    gpus: int = 0
+    cpus: int = 1
+    allowed_hosts: str = ""
+
+
+def build(settings: Settings) -> serve.Application:
+    """Returns the application for ``serve run`` and ``serve deploy``."""
+
+    # Replicas cannot import this file, so the function below only refers to values and to installed packages.
+    store, trunk = settings.store, settings.trunk
+    hosts = (*ServerConfig().allowed_hosts, *filter(None, settings.allowed_hosts.split(",")))
+
+    def make_replica() -> Any:
+        names, _ = names_with_heads(store)
+        loaded_trunk = load_recorded_trunk(trunk, store, *find_artefact(store, names[0]))
+        model = load_routed_model(store, loaded_trunk, names)
+        model.warm_up(fusion_attention=True)
+        return make_app(model, config=ServerConfig(allowed_hosts=hosts))
+
+    deployment = serve.deployment(serve.ingress(make_replica)())
+    resources = {"num_cpus": settings.cpus, "num_gpus": settings.gpus}
+    return deployment.options(
+        name="afjax",
+        num_replicas=settings.replicas,
+        ray_actor_options=resources,
+        # As many requests as the server's queue has room for. Ray Serve holds further ones back.
+        max_ongoing_requests=ServerConfig().max_queue,
+    ).bind()
