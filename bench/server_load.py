@@ -181,8 +181,10 @@ def main() -> int:
             assert process.stderr, "a pipe"
             url = next(found[1] for line in process.stderr if (found := re.search(r"Serving at (\S+)\.", line)))
             print(f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|")
-            right = asyncio.run(measure(arguments, Client(url, texts, expected), process.pid))
-            process.send_signal(signal.SIGTERM)
+            try:
+                right = asyncio.run(measure(arguments, Client(url, texts, expected), process.pid))
+            finally:
+                process.send_signal(signal.SIGTERM)
     return 0 if right else 1
 
 

@@ -20,7 +20,7 @@ from afjax.distributed.host_memory import peak_host_memory, return_freed_memory
 from afjax.errors import UserError, did_you_mean
 from afjax.model.model import Model
 from afjax.model.setup import Setup, fusion_setup, single_setup
-from afjax.train.optimizer import make_optimizer
+from afjax.train.optimizer import make_optimizer, step_settings
 from afjax.train.step import init_state, make_eval_step, make_train_step
 from afjax.trees import Tree, named_key
 from afjax.trunk.config import TrunkConfig
@@ -141,17 +141,17 @@ def _prepare_eval(model: Model, params: Tree, batch: dict[str, jax.Array]) -> Pr
 
 def _prepare_train(model: Model, trained: Tree, frozen: Tree, batch: dict[str, jax.Array]) -> Prepared:
     optimizer = make_optimizer(TrainConfig(), trained)
-    rate = jnp.asarray(1e-4)
+    settings = step_settings(TrainConfig(), 1e-4)
     key = jax.random.key(0, impl=TrainConfig().prng)
     holder = {"state": init_state(trained, optimizer)}
     step = jax.jit(make_train_step(model, optimizer, "classification", dropout=True), donate_argnums=0)
     begin = time.perf_counter()
-    compiled = step.lower(holder["state"], frozen, batch, key, rate).compile()
+    compiled = step.lower(holder["state"], frozen, batch, key, settings).compile()
     seconds = time.perf_counter() - begin
     return_freed_memory()
 
     def run() -> None:
-        holder["state"], _ = jax.block_until_ready(compiled(holder["state"], frozen, batch, key, rate))
+        holder["state"], _ = jax.block_until_ready(compiled(holder["state"], frozen, batch, key, settings))
 
     return Prepared(run=run, compile_s=seconds, compiled=compiled)
 

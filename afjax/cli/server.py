@@ -18,6 +18,9 @@ from afjax.serve.loading import find_artefact, load_model, load_routed_model, na
 
 # Seconds that requests have to end after SIGTERM.
 GRACE_S = 30
+# Seconds before the server closes an idle connection. Clients and load balancers close theirs after 60 seconds or less.
+# If the server closed first, a request that is sent at that moment would get an error.
+KEEP_ALIVE_S = 75
 
 
 def serve(arguments: argparse.Namespace) -> None:
@@ -69,7 +72,8 @@ def serve(arguments: argparse.Namespace) -> None:
 
         settings: dict[str, Any] = {"log_level": "warning", "access_log": False, "server_header": False}
         settings |= {"lifespan": "on", "limit_concurrency": config.max_connections}
-        server = Server(uvicorn.Config(app, timeout_graceful_shutdown=GRACE_S, **settings))
+        settings |= {"timeout_keep_alive": KEEP_ALIVE_S, "timeout_graceful_shutdown": GRACE_S}
+        server = Server(uvicorn.Config(app, **settings))
         with _signals_end_only_the_server():
             server.run(sockets=[listener])
         print_line("The server has ended.")

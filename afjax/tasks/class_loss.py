@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jaxtyping import Float, Float64, Int
+from jaxtyping import Float, Int
 
 from afjax.config.tasks import TaskConfig
 from afjax.config.training import TrainConfig
@@ -25,13 +25,8 @@ class ClassLoss:
       label_smoothing: Share of each target that is spread evenly over all labels.
     """
 
-    weights: Float64[np.ndarray, "num_labels"]
+    weights: Float[AnyArray, "num_labels"]
     label_smoothing: float
-
-    @property
-    def key(self) -> tuple[bytes, float]:
-        """A hashable value that equal losses have in common."""
-        return self.weights.tobytes(), self.label_smoothing
 
 
 def make_class_loss(config: TrainConfig, label_names: Sequence[str], labels: Any) -> ClassLoss | None:

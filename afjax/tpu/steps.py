@@ -21,7 +21,7 @@ from afjax.train.multitask_step import (
     make_multitask_step,
     stack_tasks,
 )
-from afjax.train.optimizer import make_optimizer
+from afjax.train.optimizer import make_optimizer, step_settings
 from afjax.train.single_run import split_params
 from afjax.train.step import State, init_state, jit_step, make_eval_step, make_train_step
 from afjax.train.together import jit_step_together
@@ -49,17 +49,18 @@ def compile_train_step(plan: Plan, mesh: Mesh) -> tuple[jax.stages.Compiled, flo
         step = make_train_step(plan.model, optimizer, plan.kinds[0], dropout=plan.settings.dropout)
     key = jax.eval_shape(lambda: jax.random.key(0, impl=plan.settings.prng))
     rate = jax.ShapeDtypeStruct((), jnp.float32)
+    settings = rate if plan.multitask else jax.eval_shape(lambda: step_settings(plan.settings, 0.0))
     with jax.set_mesh(mesh):
         if plan.slots > 1:
             shardings = [leaf.sharding for leaf in jax.tree.leaves(state)]
             jitted = jit_step_together(step, plan.slots, shardings, replicated(mesh))
             others = {root: tree for root, tree in frozen.items() if root != "trunk"}
             per_run = [[each] * plan.slots for each in (others, batch, _placed(key, replicated(mesh)))]
-            rates = jax.ShapeDtypeStruct((plan.slots,), jnp.float32)
-            inputs: Any = ([state] * plan.slots, {"trunk": frozen["trunk"]}, *per_run, rates)
+            per_slot = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((plan.slots,), leaf.dtype), settings)
+            inputs: Any = ([state] * plan.slots, {"trunk": frozen["trunk"]}, *per_run, per_slot)
         else:
             jitted = jit_step(step, state, mesh)
-            inputs = (state, frozen, batch, _placed(key, replicated(mesh)), _placed(rate, replicated(mesh)))
+            inputs = (state, frozen, batch, *(_on_mesh(each, mesh) for each in (key, settings)))
         compiled = jitted.lower(*inputs).compile()
     return compiled, time.perf_counter() - begin
 

@@ -1,18 +1,22 @@
 """The optimizer and the learning rate schedule.
 
-The learning rate is an input of the step, so runs that differ only in their learning rate share one compiled program.
+The learning rate, the weight decay and the largest norm of gradients are inputs of the step, so runs that differ only
+in these share one compiled program.
 """
 
 import dataclasses
-from typing import Any
+import functools
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax import Array
+from jaxtyping import Float
 
 from afjax.config.training import TrainConfig
-from afjax.trees import LEAF_AXES, Tree, map_with_path
+from afjax.trees import LEAF_AXES, AnyArray, Tree, map_with_path
 
 
 def learning_rate(config: TrainConfig, step: int, num_steps: int) -> float:
@@ -42,26 +46,63 @@ def learning_rate(config: TrainConfig, step: int, num_steps: int) -> float:
     return config.learning_rate * max(0.0, (num_steps - step) / (num_steps - begin))
 
 
-def without_schedule(config: TrainConfig) -> TrainConfig:
+class StepSettings(NamedTuple):
+    """The settings of a step that are inputs of its compiled program. Of several runs, each has its own.
+
+    Attributes:
+      learning_rate: The learning rate of the step.
+      weight_decay: The weight decay.
+      clip_norm: The largest norm of the gradients. Not used if the config has no clipping.
+      class_weights: The weight of each class, ``[num_labels]``; None if the loss has none.
+    """
+
+    learning_rate: Float[AnyArray, "*runs"]
+    weight_decay: Float[AnyArray, "*runs"]
+    clip_norm: Float[AnyArray, "*runs"]
+    class_weights: Float[AnyArray, "*runs num_labels"] | None = None
+
+
+def step_settings(
+    config: TrainConfig, rate: float, class_weights: Float[AnyArray, "num_labels"] | None = None
+) -> StepSettings:
+    """Returns the inputs of a step, as float32.
+
+    Args:
+      config: The weight decay and the clipping.
+      rate: The learning rate of the step.
+      class_weights: The weight of each class; None if the loss has none.
+    """
+    return StepSettings(
+        learning_rate=np.asarray(rate, np.float32),
+        weight_decay=np.asarray(config.weight_decay, np.float32),
+        clip_norm=np.asarray(config.clip_norm, np.float32),
+        class_weights=None if class_weights is None else np.asarray(class_weights, np.float32),
+    )
+
+
+def without_inputs(config: TrainConfig) -> TrainConfig:
     """Returns the config with defaults for all settings that the compiled step does not depend on.
 
-    The learning rate and the shapes of a batch are inputs of the step. The class weights are in its ``ClassLoss``.
+    The step gets them as :class:`StepSettings`, or in the shapes of its batches. Whether gradients are clipped, and the
+    label smoothing, are parts of the step.
     """
     names = (
-        *("learning_rate", "epochs", "max_steps", "warmup", "decay_from"),
+        *("learning_rate", "epochs", "max_steps", "warmup", "decay_from", "weight_decay"),
         *("batch_size", "max_length", "buckets"),
         *("eval_every", "patience", "checkpoint_every"),
-        *("class_weights", "label_smoothing"),
+        "class_weights",
     )
     defaults = TrainConfig()
-    return dataclasses.replace(config, **{name: getattr(defaults, name) for name in names})
+    settings = {name: getattr(defaults, name) for name in names}
+    return dataclasses.replace(config, **settings, clip_norm=defaults.clip_norm if config.clip_norm else 0.0)
 
 
-def make_optimizer(config: TrainConfig, trained: Tree) -> optax.GradientTransformation:
+def make_optimizer(config: TrainConfig, trained: Tree) -> optax.GradientTransformationExtraArgs:
     """Makes an optimizer: gradient clipping, then AdamW without learning rate.
 
     It is built for the trained tree and never sees frozen leaves. Its updates are multiplied by the learning rate and
-    subtracted from the leaves.
+    subtracted from the leaves. Its ``update`` also takes ``weight_decay`` and ``clip_norm``, which replace the config's
+    values.
 
     Args:
       config: Clipping, Adam's settings and the weight decay. The learning rate and the schedule are not used.
@@ -88,8 +129,10 @@ def make_optimizer(config: TrainConfig, trained: Tree) -> optax.GradientTransfor
     return optax.chain(make_clipping(config), make_adamw(config, trained))
 
 
-def make_adamw(config: TrainConfig, trained: Tree) -> optax.GradientTransformation:
+def make_adamw(config: TrainConfig, trained: Tree) -> optax.GradientTransformationExtraArgs:
     """Makes AdamW without clipping or the learning rate.
+
+    Its ``update`` also takes ``weight_decay``, which replaces the config's value.
 
     Args:
       config: Adam's settings, and the weight decay.
@@ -98,14 +141,28 @@ def make_adamw(config: TrainConfig, trained: Tree) -> optax.GradientTransformati
 
     scale_by_adam = optax.scale_by_adam if config.adam_bias_correction else scale_by_uncorrected_adam
 
-    def adamw(weight_decay: float) -> optax.GradientTransformation:
-        return optax.chain(
-            scale_by_adam(b1=config.adam_b1, b2=config.adam_b2, eps=config.adam_epsilon),
-            optax.add_decayed_weights(weight_decay),
-        )
+    def adamw(decay: optax.GradientTransformation) -> optax.GradientTransformation:
+        return optax.chain(scale_by_adam(b1=config.adam_b1, b2=config.adam_b2, eps=config.adam_epsilon), decay)
 
     labels = map_with_path(lambda path, _: "kernel" if decays(path, config) else "other", trained)
-    return optax.partition({"kernel": adamw(config.weight_decay), "other": adamw(0.0)}, labels)
+    kernel, other = add_decayed_weights(config.weight_decay), optax.add_decayed_weights(0.0)
+    return optax.partition({"kernel": adamw(kernel), "other": adamw(other)}, labels)
+
+
+def add_decayed_weights(weight_decay: float) -> optax.GradientTransformationExtraArgs:
+    """optax's weight decay, but ``update`` also takes ``weight_decay``, which replaces the given value."""
+
+    def update(
+        directions: optax.Updates,
+        state: optax.EmptyState,
+        params: Any = None,
+        *,
+        weight_decay: AnyArray | float = weight_decay,
+        **_: Any,
+    ) -> tuple[optax.Updates, optax.EmptyState]:
+        return optax.add_decayed_weights(weight_decay).update(directions, state, params)
+
+    return optax.GradientTransformationExtraArgs(lambda _: optax.EmptyState(), update)
 
 
 def decays(path: str, config: TrainConfig) -> bool:
@@ -138,37 +195,44 @@ def scale_by_uncorrected_adam(b1: float, b2: float, eps: float) -> optax.Gradien
     return optax.GradientTransformation(init, update)
 
 
-def make_clipping(config: TrainConfig) -> optax.GradientTransformation:
-    """Makes the gradient clipping that the config asks for."""
+def make_clipping(config: TrainConfig) -> optax.GradientTransformationExtraArgs:
+    """Makes the gradient clipping that the config asks for.
+
+    Its ``update`` also takes ``clip_norm``, which replaces the config's value. Without clipping, it has no effect.
+    """
     if not config.clip_norm:
-        return optax.identity()
+        return optax.with_extra_args_support(optax.identity())
     return {"all": clip_by_global_norm, "tensor": clip_by_tensor_norm}[config.clip_by](config.clip_norm)
 
 
-def clip_by_global_norm(clip_norm: float) -> optax.GradientTransformation:
+def clip_by_global_norm(clip_norm: float) -> optax.GradientTransformationExtraArgs:
     """Clips by the global norm, like optax, but computes the scaling factor once.
 
     optax divides every entry, which takes an additional pass over memory.
     """
 
-    def update(gradients: optax.Updates, state: Any, _: Any = None) -> tuple[optax.Updates, Any]:
+    def update(
+        gradients: optax.Updates, state: Any, _: Any = None, *, clip_norm: AnyArray | float = clip_norm, **__: Any
+    ) -> tuple[optax.Updates, Any]:
         norm = optax.tree.norm(gradients)
         factor = jnp.where(norm < clip_norm, 1.0, clip_norm / norm)
         return jax.tree.map(lambda gradient: gradient * factor.astype(gradient.dtype), gradients), state
 
-    return optax.GradientTransformation(lambda _: optax.EmptyState(), update)
+    return optax.GradientTransformationExtraArgs(lambda _: optax.EmptyState(), update)
 
 
-def clip_by_tensor_norm(clip_norm: float) -> optax.GradientTransformation:
+def clip_by_tensor_norm(clip_norm: float) -> optax.GradientTransformationExtraArgs:
     """Clips each tensor by its own norm. In a stacked leaf, each layer's (and task's) slice is clipped separately."""
 
-    def clip(name: str, gradient: Array) -> Array:
+    def clip(name: str, gradient: Array, clip_norm: AnyArray | float) -> Array:
         axes = tuple(range(-LEAF_AXES[name], 0))
         norm = jnp.sqrt(jnp.square(gradient).sum(axes, keepdims=True))
         return gradient * jnp.where(norm < clip_norm, 1.0, clip_norm / norm).astype(gradient.dtype)
 
-    def update(gradients: optax.Updates, state: Any, _: Any = None) -> tuple[optax.Updates, Any]:
+    def update(
+        gradients: optax.Updates, state: Any, _: Any = None, *, clip_norm: AnyArray | float = clip_norm, **__: Any
+    ) -> tuple[optax.Updates, Any]:
         names = jax.tree_util.tree_map_with_path(lambda path, _: path[-1].key, gradients)
-        return jax.tree.map(clip, names, gradients), state
+        return jax.tree.map(functools.partial(clip, clip_norm=clip_norm), names, gradients), state
 
-    return optax.GradientTransformation(lambda _: optax.EmptyState(), update)
+    return optax.GradientTransformationExtraArgs(lambda _: optax.EmptyState(), update)

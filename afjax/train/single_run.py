@@ -21,7 +21,7 @@ from afjax.model.names import common_names, renamed, reversed_names, with_common
 from afjax.model.setup import Setup
 from afjax.tasks.class_loss import ClassLoss
 from afjax.tasks.scores import split_scores
-from afjax.train.optimizer import make_optimizer, without_schedule
+from afjax.train.optimizer import StepSettings, make_optimizer, step_settings, without_inputs
 from afjax.train.shared import TRUNKS, Shared
 from afjax.train.step import (
     State,
@@ -101,12 +101,13 @@ class SingleRun:
         # With rbg, a run's dropout masks would depend on the other runs.
         self.shares_steps = shares_trunk and config.prng != "rbg"
         self.key = dropout_key(seed, config.prng, mesh)
-        loss_key = class_loss.key if class_loss else None
-        key = (setup, without_schedule(config), task.kind, loss_key, mesh)
+        self._class_weights = class_loss.weights if class_loss else None
+        key = (setup, without_inputs(config), task.kind, class_loss is None, mesh)
         optimizer = make_optimizer(config, trained)
         init = functools.partial(init_state, optimizer=optimizer)
         start = shared.once("init", key, lambda: jit_init(init, trained, mesh))(trained)
-        step = make_train_step(model, optimizer, task.kind, dropout=config.dropout, class_loss=class_loss)
+        smoothing = config.label_smoothing
+        step = make_train_step(model, optimizer, task.kind, dropout=config.dropout, label_smoothing=smoothing)
         self.programs = shared.once("programs", key, lambda: _compile(step, model, start, mesh))
         self.compiled = self.programs.shapes
         # Checkpoints and results have the run's names.
@@ -130,9 +131,9 @@ class SingleRun:
             yield scale_labels(batch, self._task)
 
     def step(self, state: State, batch: Batch, learning_rate: float) -> tuple[State, dict[str, Any]]:
-        inputs, rate = self.inputs(batch), np.asarray(learning_rate, np.float32)
+        inputs, settings = self.inputs(batch), self.settings(learning_rate)
         nameless = self.without_names(state)
-        new, scalars = run_step(self.programs.step, self.mesh, nameless, self.frozen, inputs, self.key, rate)
+        new, scalars = run_step(self.programs.step, self.mesh, nameless, self.frozen, inputs, self.key, settings)
         return self.with_names(new), scalars
 
     def without_names(self, state: State) -> State:
@@ -142,6 +143,10 @@ class SingleRun:
     def with_names(self, state: State) -> State:
         """Returns a state of ``programs`` with the run's names."""
         return jax.tree.unflatten(self._named, jax.tree.leaves(state))
+
+    def settings(self, rate: float) -> StepSettings:
+        """Returns the settings of a step with a learning rate."""
+        return step_settings(self._config, rate, self._class_weights)
 
     def inputs(self, batch: Batch) -> dict[str, jax.Array]:
         """Returns a batch on the mesh."""

@@ -16,7 +16,8 @@ from afjax.distributed.sharding import replicated, shard, tree_sharding
 from afjax.model.model import Model
 from afjax.tasks.class_loss import ClassLoss
 from afjax.train.loss import Batch, task_loss
-from afjax.trees import Tree, merge, named_key
+from afjax.train.optimizer import StepSettings
+from afjax.trees import AnyArray, Tree, merge, named_key
 
 # {"trained": tree, "optimizer": optax state, "step": int32, "failed": bool}
 State = dict[str, Any]
@@ -56,34 +57,37 @@ TrainStep = Callable[[State, Tree, Batch, Array, Any], tuple[State, dict[str, Ar
 
 def make_train_step(
     model: Model,
-    optimizer: optax.GradientTransformation,
+    optimizer: optax.GradientTransformationExtraArgs,
     kind: TaskKind,
     *,
     dropout: bool,
-    class_loss: ClassLoss | None = None,
+    label_smoothing: float = 0.0,
 ) -> TrainStep:
-    """Makes ``step(state, frozen, batch, key, learning_rate) -> (state, metrics)``.
+    """Makes ``step(state, frozen, batch, key, settings) -> (state, metrics)``.
 
     The dropout of a step is determined by the key and the step's number. The metrics are the scalars ``loss`` (the task
     loss plus the model's penalty), ``gradient_norm`` (over the trained leaves) and ``failed``. If the loss or a
-    gradient is not finite, this step and all later steps fail: they change only ``failed`` in the state. See
-    :func:`task_loss` for ``class_loss``.
+    gradient is not finite, this step and all later steps fail: they change only ``failed`` in the state. The label
+    smoothing is used if the settings have class weights.
     """
 
     def step(
-        state: State, frozen: Tree, batch: Batch, key: PRNGKeyArray, learning_rate: Float[Array, ""]
+        state: State, frozen: Tree, batch: Batch, key: PRNGKeyArray, settings: StepSettings
     ) -> tuple[State, dict[str, Array]]:
         step_key = jax.random.fold_in(key, state["step"]) if dropout else None
 
         def loss_fn(trained: Tree) -> Array:
             params = merge(trained, frozen)
             logits = model(params, batch, key=step_key).logits
+            weights = settings.class_weights
+            class_loss = None if weights is None else ClassLoss(weights, label_smoothing)
             return task_loss(logits, batch, kind, class_loss) + model.penalty(params)
 
         loss, gradients = jax.value_and_grad(loss_fn)(state["trained"])
         norm = optax.tree.norm(gradients)
-        directions, optimizer_state = optimizer.update(gradients, state["optimizer"], state["trained"])
-        trained = descend(state["trained"], directions, learning_rate)
+        inputs = {"weight_decay": settings.weight_decay, "clip_norm": settings.clip_norm}
+        directions, optimizer_state = optimizer.update(gradients, state["optimizer"], state["trained"], **inputs)
+        trained = descend(state["trained"], directions, settings.learning_rate)
         failed = state["failed"] | ~(jnp.isfinite(loss) & jnp.isfinite(norm))
         new = {"trained": trained, "optimizer": optimizer_state, "step": state["step"] + 1}
         old = {name: state[name] for name in new}
@@ -93,7 +97,7 @@ def make_train_step(
     return step
 
 
-def descend(trained: Tree, directions: Tree, learning_rate: Float[Array, ""]) -> Tree:
+def descend(trained: Tree, directions: Tree, learning_rate: Float[AnyArray, ""]) -> Tree:
     """Subtracts the optimizer's directions, times the learning rate, from the trained leaves."""
     return jax.tree.map(
         lambda leaf, direction: leaf - (learning_rate * direction).astype(leaf.dtype), trained, directions

@@ -19,6 +19,7 @@ from jax import Array
 from afjax.distributed.sharding import replicated
 from afjax.errors import PreemptionError, UserError
 from afjax.train.loop import Run, StepRequest, Training
+from afjax.train.optimizer import StepSettings
 from afjax.train.shared import Shared
 from afjax.train.single_run import SingleRun
 from afjax.train.step import State, TrainStep
@@ -225,7 +226,7 @@ def _step_together(requests: Sequence[StepRequest], slots: int, shared: Shared) 
     # Steps donate their states, so an unused slot needs buffers of its own.
     states += [jax.tree.map(jnp.zeros_like, states[0]) for _ in range(unused)]
     batches = [run.inputs(request.batch) for run, request in zip(runs, requests, strict=True)]
-    rates = [request.learning_rate for request in requests]
+    settings = [run.settings(request.learning_rate) for run, request in zip(runs, requests, strict=True)]
     frozen_per_run = [{root: tree for root, tree in run.frozen.items() if root != "trunk"} for run in runs]
     with jax.set_mesh(first.mesh):
         leaves, scalars = step(
@@ -234,7 +235,7 @@ def _step_together(requests: Sequence[StepRequest], slots: int, shared: Shared) 
             frozen_per_run + frozen_per_run[:1] * unused,
             batches + batches[:1] * unused,
             [run.key for run in runs] + [first.key] * unused,
-            np.asarray(rates + rates[:1] * unused, np.float32),
+            jax.tree.map(lambda *values: np.stack(values), *settings, *settings[:1] * unused),
         )
     new = [jax.tree.unflatten(structure, each) for each in leaves[: len(runs)]]
     return [(run.with_names(state), scalar) for run, state, scalar in zip(runs, new, scalars, strict=False)]
@@ -251,12 +252,14 @@ def jit_step_together(pure_step: TrainStep, slots: int, shardings: Sequence[Any]
 
     Returns:
       The jitted function of one list per argument, with an entry for each run: states, frozen trees without the trunk,
-      batches and keys. The trunk is the second argument, and the learning rates, float32 ``[slots]``, are the last one.
-      It returns the leaves of each run's state and each run's metrics, and donates the states.
+      batches and keys. The trunk is the second argument. The settings are the last one. They have a leading axis of
+      size ``slots``. It returns the leaves of each run's state and each run's metrics, and donates the states.
     """
 
-    def one_run(trunk: Tree, state: State, frozen: Tree, batch: Any, key: Array, rate: Array) -> tuple[State, Scalars]:
-        return pure_step(state, merge(trunk, frozen), batch, key, rate)
+    def one_run(
+        trunk: Tree, state: State, frozen: Tree, batch: Any, key: Array, settings: StepSettings
+    ) -> tuple[State, Scalars]:
+        return pure_step(state, merge(trunk, frozen), batch, key, settings)
 
     def step(
         states: Sequence[State],
@@ -264,14 +267,14 @@ def jit_step_together(pure_step: TrainStep, slots: int, shardings: Sequence[Any]
         frozen_per_run: Sequence[Tree],
         batches: Sequence[Any],
         keys: Sequence[Array],
-        rates: Array,
+        settings: StepSettings,
     ) -> tuple[list[list[Array]], list[Scalars]]:
         stacked = [
             jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees) for trees in (states, frozen_per_run, batches, keys)
         ]
         # Every leaf of the results: [slots, ...].
         state, frozen, batch, key = stacked
-        new, scalars = jax.vmap(one_run, in_axes=(None, 0, 0, 0, 0, 0))(trunk, state, frozen, batch, key, rates)
+        new, scalars = jax.vmap(one_run, in_axes=(None, 0, 0, 0, 0, 0))(trunk, state, frozen, batch, key, settings)
         leaves = [jax.tree.leaves(_slot(new, slot)) for slot in range(slots)]
         return leaves, [_slot(scalars, slot) for slot in range(slots)]
 

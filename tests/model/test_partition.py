@@ -24,7 +24,7 @@ from afjax.model.heads import init_head
 from afjax.model.model import Model
 from afjax.model.partition import Rule, join_layers, label, preset, split, split_layers
 from afjax.model.setup import Setup
-from afjax.train.optimizer import make_optimizer
+from afjax.train.optimizer import make_optimizer, step_settings
 from afjax.train.single_run import split_params
 from afjax.train.step import init_state, make_train_step
 from afjax.trees import Tree, count, flatten, merge, tree_digest
@@ -216,7 +216,7 @@ def test_frozen_leaves_have_no_optimizer_state_and_are_not_returned(name: str) -
     moments = [leaf for leaf in jax.tree.leaves(state["optimizer"]) if leaf.ndim]
     assert sum(leaf.size for leaf in moments) == 2 * count(trained)
 
-    given = (state, frozen, make_batch(model, 2, 4), jax.random.key(0), jnp.float32(0.1))
+    given = (state, frozen, make_batch(model, 2, 4), jax.random.key(0), step_settings(TrainConfig(), 0.1))
     new, metrics = jax.jit(step)(*given)
     assert not new["failed"]
     assert new["step"] == 1
@@ -252,7 +252,7 @@ def compiled_flops(name: str, *, everything: bool = False) -> float:
     step, (trained, optimizer), frozen = make_step(model, params, labels)
     state = jax.eval_shape(lambda: init_state(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), trained), optimizer))
     batch = jax.eval_shape(lambda: make_batch(model, ROWS, LENGTH))
-    given = (state, frozen, batch, jax.eval_shape(lambda: jax.random.key(0)), jax.ShapeDtypeStruct((), jnp.float32))
+    given = (state, frozen, batch, jax.eval_shape(lambda: jax.random.key(0)), step_settings(TrainConfig(), 0.1))
     return jax.jit(step).lower(*given).compile().cost_analysis()["flops"]
 
 
@@ -315,7 +315,7 @@ def flops_of_top(top_k: int) -> float:
     step, (trained, optimizer), frozen = make_step(model, params, label(params, rules))
     state = jax.eval_shape(lambda: init_state(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), trained), optimizer))
     batch = jax.eval_shape(lambda: make_batch(model, ROWS, LENGTH))
-    given = (state, frozen, batch, jax.eval_shape(lambda: jax.random.key(0)), jax.ShapeDtypeStruct((), jnp.float32))
+    given = (state, frozen, batch, jax.eval_shape(lambda: jax.random.key(0)), step_settings(TrainConfig(), 0.1))
     return jax.jit(step).lower(*given).compile().cost_analysis()["flops"]
 
 

@@ -160,6 +160,37 @@ def test_runs_in_one_step_share_a_single_compiled_step(
     assert sizes == [3] * 16 + [1] * 16
 
 
+def test_runs_with_other_settings_of_the_step_share_programs_and_steps(
+    tiny_trunk: Trunk, planned: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = group_sizes(monkeypatch)
+    settings: list[dict[str, Any]] = [
+        {"weight_decay": 0.0, "class_weights": {"many": 5.0}},
+        {"clip_norm": 0.1, "class_weights": {"few": 3.0}},
+        {"clip_norm": 10.0, "weight_decay": 0.5, "class_weights": "balanced"},
+    ]
+    runs = [planned(0, folder=str(number), adam_epsilon=1e-3, **each) for number, each in enumerate(settings)]
+    outcomes = models(train_many(tiny_trunk, runs, slots=SLOTS))
+    assert sizes == [3] * 16
+    assert len(set(digests(outcomes))) == 3
+    in_turn = [dataclasses.replace(run, workdir=tmp_path / "in turn" / str(n)) for n, run in enumerate(runs)]
+    own = [alone(tiny_trunk, run, tmp_path / "alone" / str(number)) for number, run in enumerate(runs)]
+    assert digests(train_many(tiny_trunk, in_turn)) == digests(own)
+    for model, other in zip(outcomes, own, strict=True):
+        assert_close(model, other)
+        assert model.metrics == other.metrics
+
+
+def test_runs_with_and_without_clipping_or_class_weights_compute_their_steps_separately(
+    tiny_trunk: Trunk, planned: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = group_sizes(monkeypatch)
+    settings: list[dict[str, Any]] = [{}, {"clip_norm": 0.0}, {"class_weights": {"many": 5.0}}]
+    runs = [planned(0, folder=str(number), max_steps=2, **each) for number, each in enumerate(settings)]
+    models(train_many(tiny_trunk, runs, slots=SLOTS))
+    assert sizes == [1] * 6
+
+
 def test_tasks_with_other_names_share_programs_and_steps(
     tiny_trunk: Trunk, planned: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,7 +28,7 @@ from afjax.train.multitask_step import (
     take_task,
     trim_task,
 )
-from afjax.train.optimizer import make_optimizer
+from afjax.train.optimizer import make_optimizer, step_settings
 from afjax.train.step import init_state, jit_init, jit_step, make_train_step, run_step
 from afjax.trees import Tree, flatten, named_key
 from afjax.trunk.pretrained import Trunk
@@ -97,9 +97,9 @@ def test_step_equals_a_single_task_step_of_the_drawn_task(tiny_trunk: Trunk, mod
         alone_state = init_state(jax.tree.map(jnp.asarray, alone_trained), optimizer)
         # The shared parameters' Adam moments come from the earlier steps, so only the task's own leaves are compared.
         single = jax.jit(make_train_step(model, optimizer, KINDS[task], dropout=False))
-        batch = make_batch(task)
+        batch, settings = make_batch(task), step_settings(config, float(rate))
         labels = batch["labels"].astype(np.int32) if KINDS[task] == "classification" else batch["labels"]
-        after, expected = single(alone_state, alone_frozen, {**batch, "labels": labels}, key, rate)
+        after, expected = single(alone_state, alone_frozen, {**batch, "labels": labels}, key, settings)
         assert float(scalars["loss"]) == pytest.approx(float(expected["loss"]), rel=1e-5)
         assert float(scalars["gradient_norm"]) == pytest.approx(float(expected["gradient_norm"]), rel=1e-4)
         assert float(expected["gradient_norm"]) > config.clip_norm

@@ -19,7 +19,7 @@ from afjax.model import partition
 from afjax.model.heads import init_head
 from afjax.model.model import Model
 from afjax.train.loss import task_loss
-from afjax.train.optimizer import learning_rate, make_clipping, make_optimizer
+from afjax.train.optimizer import learning_rate, make_clipping, make_optimizer, step_settings
 from afjax.train.step import State, TrainStep, init_state, make_train_step
 from afjax.trees import Tree, flatten, tree_digest, unflatten
 from afjax.trunk.pretrained import Trunk
@@ -95,6 +95,21 @@ def test_clipping_uses_the_global_norm(clip_norm: float, expected: tuple[float, 
     assert found == pytest.approx(expected, rel=1e-3)
 
 
+@pytest.mark.parametrize("clip_by", ["all", "tensor"])
+def test_weight_decay_and_clipping_can_be_inputs_of_an_update(clip_by: Any) -> None:
+    trained = {"a": {"kernel": jnp.full(2, 2.0)}, "b": {"bias": jnp.full(1, 2.0)}}
+    gradients = {"a": {"kernel": jnp.array([3.0, -1.0])}, "b": {"bias": jnp.full(1, 40.0)}}
+    config = TrainConfig(clip_norm=7.0, clip_by=clip_by, weight_decay=0.25, adam_epsilon=1.0)
+    optimizer = make_optimizer(TrainConfig(clip_norm=1.0, clip_by=clip_by, adam_epsilon=1.0), trained)
+    # Traced, as in a step.
+    update = jax.jit(lambda inputs: optimizer.update(gradients, optimizer.init(trained), trained, **inputs))
+    given, _ = update({"clip_norm": 7.0, "weight_decay": 0.25})
+    own = make_optimizer(config, trained)
+    expected, _ = own.update(gradients, own.init(trained), trained)
+    for leaf, other in zip(jax.tree.leaves(given), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(leaf, other, rtol=1e-6)
+
+
 def test_clipping_by_tensor_treats_layers_of_a_stacked_leaf_separately() -> None:
     kernels = np.random.default_rng(0).normal(size=(3, 4, 5)).astype(np.float32)
     biases = np.array([[3.0, 4.0], [0.3, 0.4]], np.float32)
@@ -156,7 +171,7 @@ def make_batch(num_rows: int, *, of: int = 6) -> dict[str, np.ndarray]:
 
 def run(step_and_params: tuple[TrainStep, State, Tree], batch: dict, state: State | None = None) -> tuple[State, dict]:
     step, first, frozen = step_and_params
-    return step(first if state is None else state, frozen, batch, jax.random.key(0), jnp.float32(0.1))
+    return step(first if state is None else state, frozen, batch, jax.random.key(0), step_settings(TrainConfig(), 0.1))
 
 
 def test_rows_with_zero_weight_change_neither_loss_nor_gradients(
