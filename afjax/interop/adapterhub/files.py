@@ -122,8 +122,8 @@ def read_part(folder: Path, files: Files, trunk: TrunkConfig) -> Part:
     envelope = read_json(path)
     if "peft_type" in envelope:
         raise UserError(
-            f"{path} is from the PEFT library ({envelope['peft_type']}), not from AdapterHub; afjax does not "
-            "support its adapters."
+            f"{path} is from the PEFT library ({envelope['peft_type']}), not from AdapterHub; give it to "
+            "afjax import peft."
         )
     family, size = envelope.get("model_type") or trunk.family, envelope.get("hidden_size") or trunk.hidden_size
     if family != trunk.family:
