@@ -148,7 +148,7 @@ def test_kind_and_labels_can_be_given(bert: PeftFolders, tmp_path: Path) -> None
     head = PeftHead(kind="multi_label", labels=("sport", "politics", "science"))
     import_peft(source, tmp_path, name="topics", trunk=bert.trunk, head=head)
     model = load_task_model(tmp_path, bert.trunk, adapter="topics")
-    assert (model.task, model.labels) == (TaskConfig(name="topics", kind="multi_label"), tuple(head.labels))
+    assert (model.task, model.labels) == (TaskConfig(name="topics", kind="multi_label"), head.labels)
     assert store.read_manifest(tmp_path, "heads", "topics").trained_with["name"] == "topics"
     for wrong, fact in (
         (PeftHead(labels=("a", "b")), "3 outputs"),
@@ -163,6 +163,9 @@ def test_kind_and_labels_can_be_given(bert: PeftFolders, tmp_path: Path) -> None
     with pytest.raises(UserError, match="no head"):
         import_peft(bert.root / "features", tmp_path, trunk=bert.trunk, head=PeftHead(kind="span"))
     assert store.names(tmp_path, "adapters") == ["topics"]
+    for wrong in ({"kind": "spam"}, {"labels": "ab"}, {"labels": (1, 2)}):
+        with pytest.raises(UserError, match=r"head\.(kind|labels)"):
+            PeftHead(**wrong)
 
 
 def test_head_without_a_class_needs_a_kind(bert: PeftFolders, tmp_path: Path) -> None:

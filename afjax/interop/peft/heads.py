@@ -5,10 +5,11 @@ BERT reads the trunk's pooler. If the file has weights or LoRA of the pooler, th
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
+from afjax.config.from_dict import check_fields
 from afjax.config.heads import HeadConfig
 from afjax.config.tasks import TaskConfig, TaskKind
 from afjax.errors import UserError
@@ -31,6 +32,9 @@ class PeftHead:
         ``ForSequenceClassification``, or regression if there is one output.
       labels: The names of the labels, in the order of the outputs. Defaults to ``LABEL_0``, ``LABEL_1`` and so on.
 
+    Raises:
+      UserError: A field has the wrong type or an invalid value.
+
     Example:
       >>> from afjax.interop.peft import PeftHead
       >>> PeftHead(labels=("negative", "positive"))
@@ -38,7 +42,10 @@ class PeftHead:
     """
 
     kind: TaskKind | None = None
-    labels: Sequence[str] = ()
+    labels: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_fields(self, "head")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -242,7 +249,7 @@ def _default_kind(model_class: str, outputs: int) -> TaskKind:
 
 def _labels(given: PeftHead, record: HeadRecord | None, kind: TaskKind, outputs: int, where: str) -> tuple[str, ...]:
     """The names of a head's labels."""
-    labels = tuple(given.labels) or (record.labels if record else ())
+    labels = given.labels or (record.labels if record else ())
     if kind == "multiple_choice":
         return labels
     if kind in _OUTPUTS:
