@@ -133,7 +133,8 @@ def plan_head(
         pooler = "lora" if f"{prefix}{POOLER}" in header.lora else pooler
         config = dataclasses.replace(config, pooler="head") if pooler else config
     if record is not None:
-        if _chain(record.config, kind) != _chain(config, kind) or record.config.pooling != "first":
+        pooled = TASK_KINDS[kind].reads == "pooled"
+        if _chain(record.config, kind) != _chain(config, kind) or (pooled and record.config.pooling != "first"):
             raise UserError(
                 f"{where} has another head than {RECORD} says ({record.config!r}); remove {RECORD} if the weights are "
                 "right."
