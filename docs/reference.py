@@ -24,7 +24,7 @@ from afjax.cli.main import make_parser
 from afjax.cli.settings_help import settings_text
 
 # The packages with public names, which docs/architecture.md lists.
-PACKAGES = ("afjax", "afjax.store", "afjax.share", "afjax.interop.adapterhub")
+PACKAGES = ("afjax", "afjax.store", "afjax.share", "afjax.interop.adapterhub", "afjax.interop.peft")
 
 logger = logging.getLogger(__name__)
 

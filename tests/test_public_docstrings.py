@@ -15,7 +15,7 @@ import flax.linen as nn
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("afjax", "afjax.store", "afjax.share", "afjax.interop.adapterhub")
+PACKAGES = ("afjax", "afjax.store", "afjax.share", "afjax.interop.adapterhub", "afjax.interop.peft")
 NAMES = [f"{package}.{name}" for package in PACKAGES for name in importlib.import_module(package).__all__]
 # Values cannot have docstrings. A comment above the definition describes them: ``{name: module with the definition}``.
 CONSTANTS = {"afjax.ADAPTER_PRESETS": "afjax.config.adapters", "afjax.store.KINDS": "afjax.store.manifest"}

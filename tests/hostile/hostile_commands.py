@@ -180,6 +180,10 @@ LINES: Mapping[str, tuple[str, ...]] = {
     "import-a-file": ("import", "adapterhub", "rows.jsonl", "--store=store", "--trunk=trunk"),
     "import-a-store": ("import", "adapterhub", "store/adapters/first", "--store=store", "--trunk=trunk"),
     "import-missing": ("import", "adapterhub", "./nowhere", "--store=store", "--trunk=trunk"),
+    "import-peft-a-file": ("import", "peft", "rows.jsonl", "--store=store", "--trunk=trunk"),
+    "import-peft-a-store": ("import", "peft", "store/adapters/first", "--store=store", "--trunk=trunk"),
+    "import-peft-missing": ("import", "peft", "./nowhere", "--store=store", "--trunk=trunk"),
+    "export-peft-a-bottleneck": ("export", "peft", "first", "--store=store", "--output=new"),
     "import-bert-missing": ("import", "bert", "nowhere", "--output=new"),
     "import-bert-n-pals-missing": (
         *("import", "bert-n-pals", "nowhere.pth", "--config=nowhere.json"),

@@ -1,6 +1,7 @@
 """``afjax export``: exports stored models for other programs."""
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,14 @@ examples:
 An adapter is exported with the head of its name, a fusion with its adapters and the head of its name. In Python:
   model.load_adapter("entail", use_safetensors=True)
   model.load_adapter_setup("target-fusion", set_active=True)"""
+
+EXPORT_PEFT_EXAMPLE = """\
+example:
+  afjax export peft reviews --store=runs/reviews/store --output=reviews
+
+The adapter is exported with the head of its name. In Python:
+  base = AutoModelForSequenceClassification.from_pretrained("bert-base-uncased", num_labels=2)
+  model = PeftModel.from_pretrained(base, "reviews")"""
 
 STABLEHLO_EXAMPLE = """\
 example:
@@ -48,6 +57,12 @@ def add(commands: Any) -> None:
     adapterhub.add_argument("--num_choices", type=int, help="choices per row, if the head does not record their number")
     adapterhub.add_argument("--no_head", action="store_true", help="leave out the head of the adapter or fusion")
 
+    peft = add_command(exports, "peft", "write a LoRA adapter for PEFT", EXPORT_PEFT_EXAMPLE, group="export", run=_peft)
+    peft.add_argument("name", metavar="NAME", help="name of an adapter of the kind lora")
+    peft.add_argument("--store", required=True, help="the store's folder, or gs://...")
+    peft.add_argument("--output", required=True, type=Path, help="the folder to create")
+    peft.add_argument("--no_head", action="store_true", help="leave out the head of the adapter")
+
     stablehlo = add_command(
         exports,
         "stablehlo",
@@ -76,9 +91,20 @@ def _adapterhub(arguments: argparse.Namespace) -> int:
         num_choices=arguments.num_choices,
         with_head=not arguments.no_head,
     )
+    _print_written(written)
+    return 0
+
+
+def _peft(arguments: argparse.Namespace) -> int:
+    from afjax.interop.peft import export_peft
+
+    _print_written(export_peft(arguments.store, arguments.name, arguments.output, with_head=not arguments.no_head))
+    return 0
+
+
+def _print_written(written: Sequence[tuple[str, Path]]) -> None:
     for description, path in written:
         print(f"{path}: {description}")
-    return 0
 
 
 def _stablehlo(arguments: argparse.Namespace) -> int:

@@ -1,13 +1,17 @@
 """``afjax import``: imports adapters and trunks from other libraries."""
 
 import argparse
+import typing
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from afjax.cli.parsers import add_command, add_group, add_length_flag, add_overwrite_flag
 from afjax.cli.stored_model import set_up_libraries
+from afjax.config.tasks import TaskKind
 from afjax.display.words import counted
 
 if TYPE_CHECKING:
+    from afjax.interop.imported import Imported
     from afjax.model.task_model import TaskModel
 
 IMPORT_ADAPTERHUB_EXAMPLE = """\
@@ -18,6 +22,15 @@ examples:
 
 SOURCE is the output of the adapters library's save_adapter, save_adapter_fusion, save_head or save_adapter_setup. The
 adapters of a fusion must already be in the store; a setup includes them."""
+
+IMPORT_PEFT_EXAMPLE = """\
+examples:
+  afjax import peft saved/reviews --store=store --labels=negative,positive
+  afjax import peft USER/REPO --store=store --name=reviews --trunk=bert-base-uncased
+  afjax import peft saved/topics --store=store --kind=multi_label
+
+SOURCE is the output of save_pretrained of a PeftModel with LoRA. The head is imported with the adapter. PEFT's files do
+not name the labels."""
 
 IMPORT_ADAPTER_BERT_EXAMPLE = """\
 example:
@@ -61,9 +74,26 @@ def add(commands: Any) -> None:
     adapterhub.add_argument("--trunk", default="", help="the trunk it was trained on (the one it records)")
     adapterhub.add_argument("--overwrite", action="store_true", help="replace existing artefacts of the same name")
 
+    _add_peft(imports)
     _add_adapter_bert(imports)
     _add_bert(imports)
     _add_bert_n_pals(imports)
+
+
+def _add_peft(imports: Any) -> None:
+    peft = add_command(imports, "peft", "import a LoRA adapter of PEFT", IMPORT_PEFT_EXAMPLE, group="import", run=_peft)
+    peft.add_argument("source", metavar="SOURCE", help="a folder (or gs://...), or a Hugging Face id")
+    peft.add_argument("--store", required=True, help="the store's folder, or gs://...")
+    peft.add_argument("--name", default="", help="name of the adapter and the head in the store (the folder's name)")
+    peft.add_argument("--trunk", default="", help="the trunk it was trained on (the base model that it names)")
+    peft.add_argument(
+        "--kind", choices=typing.get_args(TaskKind), help="kind of task of the head (by the class of PEFT's model)"
+    )
+    peft.add_argument(
+        "--labels", default="", metavar="NAME,NAME", help="labels, in the order of the outputs (LABEL_0,LABEL_1,...)"
+    )
+    peft.add_argument("--no_head", action="store_true", help="leave out the head")
+    add_overwrite_flag(peft)
 
 
 def _add_adapter_bert(imports: Any) -> None:
@@ -116,6 +146,23 @@ def _add_vocabulary_flags(parser: argparse.ArgumentParser, neighbour: str) -> No
     )
 
 
+def _peft(arguments: argparse.Namespace) -> int:
+    from afjax.interop.peft import PeftHead, import_peft
+    from afjax.trunk.pretrained import load_trunk
+
+    set_up_libraries()
+    imported = import_peft(
+        arguments.source,
+        arguments.store,
+        name=arguments.name,
+        trunk=load_trunk(arguments.trunk) if arguments.trunk else None,
+        head=None if arguments.no_head else PeftHead(kind=arguments.kind, labels=_names(arguments.labels)),
+        overwrite=arguments.overwrite,
+    )
+    _print_imported(imported)
+    return 0
+
+
 def _adapterhub(arguments: argparse.Namespace) -> int:
     from afjax.interop.adapterhub import import_adapterhub
     from afjax.trunk.pretrained import load_trunk
@@ -128,9 +175,14 @@ def _adapterhub(arguments: argparse.Namespace) -> int:
         trunk=load_trunk(arguments.trunk) if arguments.trunk else None,
         overwrite=arguments.overwrite,
     )
+    _print_imported(imported)
+    return 0
+
+
+def _print_imported(imported: "Sequence[Imported]") -> None:
+    """Prints one line per artefact, with its notes."""
     for artefact in imported:
         print("; ".join([f"{artefact.kind}/{artefact.name}", *artefact.notes]))
-    return 0
 
 
 def _adapter_bert(arguments: argparse.Namespace) -> int:

@@ -17,6 +17,7 @@ Example:
 """
 
 from afjax.interop.adapterhub.exporting import export_adapterhub
-from afjax.interop.adapterhub.importing import Imported, import_adapterhub
+from afjax.interop.adapterhub.importing import import_adapterhub
+from afjax.interop.imported import Imported
 
 __all__ = ["Imported", "export_adapterhub", "import_adapterhub"]

@@ -2,20 +2,16 @@
 
 import dataclasses
 import json
-import os
-import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from afjax import store
 from afjax.config.adapters import Adapter, AdapterConfig
-from afjax.config.from_dict import from_dict, to_dict
+from afjax.config.from_dict import from_dict
 from afjax.config.fusion import FusionConfig
 from afjax.config.heads import stored_head
 from afjax.config.tasks import TaskConfig
-from afjax.data.sources.kinds import source_kind
 from afjax.errors import UserError
 from afjax.interop.adapterhub.adapters import own_adapter, write_adapter
 from afjax.interop.adapterhub.families import library_family
@@ -33,7 +29,8 @@ from afjax.interop.adapterhub.files import (
 )
 from afjax.interop.adapterhub.fusion import own_fusion, write_fusion
 from afjax.interop.adapterhub.heads import own_head, write_head
-from afjax.storage.paths import expanded
+from afjax.interop.facts import facts_of, without_paths
+from afjax.interop.folders import check_new_folder, new_folder
 from afjax.store import Artefact, Manifest
 
 Kind = Literal["adapter", "fusion", "head"]
@@ -87,33 +84,13 @@ def export_adapterhub(
       ...     print(part, sorted(path.name for path in folder.iterdir()))
       adapter rte ['adapter.safetensors', 'adapter_config.json']
     """
-    output = expanded(output)
-    if output.exists():
-        raise UserError(f"{output} already exists; give --output the name of a new folder.")
+    output = check_new_folder(output)
     check_can_write(weights)
     chosen = _kind_to_export(store_folder, name, kind)
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        new = Path(tempfile.mkdtemp(prefix=f".{output.name},", dir=output.parent))
-    except OSError as error:
-        raise UserError(f"{output} cannot be made ({error.strerror}); give another --output.") from error
-    try:
+    with new_folder(output) as new:
         writer = _Writer(store_folder, new, weights, num_choices, with_head)
         written = {"adapter": writer.adapter, "fusion": writer.fusion, "head": writer.head}[chosen](name, new)
-        # mkdtemp creates folders with mode 0700.
-        os.chmod(new, 0o777 & ~_umask())
-        os.rename(new, output)
-    except OSError as error:
-        raise UserError(f"{output} cannot be written ({error.strerror or error}); give another --output.") from error
-    finally:
-        shutil.rmtree(new, ignore_errors=True)
     return [(description, output / path.relative_to(new)) for description, path in written]
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def _kind_to_export(store_folder: str | Path, name: str, kind: Kind | None) -> Kind:
@@ -170,7 +147,7 @@ class _Writer:
             family=library_family(trunk["family"]),
             num_layers=trunk["num_layers"],
         )
-        own_fields = {**own_fusion(config, name), **_facts(loaded.manifest)}
+        own_fields = {**own_fusion(config, name), **facts_of(loaded.manifest)}
         values = envelope(settings, trunk, fusion_name, adapter_names=members, **{OWN: own_fields})
         write_part(folder / fusion_name, FUSION, values, tensors, self.weights)
         written.append((f"fusion {name}", folder / fusion_name))
@@ -196,7 +173,7 @@ class _Writer:
         del values["num_outputs"]
         text_columns = values.pop("text_columns", None)
         config = stored_head(values, f'the config of head "{name}"')
-        task = _without_paths(from_dict(TaskConfig, manifest.task, f'the task of head "{name}"'))
+        task = without_paths(from_dict(TaskConfig, manifest.task, f'the task of head "{name}"'))
         settings, tensors = write_head(config, loaded.params, name, task, manifest.labels, self.num_choices)
         own_fields = own_head(config, task, max_length, manifest.metrics, manifest.seed, text_columns)
         write_part(folder, HEAD, envelope(settings, manifest.trunk, name, **{OWN: own_fields}), tensors, self.weights)
@@ -224,7 +201,7 @@ class _Writer:
             hidden_size=trunk["hidden_size"],
             num_layers=trunk["num_layers"],
         )
-        own_fields = {**own_adapter(config), **_facts(loaded.manifest)}
+        own_fields = {**own_adapter(config), **facts_of(loaded.manifest)}
         write_part(folder, ADAPTER, envelope(settings, trunk, name, **{OWN: own_fields}), tensors, self.weights)
         return [(f"adapter {name}", folder)]
 
@@ -243,17 +220,3 @@ class _Writer:
                 f'The name "{name}" has a dot, which PyTorch\'s modules cannot have; store it under another name.'
             )
         return store.load(self.store_folder, kind, name)
-
-
-def _facts(manifest: Manifest) -> dict[str, Any]:
-    """The task, labels, metrics and seed in an adapter's or a fusion's manifest."""
-    task = manifest.task
-    if task:
-        task = to_dict(_without_paths(from_dict(TaskConfig, task, f'the task of "{manifest.name}"')))
-    return {"task": task, "labels": list(manifest.labels), "metrics": manifest.metrics, "seed": manifest.seed}
-
-
-def _without_paths(task: TaskConfig) -> TaskConfig:
-    """The task without paths of the machine that it was trained on."""
-    source = task.source if source_kind(task.source).portable else ""
-    return dataclasses.replace(task, source=source, train="", dev="", test="")

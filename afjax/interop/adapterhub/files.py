@@ -23,6 +23,7 @@ from afjax.config.from_dict import from_dict
 from afjax.config.tasks import TaskConfig
 from afjax.errors import UserError
 from afjax.interop.adapterhub.families import LibraryFamily, library_family
+from afjax.interop.facts import Facts
 from afjax.storage import json_files
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.hugging_face import read_tensors
@@ -54,16 +55,6 @@ FUSION = Files(
     "pytorch_model_adapter_fusion.bin",
 )
 HEAD = Files("head", "head_config.json", "model_head.safetensors", "pytorch_model_head.bin")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Facts:
-    """Fields of a manifest about the training; empty unless afjax wrote the part."""
-
-    task: dict = dataclasses.field(default_factory=dict)
-    labels: tuple[str, ...] = ()
-    metrics: dict = dataclasses.field(default_factory=dict)
-    seed: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,8 +122,8 @@ def read_part(folder: Path, files: Files, trunk: TrunkConfig) -> Part:
     envelope = read_json(path)
     if "peft_type" in envelope:
         raise UserError(
-            f"{path} is from the PEFT library ({envelope['peft_type']}), not from AdapterHub; afjax does not "
-            "support its adapters."
+            f"{path} is from the PEFT library ({envelope['peft_type']}), not from AdapterHub; give it to "
+            "afjax import peft."
         )
     family, size = envelope.get("model_type") or trunk.family, envelope.get("hidden_size") or trunk.hidden_size
     if family != trunk.family:

@@ -1,7 +1,6 @@
 """Imports AdapterHub's folders into a store."""
 
-import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,40 +15,13 @@ from afjax.interop.adapterhub.adapters import read_adapter
 from afjax.interop.adapterhub.files import ADAPTER, FUSION, HEAD, SETUP, Part, read_json, read_part
 from afjax.interop.adapterhub.fusion import member_names, read_fusion
 from afjax.interop.adapterhub.heads import read_head
+from afjax.interop.folders import find_folder
+from afjax.interop.imported import Imported, save_imported
 from afjax.model.heads import check_pooler
 from afjax.model.loading import load_adapters
-from afjax.storage.paths import fetched
-from afjax.store.manifest import plain
 from afjax.tasks.kinds import TASK_KINDS
-from afjax.trees import Tree, tree_digest
+from afjax.trees import tree_digest
 from afjax.trunk.pretrained import Trunk, check_length, load_trunk
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Imported:
-    """An imported artefact.
-
-    Attributes:
-      kind: One of ``store.KINDS``.
-      name: Its name in the store.
-      params: Its tree.
-      details: The other fields of ``store.Draft``.
-      notes: Notes for the user, each of them part of a sentence.
-
-    Example:
-      >>> import numpy as np
-      >>> from afjax import store
-      >>> from afjax.interop.adapterhub import Imported
-      >>> head = Imported(kind="heads", name="rte", params={"bias": np.zeros(2)}, details={"config": {}, "seed": 3})
-      >>> store.Draft(kind=head.kind, name=head.name, params=head.params, trunk={}, **head.details).seed
-      3
-    """
-
-    kind: str
-    name: str
-    params: Tree
-    details: Mapping[str, Any]
-    notes: Sequence[str] = ()
 
 
 def import_adapterhub(
@@ -99,70 +71,14 @@ def import_adapterhub(
     """
     if name:
         check_name(name, "artefact")
-    folder = _find_source(str(source))
+    folder = find_folder(str(source), library="adapters", patterns=("*.json", "*.safetensors", "*.bin"))
     trunk = trunk or _trunk_of(folder)
     if (folder / SETUP).exists():
         imported = _read_setup(folder, trunk, name)
     else:
         imported = _read_folder(folder, trunk, name, store_folder)
-    titles = [f"{artefact.kind}/{artefact.name}" for artefact in imported]
-    repeated = sorted({title for title in titles if titles.count(title) > 1})
-    if repeated:
-        raise UserError(f"{source} has {', '.join(repeated)} twice; give a folder whose parts have different names.")
-    existing = [artefact for artefact in imported if artefact.name in store.names(store_folder, artefact.kind)]
-    same = [artefact for artefact in existing if _is_same(artefact, trunk, store_folder)]
-    clashing = existing if len(same) == len(imported) else [artefact for artefact in existing if artefact not in same]
-    if clashing and not overwrite:
-        raise UserError(
-            f'"{clashing[0].name}" already exists in {clashing[0].kind} of the store {store_folder}; give --name, or '
-            "--overwrite to replace it."
-        )
-    drafts = [
-        store.Draft(
-            kind=artefact.kind,
-            name=artefact.name,
-            params=artefact.params,
-            trunk=trunk.identity(),
-            **artefact.details,
-        )
-        for artefact in imported
-        if overwrite or artefact not in same
-    ]
-    store.save_all(store_folder, drafts, overwrite=overwrite)
+    save_imported(imported, store_folder, trunk=trunk, source=source, overwrite=overwrite)
     return imported
-
-
-def _is_same(artefact: Imported, trunk: Trunk, store_folder: str | Path) -> bool:
-    """Whether the store already has an identical artefact of that name."""
-    try:
-        manifest = store.read_manifest(store_folder, artefact.kind, artefact.name)
-    except UserError:  # The stored artefact is damaged.
-        return False
-    details = {key: plain(value) for key, value in artefact.details.items()}
-    return (
-        manifest.digest == tree_digest(artefact.params)
-        and not store.trunk_difference(manifest.trunk, trunk.identity()).differences
-        and {key: plain(getattr(manifest, key)) for key in details} == details
-    )
-
-
-def _find_source(source: str) -> Path:
-    folder = fetched(source)
-    if folder.is_dir():
-        return folder
-    if folder.exists() or source.startswith((".", "/", "~")) or source.count("/") != 1:
-        raise UserError(f'"{source}" is not a folder; give one that the adapters library has saved, or a hub id.')
-    import huggingface_hub
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
-    try:
-        return Path(huggingface_hub.snapshot_download(source, allow_patterns=["*.json", "*.safetensors", "*.bin"]))
-    except (HfHubHTTPError, HFValidationError) as error:
-        raise UserError(
-            f'"{source}" is neither a folder nor a model of the Hugging Face hub that you may read ({error}).'
-        ) from error
-    except (LocalEntryNotFoundError, OSError) as error:
-        raise UserError(f'"{source}" is not a folder, and the Hugging Face hub does not respond ({error}).') from error
 
 
 def _trunk_of(folder: Path) -> Trunk:

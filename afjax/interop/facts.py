@@ -1,0 +1,33 @@
+"""The facts about an artefact's training that are written to the files of other libraries."""
+
+import dataclasses
+from typing import Any
+
+from afjax.config.from_dict import from_dict, to_dict
+from afjax.config.tasks import TaskConfig
+from afjax.data.sources.kinds import source_kind
+from afjax.store import Manifest
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Facts:
+    """Fields of a manifest about the training; empty unless afjax wrote the part."""
+
+    task: dict = dataclasses.field(default_factory=dict)
+    labels: tuple[str, ...] = ()
+    metrics: dict = dataclasses.field(default_factory=dict)
+    seed: int = 0
+
+
+def facts_of(manifest: Manifest) -> dict[str, Any]:
+    """The task, labels, metrics and seed in an adapter's or a fusion's manifest."""
+    task = manifest.task
+    if task:
+        task = to_dict(without_paths(from_dict(TaskConfig, task, f'the task of "{manifest.name}"')))
+    return {"task": task, "labels": list(manifest.labels), "metrics": manifest.metrics, "seed": manifest.seed}
+
+
+def without_paths(task: TaskConfig) -> TaskConfig:
+    """The task without paths of the machine that it was trained on."""
+    source = task.source if source_kind(task.source).portable else ""
+    return dataclasses.replace(task, source=source, train="", dev="", test="")

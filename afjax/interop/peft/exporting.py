@@ -1,0 +1,155 @@
+"""Exports LoRA adapters of a store to PEFT's folders."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from afjax import store
+from afjax.adapters.kinds import adapter_layers
+from afjax.config.adapters import Adapter, LoraConfig
+from afjax.config.from_dict import from_dict
+from afjax.config.heads import stored_head
+from afjax.config.tasks import TaskConfig
+from afjax.errors import UserError
+from afjax.interop.facts import without_paths
+from afjax.interop.folders import check_new_folder, new_folder
+from afjax.interop.peft.families import CLASS_OF_KIND, TASK_TYPES, peft_family, target_names
+from afjax.interop.peft.files import write_folder
+from afjax.interop.peft.heads import write_head
+from afjax.interop.peft.lora import write_lora
+from afjax.interop.peft.record import HeadRecord, write_record
+from afjax.store import Manifest
+from afjax.trunk.families import ENCODER_FAMILIES
+
+
+def export_peft(
+    store_folder: str | Path, name: str, output: str | Path, *, with_head: bool = True
+) -> list[tuple[str, Path]]:
+    """Exports a LoRA adapter in PEFT's format, with the head of the same name.
+
+    A head that was trained with another artefact is left out. If the export fails, ``output`` is not created.
+
+    Args:
+      store_folder: The store.
+      name: The adapter's name.
+      output: The folder to create.
+      with_head: Whether the adapter is exported with its head. PEFT's models have the heads of Hugging Face's classes,
+        which only read the first token, so a head that pools the mean over tokens cannot be exported.
+
+    Returns:
+      ``(description, path)`` of each part.
+
+    Raises:
+      UserError: The store has no LoRA adapter of this name, Hugging Face has no model with its head, or ``output``
+        exists or cannot be written.
+
+    Example:
+      >>> import numpy as np
+      >>> from afjax import store
+      >>> from afjax.interop.peft import export_peft
+      >>> part = {"down": {"kernel": np.ones((2, 8, 4), np.float32)}, "up": {"kernel": np.ones((2, 4, 8), np.float32)}}
+      >>> tree, settings = {"attention": {"query": part}}, {"kind": "lora", "target_modules": ["query"], "rank": 4}
+      >>> trunk = {"name": "bert-base-uncased", "family": "bert", "hidden_size": 8, "num_layers": 2}
+      >>> _ = store.save("store", "adapters", "rte", tree, config=settings, trunk=trunk)
+      >>> for part, folder in export_peft("store", "rte", "exported"):
+      ...     print(part, sorted(path.name for path in folder.iterdir()))
+      adapter rte ['adapter_config.json', 'adapter_model.safetensors', 'afjax.json']
+    """
+    output = check_new_folder(output)
+    adapter = store.load(store_folder, "adapters", name)
+    manifest = adapter.manifest
+    config = _lora(manifest)
+    family, num_layers = str(manifest.trunk["family"]), int(manifest.trunk["num_layers"])
+    classes = peft_family(family)
+    head = _head_manifest(store_folder, manifest) if with_head else None
+    prefix = f"{ENCODER_FAMILIES[family].weight_names.prefix}." if head else ""
+    tensors = write_lora(config, adapter.params, family, num_layers, prefix)
+    settings = _settings(config, manifest, family, num_layers)
+    record = None
+    if head:
+        record, modules, head_tensors = _head(store_folder, head, family, prefix)
+        tensors |= head_tensors
+        model_class = CLASS_OF_KIND[record.task.kind]
+        settings |= {"task_type": TASK_TYPES.get(model_class), "modules_to_save": modules}
+        if model_class not in TASK_TYPES:
+            settings["auto_mapping"] = {
+                "base_model_class": classes.classes + model_class,
+                "parent_library": classes.library,
+            }
+    with new_folder(output) as new:
+        write_folder(new, settings, tensors, write_record(name, manifest, record))
+    return [(f"adapter {name}", output), *([(f"head {name}", output)] if head else [])]
+
+
+def _lora(manifest: Manifest) -> LoraConfig:
+    config = from_dict(Adapter, manifest.config, f'the config of adapter "{manifest.name}"')
+    if not isinstance(config, LoraConfig):
+        raise UserError(
+            f'The adapter "{manifest.name}" is of the kind {config.kind}; afjax exports adapters of the kind lora to '
+            "PEFT."
+        )
+    return config
+
+
+def _settings(config: LoraConfig, manifest: Manifest, family: str, num_layers: int) -> dict[str, Any]:
+    """The contents of ``adapter_config.json`` without a head. All versions of PEFT since 0.7 know these settings."""
+    layers = adapter_layers(config, num_layers)
+    return {
+        "alpha_pattern": {},
+        "auto_mapping": None,
+        "base_model_name_or_path": manifest.trunk["name"],
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "inference_mode": True,
+        "init_lora_weights": True,
+        "layers_pattern": None,
+        "layers_to_transform": list(layers) if len(layers) < num_layers else None,
+        "lora_alpha": int(config.alpha) if config.alpha.is_integer() else config.alpha,
+        "lora_dropout": config.dropout,
+        "modules_to_save": None,
+        "peft_type": "LORA",
+        "r": config.rank,
+        "rank_pattern": {},
+        "revision": None,
+        "target_modules": target_names(family, layers, config.target_modules),
+        "task_type": "FEATURE_EXTRACTION",
+        "use_rslora": False,
+    }
+
+
+def _head_manifest(store_folder: str | Path, adapter: Manifest) -> Manifest | None:
+    """The manifest of the head of the same name that was trained with an adapter, or None.
+
+    A head without a record of its training counts if its trunk matches.
+    """
+    if adapter.name not in store.names(store_folder, "heads"):
+        return None
+    head = store.read_manifest(store_folder, "heads", adapter.name)
+    return head if head.belongs_to(adapter) else None
+
+
+def _head(
+    store_folder: str | Path, manifest: Manifest, family: str, prefix: str
+) -> tuple[HeadRecord, list[str], dict[str, np.ndarray]]:
+    """Loads a head. Returns its record, the modules to save and its tensors."""
+    loaded = store.load(store_folder, "heads", manifest.name)
+    values = dict(manifest.config)
+    max_length = values.pop("max_length")
+    del values["num_outputs"]
+    text_columns = values.pop("text_columns", None)
+    config = stored_head(values, f'the config of head "{manifest.name}"')
+    task = without_paths(from_dict(TaskConfig, manifest.task, f'the task of head "{manifest.name}"'))
+    modules, tensors = write_head(config, loaded.params, manifest.name, task, family, prefix)
+    record = HeadRecord(
+        config=config,
+        # The output layer is multiplied by the scale.
+        task=dataclasses.replace(task, scale=1.0),
+        labels=manifest.labels,
+        metrics=manifest.metrics,
+        seed=manifest.seed,
+        max_length=max_length,
+        text_columns=text_columns,
+    )
+    return record, modules, tensors

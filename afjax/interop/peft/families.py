@@ -1,0 +1,170 @@
+"""The names of dense layers and heads in Hugging Face's models, by encoder family.
+
+PEFT names a tensor after the module that it changes. The names of an encoder's modules are in its family's
+``weight_names``. This module adds the heads.
+"""
+
+import dataclasses
+import types
+from collections.abc import Mapping, Sequence
+
+from afjax.config.adapters import DENSE_LAYERS, DenseLayer
+from afjax.config.heads import HeadConfig
+from afjax.config.tasks import TaskKind
+from afjax.errors import UserError
+from afjax.trunk.config import TrunkConfig
+from afjax.trunk.families import ENCODER_FAMILIES
+from afjax.trunk.family import Weight
+
+# The pooler's dense layer in all families that have one.
+POOLER = "pooler.dense"
+
+
+@dataclasses.dataclass(frozen=True)
+class HeadLayout:
+    """The head of one of Hugging Face's classes.
+
+    Attributes:
+      linear: The names of its linear layers, from the input to the output.
+      config: The same head in afjax.
+    """
+
+    linear: tuple[str, ...]
+    config: HeadConfig
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """The modules of the model that the linear layers are in."""
+        return tuple(dict.fromkeys(name.partition(".")[0] for name in self.linear))
+
+
+@dataclasses.dataclass(frozen=True)
+class PeftFamily:
+    """An encoder family in Hugging Face's models.
+
+    Attributes:
+      classes: The first part of the names of the family's classes.
+      library: The module that has the classes.
+      heads: The heads, by the rest of the class's name.
+    """
+
+    classes: str
+    library: str
+    heads: Mapping[str, HeadLayout]
+
+
+SEQUENCE, CHOICE, TOKEN, SPAN = (
+    "ForSequenceClassification",
+    "ForMultipleChoice",
+    "ForTokenClassification",
+    "ForQuestionAnswering",
+)
+# The class of a kind of task, without the family's prefix.
+CLASS_OF_KIND: Mapping[TaskKind, str] = types.MappingProxyType(
+    {
+        "classification": SEQUENCE,
+        "regression": SEQUENCE,
+        "multi_label": SEQUENCE,
+        "multiple_choice": CHOICE,
+        "tagging": TOKEN,
+        "span": SPAN,
+    }
+)
+# PEFT's task_type of a class. PEFT has none for multiple choice, and records the class itself.
+TASK_TYPES: Mapping[str, str] = types.MappingProxyType({SEQUENCE: "SEQ_CLS", TOKEN: "TOKEN_CLS", SPAN: "QUESTION_ANS"})
+
+_OUTPUT = HeadLayout(("classifier",), HeadConfig(pooling="first", pooler="trunk"))
+_ON_TOKENS = {
+    TOKEN: HeadLayout(("classifier",), HeadConfig(pooling="first")),
+    SPAN: HeadLayout(("qa_outputs",), HeadConfig(pooling="first")),
+}
+_TWO_LAYERS = ("classifier.dense", "classifier.out_proj")
+_BERT = {SEQUENCE: _OUTPUT, CHOICE: _OUTPUT, **_ON_TOKENS}
+_ROBERTA = {
+    SEQUENCE: HeadLayout(_TWO_LAYERS, HeadConfig(pooling="first", pooler="head")),
+    CHOICE: _OUTPUT,
+    **_ON_TOKENS,
+}
+_RELU = HeadLayout(
+    ("pre_classifier", "classifier"),
+    HeadConfig(pooling="first", pooler="none", hidden_layers=1, activation="relu"),
+)
+_DISTILBERT = {SEQUENCE: _RELU, CHOICE: _RELU, **_ON_TOKENS}
+_GELU = HeadConfig(pooling="first", pooler="none", hidden_layers=1, activation="gelu")
+_ELECTRA = {
+    SEQUENCE: HeadLayout(_TWO_LAYERS, _GELU),
+    CHOICE: HeadLayout(("sequence_summary.summary", "classifier"), _GELU),
+    **_ON_TOKENS,
+}
+# By the name of our family.
+PEFT_FAMILIES: Mapping[str, PeftFamily] = types.MappingProxyType(
+    {
+        "bert": PeftFamily("Bert", "transformers.models.bert.modeling_bert", _BERT),
+        "roberta": PeftFamily("Roberta", "transformers.models.roberta.modeling_roberta", _ROBERTA),
+        "xlm-roberta": PeftFamily("XLMRoberta", "transformers.models.xlm_roberta.modeling_xlm_roberta", _ROBERTA),
+        "camembert": PeftFamily("Camembert", "transformers.models.camembert.modeling_camembert", _ROBERTA),
+        "mpnet": PeftFamily("MPNet", "transformers.models.mpnet.modeling_mpnet", _ROBERTA),
+        "distilbert": PeftFamily("DistilBert", "transformers.models.distilbert.modeling_distilbert", _DISTILBERT),
+        "electra": PeftFamily("Electra", "transformers.models.electra.modeling_electra", _ELECTRA),
+    }
+)
+
+
+def peft_family(name: str) -> PeftFamily:
+    """Returns the names in Hugging Face's models of an encoder family.
+
+    Raises:
+      UserError: afjax does not exchange adapters of the family with PEFT.
+    """
+    if name not in PEFT_FAMILIES:
+        raise UserError(
+            f'The trunk is a "{name}" encoder; adapters are exchanged with PEFT for {", ".join(PEFT_FAMILIES)} '
+            "encoders."
+        )
+    return PEFT_FAMILIES[name]
+
+
+def dense_modules(family: str) -> dict[DenseLayer, str]:
+    """The modules of a layer's dense layers, such as ``{"query": "attention.self.query"}``."""
+    layers = ENCODER_FAMILIES[family].weight_names.layers
+    modules = {weight.path: name.removesuffix(".weight") for name, weight in layers.items()}
+    return {name: modules[f"{block}/{layer}/kernel"] for name, (block, layer) in DENSE_LAYERS.items()}
+
+
+def layer_prefix(family: str, layer: int) -> str:
+    """The first parts of the names of a layer's modules: ``encoder.layer.0.``."""
+    return f"{ENCODER_FAMILIES[family].weight_names.layer}.{layer}."
+
+
+def encoder_modules(trunk: TrunkConfig) -> list[str]:
+    """All modules of an encoder that have weights, without the family's prefix."""
+    names = trunk.encoder_family.weight_names
+    tables: list[Mapping[str, Weight]] = [names.embeddings, names.pooler]
+    if trunk.projects_embeddings:
+        tables.append(names.projection)
+    modules = [_module(name) for table in tables for name in table]
+    modules += [
+        layer_prefix(trunk.family, layer) + _module(name) for layer in range(trunk.num_layers) for name in names.layers
+    ]
+    return list(dict.fromkeys(modules))
+
+
+def target_names(family: str, layers: Sequence[int], names: Sequence[DenseLayer]) -> list[str]:
+    """The shortest entries of PEFT's ``target_modules`` that select dense layers.
+
+    PEFT selects every module whose name ends with an entry. ``output.dense`` of a BERT would also select the output
+    layer of the attention block, so that entry begins with a layer's number: ``0.output.dense``.
+    """
+    modules = dense_modules(family)
+    targets = []
+    for name in names:
+        others = [module for other, module in modules.items() if other != name]
+        parts = modules[name].split(".")
+        suffixes = [".".join(parts[start:]) for start in reversed(range(len(parts)))]
+        unique = [suffix for suffix in suffixes if not any(f".{other}".endswith(f".{suffix}") for other in others)]
+        targets += unique[:1] or [f"{layer}.{modules[name]}" for layer in layers]
+    return targets
+
+
+def _module(tensor: str) -> str:
+    return tensor.rpartition(".")[0]

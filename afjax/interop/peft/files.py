@@ -1,0 +1,171 @@
+"""PEFT's folders.
+
+    adapter_config.json          the settings
+    adapter_model.safetensors    the tensors: LoRA, and the modules that were trained with it
+    afjax.json                   the record of an adapter that afjax exported: its task, its labels, its head
+
+PEFT ignores the third file. Names of tensors begin with ``base_model.model.``, and then have the name of a module of
+the base model. PEFT leaves out the adapter's name.
+"""
+
+import json
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from afjax.errors import UserError
+from afjax.storage import json_files
+from afjax.trunk.hugging_face import check_finite, read_tensor_file
+
+CONFIG, TENSORS, RECORD = "adapter_config.json", "adapter_model.safetensors", "afjax.json"
+PICKLED = "adapter_model.bin"
+ROOT = "base_model.model."
+# Far more than PEFT writes. all-linear lists every dense layer.
+_MAX_JSON_BYTES = 4 * 2**20
+_DTYPES = ("F64", "F32", "F16", "BF16")
+_LORA = re.compile(r"(.+)\.lora_(A|B)\.weight")
+_ADVICE = "fetch the folder again"
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+class Header(NamedTuple):
+    """The names and shapes in a file of tensors, without ``base_model.model.``.
+
+    Attributes:
+      path: The path of the file.
+      lora: The shapes of A ``[rank, inputs]`` and B ``[outputs, rank]``, by module.
+      saved: The shapes of the other tensors.
+    """
+
+    path: Path
+    lora: Mapping[str, Mapping[str, tuple[int, ...]]]
+    saved: Shapes
+
+
+def read_object(path: Path) -> dict[str, Any] | None:
+    """Reads the object in a JSON file. None if the file does not exist.
+
+    Raises:
+      UserError: The file is too large, cannot be read, or does not contain a JSON object.
+    """
+    try:
+        size = path.stat().st_size
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror or error}); {_ADVICE}.") from None
+    if size > _MAX_JSON_BYTES:
+        raise UserError(f"{path} has {size} bytes; PEFT's have at most {_MAX_JSON_BYTES}. Check where it comes from.")
+    return json_files.read_json(path, advice=_ADVICE)
+
+
+def read_header(folder: Path) -> Header:
+    """Reads the names and shapes of a folder's tensors, but not their contents.
+
+    Raises:
+      UserError: The file is missing, damaged or a pickle, or has tensors of another method or of other dtypes.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    path = folder / TENSORS
+    if not path.exists():
+        if (folder / PICKLED).exists():
+            raise UserError(
+                f"{folder / PICKLED} is a pickle, which can contain code; afjax reads {TENSORS}. Load the adapter with "
+                "PEFT, and save it again: save_pretrained writes that file."
+            )
+        raise UserError(f"{path} does not exist; {_ADVICE}.")
+    lora: dict[str, dict[str, tuple[int, ...]]] = {}
+    saved: dict[str, tuple[int, ...]] = {}
+    try:
+        with safe_open(path, framework="numpy") as file:
+            for key in file.keys():  # noqa: SIM118  (the file is not a mapping)
+                part = file.get_slice(key)
+                if not key.startswith(ROOT):
+                    raise UserError(f"{path} has the tensor {key}; PEFT's names begin with {ROOT}. {_ADVICE}.")
+                if part.get_dtype() not in _DTYPES:
+                    raise UserError(
+                        f"{path}: {key} has the dtype {part.get_dtype()}; afjax reads {', '.join(_DTYPES)}. Save the "
+                        "adapter in one of these."
+                    )
+                name, shape = key.removeprefix(ROOT), tuple(part.get_shape())
+                match = _LORA.fullmatch(name)
+                if match:
+                    lora.setdefault(match[1], {})[match[2]] = shape
+                else:
+                    saved[name] = shape
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{path} cannot be read as safetensors ({error}); {_ADVICE}.") from None
+    if not lora:
+        raise UserError(f"{path} has no tensors of LoRA (lora_A, lora_B); {_ADVICE}.")
+    return Header(path, lora, saved)
+
+
+def read_tensors(header: Header) -> dict[str, np.ndarray]:
+    """Reads the tensors, float32, by their names without ``base_model.model.``.
+
+    Raises:
+      UserError: The file is damaged, or a tensor has NaN or infinity.
+    """
+    tensors = {
+        key.removeprefix(ROOT): tensor.astype(np.float32) for key, tensor in read_tensor_file(header.path).items()
+    }
+    check_finite(tensors, str(header.path))
+    return tensors
+
+
+def check_shapes(path: Path, expected: Shapes, actual: Shapes, optional: Collection[str] = ()) -> None:
+    """Raises UserError if tensors are missing, unknown or of the wrong shape, and lists them.
+
+    Args:
+      path: The file, for error messages.
+      expected: The shapes that the settings and the trunk call for.
+      actual: The shapes in the file.
+      optional: The names of tensors that may be missing.
+    """
+    listed = [f"-{name}" for name in expected if name not in actual and name not in optional]
+    listed += [f"+{name}" for name in actual if name not in expected]
+    if listed:
+        raise UserError(
+            f"{path} lacks tensors (-) or has tensors that the settings do not call for (+): {shortened(listed)}; "
+            "fetch the folder again, or give the trunk it was trained on."
+        )
+    wrong = [
+        f"{name} {list(actual[name])} (wanted: {list(shape)})"
+        for name, shape in expected.items()
+        if name in actual and actual[name] != shape
+    ]
+    if wrong:
+        raise UserError(
+            f"{path}: tensors whose shapes do not match the settings and the trunk: {shortened(wrong)}; give the trunk "
+            "it was trained on."
+        )
+
+
+def shortened(names: Iterable[str], most: int = 6) -> str:
+    """Joins the first ``most`` names with commas and counts the rest."""
+    names = list(names)
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def write_folder(
+    folder: Path, config: Mapping[str, Any], tensors: Mapping[str, np.ndarray], record: Mapping[str, Any]
+) -> None:
+    """Writes the files of an adapter. ``tensors`` are named without ``base_model.model.``."""
+    from safetensors.numpy import save
+
+    arrays = {ROOT + name: np.ascontiguousarray(tensor, np.float32) for name, tensor in sorted(tensors.items())}
+    # Serialized in memory, because safetensors raises its own kind of exception if the disk is full.
+    (folder / TENSORS).write_bytes(save(arrays, metadata={"format": "pt"}))
+    for name, values in ((CONFIG, config), (RECORD, record)):
+        (folder / name).write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def lora_names(modules: Sequence[str]) -> list[str]:
+    """The names of the tensors of LoRA in modules."""
+    return [f"{module}.lora_{part}.weight" for module in modules for part in "AB"]

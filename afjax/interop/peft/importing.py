@@ -1,0 +1,258 @@
+"""Imports PEFT's LoRA adapters into a store."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from afjax.config.from_dict import to_dict
+from afjax.config.tasks import TaskConfig
+from afjax.config.values import check_name
+from afjax.errors import UserError
+from afjax.interop.folders import find_folder
+from afjax.interop.imported import Imported, save_imported
+from afjax.interop.peft.families import POOLER, HeadLayout, PeftFamily, peft_family
+from afjax.interop.peft.files import CONFIG, Header, check_shapes, read_header, read_object, read_tensors
+from afjax.interop.peft.heads import HeadPlan, PeftHead, dense_tree, plan_head, read_head
+from afjax.interop.peft.lora import lora_shapes, merged_pooler, read_lora
+from afjax.interop.peft.record import Record, read_record
+from afjax.interop.peft.settings import PeftSettings, base_model, read_settings, read_targets
+from afjax.tasks.kinds import TASK_KINDS
+from afjax.trees import Tree, tree_digest
+from afjax.trunk.families import ENCODER_FAMILIES
+from afjax.trunk.pretrained import Trunk, check_length, load_trunk
+
+_DEFAULT_LENGTH = 128
+
+
+def import_peft(
+    source: str | Path,
+    store_folder: str | Path,
+    *,
+    name: str = "",
+    trunk: Trunk | None = None,
+    head: PeftHead | None = PeftHead(),  # noqa: B008  (it is frozen)
+    overwrite: bool = False,
+) -> list[Imported]:
+    """Imports a LoRA adapter of PEFT and its head into a store, all or nothing.
+
+    Args:
+      source: A folder that ``save_pretrained`` of a ``PeftModel`` wrote, or its id on the Hugging Face hub.
+      store_folder: The store.
+      name: The name of the adapter and the head in the store. Defaults to the name that afjax has recorded, or to the
+        name of the folder or the repository.
+      trunk: The encoder that the adapter was trained on. Defaults to the base model that the files name.
+      head: What the files do not say about the head. None to leave the head out.
+      overwrite: Whether existing artefacts may be replaced.
+
+    Returns:
+      The imported artefacts: the adapter, and the head if there is one.
+
+    Raises:
+      UserError: The adapter is of another kind than LoRA, a file is damaged or a pickle, afjax does not support a
+        setting, the tensors do not match the settings and the trunk, or a name is taken. The store is unchanged in this
+        case.
+
+    Example:
+      >>> import numpy as np
+      >>> from afjax import Trunk, store
+      >>> from afjax.interop.peft import export_peft, import_peft
+      >>> from afjax.trunk.config import TrunkConfig
+      >>> sizes = {"hidden_size": 8, "num_layers": 2, "num_heads": 2, "intermediate_size": 16}
+      >>> config = TrunkConfig(family="bert", vocab_size=30, max_positions=16, type_vocab_size=2, **sizes)
+      >>> trunk = Trunk(name="tiny", config=config, params={}, sha256="ab", folder=None)  # the weights are not used
+      >>> part = {"down": {"kernel": np.ones((2, 8, 4), np.float32)}, "up": {"kernel": np.ones((2, 4, 8), np.float32)}}
+      >>> tree, settings = {"attention": {"query": part}}, {"kind": "lora", "target_modules": ["query"], "rank": 4}
+      >>> _ = store.save("store", "adapters", "rte", tree, config=settings, trunk=trunk.identity())
+      >>> _ = export_peft("store", "rte", "exported")
+      >>> [imported.name for imported in import_peft("exported", "imported", trunk=trunk)]
+      ['rte']
+    """
+    if name:
+        check_name(name, "artefact")
+    folder = find_folder(str(source), library="PEFT", patterns=("*.json", "*.safetensors"))
+    path = folder / CONFIG
+    values = read_object(path)
+    if values is None:
+        raise UserError(f"{path} does not exist; give a folder that PEFT has saved.")
+    if trunk is None:
+        trunk = _named_trunk(values, path)
+    family = peft_family(trunk.config.family)
+    settings = read_settings(values, str(path), family)
+    record = read_record(folder)
+    files = _Files(read_header(folder), settings, record, family, trunk)
+    imported = files.read(_chosen_name(name or record.name, source, folder), head)
+    save_imported(imported, store_folder, trunk=trunk, source=source, overwrite=overwrite)
+    return imported
+
+
+def _named_trunk(values: Mapping[str, Any], path: Path) -> Trunk:
+    """Loads the base model that the settings name."""
+    name, revision = base_model(values, str(path))
+    if not name:
+        raise UserError(f"{path} does not say which base model it was trained on; give --trunk.")
+    if revision not in ("", "main"):
+        raise UserError(
+            f'{path} was trained on the revision "{revision}" of "{name}"; fetch that revision, and give its folder '
+            "as --trunk."
+        )
+    try:
+        return load_trunk(name)
+    except UserError as error:
+        raise UserError(
+            f'{path} was trained on "{name}", which cannot be loaded here ({str(error).rstrip(".")}); give --trunk.'
+        ) from error
+
+
+def _chosen_name(name: str, source: str | Path, folder: Path) -> str:
+    """The name to import under: ``name``, or the name of the folder or repository."""
+    chosen = name or (folder.resolve().name if Path(str(source)).is_dir() else str(source).rstrip("/").split("/")[-1])
+    try:
+        check_name(chosen, "artefact")
+    except UserError as error:
+        raise UserError(f"{source}: {str(error).rstrip('.')}; give --name.") from error
+    return chosen
+
+
+@dataclasses.dataclass(frozen=True)
+class _Files:
+    """The files of an adapter, and the trunk that it belongs to. The tensors have not been read."""
+
+    header: Header
+    settings: PeftSettings
+    record: Record
+    family: PeftFamily
+    trunk: Trunk
+
+    def read(self, name: str, given: PeftHead | None) -> list[Imported]:
+        """Reads the adapter, and the head unless ``given`` is None."""
+        trunk, prefix = self.trunk.config, self._prefix()
+        plan = self._plan_head(given, prefix)
+        layout = self._layout(plan)
+        targets = read_targets(self.settings, trunk, layout, prefix)
+        self._check_layers(list(targets))
+        # A file has no LoRA of the pooler if the class of the base model has no pooler.
+        optional = {name for name in lora_shapes(targets, trunk, prefix) if name.startswith(prefix + POOLER)}
+        shapes = {
+            f"{module}.lora_{part}.weight": shape
+            for module, parts in self.header.lora.items()
+            for part, shape in parts.items()
+        }
+        expected = lora_shapes(targets, trunk, prefix)
+        if given is not None:
+            shapes |= self.header.saved
+            expected |= plan.shapes(trunk.hidden_size, prefix) if plan else {}
+        check_shapes(self.header.path, expected, shapes, optional)
+        if plan:
+            self._check_head(plan)
+        tensors = read_tensors(self.header)
+        config, tree, notes = read_lora(targets, tensors, trunk, prefix, self.settings.dropout)
+        if f"{prefix}{POOLER}" in self.header.lora:
+            notes.append(
+                "its LoRA of the pooler is added to the head's own pooler"
+                if plan and plan.pooler == "lora"
+                else "its LoRA of the pooler, which no head reads, is left out"
+            )
+        adapter = Imported(
+            kind="adapters",
+            name=name,
+            params=tree,
+            details={"config": to_dict(config), **to_dict(self.record.adapter)},
+            notes=notes,
+        )
+        if plan is None:
+            return [adapter]
+        pooler: Tree | None = None
+        if plan.pooler == "saved":
+            pooler = dense_tree(tensors, prefix + POOLER)
+        elif plan.pooler == "lora":
+            pooler = merged_pooler(self.trunk.params["pooler"], targets[POOLER], tensors, prefix)
+        return [adapter, self._head(plan, read_head(plan, tensors, pooler), adapter)]
+
+    def _prefix(self) -> str:
+        """The first part of the names of the encoder's modules: ``bert.``, or empty for a model without a head.
+
+        Raises:
+          UserError: The names are those of another family.
+        """
+        own = ENCODER_FAMILIES[self.trunk.config.family].weight_names.prefix
+        first = {module.partition(".")[0] for module in self.header.lora}
+        others = {family.weight_names.prefix for family in ENCODER_FAMILIES.values()} - {own}
+        if first & others:
+            raise UserError(
+                f"{self.header.path} is for a {', '.join(sorted(first & others))} model, and the trunk is a "
+                f"{self.trunk.config.family} encoder; give the trunk it was trained on."
+            )
+        has_prefix = self.settings.model_class != "Model" if self.settings.model_class else own in first
+        return f"{own}." if has_prefix else ""
+
+    def _plan_head(self, given: PeftHead | None, prefix: str) -> HeadPlan | None:
+        """The head to read, or None. Other tensors than those of heads are refused with the adapter's."""
+        if given is None:
+            return None
+        if not self.header.saved or self.settings.model_class == "Model":
+            if given.kind or given.labels:
+                raise UserError(f"{self.header.path} has no head; leave out --kind and --labels.")
+            return None
+        return plan_head(
+            self.header,
+            self.family,
+            self.settings.model_class,
+            given,
+            self.record.head,
+            hidden_size=self.trunk.config.hidden_size,
+            prefix=prefix,
+        )
+
+    def _layout(self, plan: HeadPlan | None) -> HeadLayout | None:
+        """The head of the base model's class. Its layers are modules that target_modules can name."""
+        return plan.layout if plan else self.family.heads.get(self.settings.model_class)
+
+    def _check_layers(self, targets: list[str]) -> None:
+        if targets == [POOLER]:
+            raise UserError(
+                f"{self.settings.where} has LoRA only in the pooler; LoRA in afjax changes dense layers of the "
+                "encoder's layers."
+            )
+
+    def _check_head(self, plan: HeadPlan) -> None:
+        """Raises UserError if the trunk lacks the pooler that the head reads, or rows would be too long."""
+        reads_pooler = TASK_KINDS[plan.kind].reads == "pooled" and plan.config.pooler == "trunk"
+        if (reads_pooler or plan.pooler == "lora") and "pooler" not in self.trunk.params:
+            raise UserError(
+                f'{self.header.path} has a head that reads the trunk\'s pooler, which the trunk "{self.trunk.name}" '
+                "does not have; give the trunk it was trained on, or leave the head out: --no_head."
+            )
+        check_length(self._max_length(), self.trunk)
+
+    def _max_length(self) -> int:
+        if self.record.head is not None:
+            return self.record.head.max_length
+        return min(_DEFAULT_LENGTH, self.trunk.config.max_length)
+
+    def _head(self, plan: HeadPlan, params: Tree, adapter: Imported) -> Imported:
+        record = self.record.head
+        config = {**to_dict(plan.config), "num_outputs": plan.num_outputs, "max_length": self._max_length()}
+        if record is not None and record.text_columns is not None:
+            config["text_columns"] = record.text_columns
+        task = record.task if record else TaskConfig(name=adapter.name, kind=plan.kind)
+        return Imported(
+            kind="heads",
+            name=adapter.name,
+            params=params,
+            details={
+                "config": config,
+                "task": to_dict(dataclasses.replace(task, kind=plan.kind)),
+                "labels": plan.labels,
+                "metrics": record.metrics if record else {},
+                "seed": record.seed if record else 0,
+                "trained_with": {"kind": "adapters", "name": adapter.name, "sha256": tree_digest(adapter.params)},
+            },
+            notes=self._head_notes(plan),
+        )
+
+    def _head_notes(self, plan: HeadPlan) -> list[str]:
+        # PeftModelForQuestionAnswering.forward of PEFT 0.21 takes token_type_ids, but does not pass them on.
+        if plan.kind == "span" and self.trunk.config.type_vocab_size > 1 and self.record.head is None:
+            return ["PEFT's model for question answering ignores token types; afjax does not, so the logits differ"]
+        return []

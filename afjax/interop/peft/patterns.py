@@ -1,0 +1,73 @@
+"""Matches the regular expressions in PEFT's settings with names of modules.
+
+A file may come from a stranger, and some expressions take longer to match than anyone can wait. Expressions that
+consist of names are matched here. All others are matched in a process that is stopped after a few seconds.
+"""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from afjax.errors import UserError
+
+TIME_LIMIT = 10.0
+_NAME = re.compile(r"[\w.-]+", re.ASCII)
+_PROGRAM = """\
+import json, re, sys
+expressions, names = json.load(sys.stdin)
+print(json.dumps([[bool(re.fullmatch(expression, name)) for name in names] for expression in expressions]))
+"""
+
+
+def matching(
+    expressions: Sequence[str], names: Sequence[str], *, where: str, before: str = "", after: str = ""
+) -> list[set[str]]:
+    """Finds the names that each expression matches completely.
+
+    Args:
+      expressions: The regular expressions.
+      names: The names of modules.
+      where: The setting and its file, for error messages.
+      before, after: Expressions of our own that enclose each expression.
+
+    Returns:
+      For each expression the names that it matches.
+
+    Raises:
+      UserError: An expression is not valid, or takes too long.
+
+    Example:
+      >>> from afjax.interop.peft.patterns import matching
+      >>> matching(["query"], ["layer.0.query", "layer.0.query_norm"], where="rank_pattern", before=r"(.*\\.)?")
+      [{'layer.0.query'}]
+    """
+    # An expression that is not enclosed may begin with flags.
+    enclosed = [f"{before}(?:{expression}){after}" if before or after else expression for expression in expressions]
+    if all(_NAME.fullmatch(expression) for expression in expressions):
+        return [{name for name in names if re.fullmatch(expression, name)} for expression in enclosed]
+    try:
+        done = subprocess.run(
+            [sys.executable, "-I", "-c", _PROGRAM],
+            input=json.dumps([enclosed, list(names)]),
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            timeout=TIME_LIMIT,
+        )
+    except subprocess.TimeoutExpired:
+        raise UserError(
+            f"{where} is {shown(expressions)}, which takes more than {TIME_LIMIT:.0f} s to match; list the names of "
+            "the modules instead."
+        ) from None
+    if done.returncode:
+        raise UserError(f"{where} is {shown(expressions)}, which is not a regular expression; correct it.")
+    rows = json.loads(done.stdout)
+    return [{name for name, matches in zip(names, row, strict=True) if matches} for row in rows]
+
+
+def shown(value: object) -> str:
+    """A value of a setting for an error message; long ones are shortened."""
+    text = json.dumps(value, default=repr)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,59 @@
+"""The record that afjax writes to the folder of an exported adapter: what PEFT's files do not say."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from afjax.config.from_dict import from_dict, to_dict
+from afjax.config.heads import HeadConfig
+from afjax.config.tasks import TaskConfig
+from afjax.errors import UserError
+from afjax.interop.facts import Facts, facts_of
+from afjax.interop.peft.files import RECORD, read_object
+from afjax.store import Manifest
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HeadRecord:
+    """The fields of a head's manifest that its tensors do not give."""
+
+    config: HeadConfig
+    task: TaskConfig
+    labels: tuple[str, ...]
+    metrics: dict
+    seed: int
+    max_length: int
+    text_columns: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Record:
+    """The record of an adapter, and of its head if it has one. All fields are empty if another program wrote it."""
+
+    name: str = ""
+    adapter: Facts = dataclasses.field(default_factory=Facts)
+    head: HeadRecord | None = None
+
+
+def read_record(folder: Path) -> Record:
+    """Reads a folder's record.
+
+    Raises:
+      UserError: It is damaged.
+    """
+    path = folder / RECORD
+    values = read_object(path)
+    if values is None:
+        return Record()
+    try:
+        record: Record = from_dict(Record, values, RECORD)
+        if record.adapter.task:
+            from_dict(TaskConfig, record.adapter.task, f"{RECORD}.adapter.task")
+    except UserError as error:
+        raise UserError(f'{path}: {str(error).rstrip(".")}; remove "{RECORD}", or export the adapter again.') from None
+    return record
+
+
+def write_record(name: str, adapter: Manifest, head: HeadRecord | None) -> dict[str, Any]:
+    """The contents of a record."""
+    return {"name": name, "adapter": facts_of(adapter), "head": None if head is None else to_dict(head)}

@@ -1,0 +1,409 @@
+"""Reads PEFT's ``adapter_config.json``: which modules have LoRA, with which rank and scale."""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from afjax.errors import UserError
+from afjax.interop.peft.families import POOLER, TASK_TYPES, HeadLayout, PeftFamily, dense_modules, encoder_modules
+from afjax.interop.peft.patterns import matching, shown
+from afjax.trunk.config import TrunkConfig
+
+ALL_LINEAR = "all-linear"
+# Settings whose function afjax does not have. They must be off.
+_OFF = (
+    "use_dora",
+    "lora_bias",
+    "use_qalora",
+    "use_bdlora",
+    "alora_invocation_tokens",
+    "arrow_config",
+    "kasa_config",
+    "layer_replication",
+    "megatron_config",
+    "monteclora_config",
+    "target_parameters",
+    "trainable_token_indices",
+)
+# Settings that do not change what a loaded adapter computes. PEFT turns fan_in_fan_out off for linear layers.
+_IDLE = (
+    "corda_config",
+    "ensure_weight_tying",
+    "eva_config",
+    "fan_in_fan_out",
+    "inference_mode",
+    "loftq_config",
+    "lora_ga_config",
+    "megatron_core",
+    "peft_version",
+    "qalora_group_size",
+    "runtime_config",
+    "velora_config",
+)
+_READ = (
+    "alpha_pattern",
+    "auto_mapping",
+    "base_model_name_or_path",
+    "bias",
+    "exclude_modules",
+    "init_lora_weights",
+    "layers_pattern",
+    "layers_to_transform",
+    "lora_alpha",
+    "lora_dropout",
+    "modules_to_save",
+    "peft_type",
+    "r",
+    "rank_pattern",
+    "revision",
+    "target_modules",
+    "task_type",
+    "use_rslora",
+)
+# Initializations that do not change the base model's weights. The others, such as PiSSA, subtract the initial
+# adapter from them each time the adapter is loaded.
+_INITS = (True, False, None, "gaussian", "eva", "orthogonal", "mica")
+
+
+class Scale(NamedTuple):
+    """The rank of a module's LoRA, and the factor of its output."""
+
+    rank: int
+    alpha: float
+    scaling: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PeftSettings:
+    """The settings of a LoRA adapter.
+
+    Attributes:
+      where: The path of the file, for error messages.
+      rank, alpha, rank_stabilized, dropout: PEFT's r, lora_alpha, use_rslora and lora_dropout.
+      rank_pattern, alpha_pattern: Other ranks and alphas, by regular expressions of modules.
+      target_modules, exclude_modules: The names of modules, or a regular expression.
+      layers_to_transform: The layers with LoRA; None for all.
+      layers_pattern: The names that the list of layers may have; empty for any.
+      modules_to_save: The names of modules whose weights are in the file.
+      model_class: The class of the base model without the family's prefix, such as ``ForSequenceClassification``, or
+        ``Model`` for a model without a head. Empty if it is unknown.
+      base_model: The name of the base model. Empty if it is unknown.
+      revision: The revision of the base model. Empty for the default.
+    """
+
+    where: str
+    rank: int
+    alpha: float
+    rank_stabilized: bool
+    dropout: float
+    rank_pattern: Mapping[str, int]
+    alpha_pattern: Mapping[str, float]
+    target_modules: str | tuple[str, ...]
+    exclude_modules: str | tuple[str, ...]
+    layers_to_transform: tuple[int, ...] | None
+    layers_pattern: tuple[str, ...]
+    modules_to_save: tuple[str, ...]
+    model_class: str
+    base_model: str
+    revision: str
+
+
+def check_kind(values: Mapping[str, Any], where: str) -> None:
+    """Raises UserError unless the file has the settings of a LoRA adapter."""
+    kind = values.get("peft_type")
+    if kind is None:
+        raise UserError(f"{where} has no peft_type, so PEFT did not write it; give a folder that PEFT has saved.")
+    if kind != "LORA":
+        raise UserError(f"{where} has peft_type={shown(kind)}; afjax imports LORA. Train the adapter with LoRA.")
+
+
+def read_settings(values: Mapping[str, Any], where: str, family: PeftFamily) -> PeftSettings:
+    """Reads the settings of a LoRA adapter.
+
+    Args:
+      values: The contents of ``adapter_config.json``.
+      where: The path of the file, for error messages.
+      family: The trunk's family.
+
+    Raises:
+      UserError: The adapter is of another kind, or a setting is invalid, unknown or not supported by afjax.
+    """
+    check_kind(values, where)
+    for setting in _OFF:
+        if values.get(setting):
+            raise UserError(f"{where} has {setting}={shown(values[setting])}; LoRA in afjax does not support this.")
+    known = {*_OFF, *_IDLE, *_READ}
+    unknown = [f"{setting}={shown(value)}" for setting, value in values.items() if setting not in known and value]
+    if unknown:
+        raise UserError(f"{where} has settings that afjax does not know: {', '.join(unknown[:6])}.")
+    if values.get("bias", "none") != "none":
+        raise UserError(
+            f"{where} has bias={shown(values['bias'])}; LoRA in afjax does not change the trunk's biases. Train it "
+            'with bias="none".'
+        )
+    _check_init(values.get("init_lora_weights"), where)
+    layers = values.get("layers_to_transform")
+    layers = [layers] if _is_int(layers) else layers
+    settings = PeftSettings(
+        where=where,
+        rank=_rank(values.get("r"), f"{where}: r"),
+        alpha=_alpha(values.get("lora_alpha"), f"{where}: lora_alpha"),
+        rank_stabilized=_flag(values.get("use_rslora", False), f"{where}: use_rslora"),
+        dropout=_dropout(values.get("lora_dropout", 0.0), f"{where}: lora_dropout"),
+        rank_pattern=_pattern(values.get("rank_pattern"), f"{where}: rank_pattern", _rank),
+        alpha_pattern=_pattern(values.get("alpha_pattern"), f"{where}: alpha_pattern", _alpha),
+        target_modules=_modules(values.get("target_modules"), f"{where}: target_modules"),
+        exclude_modules=_modules(values.get("exclude_modules"), f"{where}: exclude_modules"),
+        layers_to_transform=_layers(layers, f"{where}: layers_to_transform"),
+        layers_pattern=_names(values.get("layers_pattern"), f"{where}: layers_pattern"),
+        modules_to_save=_names(values.get("modules_to_save"), f"{where}: modules_to_save"),
+        model_class=_model_class(values, where, family),
+        base_model=_text(values.get("base_model_name_or_path"), f"{where}: base_model_name_or_path"),
+        revision=_text(values.get("revision"), f"{where}: revision"),
+    )
+    if not settings.target_modules:
+        raise UserError(f"{where} has no target_modules, so nothing has LoRA; fetch it again.")
+    if isinstance(settings.target_modules, str) and settings.layers_to_transform is not None:
+        raise UserError(
+            f"{where} has layers_to_transform, but target_modules is a regular expression, which PEFT does not load; "
+            "fetch it again."
+        )
+    return settings
+
+
+def base_model(values: Mapping[str, Any], where: str) -> tuple[str, str]:
+    """Reads the name and the revision of the base model; empty if they are unknown.
+
+    Raises:
+      UserError: The adapter is not LoRA, or they are not strings.
+    """
+    check_kind(values, where)
+    name = _text(values.get("base_model_name_or_path"), f"{where}: base_model_name_or_path")
+    return name, _text(values.get("revision"), f"{where}: revision")
+
+
+def read_targets(settings: PeftSettings, trunk: TrunkConfig, head: HeadLayout | None, prefix: str) -> dict[str, Scale]:
+    """Finds the modules with LoRA, in the same way as PEFT.
+
+    Args:
+      settings: The settings.
+      trunk: The trunk.
+      head: The head of the base model, or None.
+      prefix: The first part of the names of the encoder's modules: ``bert.``, or empty for a model without a head.
+
+    Returns:
+      The scale of each module, by the module's name without ``prefix``: dense layers of layers, and the pooler.
+
+    Raises:
+      UserError: A target does not exist, or is a module that LoRA in afjax cannot change, or no module has LoRA.
+    """
+    where = settings.where
+    encoder = [prefix + module for module in encoder_modules(trunk)]
+    names = [*encoder, *(head.linear if head else ())]
+    if settings.layers_to_transform and max(settings.layers_to_transform) >= trunk.num_layers:
+        raise UserError(
+            f"{where} has LoRA in layer {max(settings.layers_to_transform)}, but the trunk has layers 0 to "
+            f"{trunk.num_layers - 1}; give the trunk it was trained on."
+        )
+    selected = _selected(settings, names, trunk, prefix)
+    selected -= _excluded(settings, names)
+    supported = {prefix + module for module in _dense(trunk)} | {prefix + POOLER}
+    wrong = [name for name in names if name in selected and name not in supported]
+    if wrong:
+        raise UserError(
+            f"{where} has LoRA in {', '.join(wrong[:6])}; LoRA in afjax changes dense layers of the encoder's layers "
+            f"({', '.join(dense_modules(trunk.family).values())}) and the pooler. Train it with these target_modules."
+        )
+    targets = [name for name in encoder if name in selected]
+    if not targets:
+        raise UserError(
+            f"{where}: target_modules {shown(_listed(settings.target_modules))} selects no module of the trunk, a "
+            f"{trunk.family} encoder; give the trunk it was trained on."
+        )
+    ranks = _by_pattern(settings.rank_pattern, targets, f"{where}: rank_pattern")
+    alphas = _by_pattern(settings.alpha_pattern, targets, f"{where}: alpha_pattern")
+    scales = {}
+    for name in targets:
+        rank, alpha = ranks.get(name, settings.rank), alphas.get(name, settings.alpha)
+        if rank > trunk.hidden_size:
+            raise UserError(
+                f"{where} has rank {rank} in {name}, above the trunk's hidden size of {trunk.hidden_size}; give the "
+                "trunk it was trained on."
+            )
+        alpha = alpha * math.sqrt(rank) if settings.rank_stabilized else alpha
+        scales[name.removeprefix(prefix)] = Scale(rank, alpha, alpha / rank)
+    return scales
+
+
+def _selected(settings: PeftSettings, names: Sequence[str], trunk: TrunkConfig, prefix: str) -> set[str]:
+    """The names that target_modules and layers_to_transform select."""
+    where, targets = settings.where, settings.target_modules
+    if isinstance(targets, str):
+        if targets.lower() != ALL_LINEAR:
+            return matching([targets], names, where=f"{where}: target_modules")[0]
+        linear = {prefix + module for module in (*_dense(trunk), POOLER)}
+        if trunk.projects_embeddings:
+            linear |= {
+                prefix + name.removesuffix(".weight")
+                for name, weight in trunk.encoder_family.weight_names.projection.items()
+                if weight.transposed
+            }
+        return linear & set(names)
+    unknown = [target for target in targets if not any(f".{name}".endswith(f".{target}") for name in names)]
+    if unknown:
+        raise UserError(
+            f"{where}: target_modules has {', '.join(map(shown, unknown[:6]))}, which no module of the trunk, a "
+            f"{trunk.family} encoder, is called; give the trunk it was trained on."
+        )
+    exact = {name for name in names if name in targets}
+    found = {name for name in names if any(name.endswith(f".{target}") for target in targets)}
+    if settings.layers_to_transform is not None:
+        found &= _in_layers(settings, names, trunk, prefix)
+    return exact | found
+
+
+def _in_layers(settings: PeftSettings, names: Sequence[str], trunk: TrunkConfig, prefix: str) -> set[str]:
+    """The names of modules in the layers of layers_to_transform."""
+    layer_list = prefix + trunk.encoder_family.weight_names.layer
+    for pattern in settings.layers_pattern:
+        if not pattern.replace(".", "").replace("_", "").isalnum():
+            raise UserError(
+                f"{settings.where} has layers_pattern={shown(pattern)}; afjax takes the name of the list of layers, "
+                f'such as "{layer_list}", without signs of a regular expression.'
+            )
+    patterns = settings.layers_pattern
+    if patterns and not any(f".{layer_list}".endswith(f".{pattern}") for pattern in patterns):
+        return set()
+    prefixes = tuple(f"{layer_list}.{layer}." for layer in settings.layers_to_transform or ())
+    return {name for name in names if name.startswith(prefixes)}
+
+
+def _excluded(settings: PeftSettings, names: Sequence[str]) -> set[str]:
+    """The names of modules that have no LoRA: excluded ones, and modules whose weights are in the file."""
+    where, excluded = settings.where, settings.exclude_modules
+    if isinstance(excluded, str):
+        found = matching([excluded], names, where=f"{where}: exclude_modules")[0] if excluded else set()
+    else:
+        found = {name for name in names if any(f".{name}".endswith(f".{module}") for module in excluded)}
+    saved = matching(
+        settings.modules_to_save, names, where=f"{where}: modules_to_save", before=r"(.*\.)?", after=r"(\..*)?"
+    )
+    return found.union(*saved)
+
+
+def _by_pattern(pattern: Mapping[str, Any], names: Sequence[str], where: str) -> dict[str, Any]:
+    """The value of each name that a pattern matches. The first matching pattern counts."""
+    found = matching(list(pattern), names, where=where, before=r"(.*\.)?")
+    values: dict[str, Any] = {}
+    for value, matched in zip(pattern.values(), found, strict=True):
+        values = {**dict.fromkeys(matched, value), **values}
+    return values
+
+
+def _dense(trunk: TrunkConfig) -> list[str]:
+    """The dense layers of all layers, without the family's prefix."""
+    layer_name = trunk.encoder_family.weight_names.layer
+    modules = dense_modules(trunk.family).values()
+    return [f"{layer_name}.{layer}.{module}" for layer in range(trunk.num_layers) for module in modules]
+
+
+def _model_class(values: Mapping[str, Any], where: str, family: PeftFamily) -> str:
+    """The class of the base model, without the family's prefix. Empty if it is unknown.
+
+    Raises:
+      UserError: The class is of another family, or the task type is not one that encoders have.
+    """
+    kind = values.get("task_type")
+    if kind is not None:
+        classes = {task_type: name for name, task_type in TASK_TYPES.items()} | {"FEATURE_EXTRACTION": "Model"}
+        if not isinstance(kind, str) or kind not in classes:
+            raise UserError(f"{where} has task_type={shown(kind)}; afjax has {', '.join(classes)}, or none.")
+        return classes[kind]
+    mapping = values.get("auto_mapping")
+    name = mapping.get("base_model_class") if isinstance(mapping, Mapping) else None
+    if name is None:
+        return ""
+    text = _text(name, f"{where}: auto_mapping.base_model_class")
+    rest = text.removeprefix(family.classes)
+    if rest == text or not (rest == "Model" or rest.startswith("For")):
+        raise UserError(
+            f"{where} is for a {text}, and the trunk's models are {family.classes}Model, {family.classes}For...; give "
+            "the trunk it was trained on."
+        )
+    return rest
+
+
+def _check_init(init: Any, where: str) -> None:
+    known = isinstance(init, bool) or init is None or (isinstance(init, str) and init.lower() in _INITS)
+    if not known:
+        raise UserError(
+            f"{where} has init_lora_weights={shown(init)}, which changes the weights of the base model when the "
+            "adapter is loaded. Convert it with PEFT: save_pretrained(..., "
+            "path_initial_model_for_weight_conversion=...) writes plain LoRA."
+        )
+
+
+def _is_int(value: Any) -> bool:
+    return type(value) is int
+
+
+def _rank(value: Any, where: str) -> int:
+    if not _is_int(value) or not 1 <= value < 2**31:
+        raise UserError(f"{where} is {shown(value)}; it must be a whole number of at least 1.")
+    return int(value)
+
+
+def _alpha(value: Any, where: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e30:
+        raise UserError(f"{where} is {shown(value)}; it must be a number above 0.")
+    return float(value)
+
+
+def _dropout(value: Any, where: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
+        raise UserError(f"{where} is {shown(value)}; it must be at least 0 and below 1.")
+    return float(value)
+
+
+def _flag(value: Any, where: str) -> bool:
+    if not isinstance(value, bool):
+        raise UserError(f"{where} is {shown(value)}; it must be true or false.")
+    return value
+
+
+def _text(value: Any, where: str) -> str:
+    if value is not None and not isinstance(value, str):
+        raise UserError(f"{where} is {shown(value)}; it must be a string or null.")
+    return value or ""
+
+
+def _pattern(value: Any, where: str, check: Any) -> dict[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise UserError(f"{where} is {shown(value)}; it must be an object.")
+    return {key: check(number, f"{where}.{key}") for key, number in value.items()}
+
+
+def _names(value: Any, where: str) -> tuple[str, ...]:
+    values = (value,) if isinstance(value, str) and value else value or ()
+    if not isinstance(values, list | tuple) or not all(isinstance(name, str) and name for name in values):
+        raise UserError(f"{where} is {shown(value)}; it must be a list of names, or null.")
+    return tuple(dict.fromkeys(values))
+
+
+def _modules(value: Any, where: str) -> str | tuple[str, ...]:
+    return value if isinstance(value, str) else _names(value, where)
+
+
+def _layers(value: Any, where: str) -> tuple[int, ...] | None:
+    if value is None or value == []:
+        return None
+    if not isinstance(value, list) or not all(_is_int(layer) and layer >= 0 for layer in value):
+        raise UserError(f"{where} is {shown(value)}; it must be a list of numbers from 0 on, or null.")
+    return tuple(sorted(set(value)))
+
+
+def _listed(targets: str | tuple[str, ...]) -> str | list[str]:
+    return targets if isinstance(targets, str) else list(targets)

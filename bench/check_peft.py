@@ -1,0 +1,168 @@
+"""Exchanges LoRA adapters with PEFT 0.21.2 on CPU PyTorch, and compares the outputs of both libraries.
+
+    python bench/check_peft.py                     about five minutes on two cores
+    python bench/check_peft.py --trunks=roberta    only this trunk
+
+First, PEFT trains a few steps, and afjax imports the result. Then afjax trains a few steps and exports the result, and
+PEFT loads it. The cases are LoRA on several sets of dense layers, and every kind of head, on `minilm` and on small
+encoders of other families with random weights. Prints a Markdown table, and exits with 1 if a difference is above 1e-5.
+PyTorch and PEFT are installed in a separate virtual environment (`--venv=DIR`) on the first run.
+"""
+
+import argparse
+import itertools
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from check_adapterhub import LENGTH, LIMIT, builtin_pairs, rows_of, write_batch
+from check_adapterhub import ask as ask_adapterhub
+from routed_vs_torch import PEFT
+from vs_adapterhub import DEFAULT_VENV, ready_environment
+
+import afjax
+from afjax.config.adapters import DENSE_LAYERS
+from afjax.interop.peft import export_peft, import_peft
+from afjax.interop.peft.families import CLASS_OF_KIND, PEFT_FAMILIES
+
+WORKER = Path(__file__).with_name("check_peft_worker.py")
+TRUNKS = ("minilm", "roberta", "xlm-roberta", "distilbert", "electra")
+
+# The class of the base model, its number of labels and the settings of each adapter that PEFT trains, by name.
+# "attention" and "dense" stand for the family's names of modules.
+FROM_PEFT: dict[str, tuple[str, int, dict[str, Any]]] = {
+    "query_value": ("ForSequenceClassification", 3, {"task_type": "SEQ_CLS", "lora_dropout": 0.1}),
+    "dense": ("ForSequenceClassification", 3, {"task_type": "SEQ_CLS", "target_modules": "dense", "r": 4}),
+    "rank_stabilized": (
+        "ForSequenceClassification",
+        3,
+        {"task_type": "SEQ_CLS", "use_rslora": True, "r": 3, "lora_alpha": 16, "layers_to_transform": [1, 2]},
+    ),
+    "regression": ("ForSequenceClassification", 1, {"task_type": "SEQ_CLS"}),
+    "choices": ("ForMultipleChoice", 2, {"modules_to_save": ["pre_classifier", "classifier", "sequence_summary"]}),
+    "span": ("ForQuestionAnswering", 2, {"task_type": "QUESTION_ANS"}),
+    "tagging": ("ForTokenClassification", 3, {"task_type": "TOKEN_CLS"}),
+}
+# The adapter and the kind of task of each adapter that afjax trains, by name.
+TO_PEFT = {
+    "query_value": (afjax.LoraConfig(), "classification"),
+    "dense": (afjax.LoraConfig(target_modules=tuple(DENSE_LAYERS), rank=4, alpha=16), "classification"),
+    "output": (afjax.LoraConfig(target_modules=("key", "output"), rank=3, layers=(1, 2)), "classification"),
+    "regression": (afjax.LoraConfig(), "regression"),
+    "choices": (afjax.LoraConfig(), "multiple_choice"),
+    "span": (afjax.LoraConfig(), "span"),
+    "tagging": (afjax.LoraConfig(), "tagging"),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--venv", type=Path, default=DEFAULT_VENV, help="virtual environment of PEFT, made if missing")
+    parser.add_argument("--trunks", default=",".join(TRUNKS), help=f"comma-separated, by default {','.join(TRUNKS)}")
+    flags = parser.parse_args()
+    python = ready_environment(flags.venv, PEFT)
+    rows = []
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name)
+        minilm = afjax.load_trunk("minilm").folder
+        for family in flags.trunks.split(","):
+            folder, work = minilm, root / family
+            if family != "minilm":
+                folder = root / f"random-{family}"
+                ask_adapterhub(python, "random", family=family, trunk=str(minilm), output=str(folder))
+            trunk = afjax.load_trunk(str(folder))
+            title = f"{trunk.config.family} ({'minilm' if family == 'minilm' else 'random'})"
+            work.mkdir()
+            batch = write_batch(trunk, work / "batch.npz")
+            for direction, case, difference in itertools.chain(
+                from_peft(python, trunk, batch, work), to_peft(python, trunk, batch, work)
+            ):
+                rows.append((title, direction, case, difference))
+                print(f"{title}, {direction}, {case}: {difference:.1e}", file=sys.stderr, flush=True)
+    print("| trunk | direction | case | largest difference |\n|---|---|---|---|")
+    for row in rows:
+        print(f"| {row[0]} | {row[1]} | {row[2]} | {row[3]:.1e} |")
+    worst = max(row[3] for row in rows)
+    print(f"\nlargest difference of all cases: {worst:.1e}, limit {LIMIT:.0e}")
+    sys.exit(worst > LIMIT)
+
+
+def ask(python: Path, command: str, **arguments: Any) -> None:
+    subprocess.run([python, WORKER, command, json.dumps(arguments)], check=True, stdout=sys.stderr)
+
+
+def from_peft(
+    python: Path, trunk: afjax.Trunk, batch: dict[str, np.ndarray], work: Path
+) -> Iterator[tuple[str, str, float]]:
+    """Trains with PEFT and imports into afjax. Yields direction, case and difference."""
+    ask(
+        python,
+        "train",
+        trunk=str(trunk.folder),
+        batch=str(work / "batch.npz"),
+        output=str(work / "trained"),
+        adapters=FROM_PEFT,
+    )
+    for name in FROM_PEFT:
+        source, store = work / "trained" / name, work / f"store-{name}"
+        import_peft(source, store, trunk=trunk)
+        yield "PEFT to afjax", name, largest_difference(trunk, store, batch, source / "expected.npz", name)
+
+
+def to_peft(
+    python: Path, trunk: afjax.Trunk, batch: dict[str, np.ndarray], work: Path
+) -> Iterator[tuple[str, str, float]]:
+    """Trains with afjax, exports, and loads with PEFT. Yields direction, case and difference."""
+    store, exported = work / "store", work / "exported"
+    # With one padded length, only one program is compiled.
+    settings = afjax.TrainConfig(
+        learning_rate=1e-3, max_steps=10, batch_size=16, max_length=LENGTH, buckets=(LENGTH,), eval_every=10
+    )
+    for name, (adapter, kind) in TO_PEFT.items():
+        rows = tagged_rows() if kind == "tagging" else rows_of(kind)
+        # The architecture of the head of Hugging Face's class.
+        head = PEFT_FAMILIES[trunk.config.family].heads[CLASS_OF_KIND[kind]].config
+        trained = afjax.train_single(
+            trunk,
+            afjax.TaskConfig(name=name, kind=kind),
+            {"train": rows, "dev": rows},
+            workdir=work / "runs" / name,
+            config=settings,
+            method=afjax.Method(adapter=adapter, head=head),
+        )
+        trained.save(store)
+        export_peft(store, name, exported / name)
+    ask(python, "load", trunk=str(trunk.folder), batch=str(work / "batch.npz"), folder=str(exported))
+    for name in TO_PEFT:
+        yield (
+            "afjax to PEFT",
+            name,
+            largest_difference(trunk, store, batch, exported / name / "computed.npz", name),
+        )
+
+
+def tagged_rows() -> Any:
+    """Sentences with a tag per word."""
+    sentences = [pair[0].split() for pair, _ in builtin_pairs()[:64]]
+    tags = [["B-long" if len(word) > 4 else "O" for word in words] for words in sentences]
+    return afjax.rows_from_lists(sentences, tags, kind="tagging")
+
+
+def largest_difference(trunk: afjax.Trunk, store: Path, batch: dict[str, np.ndarray], theirs: Path, name: str) -> float:
+    """Returns the largest difference between logits."""
+    task_model = afjax.load_task_model(store, trunk, adapter=name)
+    if task_model.task.kind == "multiple_choice":
+        batch = {field: array.reshape(-1, 2, LENGTH) for field, array in batch.items()}
+    logits = task_model.model({"trunk": trunk.params, **task_model.params}, batch).logits
+    with np.load(theirs) as file:
+        assert logits.shape == file["logits"].shape, (name, logits.shape, file["logits"].shape)
+        return float(np.abs(np.asarray(logits) - file["logits"]).max())
+
+
+if __name__ == "__main__":
+    main()

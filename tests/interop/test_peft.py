@@ -1,0 +1,404 @@
+"""Folders saved by PEFT give PEFT's outputs here, and adapters survive an export and an import."""
+
+import dataclasses
+import itertools
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from facts import has_facts
+from safetensors.numpy import load_file, save_file
+
+from afjax import store
+from afjax.cli.main import main
+from afjax.config.adapters import DENSE_LAYERS, Ia3Config, LoraConfig
+from afjax.config.heads import HeadConfig
+from afjax.config.tasks import TaskConfig
+from afjax.errors import UserError
+from afjax.interop.peft import PeftHead, export_peft, import_peft
+from afjax.interop.peft.families import CLASS_OF_KIND, PEFT_FAMILIES, dense_modules, target_names
+from afjax.model.loading import load_task_model
+from afjax.model.model import Model
+from afjax.model.stored import load_adapter
+from afjax.trees import Tree, flatten, tree_digest
+from afjax.trunk.families import ENCODER_FAMILIES
+from afjax.trunk.pretrained import Trunk
+from tests.interop.conftest import MakeModel
+from tests.interop.peft_folders import PeftFolders, unpack
+from tests.small_trunk import small_trunk
+
+pytestmark = pytest.mark.slow
+
+LIMIT = 1e-5
+BERT_CASES = """
+default all_linear rank_stabilized expression layers layers_pattern patterns uneven excluded pooler_saved half
+regression choices span tagging features
+""".split()
+CASES = "default dense choices span tagging features".split()
+FAMILIES = ("roberta", "xlm_roberta", "camembert", "mpnet", "distilbert", "electra")
+EVERY_CASE = [("bert", case) for case in BERT_CASES] + list(itertools.product(FAMILIES, CASES))
+# PEFT's tensors of these cases are changed by the import: padded, multiplied by a scale, or added to the pooler.
+CHANGED = ("patterns", "uneven", "all_linear", "expression")
+DESCRIPTION = ("config", "digest", "labels", "task", "metrics", "seed", "trunk", "trained_with")
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, PeftFolders]:
+    return {family: unpack(family, tmp_path_factory.mktemp(family)) for family in ("bert", *FAMILIES)}
+
+
+@pytest.fixture(scope="module")
+def bert(folders: dict[str, PeftFolders]) -> PeftFolders:
+    return folders["bert"]
+
+
+def outputs(there: PeftFolders, store_folder: Path, name: str) -> dict[str, np.ndarray]:
+    """The logits of an adapter and its head; without a head, the last hidden states."""
+    params = {"trunk": there.trunk.params}
+    if name not in store.names(store_folder, "heads"):
+        config, tree = load_adapter(store_folder, name)
+        model = Model(trunk=there.trunk.config, head_name="", adapters=((name, config),))
+        hidden = model.hidden_states({**params, "adapters": {name: tree}}, there.batch)
+        return {"hidden": np.asarray(hidden)}
+    task_model = load_task_model(store_folder, there.trunk, adapter=name)
+    batch = there.batch
+    if task_model.task.kind == "multiple_choice":
+        batch = {field: array[None] for field, array in batch.items()}
+    if task_model.task.kind == "span":
+        # PEFT's model for question answering does not pass token types on.
+        batch = {**batch, "types": np.zeros_like(batch["types"])}
+    return {"logits": np.asarray(task_model.model({**params, **task_model.params}, batch).logits)}
+
+
+def test_all_cases_are_tested(folders: dict[str, PeftFolders]) -> None:
+    for family, there in folders.items():
+        expected = BERT_CASES if family == "bert" else CASES
+        assert {path.name for path in there.root.iterdir()} == set(expected)
+    assert {there.trunk.config.family for there in folders.values()} == set(PEFT_FAMILIES)
+
+
+@pytest.mark.parametrize(("family", "case"), EVERY_CASE)
+def test_outputs_equal_those_of_peft(folders: dict[str, PeftFolders], family: str, case: str, tmp_path: Path) -> None:
+    there, first, second = folders[family], tmp_path / "first", tmp_path / "second"
+    import_peft(there.root / case, first, trunk=there.trunk)
+    assert store.verify(first) == []
+    found, expected = outputs(there, first, case), there.expected(case)
+    assert found.keys() == expected.keys()
+    for name, array in expected.items():
+        assert found[name].shape == array.shape
+        assert np.abs(found[name] - array).max() < LIMIT
+    # An adapter that is exported and imported is bit-identical.
+    export_peft(first, case, tmp_path / "exported")
+    import_peft(tmp_path / "exported", second, trunk=there.trunk)
+    assert store.names(first, "heads") == store.names(second, "heads")
+    for kind in ("adapters", "heads"):
+        for name in store.names(first, kind):
+            ours, again = (store.read_manifest(folder, kind, name) for folder in (first, second))
+            for field in DESCRIPTION:
+                assert getattr(ours, field) == getattr(again, field), (kind, field)
+    if case in CHANGED:
+        return
+    # The exported file has PEFT's tensors. LoRA of the pooler is left out if no head reads it.
+    theirs = load_file(there.root / case / "adapter_model.safetensors")
+    theirs = {name: tensor for name, tensor in theirs.items() if "pooler.dense.lora" not in name}
+    ours = load_file(tmp_path / "exported/adapter_model.safetensors")
+    assert ours.keys() == theirs.keys()
+    for name, tensor in theirs.items():
+        np.testing.assert_array_equal(ours[name], tensor.astype(np.float32))
+
+
+def test_settings_become_an_architecture(bert: PeftFolders, tmp_path: Path) -> None:
+    expected = {
+        "default": LoraConfig(target_modules=("query", "value"), rank=4, alpha=8.0, dropout=0.1),
+        "all_linear": LoraConfig(target_modules=tuple(DENSE_LAYERS), rank=2, alpha=8.0),
+        "rank_stabilized": LoraConfig(target_modules=("key",), rank=3, alpha=5 * 3**0.5),
+        "expression": LoraConfig(target_modules=("query", "key", "output"), layers=(0, 2)),
+        "layers": LoraConfig(target_modules=("attention_output", "output"), layers=(1, 2)),
+        "layers_pattern": LoraConfig(target_modules=("query",), layers=(1,)),
+        "patterns": LoraConfig(target_modules=("query", "value"), rank=8, alpha=8.0),
+        "uneven": LoraConfig(target_modules=("query", "value"), layers=(0, 2)),
+        "excluded": LoraConfig(target_modules=("intermediate", "output")),
+    }
+    for case, config in expected.items():
+        import_peft(bert.root / case, tmp_path, trunk=bert.trunk)
+        assert load_adapter(tmp_path, case)[0] == config
+
+
+def test_heads_become_an_architecture(folders: dict[str, PeftFolders], tmp_path: Path) -> None:
+    expected = {
+        ("bert", "default"): HeadConfig(pooling="first", pooler="trunk"),
+        ("bert", "pooler_saved"): HeadConfig(pooling="first", pooler="head"),
+        ("bert", "all_linear"): HeadConfig(pooling="first", pooler="head"),
+        ("roberta", "default"): HeadConfig(pooling="first", pooler="head"),
+        ("roberta", "choices"): HeadConfig(pooling="first", pooler="trunk"),
+        ("distilbert", "default"): HeadConfig(pooling="first", pooler="none", hidden_layers=1, activation="relu"),
+        ("electra", "choices"): HeadConfig(pooling="first", pooler="none", hidden_layers=1, activation="gelu"),
+    }
+    for (family, case), config in expected.items():
+        there = folders[family]
+        import_peft(there.root / case, tmp_path / family, trunk=there.trunk)
+        assert load_task_model(tmp_path / family, there.trunk, adapter=case).model.head == config
+
+
+def test_kind_and_labels_can_be_given(bert: PeftFolders, tmp_path: Path) -> None:
+    source = bert.root / "default"
+    head = PeftHead(kind="multi_label", labels=("sport", "politics", "science"))
+    import_peft(source, tmp_path, name="topics", trunk=bert.trunk, head=head)
+    model = load_task_model(tmp_path, bert.trunk, adapter="topics")
+    assert (model.task, model.labels) == (TaskConfig(name="topics", kind="multi_label"), head.labels)
+    assert store.read_manifest(tmp_path, "heads", "topics").trained_with["name"] == "topics"
+    for wrong, fact in (
+        (PeftHead(labels=("a", "b")), "3 outputs"),
+        (PeftHead(labels=("a", "b", "a")), "3 outputs"),
+        (PeftHead(kind="span"), "BertForSequenceClassification"),
+        (PeftHead(kind="regression"), "3 outputs"),
+    ):
+        with pytest.raises(UserError, match=fact):
+            import_peft(source, tmp_path, name="other", trunk=bert.trunk, head=wrong)
+    with pytest.raises(UserError, match="no labels"):
+        import_peft(bert.root / "span", tmp_path, trunk=bert.trunk, head=PeftHead(labels=("a", "b")))
+    with pytest.raises(UserError, match="no head"):
+        import_peft(bert.root / "features", tmp_path, trunk=bert.trunk, head=PeftHead(kind="span"))
+    assert store.names(tmp_path, "adapters") == ["topics"]
+    for wrong in ({"kind": "spam"}, {"labels": "ab"}, {"labels": (1, 2)}):
+        with pytest.raises(UserError, match=r"head\.(kind|labels)"):
+            PeftHead(**wrong)
+
+
+def test_head_without_a_class_needs_a_kind(bert: PeftFolders, tmp_path: Path) -> None:
+    source = Path(shutil.copytree(bert.root / "choices", tmp_path / "source"))
+    path = source / "adapter_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "auto_mapping": None}))
+    with pytest.raises(UserError) as raised:
+        import_peft(source, tmp_path / "store", trunk=bert.trunk)
+    assert has_facts(str(raised.value), "--kind", "multiple_choice", "--no_head")
+    import_peft(source, tmp_path / "store", trunk=bert.trunk, head=PeftHead(kind="multiple_choice"))
+    import_peft(source, tmp_path / "without", trunk=bert.trunk, head=None)
+    assert store.names(tmp_path / "store", "heads") == ["source"]
+    assert store.names(tmp_path / "without", "heads") == []
+
+
+def test_notes(bert: PeftFolders, tmp_path: Path) -> None:
+    def notes(case: str, **options: Any) -> str:
+        imported = import_peft(bert.root / case, tmp_path, name=f"{case}{len(options)}", trunk=bert.trunk, **options)
+        return "; ".join(note for artefact in imported for note in artefact.notes)
+
+    assert notes("default") == ""
+    assert "rank 8" in notes("patterns")
+    assert "zeros" in notes("uneven")
+    assert "own pooler" in notes("all_linear")
+    assert "left out" in notes("all_linear", head=None)
+    assert "left out" in notes("features")
+    assert "token types" in notes("span")
+
+
+def test_base_model_of_the_files_is_the_trunk(tiny_trunk_folder: Path, tiny_trunk: Trunk, tmp_path: Path) -> None:
+    config = LoraConfig(rank=2)
+    store.save(
+        tmp_path / "store",
+        "adapters",
+        "a",
+        lora_tree(config, tiny_trunk),
+        config=dataclasses.asdict(config),
+        trunk=tiny_trunk.identity(),
+    )
+    export_peft(tmp_path / "store", "a", tmp_path / "a")
+    import_peft(tmp_path / "a", tmp_path / "again")
+    trunk = store.read_manifest(tmp_path / "again", "adapters", "a").trunk
+    assert (trunk["name"], trunk["sha256"]) == (str(tiny_trunk_folder), tiny_trunk.sha256)
+    path = tmp_path / "a/adapter_config.json"
+    values = json.loads(path.read_text())
+    for change, facts in (
+        ({"revision": "v2"}, ("v2", "--trunk")),
+        ({"base_model_name_or_path": None}, ("--trunk",)),
+        ({"base_model_name_or_path": str(tmp_path / "gone")}, ("gone", "--trunk")),
+        ({"base_model_name_or_path": 3}, ("base_model_name_or_path", "3")),
+    ):
+        path.write_text(json.dumps({**values, **change}))
+        with pytest.raises(UserError) as raised:
+            import_peft(tmp_path / "a", tmp_path / "other")
+        assert has_facts(str(raised.value), *facts)
+
+
+def lora_tree(config: LoraConfig, trunk: Trunk, seed: int = 0) -> Tree:
+    random = np.random.default_rng(seed)
+    depth, d, inner = len(config.layers or range(trunk.config.num_layers)), 0, 0
+    d, inner = trunk.config.hidden_size, trunk.config.intermediate_size
+    tree: Tree = {}
+    for name in config.target_modules:
+        block, layer = DENSE_LAYERS[name]
+        inputs, outs = {"intermediate": (d, inner), "output": (inner, d)}.get(name, (d, d))
+        shapes = {"down": (depth, inputs, config.rank), "up": (depth, config.rank, outs)}
+        tree.setdefault(block, {})[layer] = {
+            part: {"kernel": random.standard_normal(shape).astype(np.float32)} for part, shape in shapes.items()
+        }
+    return tree
+
+
+@pytest.mark.parametrize("family", PEFT_FAMILIES)
+def test_every_subset_of_dense_layers_survives(family: str, tmp_path: Path) -> None:
+    trunk = Trunk(name="tiny", config=small_trunk(family), params={}, sha256="ab", folder=None)
+    names = list(DENSE_LAYERS)
+    for number, (size, layers) in enumerate(itertools.product((1, 3, 6), (None, (0, 2)))):
+        config = LoraConfig(
+            target_modules=tuple(names[(number + step) % 6] for step in range(size)),
+            rank=1 + number % 5,
+            alpha=3.7,
+            dropout=0.25,
+            layers=layers,
+        )
+        config = dataclasses.replace(config, target_modules=tuple(sorted(config.target_modules, key=names.index)))
+        tree, name = lora_tree(config, trunk, number), f"a{number}"
+        values = dataclasses.asdict(config)
+        store.save(tmp_path / "store", "adapters", name, tree, config=values, trunk=trunk.identity(), seed=4)
+        export_peft(tmp_path / "store", name, tmp_path / name)
+        (imported,) = import_peft(tmp_path / name, tmp_path / "again", name="again", trunk=trunk, overwrite=True)
+        assert load_config(imported.details["config"]) == config
+        assert imported.details["seed"] == 4
+        assert tree_digest(imported.params) == tree_digest(tree)
+
+
+def load_config(values: Any) -> LoraConfig:
+    return LoraConfig(**{**values, "target_modules": tuple(values["target_modules"])})
+
+
+@pytest.mark.parametrize("family", PEFT_FAMILIES)
+def test_exported_targets_select_only_their_dense_layer(family: str) -> None:
+    # PEFT selects a module whose name is an entry, or ends with a dot and an entry.
+    layer_list = ENCODER_FAMILIES[family].weight_names.layer
+    modules = {
+        (name, layer): f"x.{layer_list}.{layer}.{module}"
+        for name, module in dense_modules(family).items()
+        for layer in range(12)
+    }
+    for name in DENSE_LAYERS:
+        targets = target_names(family, range(12), [name])
+        selected = {place for place, module in modules.items() if any(module.endswith(f".{end}") for end in targets)}
+        assert selected == {(name, layer) for layer in range(12)}
+    assert set(CLASS_OF_KIND.values()) == PEFT_FAMILIES[family].heads.keys()
+
+
+def test_trained_head_survives(make_model: MakeModel, tmp_path: Path) -> None:
+    """Heads with a pooler of their own, which PEFT saves with the classifier, and every kind of task."""
+    for kind in CLASS_OF_KIND:
+        model = make_model(kind, {kind: LoraConfig(rank=2)}, kind=kind)
+        # Heads that read every token ignore the pooling.
+        pooling = "mean" if kind in ("span", "tagging") else "first"
+        head = dataclasses.replace(model.model, head=HeadConfig(pooling=pooling))
+        model = dataclasses.replace(model, model=head, metrics={"accuracy": 0.5}, text_columns=1)
+        model.save(tmp_path / "store")
+        written = export_peft(tmp_path / "store", kind, tmp_path / kind)
+        assert [part for part, _ in written] == [f"adapter {kind}", f"head {kind}"]
+        imported = import_peft(tmp_path / kind, tmp_path / "again", trunk=model.trunk)
+        assert [note for artefact in imported for note in artefact.notes] == []
+        for artefact in imported:
+            ours = store.read_manifest(tmp_path / "store", artefact.kind, kind)
+            again = store.read_manifest(tmp_path / "again", artefact.kind, kind)
+            for field in ("config", "digest", "labels", "metrics", "trained_with"):
+                assert getattr(ours, field) == getattr(again, field), (kind, field)
+        settings = json.loads((tmp_path / kind / "adapter_config.json").read_text())
+        if kind == "multi_label":
+            assert (settings["task_type"], settings["modules_to_save"]) == ("SEQ_CLS", ["pooler", "classifier"])
+
+
+def test_scale_of_a_regression_task_is_multiplied_into_the_head(make_model: MakeModel, tmp_path: Path) -> None:
+    model = make_model("a", {"a": LoraConfig(rank=2)}, kind="regression", scale=5.0)
+    model = dataclasses.replace(model, model=dataclasses.replace(model.model, head=HeadConfig(pooling="first")))
+    model.save(tmp_path / "store")
+    export_peft(tmp_path / "store", "a", tmp_path / "a")
+    _, head = import_peft(tmp_path / "a", tmp_path / "again", trunk=model.trunk)
+    kernel = flatten(model.params["heads"]["a"])["output/kernel"]
+    np.testing.assert_array_equal(head.params["output"]["kernel"], kernel * np.float32(5))
+    assert head.details["task"]["scale"] == 1.0
+
+
+def test_what_peft_cannot_load_is_not_exported(make_model: MakeModel, tmp_path: Path) -> None:
+    def refused(model: Any, *facts: str, **options: Any) -> None:
+        model.save(tmp_path / "store", overwrite=True)
+        with pytest.raises(UserError) as raised:
+            export_peft(tmp_path / "store", "a", tmp_path / "out", **options)
+        assert has_facts(str(raised.value), *facts)
+        assert not [path for path in tmp_path.iterdir() if "out" in path.name]
+
+    refused(make_model("a", {"a": Ia3Config()}), "ia3", "lora")
+    model = make_model("a", {"a": LoraConfig()})
+
+    def with_head(**settings: Any) -> Any:
+        config = HeadConfig(**settings)
+        return dataclasses.replace(model, model=dataclasses.replace(model.model, head=config))
+
+    refused(with_head(pooling="mean"), "mean", 'head.pooling="first"', "--no_head")
+    refused(with_head(pooling="first", pooler="none"), "head.pooler=none", "BertForSequenceClassification")
+    exported = export_peft(tmp_path / "store", "a", tmp_path / "without", with_head=False)
+    assert exported == [("adapter a", tmp_path / "without")]
+    with pytest.raises(UserError, match="already exists"):
+        export_peft(tmp_path / "store", "a", tmp_path / "without")
+    with pytest.raises(UserError) as raised:
+        export_peft(tmp_path / "store", "b", tmp_path / "b")
+    assert has_facts(str(raised.value), '"b"', "a")
+    # A head that was trained with another adapter is left out.
+    with_head(pooling="first").save(tmp_path / "store", overwrite=True)
+    adapter = store.load(tmp_path / "store", "adapters", "a")
+    changed = {**adapter.params, "attention": {**adapter.params["attention"]}}
+    changed["attention"] = {
+        layer: {part: {"kernel": leaf["kernel"] + 1} for part, leaf in parts.items()}
+        for layer, parts in adapter.params["attention"].items()
+    }
+    identity = adapter.manifest.trunk
+    store.save(
+        tmp_path / "store", "adapters", "a", changed, config=adapter.manifest.config, trunk=identity, overwrite=True
+    )
+    assert [part for part, _ in export_peft(tmp_path / "store", "a", tmp_path / "changed")] == ["adapter a"]
+
+
+def test_commands(tiny_trunk_folder: Path, make_model: MakeModel, tmp_path: Path, capsys: Any) -> None:
+    model = make_model("reviews", {"reviews": LoraConfig(rank=2)})
+    model = dataclasses.replace(model, model=dataclasses.replace(model.model, head=HeadConfig(pooling="first")))
+    model.save(tmp_path / "store")
+    exported, again = tmp_path / "exported", f"--store={tmp_path / 'again'}"
+    arguments = ["export", "peft", "reviews", f"--store={tmp_path / 'store'}"]
+    assert main([*arguments, f"--output={exported}"]) == 0
+    assert capsys.readouterr().out.splitlines() == [f"{exported}: adapter reviews", f"{exported}: head reviews"]
+    assert main(["import", "peft", str(exported), again, f"--trunk={tiny_trunk_folder}"]) == 0
+    assert capsys.readouterr().out.splitlines() == ["adapters/reviews", "heads/reviews"]
+    assert main(["import", "peft", str(exported), again]) == 2
+    assert has_facts(capsys.readouterr().err, '"reviews"', "--name", "--overwrite")
+    (exported / "afjax.json").unlink()
+    assert main(["import", "peft", str(exported), again, "--labels=a,b,c", "--kind=multi_label"]) == 0
+    assert store.read_manifest(tmp_path / "again", "heads", "exported").labels == ("a", "b", "c")
+    assert main(["import", "peft", str(exported), again, "--name=plain", "--no_head"]) == 0
+    assert "plain" not in store.names(tmp_path / "again", "heads")
+    assert main([*arguments, f"--output={tmp_path / 'plain'}", "--no_head"]) == 0
+    settings = json.loads((tmp_path / "plain/adapter_config.json").read_text())
+    assert (settings["task_type"], settings["modules_to_save"]) == ("FEATURE_EXTRACTION", None)
+
+
+def test_folder_of_a_repository(bert: PeftFolders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub
+
+    asked = {}
+
+    def answer(repo: str, allow_patterns: list[str]) -> str:
+        asked[repo] = allow_patterns
+        return str(bert.root / "default")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", answer)
+    imported = import_peft("user/reviews", tmp_path, trunk=bert.trunk)
+    assert [artefact.name for artefact in imported] == ["reviews", "reviews"]
+    assert "*.bin" not in asked["user/reviews"]
+
+
+def test_tensors_in_bfloat16(bert: PeftFolders, tmp_path: Path) -> None:
+    import ml_dtypes
+
+    source = Path(shutil.copytree(bert.root / "default", tmp_path / "source"))
+    path = source / "adapter_model.safetensors"
+    tensors = {name: tensor.astype(ml_dtypes.bfloat16) for name, tensor in load_file(path).items()}
+    save_file(tensors, path)
+    adapter, _ = import_peft(source, tmp_path / "store", trunk=bert.trunk)
+    name = "base_model.model.bert.encoder.layer.1.attention.self.query.lora_A.weight"
+    down = adapter.params["attention"]["query"]["down"]["kernel"]
+    np.testing.assert_array_equal(down[1], tensors[name].astype(np.float32).T)
