@@ -24,8 +24,8 @@ def rotary_angles(length: int, size: int, theta: float, dtype: Any) -> Float[Arr
 
     Example:
       >>> from afjax.nn.rotary import rotary_angles
-      >>> rotary_angles(3, size=4, theta=100.0, dtype=float).round(2).tolist()
-      [[0.0, 0.0], [1.0, 0.10000000149011612], [2.0, 0.20000000298023224]]
+      >>> rotary_angles(3, size=2, theta=100.0, dtype="float32").tolist()
+      [[0.0], [1.0], [2.0]]
 
     Reference:
       Su et al. 2021, *RoFormer: Enhanced Transformer with Rotary Position Embedding*, section 3.2.2.
