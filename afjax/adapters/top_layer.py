@@ -54,9 +54,11 @@ def count(
     """See :class:`afjax.adapters.kind.CountTop`."""
     d = trunk.hidden_size
     n = counter.rows if first_token else counter.rows * counter.length
-    rotary = trunk.encoder_family.layer == "pre_norm"
-    attention = counter.rotary_attention if rotary else counter.attention
-    live = attention(d, trunk.num_heads, trained, live, first_token=first_token)
+    if trunk.encoder_family.layer == "pre_norm":
+        # The layer's own LayerNorm normalizes the inputs of the attention.
+        live = counter.rotary_attention(d, trunk.num_heads, trained, live or trained, first_token=first_token)
+    else:
+        live = counter.attention(d, trunk.num_heads, trained, live, first_token=first_token)
     for inputs, outputs in ((d, d), (d, trunk.intermediate_outputs), (trunk.intermediate_size, d)):
         live = counter.dense(n, inputs, outputs, trained=trained, live=live)
     return live

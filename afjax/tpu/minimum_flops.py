@@ -148,9 +148,10 @@ class _Step:
 
         size, heads = trunk.hidden_size, trunk.num_heads
         if trunk.encoder_family.layer == "pre_norm":
-            reach = self._reach(index)
+            # The inputs of the attention are normalized by the layer's own LayerNorm, except in the first layer.
+            inputs, reach = live or (trained and index > 0), self._reach(index)
             live = self.rotary_attention(
-                size, heads, trained, live, first_token=first_token, inside=inside, reach=reach
+                size, heads, trained, inputs, first_token=first_token, inside=inside, reach=reach
             )
         else:
             live = self.attention(size, heads, trained, live, first_token=first_token, inside=inside)
@@ -236,14 +237,17 @@ class _Step:
             return step._dense_layer(name, n, size, size, trained=trained, live=live, inside=inside)
 
         query, key = project(self, "query", queries), project(self, "key", n)
-        weights = self.product(pairs * size, query, key)
         if not first_token:
+            weights = self.product(pairs * size, query, key)
             return self.product(pairs * size, weights, project(self, "value", n))
+        # With one query per row, the gradient with respect to the keys is an outer product, which has no sums.
+        weights = self.product(pairs * size, query) or key
         turned, plain = self.apart(), self.apart()
         value = turned._merged("value", size, size, trained=trained, inside=inside)
         sums = turned.product(pairs * num_heads * size, weights, live)  # of tokens
         context = turned.product(self.rows * size * size, value, sums)
-        plain.product(pairs * size, weights, project(plain, "value", n))
+        project(plain, "value", n)
+        plain.product(pairs * size, weights)
         self.cheaper(turned, plain)
         return context
 

@@ -4,6 +4,7 @@ The formulas are in ``docs/explanation/methods.md``.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -24,6 +25,8 @@ from afjax.config.adapters import (
     LoraConfig,
     LowRankConfig,
     PalConfig,
+    TopAttentionConfig,
+    TopLayerConfig,
 )
 from afjax.config.fusion import FusionConfig
 from afjax.config.heads import HeadConfig
@@ -41,6 +44,7 @@ pytestmark = pytest.mark.slow
 NO_BIASES = small_trunk("modernbert", init_scale=0.3, layer_norm_epsilon=1e-3)
 BIASES = dataclasses.replace(NO_BIASES, attention_bias=True, ffn_bias=True, norm_bias=True)
 BOTTLENECK = AdapterConfig(size=4, init_scale=0.5)
+ERF = np.vectorize(math.erf)
 # Computes the next hidden state from the layer's index, a sub-layer's output and input, and the layer's input.
 PlainSlot = Callable[[int, np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
@@ -99,27 +103,38 @@ def plain_attention(params: Tree, x: np.ndarray, mask: np.ndarray, config: Trunk
     return np.concatenate(contexts, -1)
 
 
+def plain_layer(
+    layer: Tree,
+    config: TrunkConfig,
+    x: np.ndarray,
+    mask: np.ndarray,
+    *,
+    has_attention_norm: bool,
+    local: bool,
+    attention_slot: Callable[..., np.ndarray] = lambda output, residual, layer_input: residual + output,
+    ffn_slot: Callable[..., np.ndarray] = lambda output, residual, layer_input: residual + output,
+) -> np.ndarray:
+    """One layer. The slots take a sub-layer's output and input, and the layer's input."""
+    inputs = plain_norm(layer["attention"]["norm"], x, config) if has_attention_norm else x
+    context = plain_attention(layer["attention"], inputs, mask, config, local=local)
+    h = attention_slot(plain_dense(layer["attention"]["output"], context), x, x)
+    inner = plain_dense(layer["ffn"]["intermediate"], plain_norm(layer["ffn"]["norm"], h, config))
+    activated, gate = np.split(inner, 2, -1)
+    gated = activated * 0.5 * (1 + ERF(activated / math.sqrt(2))) * gate
+    return ffn_slot(plain_dense(layer["ffn"]["output"], gated), h, x)
+
+
 def plain_encoder(
     trunk: Tree, config: TrunkConfig, batch: Mapping[str, np.ndarray], slots: Mapping[str, PlainSlot]
 ) -> np.ndarray:
     """The last hidden states of an encoder with modules in its slots."""
-
-    def slot(name: str, index: int, output: np.ndarray, residual: np.ndarray, layer_input: np.ndarray) -> np.ndarray:
-        return slots[name](index, output, residual, layer_input) if name in slots else residual + output
-
     assert config.global_every is not None
-    erf = np.vectorize(math.erf)
     x = plain_norm(trunk["embeddings"]["norm"], np.asarray(trunk["embeddings"]["word"])[batch["tokens"]], config)
     for index in range(config.num_layers):
         layer = jax.tree.map(lambda leaf, i=index: np.asarray(leaf[i]), trunk["layers"])
-        inputs = plain_norm(layer["attention"]["norm"], x, config) if index else x
+        filled = {f"{name}_slot": functools.partial(slot, index) for name, slot in slots.items()}
         local = index % config.global_every != 0
-        context = plain_attention(layer["attention"], inputs, batch["mask"], config, local=local)
-        h = slot("attention", index, plain_dense(layer["attention"]["output"], context), x, x)
-        inner = plain_dense(layer["ffn"]["intermediate"], plain_norm(layer["ffn"]["norm"], h, config))
-        activated, gate = np.split(inner, 2, -1)
-        gated = activated * 0.5 * (1 + erf(activated / math.sqrt(2))) * gate
-        x = slot("ffn", index, plain_dense(layer["ffn"]["output"], gated), h, x)
+        x = plain_layer(layer, config, x, batch["mask"], has_attention_norm=index > 0, local=local, **filled)
     return plain_norm(trunk["norm"], x, config)
 
 
@@ -158,11 +173,15 @@ def test_encoder(config: TrunkConfig) -> None:
     check(model, params, lambda batch: plain_encoder(params["trunk"], config, batch, {}))
 
 
-def test_pfeiffers_adapter_reads_and_adds_to_the_sum() -> None:
-    model, params = make_params(BOTTLENECK, NO_BIASES)
+@pytest.mark.parametrize("layers", [None, (0, 1), (2,)])
+def test_pfeiffers_adapter_reads_and_adds_to_the_sum(layers: tuple[int, ...] | None) -> None:
+    config = dataclasses.replace(BOTTLENECK, layers=layers)
+    model, params = make_params(config, NO_BIASES)
 
     def ffn(index: int, f: np.ndarray, h: np.ndarray, x: np.ndarray) -> np.ndarray:
-        adapter = layer_params(params["adapters"]["task"], BOTTLENECK, index)
+        if layers is not None and index not in layers:
+            return h + f
+        adapter = layer_params(params["adapters"]["task"], config, index)
         return h + f + plain_bottleneck(adapter, h + f)
 
     check(model, params, lambda batch: plain_encoder(params["trunk"], NO_BIASES, batch, {"ffn": ffn}))
@@ -215,6 +234,25 @@ def test_lhuc_scales_the_sum() -> None:
         return (h + f) * 2 / (1 + np.exp(-scale))
 
     check(model, params, lambda batch: plain_encoder(params["trunk"], NO_BIASES, batch, {"ffn": ffn}))
+
+
+def test_top_layer_reads_all_tokens_and_its_output_is_not_normalized() -> None:
+    model, params = make_params(TopLayerConfig(init_scale=0.3), BIASES)
+    layer = params["adapters"]["task"]["top"]["layer"]
+
+    def plain(batch: Mapping[str, np.ndarray]) -> np.ndarray:
+        hidden = plain_encoder(params["trunk"], BIASES, batch, {})
+        return plain_layer(layer, BIASES, hidden, batch["mask"], has_attention_norm=True, local=False)
+
+    check(model, params, plain)
+
+
+@pytest.mark.parametrize("config", [TopLayerConfig(), TopAttentionConfig(size=4, num_heads=2, num_layers=2)])
+def test_modules_on_top_compute_the_first_token_only(config: Adapter) -> None:
+    model, params = make_params(config, NO_BIASES)
+    batch = make_batch(NO_BIASES)
+    pooled = dataclasses.replace(model, reads="pooled", head=HeadConfig(pooling="first", pooler="none"))
+    np.testing.assert_allclose(pooled(params, batch).logits, model(params, batch).logits[:, 0], atol=1e-10)
 
 
 @pytest.mark.parametrize("trunk", [NO_BIASES, BIASES], ids=["no biases", "biases"])
