@@ -196,7 +196,7 @@ def first_token_attention_with_keys(
       value: ``{"kernel" [d, size], "bias" [size]}``. The bias is optional.
       query: ``[batch, 1, size]``.
       keys: ``[batch, length, size]``.
-      x: ``[batch, length, d]``, from which the values are computed.
+      x: ``[batch, length, d]``, the inputs of the value matrix.
       num_heads: Divides ``size``.
       attend: Computes the weighted sums from scores and values.
 

@@ -11,7 +11,7 @@ from afjax.trees import AnyArray
 
 
 def rotary_angles(length: int, size: int, theta: float, dtype: Any) -> Float[Array, "length half"]:
-    """Computes the angles by which the pairs of a head's features are rotated.
+    """Computes the angles of rotation for the pairs of a head's features.
 
     Args:
       length: The number of positions.
