@@ -73,6 +73,35 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 }
 
 
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+def gated(x: Float[Array, "*batch twice"], activation: str) -> Float[Array, "*batch half"]:
+    """Multiplies the activations of the first half of the features by the second half.
+
+    Its own derivative rule stores only ``x``. JAX's rule would also store the activations.
+
+    Args:
+      x: ``[..., 2 * size]``.
+      activation: A name in :data:`ACTIVATIONS`.
+
+    Returns:
+      ``[..., size]``.
+
+    Reference:
+      Shazeer 2020, *GLU Variants Improve Transformer*, section 2.
+    """
+    activated, gate = jnp.split(x, 2, -1)
+    return ACTIVATIONS[activation](activated) * gate
+
+
+def _gated_backward(activation: str, x: Array, cotangent: Array) -> tuple[Array]:
+    activated, gate = jnp.split(x, 2, -1)
+    activations, backward = jax.vjp(ACTIVATIONS[activation], activated)
+    return (jnp.concatenate([*backward(cotangent * gate), cotangent * activations], -1),)
+
+
+gated.defvjp(lambda x, activation: (gated(x, activation), x), _gated_backward)
+
+
 def dense(params: Tree, x: Float[AnyArray, "*batch inputs"]) -> Float[Array, "*batch outputs"]:
     """Applies a dense layer, ``x @ kernel + bias``, to the last axis.
 

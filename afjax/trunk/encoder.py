@@ -177,14 +177,14 @@ def encode(
         filled: bool,
         first_token_only: bool = False,
     ) -> tuple[Array, dict[str, Array]]:
-        (params, contents, layer_keys, form), (of_all_layers, of_all_slots) = layer_inputs, shared
+        (params, contents, layer_keys, form), (layers_shared, slots_shared) = layer_inputs, shared
         output, attention = run_layer(
             params,
             config,
             x,
-            of_all_layers,
+            layers_shared,
             form,
-            slots=slots.make(contents, of_all_slots, layer_keys.slots) if filled else EMPTY_LAYER,
+            slots=slots.make(contents, slots_shared, layer_keys.slots) if filled else EMPTY_LAYER,
             dropout_keys=layer_keys,
             first_token_only=first_token_only,
         )

@@ -396,8 +396,8 @@ def _split(tensor: np.ndarray, number: int) -> list[np.ndarray]:
     """
     if number == 1:
         return [tensor]
-    if not tensor.ndim or len(tensor) % number:
-        return [tensor[:0]] * number if tensor.ndim else [np.zeros(0, np.float32)] * number
+    if tensor.ndim == 0 or len(tensor) % number:
+        return [np.zeros(0, np.float32)] * number
     return np.split(tensor, number)
 
 
@@ -445,7 +445,7 @@ def to_hugging_face(params: Tree, family: EncoderFamily) -> dict[str, np.ndarray
         if all(path in leaves for path in weight.paths):
             tensors[name] = tensor_of([leaves[path] for path in weight.paths], weight)
     for name, weight in names.layers.items():
-        if not all(f"layers/{path}" in leaves for path in weight.paths):
+        if weight.if_set is not None and f"layers/{weight.paths[0]}" not in leaves:
             continue
         stacks = [np.asarray(leaves[f"layers/{path}"]) for path in weight.paths]
         for layer, parts in enumerate(zip(*stacks, strict=True)):

@@ -21,7 +21,7 @@ from jax import Array
 from jaxtyping import Bool, Float
 
 from afjax.nn.attention import attend_to_tokens, attend_tokens, first_token_attention_with_keys
-from afjax.nn.layers import ACTIVATIONS, Dense, LayerNorm, dropout
+from afjax.nn.layers import Dense, LayerNorm, dropout, gated
 from afjax.nn.rotary import rotary_angles, rotate
 from afjax.trees import AnyArray
 from afjax.trunk.config import TrunkConfig
@@ -162,10 +162,9 @@ class GatedFeedForwardBlock(nn.Module):
         inputs = LayerNorm(config.layer_norm_epsilon, config.norm_bias, name="norm")(x)
         intermediate = Dense(config.intermediate_outputs, config.init_scale, config.ffn_bias, name="intermediate")
         inner = intermediate(inputs, slots.dense_layer("ffn/intermediate").apply)
-        activated, gate = inner[..., : config.intermediate_size], inner[..., config.intermediate_size :]
-        gated = dropout(key, ACTIVATIONS[config.activation](activated) * gate, config.hidden_dropout)
+        products = dropout(key, gated(inner, config.activation), config.hidden_dropout)
         output_layer = Dense(config.hidden_size, config.init_scale, config.ffn_bias, name="output")
-        output = output_layer(gated, slots.dense_layer("ffn/output").apply)
+        output = output_layer(products, slots.dense_layer("ffn/output").apply)
         sublayer = Sublayer(output=output, residual=x, norm=_not_normalized, layer_input=layer_input, mask=mask)
         return slots.sublayer("ffn")(sublayer)
 

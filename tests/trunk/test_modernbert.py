@@ -208,6 +208,22 @@ def test_rows_may_be_as_long_as_the_config_says() -> None:
     assert SIZES["modernbert-base"].max_length == 8192
 
 
+# Dropout
+
+
+@pytest.mark.parametrize("field", ["embedding_dropout", "hidden_dropout", "attention_dropout"])
+def test_every_rate_matters_in_training_only(field: str) -> None:
+    config = dataclasses.replace(SMALL, init_scale=0.3)
+    params = jax.jit(init_trunk, static_argnums=1)(jax.random.key(0), config)
+    tokens = jnp.arange(2, 12)[None]
+    batch = {"tokens": tokens, "types": 0 * tokens, "mask": tokens > 0}
+    expected, _ = encode(params, config, batch)
+    np.testing.assert_array_equal(encode(params, config, batch, key=jax.random.key(1))[0], expected)
+    with_rate = dataclasses.replace(config, **{field: 0.5})
+    np.testing.assert_array_equal(encode(params, with_rate, batch)[0], expected)
+    assert np.abs(encode(params, with_rate, batch, key=jax.random.key(1))[0] - expected).max() > 0.1
+
+
 # Pooling
 
 
