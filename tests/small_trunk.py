@@ -40,11 +40,15 @@ def distinct_families() -> list[str]:
 def small_trunk(family: str, **changes: Any) -> TrunkConfig:
     """Returns ``SMALL_TRUNK`` as an encoder of another family, with the fields that the family has."""
     parts = ENCODER_FAMILIES[family]
-    fields = {"family": family, "pad_id": parts.default_pad_id, **parts.constants}
+    pad_id = min(parts.default_pad_id, SMALL_TRUNK.vocab_size - 1)
+    fields = {"family": family, "pad_id": pad_id, **parts.constants, **parts.defaults}
     if "type_vocab_size" not in parts.config_names:
         fields["type_vocab_size"] = 0
     if "embedding_size" in parts.config_names:
         fields["embedding_size"] = 8
+    if "window" in parts.config_names:
+        # Every second layer has local attention, and rows of more than 3 tokens are longer than its window.
+        fields |= {"window": 5, "global_every": 2}
     return dataclasses.replace(SMALL_TRUNK, **{**fields, **changes})
 
 

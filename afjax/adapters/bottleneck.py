@@ -7,6 +7,7 @@ An adapter's tree. Every leaf is stacked over the layers that have the adapter::
     <slot>/norm_before/{scale, bias}             only with a new LayerNorm before the adapter
     <slot>/norm_after/{scale, bias}              only with a new LayerNorm after the adapter
     layer_norms/{embeddings, attention, ffn}/{scale, bias}   only if the adapter trains copies of the trunk's LayerNorms
+    layer_norms/final/{scale, bias}              with these copies, if a LayerNorm follows the trunk's top layer
 """
 
 import dataclasses

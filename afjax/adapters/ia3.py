@@ -58,10 +58,13 @@ def apply(
 
 def merge(params: Tree, config: Ia3Config, name: DenseLayer, layer: Tree) -> Tree:
     """See :class:`afjax.adapters.kind.MergeDense`."""
-    kernel, bias, scale = layer["kernel"], layer["bias"], params["scale"]
+    kernel, scale = layer["kernel"], params["scale"]
     if scales_inputs(name):
-        return {"kernel": (kernel * scale[:, None]).astype(kernel.dtype), "bias": bias}
-    return {"kernel": (kernel * scale[None]).astype(kernel.dtype), "bias": (bias * scale).astype(bias.dtype)}
+        return {**layer, "kernel": (kernel * scale[:, None]).astype(kernel.dtype)}
+    merged = {"kernel": (kernel * scale[None]).astype(kernel.dtype)}
+    if "bias" in layer:
+        merged["bias"] = (layer["bias"] * scale).astype(layer["bias"].dtype)
+    return merged
 
 
 def count(

@@ -108,6 +108,10 @@ class MacCounter(Protocol):
         """Adds query, key and value matrices of ``size²``, scores and contexts; returns whether the result is live."""
         ...
 
+    def rotary_attention(self, size: int, num_heads: int, trained: bool, live: bool, *, first_token: bool) -> bool:
+        """As ``attention``, with rotary positions."""
+        ...
+
 
 class CountUnits(Protocol):
     """Counts the multiply-adds of an adapter's inner activations over ``n`` tokens."""
@@ -258,7 +262,8 @@ class InDense(Protocol):
           params: The adapter's parameters for this dense layer.
           config: The architecture.
           name: The dense layer's name.
-          layer: The dense layer's own parameters, ``kernel [inputs, outputs]`` and ``bias [outputs]``.
+          layer: The dense layer's own parameters, ``kernel [inputs, outputs]`` and ``bias [outputs]``. The
+            bias is optional.
           x: The inputs.
           key: The dropout key, or None for no dropout.
         """
@@ -346,7 +351,7 @@ AdapterKind = SlotKind | TopKind | DenseKind
 def dense_shape(name: DenseLayer, trunk: TrunkConfig) -> tuple[int, int]:
     """Returns the number of inputs and outputs of one of the trunk's dense layers."""
     if name == "intermediate":
-        return trunk.hidden_size, trunk.intermediate_size
+        return trunk.hidden_size, trunk.intermediate_outputs
     if name == "output":
         return trunk.intermediate_size, trunk.hidden_size
     return trunk.hidden_size, trunk.hidden_size

@@ -3,28 +3,27 @@
 The tree::
 
     top/layer/{attention, ffn}      like one of the trunk's layers, not stacked
+
+If the trunk's layers normalize first, this layer has both LayerNorms, and its attention reads all tokens.
 """
 
 import dataclasses
-import itertools
-from typing import Any
 
-import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, PRNGKeyArray
 
 from afjax.adapters.kind import MacCounter, TopKind
 from afjax.config.adapters import TopLayerConfig
 from afjax.trees import AnyArray, Tree, named_key
+from afjax.trunk.any_layer import complete_form, init_layer, run_layer, top_layer_inputs
 from afjax.trunk.config import TrunkConfig
-from afjax.trunk.encoder_layer import EncoderLayer, layer_keys
+from afjax.trunk.encoder_layer import layer_keys
 
 
 def init(key: PRNGKeyArray, config: TopLayerConfig, trunk: TrunkConfig, depth: int) -> Tree:
     """See :class:`afjax.adapters.kind.Init`; initialized like a layer of a random trunk."""
-    x, mask = jnp.zeros((1, 2, trunk.hidden_size)), jnp.ones((1, 2), bool)
-    layer = EncoderLayer(dataclasses.replace(trunk, init_scale=config.init_scale))
-    return {"top": {"layer": layer.init(named_key(key, "layer"), x, mask)["params"]}}
+    layer_config = dataclasses.replace(trunk, init_scale=config.init_scale)
+    return {"top": {"layer": init_layer(named_key(key, "layer"), layer_config)}}
 
 
 def top(
@@ -38,11 +37,12 @@ def top(
     first_token_only: bool = True,
 ) -> Float[Array, "batch queries hidden"]:
     """See :class:`afjax.adapters.kind.OnEncoder`."""
-    layer: Any = EncoderLayer(trunk)
-    return layer.apply(
-        {"params": params["layer"]},
+    return run_layer(
+        params["layer"],
+        trunk,
         hidden,
-        mask,
+        top_layer_inputs(trunk, mask, hidden.dtype),
+        complete_form(trunk),
         dropout_keys=layer_keys(key),
         first_token_only=first_token_only,
     )[0]
@@ -54,8 +54,12 @@ def count(
     """See :class:`afjax.adapters.kind.CountTop`."""
     d = trunk.hidden_size
     n = counter.rows if first_token else counter.rows * counter.length
-    live = counter.attention(d, trunk.num_heads, trained, live, first_token=first_token)
-    for inputs, outputs in itertools.pairwise((d, d, trunk.intermediate_size, d)):
+    if trunk.encoder_family.layer == "pre_norm":
+        # The layer's own LayerNorm normalizes the inputs of the attention.
+        live = counter.rotary_attention(d, trunk.num_heads, trained, live or trained, first_token=first_token)
+    else:
+        live = counter.attention(d, trunk.num_heads, trained, live, first_token=first_token)
+    for inputs, outputs in ((d, d), (d, trunk.intermediate_outputs), (trunk.intermediate_size, d)):
         live = counter.dense(n, inputs, outputs, trained=trained, live=live)
     return live
 

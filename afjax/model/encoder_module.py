@@ -73,9 +73,10 @@ class Encoder(nn.Module):
           UserError: The adapters do not fit the trunk or each other, or the rows are too long.
         """
         # A pretrained trunk has the same tree, plus a pooler that is not used here.
+        norm = ("norm",) if self.config.encoder_family.layer == "pre_norm" else ()
         trunk = {
             name: self.param(name, lambda rng, name=name: init_trunk(rng, self.config)[name])
-            for name in ("embeddings", "layers")
+            for name in ("embeddings", "layers", *norm)
         }
         model = Model(
             trunk=self.config,

@@ -485,14 +485,17 @@ def with_layer_norms(trunk: Tree, norms: Tree) -> Tree:
     """Replaces a trunk's LayerNorms; ``norms`` is a tree as returned by :func:`trunk_layer_norms`."""
     layer_norms = same_form({block: norms[block] for block in ("attention", "ffn")}, trunk["layers"])
     embeddings = {**trunk["embeddings"], "norm": norms["embeddings"]}
-    return {**trunk, "embeddings": embeddings, "layers": map_parts(_with_norms, trunk["layers"], layer_norms)}
+    final = {"norm": norms["final"]} if "final" in norms else {}
+    layers = map_parts(_with_norms, trunk["layers"], layer_norms)
+    return {**trunk, "embeddings": embeddings, "layers": layers, **final}
 
 
 def trunk_layer_norms(trunk: Tree) -> Tree:
     """Copies a trunk's LayerNorms, ``{embeddings, attention, ffn}``.
 
-    An adapter's ``layer_norms`` start as these copies.
+    If a LayerNorm follows the top layer, it is ``final``. An adapter's ``layer_norms`` start as these copies.
     """
     layer_norms = map_parts(lambda layers: {block: params["norm"] for block, params in layers.items()}, trunk["layers"])
-    norms = {"embeddings": trunk["embeddings"]["norm"], **stack_layers(layer_norms)}
+    final = {"final": trunk["norm"]} if "norm" in trunk else {}
+    norms = {"embeddings": trunk["embeddings"]["norm"], **stack_layers(layer_norms), **final}
     return jax.tree.map(lambda leaf: leaf.copy(), norms)

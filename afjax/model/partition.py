@@ -38,12 +38,13 @@ def preset(name: str, head: HeadConfig = HeadConfig()) -> tuple[Rule, ...]:
 
     Every preset trains the heads, and ``head`` nothing else. In addition, ``adapter`` trains the adapters, ``fusion``
     the fusion, ``full`` the trunk, ``adapter+trunk`` the adapters and the trunk, ``layernorm`` the trunk's LayerNorms,
-    and ``top_k`` the upper layers that :func:`split_layers` has moved to ``top_layers``. If the head uses the trunk's
+    and ``top_k`` the upper layers that :func:`split_layers` has moved to ``top_layers``, and the LayerNorm after them
+    if there is one. If the head uses the trunk's
     pooler, ``full``, ``adapter+trunk`` and ``top_k`` train it too; otherwise the pooler is frozen.
     """
     heads = Rule("heads/.*", True)
     pooler = Rule("trunk/pooler/.*", head.pooler == "trunk", optional=True)
-    body = "trunk/(embeddings|layers)/.*"
+    body = "trunk/(embeddings|layers|norm)/.*"
     rules = {
         "adapter": (Rule("adapters/.*", True), heads, Rule("trunk/.*", False)),
         "fusion": (Rule("fusion/.*", True), heads, Rule("(trunk|adapters)/.*", False)),
@@ -55,7 +56,12 @@ def preset(name: str, head: HeadConfig = HeadConfig()) -> tuple[Rule, ...]:
             Rule("trunk/(?!(.*/)?norm/(scale|bias)).*", False),
             heads,
         ),
-        "top_k": (Rule("trunk/top_layers/.*", True), Rule(body, False), pooler, heads),
+        "top_k": (
+            Rule("trunk/(top_layers|norm)/.*", True),
+            Rule("trunk/(embeddings|layers)/.*", False),
+            pooler,
+            heads,
+        ),
     }
     return rules[name]
 

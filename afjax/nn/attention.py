@@ -25,6 +25,7 @@ def attend_to_tokens(
     dropout_rate: float,
     key: PRNGKeyArray | None,
     bias: Float[Array, "num_heads queries length"] | None = None,
+    in_window: Bool[AnyArray, "_queries length"] | None = None,
 ) -> tuple[Float[Array, "batch num_heads queries size"], Float[Array, "batch num_heads queries"]]:
     """Scaled dot-product attention over all tokens except padding, with dropout.
 
@@ -36,13 +37,18 @@ def attend_to_tokens(
       dropout_rate: Dropout rate of the attention weights.
       key: PRNG key for dropout. None disables dropout.
       bias: Added to the scores of every row, after the division.
+      in_window: bool ``[queries, length]``, or ``[1, length]`` for all queries: False at the tokens that a query does
+        not read. None if queries read all tokens.
 
     Returns:
       As :func:`weighted_sum`.
     """
     kept = dropout_mask(key, scores.shape, dropout_rate)
     rate = 0.0 if kept is None else dropout_rate
-    return weighted_sum(scores, values, mask[:, None, None, :], kept, bias, head_size**-0.5, rate)
+    present = mask[:, None, None, :]  # [batch, 1, 1, length]
+    if in_window is not None:
+        present = present & in_window[None, None]  # [batch, 1, queries, length]
+    return weighted_sum(scores, values, present, kept, bias, head_size**-0.5, rate)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(5, 6))
@@ -166,20 +172,61 @@ def first_token_attention(
     """
     size = params["query"]["bias"].shape[-1]
     heads = (num_heads, size // num_heads)
-    dtype = jnp.promote_types(x.dtype, jnp.float32)
     query = dense(params["query"], x[:, 0]).reshape(-1, *heads).transpose(1, 0, 2)  # [heads, batch, head size]
-    key_kernel, value_kernel = (
-        params[name]["kernel"].astype(x.dtype).reshape(-1, *heads).transpose(1, 2, 0)  # [heads, head size, d]
-        for name in ("key", "value")
-    )
+    key_kernel = params["key"]["kernel"].astype(x.dtype).reshape(-1, *heads).transpose(1, 2, 0)  # [heads, size, d]
     projected = saveable(wide_matmul(query, key_kernel).transpose(1, 0, 2).astype(x.dtype))  # Kᵀ q, [batch, heads, d]
     scores = wide_matmul(projected, x.transpose(0, 2, 1))[:, None]  # [batch, 1, heads, length]
+    return _mix_tokens(params["value"], scores, x, num_heads, attend)
+
+
+def first_token_attention_with_keys(
+    value: Mapping[str, Any],
+    query: Float[Array, "batch 1 size"],
+    keys: Float[Array, "batch length size"],
+    x: Float[Array, "batch length inputs"],
+    num_heads: int,
+    attend: Attend,
+) -> Float[Array, "batch 1 size"]:
+    """Self-attention for the first token only, without computing values.
+
+    Used if the keys are not linear in the tokens, for example because of rotary positions. The values are treated as
+    in :func:`first_token_attention`.
+
+    Args:
+      value: ``{"kernel" [d, size], "bias" [size]}``. The bias is optional.
+      query: ``[batch, 1, size]``.
+      keys: ``[batch, length, size]``.
+      x: ``[batch, length, d]``, the inputs of the value matrix.
+      num_heads: Divides ``size``.
+      attend: Computes the weighted sums from scores and values.
+
+    Returns:
+      ``[batch, 1, size]``.
+    """
+    query, keys = (part.reshape(*part.shape[:2], num_heads, -1).transpose(0, 2, 1, 3) for part in (query, keys))
+    scores = wide_matmul(query, keys.transpose(0, 1, 3, 2))  # [batch, heads, 1, length]
+    return _mix_tokens(value, scores.transpose(0, 2, 1, 3), x, num_heads, attend)
+
+
+def _mix_tokens(
+    value: Mapping[str, Any],
+    scores: Float[Array, "batch 1 num_heads length"],
+    x: Float[Array, "batch length inputs"],
+    num_heads: int,
+    attend: Attend,
+) -> Float[Array, "batch 1 size"]:
+    """Sums the tokens with one weight per head, then applies the value matrix to one vector per head."""
+    size = value["kernel"].shape[-1]
+    heads = (num_heads, size // num_heads)
+    dtype = jnp.promote_types(x.dtype, jnp.float32)
+    value_kernel = value["kernel"].astype(x.dtype).reshape(-1, *heads).transpose(1, 2, 0)  # [heads, head size, d]
     mixed, totals = attend(scores, x[:, None])  # [batch, 1, heads, d], [batch, 1, heads]
     mixed = saveable(mixed[:, 0].transpose(1, 0, 2))  # [heads, batch, d]
     context = saveable(wide_matmul(mixed, value_kernel.transpose(0, 2, 1)))  # [heads, batch, head size]
     context = context.transpose(1, 0, 2)  # [batch, heads, head size]
-    bias = params["value"]["bias"].astype(x.dtype).astype(dtype).reshape(1, *heads) * totals[:, 0, :, None]
-    return (context + bias).astype(x.dtype).reshape(-1, 1, size)
+    if "bias" in value:
+        context = context + value["bias"].astype(x.dtype).astype(dtype).reshape(1, *heads) * totals[:, 0, :, None]
+    return context.astype(x.dtype).reshape(-1, 1, size)
 
 
 def relative_bias(

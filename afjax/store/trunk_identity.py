@@ -9,7 +9,8 @@ from afjax.trunk.families import ENCODER_FAMILIES
 _TRAINING_FIELDS = frozenset(
     family.config_names[field]
     for family in ENCODER_FAMILIES.values()
-    for field in ("hidden_dropout", "attention_dropout")
+    for field in ("hidden_dropout", "attention_dropout", "embedding_dropout")
+    if field in family.config_names
 )
 
 

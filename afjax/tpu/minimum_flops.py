@@ -20,6 +20,7 @@ from afjax.display.words import counted
 from afjax.errors import UserError
 from afjax.fusion.checks import is_factored
 from afjax.model.model import Model
+from afjax.trunk.pre_norm_layer import layer_forms
 
 # A preset of afjax.model.partition.preset, or "nothing" for evaluation.
 Trained = Literal["adapter", "fusion", "head", "full", "adapter+trunk", "layernorm", "top_k", "nothing"]
@@ -133,7 +134,8 @@ class _Step:
     def _layer(self, index: int, live: bool, *, norms: bool, filled: bool, first_token: bool) -> bool:
         """Adds one encoder layer, with its slots; returns whether its output is live.
 
-        Without the slots it has 4 d² + 2 T d (attention) and 8 d² (FFN of size 4 d) MACs per token.
+        Without the slots it has 4 d² + 2 T d (attention) and 8 d² (FFN of size 4 d) MACs per token. Local attention
+        reads fewer than T tokens, and a gated FFN has three matrices.
         """
         trunk = self.model.trunk
         layer_input = live
@@ -144,11 +146,19 @@ class _Step:
         def dense_layer(name: DenseLayer, inputs: int, outputs: int, live: bool) -> bool:
             return self._dense_layer(name, n, inputs, outputs, trained=trained, live=live, inside=inside)
 
-        live = self.attention(trunk.hidden_size, trunk.num_heads, trained, live, first_token=first_token, inside=inside)
+        size, heads = trunk.hidden_size, trunk.num_heads
+        if trunk.encoder_family.layer == "pre_norm":
+            # The inputs of the attention are normalized by the layer's own LayerNorm, except in the first layer.
+            inputs, reach = live or (trained and index > 0), self._reach(index)
+            live = self.rotary_attention(
+                size, heads, trained, inputs, first_token=first_token, inside=inside, reach=reach
+            )
+        else:
+            live = self.attention(size, heads, trained, live, first_token=first_token, inside=inside)
         live = dense_layer("attention_output", trunk.hidden_size, trunk.hidden_size, live) or norms
         if filled:
             live = self._slot("attention", n, live, layer_input, first_token=first_token) or live
-        live = dense_layer("intermediate", trunk.hidden_size, trunk.intermediate_size, live)
+        live = dense_layer("intermediate", trunk.hidden_size, trunk.intermediate_outputs, live)
         live = dense_layer("output", trunk.intermediate_size, trunk.hidden_size, live) or norms
         if filled:
             live = self._slot("ffn", n, live, layer_input, first_token=first_token) or live
@@ -187,6 +197,57 @@ class _Step:
         context = turned.product(self.rows * size * size, value, sums)
         query, key, value = project(plain, "query", self.rows), project(plain, "key", n), project(plain, "value", n)
         plain.product(n * size, plain.product(n * size, query, key), value)
+        self.cheaper(turned, plain)
+        return context
+
+    def _reach(self, index: int) -> int | None:
+        """The largest distance of the tokens that a token of this layer reads; None if it reads all tokens."""
+        config = self.model.trunk
+        forms = layer_forms(config)
+        assert config.window is not None, "the family has local attention"
+        return config.window // 2 if forms.is_local[index] else None
+
+    def rotary_attention(
+        self,
+        size: int,
+        num_heads: int,
+        trained: bool,
+        live: bool,
+        *,
+        first_token: bool,
+        inside: InDenseLayers | None = None,
+        reach: int | None = None,
+    ) -> bool:
+        """Adds attention with rotary positions, without the output matrix.
+
+        For the first token only, the value matrix is treated as in :meth:`attention`. A key depends on its position, so
+        the key matrix is multiplied with every token that is read.
+
+        Args:
+          size, num_heads, trained, live, first_token, inside: As in :meth:`attention`.
+          reach: The largest distance of the tokens that a token reads; None if it reads all tokens.
+        """
+        reach = self.length if reach is None else min(reach, self.length)
+        positions = range(1 if first_token else self.length)
+        read = [min(at + reach, self.length - 1) - max(at - reach, 0) + 1 for at in positions]
+        pairs, queries = self.rows * sum(read), self.rows * len(read)
+        n = self.rows * (read[0] if first_token else self.length)
+
+        def project(step: "_Step", name: DenseLayer, n: int) -> bool:
+            return step._dense_layer(name, n, size, size, trained=trained, live=live, inside=inside)
+
+        query, key = project(self, "query", queries), project(self, "key", n)
+        if not first_token:
+            weights = self.product(pairs * size, query, key)
+            return self.product(pairs * size, weights, project(self, "value", n))
+        # With one query per row, the gradient with respect to the keys is an outer product, which has no sums.
+        weights = self.product(pairs * size, query) or key
+        turned, plain = self.apart(), self.apart()
+        value = turned._merged("value", size, size, trained=trained, inside=inside)
+        sums = turned.product(pairs * num_heads * size, weights, live)  # of tokens
+        context = turned.product(self.rows * size * size, value, sums)
+        project(plain, "value", n)
+        plain.product(pairs * size, weights)
         self.cheaper(turned, plain)
         return context
 

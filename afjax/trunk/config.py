@@ -6,6 +6,16 @@ from afjax.errors import UserError, did_you_mean
 from afjax.trunk.families import ENCODER_FAMILIES
 from afjax.trunk.family import EncoderFamily
 
+# Sizes that only some families have, and their value in the other families.
+_OPTIONAL = {
+    "type_vocab_size": 0,
+    "embedding_size": None,
+    "global_every": None,
+    "window": None,
+    "rotary_theta": None,
+    "local_rotary_theta": None,
+}
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrunkConfig:
@@ -16,6 +26,16 @@ class TrunkConfig:
       type_vocab_size: Number of token types. 0 if the family has no token types.
       embedding_size: Size of the embeddings, for families in which it can differ from ``hidden_size``; otherwise None.
         If it differs, a dense layer projects the embeddings.
+      embedding_dropout: Dropout rate of the embeddings, for families in which it can differ from ``hidden_dropout``;
+        otherwise None.
+      global_every: Every how many layers the attention reads all tokens, from the first layer on; in the other layers
+        it is local. None if the family has no local attention.
+      window: Size of the window of local attention: a token reads the tokens at a distance of at most ``window // 2``.
+        None if the family has no local attention.
+      rotary_theta, local_rotary_theta: The base of the rotary positions' periods, in layers that read all tokens and in
+        layers with local attention. None if the family has no rotary positions.
+      attention_bias, ffn_bias, norm_bias: Whether the dense layers of attention, the dense layers of the feed-forward
+        network and the LayerNorms have biases. Only layers of the form ``pre_norm`` can lack them.
 
     Raises:
       UserError: Another family, or a field that the family does not have.
@@ -34,6 +54,14 @@ class TrunkConfig:
     activation: str = "gelu"
     hidden_dropout: float = 0.1
     attention_dropout: float = 0.1
+    embedding_dropout: float | None = None
+    global_every: int | None = None
+    window: int | None = None
+    rotary_theta: float | None = None
+    local_rotary_theta: float | None = None
+    attention_bias: bool = True
+    ffn_bias: bool = True
+    norm_bias: bool = True
     pad_id: int = 0
     init_scale: float = 0.02
 
@@ -43,7 +71,7 @@ class TrunkConfig:
                 f'The encoder family "{self.family}" is not known; afjax has {", ".join(ENCODER_FAMILIES)}.'
                 f"{did_you_mean(self.family, ENCODER_FAMILIES)}"
             )
-        for field, missing in (("type_vocab_size", 0), ("embedding_size", None)):
+        for field, missing in _OPTIONAL.items():
             value, has_field = getattr(self, field), field in self.encoder_family.config_names
             if bool(value) != has_field:
                 needed = "at least 1" if has_field else str(missing)
@@ -59,6 +87,11 @@ class TrunkConfig:
     def input_size(self) -> int:
         """The size of the word, position and type embeddings."""
         return self.hidden_size if self.embedding_size is None else self.embedding_size
+
+    @property
+    def intermediate_outputs(self) -> int:
+        """The outputs of the feed-forward network's first dense layer: twice its inner size if the network is gated."""
+        return self.intermediate_size * (2 if self.encoder_family.layer == "pre_norm" else 1)
 
     @property
     def projects_embeddings(self) -> bool:

@@ -27,6 +27,7 @@ from afjax.tasks.load import rows_from_lists
 from afjax.trees import AnyArray, Tree
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.encoder import encode
+from afjax.trunk.families import ENCODER_FAMILIES
 
 # Files of a sentence-transformers model that specify how the encoder's hidden states become an embedding.
 MODULES, POOLING, LENGTH = "modules.json", "1_Pooling/config.json", "sentence_bert_config.json"
@@ -36,6 +37,7 @@ _MODES: Mapping[str, Pooling] = {
     "cls": "first",
     "mean": "mean",
 }
+_CLASSIFIER_MODES: Mapping[str, Pooling] = {"cls": "first", "mean": "mean"}
 _ADVICE = 'or choose a pooling ("mean" or "first"; of a head: head.pooling)'
 
 
@@ -95,6 +97,34 @@ def read_pooling(folder: Path) -> Pooling | None:
     """
     settings = read_json(folder / POOLING, advice=f"restore the file, {_ADVICE}")
     return None if settings is None else _pooling(settings, folder / POOLING)
+
+
+def read_own_pooling(folder: Path) -> Pooling:
+    """Reads the pooling that a trunk was pretrained with; see :attr:`afjax.Trunk.pooling`.
+
+    Args:
+      folder: The trunk's folder.
+
+    Returns:
+      The pooling of the sentence-transformers files, or else of classifiers by ``config.json``, or else ``first``.
+
+    Raises:
+      UserError: A file is damaged, or it specifies a pooling that afjax does not support.
+    """
+    pooling = read_pooling(folder)
+    if pooling is not None:
+        return pooling
+    values = read_json(folder / "config.json", advice="fetch the trunk again") or {}
+    family = ENCODER_FAMILIES.get(str(values.get("model_type")))
+    if family is None or family.pooling_field is None or family.pooling_field not in values:
+        return "first"
+    mode = values[family.pooling_field]
+    if not isinstance(mode, str) or mode not in _CLASSIFIER_MODES:
+        raise UserError(
+            f"{folder / 'config.json'}: {family.pooling_field} is {mode!r}; afjax supports "
+            f"{' and '.join(_CLASSIFIER_MODES)}. Correct the file, {_ADVICE}."
+        )
+    return _CLASSIFIER_MODES[mode]
 
 
 def _module_kind(folder: Path, module: Any) -> str:

@@ -2,7 +2,8 @@
 
 The trunk's tree. Leaves under ``layers`` are stacked along a leading axis of size ``num_layers``::
 
-    embeddings/{word, position}             [entries, input_size]
+    embeddings/word                         [vocab_size, input_size]
+    embeddings/position                     [entries, input_size], if the family has a table of positions
     embeddings/type                         [entries, input_size], if the family has token types
     embeddings/norm/{scale, bias}
     embeddings/projection/{kernel, bias}    if the embeddings do not have the size of the hidden states
@@ -11,7 +12,11 @@ The trunk's tree. Leaves under ``layers`` are stacked along a leading axis of si
     layers/attention/norm/{scale, bias}
     layers/ffn/{intermediate, output}/{kernel, bias}
     layers/ffn/norm/{scale, bias}
+    norm/{scale, bias}                      after the top layer, if the layers normalize first
     pooler/{kernel, bias}                   if the checkpoint has one
+
+In layers that normalize first, ``ffn/intermediate`` has twice as many outputs as the network's inner size, biases are
+optional, and the first layer's entries of ``attention/norm`` are not used (:mod:`afjax.trunk.pre_norm_layer`).
 """
 
 import dataclasses
@@ -29,19 +34,13 @@ from afjax.config.values import Remat
 from afjax.distributed.sharding import shard_rows
 from afjax.errors import UserError
 from afjax.nn.layer_loop import loop_over_layers
-from afjax.nn.layers import SAVEABLE, split_key
+from afjax.nn.layers import SAVEABLE, layer_norm, split_key
 from afjax.trees import AnyArray, Tree, map_with_path, named_key
+from afjax.trunk.any_layer import SharedInputs, init_layer, layer_forms, run_layer, shared_inputs
 from afjax.trunk.config import TrunkConfig
-from afjax.trunk.encoder_layer import (
-    NO_DROPOUT,
-    RELATIVE_POSITION,
-    Embeddings,
-    EncoderLayer,
-    LayerKeys,
-    attention_bias,
-    layer_keys,
-)
+from afjax.trunk.encoder_layer import NO_DROPOUT, RELATIVE_POSITION, Embeddings, LayerKeys, layer_keys
 from afjax.trunk.layers import Layers, LoopedLayers, UnstackedLayers, each_layer, layer_groups, num_layers, stacks
+from afjax.trunk.pre_norm_layer import LayerForm
 from afjax.trunk.slots import EMPTY_LAYER, NO_SLOTS, FilledSlots
 
 
@@ -72,18 +71,17 @@ def init_trunk(key: PRNGKeyArray, config: TrunkConfig, *, stacked: bool = True) 
     mask = jnp.ones((1, 2), bool)
     embeddings = Embeddings(config).init(named_key(key, "embeddings"), tokens, tokens, mask, key=None)
 
-    @jax.jit
-    def init_layer(layer_key: PRNGKeyArray) -> Tree:
-        x = jnp.zeros((1, 2, config.hidden_size))
-        return EncoderLayer(config).init(layer_key, x, mask)["params"]
-
+    init_one = jax.jit(functools.partial(init_layer, config=config))
     keys = jax.random.split(named_key(key, "layers"), config.num_layers)
     layers = (
-        jax.vmap(init_layer)(keys)
+        jax.vmap(init_one)(keys)
         if stacked
-        else UnstackedLayers({str(index): init_layer(layer_key) for index, layer_key in enumerate(keys)})
+        else UnstackedLayers({str(index): init_one(layer_key) for index, layer_key in enumerate(keys)})
     )
     tree: Tree = {"embeddings": embeddings["params"], "layers": layers}
+    if config.encoder_family.layer == "pre_norm":
+        norm = {"scale": jnp.ones(config.hidden_size), "bias": jnp.zeros(config.hidden_size)}
+        tree["norm"] = norm if config.norm_bias else {"scale": norm["scale"]}
     if not config.encoder_family.has_pooler:
         return tree
     kernel = jax.random.normal(named_key(key, "pooler"), (config.hidden_size, config.hidden_size)) * config.init_scale
@@ -168,54 +166,57 @@ def encode(
     # the random number generator.
     keys = NO_DROPOUT if layers_key is None else _keys_of_layers(jax.random.split(layers_key, config.num_layers))
     x = embed(trunk, config, batch, key=embeddings_key, dtype=options.dtype)
-    shared_inputs = (batch["mask"], attention_bias(trunk, config, x.shape[1]), slots.shared)
+    forms = layer_forms(config)
+    shared = (shared_inputs(trunk, config, batch["mask"], x.dtype), slots.shared)
 
-    def run_layer(
+    def run(
         x: Array,
-        layer_inputs: tuple[Tree, Tree, LayerKeys],
-        shared_inputs: tuple[AnyArray, Array | None, Any],
+        layer_inputs: tuple[Tree, Tree, LayerKeys, LayerForm | None],
+        shared: tuple[SharedInputs, Any],
         *,
         filled: bool,
         first_token_only: bool = False,
     ) -> tuple[Array, dict[str, Array]]:
-        (params, contents, layer_keys), (mask, bias, shared) = layer_inputs, shared_inputs
-        output: Any = EncoderLayer(config).apply(
-            {"params": params},
+        (params, contents, layer_keys, form), (layers_shared, slots_shared) = layer_inputs, shared
+        output, attention = run_layer(
+            params,
+            config,
             x,
-            mask,
-            slots=slots.make(contents, shared, layer_keys.slots) if filled else EMPTY_LAYER,
+            layers_shared,
+            form,
+            slots=slots.make(contents, slots_shared, layer_keys.slots) if filled else EMPTY_LAYER,
             dropout_keys=layer_keys,
             first_token_only=first_token_only,
-            bias=bias,
         )
-        return shard_rows(output[0]), output[1]
+        return shard_rows(output), attention
 
     def compiled_layer(*, looped: bool, filled: bool, first_token_only: bool = False) -> Any:
-        run = functools.partial(run_layer, filled=filled, first_token_only=first_token_only)
-        return rematerialized(run, options.remat, looped=looped)
+        one_layer = functools.partial(run, filled=filled, first_token_only=first_token_only)
+        return rematerialized(one_layer, options.remat, looped=looped)
 
     attention_maps: list[dict[str, Array]] = []
     for segment in _segments(trunk, slots, looped=options.scan_layers):
         if segment.looped:
-            run = compiled_layer(looped=True, filled=segment.filled)
-            stacked_inputs = (
-                segment.params,
-                segment.contents,
-                _slice(keys, segment.first, segment.first + segment.depth),
-            )
-            x, stacked = loop_over_layers(run, x, stacked_inputs, shared_inputs)
+            one_layer = compiled_layer(looped=True, filled=segment.filled)
+            keys_and_forms = _slice((keys, forms), segment.first, segment.first + segment.depth)
+            x, stacked = loop_over_layers(one_layer, x, (segment.params, segment.contents, *keys_and_forms), shared)
             attention_maps.append(stacked)
             continue
         layers = zip(segment.params, segment.contents, strict=True)
         for index, (params, contents) in enumerate(layers, start=segment.first):
             last = index == config.num_layers - 1
-            run = compiled_layer(looped=False, filled=segment.filled, first_token_only=first_token_only and last)
-            layer_keys = jax.tree.map(lambda leaf, i=index: leaf[i], keys)
-            x, attention = run(x, (params, contents, layer_keys), shared_inputs)
+            one_layer = compiled_layer(looped=False, filled=segment.filled, first_token_only=first_token_only and last)
+            keys_and_form = jax.tree.map(lambda leaf, i=index: leaf[i], (keys, forms))
+            x, attention = one_layer(x, (params, contents, *keys_and_form), shared)
             attention_maps.append({name: slot_attention[None] for name, slot_attention in attention.items()})
     if first_token_only:
-        return x[:, :1], {}
-    return x, _concatenate(attention_maps)
+        return final_norm(trunk, config, x[:, :1]), {}
+    return final_norm(trunk, config, x), _concatenate(attention_maps)
+
+
+def final_norm(trunk: Tree, config: TrunkConfig, x: Float[Array, "*batch hidden"]) -> Float[Array, "*batch hidden"]:
+    """Applies the LayerNorm after the top layer, if the layers normalize first."""
+    return layer_norm(trunk["norm"], x, config.layer_norm_epsilon) if config.encoder_family.layer == "pre_norm" else x
 
 
 def _keys_of_layers(keys: Array) -> LayerKeys:

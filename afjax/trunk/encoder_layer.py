@@ -66,23 +66,25 @@ class Embeddings(nn.Module):
         config, init = self.config, nn.initializers.normal(self.config.init_scale)
         family = config.encoder_family
         word = self.param("word", init, (config.vocab_size, config.input_size))
-        position = self.param("position", init, (config.max_positions, config.input_size))
-        positions = family.position_embeddings(replicate(position), tokens, config.pad_id)
         dtype = word.dtype if self.dtype is None else self.dtype
         # Each [batch, length, input_size]; NumPy arrays if the parameters are.
-        parts: list[Any] = [replicate(word)[tokens], positions]
+        parts: list[Any] = [replicate(word)[tokens]]
+        if family.position_embeddings is not None:
+            position = self.param("position", init, (config.max_positions, config.input_size))
+            parts.append(family.position_embeddings(replicate(position), tokens, config.pad_id))
         if config.type_vocab_size:
             type_ = self.param("type", init, (config.type_vocab_size, config.input_size))
             parts.append(replicate(type_)[types])
         if family.relative_bias is not None:
             self.param(RELATIVE_POSITION, init, (family.relative_bias.num_entries, config.num_heads))
-        x = shard_rows(functools.reduce(jnp.add, (part.astype(dtype) for part in parts)))
+        x = shard_rows(jnp.asarray(functools.reduce(jnp.add, (part.astype(dtype) for part in parts))))
         if key is not None:
             # The same layout as the layers' arrays; the TPU compiler would choose another one and insert copies. Only
             # in training, because an exported program cannot contain such a constraint.
             x = with_layout_constraint(x, Layout(major_to_minor=(0, 1, 2)))
-        x = LayerNorm(config.layer_norm_epsilon, name="norm")(x)
-        x = dropout(key, x, config.hidden_dropout)
+        x = LayerNorm(config.layer_norm_epsilon, config.norm_bias, name="norm")(x)
+        rate = config.hidden_dropout if config.embedding_dropout is None else config.embedding_dropout
+        x = dropout(key, x, rate)
         if config.projects_embeddings:
             x = Dense(config.hidden_size, config.init_scale, name="projection")(x)
         return x

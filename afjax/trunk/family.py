@@ -2,36 +2,64 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from afjax.trees import AnyArray
 
 
 class Weight(NamedTuple):
-    """The leaf that a tensor of a checkpoint is converted to.
+    """The leaves that a tensor of a checkpoint is converted to.
 
     Attributes:
-      path: The leaf's path in the trunk's tree. Below ``layers`` if the tensor belongs to a layer.
+      paths: The leaves' paths in the trunk's tree. Below ``layers`` if the tensor belongs to a layer. Several leaves
+        are equal parts of the tensor along its first axis.
       transposed: Whether the tensor is ``[out, in]``, as in torch; our kernels are ``[in, out]``.
+      if_set: The field of ``TrunkConfig`` that says whether the encoder has the tensor. None if all encoders of the
+        family have it.
+      first_layer: The entries of the leaf in the first layer, if the first layer does not have the tensor. The leaf has
+        the size of the hidden states, and the encoder does not use these entries. None if the first layer has the
+        tensor.
     """
 
-    path: str
+    paths: tuple[str, ...]
     transposed: bool = False
+    if_set: str | None = None
+    first_layer: float | None = None
 
 
-def dense_weights(name: str, path: str) -> dict[str, Weight]:
-    """The tensors of a dense layer that is called ``name`` in a checkpoint."""
-    return {f"{name}.weight": Weight(f"{path}/kernel", transposed=True), f"{name}.bias": Weight(f"{path}/bias")}
+def dense_weights(name: str, *paths: str, bias_if_set: str | None = None) -> dict[str, Weight]:
+    """The tensors of a dense layer that is called ``name`` in a checkpoint, or of several dense layers in one.
+
+    Args:
+      name: The name in a checkpoint.
+      *paths: The paths of the dense layers in the trunk's tree.
+      bias_if_set: The field of ``TrunkConfig`` that says whether there are biases. None if there always are.
+    """
+    kernels, biases = (tuple(f"{path}/{leaf}" for path in paths) for leaf in ("kernel", "bias"))
+    return {f"{name}.weight": Weight(kernels, transposed=True), f"{name}.bias": Weight(biases, if_set=bias_if_set)}
 
 
-def norm_weights(name: str, path: str) -> dict[str, Weight]:
-    """The tensors of a LayerNorm that is called ``name`` in a checkpoint."""
-    return {f"{name}.weight": Weight(f"{path}/scale"), f"{name}.bias": Weight(f"{path}/bias")}
+def norm_weights(
+    name: str, path: str, *, bias_if_set: str | None = None, in_first_layer: bool = True
+) -> dict[str, Weight]:
+    """The tensors of a LayerNorm that is called ``name`` in a checkpoint.
+
+    Args:
+      name: The name in a checkpoint.
+      path: The path in the trunk's tree.
+      bias_if_set: As in :func:`dense_weights`.
+      in_first_layer: Whether the first layer has the LayerNorm.
+    """
+    scale, bias = (None, None) if in_first_layer else (1.0, 0.0)
+    return {
+        f"{name}.weight": Weight((f"{path}/scale",), first_layer=scale),
+        f"{name}.bias": Weight((f"{path}/bias",), if_set=bias_if_set, first_layer=bias),
+    }
 
 
 def table_weights(name: str, path: str) -> dict[str, Weight]:
     """The tensor of an embedding table that is called ``name`` in a checkpoint."""
-    return {f"{name}.weight": Weight(path)}
+    return {f"{name}.weight": Weight((path,))}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -84,24 +112,35 @@ class EncoderFamily:
       config_names: The names in ``config.json`` of the fields of ``TrunkConfig``. A field without a name has the value
         in ``constants``, or its default.
       constants: Values of fields of ``TrunkConfig`` that all encoders of the family have.
+      defaults: Values of fields of ``TrunkConfig`` that ``config.json`` may lack, if they differ from BERT's.
       required: Fields of ``config.json`` with the only value that the family's code supports. They may be missing.
+      plain_config: Converts other forms of ``config.json`` to the form of ``config_names``. It takes the contents and
+        the file's name, for error messages.
       weight_names: The names of the tensors.
       default_pad_id: The padding token's id if ``config.json`` does not specify it.
       first_position: Maps the padding token's id to the position of a row's first token.
       position_embeddings: Maps the table ``[max_positions, size]``, tokens ``[batch, length]`` and the padding token's
-        id to the position embeddings ``[batch, length, size]``.
+        id to the position embeddings ``[batch, length, size]``. None if the family has no table of positions.
       relative_bias: The bias of the attention scores, or None.
+      layer: The form of the layers: ``post_norm`` (:mod:`afjax.trunk.encoder_layer`), or ``pre_norm``
+        (:mod:`afjax.trunk.pre_norm_layer`). A LayerNorm follows the top layer of the latter.
+      pooling_field: The field of ``config.json`` with the pooling of classifiers, ``cls`` or ``mean``. None if there is
+        no such field, and classifiers pool the first token.
     """
 
     name: str
     config_names: Mapping[str, str]
     constants: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     required: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    plain_config: Callable[[Mapping[str, Any], str], Mapping[str, Any]] | None = None
     weight_names: WeightNames
     default_pad_id: int
     first_position: Callable[[int], int]
-    position_embeddings: Callable[[AnyArray, AnyArray, int], AnyArray]
+    position_embeddings: Callable[[AnyArray, AnyArray, int], AnyArray] | None
     relative_bias: RelativeBias | None = None
+    layer: Literal["post_norm", "pre_norm"] = "post_norm"
+    pooling_field: str | None = None
 
     @property
     def has_pooler(self) -> bool:

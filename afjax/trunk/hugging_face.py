@@ -6,7 +6,7 @@ import json
 import pickle
 import re
 import warnings
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +74,14 @@ _NUMBERS = {
     "layer_norm_epsilon": _Number(low=0, below=float(np.finfo(np.float32).max), open_low=True, default=1e-12),
     "hidden_dropout": _Number(low=0, below=1, default=0.1),
     "attention_dropout": _Number(low=0, below=1, default=0.1),
+    "embedding_dropout": _Number(low=0, below=1),
+    "global_every": _size(),
+    "window": _size(),
+    "rotary_theta": _Number(low=0, below=float(np.finfo(np.float32).max), open_low=True),
+    "local_rotary_theta": _Number(low=0, below=float(np.finfo(np.float32).max), open_low=True),
 }
+# Fields of TrunkConfig that are true or false.
+_FLAGS = ("attention_bias", "ffn_bias", "norm_bias")
 _ADVICE = "fetch the trunk's config.json again, or correct it"
 # The first parts of the names of trunks' tensors. All other tensors belong to heads.
 _TRUNK_SCOPES = frozenset().union(*(family.weight_names.scopes for family in ENCODER_FAMILIES.values()))
@@ -87,7 +94,7 @@ _SIZED = (
     ("embedding_size", "embeddings/word", 1),
     ("max_positions", "embeddings/position", 0),
     ("type_vocab_size", "embeddings/type", 0),
-    ("intermediate_size", "ffn/intermediate/kernel", 0),
+    ("intermediate_size", "ffn/output/kernel", 1),
 )
 
 
@@ -118,6 +125,8 @@ def trunk_config(values: Mapping[str, Any], where: str) -> TrunkConfig:
     if not isinstance(name, str) or name not in ENCODER_FAMILIES:
         raise UserError(f'{where} describes a "{name}" model; afjax supports {_quoted(ENCODER_FAMILIES)} encoders.')
     family = ENCODER_FAMILIES[name]
+    if family.plain_config is not None:
+        values = family.plain_config(values, where)
     if values.get("position_embedding_type", "absolute") != "absolute" or values.get("is_decoder"):
         raise UserError(
             f"{where} describes a decoder, or a position_embedding_type other than absolute; afjax supports plain "
@@ -126,7 +135,7 @@ def trunk_config(values: Mapping[str, Any], where: str) -> TrunkConfig:
     for field, supported in family.required.items():
         if values.get(field, supported) != supported:
             raise UserError(
-                f"{where}: {field} is {_text(values[field])}; a {name} encoder needs {supported}; {_ADVICE}."
+                f"{where}: {field} is {_text(values[field])}; a {name} encoder needs {_text(supported)}; {_ADVICE}."
             )
     activation = values.get(family.config_names["activation"], "gelu")
     if not isinstance(activation, str) or activation not in _ACTIVATIONS:
@@ -136,22 +145,29 @@ def trunk_config(values: Mapping[str, Any], where: str) -> TrunkConfig:
         if ours not in family.config_names:
             continue
         field = family.config_names[ours]
-        value = values.get(field, number.default)
+        value = values.get(field, family.defaults.get(ours, number.default))
         if field not in values and value is None:
             raise UserError(f"{where} lacks {field!r}; {_ADVICE}.")
         if not number.allows(value):
             raise UserError(f"{where}: {field} is {_text(value)}; it must be {number.allowed}; {_ADVICE}.")
         numbers[ours] = value
+    flags = {ours: _flag(values, family, ours, where) for ours in _FLAGS if ours in family.config_names}
     pad_id = values.get(family.config_names["pad_id"])
     pad_id = family.default_pad_id if pad_id is None else pad_id
     pad = _Number(low=0, below=numbers["vocab_size"], whole=True)
     if not pad.allows(pad_id):
         raise UserError(f"{where}: pad_token_id is {_text(pad_id)}; it must be {pad.allowed}, or null; {_ADVICE}.")
-    config = TrunkConfig(family=name, activation=_ACTIVATIONS[activation], pad_id=pad_id, **numbers, **family.constants)
+    fields = {**numbers, **flags, **family.constants}
+    config = TrunkConfig(family=name, activation=_ACTIVATIONS[activation], pad_id=pad_id, **fields)
     names = family.config_names
     if config.hidden_size % config.num_heads:
         raise UserError(
             f"{where}: {names['hidden_size']} {config.hidden_size} is not a multiple of {config.num_heads} heads."
+        )
+    if config.rotary_theta is not None and config.head_size % 2:
+        raise UserError(
+            f"{where}: {names['hidden_size']} {config.hidden_size} and {config.num_heads} heads give heads of size "
+            f"{config.head_size}; rotary positions need an even size."
         )
     if config.max_length < 1:
         raise UserError(
@@ -159,6 +175,15 @@ def trunk_config(values: Mapping[str, Any], where: str) -> TrunkConfig:
             f"needs more than {family.first_position(pad_id)}; {_ADVICE}."
         )
     return config
+
+
+def _flag(values: Mapping[str, Any], family: EncoderFamily, ours: str, where: str) -> bool:
+    """Reads a field of ``config.json`` that is true or false."""
+    field = family.config_names[ours]
+    value = values.get(field, family.defaults.get(ours, True))
+    if not isinstance(value, bool):
+        raise UserError(f"{where}: {field} is {_text(value)}; it must be true or false; {_ADVICE}.")
+    return value
 
 
 def _quoted(names: Iterable[str]) -> str:
@@ -174,7 +199,8 @@ def config_values(config: TrunkConfig) -> dict[str, Any]:
     """
     names = config.encoder_family.config_names
     activation = next(name for name, value in _ACTIVATIONS.items() if value == config.activation)
-    values = {"model_type": config.family, **{names[ours]: getattr(config, ours) for ours in _NUMBERS if ours in names}}
+    fields = {names[ours]: getattr(config, ours) for ours in (*_NUMBERS, *_FLAGS) if ours in names}
+    values = {"model_type": config.family, **fields}
     return {**values, names["activation"]: activation, names["pad_id"]: config.pad_id}
 
 
@@ -267,10 +293,16 @@ def from_hugging_face(tensors: Mapping[str, np.ndarray], config: TrunkConfig, *,
             "fetch the trunk again."
         )
     check_num_layers(config, {match[1] for name in named if (match := layer_name.match(name))}, where)
-    table = {**names.embeddings, **(names.projection if config.projects_embeddings else {})}
+    table = {**_present(names.embeddings, config), **(names.projection if config.projects_embeddings else {})}
     if any(name in named for name in names.pooler):
         table |= names.pooler
-    layer_names = {f"{names.layer}.{layer}.{name}" for layer in range(config.num_layers) for name in names.layers}
+    layer_table = _present(names.layers, config)
+    layer_names = {
+        f"{names.layer}.{layer}.{name}"
+        for layer in range(config.num_layers)
+        for name, weight in layer_table.items()
+        if layer > 0 or weight.first_layer is None
+    }
     missing = [name for name in table if name not in named]
     missing += sorted(layer_names - named.keys())
     known = table.keys() | layer_names | _BUFFERS
@@ -283,11 +315,19 @@ def from_hugging_face(tensors: Mapping[str, np.ndarray], config: TrunkConfig, *,
             f"fetch the trunk again, or check that it is a {config.family} encoder."
         )
     _check_sizes(named, config, where)
-    leaves = {weight.path: _convert(named[name], weight) for name, weight in table.items()}
-    for name, weight in names.layers.items():
-        parts = [_convert(named[f"{names.layer}.{layer}.{name}"], weight) for layer in range(config.num_layers)]
-        if len({part.shape for part in parts}) == 1:
-            leaves[f"layers/{weight.path}"] = np.stack(parts)
+    leaves: dict[str, np.ndarray] = {}
+    for name, weight in table.items():
+        leaves |= _convert(named[name], weight)
+    for name, weight in layer_table.items():
+        parts = [
+            _convert(named[f"{names.layer}.{layer}.{name}"], weight)
+            if layer > 0 or weight.first_layer is None
+            else {path: np.full(config.hidden_size, weight.first_layer, np.float32) for path in weight.paths}
+            for layer in range(config.num_layers)
+        ]
+        for path in weight.paths:
+            if len({part[path].shape for part in parts}) == 1:
+                leaves[f"layers/{path}"] = np.stack([part[path] for part in parts])
     _check_shapes(leaves, config, where)
     check_finite(leaves, where)
     return unflatten(leaves)
@@ -335,19 +375,41 @@ def _plain_name(name: str, prefix: str) -> str:
     return name.removesuffix("beta") + "bias" if name.endswith("LayerNorm.beta") else name
 
 
-def _convert(tensor: np.ndarray, weight: Weight) -> np.ndarray:
-    tensor = tensor.astype(np.float32)
-    return np.ascontiguousarray(tensor.T) if weight.transposed else tensor
+def _present(table: Mapping[str, Weight], config: TrunkConfig) -> dict[str, Weight]:
+    """The tensors that an encoder of this architecture has."""
+    return {name: weight for name, weight in table.items() if weight.if_set is None or getattr(config, weight.if_set)}
+
+
+def _convert(tensor: np.ndarray, weight: Weight) -> dict[str, np.ndarray]:
+    """Converts a tensor to its leaves, by their paths."""
+    parts = _split(tensor.astype(np.float32), len(weight.paths))
+    return {
+        path: np.ascontiguousarray(part.T) if weight.transposed else part
+        for path, part in zip(weight.paths, parts, strict=True)
+    }
+
+
+def _split(tensor: np.ndarray, number: int) -> list[np.ndarray]:
+    """Splits a tensor into equal parts along its first axis.
+
+    The parts of a tensor that cannot be split are empty, so that the check of the shapes names them.
+    """
+    if number == 1:
+        return [tensor]
+    if tensor.ndim == 0 or len(tensor) % number:
+        return [np.zeros(0, np.float32)] * number
+    return np.split(tensor, number)
 
 
 def _check_sizes(tensors: Mapping[str, np.ndarray], config: TrunkConfig, where: str) -> None:
     """Compares the sizes in config.json with a few tensors, before arrays of these sizes are allocated."""
     family = config.encoder_family
     names = family.weight_names
-    tensor_names = {weight.path: name for name, weight in names.embeddings.items()}
-    tensor_names |= {weight.path: f"{names.layer}.0.{name}" for name, weight in names.layers.items()}
+    tensor_names = {path: name for name, weight in names.embeddings.items() for path in weight.paths}
+    tensor_names |= {path: f"{names.layer}.0.{name}" for name, weight in names.layers.items() for path in weight.paths}
     for field, path, axis in _SIZED:
-        if field not in family.config_names:
+        # The family may have no table of positions.
+        if field not in family.config_names or path not in tensor_names:
             continue
         tensor_name, size = tensor_names[path], getattr(config, field)
         shape = tensors[tensor_name].shape
@@ -373,12 +435,20 @@ def _check_shapes(leaves: Mapping[str, np.ndarray], config: TrunkConfig, where: 
 def to_hugging_face(params: Tree, family: EncoderFamily) -> dict[str, np.ndarray]:
     """The inverse of :func:`from_hugging_face`: Hugging Face names and torch's layout."""
     names, leaves = family.weight_names, flatten(params)
+
+    def tensor_of(parts: Sequence[Any], weight: Weight) -> np.ndarray:
+        arrays = [np.asarray(part).T if weight.transposed else np.asarray(part) for part in parts]
+        return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+
     tensors = {}
     for name, weight in {**names.embeddings, **names.projection, **names.pooler}.items():
-        if weight.path in leaves:
-            leaf = np.asarray(leaves[weight.path])
-            tensors[name] = leaf.T if weight.transposed else leaf
+        if all(path in leaves for path in weight.paths):
+            tensors[name] = tensor_of([leaves[path] for path in weight.paths], weight)
     for name, weight in names.layers.items():
-        for layer, part in enumerate(np.asarray(leaves[f"layers/{weight.path}"])):
-            tensors[f"{names.layer}.{layer}.{name}"] = part.T if weight.transposed else part
+        if weight.if_set is not None and f"layers/{weight.paths[0]}" not in leaves:
+            continue
+        stacks = [np.asarray(leaves[f"layers/{path}"]) for path in weight.paths]
+        for layer, parts in enumerate(zip(*stacks, strict=True)):
+            if layer > 0 or weight.first_layer is None:
+                tensors[f"{names.layer}.{layer}.{name}"] = tensor_of(parts, weight)
     return {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}

@@ -8,6 +8,7 @@ of the 78 spans of 12 layers, 376 layers are evaluated instead of 948.
 import functools
 from collections.abc import Mapping
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -16,9 +17,9 @@ from jaxtyping import Bool, Float
 from afjax.distributed.sharding import shard_rows
 from afjax.nn.layers import dense
 from afjax.trees import AnyArray, Tree
+from afjax.trunk.any_layer import layer_forms, run_layer, shared_inputs
 from afjax.trunk.config import TrunkConfig
-from afjax.trunk.encoder import embed
-from afjax.trunk.encoder_layer import EncoderLayer, attention_bias
+from afjax.trunk.encoder import embed, final_norm
 from afjax.trunk.layers import each_layer, trunk_layers
 from afjax.trunk.slots import EMPTY_LAYER, DenseSlot, FilledSlots, LayerSlots, Slot, Sublayer, plain_slot
 
@@ -50,7 +51,7 @@ def encode_under_masks(
     parents, switches, ends = _branches(layer_masks & read)
     contents = dict(zip(slots.layers, each_layer(slots.contents), strict=True))
     x, num_rows = embed(trunk, config, batch, dtype=dtype), batch["tokens"].shape[0]
-    bias = attention_bias(trunk, config, x.shape[1])
+    forms, shared = layer_forms(config), shared_inputs(trunk, config, batch["mask"], x.dtype)
     x = x[:, None]  # [batch, branches, length, hidden_size]
     for index, params in enumerate(trunk_layers(trunk)):
         x = x[:, parents[index]]
@@ -59,16 +60,17 @@ def encode_under_masks(
         x = shard_rows(x.reshape(num_rows * branches, length, -1))
         is_on = jnp.asarray(np.tile(switches[index], num_rows))[:, None, None]
         layer_slots = slots.make(contents[index], slots.shared, None) if index in contents else EMPTY_LAYER
-        x, _ = EncoderLayer(config).apply(
-            {"params": params},
+        x, _ = run_layer(
+            params,
+            config,
             x,
-            jnp.repeat(batch["mask"], branches, axis=0),
+            shared._replace(mask=jnp.repeat(batch["mask"], branches, axis=0)),
+            jax.tree.map(lambda leaf, i=index: leaf[i], forms),
             slots=_switched_slots(layer_slots, is_on),
             first_token_only=first_token_only and index == config.num_layers - 1,
-            bias=bias,
         )
         x = x.reshape(num_rows, branches, *x.shape[1:])
-    return x[:, ends]
+    return final_norm(trunk, config, x[:, ends])
 
 
 def _branches(

@@ -34,7 +34,7 @@ from afjax.trunk.embedding import (
     PlainEncoder,
     embed_texts,
     read_embedding_config,
-    read_pooling,
+    read_own_pooling,
 )
 from afjax.trunk.encoder import cast_trunk
 from afjax.trunk.hugging_face import config_values, from_hugging_face, read_tensors, read_trunk_config, to_hugging_face
@@ -136,12 +136,13 @@ class Trunk:
     def pooling(self) -> Pooling:
         """The pooling that the trunk was pretrained with, ``first`` or ``mean``.
 
-        It is read from ``1_Pooling/config.json``. Without this file it is the first token, as for BERT and RoBERTa.
+        It is read from ``1_Pooling/config.json``, or else from the family's field of ``config.json``, such as
+        ModernBERT's ``classifier_pooling``. Without either it is the first token, as for BERT and RoBERTa.
 
         Raises:
           UserError: The file is damaged, or it specifies a pooling that afjax does not support.
         """
-        return (read_pooling(self.folder) if self.folder is not None else None) or "first"
+        return "first" if self.folder is None else read_own_pooling(self.folder)
 
     @functools.cached_property
     def _tokenizer_digests(self) -> dict[str, str] | None:
@@ -287,7 +288,7 @@ def find_pooling(name: str) -> Pooling:
     Raises:
       UserError: As in :func:`load_trunk` if there is no such trunk, and as in :attr:`Trunk.pooling`.
     """
-    return read_pooling(_find_folder(name)) or "first"
+    return read_own_pooling(_find_folder(name))
 
 
 def _find_folder(name: str) -> Path:

@@ -46,7 +46,8 @@ def program_tokens(trunk: TrunkConfig, platform: str) -> ProgramTokens:
     """
     speed, width = SPEEDS.get(platform, SPEEDS["gpu"]), trunk.hidden_size
     # A forward pass has two operations per token and weight.
-    forward = 2 * trunk.num_layers * (4 * width * width + 2 * width * trunk.intermediate_size)
+    ffn = width * (trunk.intermediate_outputs + trunk.intermediate_size)
+    forward = 2 * trunk.num_layers * (4 * width * width + ffn)
     # On a frozen trunk, the backward pass has as many operations as the forward pass.
     return ProgramTokens(
         train=trunk.num_layers * speed.train_s * speed.flops_per_s / (2 * forward),

@@ -7,7 +7,8 @@ from pathlib import Path
 from afjax.config.values import Pooling
 from afjax.errors import UserError, did_you_mean
 from afjax.trunk.config import TrunkConfig
-from afjax.trunk.embedding import read_pooling
+from afjax.trunk.embedding import read_own_pooling
+from afjax.trunk.families import ENCODER_FAMILIES
 from afjax.trunk.hugging_face import read_trunk_config
 
 
@@ -50,6 +51,20 @@ def _electra(layers: int, hidden: int, heads: int, embedding: int) -> TrunkConfi
     return dataclasses.replace(_bert(layers, hidden, heads), family="electra", embedding_size=embedding)
 
 
+def _modernbert(layers: int, hidden: int, heads: int, intermediate: int) -> TrunkConfig:
+    return TrunkConfig(
+        family="modernbert",
+        vocab_size=50368,
+        hidden_size=hidden,
+        num_layers=layers,
+        num_heads=heads,
+        intermediate_size=intermediate,
+        max_positions=8192,
+        pad_id=50283,
+        **ENCODER_FAMILIES["modernbert"].defaults,
+    )
+
+
 SIZES: Mapping[str, TrunkConfig] = {
     "minilm": _bert(6, 384, 12),
     "bert-base": _bert(12, 768, 12),
@@ -64,10 +79,12 @@ SIZES: Mapping[str, TrunkConfig] = {
     "electra-small": _electra(12, 256, 4, 128),
     "electra-base": _electra(12, 768, 12, 768),
     "electra-large": _electra(24, 1024, 16, 1024),
+    "modernbert-base": _modernbert(22, 768, 12, 1152),
+    "modernbert-large": _modernbert(28, 1024, 16, 2624),
 }
 
 # The poolings of the sizes that were not pretrained with the first token.
-_POOLINGS: Mapping[str, Pooling] = {"minilm": "mean"}
+_POOLINGS: Mapping[str, Pooling] = {"minilm": "mean", "modernbert-base": "mean", "modernbert-large": "mean"}
 
 
 def trunk_size(name: str) -> TrunkConfig:
@@ -92,5 +109,4 @@ def size_pooling(name: str) -> Pooling:
     Raises:
       UserError: The folder's file is damaged, or it specifies a pooling that afjax does not support.
     """
-    pooling = _POOLINGS.get(name) if name in SIZES else read_pooling(Path(name))
-    return pooling or "first"
+    return _POOLINGS.get(name, "first") if name in SIZES else read_own_pooling(Path(name))

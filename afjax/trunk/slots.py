@@ -24,7 +24,7 @@ class Sublayer:
     Attributes:
       output: The sub-layer's output after dropout, ``[batch, queries, hidden_size]``.
       residual: The sub-layer's input, of the same shape.
-      norm: The sub-layer's LayerNorm.
+      norm: The LayerNorm after the sub-layer's residual connection. The identity if the layers normalize first.
       layer_input: The layer's input for all tokens, ``[batch, length, hidden_size]``.
       mask: bool ``[batch, length]``, False at padding.
     """
@@ -42,7 +42,7 @@ Slot = Callable[[Sublayer], tuple[Array, Array | None]]
 
 
 def plain_slot(sublayer: Sublayer) -> tuple[Float[Array, "batch queries hidden"], None]:
-    """An empty slot: ``LayerNorm(residual + output)``, as in the pretrained encoder."""
+    """An empty slot: ``norm(residual + output)``, as in the pretrained encoder."""
     return sublayer.norm(sublayer.residual + sublayer.output), None
 
 

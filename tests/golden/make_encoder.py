@@ -12,7 +12,7 @@ Each file holds `config` (config.json as a string), `state/<torch key>` (float32
 hidden], and `pooled` [rows, hidden] if the model has a pooler. `encoder_minilm.npz` has no `state`: its weights are the
 weights of the packaged model. `encoder_mpnet.npz` also holds `distances` and their `entries` in the table of the
 attention bias. Running the script again gives equal weights and inputs, and outputs that differ only by rounding. The
-files of BERT, RoBERTa and minilm were made with transformers 4.57.6.
+files of BERT, RoBERTa, ModernBERT and minilm were made with transformers 4.57.6.
 """
 
 import argparse
@@ -33,6 +33,8 @@ from transformers import (
     DistilBertModel,
     ElectraConfig,
     ElectraModel,
+    ModernBertConfig,
+    ModernBertModel,
     MPNetConfig,
     MPNetModel,
     PreTrainedModel,
@@ -49,6 +51,25 @@ ROBERTA = {"type_vocab_size": 1, "pad_token_id": 1, "layer_norm_eps": 1e-5}
 DISTILBERT_NAMES = {"intermediate_size": "hidden_dim"}
 DISTILBERT = {DISTILBERT_NAMES.get(name, name): value for name, value in SHORT.items()}
 MORE_LENGTHS = (34, *LENGTHS)
+# The first layer reads all tokens, and so does the fourth one. The rows of 12 and 34 tokens are longer than the window.
+# The eager attention computes its softmax in float32, where the masks of the float64 check are infinite.
+MODERNBERT = {
+    **TRUNK,
+    "num_hidden_layers": 4,
+    "local_attention": 8,
+    "pad_token_id": 1,
+    "attn_implementation": "sdpa",
+}
+MODERNBERT_BIASES = {
+    **MODERNBERT,
+    "num_hidden_layers": 3,
+    "global_attn_every_n_layers": 2,
+    "local_attention": 5,
+    "local_rope_theta": None,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "norm_eps": 1e-3,
+    **dict.fromkeys(("attention_bias", "mlp_bias", "norm_bias"), True),
+}
 # Name -> the lengths of the rows, and the model. The seed of a model is its place here, so new models come last.
 MODELS: dict[str, tuple[tuple[int, ...], Callable[[], PreTrainedModel]]] = {
     "bert": (LENGTHS, lambda: BertModel(BertConfig(**LAYERS))),
@@ -60,6 +81,8 @@ MODELS: dict[str, tuple[tuple[int, ...], Callable[[], PreTrainedModel]]] = {
     "xlm_roberta": (MORE_LENGTHS, lambda: XLMRobertaModel(XLMRobertaConfig(**SHORT, **ROBERTA))),
     "camembert": (MORE_LENGTHS, lambda: CamembertModel(CamembertConfig(**SHORT, **ROBERTA))),
     "electra": (MORE_LENGTHS, lambda: ElectraModel(ElectraConfig(**SHORT, embedding_size=16))),
+    "modernbert": (MORE_LENGTHS, lambda: ModernBertModel(ModernBertConfig(**MODERNBERT))),
+    "modernbert_biases": (MORE_LENGTHS, lambda: ModernBertModel(ModernBertConfig(**MODERNBERT_BIASES))),
 }
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import Array
 
-from afjax.nn.layers import dense, dropout, gelu, layer_norm, normalise, scale_features, softmax
+from afjax.nn.layers import ACTIVATIONS, dense, dropout, gated, gelu, layer_norm, normalise, scale_features, softmax
 from afjax.nn.random_bits import flat_index, random_bits
 from afjax.trees import Tree, flatten
 from afjax.trunk.encoder import cast_trunk
@@ -46,6 +46,25 @@ def test_dense_in_bfloat16_sums_in_float32(kernel_dtype: str) -> None:
     np.testing.assert_allclose(
         np.asarray(to_params["kernel"], np.float64), rows.T @ cotangent, rtol=tolerance, atol=1e-3
     )
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_gated_features_and_their_derivative_equal_the_formula(activation: str) -> None:
+    def formula(x: jax.Array) -> jax.Array:
+        return ACTIVATIONS[activation](x[..., :3]) * x[..., 3:]
+
+    with jax.enable_x64(True):
+        x = jax.random.normal(jax.random.key(0), (2, 4, 6), jnp.float64)
+        np.testing.assert_allclose(gated(x, activation), formula(x), atol=1e-12)
+        gradients = [jax.grad(lambda x, f=f: jnp.sin(f(x)).sum())(x) for f in (lambda x: gated(x, activation), formula)]
+        np.testing.assert_allclose(*gradients, atol=1e-12)
+    assert gated(x.astype(jnp.bfloat16), activation).dtype == jnp.bfloat16
+
+
+def test_gated_features_store_only_their_inputs() -> None:
+    x = jax.random.normal(jax.random.key(0), (5, 8))
+    kept = jax.tree.leaves(jax.vjp(lambda x: gated(x, "gelu"), x)[1])
+    assert sum(leaf.nbytes for leaf in kept) == x.nbytes
 
 
 def test_gelu_is_exact_and_has_the_exact_derivative() -> None:

@@ -16,6 +16,7 @@ from afjax.data.batches import Batching, eval_batches, train_batches
 from afjax.data.tokenise import TokenisedRows
 from afjax.distributed.sharding import AXES, check_batch, leaf_sharding, make_mesh, tree_sharding
 from afjax.errors import UserError
+from tests.small_trunk import small_trunk_on_disk
 
 pytestmark = pytest.mark.slow
 
@@ -132,9 +133,32 @@ def trained(tiny_trunk_folder: Path, compiled: Path, tmp_path_factory: pytest.Te
     return folder
 
 
+MODERNBERT_RUNS = {"full:1,1,1": "full:2,2,2", "adapter:1,1,1:scan": "adapter:2,2,2:scan"}
+
+
+@pytest.fixture(scope="module")
+def trained_modernbert(tiny_trunk_folder: Path, compiled: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    trunk, folder = tmp_path_factory.mktemp("modernbert"), tmp_path_factory.mktemp("modernbert_meshes")
+    small_trunk_on_disk("modernbert", tiny_trunk_folder, trunk)
+    runs = " ".join(run for pair in MODERNBERT_RUNS.items() for run in pair)
+    job = Job(trunk, folder, [f"--runs={runs}", "--steps=20"], cache=compiled)
+    assert job.wait(600) == [0], job.output()
+    assert "Involuntary full rematerialization" not in job.output()
+    return folder
+
+
 @pytest.mark.parametrize(("one_device", "mesh"), RUNS.items())
 def test_results_do_not_depend_on_the_mesh(trained: Path, one_device: str, mesh: str) -> None:
-    expected, actual = (result(trained, run.replace(":", "-").replace(",", "x")) for run in (one_device, mesh))
+    check_same_results(trained, one_device, mesh)
+
+
+@pytest.mark.parametrize(("one_device", "mesh"), MODERNBERT_RUNS.items())
+def test_results_of_modernbert_do_not_depend_on_the_mesh(trained_modernbert: Path, one_device: str, mesh: str) -> None:
+    check_same_results(trained_modernbert, one_device, mesh)
+
+
+def check_same_results(folder: Path, one_device: str, mesh: str) -> None:
+    expected, actual = (result(folder, run.replace(":", "-").replace(",", "x")) for run in (one_device, mesh))
     assert len(expected["losses"]) == 20
     np.testing.assert_allclose(actual["losses"], expected["losses"], rtol=TOLERANCE)
     for path, leaf in expected.items():

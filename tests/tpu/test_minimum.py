@@ -14,12 +14,14 @@ from afjax.config.adapters import (
     Ia3Config,
     LoraConfig,
     PalConfig,
+    TopLayerConfig,
 )
 from afjax.errors import UserError
 from afjax.model.model import Model
 from afjax.tpu.minimum_flops import Trained, minimum_flops
 from afjax.tpu.program import read_program
 from afjax.trunk.config import TrunkConfig
+from afjax.trunk.families import ENCODER_FAMILIES
 
 pytestmark = pytest.mark.slow
 
@@ -150,6 +152,70 @@ def test_real_steps_need_at_most_two_percent_more_than_the_minimum(
     top_k: int,
 ) -> None:
     model = make_model(adapters, fuse=fuse)
+    work = read_program(compile_gradients(model, trained, top_k=top_k)).work
+    assert 1.0 <= work.matmul_flops / minimum(model, trained, top_k) < 1.02
+
+
+def modernbert(window: int = 2 * LENGTH, **sizes: int) -> TrunkConfig:
+    """The trunk of the other tests as a ModernBERT. By default all rows fit in the window."""
+    defaults = {**ENCODER_FAMILIES["modernbert"].defaults, "window": window}
+    sizes = {
+        "vocab_size": 50,
+        "hidden_size": D,
+        "num_layers": LAYERS,
+        "num_heads": 4,
+        "intermediate_size": FFN,
+        **sizes,
+    }
+    return TrunkConfig(family="modernbert", max_positions=LENGTH, **sizes, **defaults)
+
+
+def test_gated_networks_have_three_matrices(make_model: Callable[..., Model]) -> None:
+    model = dataclasses.replace(make_model(reads="tokens"), trunk=modernbert())
+    layer = TOKENS * (4 * D * D + 3 * D * FFN + 2 * LENGTH * D)
+    assert minimum(model, "nothing") == 2 * (LAYERS * layer + TOKENS * D * 2)
+
+
+def test_local_attention_only_pays_for_tokens_in_the_window(make_model: Callable[..., Model]) -> None:
+    # The second layer is local. A token reads at most 3 tokens to the left and 3 to the right.
+    narrow, wide = (
+        minimum(dataclasses.replace(make_model(reads="tokens"), trunk=modernbert(window)), "nothing")
+        for window in (7, 2 * LENGTH)
+    )
+    pairs = LENGTH * 7 - 2 * (3 + 2 + 1)
+    assert wide - narrow == 2 * ROWS * (LENGTH**2 - pairs) * 2 * D
+
+
+def test_first_token_of_rotary_attention_pays_for_all_keys_and_no_values(make_model: Callable[..., Model]) -> None:
+    model = dataclasses.replace(make_model(), trunk=modernbert())
+    lower = TOKENS * (4 * D * D + 3 * D * FFN + 2 * LENGTH * D)
+    keys, scores, mixed = TOKENS * D * D, TOKENS * D, TOKENS * 4 * D
+    upper = keys + scores + mixed + ROWS * (3 * D * D + 3 * D * FFN)
+    assert minimum(model, "nothing") == 2 * (lower + upper + ROWS * (D * D + D * 2))
+
+
+@pytest.mark.parametrize(
+    ("adapters", "trained", "reads"),
+    [
+        ((), "nothing", "pooled"),
+        ((), "full", "pooled"),
+        ((), "layernorm", "tokens"),
+        ((), "top_k", "pooled"),
+        ((BOTTLENECK,), "adapter", "pooled"),
+        ((HOULSBY,), "adapter", "tokens"),
+        ((LORA,), "adapter", "pooled"),
+        ((PAL,), "adapter+trunk", "pooled"),
+        ((TopLayerConfig(),), "adapter", "pooled"),
+    ],
+)
+def test_real_steps_of_modernbert_are_near_the_minimum(
+    adapters: Sequence[Adapter],
+    trained: Trained,
+    reads: str,
+    make_model: Callable[..., Model],
+    compile_gradients: Callable[..., jax.stages.Compiled],
+) -> None:
+    model, top_k = dataclasses.replace(make_model(adapters, reads=reads), trunk=modernbert()), int(trained == "top_k")
     work = read_program(compile_gradients(model, trained, top_k=top_k)).work
     assert 1.0 <= work.matmul_flops / minimum(model, trained, top_k) < 1.02
 

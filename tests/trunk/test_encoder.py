@@ -27,7 +27,19 @@ pytestmark = pytest.mark.slow
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 SCAN = EncoderOptions(scan_layers=True)
-RANDOM = ("bert", "bert_gelu_new", "bert_relu", "roberta", "mpnet", "distilbert", "xlm_roberta", "camembert", "electra")
+RANDOM = (
+    "bert",
+    "bert_gelu_new",
+    "bert_relu",
+    "roberta",
+    "mpnet",
+    "distilbert",
+    "xlm_roberta",
+    "camembert",
+    "electra",
+    "modernbert",
+    "modernbert_biases",
+)
 CONFIG = TrunkConfig(
     family="bert",
     vocab_size=50,

@@ -1,0 +1,216 @@
+"""Linen modules of encoder layers that normalize the inputs of their sub-layers.
+
+With ``x`` the layer's input, a layer computes::
+
+    h = x + attention(LN1(x))          y = h + ffn(LN2(h))
+
+The first layer has no ``LN1``. Queries and keys have rotary positions. In some layers the attention is local: a token
+reads only the tokens near it. The feed-forward network is gated: ``W2 (g(W x) * V x)``. The kernel ``ffn/intermediate``
+has the columns of W, followed by those of V.
+
+The slots after the sub-layers have no LayerNorm: an empty slot computes ``residual + output``.
+"""
+
+import functools
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jaxtyping import Bool, Float
+
+from afjax.nn.attention import attend_to_tokens, attend_tokens, first_token_attention_with_keys
+from afjax.nn.layers import Dense, LayerNorm, dropout, gated
+from afjax.nn.rotary import rotary_angles, rotate
+from afjax.trees import AnyArray
+from afjax.trunk.config import TrunkConfig
+from afjax.trunk.encoder_layer import NO_DROPOUT, LayerKeys
+from afjax.trunk.slots import EMPTY_LAYER, LayerSlots, Sublayer
+
+
+class LayerForm(NamedTuple):
+    """How a layer differs from the other layers. A loop over layers reads both fields stacked over the layers.
+
+    Attributes:
+      has_attention_norm: bool, whether the layer has ``LN1``. Otherwise it ignores the parameters of ``LN1``.
+      is_local: bool, whether the attention is local.
+    """
+
+    has_attention_norm: AnyArray
+    is_local: AnyArray
+
+
+def layer_forms(config: TrunkConfig) -> LayerForm:
+    """The forms of all layers, bool ``[num_layers]``."""
+    assert config.global_every is not None, "the family has local attention"
+    indices = np.arange(config.num_layers)
+    return LayerForm(has_attention_norm=indices > 0, is_local=indices % config.global_every != 0)
+
+
+# A layer that normalizes first, and whose attention reads all tokens.
+COMPLETE = LayerForm(has_attention_norm=np.array(True), is_local=np.array(False))
+
+
+class Positions(NamedTuple):
+    """What the attention needs to know about positions. All layers share it.
+
+    Attributes:
+      angles: The rotary positions of layers that read all tokens, ``[length, head size / 2]``.
+      local_angles: The rotary positions of layers with local attention, of the same shape.
+      in_window: bool ``[length, length]``, False at the tokens that a query of local attention does not read. None if
+        all rows fit in the window.
+    """
+
+    angles: Array
+    local_angles: Array
+    in_window: AnyArray | None
+
+
+def layer_positions(config: TrunkConfig, length: int, dtype: Any) -> Positions:
+    """Computes the positions for rows of ``length`` tokens.
+
+    Args:
+      config: The trunk's architecture.
+      length: Tokens per row.
+      dtype: The dtype of the hidden states. The angles are float32 or wider.
+    """
+    assert config.rotary_theta is not None, "the family has rotary positions"
+    assert config.local_rotary_theta is not None, "the family has rotary positions"
+    assert config.window is not None, "the family has local attention"
+    wide = jnp.promote_types(dtype, jnp.float32)
+    indices, reach = np.arange(length), config.window // 2
+    return Positions(
+        angles=rotary_angles(length, config.head_size, config.rotary_theta, wide),
+        local_angles=rotary_angles(length, config.head_size, config.local_rotary_theta, wide),
+        in_window=np.abs(indices[:, None] - indices[None]) <= reach if length - 1 > reach else None,
+    )
+
+
+def _not_normalized(x: Array) -> Array:
+    return x
+
+
+class RotaryAttentionBlock(nn.Module):
+    """LayerNorm, multi-head self-attention with rotary positions, its output projection, and the slot after it."""
+
+    config: TrunkConfig
+
+    @nn.compact
+    def __call__(
+        self,
+        x: Float[Array, "batch length hidden"],
+        mask: Bool[AnyArray, "batch length"],
+        *,
+        form: LayerForm,
+        positions: Positions,
+        slots: LayerSlots,
+        dropout_keys: LayerKeys,
+        first_token_only: bool,
+    ) -> tuple[Float[Array, "batch queries hidden"], Float[Array, "batch queries num_adapters"] | None]:
+        config = self.config
+        norm = LayerNorm(config.layer_norm_epsilon, config.norm_bias, name="norm")
+        inputs = jnp.where(form.has_attention_norm, norm(x), x)  # [batch, length, hidden_size]
+
+        def dense_layer(name: str, inputs: Array) -> Array:
+            layer = Dense(config.hidden_size, config.init_scale, config.attention_bias, name=name)
+            return layer(inputs, slots.dense_layer(f"attention/{name}").apply)
+
+        num_queries = 1 if first_token_only else x.shape[1]
+        angles = jnp.where(form.is_local, positions.local_angles, positions.angles)  # [length, head size / 2]
+        query = rotate(dense_layer("query", inputs[:, :num_queries]), angles, config.num_heads)
+        keys = rotate(dense_layer("key", inputs), angles, config.num_heads)
+        in_window = positions.in_window
+        if in_window is not None:
+            in_window = in_window[:num_queries] | ~jnp.asarray(form.is_local)  # [queries, length]
+        attend = functools.partial(
+            attend_to_tokens,
+            mask=mask,
+            head_size=config.head_size,
+            dropout_rate=config.attention_dropout,
+            key=dropout_keys.weights,
+            in_window=in_window,
+        )
+        merge_value = slots.dense_layer("attention/value").merge
+        if first_token_only and merge_value is not None:
+            value = merge_value(self.variables["params"]["value"])
+            context = first_token_attention_with_keys(value, query, keys, inputs, config.num_heads, attend)
+        else:
+            context = attend_tokens(query, keys, dense_layer("value", inputs), config.num_heads, attend)
+        # The rate of the attention weights, as in Hugging Face's code.
+        output = dropout(dropout_keys.attention, dense_layer("output", context), config.attention_dropout)
+        sublayer = Sublayer(output=output, residual=x[:, :num_queries], norm=_not_normalized, layer_input=x, mask=mask)
+        return slots.sublayer("attention")(sublayer)
+
+
+class GatedFeedForwardBlock(nn.Module):
+    """LayerNorm, gated feed-forward network, and the slot after it."""
+
+    config: TrunkConfig
+
+    @nn.compact
+    def __call__(
+        self,
+        x: Float[Array, "batch queries hidden"],
+        mask: Bool[AnyArray, "batch length"],
+        *,
+        slots: LayerSlots,
+        layer_input: Float[Array, "batch length hidden"],
+        key: Array | None,
+    ) -> tuple[Float[Array, "batch queries hidden"], Float[Array, "batch queries num_adapters"] | None]:
+        config = self.config
+        inputs = LayerNorm(config.layer_norm_epsilon, config.norm_bias, name="norm")(x)
+        intermediate = Dense(config.intermediate_outputs, config.init_scale, config.ffn_bias, name="intermediate")
+        inner = intermediate(inputs, slots.dense_layer("ffn/intermediate").apply)
+        products = dropout(key, gated(inner, config.activation), config.hidden_dropout)
+        output_layer = Dense(config.hidden_size, config.init_scale, config.ffn_bias, name="output")
+        output = output_layer(products, slots.dense_layer("ffn/output").apply)
+        sublayer = Sublayer(output=output, residual=x, norm=_not_normalized, layer_input=layer_input, mask=mask)
+        return slots.sublayer("ffn")(sublayer)
+
+
+class PreNormLayer(nn.Module):
+    """One Transformer layer that normalizes the inputs of its sub-layers, with its slots."""
+
+    config: TrunkConfig
+
+    @nn.compact
+    def __call__(
+        self,
+        x: Float[Array, "batch length hidden"],
+        mask: Bool[AnyArray, "batch length"],
+        *,
+        form: LayerForm,
+        positions: Positions,
+        slots: LayerSlots = EMPTY_LAYER,
+        dropout_keys: LayerKeys = NO_DROPOUT,
+        first_token_only: bool = False,
+    ) -> tuple[Float[Array, "batch queries hidden"], dict[str, Float[Array, "batch queries num_adapters"]]]:
+        """Runs the layer.
+
+        Args:
+          x: The layer's input, ``[batch, length, hidden_size]``.
+          mask: bool ``[batch, length]``, False at padding.
+          form: The layer's form.
+          positions: The positions, for rows of this length.
+          slots: The filled slots.
+          dropout_keys: The layer's dropout keys; no dropout by default.
+          first_token_only: Whether to compute only the first token's outputs.
+
+        Returns:
+          The next hidden state, and ``{slot: attention over adapters}`` for the slots with a fusion.
+        """
+        between, first = RotaryAttentionBlock(self.config, name="attention")(
+            x,
+            mask,
+            form=form,
+            positions=positions,
+            slots=slots,
+            dropout_keys=dropout_keys,
+            first_token_only=first_token_only,
+        )
+        output, second = GatedFeedForwardBlock(self.config, name="ffn")(
+            between, mask, slots=slots, layer_input=x, key=dropout_keys.ffn
+        )
+        maps = {"attention": first, "ffn": second}
+        return output, {name: attention for name, attention in maps.items() if attention is not None}

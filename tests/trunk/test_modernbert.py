@@ -1,0 +1,278 @@
+"""ModernBERT's config.json, its pooling, its tokenizer, and the tensors that some of its encoders lack."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import transformers
+from facts import has_facts
+from safetensors.numpy import load_file, save_file
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+from afjax.errors import UserError
+from afjax.store import trunk_difference
+from afjax.trees import flatten
+from afjax.trunk.config import TrunkConfig
+from afjax.trunk.encoder import encode, init_trunk
+from afjax.trunk.hugging_face import config_values, to_hugging_face, trunk_config
+from afjax.trunk.pretrained import find_pooling, load_trunk
+from afjax.trunk.sizes import SIZES, size_pooling
+from tests.small_trunk import small_trunk
+
+SMALL = small_trunk("modernbert", num_layers=4)
+VALUES = config_values(SMALL)
+
+
+def read(**changes: Any) -> TrunkConfig:
+    return trunk_config({**VALUES, **changes}, where="config.json")
+
+
+def refusal(**changes: Any) -> str:
+    with pytest.raises(UserError) as raised:
+        read(**changes)
+    return str(raised.value)
+
+
+def layer_types(text: str) -> list[str]:
+    return [{"f": "full_attention", "s": "sliding_attention"}[letter] for letter in text]
+
+
+# config.json
+
+
+def test_sizes_are_those_of_the_config_class_in_transformers() -> None:
+    values = json.loads(transformers.ModernBertConfig().to_json_string(use_diff=False))
+    assert trunk_config(values, where="config.json") == SIZES["modernbert-base"]
+    # Published encoders have the fields of transformers 4.
+    lacking = {"model_type": "modernbert", **{name: values[name] for name in ("vocab_size", "hidden_size")}}
+    lacking |= {"num_hidden_layers": 22, "num_attention_heads": 12, "intermediate_size": 1152}
+    assert trunk_config({**lacking, "max_position_embeddings": 8192}, where="") == SIZES["modernbert-base"]
+
+
+def test_fields_of_transformers_4_and_5_give_the_same_config() -> None:
+    old = read(global_rope_theta=500.0, local_rope_theta=20.0)
+    new_values = {name: value for name, value in VALUES.items() if "rope_theta" not in name and "every" not in name}
+    rotary = {
+        "full_attention": {"rope_theta": 500.0, "rope_type": "default"},
+        "sliding_attention": {"rope_theta": 20.0},
+    }
+    new = {**new_values, "layer_types": layer_types("fsfs"), "rope_parameters": rotary}
+    assert trunk_config(new, where="config.json") == old
+    assert not any(trunk_difference({"architecture": config_values(old)}, {"architecture": config_values(old)}))
+
+
+@pytest.mark.parametrize(("types", "every"), [("fsfs", 2), ("ffff", 1), ("fssf", 3), ("fsss", 4)])
+def test_kinds_of_layers_are_read(types: str, every: int) -> None:
+    assert read(layer_types=layer_types(types)).global_every == every
+
+
+@pytest.mark.parametrize("types", ["ssfs", "ffss", "fsf", "fsfsf", ""])
+def test_kinds_of_layers_that_do_not_alternate_regularly_are_refused(types: str) -> None:
+    assert has_facts(refusal(layer_types=layer_types(types)), "config.json", "layer_types", "4 layers")
+
+
+@pytest.mark.parametrize("types", ["full_attention", {"0": "full_attention"}, [1, 2, 3, 4], [[], {}, None, 3.0], True])
+def test_kinds_of_layers_of_a_wrong_type_are_refused(types: Any) -> None:
+    assert has_facts(refusal(layer_types=types), "config.json", "layer_types")
+
+
+def test_local_attention_has_the_other_rotary_positions_if_it_has_none() -> None:
+    assert read(local_rope_theta=None, global_rope_theta=300.0).local_rotary_theta == 300.0
+    assert read(local_rope_theta=None).local_rotary_theta == 160_000.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "facts"),
+    [
+        ({"rope_scaling": {"rope_type": "yarn"}}, ["rope_scaling", "yarn", "null"]),
+        ({"rope_parameters": {"full_attention": {"rope_type": "linear"}}}, ["rope_parameters", "linear", "default"]),
+        ({"rope_parameters": {"sliding_attention": {"rope_type": ["x"]}}}, ["rope_parameters", "sliding_attention"]),
+        ({"rope_parameters": [1]}, ["rope_parameters"]),
+        ({"rope_parameters": {"full_attention": 3}}, ["rope_parameters"]),
+        ({"rope_parameters": {"full_attention": {"rope_theta": "x"}}}, ["global_rope_theta", '"x"']),
+        ({"global_rope_theta": 0}, ["global_rope_theta", "0"]),
+        ({"local_rope_theta": float("inf")}, ["local_rope_theta"]),
+        ({"local_attention": -1}, ["local_attention", "-1"]),
+        ({"local_attention": None}, ["local_attention", "null"]),
+        ({"global_attn_every_n_layers": 0}, ["global_attn_every_n_layers", "0"]),
+        ({"attention_bias": "yes"}, ["attention_bias", '"yes"', "true or false"]),
+        ({"mlp_bias": 1}, ["mlp_bias", "1", "true or false"]),
+        ({"norm_bias": None}, ["norm_bias", "null", "true or false"]),
+        ({"embedding_dropout": 1.0}, ["embedding_dropout", "1.0"]),
+        ({"hidden_activation": "silu"}, ["silu", "gelu"]),
+        ({"norm_eps": 0.0}, ["norm_eps"]),
+        ({"num_attention_heads": 4}, ["12", "4 heads", "size 3", "even"]),
+        ({"position_embedding_type": "relative_key"}, ["position_embedding_type"]),
+    ],
+)
+def test_unsupported_values_are_refused_by_name(changes: dict[str, Any], facts: list[str]) -> None:
+    assert has_facts(refusal(**changes), "config.json", *facts)
+
+
+def test_rates_do_not_identify_the_architecture() -> None:
+    rates = {"mlp_dropout": 0.1, "attention_dropout": 0.2, "embedding_dropout": 0.3}
+    recorded, in_use = ({"architecture": config_values(config)} for config in (SMALL, read(**rates)))
+    assert not trunk_difference(recorded, in_use).differences
+    in_use = {"architecture": config_values(read(local_attention=7, norm_bias=True))}
+    assert len(trunk_difference(recorded, in_use).differences) == 2
+
+
+# Weights
+
+
+def write_trunk(folder: Path, config: TrunkConfig = SMALL, **changes: Any) -> Path:
+    params = jax.jit(init_trunk, static_argnums=1)(jax.random.key(0), config)
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps({**config_values(config), **changes}))
+    save_file(to_hugging_face(params, config.encoder_family), folder / "model.safetensors")
+    return folder
+
+
+def test_first_layer_has_no_norm_before_its_attention(tmp_path: Path) -> None:
+    folder = write_trunk(tmp_path)
+    tensors = load_file(folder / "model.safetensors")
+    assert {name for name in tensors if "attn_norm" in name} == {f"layers.{n}.attn_norm.weight" for n in (1, 2, 3)}
+    norm = load_trunk(str(folder)).params["layers"]["attention"]["norm"]["scale"]
+    np.testing.assert_array_equal(norm[0], 1.0)
+    save_file({**tensors, "layers.0.attn_norm.weight": np.ones(12, np.float32)}, folder / "model.safetensors")
+    with pytest.raises(UserError, match=r"\+ layers\.0\.attn_norm\.weight"):
+        load_trunk(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("field", "names"),
+    [
+        ("attention_bias", ["attn.Wo.bias", "attn.Wqkv.bias"]),
+        ("mlp_bias", ["mlp.Wi.bias", "mlp.Wo.bias"]),
+        ("norm_bias", ["attn_norm.bias", "mlp_norm.bias"]),
+    ],
+)
+def test_biases_that_contradict_the_config_are_refused(field: str, names: list[str], tmp_path: Path) -> None:
+    config = read(**{field: True})
+    biases = {path for path in flatten(init_trunk(jax.random.key(0), config)) if path.endswith("bias")}
+    assert len(biases) == {"attention_bias": 4, "mlp_bias": 2, "norm_bias": 4}[field]
+    assert not any(path.endswith("bias") for path in flatten(init_trunk(jax.random.key(0), SMALL)))
+    with pytest.raises(UserError) as raised:
+        load_trunk(str(write_trunk(tmp_path / "without", **{field: True})))
+    assert has_facts(str(raised.value), *(f"- layers.1.{name}" for name in names))
+    with pytest.raises(UserError) as raised:
+        load_trunk(str(write_trunk(tmp_path / "with", config, **{field: False})))
+    assert has_facts(str(raised.value), *(f"+ layers.1.{name}" for name in names))
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("layers.1.attn.Wqkv.weight", (35, 12)),
+        ("layers.1.attn.Wqkv.weight", (24, 12)),
+        ("layers.1.attn.Wqkv.weight", ()),
+        ("layers.2.mlp.Wi.weight", (16, 12)),
+        ("layers.0.mlp.Wo.weight", (12, 17)),
+        ("final_norm.weight", (11,)),
+        ("embeddings.tok_embeddings.weight", (31, 12)),
+    ],
+)
+def test_tensors_of_other_shapes_are_refused(name: str, shape: tuple[int, ...], tmp_path: Path) -> None:
+    folder = write_trunk(tmp_path)
+    tensors = load_file(folder / "model.safetensors")
+    assert name in tensors
+    save_file({**tensors, name: np.ones(shape, np.float32)}, folder / "model.safetensors")
+    with pytest.raises(UserError) as raised:
+        load_trunk(str(folder))
+    assert has_facts(str(raised.value), str(folder), "shapes")
+
+
+# Positions
+
+
+def test_local_layers_do_not_read_tokens_outside_of_the_window() -> None:
+    # Only the second layer is local, and the first one has no effect because its matrices are zero.
+    config = dataclasses.replace(SMALL, num_layers=2, window=5)
+    params = jax.jit(init_trunk, static_argnums=1)(jax.random.key(0), dataclasses.replace(config, init_scale=0.3))
+    params["layers"] = jax.tree.map(lambda leaf: leaf.at[0].set(0.0), params["layers"])
+    tokens = jnp.arange(2, 12)[None]
+    batch = {"tokens": tokens, "types": 0 * tokens, "mask": tokens > 0}
+    hidden, _ = encode(params, config, batch)
+    changed, _ = encode(params, config, {**batch, "tokens": tokens.at[0, 4].set(25)})
+    assert [bool(different) for different in np.abs(changed - hidden)[0].max(-1) > 1e-6] == [
+        abs(token - 4) <= 2 for token in range(10)
+    ]
+
+
+def test_rows_may_be_as_long_as_the_config_says() -> None:
+    assert SIZES["modernbert-base"].max_length == 8192
+
+
+# Dropout
+
+
+@pytest.mark.parametrize("field", ["embedding_dropout", "hidden_dropout", "attention_dropout"])
+def test_every_rate_matters_in_training_only(field: str) -> None:
+    config = dataclasses.replace(SMALL, init_scale=0.3)
+    params = jax.jit(init_trunk, static_argnums=1)(jax.random.key(0), config)
+    tokens = jnp.arange(2, 12)[None]
+    batch = {"tokens": tokens, "types": 0 * tokens, "mask": tokens > 0}
+    expected, _ = encode(params, config, batch)
+    np.testing.assert_array_equal(encode(params, config, batch, key=jax.random.key(1))[0], expected)
+    with_rate = dataclasses.replace(config, **{field: 0.5})
+    np.testing.assert_array_equal(encode(params, with_rate, batch)[0], expected)
+    assert np.abs(encode(params, with_rate, batch, key=jax.random.key(1))[0] - expected).max() > 0.1
+
+
+# Pooling
+
+
+@pytest.mark.parametrize(("value", "pooling"), [("cls", "first"), ("mean", "mean"), (None, "first")])
+def test_pooling_of_classifiers_is_the_default(value: str | None, pooling: str, tmp_path: Path) -> None:
+    folder = write_trunk(tmp_path, **({} if value is None else {"classifier_pooling": value}))
+    assert load_trunk(str(folder)).pooling == find_pooling(str(folder)) == size_pooling(str(folder)) == pooling
+    # A sentence encoder has a pooling of its own, and embeddings are means by default.
+    assert load_trunk(str(folder)).embedding_config().pooling == "mean"
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode_cls_token": true}')
+    assert load_trunk(str(folder)).pooling == "first"
+
+
+@pytest.mark.parametrize("value", ["max", 3, None, ["mean"]])
+def test_unknown_pooling_of_classifiers_is_refused(value: Any, tmp_path: Path) -> None:
+    folder = write_trunk(tmp_path, classifier_pooling=value)
+    with pytest.raises(UserError) as raised:
+        find_pooling(str(folder))
+    assert has_facts(str(raised.value), str(folder), "classifier_pooling", repr(value), "cls", "mean")
+
+
+def test_published_sizes_pool_the_mean() -> None:
+    assert size_pooling("modernbert-base") == size_pooling("modernbert-large") == "mean"
+
+
+# Tokenizer
+
+
+def test_tokenizer_of_published_encoders_is_read(tmp_path: Path) -> None:
+    """They have byte-level pieces, BERT's special tokens, and no token types."""
+    special = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    ids = {piece: number for number, piece in enumerate((*special, *alphabet))}
+    tokenizer = Tokenizer(models.BPE(ids, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B [SEP]",
+        special_tokens=[(name, ids[name]) for name in ("[CLS]", "[SEP]")],
+    )
+    tokenizer.add_special_tokens(list(special))
+    folder = write_trunk(tmp_path, dataclasses.replace(SMALL, vocab_size=len(ids), pad_id=0, max_positions=32))
+    tokenizer.save(str(folder / "tokenizer.json"))
+    names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    inputs = {"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": ["input_ids", "attention_mask"]}
+    (folder / "tokenizer_config.json").write_text(json.dumps({**names, **inputs}))
+    trunk = load_trunk(str(folder))
+    encoded = trunk.tokenizer()("ab", "c")
+    assert encoded["input_ids"] == [2, ids["a"], ids["b"], 3, ids["c"], 3]
+    assert trunk.identity()["tokenizer"] is not None
+    assert trunk.embed(["ab", "a longer text, with é"], pooling="first").shape == (2, 12)
