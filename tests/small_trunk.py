@@ -45,6 +45,9 @@ def small_trunk(family: str, **changes: Any) -> TrunkConfig:
         fields["type_vocab_size"] = 0
     if "embedding_size" in parts.config_names:
         fields["embedding_size"] = 8
+    if "position_buckets" in parts.config_names:
+        # Rows of 7 tokens have distances that share a bucket, and distances beyond the last bucket.
+        fields |= {"position_buckets": 4, "max_relative_positions": 6}
     return dataclasses.replace(SMALL_TRUNK, **{**fields, **changes})
 
 

@@ -14,6 +14,8 @@ from afjax.trees import AnyArray
 
 # attend(scores [batch, ..., length], values [batch, ..., length, size]) returns the result of weighted_sum.
 Attend = Callable[[Array, Array], tuple[Array, Array]]
+# Scores to add to the products of queries and keys. It gets [batch, heads, queries or length, head size] of each.
+MoreScores = Callable[[Array, Array], Array]
 
 
 def attend_to_tokens(
@@ -122,6 +124,7 @@ def attend_tokens(
     values: Float[Array, "batch length size"],
     num_heads: int,
     attend: Attend,
+    more_scores: MoreScores | None = None,
 ) -> Float[Array, "batch queries size"]:
     """Multi-head attention.
 
@@ -130,6 +133,7 @@ def attend_tokens(
       keys, values: ``[batch, length, size]``.
       num_heads: Divides ``size``.
       attend: Computes the weighted sums from scores and values.
+      more_scores: Computes scores to add, ``[batch, heads, queries, length]``, from the heads' queries and keys.
 
     Returns:
       ``[batch, queries, size]``, with the heads concatenated.
@@ -139,7 +143,10 @@ def attend_tokens(
         # [batch, heads, tokens, head size]: XLA's CPU matmuls are twice as fast with the heads before the tokens.
         return x.reshape(*x.shape[:2], num_heads, -1).transpose(0, 2, 1, 3)
 
-    scores = wide_matmul(split(query), split(keys).transpose(0, 1, 3, 2))  # [batch, heads, queries, length]
+    query_heads, key_heads = split(query), split(keys)
+    scores = wide_matmul(query_heads, key_heads.transpose(0, 1, 3, 2))  # [batch, heads, queries, length]
+    if more_scores is not None:
+        scores = scores + more_scores(query_heads, key_heads)
     context = saveable(attend(scores, split(values))[0])
     # Without the barrier the TPU compiler fuses the concatenation of the heads into the next matmul. On v5p this
     # increases the memory traffic of adapter programs by 2 %.
@@ -147,7 +154,11 @@ def attend_tokens(
 
 
 def first_token_attention(
-    params: Mapping[str, Any], x: Float[Array, "batch length inputs"], num_heads: int, attend: Attend
+    params: Mapping[str, Any],
+    x: Float[Array, "batch length inputs"],
+    num_heads: int,
+    attend: Attend,
+    more_scores: Callable[[Array], Array] | None = None,
 ) -> Float[Array, "batch 1 size"]:
     """Self-attention for the first token only, without computing keys and values.
 
@@ -160,6 +171,7 @@ def first_token_attention(
       x: ``[batch, length, d]``.
       num_heads: Divides ``size``.
       attend: Computes the weighted sums from scores and values.
+      more_scores: Computes scores to add, ``[batch, heads, length]``, from the queries ``[heads, batch, head size]``.
 
     Returns:
       ``[batch, 1, size]``.
@@ -173,7 +185,10 @@ def first_token_attention(
         for name in ("key", "value")
     )
     projected = saveable(wide_matmul(query, key_kernel).transpose(1, 0, 2).astype(x.dtype))  # Kᵀ q, [batch, heads, d]
-    scores = wide_matmul(projected, x.transpose(0, 2, 1))[:, None]  # [batch, 1, heads, length]
+    scores = wide_matmul(projected, x.transpose(0, 2, 1))  # [batch, heads, length]
+    if more_scores is not None:
+        scores = scores + more_scores(query)
+    scores = scores[:, None]  # [batch, 1, heads, length]
     mixed, totals = attend(scores, x[:, None])  # [batch, 1, heads, d], [batch, 1, heads]
     mixed = saveable(mixed[:, 0].transpose(1, 0, 2))  # [heads, batch, d]
     context = saveable(wide_matmul(mixed, value_kernel.transpose(0, 2, 1)))  # [heads, batch, head size]

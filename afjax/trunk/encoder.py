@@ -2,11 +2,14 @@
 
 The trunk's tree. Leaves under ``layers`` are stacked along a leading axis of size ``num_layers``::
 
-    embeddings/{word, position}             [entries, input_size]
+    embeddings/word                         [entries, input_size]
+    embeddings/position                     [entries, input_size], if the family adds positions to the embeddings
     embeddings/type                         [entries, input_size], if the family has token types
     embeddings/norm/{scale, bias}
     embeddings/projection/{kernel, bias}    if the embeddings do not have the size of the hidden states
     embeddings/relative_position            [entries, num_heads], if the family has an attention bias
+    embeddings/relative/position            [entries, hidden_size], if the family has disentangled attention
+    embeddings/relative/norm/{scale, bias}  as above
     layers/attention/{query, key, value, output}/{kernel, bias}
     layers/attention/norm/{scale, bias}
     layers/ffn/{intermediate, output}/{kernel, bias}
@@ -40,6 +43,7 @@ from afjax.trunk.encoder_layer import (
     LayerKeys,
     attention_bias,
     layer_keys,
+    relative_embeddings,
 )
 from afjax.trunk.layers import Layers, LoopedLayers, UnstackedLayers, each_layer, layer_groups, num_layers, stacks
 from afjax.trunk.slots import EMPTY_LAYER, NO_SLOTS, FilledSlots
@@ -168,17 +172,19 @@ def encode(
     # the random number generator.
     keys = NO_DROPOUT if layers_key is None else _keys_of_layers(jax.random.split(layers_key, config.num_layers))
     x = embed(trunk, config, batch, key=embeddings_key, dtype=options.dtype)
-    shared_inputs = (batch["mask"], attention_bias(trunk, config, x.shape[1]), slots.shared)
+    length = x.shape[1]
+    bias, positions = attention_bias(trunk, config, length), relative_embeddings(trunk, config, length, x.dtype)
+    shared_inputs = (batch["mask"], bias, positions, slots.shared)
 
     def run_layer(
         x: Array,
         layer_inputs: tuple[Tree, Tree, LayerKeys],
-        shared_inputs: tuple[AnyArray, Array | None, Any],
+        shared_inputs: tuple[AnyArray, Array | None, Array | None, Any],
         *,
         filled: bool,
         first_token_only: bool = False,
     ) -> tuple[Array, dict[str, Array]]:
-        (params, contents, layer_keys), (mask, bias, shared) = layer_inputs, shared_inputs
+        (params, contents, layer_keys), (mask, bias, positions, shared) = layer_inputs, shared_inputs
         output: Any = EncoderLayer(config).apply(
             {"params": params},
             x,
@@ -187,6 +193,7 @@ def encode(
             dropout_keys=layer_keys,
             first_token_only=first_token_only,
             bias=bias,
+            positions=positions,
         )
         return shard_rows(output[0]), output[1]
 

@@ -46,6 +46,7 @@ class WeightNames:
       layer: The first parts of the names of a layer's tensors. The layer's number follows.
       layers: The tensors of a layer, by the rest of their names.
       pooler: The tensors of the pooler. Empty if the family has no pooler.
+      unused: Other tensors that checkpoints may have and the encoder does not read.
     """
 
     prefix: str
@@ -54,6 +55,7 @@ class WeightNames:
     layer: str
     layers: Mapping[str, Weight]
     pooler: Mapping[str, Weight] = dataclasses.field(default_factory=dict)
+    unused: frozenset[str] = frozenset()
 
     @property
     def scopes(self) -> frozenset[str]:
@@ -85,11 +87,13 @@ class EncoderFamily:
         in ``constants``, or its default.
       constants: Values of fields of ``TrunkConfig`` that all encoders of the family have.
       required: Fields of ``config.json`` with the only value that the family's code supports. They may be missing.
+      declared: Fields of ``config.json`` that may not be missing, with the values that the family's code supports. All
+        values of a field mean the same.
       weight_names: The names of the tensors.
       default_pad_id: The padding token's id if ``config.json`` does not specify it.
       first_position: Maps the padding token's id to the position of a row's first token.
       position_embeddings: Maps the table ``[max_positions, size]``, tokens ``[batch, length]`` and the padding token's
-        id to the position embeddings ``[batch, length, size]``.
+        id to the position embeddings ``[batch, length, size]``. None if the family has no such table.
       relative_bias: The bias of the attention scores, or None.
     """
 
@@ -97,10 +101,11 @@ class EncoderFamily:
     config_names: Mapping[str, str]
     constants: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     required: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    declared: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
     weight_names: WeightNames
     default_pad_id: int
     first_position: Callable[[int], int]
-    position_embeddings: Callable[[AnyArray, AnyArray, int], AnyArray]
+    position_embeddings: Callable[[AnyArray, AnyArray, int], AnyArray] | None
     relative_bias: RelativeBias | None = None
 
     @property

@@ -71,6 +71,9 @@ _NUMBERS = {
     "intermediate_size": _size(),
     "max_positions": _size(),
     "type_vocab_size": _size(),
+    "position_buckets": _Number(low=2, below=2**31, whole=True),
+    # Values below 1 stand for the number of positions.
+    "max_relative_positions": _Number(low=-1, below=2**31, whole=True, default=-1),
     "layer_norm_epsilon": _Number(low=0, below=float(np.finfo(np.float32).max), open_low=True, default=1e-12),
     "hidden_dropout": _Number(low=0, below=1, default=0.1),
     "attention_dropout": _Number(low=0, below=1, default=0.1),
@@ -128,6 +131,12 @@ def trunk_config(values: Mapping[str, Any], where: str) -> TrunkConfig:
             raise UserError(
                 f"{where}: {field} is {_text(values[field])}; a {name} encoder needs {supported}; {_ADVICE}."
             )
+    for field, supported in family.declared.items():
+        if field not in values or values[field] not in supported:
+            given = f"is {_text(values[field])}" if field in values else "is missing"
+            raise UserError(
+                f"{where}: {field} {given}; a {name} encoder needs {' or '.join(map(_text, supported))}; {_ADVICE}."
+            )
     activation = values.get(family.config_names["activation"], "gelu")
     if not isinstance(activation, str) or activation not in _ACTIVATIONS:
         raise UserError(f'{where} has the activation "{activation}"; afjax supports {", ".join(_ACTIVATIONS)}.')
@@ -147,6 +156,8 @@ def trunk_config(values: Mapping[str, Any], where: str) -> TrunkConfig:
     pad = _Number(low=0, below=numbers["vocab_size"], whole=True)
     if not pad.allows(pad_id):
         raise UserError(f"{where}: pad_token_id is {_text(pad_id)}; it must be {pad.allowed}, or null; {_ADVICE}.")
+    if numbers.get("max_relative_positions", 1) < 1:
+        numbers["max_relative_positions"] = numbers["max_positions"]
     config = TrunkConfig(family=name, activation=_ACTIVATIONS[activation], pad_id=pad_id, **numbers, **family.constants)
     names = family.config_names
     if config.hidden_size % config.num_heads:
@@ -157,6 +168,12 @@ def trunk_config(values: Mapping[str, Any], where: str) -> TrunkConfig:
         raise UserError(
             f"{where}: {names['max_positions']} is {config.max_positions}; a {name} encoder with pad_token_id {pad_id} "
             f"needs more than {family.first_position(pad_id)}; {_ADVICE}."
+        )
+    buckets = config.relative_buckets
+    if buckets is not None and buckets.num_buckets // 2 >= buckets.max_distance - 1:
+        raise UserError(
+            f"{where}: position_buckets is {buckets.num_buckets}; with {buckets.max_distance} relative positions it "
+            f"must be below {2 * (buckets.max_distance - 1)}; {_ADVICE}."
         )
     return config
 
@@ -175,7 +192,8 @@ def config_values(config: TrunkConfig) -> dict[str, Any]:
     names = config.encoder_family.config_names
     activation = next(name for name, value in _ACTIVATIONS.items() if value == config.activation)
     values = {"model_type": config.family, **{names[ours]: getattr(config, ours) for ours in _NUMBERS if ours in names}}
-    return {**values, names["activation"]: activation, names["pad_id"]: config.pad_id}
+    declared = {field: supported[0] for field, supported in config.encoder_family.declared.items()}
+    return {**values, names["activation"]: activation, names["pad_id"]: config.pad_id, **declared}
 
 
 def _text(value: Any) -> str:
@@ -273,7 +291,7 @@ def from_hugging_face(tensors: Mapping[str, np.ndarray], config: TrunkConfig, *,
     layer_names = {f"{names.layer}.{layer}.{name}" for layer in range(config.num_layers) for name in names.layers}
     missing = [name for name in table if name not in named]
     missing += sorted(layer_names - named.keys())
-    known = table.keys() | layer_names | _BUFFERS
+    known = table.keys() | layer_names | _BUFFERS | names.unused
     extra = sorted(name for name in named if name.partition(".")[0] in _TRUNK_SCOPES and name not in known)
     problems = [f"- {name}" for name in missing] + [f"+ {name}" for name in extra]
     if problems:
@@ -348,6 +366,8 @@ def _check_sizes(tensors: Mapping[str, np.ndarray], config: TrunkConfig, where: 
     tensor_names |= {weight.path: f"{names.layer}.0.{name}" for name, weight in names.layers.items()}
     for field, path, axis in _SIZED:
         if field not in family.config_names:
+            continue
+        if path not in tensor_names:
             continue
         tensor_name, size = tensor_names[path], getattr(config, field)
         shape = tensors[tensor_name].shape

@@ -18,7 +18,7 @@ from afjax.nn.layers import dense
 from afjax.trees import AnyArray, Tree
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.encoder import embed
-from afjax.trunk.encoder_layer import EncoderLayer, attention_bias
+from afjax.trunk.encoder_layer import EncoderLayer, attention_bias, relative_embeddings
 from afjax.trunk.layers import each_layer, trunk_layers
 from afjax.trunk.slots import EMPTY_LAYER, DenseSlot, FilledSlots, LayerSlots, Slot, Sublayer, plain_slot
 
@@ -50,7 +50,10 @@ def encode_under_masks(
     parents, switches, ends = _branches(layer_masks & read)
     contents = dict(zip(slots.layers, each_layer(slots.contents), strict=True))
     x, num_rows = embed(trunk, config, batch, dtype=dtype), batch["tokens"].shape[0]
-    bias = attention_bias(trunk, config, x.shape[1])
+    bias, positions = (
+        attention_bias(trunk, config, x.shape[1]),
+        relative_embeddings(trunk, config, x.shape[1], x.dtype),
+    )
     x = x[:, None]  # [batch, branches, length, hidden_size]
     for index, params in enumerate(trunk_layers(trunk)):
         x = x[:, parents[index]]
@@ -66,6 +69,7 @@ def encode_under_masks(
             slots=_switched_slots(layer_slots, is_on),
             first_token_only=first_token_only and index == config.num_layers - 1,
             bias=bias,
+            positions=positions,
         )
         x = x.reshape(num_rows, branches, *x.shape[1:])
     return x[:, ends]

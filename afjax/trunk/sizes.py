@@ -50,6 +50,18 @@ def _electra(layers: int, hidden: int, heads: int, embedding: int) -> TrunkConfi
     return dataclasses.replace(_bert(layers, hidden, heads), family="electra", embedding_size=embedding)
 
 
+def _deberta_v3(layers: int, hidden: int, heads: int) -> TrunkConfig:
+    return dataclasses.replace(
+        _bert(layers, hidden, heads),
+        family="deberta-v2",
+        vocab_size=128100,
+        type_vocab_size=0,
+        position_buckets=256,
+        max_relative_positions=512,
+        layer_norm_epsilon=1e-7,
+    )
+
+
 SIZES: Mapping[str, TrunkConfig] = {
     "minilm": _bert(6, 384, 12),
     "bert-base": _bert(12, 768, 12),
@@ -64,6 +76,11 @@ SIZES: Mapping[str, TrunkConfig] = {
     "electra-small": _electra(12, 256, 4, 128),
     "electra-base": _electra(12, 768, 12, 768),
     "electra-large": _electra(24, 1024, 16, 1024),
+    "deberta-v3-xsmall": _deberta_v3(12, 384, 6),
+    "deberta-v3-small": _deberta_v3(6, 768, 12),
+    "deberta-v3-base": _deberta_v3(12, 768, 12),
+    "deberta-v3-large": _deberta_v3(24, 1024, 16),
+    "mdeberta-v3-base": dataclasses.replace(_deberta_v3(12, 768, 12), vocab_size=251000),
 }
 
 # The poolings of the sizes that were not pretrained with the first token.
