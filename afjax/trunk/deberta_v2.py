@@ -48,8 +48,9 @@ FAMILY = dataclasses.replace(
             **dense_weights("output.dense", "ffn/output"),
             **norm_weights("output.LayerNorm", "ffn/norm"),
         },
-        # Pretraining adds absolute positions after the encoder.
-        unused=frozenset({"embeddings.position_embeddings.weight"}),
+        # Pretraining adds absolute positions after the encoder. The pooler belongs to heads, although it has the name
+        # of BERT's pooler.
+        unused=frozenset({"embeddings.position_embeddings.weight", "pooler.dense.weight", "pooler.dense.bias"}),
     ),
     position_embeddings=None,
 )

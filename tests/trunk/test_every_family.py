@@ -314,11 +314,15 @@ def test_equivalent_configs_of_deberta_are_equal() -> None:
     assert trunk_config(values, where="config.json") == config
 
 
-def test_absolute_positions_of_debertas_pretraining_are_not_read(tmp_path: Path) -> None:
+def test_absolute_positions_and_poolers_of_debertas_heads_are_not_read(tmp_path: Path) -> None:
     folder = write_trunk(tmp_path, "deberta-v2")
     expected = load_trunk(str(folder)).sha256
     tensors = load_file(folder / "model.safetensors")
-    unused = {"deberta.embeddings.position_embeddings.weight": np.zeros((16, 12), np.float32)}
+    unused = {
+        "deberta.embeddings.position_embeddings.weight": np.zeros((16, 12), np.float32),
+        "pooler.dense.weight": np.zeros((12, 12), np.float32),
+        "pooler.dense.bias": np.zeros(12, np.float32),
+    }
     save_file({**tensors, **unused}, folder / "model.safetensors")
     assert load_trunk(str(folder)).sha256 == expected
 
