@@ -37,6 +37,20 @@ FAMILIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
         transformers.ElectraModel,
         {**SIZES, "intermediate_size": 128, "embedding_size": 32},
     ),
+    "deberta-v2": (
+        transformers.DebertaV2Config,
+        transformers.DebertaV2Model,
+        {
+            **SIZES,
+            "intermediate_size": 128,
+            "relative_attention": True,
+            "position_buckets": 16,
+            "norm_rel_ebd": "layer_norm",
+            "share_att_key": True,
+            "pos_att_type": "p2c|c2p",
+            "position_biased_input": False,
+        },
+    ),
 }
 SLOTS = {"mh_adapter": "attention", "output_adapter": "ffn"}
 

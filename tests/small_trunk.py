@@ -49,6 +49,9 @@ def small_trunk(family: str, **changes: Any) -> TrunkConfig:
     if "window" in parts.config_names:
         # Every second layer has local attention, and rows of more than 3 tokens are longer than its window.
         fields |= {"window": 5, "global_every": 2}
+    if "position_buckets" in parts.config_names:
+        # Rows of 7 tokens have distances that share a bucket, and distances beyond the last bucket.
+        fields |= {"position_buckets": 4, "max_relative_positions": 6}
     return dataclasses.replace(SMALL_TRUNK, **{**fields, **changes})
 
 

@@ -50,7 +50,7 @@ _IN_DENSE_LAYERS = (
 )
 AXIS_NAMES: Mapping[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
     "trunk": (
-        (r"embeddings/(word|position|type)", ("entries", "hidden")),
+        (r"embeddings/(word|position|type|relative/position)", ("entries", "hidden")),
         (r"embeddings/projection/kernel", ("embedded", "hidden")),
         (r"pooler/kernel", ("hidden", "pooled")),
         *((rf"(top_)?layers/(.+/)?{pattern}", names) for pattern, names in _ENCODER_LAYER),

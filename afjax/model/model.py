@@ -44,6 +44,7 @@ from afjax.tasks.kind import Reads
 from afjax.trees import AnyArray, Tree, merge, named_key
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.encoder import EncoderOptions, encode
+from afjax.trunk.encoder_layer import RELATIVE
 from afjax.trunk.layer_masks import encode_under_masks
 from afjax.trunk.layers import Layers, map_parts, same_form, stack_layers, unstack_layers
 from afjax.trunk.slots import FilledSlots, LayerSlots, Sublayer
@@ -485,17 +486,22 @@ def with_layer_norms(trunk: Tree, norms: Tree) -> Tree:
     """Replaces a trunk's LayerNorms; ``norms`` is a tree as returned by :func:`trunk_layer_norms`."""
     layer_norms = same_form({block: norms[block] for block in ("attention", "ffn")}, trunk["layers"])
     embeddings = {**trunk["embeddings"], "norm": norms["embeddings"]}
+    if RELATIVE in norms:
+        embeddings[RELATIVE] = {**embeddings[RELATIVE], "norm": norms[RELATIVE]}
     final = {"norm": norms["final"]} if "final" in norms else {}
     layers = map_parts(_with_norms, trunk["layers"], layer_norms)
     return {**trunk, "embeddings": embeddings, "layers": layers, **final}
 
 
 def trunk_layer_norms(trunk: Tree) -> Tree:
-    """Copies a trunk's LayerNorms, ``{embeddings, attention, ffn}``.
+    """Copies a trunk's LayerNorms, ``{embeddings, attention, ffn}``, and ``relative`` if it has relative positions.
 
     If a LayerNorm follows the top layer, it is ``final``. An adapter's ``layer_norms`` start as these copies.
     """
     layer_norms = map_parts(lambda layers: {block: params["norm"] for block, params in layers.items()}, trunk["layers"])
     final = {"final": trunk["norm"]} if "norm" in trunk else {}
-    norms = {"embeddings": trunk["embeddings"]["norm"], **stack_layers(layer_norms), **final}
+    embeddings = trunk["embeddings"]
+    norms = {"embeddings": embeddings["norm"], **stack_layers(layer_norms), **final}
+    if RELATIVE in embeddings:
+        norms[RELATIVE] = embeddings[RELATIVE]["norm"]
     return jax.tree.map(lambda leaf: leaf.copy(), norms)

@@ -14,6 +14,8 @@ from afjax.trees import AnyArray
 
 # attend(scores [batch, ..., length], values [batch, ..., length, size]) returns the result of weighted_sum.
 Attend = Callable[[Array, Array], tuple[Array, Array]]
+# Scores to add to the products of queries and keys. It gets [batch, heads, queries or length, head size] of each.
+MoreScores = Callable[[Array, Array], Array]
 
 
 def attend_to_tokens(
@@ -128,6 +130,7 @@ def attend_tokens(
     values: Float[Array, "batch length size"],
     num_heads: int,
     attend: Attend,
+    more_scores: MoreScores | None = None,
 ) -> Float[Array, "batch queries size"]:
     """Multi-head attention.
 
@@ -136,6 +139,7 @@ def attend_tokens(
       keys, values: ``[batch, length, size]``.
       num_heads: Divides ``size``.
       attend: Computes the weighted sums from scores and values.
+      more_scores: Computes scores to add, ``[batch, heads, queries, length]``, from the heads' queries and keys.
 
     Returns:
       ``[batch, queries, size]``, with the heads concatenated.
@@ -145,7 +149,10 @@ def attend_tokens(
         # [batch, heads, tokens, head size]: XLA's CPU matmuls are twice as fast with the heads before the tokens.
         return x.reshape(*x.shape[:2], num_heads, -1).transpose(0, 2, 1, 3)
 
-    scores = wide_matmul(split(query), split(keys).transpose(0, 1, 3, 2))  # [batch, heads, queries, length]
+    query_heads, key_heads = split(query), split(keys)
+    scores = wide_matmul(query_heads, key_heads.transpose(0, 1, 3, 2))  # [batch, heads, queries, length]
+    if more_scores is not None:
+        scores = scores + more_scores(query_heads, key_heads)
     context = saveable(attend(scores, split(values))[0])
     # Without the barrier the TPU compiler fuses the concatenation of the heads into the next matmul. On v5p this
     # increases the memory traffic of adapter programs by 2 %.
@@ -153,7 +160,11 @@ def attend_tokens(
 
 
 def first_token_attention(
-    params: Mapping[str, Any], x: Float[Array, "batch length inputs"], num_heads: int, attend: Attend
+    params: Mapping[str, Any],
+    x: Float[Array, "batch length inputs"],
+    num_heads: int,
+    attend: Attend,
+    more_scores: Callable[[Array], Array] | None = None,
 ) -> Float[Array, "batch 1 size"]:
     """Self-attention for the first token only, without computing keys and values.
 
@@ -166,6 +177,7 @@ def first_token_attention(
       x: ``[batch, length, d]``.
       num_heads: Divides ``size``.
       attend: Computes the weighted sums from scores and values.
+      more_scores: Computes scores to add, ``[batch, heads, length]``, from the queries ``[heads, batch, head size]``.
 
     Returns:
       ``[batch, 1, size]``.
@@ -175,8 +187,10 @@ def first_token_attention(
     query = dense(params["query"], x[:, 0]).reshape(-1, *heads).transpose(1, 0, 2)  # [heads, batch, head size]
     key_kernel = params["key"]["kernel"].astype(x.dtype).reshape(-1, *heads).transpose(1, 2, 0)  # [heads, size, d]
     projected = saveable(wide_matmul(query, key_kernel).transpose(1, 0, 2).astype(x.dtype))  # Kᵀ q, [batch, heads, d]
-    scores = wide_matmul(projected, x.transpose(0, 2, 1))[:, None]  # [batch, 1, heads, length]
-    return _mix_tokens(params["value"], scores, x, num_heads, attend)
+    scores = wide_matmul(projected, x.transpose(0, 2, 1))  # [batch, heads, length]
+    if more_scores is not None:
+        scores = scores + more_scores(query)
+    return _mix_tokens(params["value"], scores[:, None], x, num_heads, attend)
 
 
 def first_token_attention_with_keys(

@@ -351,6 +351,8 @@ def split_key(key: PRNGKeyArray | None, num: int) -> list[PRNGKeyArray] | list[N
 class Dense(nn.Module):
     """The trunk's dense layer: a module with the parameters of :func:`dense`.
 
+    For inputs with one row, ``apply`` may return several rows, each with parameters of its own.
+
     Attributes:
       features: Size of the output.
       init_scale: Standard deviation of the kernel's initializer.
@@ -364,7 +366,7 @@ class Dense(nn.Module):
     @nn.compact
     def __call__(
         self, x: Float[Array, "*batch inputs"], apply: Callable[[Tree, Array], Array] = dense
-    ) -> Float[Array, "*batch outputs"]:
+    ) -> Float[Array, "*rows outputs"]:
         kernel = self.param("kernel", nn.initializers.normal(self.init_scale), (x.shape[-1], self.features))
         params = {"kernel": kernel}
         if self.use_bias:

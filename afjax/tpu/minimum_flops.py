@@ -20,6 +20,7 @@ from afjax.display.words import counted
 from afjax.errors import UserError
 from afjax.fusion.checks import is_factored
 from afjax.model.model import Model
+from afjax.nn.disentangled_attention import RelativeBuckets
 from afjax.trunk.pre_norm_layer import layer_forms
 
 # A preset of afjax.model.partition.preset, or "nothing" for evaluation.
@@ -154,7 +155,16 @@ class _Step:
                 size, heads, trained, inputs, first_token=first_token, inside=inside, reach=reach
             )
         else:
-            live = self.attention(size, heads, trained, live, first_token=first_token, inside=inside)
+            live = self.attention(
+                size,
+                heads,
+                trained,
+                live,
+                first_token=first_token,
+                inside=inside,
+                buckets=trunk.relative_buckets,
+                positions_live=norms or self.trained in ("full", "adapter+trunk"),
+            )
         live = dense_layer("attention_output", trunk.hidden_size, trunk.hidden_size, live) or norms
         if filled:
             live = self._slot("attention", n, live, layer_input, first_token=first_token) or live
@@ -173,30 +183,66 @@ class _Step:
         *,
         first_token: bool,
         inside: InDenseLayers | None = None,
+        buckets: RelativeBuckets | None = None,
+        positions_live: bool = False,
     ) -> bool:
         """Adds attention with ``size²`` query, key and value matrices, without the output matrix.
 
         For the first token only, ``q · (K x)`` equals ``(Kᵀ q) · x``. The key and value matrices are then multiplied
         with one vector per head and row, and every token with ``num_heads`` vectors twice.
+
+        Args:
+          size: The size of queries, keys and values.
+          num_heads: Number of heads.
+          trained: Whether the matrices are trained.
+          live: Whether the input is live.
+          first_token: Whether to compute the first token only.
+          inside: The adapter in the dense layers, or None.
+          buckets: The relative positions of disentangled attention, or None. Their products with queries and keys
+            count once for each pair of tokens.
+          positions_live: Whether their embeddings are live.
         """
         n = self.rows * self.length
 
         def project(step: "_Step", name: DenseLayer, n: int) -> bool:
             return step._dense_layer(name, n, size, size, trained=trained, live=live, inside=inside)
 
+        def project_positions(step: "_Step", name: DenseLayer, num: int) -> bool:
+            return step._dense_layer(name, num, size, size, trained=trained, live=positions_live, inside=inside)
+
         if not first_token:
             query, key, value = (project(self, name, n) for name in QUERY_KEY_VALUE)
             weights = self.product(n * self.length * size, query, key)
+            if buckets is not None:
+                used = buckets.used(self.length)
+                num_positions = used.stop - used.start
+                position_key = project_positions(self, "key", num_positions)
+                position_query = project_positions(self, "query", num_positions)
+                weights = self.product(n * self.length * size, query, position_key) or weights
+                weights = self.product(n * self.length * size, key, position_query) or weights
             return self.product(n * self.length * size, weights, value)
         turned, plain = self.apart(), self.apart()
         query = turned._first_query(size, trained, live, inside)
         key, value = (turned._merged(name, size, size, trained=trained, inside=inside) for name in QUERY_KEY_VALUE[1:])
         projected = turned.product(self.rows * size * size, key, query)  # Kᵀ q
         weights = turned.product(n * num_heads * size, projected, live)
+        num_positions = 0 if buckets is None else buckets.used_by_first_token(self.length).stop
+        if num_positions:
+            query_matrix = self.apart()._merged("query", size, size, trained=trained, inside=inside)
+            position_key = turned.product(num_positions * size * size, key, positions_live)
+            position_query = turned.product(num_positions * size * size, query_matrix, positions_live)
+            weights = turned.product(n * size, query, position_key) or weights
+            turned.product(self.length * size, position_query, trained)  # with the key's bias
+            projected = turned.product(self.length * size * size, key, position_query)
+            weights = turned.product(n * num_heads * size, projected, live) or weights
         sums = turned.product(n * num_heads * size, weights, live)  # of tokens
         context = turned.product(self.rows * size * size, value, sums)
         query, key, value = project(plain, "query", self.rows), project(plain, "key", n), project(plain, "value", n)
-        plain.product(n * size, plain.product(n * size, query, key), value)
+        weights = plain.product(n * size, query, key)
+        if num_positions:
+            weights = plain.product(n * size, query, project_positions(plain, "key", num_positions)) or weights
+            weights = plain.product(n * size, key, project_positions(plain, "query", num_positions)) or weights
+        plain.product(n * size, weights, value)
         self.cheaper(turned, plain)
         return context
 

@@ -9,7 +9,7 @@ from jaxtyping import Float, PRNGKeyArray
 from afjax.trees import AnyArray, Tree
 from afjax.trunk import pre_norm_layer
 from afjax.trunk.config import TrunkConfig
-from afjax.trunk.encoder_layer import NO_DROPOUT, EncoderLayer, LayerKeys, attention_bias
+from afjax.trunk.encoder_layer import NO_DROPOUT, EncoderLayer, LayerKeys, attention_bias, relative_embeddings
 from afjax.trunk.pre_norm_layer import COMPLETE, LayerForm, Positions, PreNormLayer
 from afjax.trunk.slots import EMPTY_LAYER, LayerSlots
 
@@ -20,11 +20,13 @@ class SharedInputs(NamedTuple):
     Attributes:
       mask: bool ``[batch, length]``, False at padding.
       bias: The bias of the attention scores. None if the family has none.
+      relative: The embeddings of relative positions, ``[entries, hidden_size]``. None if the family has none.
       positions: The positions for layers of the form ``pre_norm``, otherwise None.
     """
 
     mask: AnyArray
     bias: Array | None = None
+    relative: Array | None = None
     positions: Positions | None = None
 
 
@@ -37,12 +39,16 @@ def shared_inputs(trunk: Tree, config: TrunkConfig, mask: AnyArray, dtype: Any) 
       mask: bool ``[batch, length]``, False at padding.
       dtype: The dtype of the hidden states.
     """
-    bias = attention_bias(trunk, config, mask.shape[1])
-    return top_layer_inputs(config, mask, dtype)._replace(bias=bias)
+    length = mask.shape[1]
+    bias, relative = attention_bias(trunk, config, length), relative_embeddings(trunk, config, length, dtype)
+    return top_layer_inputs(config, mask, dtype)._replace(bias=bias, relative=relative)
 
 
 def top_layer_inputs(config: TrunkConfig, mask: AnyArray, dtype: Any) -> SharedInputs:
-    """As :func:`shared_inputs`, for an additional layer on top of the encoder, which has no bias of the scores."""
+    """As :func:`shared_inputs`, for an additional layer on top of the encoder.
+
+    It has no bias of the scores and no relative positions.
+    """
     if config.encoder_family.layer == "post_norm":
         return SharedInputs(mask)
     return SharedInputs(mask, positions=pre_norm_layer.layer_positions(config, mask.shape[1], dtype))
@@ -102,4 +108,4 @@ def _module(config: TrunkConfig, shared: SharedInputs, form: LayerForm | None) -
     """The Linen module of a layer, and the arguments that only its form takes."""
     if config.encoder_family.layer == "pre_norm":
         return PreNormLayer(config), {"form": form, "positions": shared.positions}
-    return EncoderLayer(config), {"bias": shared.bias}
+    return EncoderLayer(config), {"bias": shared.bias, "positions": shared.relative}

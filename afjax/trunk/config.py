@@ -3,6 +3,7 @@
 import dataclasses
 
 from afjax.errors import UserError, did_you_mean
+from afjax.nn.disentangled_attention import RelativeBuckets
 from afjax.trunk.families import ENCODER_FAMILIES
 from afjax.trunk.family import EncoderFamily
 
@@ -10,6 +11,8 @@ from afjax.trunk.family import EncoderFamily
 _OPTIONAL = {
     "type_vocab_size": 0,
     "embedding_size": None,
+    "position_buckets": None,
+    "max_relative_positions": None,
     "global_every": None,
     "window": None,
     "rotary_theta": None,
@@ -26,6 +29,9 @@ class TrunkConfig:
       type_vocab_size: Number of token types. 0 if the family has no token types.
       embedding_size: Size of the embeddings, for families in which it can differ from ``hidden_size``; otherwise None.
         If it differs, a dense layer projects the embeddings.
+      position_buckets: Rows per direction of the table of relative positions, for families with disentangled attention;
+        otherwise None.
+      max_relative_positions: All distances of at least this number share a row of that table; None as above.
       embedding_dropout: Dropout rate of the embeddings, for families in which it can differ from ``hidden_dropout``;
         otherwise None.
       global_every: Every how many layers the attention reads all tokens, from the first layer on; in the other layers
@@ -50,6 +56,8 @@ class TrunkConfig:
     max_positions: int
     type_vocab_size: int = 0
     embedding_size: int | None = None
+    position_buckets: int | None = None
+    max_relative_positions: int | None = None
     layer_norm_epsilon: float = 1e-12
     activation: str = "gelu"
     hidden_dropout: float = 0.1
@@ -100,8 +108,15 @@ class TrunkConfig:
 
     @property
     def max_length(self) -> int:
-        """The maximum number of tokens per row, limited by the position embeddings."""
+        """The maximum number of tokens per row: the number of positions of a row's tokens."""
         return self.max_positions - self.encoder_family.first_position(self.pad_id)
+
+    @property
+    def relative_buckets(self) -> RelativeBuckets | None:
+        """The rows of the table of relative positions, for families with disentangled attention; otherwise None."""
+        if self.position_buckets is None or self.max_relative_positions is None:
+            return None
+        return RelativeBuckets(num_buckets=self.position_buckets, max_distance=self.max_relative_positions)
 
     @property
     def encoder_family(self) -> EncoderFamily:

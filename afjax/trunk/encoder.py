@@ -3,11 +3,13 @@
 The trunk's tree. Leaves under ``layers`` are stacked along a leading axis of size ``num_layers``::
 
     embeddings/word                         [vocab_size, input_size]
-    embeddings/position                     [entries, input_size], if the family has a table of positions
+    embeddings/position                     [entries, input_size], if the family adds positions to the embeddings
     embeddings/type                         [entries, input_size], if the family has token types
     embeddings/norm/{scale, bias}
     embeddings/projection/{kernel, bias}    if the embeddings do not have the size of the hidden states
     embeddings/relative_position            [entries, num_heads], if the family has an attention bias
+    embeddings/relative/position            [entries, hidden_size], if the family has disentangled attention
+    embeddings/relative/norm/{scale, bias}  as above
     layers/attention/{query, key, value, output}/{kernel, bias}
     layers/attention/norm/{scale, bias}
     layers/ffn/{intermediate, output}/{kernel, bias}

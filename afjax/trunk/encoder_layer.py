@@ -1,6 +1,7 @@
 """The Linen modules of an encoder: embeddings and layers with slots."""
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -11,13 +12,16 @@ from jaxtyping import Bool, Float, Int, PRNGKeyArray
 
 from afjax.distributed.sharding import replicate, shard_rows
 from afjax.nn.attention import attend_to_tokens, attend_tokens, first_token_attention, relative_bias
-from afjax.nn.layers import ACTIVATIONS, Dense, LayerNorm, dropout, split_key
+from afjax.nn.disentangled_attention import NUM_TERMS, PositionProjections
+from afjax.nn.layers import ACTIVATIONS, Dense, LayerNorm, dense, dropout, split_key
 from afjax.trees import AnyArray, Tree
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.slots import EMPTY_LAYER, LayerSlots, Sublayer
 
 # The name of the attention bias's table in the embeddings' parameters.
 RELATIVE_POSITION = "relative_position"
+# The name of the parameters of :class:`RelativeEmbeddings` in the embeddings' parameters.
+RELATIVE = "relative"
 
 
 class LayerKeys(NamedTuple):
@@ -48,7 +52,8 @@ def layer_keys(key: PRNGKeyArray | None, slots_key: PRNGKeyArray | None = None) 
 class Embeddings(nn.Module):
     """Sum of word, position and type embeddings, LayerNorm, dropout, and a projection to the hidden size if needed.
 
-    The module also has the table of the attention bias, if the family has one. :func:`attention_bias` reads it.
+    The module also has the table of the attention bias or of relative positions, if the family has one.
+    :func:`attention_bias` and :func:`relative_embeddings` read them.
     """
 
     config: TrunkConfig
@@ -77,6 +82,8 @@ class Embeddings(nn.Module):
             parts.append(replicate(type_)[types])
         if family.relative_bias is not None:
             self.param(RELATIVE_POSITION, init, (family.relative_bias.num_entries, config.num_heads))
+        if config.relative_buckets is not None and self.is_initializing():
+            RelativeEmbeddings(config, name=RELATIVE)(tokens.shape[-1])
         x = shard_rows(jnp.asarray(functools.reduce(jnp.add, (part.astype(dtype) for part in parts))))
         if key is not None:
             # The same layout as the layers' arrays; the TPU compiler would choose another one and insert copies. Only
@@ -88,6 +95,42 @@ class Embeddings(nn.Module):
         if config.projects_embeddings:
             x = Dense(config.hidden_size, config.init_scale, name="projection")(x)
         return x
+
+
+class RelativeEmbeddings(nn.Module):
+    """The table of relative positions of disentangled attention, with its LayerNorm."""
+
+    config: TrunkConfig
+
+    @nn.compact
+    def __call__(self, length: int) -> Float[Array, "entries hidden"]:
+        config, buckets = self.config, self.config.relative_buckets
+        assert buckets is not None, "the family has disentangled attention"
+        init = nn.initializers.normal(config.init_scale)
+        table = self.param("position", init, (buckets.num_entries, config.hidden_size))
+        used = jnp.asarray(replicate(table))[buckets.used(length)]
+        return LayerNorm(config.layer_norm_epsilon, name="norm")(used)
+
+
+def relative_embeddings(
+    trunk: Tree, config: TrunkConfig, length: int, dtype: Any
+) -> Float[Array, "entries hidden"] | None:
+    """Computes the embeddings of relative positions, which all layers share.
+
+    Args:
+      trunk: The trunk's tree.
+      config: The trunk's architecture.
+      length: Tokens per row.
+      dtype: The dtype of the activations.
+
+    Returns:
+      ``[entries, hidden_size]`` for the entries ``config.relative_buckets.used(length)``. None if the family does not
+      have disentangled attention.
+    """
+    if config.relative_buckets is None:
+        return None
+    embeddings: Any = RelativeEmbeddings(config).apply({"params": trunk["embeddings"][RELATIVE]}, length)
+    return embeddings.astype(dtype)
 
 
 def attention_bias(trunk: Tree, config: TrunkConfig, length: int) -> Float[Array, "num_heads length length"] | None:
@@ -122,19 +165,32 @@ class AttentionBlock(nn.Module):
         dropout_keys: LayerKeys = NO_DROPOUT,
         first_token_only: bool = False,
         bias: Float[Array, "num_heads length length"] | None = None,
+        positions: Float[Array, "entries hidden"] | None = None,
     ) -> tuple[Float[Array, "batch queries hidden"], Float[Array, "batch queries num_adapters"] | None]:
         config = self.config
 
-        def dense_layer(name: str, inputs: Array) -> Array:
-            layer = Dense(config.hidden_size, config.init_scale, name=name)
-            return layer(inputs, slots.dense_layer(f"attention/{name}").apply)
+        names = ("query", "key", "value", "output")
+        layers = {name: Dense(config.hidden_size, config.init_scale, name=name) for name in names}
 
+        def dense_layer(name: str, inputs: Array) -> Array:
+            outputs: Array = layers[name](inputs, slots.dense_layer(f"attention/{name}").apply)
+            return outputs
+
+        weights_key, head_size = dropout_keys.weights, config.head_size
+        if positions is not None and config.relative_buckets is not None:
+            weights_key, positions_key = split_key(weights_key, 2)
+            positions = dropout(positions_key, positions, config.hidden_dropout)
+            if first_token_only:
+                positions = positions[config.relative_buckets.used_by_first_token(x.shape[1])]
+            # A batch of one row. It becomes a row per row of x if an adapter differs between the rows.
+            positions = positions[None]
+            head_size *= NUM_TERMS
         attend = functools.partial(
             attend_to_tokens,
             mask=mask,
-            head_size=config.head_size,
+            head_size=head_size,
             dropout_rate=config.attention_dropout,
-            key=dropout_keys.weights,
+            key=weights_key,
         )
         queries = x[:, :1] if first_token_only else x
         if bias is not None and first_token_only:
@@ -145,15 +201,34 @@ class AttentionBlock(nn.Module):
             merged = {name: merge_layer(params[name]) for name, merge_layer in merge.items() if merge_layer}
             # The heads act as queries of a single head.
             attend = functools.partial(attend, bias=None if bias is None else bias.transpose(1, 0, 2))
-            context = first_token_attention(merged, x, config.num_heads, attend)
+            projections = self._project(positions, lambda name, inputs: dense(merged[name], inputs))
+            more_scores = None
+            if projections is not None:
+                more_scores = functools.partial(projections.first_token_scores_without_keys, merged["key"], x)
+            context = first_token_attention(merged, x, config.num_heads, attend, more_scores)
         else:
             query, keys, values = dense_layer("query", queries), dense_layer("key", x), dense_layer("value", x)
-            context = attend_tokens(query, keys, values, config.num_heads, functools.partial(attend, bias=bias))
+            projections = self._project(positions, dense_layer)
+            pair_scores = None
+            if projections is not None:
+                pair_scores = projections.first_token_scores if first_token_only else projections.scores
+            attend = functools.partial(attend, bias=bias)
+            context = attend_tokens(query, keys, values, config.num_heads, attend, pair_scores)
         output = dense_layer("output", context)
         output = dropout(dropout_keys.attention, output, config.hidden_dropout)
         norm = LayerNorm(config.layer_norm_epsilon, name="norm")
         sublayer = Sublayer(output=output, residual=queries, norm=norm, layer_input=x, mask=mask)
         return slots.sublayer("attention")(sublayer)
+
+    def _project(
+        self, positions: Array | None, dense_layer: Callable[[str, Array], Array]
+    ) -> PositionProjections | None:
+        """Projects the relative positions ``[1, entries, hidden_size]`` with the layers of the queries and keys."""
+        buckets = self.config.relative_buckets
+        if positions is None or buckets is None:
+            return None
+        query, key = dense_layer("query", positions), dense_layer("key", positions)
+        return PositionProjections(query=query, key=key, buckets=buckets)
 
 
 class FeedForwardBlock(nn.Module):
@@ -196,6 +271,7 @@ class EncoderLayer(nn.Module):
         dropout_keys: LayerKeys = NO_DROPOUT,
         first_token_only: bool = False,
         bias: Float[Array, "num_heads length length"] | None = None,
+        positions: Float[Array, "entries hidden"] | None = None,
     ) -> tuple[Float[Array, "batch queries hidden"], dict[str, Float[Array, "batch queries num_adapters"]]]:
         """Runs the layer.
 
@@ -206,12 +282,19 @@ class EncoderLayer(nn.Module):
           dropout_keys: The layer's dropout keys; no dropout by default.
           first_token_only: Whether to compute only the first token's outputs.
           bias: The result of :func:`attention_bias`.
+          positions: The result of :func:`relative_embeddings`.
 
         Returns:
           The next hidden state, and ``{slot: attention over adapters}`` for the slots with a fusion.
         """
         between, first = AttentionBlock(self.config, name="attention")(
-            x, mask, slots=slots, dropout_keys=dropout_keys, first_token_only=first_token_only, bias=bias
+            x,
+            mask,
+            slots=slots,
+            dropout_keys=dropout_keys,
+            first_token_only=first_token_only,
+            bias=bias,
+            positions=positions,
         )
         output, second = FeedForwardBlock(self.config, name="ffn")(
             between, mask, slots=slots, layer_input=x, key=dropout_keys.ffn

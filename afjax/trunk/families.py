@@ -5,8 +5,8 @@ To add a family, write a module with a ``FAMILY`` in this package, and add the m
 
 from collections.abc import Mapping
 
-from afjax.trunk import bert, camembert, distilbert, electra, modernbert, mpnet, roberta, xlm_roberta
+from afjax.trunk import bert, camembert, deberta_v2, distilbert, electra, modernbert, mpnet, roberta, xlm_roberta
 from afjax.trunk.family import EncoderFamily
 
-_MODULES = (bert, roberta, mpnet, distilbert, xlm_roberta, camembert, electra, modernbert)
+_MODULES = (bert, roberta, mpnet, distilbert, xlm_roberta, camembert, electra, modernbert, deberta_v2)
 ENCODER_FAMILIES: Mapping[str, EncoderFamily] = {module.FAMILY.name: module.FAMILY for module in _MODULES}

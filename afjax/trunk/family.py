@@ -74,6 +74,7 @@ class WeightNames:
       layer: The first parts of the names of a layer's tensors. The layer's number follows.
       layers: The tensors of a layer, by the rest of their names.
       pooler: The tensors of the pooler. Empty if the family has no pooler.
+      unused: Other tensors that checkpoints may have and the encoder does not read.
     """
 
     prefix: str
@@ -82,6 +83,7 @@ class WeightNames:
     layer: str
     layers: Mapping[str, Weight]
     pooler: Mapping[str, Weight] = dataclasses.field(default_factory=dict)
+    unused: frozenset[str] = frozenset()
 
     @property
     def scopes(self) -> frozenset[str]:
@@ -116,6 +118,8 @@ class EncoderFamily:
       required: Fields of ``config.json`` with the only value that the family's code supports. They may be missing.
       plain_config: Converts other forms of ``config.json`` to the form of ``config_names``. It takes the contents and
         the file's name, for error messages.
+      declared: Fields of ``config.json`` that may not be missing, with the values that the family's code supports. All
+        values of a field mean the same.
       weight_names: The names of the tensors.
       default_pad_id: The padding token's id if ``config.json`` does not specify it.
       first_position: Maps the padding token's id to the position of a row's first token.
@@ -134,6 +138,7 @@ class EncoderFamily:
     defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     required: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     plain_config: Callable[[Mapping[str, Any], str], Mapping[str, Any]] | None = None
+    declared: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
     weight_names: WeightNames
     default_pad_id: int
     first_position: Callable[[int], int]

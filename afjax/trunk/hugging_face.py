@@ -71,6 +71,9 @@ _NUMBERS = {
     "intermediate_size": _size(),
     "max_positions": _size(),
     "type_vocab_size": _size(),
+    "position_buckets": _Number(low=2, below=2**31, whole=True),
+    # Values below 1 stand for the number of positions.
+    "max_relative_positions": _Number(low=-1, below=2**31, whole=True, default=-1),
     "layer_norm_epsilon": _Number(low=0, below=float(np.finfo(np.float32).max), open_low=True, default=1e-12),
     "hidden_dropout": _Number(low=0, below=1, default=0.1),
     "attention_dropout": _Number(low=0, below=1, default=0.1),
@@ -137,6 +140,12 @@ def trunk_config(values: Mapping[str, Any], where: str) -> TrunkConfig:
             raise UserError(
                 f"{where}: {field} is {_text(values[field])}; a {name} encoder needs {_text(supported)}; {_ADVICE}."
             )
+    for field, supported in family.declared.items():
+        if field not in values or values[field] not in supported:
+            given = f"is {_text(values[field])}" if field in values else "is missing"
+            raise UserError(
+                f"{where}: {field} {given}; a {name} encoder needs {' or '.join(map(_text, supported))}; {_ADVICE}."
+            )
     activation = values.get(family.config_names["activation"], "gelu")
     if not isinstance(activation, str) or activation not in _ACTIVATIONS:
         raise UserError(f'{where} has the activation "{activation}"; afjax supports {", ".join(_ACTIVATIONS)}.')
@@ -157,6 +166,8 @@ def trunk_config(values: Mapping[str, Any], where: str) -> TrunkConfig:
     pad = _Number(low=0, below=numbers["vocab_size"], whole=True)
     if not pad.allows(pad_id):
         raise UserError(f"{where}: pad_token_id is {_text(pad_id)}; it must be {pad.allowed}, or null; {_ADVICE}.")
+    if numbers.get("max_relative_positions", 1) < 1:
+        numbers["max_relative_positions"] = numbers["max_positions"]
     fields = {**numbers, **flags, **family.constants}
     config = TrunkConfig(family=name, activation=_ACTIVATIONS[activation], pad_id=pad_id, **fields)
     names = family.config_names
@@ -173,6 +184,12 @@ def trunk_config(values: Mapping[str, Any], where: str) -> TrunkConfig:
         raise UserError(
             f"{where}: {names['max_positions']} is {config.max_positions}; a {name} encoder with pad_token_id {pad_id} "
             f"needs more than {family.first_position(pad_id)}; {_ADVICE}."
+        )
+    buckets = config.relative_buckets
+    if buckets is not None and buckets.num_buckets // 2 >= buckets.max_distance - 1:
+        raise UserError(
+            f"{where}: position_buckets is {buckets.num_buckets}; with {buckets.max_distance} relative positions it "
+            f"must be below {2 * (buckets.max_distance - 1)}; {_ADVICE}."
         )
     return config
 
@@ -201,7 +218,8 @@ def config_values(config: TrunkConfig) -> dict[str, Any]:
     activation = next(name for name, value in _ACTIVATIONS.items() if value == config.activation)
     fields = {names[ours]: getattr(config, ours) for ours in (*_NUMBERS, *_FLAGS) if ours in names}
     values = {"model_type": config.family, **fields}
-    return {**values, names["activation"]: activation, names["pad_id"]: config.pad_id}
+    declared = {field: supported[0] for field, supported in config.encoder_family.declared.items()}
+    return {**values, names["activation"]: activation, names["pad_id"]: config.pad_id, **declared}
 
 
 def _text(value: Any) -> str:
@@ -305,7 +323,7 @@ def from_hugging_face(tensors: Mapping[str, np.ndarray], config: TrunkConfig, *,
     }
     missing = [name for name in table if name not in named]
     missing += sorted(layer_names - named.keys())
-    known = table.keys() | layer_names | _BUFFERS
+    known = table.keys() | layer_names | _BUFFERS | names.unused
     extra = sorted(name for name in named if name.partition(".")[0] in _TRUNK_SCOPES and name not in known)
     problems = [f"- {name}" for name in missing] + [f"+ {name}" for name in extra]
     if problems:

@@ -323,7 +323,7 @@ def _download(name: str) -> Path:
     from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
 
     patterns = ["config.json", "*.safetensors", "tokenizer*", "vocab.*", "merges.txt", "special_tokens_map.json"]
-    patterns += _EMBEDDING_FILES
+    patterns += ["spm.model", *_EMBEDDING_FILES]
     try:
         folder = Path(huggingface_hub.snapshot_download(name, allow_patterns=patterns))
         if not any(folder.glob("*.safetensors")):

@@ -65,6 +65,18 @@ def _modernbert(layers: int, hidden: int, heads: int, intermediate: int) -> Trun
     )
 
 
+def _deberta_v3(layers: int, hidden: int, heads: int) -> TrunkConfig:
+    return dataclasses.replace(
+        _bert(layers, hidden, heads),
+        family="deberta-v2",
+        vocab_size=128100,
+        type_vocab_size=0,
+        position_buckets=256,
+        max_relative_positions=512,
+        layer_norm_epsilon=1e-7,
+    )
+
+
 SIZES: Mapping[str, TrunkConfig] = {
     "minilm": _bert(6, 384, 12),
     "bert-base": _bert(12, 768, 12),
@@ -81,6 +93,11 @@ SIZES: Mapping[str, TrunkConfig] = {
     "electra-large": _electra(24, 1024, 16, 1024),
     "modernbert-base": _modernbert(22, 768, 12, 1152),
     "modernbert-large": _modernbert(28, 1024, 16, 2624),
+    "deberta-v3-xsmall": _deberta_v3(12, 384, 6),
+    "deberta-v3-small": _deberta_v3(6, 768, 12),
+    "deberta-v3-base": _deberta_v3(12, 768, 12),
+    "deberta-v3-large": _deberta_v3(24, 1024, 16),
+    "mdeberta-v3-base": dataclasses.replace(_deberta_v3(12, 768, 12), vocab_size=251000),
 }
 
 # The poolings of the sizes that were not pretrained with the first token.

@@ -18,7 +18,10 @@ TOKENIZER_FILES = (
     "vocab.json",
     "merges.txt",
     "sentencepiece.bpe.model",
+    "spm.model",
 )
+# Files of tokenizers that transformers can convert to tokenizer.json.
+_CONVERTIBLE = ("sentencepiece.bpe.model", "spm.model")
 
 
 def has_tokenizer(folder: Path) -> bool:
@@ -74,8 +77,10 @@ def load_tokenizer(folder: Path, vocab_size: int) -> Any:
     """
     transformers = _import_transformers()
     if not has_tokenizer(folder):
+        found = next((name for name in _CONVERTIBLE if (folder / name).exists()), None)
+        advice = f" {found} is not read; convert it to tokenizer.json (docs/how_to/encoders.md)." if found else ""
         raise UserError(
-            f"{folder} has no tokenizer; it needs tokenizer.json, vocab.txt, or vocab.json with merges.txt."
+            f"{folder} has no tokenizer; it needs tokenizer.json, vocab.txt, or vocab.json with merges.txt.{advice}"
         )
     try:
         # Without trust_remote_code=False, transformers may ask in the terminal whether to run code of the folder.

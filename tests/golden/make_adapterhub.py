@@ -43,11 +43,28 @@ import torch
 from adapters.composition import Fuse
 from adapters.methods.modeling import BertFusion
 from reference import TRUNK, model_inputs, padded_batch, randomize, run_checked, save, state_arrays
-from transformers import BertConfig, DistilBertConfig, ElectraConfig, RobertaConfig, XLMRobertaConfig
+from transformers import (
+    BertConfig,
+    DebertaV2Config,
+    DistilBertConfig,
+    ElectraConfig,
+    RobertaConfig,
+    XLMRobertaConfig,
+)
 
 LIMIT = 1e-5
 LAYERS = {**TRUNK, "num_hidden_layers": 2}
 ROBERTA = {"type_vocab_size": 1, "pad_token_id": 1, "layer_norm_eps": 1e-5}
+DEBERTA = {
+    "layer_norm_eps": 1e-7,
+    "relative_attention": True,
+    "position_buckets": 8,
+    "norm_rel_ebd": "layer_norm",
+    "share_att_key": True,
+    "pos_att_type": "p2c|c2p",
+    "position_biased_input": False,
+    "type_vocab_size": 0,
+}
 FAMILIES = {
     "bert": (adapters.BertAdapterModel, BertConfig, LAYERS),
     "roberta": (
@@ -62,10 +79,11 @@ FAMILIES = {
         {"hidden_dim" if name == "intermediate_size" else name: value for name, value in LAYERS.items()},
     ),
     "electra": (adapters.ElectraAdapterModel, ElectraConfig, {**LAYERS, "embedding_size": 16}),
+    "deberta_v2": (adapters.DebertaV2AdapterModel, DebertaV2Config, {**LAYERS, **DEBERTA}),
 }
 # The families with files of all cases.
 FULL = ("bert", "roberta")
-WITHOUT_POOLER = ("distilbert", "electra")
+WITHOUT_POOLER = ("distilbert", "electra", "deberta_v2")
 HEADS = {
     "two_layers": {"num_labels": 3, "layers": 2},
     "one_layer": {"num_labels": 2, "layers": 1},

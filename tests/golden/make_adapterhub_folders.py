@@ -91,6 +91,7 @@ CLASSES = {
     "xlm_roberta": "XLMRoberta",
     "distilbert": "DistilBert",
     "electra": "Electra",
+    "deberta_v2": "DebertaV2",
 }
 
 Save = Callable[[Path, bool], None]

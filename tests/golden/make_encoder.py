@@ -11,8 +11,9 @@ Each file holds `config` (config.json as a string), `state/<torch key>` (float32
 (int32, [rows, length]), and the model's outputs in evaluation mode and float32: `last_hidden_state` [rows, length,
 hidden], and `pooled` [rows, hidden] if the model has a pooler. `encoder_minilm.npz` has no `state`: its weights are the
 weights of the packaged model. `encoder_mpnet.npz` also holds `distances` and their `entries` in the table of the
-attention bias. Running the script again gives equal weights and inputs, and outputs that differ only by rounding. The
-files of BERT, RoBERTa, ModernBERT and minilm were made with transformers 4.57.6.
+attention bias. `encoder_deberta_v2.npz` holds `distances` and their `buckets` for several `bucket_settings` (number of
+buckets, maximum distance). Running the script again gives equal weights and inputs, and outputs that differ only by
+rounding. The files of BERT, RoBERTa, ModernBERT, minilm and DeBERTa were made with transformers 4.57.6.
 """
 
 import argparse
@@ -29,6 +30,8 @@ from transformers import (
     BertModel,
     CamembertConfig,
     CamembertModel,
+    DebertaV2Config,
+    DebertaV2Model,
     DistilBertConfig,
     DistilBertModel,
     ElectraConfig,
@@ -43,11 +46,22 @@ from transformers import (
     XLMRobertaConfig,
     XLMRobertaModel,
 )
+from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
 
 LIMIT = 1e-4
 LAYERS = {**TRUNK, "num_hidden_layers": 3}
 SHORT = {**TRUNK, "num_hidden_layers": 2}
 ROBERTA = {"type_vocab_size": 1, "pad_token_id": 1, "layer_norm_eps": 1e-5}
+DEBERTA = {
+    "layer_norm_eps": 1e-7,
+    "relative_attention": True,
+    "position_buckets": 8,
+    "norm_rel_ebd": "layer_norm",
+    "share_att_key": True,
+    "pos_att_type": "p2c|c2p",
+    "position_biased_input": False,
+    "type_vocab_size": 0,
+}
 DISTILBERT_NAMES = {"intermediate_size": "hidden_dim"}
 DISTILBERT = {DISTILBERT_NAMES.get(name, name): value for name, value in SHORT.items()}
 MORE_LENGTHS = (34, *LENGTHS)
@@ -70,6 +84,8 @@ MODERNBERT_BIASES = {
     "norm_eps": 1e-3,
     **dict.fromkeys(("attention_bias", "mlp_bias", "norm_bias"), True),
 }
+# Numbers of buckets and maximum distances: of DeBERTa-v3, and some in which a distance lies on a bucket's bound.
+BUCKETS = ((256, 512), (320, 512), (10, 81), (34, 257), (9, 1024), (2, 40))
 # Name -> the lengths of the rows, and the model. The seed of a model is its place here, so new models come last.
 MODELS: dict[str, tuple[tuple[int, ...], Callable[[], PreTrainedModel]]] = {
     "bert": (LENGTHS, lambda: BertModel(BertConfig(**LAYERS))),
@@ -83,6 +99,12 @@ MODELS: dict[str, tuple[tuple[int, ...], Callable[[], PreTrainedModel]]] = {
     "electra": (MORE_LENGTHS, lambda: ElectraModel(ElectraConfig(**SHORT, embedding_size=16))),
     "modernbert": (MORE_LENGTHS, lambda: ModernBertModel(ModernBertConfig(**MODERNBERT))),
     "modernbert_biases": (MORE_LENGTHS, lambda: ModernBertModel(ModernBertConfig(**MODERNBERT_BIASES))),
+    "deberta_v2": (MORE_LENGTHS, lambda: DebertaV2Model(DebertaV2Config(**SHORT, **DEBERTA))),
+    # The longest rows have distances beyond the last bucket.
+    "deberta_v2_far": (
+        MORE_LENGTHS,
+        lambda: DebertaV2Model(DebertaV2Config(**SHORT, **DEBERTA, max_relative_positions=20)),
+    ),
 }
 
 
@@ -97,7 +119,7 @@ def main() -> None:
         if name in names:
             model = make()
             randomize(model, seed)
-            save(f"encoder_{name}", {**golden(model, lengths), **state_arrays(model), **bias_entries(model)})
+            save(f"encoder_{name}", {**golden(model, lengths), **state_arrays(model), **bias_entries(name, model)})
     if "minilm" in names:
         minilm = AutoModel.from_pretrained(arguments.minilm or packaged_minilm(), attn_implementation="eager")
         save("encoder_minilm", golden(minilm, LENGTHS))
@@ -129,8 +151,16 @@ def golden(model: PreTrainedModel, lengths: tuple[int, ...]) -> dict[str, np.nda
     return {"config": config.to_json_string(), **batch, **run_checked(model, compute, LIMIT)}
 
 
-def bias_entries(model: PreTrainedModel) -> dict[str, np.ndarray]:
-    """The entries of MPNet's attention bias for distances of up to 511 tokens."""
+def bias_entries(name: str, model: PreTrainedModel) -> dict[str, np.ndarray]:
+    """The entries of MPNet's attention bias for distances of up to 511 tokens, or DeBERTa's buckets of up to 1500."""
+    if name == "deberta_v2":
+        distances = torch.arange(-1500, 1501)
+        buckets = [make_log_bucket_position(distances, *settings).long().numpy() for settings in BUCKETS]
+        return {
+            "distances": distances.numpy().astype(np.int32),
+            "bucket_settings": np.array(BUCKETS, np.int32),
+            "buckets": np.array(buckets, np.int32),
+        }
     if not isinstance(model, MPNetModel):
         return {}
     distances = torch.arange(-511, 512)

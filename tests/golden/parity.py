@@ -46,10 +46,16 @@ def differences(arrays: Mapping[str, np.ndarray], where: str) -> tuple[float, fl
     params = from_hugging_face(state, config, where=where)
     batch = {"tokens": arrays["tokens"], "types": arrays["types"], "mask": arrays["mask"].astype(bool)}
     hidden, _ = encode(params, config, batch)
+    # DeBERTa's padded queries attend to all tokens in torch, and to the tokens except padding here.
+    compared = batch["mask"] if config.relative_buckets else np.ones_like(batch["mask"])
     pooled = None
     if "pooled" in arrays:
         pooled = float(np.abs(apply_pooler(params["pooler"], hidden[:, 0]) - arrays["pooled"]).max())
-    return float(np.abs(hidden - arrays["last_hidden_state"]).max()), pooled, set(arrays["mask"].sum(-1).tolist())
+    return (
+        float(np.abs(hidden - arrays["last_hidden_state"])[compared].max()),
+        pooled,
+        set(arrays["mask"].sum(-1).tolist()),
+    )
 
 
 if __name__ == "__main__":

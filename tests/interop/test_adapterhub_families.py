@@ -22,7 +22,7 @@ FUSIONS = ("pfeiffer", "houlsby")
 HEADS = ("two_layers", "span", "static_classification", "static_regression", "static_choices", "static_span")
 
 
-@pytest.fixture(scope="module", params=["xlm_roberta", "distilbert", "electra"])
+@pytest.fixture(scope="module", params=["xlm_roberta", "distilbert", "electra", "deberta_v2"])
 def folders(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Folders:
     return unpack(request.param, tmp_path_factory.mktemp(request.param))
 
@@ -41,7 +41,11 @@ def check_outputs(folders: Folders, store_folder: Path, case: str, **chosen: str
     assert ours.keys() == expected.keys()
     for name, array in expected.items():
         assert ours[name].shape == array.shape
-        assert np.abs(np.asarray(ours[name]) - array).max() < LIMIT, name
+        differences = np.abs(np.asarray(ours[name]) - array)
+        if folders.trunk.config.relative_buckets and array.ndim == 3:
+            # The hidden states of DeBERTa's padding differ, see docs/how_to/encoders.md.
+            differences = differences[batch["mask"]]
+        assert differences.max() < LIMIT, name
 
 
 def check_same_files(ours: Path, theirs: Path, *, kinds: tuple[str, ...]) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 import jax
 import pytest
@@ -218,6 +219,39 @@ def test_real_steps_of_modernbert_are_near_the_minimum(
     model, top_k = dataclasses.replace(make_model(adapters, reads=reads), trunk=modernbert()), int(trained == "top_k")
     work = read_program(compile_gradients(model, trained, top_k=top_k)).work
     assert 1.0 <= work.matmul_flops / minimum(model, trained, top_k) < 1.02
+
+
+QUERY_LORA = LoraConfig(target_modules=("query", "key"), rank=8)
+
+
+@pytest.mark.parametrize("reads", ["pooled", "tokens"])
+@pytest.mark.parametrize(
+    ("adapters", "trained", "times"),
+    [
+        ((), "nothing", (1, 1)),
+        ((), "full", (3, 3)),
+        ((), "layernorm", (3, 3)),
+        ((BOTTLENECK,), "adapter", (1, 2)),
+        ((HOULSBY,), "adapter", (3, 3)),
+        ((QUERY_LORA,), "adapter", (3, 3)),
+    ],
+)
+def test_deberta_computes_products_with_more_distances_than_the_minimum(
+    adapters: Sequence[Adapter],
+    trained: Trained,
+    times: tuple[int, int],
+    reads: Literal["pooled", "tokens"],
+    make_model: Callable[..., Model],
+    compile_gradients: Callable[..., jax.stages.Compiled],
+) -> None:
+    bert = make_model(adapters, reads=reads)
+    fields = {"type_vocab_size": 0, "position_buckets": 8, "max_relative_positions": LENGTH}
+    model = dataclasses.replace(bert, trunk=dataclasses.replace(bert.trunk, family="deberta-v2", **fields))
+    # The rows are one block, so each token's query and key have twice as many products as there are tokens, in every
+    # layer that computes all tokens.
+    more = 2 * 2 * TOKENS * LENGTH * D * sum(times[:1] if reads == "pooled" else times)
+    flops = read_program(compile_gradients(model, trained)).work.matmul_flops - more
+    assert 0.999 <= flops / minimum(model, trained) < 1.02
 
 
 @pytest.mark.parametrize(

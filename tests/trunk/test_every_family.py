@@ -271,6 +271,62 @@ def test_number_of_buckets_of_mpnet_is_fixed() -> None:
         trunk_config({**values, "relative_attention_num_buckets": 16}, where="config.json")
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("relative_attention", False),
+        ("position_biased_input", True),
+        ("share_att_key", False),
+        ("pos_att_type", "c2p"),
+        ("pos_att_type", ["c2p", "p2c", "p2p"]),
+        ("norm_rel_ebd", "none"),
+        ("type_vocab_size", 2),
+        ("conv_kernel_size", 3),
+        ("z_steps", 2),
+        ("position_buckets", -1),
+        ("position_buckets", 256),
+        ("max_relative_positions", "12"),
+    ],
+)
+def test_unsupported_values_of_deberta_are_refused_by_name(field: str, value: Any) -> None:
+    values = config_values(small_trunk("deberta-v2"))
+    with pytest.raises(UserError) as raised:
+        trunk_config({**values, field: value}, where="config.json")
+    assert has_facts(str(raised.value), f"{field} is {json.dumps(value)}", "config.json")
+
+
+@pytest.mark.parametrize(
+    "field", ["relative_attention", "position_biased_input", "share_att_key", "pos_att_type", "norm_rel_ebd"]
+)
+def test_fields_without_which_deberta_is_another_encoder_are_required(field: str) -> None:
+    values = config_values(small_trunk("deberta-v2"))
+    del values[field]
+    with pytest.raises(UserError, match=f"{field} is missing"):
+        trunk_config(values, where="config.json")
+
+
+def test_equivalent_configs_of_deberta_are_equal() -> None:
+    config = small_trunk("deberta-v2", max_relative_positions=16)
+    values = config_values(config)
+    for changes in ({"max_relative_positions": -1}, {"pos_att_type": ["c2p", "p2c"]}, {"conv_kernel_size": 0}):
+        assert trunk_config({**values, **changes}, where="config.json") == config
+    del values["max_relative_positions"]
+    assert trunk_config(values, where="config.json") == config
+
+
+def test_absolute_positions_and_poolers_of_debertas_heads_are_not_read(tmp_path: Path) -> None:
+    folder = write_trunk(tmp_path, "deberta-v2")
+    expected = load_trunk(str(folder)).sha256
+    tensors = load_file(folder / "model.safetensors")
+    unused = {
+        "deberta.embeddings.position_embeddings.weight": np.zeros((16, 12), np.float32),
+        "pooler.dense.weight": np.zeros((12, 12), np.float32),
+        "pooler.dense.bias": np.zeros(12, np.float32),
+    }
+    save_file({**tensors, **unused}, folder / "model.safetensors")
+    assert load_trunk(str(folder)).sha256 == expected
+
+
 def test_random_trunks_have_the_leaves_that_their_family_has() -> None:
     def leaves(family: str) -> set[str]:
         return {path for path in flatten(make_trunk(family)[1]) if not path.startswith("layers/")}
@@ -283,6 +339,8 @@ def test_random_trunks_have_the_leaves_that_their_family_has() -> None:
     assert leaves("electra") == norm | tables | projection | {"embeddings/type"}
     assert leaves("distilbert") == norm | tables
     assert leaves("mpnet") == pooler | norm | tables | {"embeddings/relative_position"}
+    relative = {f"embeddings/relative/{leaf}" for leaf in ("position", "norm/scale", "norm/bias")}
+    assert leaves("deberta-v2") == norm | relative | {"embeddings/word"}
 
 
 def test_trunk_describes_its_family(tmp_path: Path) -> None:

@@ -7,7 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import transformers
 from facts import has_facts
+from tokenizers import Tokenizer
+from tokenizers.models import Unigram
+from tokenizers.normalizers import NFKC
+from tokenizers.pre_tokenizers import Metaspace
+from tokenizers.processors import TemplateProcessing
 
 from afjax.data.tokenise import tokenise
 from afjax.errors import UserError
@@ -63,8 +69,6 @@ UNIGRAM = {
 
 def write_unigram(name: str, folder: Path) -> int:
     """Writes a tokenizer with a small Unigram vocabulary; returns the number of its tokens."""
-    import transformers
-
     pieces = {"\u2581all": -1.0, "\u2581cats": -1.0, "\u2581sleep": -1.0, "\u2581": -2.0, "s": -3.0}
     vocabulary = [*((token, 0.0) for token in UNIGRAM[name]), *pieces.items()]
     tokenizer = getattr(transformers, name)(vocab=vocabulary)
@@ -94,10 +98,34 @@ def test_unigram_tokenizer_that_does_not_fit_the_trunk_is_refused(name: str, tmp
     assert has_facts(str(raised.value), str(tmp_path), f"{size} tokens", f"{size - 1} embeddings")
 
 
-def test_sentencepiece_model_is_copied_but_not_read(tmp_path: Path) -> None:
-    assert "sentencepiece.bpe.model" in TOKENIZER_FILES
-    (tmp_path / "sentencepiece.bpe.model").write_bytes(b"")
+@pytest.mark.parametrize("name", ["sentencepiece.bpe.model", "spm.model"])
+def test_sentencepiece_model_is_copied_but_not_read(name: str, tmp_path: Path) -> None:
+    assert name in TOKENIZER_FILES
+    (tmp_path / name).write_bytes(b"")
     assert not has_tokenizer(tmp_path)
     with pytest.raises(UserError) as raised:
         load_tokenizer(tmp_path, vocab_size=10)
-    assert has_facts(str(raised.value), str(tmp_path), "tokenizer.json")
+    assert has_facts(str(raised.value), str(tmp_path), "tokenizer.json", name)
+
+
+def test_normalizer_of_debertas_tokenizer_json_is_kept(tmp_path: Path) -> None:
+    """With the class DebertaV2Tokenizer, transformers 5 replaces it (docs/how_to/encoders.md)."""
+    special = ("[PAD]", "[CLS]", "[SEP]", "[UNK]")
+    vocabulary = [*((token, 0.0) for token in special), ("\u2581all", -1.0), ("\u2581cats", -1.0), ("A", -2.0)]
+    tokenizer = Tokenizer(Unigram(vocabulary, unk_id=3))
+    tokenizer.normalizer = NFKC()
+    tokenizer.pre_tokenizer = Metaspace()
+    tokenizer.post_processor = TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 1), ("[SEP]", 2)],
+    )
+    names = {"pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]", "unk_token": "[UNK]"}
+    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names).save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "deberta-v2"}))
+    loaded = load_tokenizer(tmp_path, vocab_size=len(vocabulary))
+    # A fullwidth A.
+    data = tokenise(rows_from_lists([("all cats\uff21", "cats")]), loaded, max_length=12, cache_dir=None)
+    assert " ".join(loaded.convert_ids_to_tokens(data.tokens)).replace("\u2581", "_") == (
+        "[CLS] _all _cats A [SEP] _cats [SEP]"
+    )

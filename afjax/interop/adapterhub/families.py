@@ -45,6 +45,7 @@ LIBRARY_FAMILIES: Mapping[str, LibraryFamily] = {
         sublayers={"attention": "attention_adapters", "ffn": "output_adapters"},
     ),
     "electra": dataclasses.replace(_BERT, prefix="electra", model_class="ElectraAdapterModel"),
+    "deberta-v2": dataclasses.replace(_BERT, prefix="deberta", model_class="DebertaV2AdapterModel"),
 }
 
 

@@ -31,7 +31,7 @@ _KINDS: Mapping[str, TaskKind] = {
 _TYPES: Mapping[TaskKind, str] = {**{kind: name for name, kind in _KINDS.items()}, "regression": "classification"}
 
 # The first parts of the names of Hugging Face's classes.
-_MODELS = ("Bert", "Roberta", "XLMRoberta", "DistilBert", "Electra")
+_MODELS = ("Bert", "Roberta", "XLMRoberta", "DistilBert", "Electra", "DebertaV2")
 # Static heads: the settings of the equivalent flex head, and the names of the linear layers.
 _POOLED = {"layers": 1, "activation_function": None, "use_pooler": True}
 _TOKENS = {"head_type": "question_answering", "layers": 1, "activation_function": None}
@@ -55,6 +55,8 @@ _STATIC: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {
         {"head_type": "multiple_choice", **_GELU},
         ("sequence_summary.summary", "classifier"),
     ),
+    "DebertaV2ForSequenceClassification": ({"head_type": "classification", **_GELU}, ("pooler.dense", "classifier")),
+    "DebertaV2ForMultipleChoice": ({"head_type": "multiple_choice", **_GELU}, ("pooler.dense", "classifier")),
     **{
         f"{model}ForSequenceClassification": (
             {"head_type": "classification", **_TANH},

@@ -127,7 +127,7 @@ def peft_family(name: str) -> PeftFamily:
 def dense_modules(family: str) -> dict[DenseLayer, str]:
     """The modules of a layer's dense layers, such as ``{"query": "attention.self.query"}``."""
     layers = ENCODER_FAMILIES[family].weight_names.layers
-    modules = {weight.path: name.removesuffix(".weight") for name, weight in layers.items()}
+    modules = {path: name.removesuffix(".weight") for name, weight in layers.items() for path in weight.paths}
     return {name: modules[f"{block}/{layer}/kernel"] for name, (block, layer) in DENSE_LAYERS.items()}
 
 

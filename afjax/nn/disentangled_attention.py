@@ -1,0 +1,194 @@
+"""Disentangled attention: scores from contents, and from contents and relative positions.
+
+For the query ``q_i`` of token ``i`` and the key ``k_j`` of token ``j``, the score is::
+
+    q_i · k_j  +  q_i · position_key[i - j]  +  k_j · position_query[i - j]
+
+divided by ``sqrt(3 * head size)``. Position keys and queries are the layer's key and query projections of a table of
+relative positions. Distant tokens share the rows of the table (:class:`RelativeBuckets`).
+
+Reference: He et al. 2021, *DeBERTa: Decoding-enhanced BERT with Disentangled Attention*, section 3.1.
+"""
+
+import dataclasses
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jaxtyping import Float, Int
+
+from afjax.nn.layers import saveable, wide_matmul
+from afjax.trees import AnyArray, Tree
+
+# The number of products in a score. The sum is divided by the square root of this number times the head size.
+NUM_TERMS = 3
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RelativeBuckets:
+    """Maps the distance of two tokens to a row of a table of relative positions.
+
+    Distances of up to half of ``num_buckets`` have rows of their own. Above, rows cover ranges that grow with the
+    distance, up to ``max_distance``. All larger distances have the first or the last row.
+
+    Attributes:
+      num_buckets: Rows of the table for each direction. The table has twice as many.
+      max_distance: The distance at which the last bucket begins, plus one.
+    """
+
+    num_buckets: int
+    max_distance: int
+
+    @property
+    def num_entries(self) -> int:
+        """The rows of the table."""
+        return 2 * self.num_buckets
+
+    def entries(self, distances: Int[np.ndarray, "*shape"]) -> Int[np.ndarray, "*shape"]:
+        """The table's rows of distances (the query's position minus the key's), which are constants of a program."""
+        middle = self.num_buckets // 2
+        size = np.maximum(np.abs(distances), middle)
+        # As in Hugging Face's code, all steps are rounded to float32, because the result is rounded up at the end.
+        ranges = _log32(size / middle) / _log32((self.max_distance - 1) / middle) * np.float32(middle - 1)
+        buckets = np.where(
+            np.abs(distances) <= middle, distances, np.sign(distances) * (np.ceil(ranges).astype(np.int64) + middle)
+        )
+        return np.clip(buckets + self.num_buckets, 0, self.num_entries - 1)
+
+    def used(self, length: int) -> slice:
+        """The range of the table's rows that rows of ``length`` tokens use."""
+        first, last = self.entries(np.array([1 - length, length - 1]))
+        return slice(int(first), int(last) + 1)
+
+    def used_by_first_token(self, length: int) -> slice:
+        """The part of ``used(length)`` that the first token's distances use."""
+        return slice(0, int(self.entries(np.array([0]))[0]) + 1 - self.used(length).start)
+
+
+def _log32(x: AnyArray | float) -> np.ndarray:
+    """The logarithm of float32 numbers, correctly rounded."""
+    return np.log(np.asarray(x, np.float32).astype(np.float64)).astype(np.float32)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PositionProjections:
+    """A layer's query and key projections of the table of relative positions.
+
+    ``rows`` below is the number of rows of the batch if their projections differ, otherwise 1.
+
+    Attributes:
+      query, key: ``[rows, entries, size]``, of the table's rows ``buckets.used(length)``. For the first token only, the
+        rows ``used_by_first_token(length)`` of these suffice.
+      buckets: Maps distances to the table's rows.
+    """
+
+    query: Float[Array, "rows entries size"]
+    key: Float[Array, "rows entries size"]
+    buckets: RelativeBuckets
+
+    def scores(
+        self, query: Float[Array, "batch num_heads length size"], keys: Float[Array, "batch num_heads length size"]
+    ) -> Float[Array, "batch num_heads length length"]:
+        """Computes the scores of contents with relative positions, for all pairs of tokens.
+
+        A gather for every pair of tokens is slow on TPU, and its gradient is a scatter. This function cuts a row into
+        blocks of tokens instead. Each token's products with all distances that occur in its block are computed, and
+        shifted to the token's own position.
+
+        Args:
+          query, keys: ``[batch, heads, length, head size]``.
+
+        Returns:
+          ``[batch, heads, queries, length]``, float32 or wider. The products are rounded to the dtype of ``query``
+          before they are shifted. In bfloat16 this halves the memory traffic.
+        """
+        length = keys.shape[2]
+        wide = jnp.promote_types(query.dtype, jnp.float32)
+        block = _block_size(length)
+        # The distance of each token to the one that a product belongs to, by block and column. At most ``length``
+        # columns of a token are used, so the distances beyond do not matter.
+        columns = np.arange(length + block) - (block - 1)
+        steps = np.clip(columns[None] - block * np.arange(length // block)[:, None], 1 - length, length - 1)
+
+        def products(content: Array, projected: Array, distances: np.ndarray) -> Array:
+            by_block = content.reshape(*content.shape[:2], *distances.shape[:1], block, -1)
+            positions = self._by_distance(
+                projected, distances, content.shape[1]
+            )  # [rows, heads, blocks, columns, size]
+            shifted = _shift(wide_matmul(by_block, positions.swapaxes(-1, -2)).astype(query.dtype))
+            return shifted.reshape(*content.shape[:3], length).astype(wide)
+
+        # The key's products are in the order [batch, heads, keys, queries].
+        return products(query, self.key, -steps) + products(keys, self.query, steps).swapaxes(2, 3)
+
+    def first_token_scores(
+        self, query: Float[Array, "batch num_heads 1 size"], keys: Float[Array, "batch num_heads length size"]
+    ) -> Float[Array, "batch num_heads 1 length"]:
+        """Computes the first row of :meth:`scores`.
+
+        Args:
+          query: The first token's query, ``[batch, heads, 1, head size]``.
+          keys: ``[batch, heads, length, head size]``.
+        """
+        position_keys, position_queries = self._to_first_token(keys.shape[2], keys.shape[1])
+        of_keys = (keys * position_queries).sum(-1, dtype=jnp.promote_types(keys.dtype, jnp.float32))
+        return wide_matmul(query, position_keys.swapaxes(2, 3)) + of_keys[:, :, None]
+
+    def first_token_scores_without_keys(
+        self,
+        key_params: Tree,
+        x: Float[Array, "batch length inputs"],
+        query: Float[Array, "num_heads batch size"],
+    ) -> Float[Array, "batch num_heads length"]:
+        """Computes the first row of :meth:`scores` without computing keys.
+
+        ``position_query · (K x + b)`` equals ``(Kᵀ position_query) · x + position_query · b``. The first factor is
+        computed once for all rows of the batch.
+
+        Args:
+          key_params: The key's dense layer, ``{"kernel" [inputs, num_heads * size], "bias"}``.
+          x: The layer's input, ``[batch, length, inputs]``.
+          query: The first token's query, ``[heads, batch, head size]``.
+        """
+        num_heads, _, size = query.shape
+        # The projections are the same for all rows if the layers have merged parameters.
+        keys, queries = (projection[0] for projection in self._to_first_token(x.shape[1], num_heads))
+        kernel = key_params["kernel"].astype(x.dtype).reshape(-1, num_heads, size).transpose(1, 2, 0)
+        bias = key_params["bias"].astype(x.dtype).reshape(num_heads, size, 1)
+        projected = saveable(wide_matmul(queries, kernel).astype(x.dtype))  # [heads, length, inputs]
+        of_keys = wide_matmul(x.swapaxes(0, 1), projected.transpose(1, 2, 0))  # [length, batch, heads]
+        of_queries = wide_matmul(query, keys.swapaxes(1, 2))  # [heads, batch, length]
+        of_bias = wide_matmul(queries, bias)[..., 0]  # [heads, length]
+        return of_queries.transpose(1, 0, 2) + of_keys.transpose(1, 2, 0) + of_bias[None]
+
+    def _to_first_token(self, length: int, num_heads: int) -> tuple[Array, Array]:
+        """The position keys and queries of the first token's distances to all tokens."""
+        distances = -np.arange(length)
+        return self._by_distance(self.key, distances, num_heads), self._by_distance(self.query, distances, num_heads)
+
+    def _by_distance(self, projected: Array, distances: np.ndarray, num_heads: int) -> Array:
+        """Returns the heads of the projections of distances, ``[rows, heads, *distances, head size]``."""
+        # The length of the batch's rows follows from the largest distance.
+        first = self.buckets.used(int(np.abs(distances).max()) + 1).start
+        rows = jnp.take(projected, self.buckets.entries(distances) - first, axis=1)
+        heads = rows.reshape(*rows.shape[:-1], num_heads, -1)
+        return jnp.moveaxis(heads, -2, 1)
+
+
+def _block_size(length: int) -> int:
+    """The number of tokens per block: the largest divisor of ``length`` from 8 to 32, or ``length``.
+
+    A token has ``length + block`` products. Blocks of 16 to 128 tokens move about the same bytes (docs/results.md).
+    """
+    return max((size for size in range(8, 33) if length % size == 0), default=length)
+
+
+def _shift(products: Float[Array, "*batch block columns"]) -> Float[Array, "*batch block length"]:
+    """Takes ``length`` columns of each row of ``[..., block, block + length]``, from ``block - 1 - row`` on.
+
+    Cutting the rows one after another into rows that are one shorter moves each row by one column.
+    """
+    *batch, block, width = products.shape
+    flat = products.reshape(*batch, block * width)
+    moved = flat[..., block - 1 : block - 1 + block * (width - 1)]
+    return moved.reshape(*batch, block, width - 1)[..., : width - block]

@@ -1,0 +1,56 @@
+"""DeBERTa-v3 (He 2023): disentangled attention to contents and relative positions in every layer.
+
+The positions are not added to the embeddings, so there is no limit but the number that the model was trained with.
+Hugging Face calls the architecture "deberta-v2". The models of version 2 have a convolution, which is not supported.
+"""
+
+import dataclasses
+
+from afjax.trunk import bert
+from afjax.trunk.family import WeightNames, dense_weights, norm_weights, table_weights
+
+_NO_TOKEN_TYPES = {ours: name for ours, name in bert.FAMILY.config_names.items() if ours != "type_vocab_size"}
+
+FAMILY = dataclasses.replace(
+    bert.FAMILY,
+    name="deberta-v2",
+    config_names={
+        **_NO_TOKEN_TYPES,
+        "position_buckets": "position_buckets",
+        "max_relative_positions": "max_relative_positions",
+    },
+    # Without these fields, Hugging Face's code runs the encoder of version 3.
+    required={"type_vocab_size": 0, "conv_kernel_size": 0, "z_steps": 0},
+    # Without these fields, Hugging Face's code runs an encoder that has other parameters or computes something else.
+    declared={
+        "relative_attention": (True,),
+        "position_biased_input": (False,),
+        "share_att_key": (True,),
+        "pos_att_type": ("p2c|c2p", "c2p|p2c", ["p2c", "c2p"], ["c2p", "p2c"]),
+        "norm_rel_ebd": ("layer_norm",),
+    },
+    weight_names=WeightNames(
+        prefix="deberta",
+        embeddings={
+            **table_weights("embeddings.word_embeddings", "embeddings/word"),
+            **norm_weights("embeddings.LayerNorm", "embeddings/norm"),
+            **table_weights("encoder.rel_embeddings", "embeddings/relative/position"),
+            **norm_weights("encoder.LayerNorm", "embeddings/relative/norm"),
+        },
+        layer="encoder.layer",
+        layers={
+            **dense_weights("attention.self.query_proj", "attention/query"),
+            **dense_weights("attention.self.key_proj", "attention/key"),
+            **dense_weights("attention.self.value_proj", "attention/value"),
+            **dense_weights("attention.output.dense", "attention/output"),
+            **norm_weights("attention.output.LayerNorm", "attention/norm"),
+            **dense_weights("intermediate.dense", "ffn/intermediate"),
+            **dense_weights("output.dense", "ffn/output"),
+            **norm_weights("output.LayerNorm", "ffn/norm"),
+        },
+        # Pretraining adds absolute positions after the encoder. The pooler belongs to heads, although it has the name
+        # of BERT's pooler.
+        unused=frozenset({"embeddings.position_embeddings.weight", "pooler.dense.weight", "pooler.dense.bias"}),
+    ),
+    position_embeddings=None,
+)
