@@ -39,6 +39,8 @@ from afjax.trunk.pretrained import Trunk, load_trunk
 COLUMNS = ("load", "requests", "answered per second", "p50, ms", "p95, ms", "p99, ms", "status 429", "memory, MB")
 WORDS = "all some no most cats dogs sleep run small big films were are not fine long too a the and".split()
 NUM_TEXTS = 40
+# The parts of the soak, whose memory is printed.
+SOAK_PARTS = 4
 
 
 @dataclasses.dataclass
@@ -133,10 +135,11 @@ async def measure(arguments: argparse.Namespace, client: Client, process_id: int
         phases.append(await client.at_rate(arguments.seconds, share * rate))
         report(name, phases[-1], process_id)
     if arguments.soak_minutes:
-        seconds, client.share_of_all = 60 * arguments.soak_minutes, 0.1
-        soak, changes = await asyncio.gather(client.at_rate(seconds, rate / 2), client.change_adapters(seconds))
-        report(f"half, {changes} adapters removed and added", soak, process_id)
-        phases.append(soak)
+        seconds, client.share_of_all = 60 * arguments.soak_minutes / SOAK_PARTS, 0.1
+        for part in range(SOAK_PARTS):
+            soak, changes = await asyncio.gather(client.at_rate(seconds, rate / 2), client.change_adapters(seconds))
+            report(f"half, part {part + 1}, {changes} adapters removed and added", soak, process_id)
+            phases.append(soak)
     wrong = sum(phase.wrong for phase in phases)
     print(f"\n{sum(sum(phase.statuses.values()) for phase in phases)} answers, {wrong} of them wrong")
     return not wrong
