@@ -1,6 +1,6 @@
 """Exchanges LoRA adapters with PEFT 0.21.2 on CPU PyTorch, and compares the outputs of both libraries.
 
-    python bench/check_peft.py                     about five minutes on two cores
+    python bench/check_peft.py                     about fifteen minutes on one core
     python bench/check_peft.py --trunks=roberta    only this trunk
 
 First, PEFT trains a few steps, and afjax imports the result. Then afjax trains a few steps and exports the result, and

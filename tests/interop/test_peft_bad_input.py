@@ -222,9 +222,21 @@ def test_tensors(bert: PeftFolders, adapter: Path, change: Change, facts: tuple[
 def test_shapes_are_checked_before_tensors_are_read(
     bert: PeftFolders, adapter: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("afjax.interop.peft.files.read_tensor_file", pytest.fail)
+    monkeypatch.setattr("afjax.interop.peft.importing.read_tensors", pytest.fail)
     change_tensors(adapter, lambda tensors: tensors.update({f"{ROOT}x.weight": np.zeros(10**6, np.float32)}))
     refused(bert.trunk, adapter, "+x.weight")
+
+
+def test_half_of_the_lora_of_the_pooler(bert: PeftFolders, tmp_path: Path) -> None:
+    source = Path(shutil.copytree(bert.root / "all_linear", tmp_path / "source"))
+    change_tensors(source, lambda tensors: tensors.pop(f"{ROOT}bert.pooler.dense.lora_B.weight"))
+    refused(bert.trunk, source, "-bert.pooler.dense.lora_B.weight")
+
+
+def test_tensors_of_a_head_that_is_left_out_are_not_read(bert: PeftFolders, adapter: Path) -> None:
+    change_tensors(adapter, lambda tensors: tensors.update({f"{ROOT}x.weight": np.full(3, np.nan, np.float32)}))
+    imported = import_peft(adapter, adapter.parent / "store", trunk=bert.trunk, head=None)
+    assert [artefact.kind for artefact in imported] == ["adapters"]
 
 
 def test_damaged_files(bert: PeftFolders, adapter: Path) -> None:

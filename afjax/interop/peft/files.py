@@ -10,7 +10,7 @@ the base model. PEFT leaves out the adapter's name.
 
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ import numpy as np
 
 from afjax.errors import UserError
 from afjax.storage import json_files
-from afjax.trunk.hugging_face import check_finite, read_tensor_file
+from afjax.trunk.hugging_face import check_finite
 
 CONFIG, TENSORS, RECORD = "adapter_config.json", "adapter_model.safetensors", "afjax.json"
 PICKLED = "adapter_model.bin"
@@ -105,29 +105,33 @@ def read_header(folder: Path) -> Header:
     return Header(path, lora, saved)
 
 
-def read_tensors(header: Header) -> dict[str, np.ndarray]:
-    """Reads the tensors, float32, by their names without ``base_model.model.``.
+def read_tensors(header: Header, names: Iterable[str]) -> dict[str, np.ndarray]:
+    """Reads tensors, float32, by their names without ``base_model.model.``.
 
     Raises:
       UserError: The file is damaged, or a tensor has NaN or infinity.
     """
-    tensors = {
-        key.removeprefix(ROOT): tensor.astype(np.float32) for key, tensor in read_tensor_file(header.path).items()
-    }
+    import ml_dtypes  # noqa: F401  (registers bfloat16 with NumPy)
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(header.path, framework="numpy") as file:
+            tensors = {name: file.get_tensor(ROOT + name).astype(np.float32) for name in names}
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{header.path} cannot be read as safetensors ({error}); {_ADVICE}.") from None
     check_finite(tensors, str(header.path))
     return tensors
 
 
-def check_shapes(path: Path, expected: Shapes, actual: Shapes, optional: Collection[str] = ()) -> None:
+def check_shapes(path: Path, expected: Shapes, actual: Shapes) -> None:
     """Raises UserError if tensors are missing, unknown or of the wrong shape, and lists them.
 
     Args:
       path: The file, for error messages.
       expected: The shapes that the settings and the trunk call for.
       actual: The shapes in the file.
-      optional: The names of tensors that may be missing.
     """
-    listed = [f"-{name}" for name in expected if name not in actual and name not in optional]
+    listed = [f"-{name}" for name in expected if name not in actual]
     listed += [f"+{name}" for name in actual if name not in expected]
     if listed:
         raise UserError(
@@ -164,8 +168,3 @@ def write_folder(
     (folder / TENSORS).write_bytes(save(arrays, metadata={"format": "pt"}))
     for name, values in ((CONFIG, config), (RECORD, record)):
         (folder / name).write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-
-
-def lora_names(modules: Sequence[str]) -> list[str]:
-    """The names of the tensors of LoRA in modules."""
-    return [f"{module}.lora_{part}.weight" for module in modules for part in "AB"]

@@ -131,8 +131,9 @@ class _Files:
         layout = self._layout(plan)
         targets = read_targets(self.settings, trunk, layout, prefix)
         self._check_layers(list(targets))
-        # A file has no LoRA of the pooler if the class of the base model has no pooler.
-        optional = {name for name in lora_shapes(targets, trunk, prefix) if name.startswith(prefix + POOLER)}
+        if prefix + POOLER not in self.header.lora:
+            # The class of the base model has no pooler.
+            targets = {module: scale for module, scale in targets.items() if module != POOLER}
         shapes = {
             f"{module}.lora_{part}.weight": shape
             for module, parts in self.header.lora.items()
@@ -142,10 +143,10 @@ class _Files:
         if given is not None:
             shapes |= self.header.saved
             expected |= plan.shapes(trunk.hidden_size, prefix) if plan else {}
-        check_shapes(self.header.path, expected, shapes, optional)
+        check_shapes(self.header.path, expected, shapes)
         if plan:
             self._check_head(plan)
-        tensors = read_tensors(self.header)
+        tensors = read_tensors(self.header, expected)
         config, tree, notes = read_lora(targets, tensors, trunk, prefix, self.settings.dropout)
         if f"{prefix}{POOLER}" in self.header.lora:
             notes.append(
