@@ -48,7 +48,8 @@ class AdapterConfig:
       kind: The kind of adapter in configs and manifests.
       position: The sub-layers that are followed by an adapter.
       pretrained_layer_norm: Position of the sub-layer's pretrained LayerNorm: before the adapter, after it, both, or
-        none.
+        none. The layer's residual is added before this LayerNorm. In encoders whose layers normalize first, such as
+        ModernBERT, only the residual is added.
       new_layer_norm: Position of a new, trained LayerNorm: before the down-projection, after the up-projection, both,
         or none.
       residual_from: The residual that is added to the adapter's output: the ``sublayer`` output before the layer's

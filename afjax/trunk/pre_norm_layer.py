@@ -64,7 +64,7 @@ class Positions(NamedTuple):
 
     angles: Array
     local_angles: Array
-    in_window: AnyArray | None
+    in_window: Array | None
 
 
 def layer_positions(config: TrunkConfig, length: int, dtype: Any) -> Positions:
@@ -79,11 +79,13 @@ def layer_positions(config: TrunkConfig, length: int, dtype: Any) -> Positions:
     assert config.local_rotary_theta is not None, "the family has rotary positions"
     assert config.window is not None, "the family has local attention"
     wide = jnp.promote_types(dtype, jnp.float32)
-    indices, reach = np.arange(length), config.window // 2
+    indices, reach = jnp.arange(length), config.window // 2
+    # The length of an exported program is symbolic, so it may exceed the window.
+    fits = isinstance(length, int) and length - 1 <= reach
     return Positions(
         angles=rotary_angles(length, config.head_size, config.rotary_theta, wide),
         local_angles=rotary_angles(length, config.head_size, config.local_rotary_theta, wide),
-        in_window=np.abs(indices[:, None] - indices[None]) <= reach if length - 1 > reach else None,
+        in_window=None if fits else jnp.abs(indices[:, None] - indices[None]) <= reach,
     )
 
 

@@ -67,6 +67,10 @@ json.dump(told, open("told.json", "w"))
 
 
 def random_trunk(family: str) -> Trunk:
+    defaults = dict(ENCODER_FAMILIES[family].defaults)
+    if "window" in defaults:
+        # Shorter than the rows.
+        defaults["window"] = 5
     config = TrunkConfig(
         family=family,
         vocab_size=40,
@@ -77,6 +81,7 @@ def random_trunk(family: str) -> Trunk:
         max_positions=20,
         type_vocab_size=2 if "type_vocab_size" in ENCODER_FAMILIES[family].config_names else 0,
         init_scale=0.15,
+        **defaults,
     )
     return Trunk(name=family, config=config, params=init_trunk(KEY, config), sha256="0" * 64, folder=None)
 
@@ -120,6 +125,7 @@ def test_files_run_without_afjax_and_give_the_same_logits(
         "span": make_model("span", {}, kind="span", trunk=dataclasses.replace(tiny_trunk, dtype="bfloat16")),
         "topics": make_model("topics", {}, kind="multi_label", trunk=random_trunk("mpnet")),
         "tags": make_model("tags", {}, kind="tagging"),
+        "local": make_model("local", {"lora": ADAPTER_PRESETS["lora"]}, trunk=random_trunk("modernbert")),
     }
     shapes = {
         "fusion": (5, 16),
@@ -128,6 +134,7 @@ def test_files_run_without_afjax_and_give_the_same_logits(
         "span": (3, 16),
         "topics": (2, 7),
         "tags": (2, 7),
+        "local": (2, 7),
     }
     batches = {f"{name}/tokens": make_batch(shape) for name, shape in shapes.items()}
     # The same file with another batch size and length.
