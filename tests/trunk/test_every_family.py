@@ -14,6 +14,7 @@ from facts import has_facts
 from safetensors.numpy import load_file, save_file
 
 from afjax.errors import UserError
+from afjax.model.model import trunk_layer_norms, with_layer_norms
 from afjax.model.partition import split_layers
 from afjax.store import trunk_difference
 from afjax.trees import Tree, flatten, map_with_path, tree_digest
@@ -325,6 +326,18 @@ def test_absolute_positions_and_poolers_of_debertas_heads_are_not_read(tmp_path:
     }
     save_file({**tensors, **unused}, folder / "model.safetensors")
     assert load_trunk(str(folder)).sha256 == expected
+
+
+def test_layer_norms_include_the_one_of_relative_positions() -> None:
+    """Houlsby's adapters carry trained copies of all LayerNorms."""
+    config, trunk = make_trunk("deberta-v2")
+    batch = make_batch(config)
+    norms = trunk_layer_norms(trunk)
+    assert norms.keys() == {"embeddings", "relative", "attention", "ffn"}
+    changed = {**norms, "relative": {**norms["relative"], "scale": 2.0 * norms["relative"]["scale"]}}
+    expected, _ = encode(trunk, config, batch)
+    np.testing.assert_array_equal(encode(with_layer_norms(trunk, norms), config, batch)[0], expected)
+    assert np.abs(encode(with_layer_norms(trunk, changed), config, batch)[0] - expected).max() > 1e-3
 
 
 def test_random_trunks_have_the_leaves_that_their_family_has() -> None:
