@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -142,6 +143,25 @@ def test_padding_does_not_affect_other_tokens(family: str) -> None:
     for row, length in enumerate(batch["mask"].sum(-1).tolist()):
         one_row = {name: array[row : row + 1, :length] for name, array in batch.items()}
         np.testing.assert_allclose(encode(trunk, config, one_row)[0][0], padded[row, :length], atol=1e-5)
+
+
+@pytest.mark.parametrize("first_token_only", [False, True])
+def test_program_of_deberta_for_any_length_gives_the_same_result(first_token_only: bool) -> None:
+    """The distances of tokens are constants of a program, unless its length is a symbolic size."""
+    config, trunk = make_trunk("deberta-v2")
+
+    def run(tokens: Any, types: Any, mask: Any) -> jax.Array:
+        batch = {"tokens": tokens, "types": types, "mask": mask}
+        return encode(trunk, config, batch, first_token_only=first_token_only)[0]
+
+    shape = jax.export.symbolic_shape("batch, length", constraints=[f"length <= {config.max_length}"])
+    inputs = [jax.ShapeDtypeStruct(shape, dtype) for dtype in (jnp.int32, jnp.int32, jnp.bool_)]
+    exported = jax.export.export(jax.jit(run))(*inputs)
+    for length in (1, 7, config.max_length):
+        tokens = jax.random.randint(jax.random.key(1), (2, length), 2, config.vocab_size)
+        mask = jnp.arange(length)[None] < jnp.array([[length], [1]])
+        expected = run(tokens, 0 * tokens, mask)
+        np.testing.assert_allclose(exported.call(tokens, 0 * tokens, mask), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("family", DISTINCT)
