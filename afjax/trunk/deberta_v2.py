@@ -29,6 +29,7 @@ FAMILY = dataclasses.replace(
         "pos_att_type": ("p2c|c2p", "c2p|p2c", ["p2c", "c2p"], ["c2p", "p2c"]),
         "norm_rel_ebd": ("layer_norm",),
     },
+    implied={"embedding_size": "hidden_size", "attention_head_size": "head_size"},
     weight_names=WeightNames(
         prefix="deberta",
         embeddings={

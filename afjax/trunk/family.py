@@ -89,6 +89,8 @@ class EncoderFamily:
       required: Fields of ``config.json`` with the only value that the family's code supports. They may be missing.
       declared: Fields of ``config.json`` that may not be missing, with the values that the family's code supports. All
         values of a field mean the same.
+      implied: Fields of ``config.json`` that may be missing, each with the field or property of ``TrunkConfig`` that it
+        must equal.
       weight_names: The names of the tensors.
       default_pad_id: The padding token's id if ``config.json`` does not specify it.
       first_position: Maps the padding token's id to the position of a row's first token.
@@ -102,6 +104,7 @@ class EncoderFamily:
     constants: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     required: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     declared: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
+    implied: Mapping[str, str] = dataclasses.field(default_factory=dict)
     weight_names: WeightNames
     default_pad_id: int
     first_position: Callable[[int], int]

@@ -307,6 +307,8 @@ def test_number_of_buckets_of_mpnet_is_fixed() -> None:
         ("position_buckets", -1),
         ("position_buckets", 256),
         ("max_relative_positions", "12"),
+        ("embedding_size", 8),
+        ("attention_head_size", 4),
     ],
 )
 def test_unsupported_values_of_deberta_are_refused_by_name(field: str, value: Any) -> None:
@@ -329,7 +331,12 @@ def test_fields_without_which_deberta_is_another_encoder_are_required(field: str
 def test_equivalent_configs_of_deberta_are_equal() -> None:
     config = small_trunk("deberta-v2", max_relative_positions=16)
     values = config_values(config)
-    for changes in ({"max_relative_positions": -1}, {"pos_att_type": ["c2p", "p2c"]}, {"conv_kernel_size": 0}):
+    for changes in (
+        {"max_relative_positions": -1},
+        {"pos_att_type": ["c2p", "p2c"]},
+        {"conv_kernel_size": 0},
+        {"attention_head_size": 6},
+    ):
         assert trunk_config({**values, **changes}, where="config.json") == config
     del values["max_relative_positions"]
     assert trunk_config(values, where="config.json") == config
