@@ -44,8 +44,11 @@ class RelativeBuckets:
         """The rows of the table."""
         return 2 * self.num_buckets
 
-    def entries(self, distances: Int[np.ndarray, "*shape"]) -> Int[np.ndarray, "*shape"]:
-        """The table's rows of distances (the query's position minus the key's), which are constants of a program."""
+    def entries(self, distances: Int[AnyArray, "*shape"]) -> Int[AnyArray, "*shape"]:
+        """The table's rows of distances (the query's position minus the key's). NumPy arrays give NumPy arrays."""
+        if not isinstance(distances, np.ndarray):
+            limit = self.max_distance
+            return jnp.asarray(self.entries(np.arange(-limit, limit + 1)))[jnp.clip(distances, -limit, limit) + limit]
         middle = self.num_buckets // 2
         size = np.maximum(np.abs(distances), middle)
         # As in Hugging Face's code, all steps are rounded to float32, because the result is rounded up at the end.
@@ -56,7 +59,9 @@ class RelativeBuckets:
         return np.clip(buckets + self.num_buckets, 0, self.num_entries - 1)
 
     def used(self, length: int) -> slice:
-        """The range of the table's rows that rows of ``length`` tokens use."""
+        """The range of the table's rows that rows of ``length`` tokens use. All of them if it is a symbolic size."""
+        if not isinstance(length, int):
+            return slice(0, self.num_entries)
         first, last = self.entries(np.array([1 - length, length - 1]))
         return slice(int(first), int(last) + 1)
 
@@ -104,17 +109,21 @@ class PositionProjections:
         """
         length = keys.shape[2]
         wide = jnp.promote_types(query.dtype, jnp.float32)
-        block = _block_size(length)
-        # The distance of each token to the one that a product belongs to, by block and column. At most ``length``
-        # columns of a token are used, so the distances beyond do not matter.
-        columns = np.arange(length + block) - (block - 1)
-        steps = np.clip(columns[None] - block * np.arange(length // block)[:, None], 1 - length, length - 1)
+        # In a program for any length, the distances are not constants.
+        constants = isinstance(length, int)
+        block = _block_size(length) if constants else length
+        num_blocks = length // block if constants else 1
+        # The distance of each token to the one that a product belongs to, by block and column.
+        columns = _arange(length + block) - (block - 1)
+        steps = columns[None] - block * np.arange(num_blocks)[:, None]
+        if constants:
+            # At most ``length`` columns of a token are used, so the distances beyond do not matter.
+            steps = np.clip(steps, 1 - length, length - 1)
 
-        def products(content: Array, projected: Array, distances: np.ndarray) -> Array:
-            by_block = content.reshape(*content.shape[:2], *distances.shape[:1], block, -1)
-            positions = self._by_distance(
-                projected, distances, content.shape[1]
-            )  # [rows, heads, blocks, columns, size]
+        def products(content: Array, projected: Array, distances: AnyArray) -> Array:
+            by_block = content.reshape(*content.shape[:2], num_blocks, block, content.shape[-1])
+            # [rows, heads, blocks, columns, head size]
+            positions = self._by_distance(projected, distances, length, content.shape[1])
             shifted = _shift(wide_matmul(by_block, positions.swapaxes(-1, -2)).astype(query.dtype))
             return shifted.reshape(*content.shape[:3], length).astype(wide)
 
@@ -163,16 +172,21 @@ class PositionProjections:
 
     def _to_first_token(self, length: int, num_heads: int) -> tuple[Array, Array]:
         """The position keys and queries of the first token's distances to all tokens."""
-        distances = -np.arange(length)
-        return self._by_distance(self.key, distances, num_heads), self._by_distance(self.query, distances, num_heads)
+        distances = -_arange(length)
+        keys = self._by_distance(self.key, distances, length, num_heads)
+        return keys, self._by_distance(self.query, distances, length, num_heads)
 
-    def _by_distance(self, projected: Array, distances: np.ndarray, num_heads: int) -> Array:
+    def _by_distance(self, projected: Array, distances: AnyArray, length: int, num_heads: int) -> Array:
         """Returns the heads of the projections of distances, ``[rows, heads, *distances, head size]``."""
-        # The length of the batch's rows follows from the largest distance.
-        first = self.buckets.used(int(np.abs(distances).max()) + 1).start
-        rows = jnp.take(projected, self.buckets.entries(distances) - first, axis=1)
-        heads = rows.reshape(*rows.shape[:-1], num_heads, -1)
+        entries = self.buckets.entries(distances) - self.buckets.used(length).start
+        rows = jnp.take(projected, entries, axis=1)
+        heads = rows.reshape(*rows.shape[:-1], num_heads, rows.shape[-1] // num_heads)
         return jnp.moveaxis(heads, -2, 1)
+
+
+def _arange(size: int) -> AnyArray:
+    """The numbers below ``size``, as a constant unless it is a symbolic size."""
+    return np.arange(size) if isinstance(size, int) else jnp.arange(size)
 
 
 def _block_size(length: int) -> int:

@@ -1,7 +1,7 @@
 """DeBERTa-v3 (He 2023): disentangled attention to contents and relative positions in every layer.
 
-The positions are not added to the embeddings, so there is no limit but the number that the model was trained with.
-Hugging Face calls the architecture "deberta-v2". The models of version 2 have a convolution, which is not supported.
+No positions are added to the embeddings. Hugging Face calls the architecture "deberta-v2". Most models of version 2
+have a convolution, which is not supported.
 """
 
 import dataclasses
@@ -19,9 +19,9 @@ FAMILY = dataclasses.replace(
         "position_buckets": "position_buckets",
         "max_relative_positions": "max_relative_positions",
     },
-    # Without these fields, Hugging Face's code runs the encoder of version 3.
+    # If one of these fields is missing, Hugging Face's code runs this encoder.
     required={"type_vocab_size": 0, "conv_kernel_size": 0, "z_steps": 0},
-    # Without these fields, Hugging Face's code runs an encoder that has other parameters or computes something else.
+    # If one of these fields is missing, Hugging Face's code runs another encoder, in some cases with the same weights.
     declared={
         "relative_attention": (True,),
         "position_biased_input": (False,),
@@ -29,6 +29,7 @@ FAMILY = dataclasses.replace(
         "pos_att_type": ("p2c|c2p", "c2p|p2c", ["p2c", "c2p"], ["c2p", "p2c"]),
         "norm_rel_ebd": ("layer_norm",),
     },
+    implied={"embedding_size": "hidden_size", "attention_head_size": "head_size"},
     weight_names=WeightNames(
         prefix="deberta",
         embeddings={

@@ -120,6 +120,8 @@ class EncoderFamily:
         the file's name, for error messages.
       declared: Fields of ``config.json`` that may not be missing, with the values that the family's code supports. All
         values of a field mean the same.
+      implied: Fields of ``config.json`` that may be missing, each with the field or property of ``TrunkConfig`` that it
+        must equal.
       weight_names: The names of the tensors.
       default_pad_id: The padding token's id if ``config.json`` does not specify it.
       first_position: Maps the padding token's id to the position of a row's first token.
@@ -139,6 +141,7 @@ class EncoderFamily:
     required: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     plain_config: Callable[[Mapping[str, Any], str], Mapping[str, Any]] | None = None
     declared: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
+    implied: Mapping[str, str] = dataclasses.field(default_factory=dict)
     weight_names: WeightNames
     default_pad_id: int
     first_position: Callable[[int], int]

@@ -185,6 +185,12 @@ def trunk_config(values: Mapping[str, Any], where: str) -> TrunkConfig:
             f"{where}: {names['max_positions']} is {config.max_positions}; a {name} encoder with pad_token_id {pad_id} "
             f"needs more than {family.first_position(pad_id)}; {_ADVICE}."
         )
+    for field, ours in family.implied.items():
+        needed = getattr(config, ours)
+        if values.get(field, needed) != needed:
+            raise UserError(
+                f"{where}: {field} is {_text(values[field])}; a {name} encoder of this size needs {needed}; {_ADVICE}."
+            )
     buckets = config.relative_buckets
     if buckets is not None and buckets.num_buckets // 2 >= buckets.max_distance - 1:
         raise UserError(

@@ -34,6 +34,8 @@ def abstract(data: int, fsdp: int, tensor: int) -> Any:
         ("trunk/top_layers/1/ffn/intermediate/bias", (3072,), ("tensor",)),
         ("trunk/layers/ffn/norm/scale", (12, 768), (None, None)),
         ("trunk/embeddings/word", (30522, 768), (None, "fsdp")),
+        ("trunk/embeddings/relative/position", (512, 768), (None, "fsdp")),
+        ("trunk/embeddings/relative/norm/scale", (768,), (None,)),
         ("adapters/rte/ffn/down/kernel", (12, 768, 48), (None, "fsdp", None)),
         ("own/adapters/drawn/ffn/up/kernel", (8, 12, 48, 768), (None, None, None, "fsdp")),
         ("own/adapters/drawn/top/layer/ffn/output/kernel", (8, 3072, 768), (None, "tensor", "fsdp")),

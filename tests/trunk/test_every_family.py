@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from facts import has_facts
 from safetensors.numpy import load_file, save_file
 
 from afjax.errors import UserError
+from afjax.model.model import trunk_layer_norms, with_layer_norms
 from afjax.model.partition import split_layers
 from afjax.store import trunk_difference
 from afjax.trees import Tree, flatten, map_with_path, tree_digest
@@ -141,6 +143,25 @@ def test_padding_does_not_affect_other_tokens(family: str) -> None:
     for row, length in enumerate(batch["mask"].sum(-1).tolist()):
         one_row = {name: array[row : row + 1, :length] for name, array in batch.items()}
         np.testing.assert_allclose(encode(trunk, config, one_row)[0][0], padded[row, :length], atol=1e-5)
+
+
+@pytest.mark.parametrize("first_token_only", [False, True])
+def test_program_of_deberta_for_any_length_gives_the_same_result(first_token_only: bool) -> None:
+    """The distances of tokens are constants of a program, unless its length is a symbolic size."""
+    config, trunk = make_trunk("deberta-v2")
+
+    def run(tokens: Any, types: Any, mask: Any) -> jax.Array:
+        batch = {"tokens": tokens, "types": types, "mask": mask}
+        return encode(trunk, config, batch, first_token_only=first_token_only)[0]
+
+    shape = jax.export.symbolic_shape("batch, length", constraints=[f"length <= {config.max_length}"])
+    inputs = [jax.ShapeDtypeStruct(shape, dtype) for dtype in (jnp.int32, jnp.int32, jnp.bool_)]
+    exported = jax.export.export(jax.jit(run))(*inputs)
+    for length in (1, 7, config.max_length):
+        tokens = jax.random.randint(jax.random.key(1), (2, length), 2, config.vocab_size)
+        mask = jnp.arange(length)[None] < jnp.array([[length], [1]])
+        expected = run(tokens, 0 * tokens, mask)
+        np.testing.assert_allclose(exported.call(tokens, 0 * tokens, mask), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("family", DISTINCT)
@@ -286,6 +307,8 @@ def test_number_of_buckets_of_mpnet_is_fixed() -> None:
         ("position_buckets", -1),
         ("position_buckets", 256),
         ("max_relative_positions", "12"),
+        ("embedding_size", 8),
+        ("attention_head_size", 4),
     ],
 )
 def test_unsupported_values_of_deberta_are_refused_by_name(field: str, value: Any) -> None:
@@ -308,7 +331,12 @@ def test_fields_without_which_deberta_is_another_encoder_are_required(field: str
 def test_equivalent_configs_of_deberta_are_equal() -> None:
     config = small_trunk("deberta-v2", max_relative_positions=16)
     values = config_values(config)
-    for changes in ({"max_relative_positions": -1}, {"pos_att_type": ["c2p", "p2c"]}, {"conv_kernel_size": 0}):
+    for changes in (
+        {"max_relative_positions": -1},
+        {"pos_att_type": ["c2p", "p2c"]},
+        {"conv_kernel_size": 0},
+        {"attention_head_size": 6},
+    ):
         assert trunk_config({**values, **changes}, where="config.json") == config
     del values["max_relative_positions"]
     assert trunk_config(values, where="config.json") == config
@@ -325,6 +353,18 @@ def test_absolute_positions_and_poolers_of_debertas_heads_are_not_read(tmp_path:
     }
     save_file({**tensors, **unused}, folder / "model.safetensors")
     assert load_trunk(str(folder)).sha256 == expected
+
+
+def test_layer_norms_include_the_one_of_relative_positions() -> None:
+    """Houlsby's adapters carry trained copies of all LayerNorms."""
+    config, trunk = make_trunk("deberta-v2")
+    batch = make_batch(config)
+    norms = trunk_layer_norms(trunk)
+    assert norms.keys() == {"embeddings", "relative", "attention", "ffn"}
+    changed = {**norms, "relative": {**norms["relative"], "scale": 2.0 * norms["relative"]["scale"]}}
+    expected, _ = encode(trunk, config, batch)
+    np.testing.assert_array_equal(encode(with_layer_norms(trunk, norms), config, batch)[0], expected)
+    assert np.abs(encode(with_layer_norms(trunk, changed), config, batch)[0] - expected).max() > 1e-3
 
 
 def test_random_trunks_have_the_leaves_that_their_family_has() -> None:
