@@ -1,12 +1,13 @@
-"""Compares the speed and memory of afjax with the library `adapters` 1.3.0 on CPU PyTorch, in one run.
+"""Compares the speed and memory of afjax with `adapters` 1.3.0, or with transformers, on CPU PyTorch, in one run.
 
     python bench/vs_adapterhub.py                        all cases, about twenty minutes on two cores
     python bench/vs_adapterhub.py --cases=adapter_train,fusion_eval --repeats=3
+    python bench/vs_adapterhub.py --cases=modernbert_full_train,deberta_full_train
 
-BERT-base with random weights, batch 8, length 128, two threads per side, and dropout in training. The dtype is float32.
-In the cases ``*_bfloat16``, afjax's frozen trunk is in bfloat16, and PyTorch uses autocast. Each side runs in its own
-process. The two alternate step by step, so that other load on the machine affects both. Prints a Markdown table, and
-the same results as JSON on the last line.
+BERT-base, or the encoder in the case's name, with random weights, batch 8, length 128, two threads per side, and
+dropout in training. The dtype is float32. In the cases ``*_bfloat16``, afjax's frozen trunk is in bfloat16, and PyTorch
+uses autocast. Each side runs in its own process. The two alternate step by step, so that other load on the machine
+affects both. Prints a Markdown table, and the same results as JSON on the last line.
 """
 
 import argparse
@@ -36,6 +37,7 @@ class Side:
     mode: str
     num_adapters: int
     dtype: str = "float32"
+    trunk: str = "bert-base"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,6 +62,11 @@ def against_adapterhub(
     return Case(first, second, at_least=at_least)
 
 
+def against_transformers(trunk: str) -> Case:
+    """Full fine-tuning of an encoder that `adapters` does not have, or only in part."""
+    return Case(*(Side(library, "full", "train", 1, trunk=trunk) for library in ("transformers", "afjax")))
+
+
 CASES = {
     "fusion_train": against_adapterhub("fusion", "train", 16, at_least=5),
     "fusion_eval": against_adapterhub("fusion", "eval", 16, at_least=6),
@@ -70,6 +77,8 @@ CASES = {
     "fusion_eval_bfloat16": against_adapterhub("fusion", "eval", 16, dtype="bfloat16"),
     "adapter_train_bfloat16": against_adapterhub("adapter", "train", 1, dtype="bfloat16"),
     "adapter_eval_bfloat16": against_adapterhub("adapter", "eval", 1, dtype="bfloat16"),
+    "modernbert_full_train": against_transformers("modernbert-base"),
+    "deberta_full_train": against_transformers("deberta-v3-base"),
     "fusion_growth": Case(Side("afjax", "fusion", "train", 64), Side("afjax", "fusion", "train", 4), at_most=1.6),
 }
 
@@ -77,7 +86,8 @@ CASES = {
 def main() -> None:
     flags = parse_flags()
     adapterhub_python = ready_environment(flags.venv)
-    pythons = {"afjax": sys.executable, "adapters": str(adapterhub_python)}
+    # The library `adapters` comes with its version of transformers.
+    pythons = {"afjax": sys.executable, "adapters": str(adapterhub_python), "transformers": str(adapterhub_python)}
     results = []
     for name in flags.cases:
         print(f"{name} ...", file=sys.stderr, flush=True)

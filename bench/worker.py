@@ -14,11 +14,33 @@ from collections.abc import Callable
 from typing import Any
 
 BATCH_SIZE, MAX_LENGTH, VOCABULARY_SIZE = 8, 128, 30522
+# The models of transformers: their type, and the settings of the published config.json that are not the defaults.
+CONFIGS: dict[str, dict[str, Any]] = {
+    # Without compilation, as for the other models.
+    "modernbert-base": {"model_type": "modernbert", "reference_compile": False},
+    "deberta-v3-base": {
+        "model_type": "deberta-v2",
+        "vocab_size": 128100,
+        "hidden_size": 768,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 12,
+        "intermediate_size": 3072,
+        "type_vocab_size": 0,
+        "relative_attention": True,
+        "position_buckets": 256,
+        "norm_rel_ebd": "layer_norm",
+        "share_att_key": True,
+        "pos_att_type": ["p2c", "c2p"],
+        "position_biased_input": False,
+        "max_relative_positions": -1,
+    },
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--library", required=True, choices=["adapters", "afjax"])
+    parser.add_argument("--library", required=True, choices=["adapters", "afjax", "transformers"])
+    parser.add_argument("--trunk", required=True, choices=["bert-base", *CONFIGS])
     parser.add_argument("--method", required=True, choices=["adapter", "fusion", "full"])
     parser.add_argument("--mode", required=True, choices=["train", "eval"])
     parser.add_argument("--num_adapters", required=True, type=int)
@@ -32,9 +54,13 @@ def main() -> None:
     if hasattr(os, "sched_setaffinity"):  # XLA starts as many threads as the process may use cores.
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: flags.threads])
 
-    prepare = adapters_step if flags.library == "adapters" else afjax_step
     start = time.perf_counter()
-    step, version = prepare(flags.method, flags.mode, flags.num_adapters, flags.dtype, flags.threads)
+    if flags.library == "transformers":
+        step, version = transformers_step(flags.trunk, flags.threads)
+    elif flags.library == "adapters":
+        step, version = adapters_step(flags.method, flags.mode, flags.num_adapters, flags.dtype, flags.threads)
+    else:
+        step, version = afjax_step(flags.trunk, flags.method, flags.mode, flags.num_adapters, flags.dtype)
     step()
     answer(answers, version=version, prepare_s=time.perf_counter() - start)
     for line in sys.stdin:
@@ -50,7 +76,7 @@ def answer(stream: Any, **fields: float | str) -> None:
     print(json.dumps(fields), file=stream, flush=True)
 
 
-def afjax_step(method: str, mode: str, num_adapters: int, dtype: str, threads: int) -> tuple[Callable[[], object], str]:
+def afjax_step(trunk: str, method: str, mode: str, num_adapters: int, dtype: str) -> tuple[Callable[[], object], str]:
     """Prepares the step that ``afjax bench`` measures. XLA uses one thread per core of the process."""
     import jax
 
@@ -58,7 +84,7 @@ def afjax_step(method: str, mode: str, num_adapters: int, dtype: str, threads: i
 
     prepared = bench.prepare(
         bench.Case(
-            trunk="bert-base",
+            trunk=trunk,
             method=method,
             mode=mode,
             num_adapters=num_adapters,
@@ -93,15 +119,10 @@ def adapters_step(
         model.train_adapter_fusion(Fuse(*names))
     model.active_head = "task"
 
-    batch = {
-        "input_ids": torch.randint(5, VOCABULARY_SIZE, (BATCH_SIZE, MAX_LENGTH)),
-        "token_type_ids": torch.zeros((BATCH_SIZE, MAX_LENGTH), dtype=torch.long),
-        "attention_mask": torch.ones((BATCH_SIZE, MAX_LENGTH), dtype=torch.long),
-    }
+    batch = {**torch_batch(), "token_type_ids": torch.zeros((BATCH_SIZE, MAX_LENGTH), dtype=torch.long)}
     labels = torch.randint(0, 2, (BATCH_SIZE,))
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    # The optimizer and clipping are the defaults of transformers' Trainer, which the library's own trainer extends.
-    optimizer = torch.optim.AdamW(trained, lr=1e-4, weight_decay=0.01, fused=True)
+    optimizer = torch_optimizer(trained)
 
     def autocast() -> Any:
         return torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == "bfloat16")
@@ -123,6 +144,45 @@ def adapters_step(
     model.train(mode == "train")
     version = f"adapters {adapters.__version__}, torch {torch.__version__}"
     return (train_step if mode == "train" else eval_step), version
+
+
+def transformers_step(trunk: str, threads: int) -> tuple[Callable[[], object], str]:
+    """Prepares a step of full fine-tuning with a model of transformers."""
+    import torch
+    import transformers
+
+    torch.set_num_threads(threads)
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.for_model(**CONFIGS[trunk])
+    model = transformers.AutoModelForSequenceClassification.from_config(config)
+    batch, labels = torch_batch(), torch.randint(0, 2, (BATCH_SIZE,))
+    trained = list(model.parameters())
+    optimizer = torch_optimizer(trained)
+
+    def train_step() -> None:
+        model(**batch, labels=labels).loss.backward()
+        torch.nn.utils.clip_grad_norm_(trained, 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    model.train()
+    return train_step, f"transformers {transformers.__version__}, torch {torch.__version__}"
+
+
+def torch_batch() -> dict[str, Any]:
+    import torch
+
+    return {
+        "input_ids": torch.randint(5, VOCABULARY_SIZE, (BATCH_SIZE, MAX_LENGTH)),
+        "attention_mask": torch.ones((BATCH_SIZE, MAX_LENGTH), dtype=torch.long),
+    }
+
+
+def torch_optimizer(trained: Any) -> Any:
+    """The defaults of transformers' Trainer, which the trainer of `adapters` extends."""
+    import torch
+
+    return torch.optim.AdamW(trained, lr=1e-4, weight_decay=0.01, fused=True)
 
 
 if __name__ == "__main__":
