@@ -157,6 +157,9 @@ class _Files:
                 if plan and plan.pooler == "lora"
                 else "its LoRA of the pooler, which no head reads, is left out"
             )
+        if given is not None and plan is None and self.settings.model_class not in ("", "Model"):
+            model = self.family.classes + self.settings.model_class
+            notes.append(f"its folder has no head: the {model}'s was not trained with it")
         adapter = Imported(
             kind="adapters",
             name=name,
