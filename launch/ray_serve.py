@@ -17,6 +17,7 @@ from ray import serve
 
 from afjax.cli.stored_model import load_recorded_trunk
 from afjax.config.server import ServerConfig
+from afjax.errors import UserError
 from afjax.serve.app import make_app
 from afjax.serve.loading import find_artefact, load_routed_model, names_with_heads
 
@@ -30,6 +31,7 @@ class Settings(BaseModel):
       replicas: The number of replicas.
       gpus: The number of GPUs per replica.
       cpus: The number of processor cores per replica.
+      predict_all: Whether to answer ``POST /predict_all``, as with ``--predict_all``.
       allowed_hosts: Further names in the ``Host`` header, separated by commas.
     """
 
@@ -38,6 +40,7 @@ class Settings(BaseModel):
     replicas: int = 1
     gpus: int = 0
     cpus: int = 1
+    predict_all: bool = False
     allowed_hosts: str = ""
 
 
@@ -46,14 +49,17 @@ def build(settings: Settings) -> serve.Application:
 
     # Replicas cannot import this file, so the function below only refers to values and to installed packages.
     store, trunk = settings.store, settings.trunk
+    predict_all = settings.predict_all
     hosts = (*ServerConfig().allowed_hosts, *filter(None, settings.allowed_hosts.split(",")))
 
     def make_replica() -> Any:
         names, _ = names_with_heads(store)
+        if not names:
+            raise UserError(f"The store {store} has no adapter with a head; train one first.")
         loaded_trunk = load_recorded_trunk(trunk, store, *find_artefact(store, names[0]))
         model = load_routed_model(store, loaded_trunk, names)
-        model.warm_up(fusion_attention=True)
-        return make_app(model, config=ServerConfig(allowed_hosts=hosts))
+        model.warm_up(all_tasks=predict_all, fusion_attention=True)
+        return make_app(model, config=ServerConfig(predict_all=predict_all, allowed_hosts=hosts))
 
     deployment = serve.deployment(serve.ingress(make_replica)())
     resources = {"num_cpus": settings.cpus, "num_gpus": settings.gpus}

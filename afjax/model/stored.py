@@ -157,7 +157,8 @@ def recorded_head(store_folder: StorePath, kind: str, name: str) -> str:
     if len(fitting) == 1:
         return fitting[0]
     subject = f"{len(fitting)} heads were" if fitting else "no head was"
+    advice = f"give --head one of {', '.join(fitting or heads)}" if heads else "the store has no heads"
     raise NoHeadError(
         f"In the store {store_folder} {subject} trained with {title(kind, name)[0].lower()}{title(kind, name)[1:]}; "
-        f"give --head one of {', '.join(fitting or heads) or '(the store has no heads)'}."
+        f"{advice}."
     )

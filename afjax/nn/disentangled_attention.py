@@ -113,7 +113,8 @@ class PositionProjections:
         constants = isinstance(length, int)
         block = _block_size(length) if constants else length
         num_blocks = length // block if constants else 1
-        # The distance of each token to the one that a product belongs to, by block and column.
+        # The distance of each column of each block: the other token's position minus the token's own. Row r of a block
+        # has token k in column k + block - 1 - r, so all rows of a column have the same distance.
         columns = _arange(length + block) - (block - 1)
         steps = columns[None] - block * np.arange(num_blocks)[:, None]
         if constants:
@@ -200,7 +201,7 @@ def _block_size(length: int) -> int:
 def _shift(products: Float[Array, "*batch block columns"]) -> Float[Array, "*batch block length"]:
     """Takes ``length`` columns of each row of ``[..., block, block + length]``, from ``block - 1 - row`` on.
 
-    Cutting the rows one after another into rows that are one shorter moves each row by one column.
+    The flattened array is cut into rows that are one shorter. Each then begins one column before the row above it.
     """
     *batch, block, width = products.shape
     flat = products.reshape(*batch, block * width)

@@ -42,8 +42,8 @@ def rotate(
     A pair is a feature of the first half of a head, and the feature at the same place of the second half.
 
     Args:
-      x: ``[batch, tokens, size]``, at the first positions. The computation is in the dtype of the angles.
-      angles: ``[length, head size / 2]``, from :func:`rotary_angles`; at least as many as tokens.
+      x: ``[batch, tokens, size]``; the tokens are at the first positions. Computed in the dtype of the angles.
+      angles: ``[length, head size / 2]``, from :func:`rotary_angles`, for at least as many positions as tokens.
       num_heads: The number of heads that ``size`` consists of.
 
     Returns:
@@ -73,5 +73,5 @@ def _rotate(pairs: Array, cosines: Array, sines: Array) -> Array:
 
 _rotate.defvjp(
     lambda pairs, cosines, sines: (_rotate(pairs, cosines, sines), (cosines, sines)),
-    lambda kept, cotangent: (_rotate(cotangent, kept[0], -kept[1]), None, None),
+    lambda residuals, cotangent: (_rotate(cotangent, residuals[0], -residuals[1]), None, None),
 )

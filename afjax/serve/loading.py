@@ -112,8 +112,10 @@ def names_with_heads(store_folder: str | Path) -> tuple[list[str], dict[str, str
       them: no head was trained with it, or several heads were.
 
     Raises:
-      UserError: A manifest is damaged.
+      UserError: There is no store, or a manifest is damaged.
     """
+    if not store.exists(store_folder):
+        raise UserError(f"There is no store at {store_folder}; give the folder that holds {', '.join(store.KINDS)}.")
     stored = {kind: store.names(store_folder, kind) for kind in ("adapters", "fusion")}
     names, left_out = [], {}
     for kind, others in (("adapters", "fusion"), ("fusion", "adapters")):

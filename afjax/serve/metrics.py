@@ -29,9 +29,9 @@ class Metrics:
           num_adapters: Returns the number of adapters, fusions and heads in service.
         """
         self._registry = registry = CollectorRegistry()
-        self._requests = Counter("afjax_requests", "Requests of POST /predict", ["status"], registry=registry)
+        self._requests = Counter("afjax_requests", "Requests for predictions", ["status"], registry=registry)
         self._seconds = Histogram(
-            "afjax_request_seconds", "Seconds per request of POST /predict", buckets=_SECONDS, registry=registry
+            "afjax_request_seconds", "Seconds per request for predictions", buckets=_SECONDS, registry=registry
         )
         self._rows = Counter("afjax_rows", "Predicted rows", ["adapter"], registry=registry)
         self._batches = Histogram(

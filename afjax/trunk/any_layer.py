@@ -45,9 +45,12 @@ def shared_inputs(trunk: Tree, config: TrunkConfig, mask: AnyArray, dtype: Any) 
 
 
 def top_layer_inputs(config: TrunkConfig, mask: AnyArray, dtype: Any) -> SharedInputs:
-    """As :func:`shared_inputs`, for an additional layer on top of the encoder.
+    """Computes the inputs of an additional layer on top of the encoder.
 
-    It has no bias of the scores and no relative positions.
+    Such a layer has no bias of the attention scores and no relative positions.
+
+    Args:
+      config, mask, dtype: As in :func:`shared_inputs`.
     """
     if config.encoder_family.layer == "post_norm":
         return SharedInputs(mask)

@@ -48,7 +48,7 @@ def layer_forms(config: TrunkConfig) -> LayerForm:
     return LayerForm(has_attention_norm=indices > 0, is_local=indices % config.global_every != 0)
 
 
-# A layer that normalizes first, and whose attention reads all tokens.
+# The form of a layer that has ``LN1``, and whose attention reads all tokens.
 COMPLETE = LayerForm(has_attention_norm=np.array(True), is_local=np.array(False))
 
 
@@ -89,7 +89,7 @@ def layer_positions(config: TrunkConfig, length: int, dtype: Any) -> Positions:
     )
 
 
-def _not_normalized(x: Array) -> Array:
+def _identity(x: Array) -> Array:
     return x
 
 
@@ -141,7 +141,7 @@ class RotaryAttentionBlock(nn.Module):
             context = attend_tokens(query, keys, dense_layer("value", inputs), config.num_heads, attend)
         # The rate of the attention weights, as in Hugging Face's code.
         output = dropout(dropout_keys.attention, dense_layer("output", context), config.attention_dropout)
-        sublayer = Sublayer(output=output, residual=x[:, :num_queries], norm=_not_normalized, layer_input=x, mask=mask)
+        sublayer = Sublayer(output=output, residual=x[:, :num_queries], norm=_identity, layer_input=x, mask=mask)
         return slots.sublayer("attention")(sublayer)
 
 
@@ -167,7 +167,7 @@ class GatedFeedForwardBlock(nn.Module):
         products = dropout(key, gated(inner, config.activation), config.hidden_dropout)
         output_layer = Dense(config.hidden_size, config.init_scale, config.ffn_bias, name="output")
         output = output_layer(products, slots.dense_layer("ffn/output").apply)
-        sublayer = Sublayer(output=output, residual=x, norm=_not_normalized, layer_input=layer_input, mask=mask)
+        sublayer = Sublayer(output=output, residual=x, norm=_identity, layer_input=layer_input, mask=mask)
         return slots.sublayer("ffn")(sublayer)
 
 

@@ -185,7 +185,7 @@ def test_wrong_flags_are_refused(flags: list[str], refused: Refused) -> None:
         ("--resident=0", "resident is 0"),
         ("--max_queue=0", "max_queue is 0"),
         ("--adapters=frist", 'Did you mean "first"'),
-        ("--store=nowhere", "nowhere"),
+        ("--store=nowhere", "no store at nowhere"),
         ("--host=", "--host is empty"),
         ("--allowed_hosts=a*b", 'has "a*b"'),
     ):

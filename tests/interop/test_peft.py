@@ -195,6 +195,22 @@ def test_notes(bert: PeftFolders, tmp_path: Path) -> None:
     assert "token types" in notes("span")
 
 
+def test_note_about_a_head_that_peft_did_not_train(bert: PeftFolders, tmp_path: Path) -> None:
+    # Without a task_type, PEFT does not train the head, and does not save it.
+    source = Path(shutil.copytree(bert.root / "default", tmp_path / "source"))
+    path, tensors = source / "adapter_config.json", load_file(source / "adapter_model.safetensors")
+    mapping = {"base_model_class": "BertForSequenceClassification"}
+    settings = {"task_type": None, "modules_to_save": None, "auto_mapping": mapping}
+    path.write_text(json.dumps({**json.loads(path.read_text()), **settings}))
+    lora = {name: tensor for name, tensor in tensors.items() if "lora" in name}
+    save_file(lora, source / "adapter_model.safetensors")
+    (imported,) = import_peft(source, tmp_path / "store", trunk=bert.trunk)
+    assert imported.kind == "adapters"
+    assert has_facts("; ".join(imported.notes), "no head", "BertForSequenceClassification")
+    (imported,) = import_peft(source, tmp_path / "without", trunk=bert.trunk, head=None)
+    assert not imported.notes
+
+
 def test_base_model_of_the_files_is_the_trunk(tiny_trunk_folder: Path, tiny_trunk: Trunk, tmp_path: Path) -> None:
     config = LoraConfig(rank=2)
     store.save(

@@ -260,6 +260,14 @@ def test_damaged_files(bert: PeftFolders, adapter: Path) -> None:
     refused(bert.trunk, adapter / "missing", "missing")
 
 
+def test_folder_of_folders_that_peft_has_saved(bert: PeftFolders, adapter: Path) -> None:
+    # PEFT's folder of an adapter that is not called "default", and a folder of checkpoints.
+    outer = adapter.parent / "outer"
+    outer.mkdir()
+    adapter.rename(outer / "checkpoint-5")
+    refused(bert.trunk, outer, str(outer / CONFIG), "does not exist", str(outer / "checkpoint-5"))
+
+
 class Evil:
     """An object that creates a file when it is unpickled."""
 
@@ -299,6 +307,15 @@ def test_other_trunks(bert: PeftFolders, adapter: Path, family: str, tmp_path: P
     other = unpack(family, tmp_path)
     refused(other.trunk, adapter, "bert", family)
     refused(bert.trunk, Path(shutil.copytree(other.root / "default", tmp_path / "other")), family.split("_")[0], "bert")
+    change_tensors(
+        adapter,
+        lambda tensors: [
+            tensors.update({name.replace(f"{ROOT}bert.encoder.layer", f"{ROOT}transformer.h"): tensors.pop(name)})
+            for name in list(tensors)
+        ],
+    )
+    refused(bert.trunk, adapter, str(adapter / TENSORS), '"transformer"', '"bert"')
+    adapter = Path(shutil.copytree(bert.root / "default", tmp_path / "same_family"))
     # Names of a model without a head do not tell RoBERTa from BERT. Sizes and numbers of layers do.
     smaller = dataclasses.replace(bert.trunk.config, num_layers=2)
     refused(dataclasses.replace(bert.trunk, config=smaller), adapter, "+bert.encoder.layer.2")

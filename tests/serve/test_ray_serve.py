@@ -23,7 +23,7 @@ from ray_serve import Settings, build
 
 store, trunk, port = sys.argv[1:]
 serve.start(http_options={"port": int(port)})
-serve.run(build(Settings(store=store, trunk=trunk)))
+serve.run(build(Settings(store=store, trunk=trunk, predict_all=True)))
 print("ready", flush=True)
 sys.stdin.read()
 serve.shutdown()
@@ -52,6 +52,8 @@ def test_a_replica_answers_with_the_adapters_of_a_store(
             (prediction,) = client.post("/predict", json={"rows": [row]}).json()["predictions"]
             np.testing.assert_allclose(prediction["logits"], model.predict(["no dogs"]).logits[0], rtol=1e-4, atol=1e-5)
             assert client.post("/predict", json={"rows": [{**row, "adapter": "topik"}]}).status_code == 404
+            (by_name,) = client.post("/predict_all", json={"rows": [{"text": "no dogs"}]}).json()["predictions"]
+            np.testing.assert_allclose(by_name["topic"]["logits"], prediction["logits"], rtol=1e-4, atol=1e-5)
             # The request would only reach one of several replicas.
             assert client.delete("/adapters/topic").status_code == 403
         process.communicate("")

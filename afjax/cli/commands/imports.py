@@ -84,7 +84,9 @@ def _add_peft(imports: Any) -> None:
     peft = add_command(imports, "peft", "import a LoRA adapter of PEFT", IMPORT_PEFT_EXAMPLE, group="import", run=_peft)
     peft.add_argument("source", metavar="SOURCE", help="a folder (or gs://...), or a Hugging Face id")
     peft.add_argument("--store", required=True, help="the store's folder, or gs://...")
-    peft.add_argument("--name", default="", help="name of the adapter and the head in the store (the folder's name)")
+    peft.add_argument(
+        "--name", default="", help="name of the adapter and the head in the store (the exported name, or the folder's)"
+    )
     peft.add_argument("--trunk", default="", help="the trunk it was trained on (the base model that it names)")
     peft.add_argument(
         "--kind", choices=typing.get_args(TaskKind), help="kind of task of the head (by the class of PEFT's model)"

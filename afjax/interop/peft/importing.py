@@ -12,7 +12,7 @@ from afjax.errors import UserError
 from afjax.interop.folders import find_folder
 from afjax.interop.imported import Imported, save_imported
 from afjax.interop.peft.families import POOLER, HeadLayout, PeftFamily, peft_family
-from afjax.interop.peft.files import CONFIG, Header, check_shapes, read_header, read_object, read_tensors
+from afjax.interop.peft.files import CONFIG, Header, check_shapes, read_header, read_object, read_tensors, shortened
 from afjax.interop.peft.heads import HeadPlan, PeftHead, dense_tree, plan_head, read_head
 from afjax.interop.peft.lora import lora_shapes, merged_pooler, read_lora
 from afjax.interop.peft.record import Record, read_record
@@ -74,7 +74,9 @@ def import_peft(
     path = folder / CONFIG
     values = read_object(path)
     if values is None:
-        raise UserError(f"{path} does not exist; give a folder that PEFT has saved.")
+        inner = [str(config.parent) for config in sorted(folder.glob(f"*/{CONFIG}"))]
+        more = f" (in {folder}: {shortened(inner)})" if inner else ""
+        raise UserError(f"{path} does not exist; give a folder that PEFT has saved{more}.")
     if trunk is None:
         trunk = _named_trunk(values, path)
     family = peft_family(trunk.config.family)
@@ -93,14 +95,15 @@ def _named_trunk(values: Mapping[str, Any], path: Path) -> Trunk:
         raise UserError(f"{path} does not say which base model it was trained on; give --trunk.")
     if revision not in ("", "main"):
         raise UserError(
-            f'{path} was trained on the revision "{revision}" of "{name}"; fetch that revision, and give its folder '
-            "as --trunk."
+            f'The adapter of {path} was trained on the revision "{revision}" of "{name}"; fetch that revision, and '
+            "give its folder as --trunk."
         )
     try:
         return load_trunk(name)
     except UserError as error:
         raise UserError(
-            f'{path} was trained on "{name}", which cannot be loaded here ({str(error).rstrip(".")}); give --trunk.'
+            f'The adapter of {path} was trained on "{name}", which cannot be loaded here '
+            f"({str(error).rstrip('.')}); give --trunk."
         ) from error
 
 
@@ -154,6 +157,9 @@ class _Files:
                 if plan and plan.pooler == "lora"
                 else "its LoRA of the pooler, which no head reads, is left out"
             )
+        if given is not None and plan is None and self.settings.model_class not in ("", "Model"):
+            model = self.family.classes + self.settings.model_class
+            notes.append(f"its folder has no head: the {model}'s was not trained with it")
         adapter = Imported(
             kind="adapters",
             name=name,
@@ -178,13 +184,15 @@ class _Files:
         """
         own = ENCODER_FAMILIES[self.trunk.config.family].weight_names.prefix
         first = {module.partition(".")[0] for module in self.header.lora}
-        others = {family.weight_names.prefix for family in ENCODER_FAMILIES.values()} - {own}
-        if first & others:
-            raise UserError(
-                f"{self.header.path} is for a {', '.join(sorted(first & others))} model, and the trunk is a "
-                f"{self.trunk.config.family} encoder; give the trunk it was trained on."
-            )
         has_prefix = self.settings.model_class != "Model" if self.settings.model_class else own in first
+        foreign = first & ({family.weight_names.prefix for family in ENCODER_FAMILIES.values()} - {own})
+        if has_prefix and own not in first:
+            foreign |= first - {module for head in self.family.heads.values() for module in head.modules}
+        if foreign:
+            raise UserError(
+                f'{self.header.path} has LoRA in modules of "{shortened(sorted(foreign))}", and the modules of the '
+                f'trunk, a {self.trunk.config.family} encoder, are in "{own}"; give the trunk it was trained on.'
+            )
         return f"{own}." if has_prefix else ""
 
     def _plan_head(self, given: PeftHead | None, prefix: str) -> HeadPlan | None:
