@@ -145,16 +145,18 @@ def test_heads_become_an_architecture(folders: dict[str, PeftFolders], tmp_path:
 
 def test_kind_and_labels_can_be_given(bert: PeftFolders, tmp_path: Path) -> None:
     source = bert.root / "default"
-    head = PeftHead(kind="multi_label", labels=("sport", "politics", "science"))
+    head = PeftHead(kind="multi_label", labels=("sport", "politics", "science"), max_length=9)
     import_peft(source, tmp_path, name="topics", trunk=bert.trunk, head=head)
     model = load_task_model(tmp_path, bert.trunk, adapter="topics")
     assert (model.task, model.labels) == (TaskConfig(name="topics", kind="multi_label"), head.labels)
+    assert model.max_length == 9
     assert store.read_manifest(tmp_path, "heads", "topics").trained_with["name"] == "topics"
     for wrong, fact in (
         (PeftHead(labels=("a", "b")), "3 outputs"),
         (PeftHead(labels=("a", "b", "a")), "3 outputs"),
         (PeftHead(kind="span"), "BertForSequenceClassification"),
         (PeftHead(kind="regression"), "3 outputs"),
+        (PeftHead(max_length=10**6), "max_length is 1000000"),
     ):
         with pytest.raises(UserError, match=fact):
             import_peft(source, tmp_path, name="other", trunk=bert.trunk, head=wrong)

@@ -94,6 +94,11 @@ def _add_peft(imports: Any) -> None:
     peft.add_argument(
         "--labels", default="", metavar="NAME,NAME", help="labels, in the order of the outputs (LABEL_0,LABEL_1,...)"
     )
+    peft.add_argument(
+        "--max_length",
+        type=int,
+        help="tokens per row; longer rows are cut (128, or the length that afjax has exported)",
+    )
     peft.add_argument("--no_head", action="store_true", help="leave out the head")
     add_overwrite_flag(peft)
 
@@ -153,12 +158,13 @@ def _peft(arguments: argparse.Namespace) -> int:
     from afjax.trunk.pretrained import load_trunk
 
     set_up_libraries()
+    head = PeftHead(kind=arguments.kind, labels=_names(arguments.labels), max_length=arguments.max_length)
     imported = import_peft(
         arguments.source,
         arguments.store,
         name=arguments.name,
         trunk=load_trunk(arguments.trunk) if arguments.trunk else None,
-        head=None if arguments.no_head else PeftHead(kind=arguments.kind, labels=_names(arguments.labels)),
+        head=None if arguments.no_head else head,
         overwrite=arguments.overwrite,
     )
     _print_imported(imported)

@@ -31,6 +31,8 @@ class PeftHead:
       kind: The kind of task. Defaults to the kind of the model's class: classification for
         ``ForSequenceClassification``, or regression if there is one output.
       labels: The names of the labels, in the order of the outputs. Defaults to ``LABEL_0``, ``LABEL_1`` and so on.
+      max_length: The number of tokens that rows are truncated to. Defaults to 128, or to all that the trunk can read if
+        these are fewer.
 
     Raises:
       UserError: A field has the wrong type or an invalid value.
@@ -38,11 +40,12 @@ class PeftHead:
     Example:
       >>> from afjax.interop.peft import PeftHead
       >>> PeftHead(labels=("negative", "positive"))
-      PeftHead(kind=None, labels=('negative', 'positive'))
+      PeftHead(kind=None, labels=('negative', 'positive'), max_length=None)
     """
 
     kind: TaskKind | None = None
     labels: tuple[str, ...] = ()
+    max_length: int | None = None
 
     def __post_init__(self) -> None:
         check_fields(self, "head")
@@ -58,6 +61,7 @@ class HeadPlan:
       kind: The kind of its task.
       labels: The names of its labels.
       num_outputs: The number of its outputs.
+      max_length: The number of tokens that rows are truncated to; None if it is not known.
       pooler: Where its own pooler comes from: the file has its weights (``saved``) or LoRA of the trunk's pooler
         (``lora``). Empty if it does not have one.
     """
@@ -67,6 +71,7 @@ class HeadPlan:
     kind: TaskKind
     labels: tuple[str, ...]
     num_outputs: int
+    max_length: int | None
     pooler: str
 
     def shapes(self, hidden_size: int, prefix: str) -> dict[str, tuple[int, ...]]:
@@ -140,7 +145,9 @@ def plan_head(
                 "right."
             )
         config = record.config
-    return HeadPlan(layout, config, kind, _labels(given, record, kind, outputs, where), outputs, pooler)
+    max_length = record.max_length if record and given.max_length is None else given.max_length
+    labels = _labels(given, record, kind, outputs, where)
+    return HeadPlan(layout, config, kind, labels, outputs, max_length, pooler)
 
 
 def read_head(plan: HeadPlan, tensors: Mapping[str, np.ndarray], pooler: Tree | None) -> Tree:

@@ -200,8 +200,8 @@ class _Files:
         if given is None:
             return None
         if not self.header.saved or self.settings.model_class == "Model":
-            if given.kind or given.labels:
-                raise UserError(f"{self.header.path} has no head; leave out --kind and --labels.")
+            if given != PeftHead():
+                raise UserError(f"{self.header.path} has no head; leave out --kind, --labels and --max_length.")
             return None
         return plan_head(
             self.header,
@@ -232,16 +232,14 @@ class _Files:
                 f'{self.header.path} has a head that reads the trunk\'s pooler, which the trunk "{self.trunk.name}" '
                 "does not have; give the trunk it was trained on, or leave the head out: --no_head."
             )
-        check_length(self._max_length(), self.trunk)
+        check_length(self._max_length(plan), self.trunk)
 
-    def _max_length(self) -> int:
-        if self.record.head is not None:
-            return self.record.head.max_length
-        return min(_DEFAULT_LENGTH, self.trunk.config.max_length)
+    def _max_length(self, plan: HeadPlan) -> int:
+        return min(_DEFAULT_LENGTH, self.trunk.config.max_length) if plan.max_length is None else plan.max_length
 
     def _head(self, plan: HeadPlan, params: Tree, adapter: Imported) -> Imported:
         record = self.record.head
-        config = {**to_dict(plan.config), "num_outputs": plan.num_outputs, "max_length": self._max_length()}
+        config = {**to_dict(plan.config), "num_outputs": plan.num_outputs, "max_length": self._max_length(plan)}
         if record is not None and record.text_columns is not None:
             config["text_columns"] = record.text_columns
         task = record.task if record else TaskConfig(name=adapter.name, kind=plan.kind)
