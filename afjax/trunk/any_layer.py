@@ -111,4 +111,4 @@ def _module(config: TrunkConfig, shared: SharedInputs, form: LayerForm | None) -
     """The Linen module of a layer, and the arguments that only its form takes."""
     if config.encoder_family.layer == "pre_norm":
         return PreNormLayer(config), {"form": form, "positions": shared.positions}
-    return EncoderLayer(config), {"bias": shared.bias, "positions": shared.relative}
+    return EncoderLayer(config), {"bias": shared.bias, "relative": shared.relative}

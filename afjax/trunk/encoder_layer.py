@@ -165,7 +165,7 @@ class AttentionBlock(nn.Module):
         dropout_keys: LayerKeys = NO_DROPOUT,
         first_token_only: bool = False,
         bias: Float[Array, "num_heads length length"] | None = None,
-        positions: Float[Array, "entries hidden"] | None = None,
+        relative: Float[Array, "entries hidden"] | None = None,
     ) -> tuple[Float[Array, "batch queries hidden"], Float[Array, "batch queries num_adapters"] | None]:
         config = self.config
 
@@ -177,13 +177,13 @@ class AttentionBlock(nn.Module):
             return outputs
 
         weights_key, head_size = dropout_keys.weights, config.head_size
-        if positions is not None and config.relative_buckets is not None:
-            weights_key, positions_key = split_key(weights_key, 2)
-            positions = dropout(positions_key, positions, config.hidden_dropout)
+        if relative is not None and config.relative_buckets is not None:
+            weights_key, relative_key = split_key(weights_key, 2)
+            relative = dropout(relative_key, relative, config.hidden_dropout)
             if first_token_only:
-                positions = positions[config.relative_buckets.used_by_first_token(x.shape[1])]
+                relative = relative[config.relative_buckets.used_by_first_token(x.shape[1])]
             # A batch of one row. It becomes a row per row of x if an adapter differs between the rows.
-            positions = positions[None]
+            relative = relative[None]
             head_size *= NUM_TERMS
         attend = functools.partial(
             attend_to_tokens,
@@ -201,14 +201,14 @@ class AttentionBlock(nn.Module):
             merged = {name: merge_layer(params[name]) for name, merge_layer in merge.items() if merge_layer}
             # The heads act as queries of a single head.
             attend = functools.partial(attend, bias=None if bias is None else bias.transpose(1, 0, 2))
-            projections = self._project(positions, lambda name, inputs: dense(merged[name], inputs))
+            projections = self._project(relative, lambda name, inputs: dense(merged[name], inputs))
             more_scores = None
             if projections is not None:
                 more_scores = functools.partial(projections.first_token_scores_without_keys, merged["key"], x)
             context = first_token_attention(merged, x, config.num_heads, attend, more_scores)
         else:
             query, keys, values = dense_layer("query", queries), dense_layer("key", x), dense_layer("value", x)
-            projections = self._project(positions, dense_layer)
+            projections = self._project(relative, dense_layer)
             pair_scores = None
             if projections is not None:
                 pair_scores = projections.first_token_scores if first_token_only else projections.scores
@@ -221,13 +221,13 @@ class AttentionBlock(nn.Module):
         return slots.sublayer("attention")(sublayer)
 
     def _project(
-        self, positions: Array | None, dense_layer: Callable[[str, Array], Array]
+        self, relative: Array | None, dense_layer: Callable[[str, Array], Array]
     ) -> PositionProjections | None:
         """Projects the relative positions ``[1, entries, hidden_size]`` with the layers of the queries and keys."""
         buckets = self.config.relative_buckets
-        if positions is None or buckets is None:
+        if relative is None or buckets is None:
             return None
-        query, key = dense_layer("query", positions), dense_layer("key", positions)
+        query, key = dense_layer("query", relative), dense_layer("key", relative)
         return PositionProjections(query=query, key=key, buckets=buckets)
 
 
@@ -271,7 +271,7 @@ class EncoderLayer(nn.Module):
         dropout_keys: LayerKeys = NO_DROPOUT,
         first_token_only: bool = False,
         bias: Float[Array, "num_heads length length"] | None = None,
-        positions: Float[Array, "entries hidden"] | None = None,
+        relative: Float[Array, "entries hidden"] | None = None,
     ) -> tuple[Float[Array, "batch queries hidden"], dict[str, Float[Array, "batch queries num_adapters"]]]:
         """Runs the layer.
 
@@ -282,7 +282,7 @@ class EncoderLayer(nn.Module):
           dropout_keys: The layer's dropout keys; no dropout by default.
           first_token_only: Whether to compute only the first token's outputs.
           bias: The result of :func:`attention_bias`.
-          positions: The result of :func:`relative_embeddings`.
+          relative: The result of :func:`relative_embeddings`.
 
         Returns:
           The next hidden state, and ``{slot: attention over adapters}`` for the slots with a fusion.
@@ -294,7 +294,7 @@ class EncoderLayer(nn.Module):
             dropout_keys=dropout_keys,
             first_token_only=first_token_only,
             bias=bias,
-            positions=positions,
+            relative=relative,
         )
         output, second = FeedForwardBlock(self.config, name="ffn")(
             between, mask, slots=slots, layer_input=x, key=dropout_keys.ffn
