@@ -97,8 +97,8 @@ def test_clipping_uses_the_global_norm(clip_norm: float, expected: tuple[float, 
 
 @pytest.mark.parametrize("clip_by", ["all", "tensor"])
 def test_weight_decay_and_clipping_can_be_inputs_of_an_update(clip_by: Any) -> None:
-    trained = {"a": {"kernel": jnp.full(2, 2.0)}, "b": {"bias": jnp.full(1, 2.0)}}
-    gradients = {"a": {"kernel": jnp.array([3.0, -1.0])}, "b": {"bias": jnp.full(1, 40.0)}}
+    trained = {"a": {"kernel": jnp.full((1, 2), 2.0)}, "b": {"bias": jnp.full(1, 2.0)}}
+    gradients = {"a": {"kernel": jnp.array([[3.0, -1.0]])}, "b": {"bias": jnp.full(1, 40.0)}}
     config = TrainConfig(clip_norm=7.0, clip_by=clip_by, weight_decay=0.25, adam_epsilon=1.0)
     optimizer = make_optimizer(TrainConfig(clip_norm=1.0, clip_by=clip_by, adam_epsilon=1.0), trained)
     # Traced, as in a step.
