@@ -17,8 +17,9 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from vs_adapterhub import DEFAULT_VENV, ready_environment
@@ -76,11 +77,22 @@ def main() -> None:
     parser.add_argument("--trunks", default=",".join(TRUNKS), help=f"comma-separated, by default {','.join(TRUNKS)}")
     flags = parser.parse_args()
     python = ready_environment(flags.venv)
+    compare(flags.trunks.split(","), python, (from_adapterhub, to_adapterhub))
+
+
+def compare(trunks: Sequence[str], python: Path, directions: Sequence[Callable[..., Any]]) -> NoReturn:
+    """Prints the largest difference of every case. Exits with 1 if one exceeds the limit.
+
+    Args:
+      trunks: The names of trunks, ``minilm`` or families.
+      python: The Python of the environment of the other library.
+      directions: Functions of python, trunk, batch and folder, which yield the direction, the case and its difference.
+    """
     rows = []
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
         minilm = afjax.load_trunk("minilm").folder
-        for family in flags.trunks.split(","):
+        for family in trunks:
             folder, work = minilm, root / family
             if family != "minilm":
                 folder = root / f"random-{family}"
@@ -90,7 +102,7 @@ def main() -> None:
             work.mkdir()
             batch = write_batch(trunk, work / "batch.npz")
             for direction, case, difference in itertools.chain(
-                from_adapterhub(python, trunk, batch, work), to_adapterhub(python, trunk, batch, work)
+                *(run(python, trunk, batch, work) for run in directions)
             ):
                 rows.append((title, direction, case, difference))
                 print(f"{title}, {direction}, {case}: {difference:.1e}", file=sys.stderr, flush=True)

@@ -10,18 +10,15 @@ PyTorch and PEFT are installed in a separate virtual environment (`--venv=DIR`) 
 """
 
 import argparse
-import itertools
 import json
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from check_adapterhub import LENGTH, LIMIT, builtin_pairs, rows_of, write_batch
-from check_adapterhub import ask as ask_adapterhub
+from check_adapterhub import LENGTH, builtin_pairs, compare, rows_of
 from routed_vs_torch import PEFT
 from vs_adapterhub import DEFAULT_VENV, ready_environment
 
@@ -66,30 +63,7 @@ def main() -> None:
     parser.add_argument("--trunks", default=",".join(TRUNKS), help=f"comma-separated, by default {','.join(TRUNKS)}")
     flags = parser.parse_args()
     python = ready_environment(flags.venv, PEFT)
-    rows = []
-    with tempfile.TemporaryDirectory() as name:
-        root = Path(name)
-        minilm = afjax.load_trunk("minilm").folder
-        for family in flags.trunks.split(","):
-            folder, work = minilm, root / family
-            if family != "minilm":
-                folder = root / f"random-{family}"
-                ask_adapterhub(python, "random", family=family, trunk=str(minilm), output=str(folder))
-            trunk = afjax.load_trunk(str(folder))
-            title = f"{trunk.config.family} ({'minilm' if family == 'minilm' else 'random'})"
-            work.mkdir()
-            batch = write_batch(trunk, work / "batch.npz")
-            for direction, case, difference in itertools.chain(
-                from_peft(python, trunk, batch, work), to_peft(python, trunk, batch, work)
-            ):
-                rows.append((title, direction, case, difference))
-                print(f"{title}, {direction}, {case}: {difference:.1e}", file=sys.stderr, flush=True)
-    print("| trunk | direction | case | largest difference |\n|---|---|---|---|")
-    for row in rows:
-        print(f"| {row[0]} | {row[1]} | {row[2]} | {row[3]:.1e} |")
-    worst = max(row[3] for row in rows)
-    print(f"\nlargest difference of all cases: {worst:.1e}, limit {LIMIT:.0e}")
-    sys.exit(worst > LIMIT)
+    compare(flags.trunks.split(","), python, (from_peft, to_peft))
 
 
 def ask(python: Path, command: str, **arguments: Any) -> None:

@@ -182,7 +182,7 @@ class AttentionBlock(nn.Module):
             relative = dropout(relative_key, relative, config.hidden_dropout)
             if first_token_only:
                 relative = relative[config.relative_buckets.used_by_first_token(x.shape[1])]
-            # A batch of one row. It becomes a row per row of x if an adapter differs between the rows.
+            # [1, entries, hidden_size]. The result has as many rows as x if each row has its own adapter.
             relative = relative[None]
             head_size *= NUM_TERMS
         attend = functools.partial(

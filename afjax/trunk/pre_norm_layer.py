@@ -6,7 +6,7 @@ With ``x`` the layer's input, a layer computes::
 
 The first layer has no ``LN1``. Queries and keys have rotary positions. In some layers the attention is local: a token
 reads only the tokens near it. The feed-forward network is gated: ``W2 (g(W x) * V x)``. The kernel ``ffn/intermediate``
-has the columns of W, followed by those of V.
+has the columns of W, followed by the columns of V.
 
 The slots after the sub-layers have no LayerNorm: an empty slot computes ``residual + output``.
 """
@@ -53,7 +53,7 @@ COMPLETE = LayerForm(has_attention_norm=np.array(True), is_local=np.array(False)
 
 
 class Positions(NamedTuple):
-    """What the attention needs to know about positions. All layers share it.
+    """The positions that the attention reads. All layers share them.
 
     Attributes:
       angles: The rotary positions of layers that read all tokens, ``[length, head size / 2]``.

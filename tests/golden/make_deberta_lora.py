@@ -4,7 +4,7 @@ Run by hand, in the environment described in ``make_encoder.py``, with ``peft==0
 
     /tmp/golden/bin/python tests/golden/make_deberta_lora.py
 
-The trunk and the batch are those in `encoder_deberta_v2.npz`. The file holds `lora/<layer>/<module>/{A,B}`,
+The trunk and the batch are in `encoder_deberta_v2.npz`. The file holds `lora/<layer>/<module>/{A,B}`,
 `ia3/<layer>/<module>`, and the hidden states `lora/hidden` and `ia3/hidden`. The modules are `query`, `key` and
 `value`. In DeBERTa, the query and key projections of tokens also project the relative positions.
 """

@@ -6,7 +6,7 @@ Run by hand, in a separate environment, and only when a case is added:
     /tmp/golden/bin/pip install torch==2.13.0 transformers==4.57.6 peft==0.21.2
     /tmp/golden/bin/python tests/golden/make_peft_folders.py
 
-The trunks and the batches are those of ``encoder_<family>.npz`` (see ``make_encoder.py``).
+The trunks and the batches are in ``encoder_<family>.npz`` (see ``make_encoder.py``).
 
     <family>/<case>/adapter_config.json, adapter_model.safetensors      from PeftModel.save_pretrained
     <family>/<case>/expected.npz                                        the outputs of PEFT's model

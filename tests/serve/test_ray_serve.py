@@ -15,7 +15,7 @@ from afjax import Trunk
 from afjax.config.adapters import AdapterConfig
 
 LAUNCH = Path(__file__).parents[2] / "launch"
-# Serves on a port, says so, and ends with the input.
+# Serves on a port, prints "ready", and stops when its input ends.
 SCRIPT = """
 import sys
 from ray import serve

@@ -247,8 +247,8 @@ def test_deberta_computes_products_with_more_distances_than_the_minimum(
     bert = make_model(adapters, reads=reads)
     fields = {"type_vocab_size": 0, "position_buckets": 8, "max_relative_positions": LENGTH}
     model = dataclasses.replace(bert, trunk=dataclasses.replace(bert.trunk, family="deberta-v2", **fields))
-    # The rows are one block, so each token's query and key have twice as many products as there are tokens, in every
-    # layer that computes all tokens.
+    # The rows are one block, so each token's query and key have twice as many products as the row has tokens. This
+    # holds in every layer that computes all tokens.
     more = 2 * 2 * TOKENS * LENGTH * D * sum(times[:1] if reads == "pooled" else times)
     flops = read_program(compile_gradients(model, trained)).work.matmul_flops - more
     assert 0.999 <= flops / minimum(model, trained) < 1.02

@@ -101,8 +101,8 @@ def plan_head(
       header: The names and shapes of the tensors.
       family: The trunk's family.
       model_class: The class of the base model without the family's prefix; empty if it is unknown.
-      given: What the user says about the head.
-      record: What afjax has recorded about the head, if it wrote the file.
+      given: The facts about the head that the user gives.
+      record: The facts about the head that afjax has recorded, if it wrote the file.
       hidden_size: The trunk's hidden size.
       prefix: The first part of the names of the encoder's modules.
 

@@ -42,7 +42,7 @@ def import_peft(
       name: The name of the adapter and the head in the store. Defaults to the name that afjax has recorded, or to the
         name of the folder or the repository.
       trunk: The encoder that the adapter was trained on. Defaults to the base model that the files name.
-      head: What the files do not say about the head. None to leave the head out.
+      head: Facts about the head that the files lack. None to leave the head out.
       overwrite: Whether existing artefacts may be replaced.
 
     Returns:
@@ -180,7 +180,7 @@ class _Files:
         """The first part of the names of the encoder's modules: ``bert.``, or empty for a model without a head.
 
         Raises:
-          UserError: The names are those of another family.
+          UserError: The names belong to another family.
         """
         own = ENCODER_FAMILIES[self.trunk.config.family].weight_names.prefix
         first = {module.partition(".")[0] for module in self.header.lora}

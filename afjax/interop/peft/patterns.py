@@ -1,7 +1,7 @@
 """Matches the regular expressions in PEFT's settings with names of modules.
 
-A file may come from a stranger, and some expressions take longer to match than anyone can wait. Expressions that
-consist of names are matched here. All others are matched in a process that is stopped after a few seconds.
+Files are not trusted, and some expressions take years to match. Expressions that consist of names are matched here. All
+others are matched in a process that is stopped after a few seconds.
 """
 
 import json
