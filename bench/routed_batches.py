@@ -15,7 +15,7 @@ import dataclasses
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -95,12 +95,12 @@ def random_task(trunk: Trunk, name: str, preset: str, length: int, *, drop: int 
 def times(routed: RoutedModel, one: TaskModel, num_rows: int, arguments: argparse.Namespace) -> tuple[float, float]:
     """The median seconds of one batch, with one adapter and routed. The two alternate."""
     names = routed.names
-    data = random_rows(num_rows, arguments.length)
+    data = random_rows([arguments.length] * num_rows)
     # Row n has adapter n, or starts again with the first one.
     parts = []
     for number, name in enumerate(names[:num_rows]):
         numbers = tuple(range(number, num_rows, len(names)))
-        parts.append(Sequences(routed.task(name), random_rows(len(numbers), arguments.length), numbers))
+        parts.append(Sequences(routed.task(name), random_rows([arguments.length] * len(numbers)), numbers))
 
     def run_one() -> Any:
         return one.logits(data, batch_size=num_rows)
@@ -118,9 +118,10 @@ def times(routed: RoutedModel, one: TaskModel, num_rows: int, arguments: argpars
     return statistics.median(seconds[run_one]), statistics.median(seconds[run_routed])
 
 
-def random_rows(num_rows: int, length: int) -> TokenisedRows:
-    tokens = np.random.default_rng(0).integers(1000, 20_000, num_rows * length, dtype=np.int32)
-    offsets = np.arange(0, num_rows * length + 1, length, dtype=np.int64)
+def random_rows(lengths: Sequence[int]) -> TokenisedRows:
+    """One row of random tokens per length."""
+    tokens = np.random.default_rng(0).integers(1000, 20_000, sum(lengths), dtype=np.int32)
+    offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
     return TokenisedRows(tokens, np.zeros(len(tokens), np.int8), offsets, None, 0)
 
 

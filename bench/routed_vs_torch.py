@@ -2,12 +2,14 @@
 
     python bench/routed_vs_torch.py
     python bench/routed_vs_torch.py --trunk=bert-base --num_adapters=64 --rows=64
+    python bench/routed_vs_torch.py --rows=16 --length=16,32,64,128
 
-All models have random weights, and the rows have no padding. ``adapters`` computes the rows of one bottleneck adapter
-after the other. PEFT computes one batch in which each row names its LoRA adapter. In the last two comparisons, every
-row is computed with every adapter: by ``predict_all``, and by the composition ``Parallel`` of ``adapters`` or one
-adapter after another in afjax. afjax's times include making the batches and fetching the logits. The two sides
-alternate. Close other programs first.
+All models have random weights. With one length, no row has padding. With several, the rows of a batch have them in
+turn. ``adapters`` computes the rows of one bottleneck adapter after the other. PEFT computes one batch, padded to its
+longest row, in which each row names its LoRA adapter. afjax may split the batch into batches of similar lengths. In the
+last two comparisons, every row is computed with every adapter: by ``predict_all``, and by the composition ``Parallel``
+of ``adapters`` or one adapter after another in afjax. afjax's times include making the batches and fetching the
+logits. The two sides alternate. Close other programs first.
 
 Prints one line per comparison: the medians, and their ratio.
 """
@@ -18,7 +20,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +41,12 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=32, help="rows per batch (32)")
     parser.add_argument("--texts", type=int, default=1, help="rows that are computed with every adapter (1)")
     parser.add_argument("--num_adapters", type=int, default=16, help="different adapters (16)")
-    parser.add_argument("--length", type=int, default=64, help="tokens per row (64)")
+    parser.add_argument("--length", default="64", help="tokens per row, or several lengths (64)")
     parser.add_argument("--drop", type=int, default=0, help="lowest layers without an adapter, in afjax (0)")
     parser.add_argument("--repeats", type=int, default=15, help="how often each batch is timed (15)")
     parser.add_argument("--venv", type=Path, default=DEFAULT_VENV, help="virtual environment of adapters and PEFT")
     arguments = parser.parse_args()
+    arguments.lengths = tuple(map(int, arguments.length.split(",")))
     python = ready_environment(arguments.venv, PEFT)
     print(f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|")
     bottlenecks, lora = routed_model(arguments, "pfeiffer"), routed_model(arguments, "lora")
@@ -64,11 +67,16 @@ def main() -> int:
 def routed_model(arguments: argparse.Namespace, preset: str) -> RoutedModel:
     trunk, number = random_trunk(arguments.trunk), arguments.num_adapters
     models = {
-        str(name): random_task(trunk, str(name), preset, arguments.length, drop=arguments.drop)
+        str(name): random_task(trunk, str(name), preset, max(arguments.lengths), drop=arguments.drop)
         for name in range(number)
     }
-    sizes = tuple(sorted({1, arguments.texts, arguments.rows}))
-    return RoutedModel(trunk, models, Capacity(batch_sizes=sizes, lengths=(arguments.length,), tasks_per_row=number))
+    sizes = tuple(sorted({1, arguments.texts, arguments.rows, -(-arguments.rows // len(arguments.lengths))}))
+    return RoutedModel(trunk, models, Capacity(batch_sizes=sizes, lengths=arguments.lengths, tasks_per_row=number))
+
+
+def row_lengths(arguments: argparse.Namespace, numbers: Sequence[int]) -> list[int]:
+    """The tokens of these rows of the batch: the rows have the lengths in turn."""
+    return [arguments.lengths[number % len(arguments.lengths)] for number in numbers]
 
 
 def mixed(model: RoutedModel, arguments: argparse.Namespace) -> Callable[[], Any]:
@@ -76,20 +84,22 @@ def mixed(model: RoutedModel, arguments: argparse.Namespace) -> Callable[[], Any
     parts = []
     for number, name in enumerate(model.names[: arguments.rows]):
         numbers = tuple(range(number, arguments.rows, len(model.names)))
-        parts.append(Sequences(model.task(name), random_rows(len(numbers), arguments.length), numbers))
+        parts.append(Sequences(model.task(name), random_rows(row_lengths(arguments, numbers)), numbers))
     return lambda: model.outputs(parts)
 
 
 def for_all(model: RoutedModel, arguments: argparse.Namespace) -> Callable[[], Any]:
     """Runs every text with every adapter."""
-    data, numbers = random_rows(arguments.texts, arguments.length), tuple(range(arguments.texts))
+    numbers = tuple(range(arguments.texts))
+    data = random_rows(row_lengths(arguments, numbers))
     group = SharedSequences(tuple(map(model.task, model.names)), data, numbers)
     return lambda: model.outputs_of_all(group)
 
 
 def separate(model: RoutedModel, arguments: argparse.Namespace) -> tuple[float, float]:
     """The median seconds of every text with every adapter: one adapter after another, and all at once."""
-    data, numbers = random_rows(arguments.texts, arguments.length), tuple(range(arguments.texts))
+    numbers = tuple(range(arguments.texts))
+    data = random_rows(row_lengths(arguments, numbers))
     tasks = [model.task(name) for name in model.names]
 
     def one_after_another() -> None:

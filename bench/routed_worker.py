@@ -20,7 +20,7 @@ def main() -> None:
     parser.add_argument("--layers", required=True, type=int)
     parser.add_argument("--hidden_size", required=True, type=int)
     parser.add_argument("--rows", required=True, type=int)
-    parser.add_argument("--length", required=True, type=int)
+    parser.add_argument("--length", required=True, help="tokens per row; several lengths are taken in turn")
     parser.add_argument("--num_adapters", required=True, type=int)
     flags = parser.parse_args()
     # Libraries sometimes print to standard output, where only answers may be written. Redirect that output to stderr.
@@ -49,13 +49,17 @@ def bert_config(flags: argparse.Namespace) -> Any:
     )
 
 
-def rows(flags: argparse.Namespace, num_rows: int) -> dict[str, Any]:
+def rows(flags: argparse.Namespace, numbers: range) -> dict[str, Any]:
+    """These rows of the batch, padded to the longest of them."""
     import torch
 
+    lengths = [int(length) for length in flags.length.split(",")]
+    tokens = torch.tensor([lengths[number % len(lengths)] for number in numbers])
+    shape = (len(numbers), int(tokens.max()))
     return {
-        "input_ids": torch.randint(5, VOCABULARY_SIZE, (num_rows, flags.length)),
-        "token_type_ids": torch.zeros((num_rows, flags.length), dtype=torch.long),
-        "attention_mask": torch.ones((num_rows, flags.length), dtype=torch.long),
+        "input_ids": torch.randint(5, VOCABULARY_SIZE, shape),
+        "token_type_ids": torch.zeros(shape, dtype=torch.long),
+        "attention_mask": (torch.arange(shape[1]) < tokens[:, None]).long(),
     }
 
 
@@ -76,7 +80,7 @@ def adapters_step(flags: argparse.Namespace) -> Callable[[], None]:
     import torch
 
     model, names = adapter_model(flags)
-    batches = [rows(flags, len(range(number, flags.rows, len(names)))) for number in range(min(flags.rows, len(names)))]
+    batches = [rows(flags, range(number, flags.rows, len(names))) for number in range(min(flags.rows, len(names)))]
 
     def step() -> None:
         with torch.no_grad():
@@ -94,7 +98,7 @@ def parallel_step(flags: argparse.Namespace) -> Callable[[], None]:
     from adapters.composition import Parallel
 
     model, names = adapter_model(flags)
-    batch = rows(flags, flags.rows)
+    batch = rows(flags, range(flags.rows))
     model.active_adapters = Parallel(*names)
     model.active_head = names
 
@@ -117,7 +121,7 @@ def peft_step(flags: argparse.Namespace) -> Callable[[], None]:
     for name in names[1:]:
         model.add_adapter(name, config)
     model.eval()
-    batch = rows(flags, flags.rows)
+    batch = rows(flags, range(flags.rows))
     adapter_names = [names[number % len(names)] for number in range(flags.rows)]
 
     def step() -> None:

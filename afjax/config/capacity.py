@@ -13,7 +13,8 @@ class Capacity:
     Attributes:
       resident: The number of adapters, fusions or heads of the same form that are on the device at once. Others are in
         the host's memory, and the least recently used one makes room. None for as many as are given.
-      batch_sizes: The numbers of rows that a batch can have. Smaller batches are filled with empty rows.
+      batch_sizes: The numbers of rows that a batch can have. Rows are split into batches of similar lengths by the
+        estimated time; what remains is filled with empty rows.
       tasks_per_row: The number of tasks that ``predict_all`` computes at a time for each row.
       lengths: The padded lengths of batches. If empty, the quarters of the tasks' largest length in training.
 

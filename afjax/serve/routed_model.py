@@ -1,24 +1,21 @@
 """A trunk that answers for many tasks: each row of a batch uses its own adapter or fusion, and its own head."""
 
 import dataclasses
-import functools
 import itertools
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from afjax.config.capacity import Capacity
 from afjax.config.training import TrainConfig
 from afjax.display.words import counted
-from afjax.distributed.sharding import batch_sharding, local_mesh, replicated, shard, shard_batch
+from afjax.distributed.sharding import local_mesh, shard
 from afjax.errors import UserError, did_you_mean
 from afjax.model.task_model import TaskModel
 from afjax.serve.bank import Bank
-from afjax.serve.batching import RoutedBatch, num_batch_rows, num_fitting, routed_batches
+from afjax.serve.batching import RoutedBatch, num_fitting, routed_batches, tokens_per_call
 from afjax.serve.forms import (
     HeadForm,
     SlotForm,
@@ -28,7 +25,7 @@ from afjax.serve.forms import (
     slot_form,
     widest_slot_form,
 )
-from afjax.serve.program import Plan, all_outputs, attention_outputs, routed_outputs
+from afjax.serve.program import Plan
 from afjax.serve.requests import (
     Sequences,
     ServedTask,
@@ -41,19 +38,12 @@ from afjax.serve.requests import (
     predict_parts,
     read_rows,
 )
+from afjax.serve.runner import ProgramKind, Runner
 from afjax.tasks.kinds import TASK_KINDS
 from afjax.trees import Tree
 from afjax.trunk.encoder import cast_trunk
 from afjax.trunk.layers import unstack_layers
 from afjax.trunk.pretrained import Trunk
-
-# The kinds of programs: each row with its own task, each row with all tasks, and each row's attention over adapters.
-ProgramKind = Literal["rows", "all", "attention"]
-_STEPS: Mapping[ProgramKind, Callable[..., Any]] = {
-    "rows": routed_outputs,
-    "all": all_outputs,
-    "attention": attention_outputs,
-}
 
 
 class RoutedModel:
@@ -100,8 +90,10 @@ class RoutedModel:
         for name, model in models.items():
             _check_trunk(name, model, trunk)
         self.trunk = trunk
-        self._mesh = local_mesh()
-        self._batch_sizes = _whole_batches(capacity.batch_sizes, self._mesh.size)
+        mesh = local_mesh()
+        self._batch_sizes = _whole_batches(capacity.batch_sizes, mesh.size)
+        # The devices share the rows of a batch.
+        self._tokens_per_call = mesh.size * tokens_per_call(mesh.devices.flat[0].platform)
         longest = max(model.max_length for model in models.values())
         self._lengths = capacity.lengths or TrainConfig(max_length=longest).lengths
         if self._lengths[-1] > trunk.config.max_length:
@@ -120,21 +112,22 @@ class RoutedModel:
         )
         params = cast_trunk(trunk.params, trunk.dtype)
         unstacked = {**params, "layers": unstack_layers(params["layers"])}
-        self._trunk_params = shard({"trunk": unstacked}, self._mesh)["trunk"]
         self._numbers = itertools.count()
         self._tasks = {name: self._task(name, model) for name, model in models.items()}
         # The banks of adapters and fusions come before the banks of heads.
-        self._banks = []
+        banks = []
         for number in range(len(self._plan.slots) + len(self._plan.heads)):
             entries = [task.entries[number] for task in self._tasks.values() if number in task.entries]
-            self._banks.append(Bank(entries[0], capacity.resident or len(entries), self._mesh))
+            banks.append(Bank(entries[0], capacity.resident or len(entries), mesh))
+        self._runner = Runner(
+            self._plan,
+            shard({"trunk": unstacked}, mesh)["trunk"],
+            banks,
+            mesh,
+            tasks_per_row=min(capacity.tasks_per_row, max(bank.places.num_places for bank in banks)),
+        )
         for name, task in self._tasks.items():
-            for number, entry in task.entries.items():
-                self._banks[number].check(name, entry)
-        # All entries of a batch are on the device at once.
-        self._num_places = [bank.places.num_places for bank in self._banks]
-        self._tasks_per_row = min(capacity.tasks_per_row, max(self._num_places))
-        self._programs: dict[tuple[int, int, ProgramKind], Any] = {}
+            self._runner.check(name, task.entries)
         self._tokenizer = trunk.tokenizer()
         # Otherwise each call would copy the tokenizer without these.
         self._tokenizer.backend_tokenizer.no_padding()
@@ -167,8 +160,7 @@ class RoutedModel:
         """
         _check_trunk(name, model, self.trunk)
         task = self._task(name, model)
-        for number, entry in task.entries.items():
-            self._banks[number].check(name, entry)
+        self._runner.check(name, task.entries)
         with self._lock:
             if name in self._tasks:
                 raise UserError(f'"{name}" is already in service; remove it first, or give another name.')
@@ -305,7 +297,8 @@ class RoutedModel:
                 self._store(outputs[number][index], task, results, (row,))
 
         batches = self._batches(parts)
-        self._run_all(((batch, [parts[number].task for number, _ in batch.members]) for batch in batches), store)
+        jobs = ((batch, [parts[number].task for number, _ in batch.members]) for batch in batches)
+        self._runner.run(parts, jobs, store)
         return outputs
 
     def attention(self, parts: Sequence[Sequences]) -> list[dict[str, np.ndarray]]:
@@ -330,9 +323,9 @@ class RoutedModel:
                     shape = (len(fused[number]), *attention.shape[1:])
                     own.setdefault(slot, np.zeros(shape, np.float32))[index] = attention[row]
 
-        batches = self._batches(fused) if fused else ()
+        batches = self._batches(fused) if fused else []
         jobs = ((batch, [fused[number].task for number, _ in batch.members]) for batch in batches)
-        self._run_all(jobs, store, kind="attention")
+        self._runner.run(fused, jobs, store, kind="attention")
         return found
 
     def outputs_of_all(self, group: SharedSequences) -> list[np.ndarray]:
@@ -345,14 +338,13 @@ class RoutedModel:
           One array per task, as in :meth:`outputs`.
         """
         parts = group.parts
-        batches = list(self._batches(parts[:1]))
+        batches = self._batches(parts[:1])
         chunks = list(self._fitting_chunks(group.tasks))
         # The program of all tasks shares the lower layers, but always computes the upper ones for tasks_per_row tasks.
         # Few tasks can need fewer layers with one row per sequence and task.
         num_layers, num_shared = self.trunk.config.num_layers, self._plan.num_shared_layers
-        layers_of_all = num_shared + self._tasks_per_row * (num_layers - num_shared)
-        layers_of_rows = num_batch_rows(len(group), self._batch_sizes) * num_layers
-        if layers_of_rows < len(chunks) * sum(batch.batch_size for batch in batches) * layers_of_all:
+        layers_of_all = num_shared + self._runner.tasks_per_row * (num_layers - num_shared)
+        if self._time(self._batches(parts), num_layers) < len(chunks) * self._time(batches, layers_of_all):
             return self.outputs(parts)
         outputs = [self._empty_outputs(part) for part in parts]
         number_of = {task: number for number, task in enumerate(group.tasks)}
@@ -363,13 +355,14 @@ class RoutedModel:
                     assert task is not None, "a group has tasks only"
                     self._store(outputs[number_of[task]][index], task, results, (row, place))
 
-        self._run_all(((batch, chunk) for batch in batches for chunk in chunks), store, kind="all")
+        jobs = ((batch, chunk) for batch in batches for chunk in chunks)
+        self._runner.run(parts, jobs, store, kind="all")
         return outputs
 
     def _fitting_chunks(self, tasks: Sequence[ServedTask]) -> Iterator[Sequence[ServedTask]]:
         """Splits tasks into chunks that the program of all tasks takes."""
         while tasks:
-            count = num_fitting(tasks[: self._tasks_per_row], self._num_places)
+            count = num_fitting(tasks[: self._runner.tasks_per_row], self._runner.num_places)
             yield tasks[:count]
             tasks = tasks[count:]
 
@@ -385,11 +378,7 @@ class RoutedModel:
         kinds: list[ProgramKind] = ["rows"]
         kinds += ["all"] if all_tasks else []
         kinds += ["attention"] if fusion_attention and self._plan.num_fused else []
-        with self._lock:
-            for batch_size in self._batch_sizes:
-                for length in self._lengths:
-                    for kind in kinds:
-                        self._program(batch_size, length, kind)
+        self._runner.compile(self._batch_sizes, self._lengths, kinds)
 
     def bytes_per_task(self, name: str) -> int:
         """Returns the memory of a task on each device, in bytes: its adapter or fusion and its head.
@@ -400,7 +389,7 @@ class RoutedModel:
         Raises:
           UserError: The name is not in service.
         """
-        return sum(self._banks[number].bytes_per_entry for number in self.task(name).entries)
+        return self._runner.bytes_per_task(self.task(name))
 
     @property
     def plan(self) -> Plan:
@@ -414,7 +403,7 @@ class RoutedModel:
           ``{"trunk": the trunk, "banks": the list of banks}``; see :func:`afjax.serve.program.routed_outputs`. Later
           calls of other methods can replace the arrays.
         """
-        return {"trunk": self._trunk_params, "banks": [bank.arrays for bank in self._banks]}
+        return self._runner.params()
 
     def place_all(self) -> dict[str, list[int]]:
         """Brings all tasks to the device.
@@ -425,14 +414,8 @@ class RoutedModel:
         Raises:
           UserError: There are more tasks than places.
         """
-        with self._lock:
-            tasks = list(self._tasks.values())
-            if num_fitting(tasks, self._num_places) < len(tasks):
-                raise UserError(
-                    f"Not all of the {len(tasks)} tasks have a place on the device; make the model with a larger "
-                    "capacity.resident."
-                )
-            return {task.name: row for task, row in zip(tasks, self._place(tasks), strict=True)}
+        tasks = list(self._tasks.values())
+        return {task.name: row for task, row in zip(tasks, self._runner.place(tasks), strict=True)}
 
     def task(self, name: str) -> ServedTask:
         """Returns a task in service.
@@ -497,75 +480,19 @@ class RoutedModel:
         # The bank's logits have room for the largest head, and the target for the longest sequence.
         target[tuple(map(slice, logits.shape))] = logits[..., : target.shape[-1]]
 
-    def _batches(self, parts: Sequence[Sequences]) -> Iterator[RoutedBatch]:
+    def _time(self, batches: Sequence[RoutedBatch], layers_per_row: int) -> int:
+        """The estimated time of batches, as a number of tokens and layers."""
+        calls = len(batches) * self._tokens_per_call * self.trunk.config.num_layers
+        return calls + layers_per_row * sum(batch.num_tokens for batch in batches)
+
+    def _batches(self, parts: Sequence[Sequences]) -> list[RoutedBatch]:
         return routed_batches(
             parts,
             batch_sizes=self._batch_sizes,
             lengths=self._lengths,
-            pad_id=self.trunk.config.pad_id,
-            num_places=self._num_places,
+            num_places=self._runner.num_places,
+            tokens_per_call=self._tokens_per_call,
         )
-
-    def _run_all(
-        self,
-        jobs: Iterable[tuple[RoutedBatch, Sequence[ServedTask | None]]],
-        store: Callable[[RoutedBatch, Sequence[ServedTask | None], Any], None],
-        *,
-        kind: ProgramKind = "rows",
-    ) -> None:
-        """Computes batches with a kind of program, each with a task per row, or with tasks for all of its rows."""
-        under_way: list[tuple[RoutedBatch, Sequence[ServedTask | None], Any]] = []
-
-        def fetch() -> None:
-            batch, tasks, results = under_way.pop(0)
-            store(batch, tasks, jax.device_get(results))
-
-        for batch, tasks in jobs:
-            with self._lock:
-                under_way.append((batch, tasks, self._run(batch, tasks, kind)))
-            # Fetching one batch late lets the host build the next one while the device computes.
-            if len(under_way) > 1:
-                fetch()
-        while under_way:
-            fetch()
-
-    def _run(self, batch: RoutedBatch, tasks: Sequence[ServedTask | None], kind: ProgramKind) -> Any:
-        """Starts a batch on the device. The entries of its tasks are brought there first."""
-        places = np.zeros((self._tasks_per_row if kind == "all" else batch.batch_size, len(self._banks)), np.int32)
-        places[: len(tasks)] = self._place(tasks)
-        program = self._program(batch.batch_size, batch.inputs["tokens"].shape[1], kind)
-        inputs = shard_batch(batch.inputs, batch.batch_size, self._mesh)
-        placed = jax.device_put(places, replicated(self._mesh) if kind == "all" else batch_sharding(self._mesh))
-        return program(self.params(), inputs, placed)
-
-    def _place(self, tasks: Sequence[ServedTask | None]) -> list[list[int]]:
-        """Brings the entries of tasks, which fit together, to the device; returns each task's place in all banks."""
-        places = [[0] * len(self._banks) for _ in tasks]
-        for number, bank in enumerate(self._banks):
-            bank.bring({task.number: task.entries[number] for task in tasks if task and number in task.entries})
-            for row, task in enumerate(tasks):
-                if task and number in task.entries:
-                    places[row][number] = bank.places.place_of(task.number)
-        return places
-
-    def _program(self, batch_size: int, length: int, kind: ProgramKind) -> Any:
-        """The compiled program for a shape. It is kept, because a call of jit could compile again unnoticed."""
-        shape = (batch_size, length, kind)
-        if shape not in self._programs:
-            by_rows, everywhere = batch_sharding(self._mesh), replicated(self._mesh)
-            batch = {
-                name: jax.ShapeDtypeStruct((batch_size, length), dtype, sharding=by_rows)
-                for name, dtype in (("tokens", jnp.int32), ("types", jnp.int32), ("mask", jnp.bool_))
-            }
-            places = jax.ShapeDtypeStruct(
-                (self._tasks_per_row if kind == "all" else batch_size, len(self._banks)),
-                jnp.int32,
-                sharding=everywhere if kind == "all" else by_rows,
-            )
-            step = functools.partial(_STEPS[kind], self._plan)
-            run = jax.jit(step, out_shardings=everywhere)
-            self._programs[shape] = run.lower(self.params(), batch, places).compile()
-        return self._programs[shape]
 
 
 def _check_trunk(name: str, model: TaskModel, trunk: Trunk) -> None:

@@ -277,7 +277,7 @@ def test_layers_below_the_first_adapter_are_computed_once_per_row(tiny_trunk: Tr
             for number in range(tasks)
         }
         routed = RoutedModel(tiny_trunk, models, Capacity(batch_sizes=(1,), lengths=(16,)))
-        return float(routed._program(1, 16, "all").cost_analysis()["flops"])
+        return float(routed._runner._program(1, 16, "all").cost_analysis()["flops"])
 
     one = flops(1, 1)
     assert flops(8, 0, 1) > 3.5 * one
@@ -292,13 +292,13 @@ def test_few_tasks_are_computed_as_rows_if_this_takes_fewer_layers(
     models = {str(number): random_task(tiny_trunk, str(number), BOTTLENECK) for number in range(4)}
     routed = RoutedModel(tiny_trunk, models, Capacity(batch_sizes=(1, 2, 8), lengths=(16,), tasks_per_row=4))
     shapes: list[tuple[int, str]] = []
-    program = routed._program
+    program = routed._runner._program
 
     def recorded(batch_size: int, length: int, kind: Any) -> Any:
         shapes.append((batch_size, kind))
         return program(batch_size, length, kind)
 
-    monkeypatch.setattr(routed, "_program", recorded)
+    monkeypatch.setattr(routed._runner, "_program", recorded)
     # Two layers for four tasks: 8 with the program of all tasks. As rows, two tasks take 4 and three tasks 16.
     for names, shape in ((["0"], (1, "rows")), (["0", "3"], (2, "rows")), (["1", "0", "3"], (1, "all"))):
         shapes.clear()
@@ -331,14 +331,14 @@ def test_a_single_fusion_does_not_split_batches(tiny_trunk: Trunk, many: dict[st
     models = {**many, "fused": fused}
     routed = RoutedModel(tiny_trunk, models, Capacity(batch_sizes=(16,), lengths=(16,)))
     programs: list[Any] = []
-    run = routed._run
+    run = routed._runner._start
 
     def recorded(*arguments: Any) -> Any:
         programs.append(arguments)
         return run(*arguments)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(routed, "_run", recorded)
+        patch.setattr(routed._runner, "_start", recorded)
         check_rows(routed, models, [TEXTS[0]] * 13, [*models])
         assert len(programs) == 1
         predictions = routed.predict_all([TEXTS[1]])
@@ -392,7 +392,7 @@ def test_wrong_requests_are_refused_before_anything_is_computed(tiny_trunk: Trun
         routed.remove("task12")
     with pytest.raises(UserError, match='"task12" is not in service'):
         routed.bytes_per_task("task12")
-    assert routed._programs == {}
+    assert routed._runner._programs == {}
 
 
 def test_tasks_that_do_not_fit_are_refused(tiny_trunk: Trunk, many: dict[str, TaskModel]) -> None:

@@ -1,0 +1,111 @@
+"""Tests of splitting the sequences of many tasks into batches."""
+
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from afjax.data.tokenise import TokenisedRows
+from afjax.serve.batching import RoutedBatch, routed_batches
+from afjax.serve.requests import Sequences
+
+LENGTHS = (4, 8, 16)
+
+
+def sequences(lengths: Sequence[int], number: int | None = None, bank: int = 0) -> Sequences:
+    """Sequences of these lengths, of a task with an entry in a bank or without a task."""
+    offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+    tokens = np.arange(1, 1 + sum(lengths), dtype=np.int32)
+    task: Any = None if number is None else SimpleNamespace(number=number, entries={bank: None})
+    return Sequences(
+        task, TokenisedRows(tokens, np.zeros(len(tokens), np.int8), offsets, None, 0), tuple(range(len(lengths)))
+    )
+
+
+def shapes(batches: Sequence[RoutedBatch]) -> list[tuple[int, int, int]]:
+    """The number of sequences and the shape of each batch."""
+    return [(len(batch.members), batch.batch_size, batch.length) for batch in batches]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "expected"),
+    [
+        ([16], [(1, 1, 16)]),
+        # Nine sequences do not fill up a batch of 32.
+        ([16] * 9, [(1, 1, 16), (8, 8, 16)]),
+        # Short and long sequences are apart if the padding costs more than another call.
+        ([4, 16] * 8, [(8, 8, 4), (8, 8, 16)]),
+        ([16, 4], [(1, 1, 4), (1, 1, 16)]),
+        # A shorter sequence takes the place of an empty row.
+        ([4, 16, 16, 16, 16, 16, 16, 16], [(8, 8, 16)]),
+        ([16] * 40, [(8, 8, 16), (32, 32, 16)]),
+    ],
+)
+def test_batches_have_similar_lengths_and_few_empty_rows(
+    lengths: list[int], expected: list[tuple[int, int, int]]
+) -> None:
+    batches = routed_batches(
+        [sequences(lengths)], batch_sizes=(1, 8, 32), lengths=LENGTHS, num_places=(), tokens_per_call=50
+    )
+    assert shapes(batches) == expected
+
+
+def test_long_calls_are_few() -> None:
+    parts = [sequences([4, 16] * 8)]
+    batches = routed_batches(parts, batch_sizes=(1, 8, 32), lengths=LENGTHS, num_places=(), tokens_per_call=400)
+    assert shapes(batches) == [(16, 32, 16)]
+
+
+def test_a_batch_has_no_more_entries_than_places() -> None:
+    parts = [sequences([8, 8], number=number) for number in range(3)]
+    batches = routed_batches(parts, batch_sizes=(1, 8), lengths=LENGTHS, num_places=(2,), tokens_per_call=50)
+    assert shapes(batches) == [(2, 8, 8), (4, 8, 8)]
+    for batch in batches:
+        assert len({parts[number].task.number for number, _ in batch.members}) <= 2  # type: ignore[union-attr]
+
+
+def test_inputs_have_the_sequences_and_padding() -> None:
+    parts = [sequences([2]), sequences([1, 3], number=7)]
+    (batch,) = routed_batches(parts, batch_sizes=(4,), lengths=LENGTHS, num_places=(1,), tokens_per_call=50)
+    assert batch == RoutedBatch(((1, 0), (0, 0), (1, 1)), batch_size=4, length=4)
+    inputs = batch.inputs(parts, pad_id=9)
+    assert inputs["tokens"].tolist() == [[1, 9, 9, 9], [1, 2, 9, 9], [2, 3, 4, 9], [9, 9, 9, 9]]
+    assert inputs["mask"].sum(axis=1).tolist() == [1, 2, 3, 0]
+
+
+def partitions(num_sequences: int, batch_sizes: Sequence[int]) -> Iterator[list[int]]:
+    """All ways to split a sorted list into batches, as the number of sequences of each."""
+    if num_sequences == 0:
+        yield []
+    for count in range(1, min(num_sequences, batch_sizes[-1]) + 1):
+        for rest in partitions(num_sequences - count, batch_sizes):
+            yield [count, *rest]
+
+
+def estimated_time(counts: Sequence[int], lengths: Sequence[int], batch_sizes: Sequence[int]) -> int:
+    time, end = 0, 0
+    for count in counts:
+        end += count
+        rows = min(size for size in batch_sizes if size >= count)
+        time += rows * min(length for length in LENGTHS if length >= lengths[end - 1]) + 50
+    return time
+
+
+@given(
+    lengths=st.lists(st.integers(1, 16), min_size=1, max_size=9),
+    batch_sizes=st.sampled_from([(1,), (3,), (1, 4), (2, 3, 8), (8,)]),
+)
+def test_no_other_split_of_the_sorted_sequences_is_estimated_to_be_faster(
+    lengths: list[int], batch_sizes: tuple[int, ...]
+) -> None:
+    batches = routed_batches(
+        [sequences(lengths)], batch_sizes=batch_sizes, lengths=LENGTHS, num_places=(), tokens_per_call=50
+    )
+    assert sorted(index for batch in batches for _, index in batch.members) == list(range(len(lengths)))
+    shortest_first = sorted(lengths)
+    least = min(estimated_time(counts, shortest_first, batch_sizes) for counts in partitions(len(lengths), batch_sizes))
+    assert sum(batch.num_tokens + 50 for batch in batches) == least
