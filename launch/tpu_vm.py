@@ -47,7 +47,8 @@ example:
   launch/tpu_vm.py run my-slice --zone=us-west4-a -- \\
       afjax train --config=configs/quickstart.py --workdir=gs://my-bucket/quickstart --config.seed=1
 
-Everything after -- is the command. It keeps running if this machine is switched off."""
+Everything after -- is the command. It keeps running if this machine is switched off. {worker} in it stands for the
+number of the worker, from 0."""
 
 STOP_EXAMPLE = """\
 example:

@@ -39,7 +39,7 @@ setup() {
   tell ready
 }
 
-# start RUN_ID COMMAND
+# start RUN_ID COMMAND: {worker} in the command stands for the worker's number.
 start() {
   if [ ! -x venv/bin/afjax ]; then tell missing; return; fi
   # An earlier try has started the command, but its answer was lost.
@@ -58,7 +58,7 @@ start() {
     echo \$\$ >pid
     export PATH=\"\$PWD/venv/bin:\$PATH\" PYTHONUNBUFFERED=1
     cd source
-    eval \"\$(cat ../command)\" 9>&-
+    eval \"\$(sed 's/{worker}/$worker/g' ../command)\" 9>&-
     echo \$? >../exit_code.part
     mv ../exit_code.part ../exit_code
   " >>log 2>&1 </dev/null &

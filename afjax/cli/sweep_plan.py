@@ -86,6 +86,24 @@ class Sweep:
         return [Run(settings, seed) for settings in self.settings for seed in self.seeds]
 
 
+@dataclasses.dataclass(frozen=True)
+class Share:
+    """The part of a sweep's runs that one of several hosts trains. The hosts do not communicate.
+
+    Attributes:
+      host: The host's number, from 0.
+      hosts: The number of hosts.
+    """
+
+    host: int = 0
+    hosts: int = 1
+
+    def runs_of(self, sweep: Sweep) -> list[Run]:
+        """This host's runs. They follow each other, because such runs often share compiled programs."""
+        runs = sweep.runs
+        return runs[self.host * len(runs) // self.hosts : (self.host + 1) * len(runs) // self.hosts]
+
+
 def plan(
     config: str, *, overrides: Sequence[str], grid: Sequence[str], seeds: str, workdir: Path, adapters: str = ""
 ) -> Sweep:

@@ -2,13 +2,13 @@
 
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from afjax.cli.sweep_plan import Run, Sweep
-from afjax.cli.sweep_results import Outcome, score_text, write_tables
+from afjax.cli.sweep_results import Outcome, finished_outcome, score_text, write_tables
 from afjax.display.terminal import duration, print_line, progress_bar, shows_bars
 
 # Without progress bars, the active runs' steps are printed after this many seconds without output.
@@ -22,6 +22,7 @@ class SweepProgress:
 
     Args:
       sweep: The sweep.
+      own: The runs of this host.
       workdir: The sweep's folder.
       outcomes: The outcomes of the runs that are already finished.
       slots: The number of runs that train at a time.
@@ -30,16 +31,20 @@ class SweepProgress:
       outcomes: ``{run's name: outcome}`` for every run that has ended.
     """
 
-    def __init__(self, sweep: Sweep, workdir: Path, outcomes: Mapping[str, Outcome], slots: int) -> None:
+    def __init__(
+        self, sweep: Sweep, own: Sequence[Run], workdir: Path, outcomes: Mapping[str, Outcome], slots: int
+    ) -> None:
         self.outcomes = dict(outcomes)
-        self._sweep, self._workdir, self._slots = sweep, workdir, slots
+        self._sweep, self._own, self._workdir, self._slots = sweep, own, workdir, slots
+        self._others = [run for run in sweep.runs if run not in own]
         self._begun: dict[str, float] = {}
         self._seconds: list[float] = []
         # For each active run, its bar, and the number of finished steps and of all steps.
         self._active: dict[str, tuple[Any, int, int]] = {}
         self._last_line = 0.0
-        self._total = progress_bar("sweep", len(sweep.runs), unit="run", done=len(outcomes), leave=False)
-        for run in sweep.runs:
+        finished = sum(run.name in outcomes for run in own)
+        self._total = progress_bar("sweep", len(own), unit="run", done=finished, leave=False)
+        for run in own:
             if run.name in outcomes:
                 print_line(f"{self._title(run)}: {score_text(outcomes[run.name])} (done before)")
 
@@ -91,7 +96,7 @@ class SweepProgress:
         self._last_line = time.monotonic()
         elapsed = self._last_line - self._begun.get(run.name, self._last_line)
         self.outcomes[run.name] = outcome
-        waiting = len(self._sweep.runs) - len(self.outcomes)
+        waiting = sum(run.name not in self.outcomes for run in self._own)
         # Failed runs may end early, so they are not used to estimate the remaining time.
         self._seconds += [] if failure else [elapsed]
         remaining = ""
@@ -99,6 +104,10 @@ class SweepProgress:
             rounds = max(1.0, waiting / self._slots)
             remaining = f"; about {duration(statistics.mean(self._seconds) * rounds)} left"
         print_line(f"{self._title(run)}: {failure or score_text(outcome)} ({duration(elapsed)}{remaining})")
+        # Other hosts can have the same folder. The host that writes last then has all runs in its tables.
+        for other in self._others:
+            if found := finished_outcome(self._workdir, other):
+                self.outcomes[other.name] = found
         write_tables(self._sweep, self.outcomes, self._workdir)
         self._total.update()
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from afjax.cli.sweep_plan import Run, Sweep, run_folder
 from afjax.display.tables import table_lines
+from afjax.display.words import counted
 from afjax.errors import UserError
 from afjax.storage.writing import csv_text, write_text
 from afjax.train.experiment import read_results
@@ -89,7 +90,10 @@ def report_lines(sweep: Sweep, outcomes: Mapping[str, Outcome], workdir: Path) -
         ]
         rows.append([*summary.settings.values(), *cells])
     lines = table_lines(rows, num_texts=len(rows[0]))
-    failed = [run for run in sweep.runs if outcomes[run.name].score is None]
+    missing = sum(run.name not in outcomes for run in sweep.runs)
+    if missing:
+        lines += ["", f"{counted(missing, 'run')} of other hosts have not ended here."]
+    failed = [run for run in sweep.runs if run.name in outcomes and outcomes[run.name].score is None]
     if failed:
         lines += ["", "Failed; the same command tries these again:"]
         lines += [f"  {run.title}: {run_folder(workdir, run) / LOG}" for run in failed]

@@ -12,7 +12,7 @@ from typing import Any
 from afjax.cli.configs import load_experiment
 from afjax.cli.explain import explain
 from afjax.cli.stored_model import set_up_libraries
-from afjax.cli.sweep_plan import RECORD, Run, Sweep, run_folder
+from afjax.cli.sweep_plan import RECORD, Run, Share, Sweep, run_folder
 from afjax.cli.sweep_progress import SweepProgress
 from afjax.cli.sweep_results import LOG, Outcome, finished_outcome, write_tables
 from afjax.cli.sweep_training import begin_run, train_runs
@@ -22,53 +22,70 @@ from afjax.config.values import TRAINS_LAYERS
 from afjax.display.terminal import print_line
 from afjax.display.words import counted
 from afjax.distributed import hosts
+from afjax.distributed.parts import find_devices
 from afjax.distributed.preemption import stopping_between_runs
 from afjax.errors import UserError
 from afjax.storage.writing import write_json
 
 
 def run_sweep(
-    sweep: Sweep, workdir: Path, *, slots: int = 1, processes: int = 1, isolate: bool = False
+    sweep: Sweep,
+    workdir: Path,
+    share: Share,
+    *,
+    slots: int = 1,
+    processes: int = 1,
+    isolate: bool = False,
 ) -> dict[str, Outcome]:
-    """Runs the unfinished runs, and reports each on stderr.
+    """Runs the unfinished runs of this host, and reports each on stderr.
 
     If a run fails, the failure is reported and the sweep continues. The two CSV files are written after every run.
 
     Args:
       sweep: The sweep.
       workdir: The sweep's folder.
+      share: This host's part of the runs.
       slots: The number of runs that train at a time in one process; see :func:`afjax.train_many`.
       processes: The number of processes that train. With 1, this process trains.
       isolate: Whether to train each run in a separate process, so that a crash does not end the sweep.
 
     Returns:
-      ``{run's name: outcome}`` for every run.
+      ``{run's name: outcome}`` for every run of this host, and for those of other hosts that have ended in this folder.
 
     Raises:
-      UserError: The workdir cannot be written, a run's result cannot be read, or there are several hosts.
+      UserError: The workdir cannot be written, a run's result cannot be read, or this host is one of several that JAX
+        has joined.
       PreemptionError: SIGTERM was received. Without ``isolate``, all runs that were training have saved their state.
     """
     outcomes = {run.name: outcome for run in sweep.runs if (outcome := finished_outcome(workdir, run))}
-    waiting = [run for run in sweep.runs if run.name not in outcomes]
+    own = share.runs_of(sweep)
+    waiting = [run for run in own if run.name not in outcomes]
     with contextlib.ExitStack() as stack:
-        if waiting and not isolate:
+        if waiting and not isolate and share.hosts > 1:
+            # Each host trains its own runs on its own devices, so JAX must not join the hosts.
+            stack.enter_context(stopping_between_runs())
+        elif waiting and not isolate:
             job = stack.enter_context(hosts.Job(explain=explain))
             stack.enter_context(stopping_between_runs(job.leave))
             # With several processes, this one must not use the devices: JAX would reserve all of them.
             if job.is_one_of_several:
                 raise UserError(
-                    "A sweep trains on one host; give --isolate, or run afjax train for each run on all hosts."
+                    "Several hosts have joined, but each host of a sweep trains its own runs; give --hosts=N --host=I."
                 )
-        print_line(f"{counted(len(sweep.runs), 'run')}, {len(waiting)} to do; logs are {workdir / 'runs' / '*' / LOG}")
+        part = f"host {share.host} of {share.hosts} trains {len(own)}, " if share.hosts > 1 else ""
+        logs = workdir / "runs" / "*" / LOG
+        print_line(f"{counted(len(sweep.runs), 'run')}, {part}{len(waiting)} to do; logs are {logs}")
         try:
             (workdir / "runs").mkdir(parents=True, exist_ok=True)
             write_json(workdir / RECORD, dataclasses.asdict(sweep))
             write_tables(sweep, outcomes, workdir)
-            progress = stack.enter_context(SweepProgress(sweep, workdir, outcomes, slots * processes))
+            progress = stack.enter_context(SweepProgress(sweep, own, workdir, outcomes, slots * processes))
             if isolate:
                 _run_isolated(sweep, workdir, waiting, progress)
             elif waiting:
-                _run_in_groups(sweep, workdir, waiting, progress, slots, processes)
+                # This process would claim the chips of all hosts. A worker has one chip.
+                in_workers = processes > 1 or (share.hosts > 1 and bool(find_devices().tpu_chips))
+                _run_in_groups(sweep, workdir, waiting, progress, slots, processes if in_workers else 0)
         except OSError as error:
             raise UserError(
                 f"The workdir {workdir} cannot be written ({error.strerror or error}); make room or give another "
@@ -81,8 +98,9 @@ def run_sweep(
 
 
 def _run_in_groups(
-    sweep: Sweep, workdir: Path, runs: Sequence[Run], progress: SweepProgress, slots: int, processes: int
+    sweep: Sweep, workdir: Path, runs: Sequence[Run], progress: SweepProgress, slots: int, workers: int
 ) -> None:
+    """Trains runs that share trunks and programs, in a number of workers, or in this process if there are none."""
     set_up_libraries()
     find_adapters = (lambda: sweep.adapters) if sweep.adapters else None
     experiments = [
@@ -102,9 +120,9 @@ def _run_in_groups(
             "Runs with several tasks, runs that train layers of the trunk, and runs with prng=rbg compute their steps "
             f"separately. They train faster without --slots={slots}."
         )
-    if processes > 1:
+    if workers:
         ordered = [run for group in groups.values() for run in group]
-        train_in_workers(sweep, workdir, ordered, progress, slots, processes)
+        train_in_workers(sweep, workdir, ordered, progress, slots, workers)
         return
     for group in groups.values():
         train_runs(sweep, workdir, group, progress, slots)

@@ -286,9 +286,74 @@ def test_several_tasks_train_in_one_process(real: list[str], config: Path, tmp_p
     assert {row["status"] for row in rows(tmp_path / "sweep" / "sweep.csv")} == {"done"}
 
 
-def test_several_hosts_are_refused(real: list[str], refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_joined_hosts_are_refused(real: list[str], refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweep_runs.hosts.Job, "is_one_of_several", True)
-    assert has_facts(refused(*real, "--seeds=0,1"), "one host", "--isolate", "afjax train")
+    assert has_facts(refused(*real, "--seeds=0,1"), "--hosts=N --host=I")
+
+
+def test_each_host_trains_its_part(real: list[str], tmp_path: Path, capsys: Capsys) -> None:
+    words = [*real, "--seeds=0,1,2"]
+    assert main([*words, f"--workdir={tmp_path / 'one'}"]) == 0
+    capsys.readouterr()
+    assert main([*words, "--hosts=2", "--host=0"]) == 0
+    printed = capsys.readouterr()
+    assert has_facts(printed.err.splitlines()[0], "3 runs", "host 0 of 2 trains 1", "1 to do")
+    assert "2 runs of other hosts" in printed.out
+    assert [row["seed"] for row in rows(tmp_path / "sweep" / "sweep.csv")] == ["0"]
+    assert main([*words, "--hosts=2", "--host=1"]) == 0
+    assert "other hosts" not in capsys.readouterr().out
+    assert written(tmp_path / "sweep") == written(tmp_path / "one")
+
+
+def test_tables_have_the_runs_that_other_hosts_finish_meanwhile(
+    real: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [*real, "--seeds=0,1"]
+    other = [sys.executable, "-m", "afjax", *words, "--hosts=2", "--host=1"]
+    # The other host starts and ends during the first step of this one.
+    monkeypatch.setattr(sweep_progress.SweepProgress, "trained", once(lambda: subprocess.run(other, check=True)))
+    assert main([*words, "--hosts=2", "--host=0"]) == 0
+    assert [row["status"] for row in rows(tmp_path / "sweep" / "sweep.csv")] == ["done", "done"]
+
+
+@pytest.mark.parametrize("num_runs", [1, 3, 8, 13])
+@pytest.mark.parametrize("hosts", [1, 3, 8])
+def test_hosts_share_all_runs(num_runs: int, hosts: int) -> None:
+    sweep = sweep_plan.Sweep("single", (), {}, tuple(range(num_runs)))
+    parts_of_hosts = [sweep_plan.Share(host, hosts).runs_of(sweep) for host in range(hosts)]
+    assert [run for part in parts_of_hosts for run in part] == sweep.runs
+    assert max(map(len, parts_of_hosts)) - min(map(len, parts_of_hosts)) <= 1
+
+
+def test_on_a_tpu_each_run_of_a_host_has_one_chip(real: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that does not limit itself to a chip waits for the processes of all hosts."""
+    monkeypatch.setattr(sweep_runs, "find_devices", lambda: parts.Devices(tpu_chips=("0", "1")))
+    workers = list[int]()
+    monkeypatch.setattr(sweep_runs, "train_in_workers", lambda *arguments: workers.append(arguments[-1]))
+    main([*real, "--seeds=0,1,2", "--hosts=2", "--host=1"])
+    main([*real, "--seeds=0,1,2", "--hosts=2", "--host=1", "--processes=2"])
+    assert workers == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("given", "facts"),
+    [
+        (["--hosts=0"], ("--hosts=0 ",)),
+        (["--hosts=2"], ("--hosts is 2", "--host is missing")),
+        (["--host=0"], ("--hosts is 1", "--host is 0")),
+        (["--hosts=2", "--host=2"], ("--hosts is 2", "--host is 2")),
+        (["--hosts=2", "--host=-1"], ("--hosts is 2", "--host is -1")),
+    ],
+)
+def test_impossible_hosts_are_refused(real: list[str], refused: Refused, given: list[str], facts: tuple[str, ...]):
+    assert has_facts(refused(*real, "--seeds=0,1", *given), *facts)
+
+
+def test_isolated_runs_of_several_tpu_hosts_are_refused(
+    real: list[str], refused: Refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parts, "find_devices", lambda: parts.Devices(tpu_chips=("0",)))
+    assert has_facts(refused(*real, "--seeds=0,1", "--isolate", "--hosts=2", "--host=0"), "--isolate", "--hosts")
 
 
 @pytest.mark.parametrize("slots", [1, 2])

@@ -581,6 +581,15 @@ def test_arguments_arrive_unchanged(set_up: Cloud) -> None:
     assert set_up.runs(0) == set_up.runs(1) == [[*TRAIN[1:], *words]]
 
 
+def test_command_can_have_the_number_of_its_worker(set_up: Cloud) -> None:
+    set_up.run("run", "--", "afjax", "sweep", "--hosts=2", "--host={worker}")
+    set_up.wait_for_end()
+    assert [set_up.runs(worker) for worker in (0, 1)] == [
+        [["sweep", "--hosts=2", f"--host={worker}"]] for worker in (0, 1)
+    ]
+    assert set_up.run("status").stdout.splitlines()[1:] == [f"worker {n}: finished, exit code 0" for n in (0, 1)]
+
+
 def test_job_outlives_its_caller_and_a_second_job_is_refused(set_up: Cloud) -> None:
     set_up.codes("wait", "wait")
     set_up.run("run", "--", *TRAIN)

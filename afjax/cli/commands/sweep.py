@@ -18,7 +18,8 @@ Without --grid, the config file can define the grid in get_sweep() -> {"train.le
 either, the experiment is run with each of --seeds.
 All runs train in one process, which loads the trunk once and compiles equal programs once. Each writes the files of a
 separate run, and its output is in its log.txt. --processes=N trains in N processes, each on its own TPU chip, or on its
-part of the GPUs and of the processor cores. --isolate starts a process per run, so that a crash ends only one run.
+part of the GPUs and of the processor cores. --hosts=N --host=I trains part I of N of the runs: start the command on
+each of N machines, each with its own number. --isolate starts a process per run, so that a crash ends only one run.
 To resume a stopped sweep, run the same command again; values and seeds may be added, and failed runs are tried again.
 The exit code is 1 if a run failed."""
 
@@ -56,6 +57,10 @@ def add(commands: Any) -> None:
         metavar="N",
         help="train in N processes, each on its part of the machine (1)",
     )
+    parser.add_argument(
+        "--hosts", type=int, default=1, metavar="N", help="train one part of the runs on each of N hosts (1)"
+    )
+    parser.add_argument("--host", type=int, metavar="I", help="this host's number, from 0 to N - 1")
     parser.add_argument("--isolate", action="store_true", help="run each run in a process of its own")
     parser.add_argument("--adapters", default="", metavar="STORE", help="a store whose adapters every run starts with")
     parser.add_argument("--config.SETTING", dest="_", metavar="VALUE", help="overrides one setting of every run")
@@ -63,7 +68,7 @@ def add(commands: Any) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     from afjax.cli import sweep_runs
-    from afjax.cli.sweep_plan import plan
+    from afjax.cli.sweep_plan import Share, plan
     from afjax.cli.sweep_results import report_lines
     from afjax.distributed.parts import check_processes, find_devices
 
@@ -74,8 +79,19 @@ def _run(arguments: argparse.Namespace) -> int:
     for flag, value in (("--slots", arguments.slots), ("--processes", arguments.processes)):
         if arguments.isolate and value > 1:
             raise UserError(f"--isolate trains one run at a time; leave out --isolate or {flag}={value}.")
+    if arguments.hosts < 1:
+        raise UserError(f"--hosts={arguments.hosts} is not positive; give the number of hosts.")
+    if (arguments.hosts > 1) != (arguments.host is not None) or not 0 <= (arguments.host or 0) < arguments.hosts:
+        given = "is missing" if arguments.host is None else f"is {arguments.host}"
+        raise UserError(
+            f"--hosts is {arguments.hosts}, and --host {given}; give the number of hosts and this host's number, from "
+            "0 to one less, as in --hosts=4 --host=0."
+        )
+    devices = find_devices()
+    if arguments.isolate and arguments.hosts > 1 and devices.tpu_chips:
+        raise UserError("Processes of --isolate claim the TPU chips of all hosts; leave out --isolate or --hosts.")
     if arguments.processes > 1:
-        check_processes(arguments.processes, find_devices())
+        check_processes(arguments.processes, devices)
     workdir = local_path(arguments.workdir, "A sweep's --workdir")
     planned = plan(
         arguments.config,
@@ -86,7 +102,12 @@ def _run(arguments: argparse.Namespace) -> int:
         adapters=arguments.adapters,
     )
     outcomes = sweep_runs.run_sweep(
-        planned, workdir, slots=arguments.slots, processes=arguments.processes, isolate=arguments.isolate
+        planned,
+        workdir,
+        Share(arguments.host or 0, arguments.hosts),
+        slots=arguments.slots,
+        processes=arguments.processes,
+        isolate=arguments.isolate,
     )
     print("\n".join(["", *report_lines(planned, outcomes, workdir)]))
     return 0 if all(outcome.score is not None for outcome in outcomes.values()) else 1
