@@ -99,6 +99,8 @@ class MultitaskRun:
         self._key = dropout_key(seed, config.prng, mesh)
         sizes = [len(splits["train"]) for splits in data]
         self.drawn = draw_tasks(sampling, sizes, num_steps=num_steps, seed=seed)
+        # All tasks share the lengths, and so the compiled programs. Tasks that are drawn rarely weigh less.
+        self.shares = np.bincount(self.drawn, minlength=len(tasks)).tolist()
         self.lengths = lengths or choose_lengths(
             [splits["train"] for splits in data],
             [splits["dev"] for splits in data],
@@ -106,8 +108,7 @@ class MultitaskRun:
             program_tokens(model.trunk, mesh.devices.flat[0].platform),
             num_steps=num_steps,
             num_evaluations=-(-num_steps // self.eval_every),
-            # All tasks share the lengths, and so the compiled programs. Tasks that are drawn rarely weigh less.
-            shares=np.bincount(self.drawn, minlength=len(tasks)).tolist(),
+            shares=self.shares,
         )
 
     def batches(self, step: int) -> Iterator[Batch]:
