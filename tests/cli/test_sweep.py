@@ -305,6 +305,14 @@ def test_each_host_trains_its_part(real: list[str], tmp_path: Path, capsys: Caps
     assert written(tmp_path / "sweep") == written(tmp_path / "one")
 
 
+def test_a_host_without_runs_ends(real: list[str], tmp_path: Path, capsys: Capsys) -> None:
+    assert main([*real, "--seeds=0,1", "--hosts=3", "--host=0"]) == 0
+    printed = capsys.readouterr()
+    assert has_facts(printed.err.splitlines()[0], "2 runs", "host 0 of 3 trains 0", "0 to do")
+    assert "2 runs of other hosts" in printed.out
+    assert not any((tmp_path / "sweep" / "runs").iterdir())
+
+
 def test_tables_have_the_runs_that_other_hosts_finish_meanwhile(
     real: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
