@@ -78,29 +78,6 @@ def choose_lengths(
     )
 
 
-def run_tokens(
-    train: Sequence[TokenisedRows],
-    dev: Sequence[TokenisedRows],
-    config: TrainConfig,
-    lengths: PaddedLengths,
-    *,
-    num_steps: int,
-    num_evaluations: int,
-    shares: Sequence[float] = (),
-) -> tuple[float, float]:
-    """Estimates how many tokens a run computes, with padding: in training steps and in evaluations.
-
-    Args:
-      train, dev, config, num_steps, num_evaluations, shares: As for :func:`choose_lengths`.
-      lengths: The run's padded lengths.
-    """
-    weights = _eval_weights(dev, config, num_evaluations=num_evaluations)
-    return (
-        _train_tokens(train, config, lengths.train, num_steps=num_steps, shares=shares),
-        _padded_tokens(weights, lengths.dev),
-    )
-
-
 def train_lengths(
     train: Sequence[TokenisedRows],
     config: TrainConfig,
@@ -118,14 +95,21 @@ def train_lengths(
       train, config, num_steps, shares: See :func:`choose_lengths`.
       program_tokens: The tokens of padding that an additional length must remove.
     """
-    weights = _train_weights(train, config, shares)
+    rates = np.array(
+        [share / len(data) for data, share in zip(train, shares, strict=True)] if shares else [1.0] * len(train)
+    )
+    counts = [np.bincount(data.lengths, minlength=config.max_length + 1) for data in train]
     longest = max(int(data.lengths.max()) for data in train)
     max_lengths = max(1, sum(batches_per_epoch(len(data), config.batch_size) for data in train) // 2)
+    weights = np.sum([split * rate for split, rate in zip(counts, rates, strict=True)], 0)
     options = _cheapest(weights, np.array(ladder(longest, config.max_length)))[: min(MOST, max_lengths)]
+    # Mean number of tokens per row, without padding.
+    tokens = float((weights * np.arange(len(weights))).sum() / weights.sum())
+    per_run = num_steps * config.batch_size * max(data.num_choices for data in train) * tokens
 
     def cost(lengths: tuple[int, ...]) -> float:
-        tokens = _train_tokens(train, config, lengths, num_steps=num_steps, shares=shares)
-        return tokens + program_tokens * len(lengths)
+        padding = _padding(train, rates, lengths, config.batch_size)
+        return per_run / (1 - padding) + program_tokens * len(lengths)
 
     return min(options, key=cost)
 
@@ -143,12 +127,16 @@ def eval_lengths(
     """
     if config.buckets:
         return config.lengths
-    weights = _eval_weights(splits, config, num_evaluations=num_evaluations)
+    weights = np.zeros(config.max_length + 1)
+    for data in splits:
+        longest_rows = [data.lengths[rows].max() for rows in eval_groups(data.lengths, config.batch_size)]
+        np.add.at(weights, longest_rows, num_evaluations * config.batch_size * data.num_choices)
     longest = max(int(data.lengths.max()) for data in splits)
     allowed = np.array(ladder(longest, config.max_length))
 
     def cost(lengths: tuple[int, ...]) -> float:
-        return _padded_tokens(weights, lengths) + program_tokens * len(lengths)
+        padded = np.asarray(lengths)[np.searchsorted(lengths, np.arange(longest + 1))]
+        return float((weights[: longest + 1] * padded).sum()) + program_tokens * len(lengths)
 
     return min(_cheapest(weights, allowed), key=cost)
 
@@ -176,50 +164,6 @@ def ladder(longest: int, max_length: int) -> list[int]:
         step = STEPS[max(begin for begin in STEPS if begin <= lengths[-1])]
         lengths.append(min(lengths[-1] + step, max_length))
     return lengths[1:]
-
-
-def _rates(train: Sequence[TokenisedRows], shares: Sequence[float]) -> np.ndarray:
-    """How often a row of each split is drawn."""
-    if not shares:
-        return np.ones(len(train))
-    return np.array([share / len(data) for data, share in zip(train, shares, strict=True)])
-
-
-def _train_weights(train: Sequence[TokenisedRows], config: TrainConfig, shares: Sequence[float]) -> np.ndarray:
-    """How often rows of each number of tokens are drawn."""
-    counts = [np.bincount(data.lengths, minlength=config.max_length + 1) for data in train]
-    return np.sum([split * rate for split, rate in zip(counts, _rates(train, shares), strict=True)], 0)
-
-
-def _eval_weights(splits: Sequence[TokenisedRows], config: TrainConfig, *, num_evaluations: int) -> np.ndarray:
-    """The number of sequences in batches whose longest row has each number of tokens."""
-    weights = np.zeros(config.max_length + 1)
-    for data in splits:
-        longest_rows = [data.lengths[rows].max() for rows in eval_groups(data.lengths, config.batch_size)]
-        np.add.at(weights, longest_rows, num_evaluations * config.batch_size * data.num_choices)
-    return weights
-
-
-def _train_tokens(
-    train: Sequence[TokenisedRows],
-    config: TrainConfig,
-    lengths: Sequence[int],
-    *,
-    num_steps: int,
-    shares: Sequence[float],
-) -> float:
-    """The tokens of all training steps, with padding."""
-    weights = _train_weights(train, config, shares)
-    # Mean number of tokens per row, without padding.
-    tokens = float((weights * np.arange(len(weights))).sum() / weights.sum())
-    per_run = num_steps * config.batch_size * max(data.num_choices for data in train) * tokens
-    return per_run / (1 - _padding(train, _rates(train, shares), lengths, config.batch_size))
-
-
-def _padded_tokens(weights: np.ndarray, lengths: Sequence[int]) -> float:
-    """The number of tokens with padding. ``weights[n]`` sequences are in batches whose longest row has n tokens."""
-    present = np.flatnonzero(weights)
-    return float((weights[present] * np.asarray(lengths)[np.searchsorted(lengths, present)]).sum())
 
 
 def _padding(train: Sequence[TokenisedRows], rates: np.ndarray, lengths: Sequence[int], batch_size: int) -> float:

@@ -1,18 +1,14 @@
 """Messages that a recipe prints before training."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from afjax.config.training import TrainConfig
 from afjax.data.batches import padding_share
-from afjax.data.lengths import PaddedLengths, run_tokens
 from afjax.data.tokenise import TokenisedRows
-from afjax.display.terminal import duration, print_line
+from afjax.display.terminal import print_line
 from afjax.display.words import counted, one_of
 from afjax.distributed.hosts import is_first_host
 from afjax.train.loop import Run
-from afjax.trunk.config import TrunkConfig
 from afjax.trunk.pretrained import Trunk
-from afjax.trunk.program_cost import expected_seconds
 
 
 def print_notices(notices: Sequence[str]) -> None:
@@ -52,46 +48,6 @@ def print_run(
     print_line(f"{name}: {method}; trunk {trunk.name}{dtype} on {devices}")
     print_line(f"{name}: {trained:,} of {total:,} parameters are trained ({trained / total:.2%})")
     print_line(f"{name}: {counted(run.num_steps, 'step')}, {counted(dev_rows, 'dev row')} evaluated {every}")
-
-
-def print_expected_time(
-    name: str,
-    trunk: TrunkConfig,
-    run: Run,
-    lengths: PaddedLengths,
-    splits: Sequence[Mapping[str, TokenisedRows]],
-    config: TrainConfig,
-    *,
-    shares: Sequence[float] = (),
-) -> None:
-    """Prints a rough estimate of the time of all steps, by which the padded lengths were chosen.
-
-    Args:
-      name: The run's name.
-      trunk: The trunk's architecture.
-      run: The run.
-      lengths: Its padded lengths.
-      splits: The splits of each task.
-      config: ``batch_size`` and ``max_length``.
-      shares: As for :func:`afjax.data.lengths.choose_lengths`.
-    """
-    if not is_first_host():
-        return
-    tokens = run_tokens(
-        [each["train"] for each in splits],
-        [each["dev"] for each in splits],
-        config,
-        lengths,
-        num_steps=run.num_steps,
-        num_evaluations=-(-run.num_steps // run.eval_every),
-        shares=shares,
-    )
-    devices = run.mesh.devices
-    compiling, computing = expected_seconds(trunk, devices.flat[0].platform, devices.size, lengths, tokens)
-    programs = counted(len(lengths.train) + len(lengths.dev), "program")
-    print_line(
-        f"{name}: about {duration(compiling + computing)} expected, {duration(compiling)} of it to compile {programs}"
-    )
 
 
 def print_padding(name: str, train: TokenisedRows, lengths: Sequence[int], batch_size: int) -> None:

@@ -28,7 +28,7 @@ from afjax.train.arguments import check_adapter_size, check_data, check_types, d
 from afjax.train.defaults import choose_learning_rate, choose_pooling
 from afjax.train.inputs import run_inputs, task_settings, tokenise_splits
 from afjax.train.loop import run_alone, run_loop
-from afjax.train.messages import print_expected_time, print_notices, print_padding, print_run
+from afjax.train.messages import print_notices, print_padding, print_run
 from afjax.train.multitask_run import DRAWN, MultitaskRun
 from afjax.train.multitask_step import trim_task
 from afjax.train.options import RunOptions
@@ -153,7 +153,6 @@ def train_multitask(
     del task_params, trained_trunk
     for setup, task_splits in zip(setups, splits, strict=True):
         print_padding(setup.model.head_name, task_splits["train"], run.lengths.train, config.batch_size)
-    print_expected_time("multitask", trunk.config, run, run.lengths, splits, config, shares=run.shares)
     claim_run(folder, spec, run.lengths, overwrite=options.overwrite)
     result = run_alone(run_loop(run, config, inputs=spec.inputs, folder=folder, title="multitask"))
     trained_shared, own_trained = stored_form(result.trained["shared"]), stored_form(result.trained["own"])

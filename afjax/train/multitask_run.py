@@ -99,8 +99,6 @@ class MultitaskRun:
         self._key = dropout_key(seed, config.prng, mesh)
         sizes = [len(splits["train"]) for splits in data]
         self.drawn = draw_tasks(sampling, sizes, num_steps=num_steps, seed=seed)
-        # All tasks share the lengths, and so the compiled programs. Tasks that are drawn rarely weigh less.
-        self.shares = np.bincount(self.drawn, minlength=len(tasks)).tolist()
         self.lengths = lengths or choose_lengths(
             [splits["train"] for splits in data],
             [splits["dev"] for splits in data],
@@ -108,7 +106,8 @@ class MultitaskRun:
             program_tokens(model.trunk, mesh.devices.flat[0].platform),
             num_steps=num_steps,
             num_evaluations=-(-num_steps // self.eval_every),
-            shares=self.shares,
+            # All tasks share the lengths, and so the compiled programs. Tasks that are drawn rarely weigh less.
+            shares=np.bincount(self.drawn, minlength=len(tasks)).tolist(),
         )
 
     def batches(self, step: int) -> Iterator[Batch]:

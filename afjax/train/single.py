@@ -24,7 +24,7 @@ from afjax.train.arguments import check_adapter_size, check_data, check_types
 from afjax.train.defaults import choose_learning_rate, choose_pooling
 from afjax.train.inputs import run_inputs, task_settings, tokenise_splits
 from afjax.train.loop import Training, run_alone, run_loop
-from afjax.train.messages import print_expected_time, print_notices, print_padding, print_run
+from afjax.train.messages import print_notices, print_padding, print_run
 from afjax.train.options import RunOptions
 from afjax.train.record import RunSpec, adapter_input, check_run, claim_run, recorded_settings
 from afjax.train.results import record_trained, stored_form, with_params
@@ -204,7 +204,6 @@ def task_training(
     )
     del trained, params
     print_padding(name, splits["train"], run.lengths.train, config.batch_size)
-    print_expected_time(name, trunk.config, run, run.lengths, [splits], config)
     claim_run(folder, spec, run.lengths, overwrite=options.overwrite)
     result = yield from run_loop(run, config, inputs=spec.inputs, folder=folder, title=name)
     print_notices([no_better_than_majority(name, data["dev"], result.metrics)])

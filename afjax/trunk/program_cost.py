@@ -4,7 +4,7 @@ import dataclasses
 import types
 from collections.abc import Mapping
 
-from afjax.data.lengths import PaddedLengths, ProgramTokens
+from afjax.data.lengths import ProgramTokens
 from afjax.trunk.config import TrunkConfig
 
 
@@ -44,37 +44,12 @@ def program_tokens(trunk: TrunkConfig, platform: str) -> ProgramTokens:
       trunk: The trunk's architecture.
       platform: ``cpu``, ``gpu`` or ``tpu``, as in ``jax.Device.platform``. Others count as ``gpu``.
     """
-    speed = SPEEDS.get(platform, SPEEDS["gpu"])
-    train_s, dev_s = _seconds_per_token(trunk, speed)
-    return ProgramTokens(train=trunk.num_layers * speed.train_s / train_s, dev=trunk.num_layers * speed.dev_s / dev_s)
-
-
-def expected_seconds(
-    trunk: TrunkConfig, platform: str, num_devices: int, lengths: PaddedLengths, tokens: tuple[float, float]
-) -> tuple[float, float]:
-    """Estimates a run's time from the same speeds as its padded lengths.
-
-    Args:
-      trunk: The trunk's architecture.
-      platform: As in :func:`program_tokens`.
-      num_devices: The number of devices that share the tokens.
-      lengths: The run's padded lengths.
-      tokens: The tokens of training steps and of evaluations; see :func:`afjax.data.lengths.run_tokens`.
-
-    Returns:
-      The seconds of compiling all programs, and of all steps and evaluations.
-    """
-    speed = SPEEDS.get(platform, SPEEDS["gpu"])
-    train_s, dev_s = _seconds_per_token(trunk, speed)
-    programs = trunk.num_layers * (len(lengths.train) * speed.train_s + len(lengths.dev) * speed.dev_s)
-    return programs, (tokens[0] * train_s + tokens[1] * dev_s) / num_devices
-
-
-def _seconds_per_token(trunk: TrunkConfig, speed: Speed) -> tuple[float, float]:
-    """The seconds per token of a training step on a frozen trunk, and of an evaluation."""
-    width = trunk.hidden_size
+    speed, width = SPEEDS.get(platform, SPEEDS["gpu"]), trunk.hidden_size
     # A forward pass has two operations per token and weight.
     ffn = width * (trunk.intermediate_outputs + trunk.intermediate_size)
     forward = 2 * trunk.num_layers * (4 * width * width + ffn)
     # On a frozen trunk, the backward pass has as many operations as the forward pass.
-    return 2 * forward / speed.flops_per_s, forward / speed.flops_per_s
+    return ProgramTokens(
+        train=trunk.num_layers * speed.train_s * speed.flops_per_s / (2 * forward),
+        dev=trunk.num_layers * speed.dev_s * speed.flops_per_s / forward,
+    )

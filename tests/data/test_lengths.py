@@ -9,14 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from afjax.config.training import TrainConfig
-from afjax.data.batches import (
-    Batching,
-    batches_per_epoch,
-    eval_batches,
-    eval_padding_share,
-    padding_share,
-    train_batches,
-)
+from afjax.data.batches import eval_padding_share, padding_share
 from afjax.data.lengths import (
     MOST,
     PaddedLengths,
@@ -26,7 +19,6 @@ from afjax.data.lengths import (
     eval_lengths,
     inference_lengths,
     ladder,
-    run_tokens,
     train_lengths,
 )
 from afjax.data.tokenise import TokenisedRows
@@ -76,20 +68,6 @@ def test_dev_rows_have_their_own_lengths() -> None:
     assert found == PaddedLengths(train=(8,), dev=(4, 40))
     # The third batch has both short and long rows.
     assert eval_padding_share(dev, batch_size=4, lengths=(4, 40)) == 1 - (390 + 40) / (2 * 16 + 3 * 160)
-
-
-def test_tokens_of_a_run_are_those_of_its_batches() -> None:
-    generator = np.random.default_rng(0)
-    train, dev = (rows_of(generator.integers(2, 40, number).tolist()) for number in (100, 30))
-    lengths, epochs = PaddedLengths((16, 40), (8, 24, 40)), 3
-    num_steps = epochs * batches_per_epoch(len(train), CONFIG.batch_size)
-    computed, evaluated = run_tokens([train], [dev], CONFIG, lengths, num_steps=num_steps, num_evaluations=2)
-    batching = Batching(CONFIG.batch_size, lengths.train, 0)
-    batches = [batch for epoch in range(epochs) for batch in train_batches(train, batching, seed=0, epoch=epoch)]
-    assert len(batches) == num_steps
-    assert computed == pytest.approx(sum(batch["tokens"].size for batch in batches), rel=0.02)
-    dev_batches = eval_batches(dev, Batching(CONFIG.batch_size, lengths.dev, 0))
-    assert evaluated == 2 * sum(batch["tokens"].size for batch in dev_batches)
 
 
 def test_predicting_few_rows_reuses_programs_across_calls() -> None:
