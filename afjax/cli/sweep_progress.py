@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from afjax.cli.sweep_plan import Run, Sweep
-from afjax.cli.sweep_results import Outcome, finished_outcome, score_text, write_tables
+from afjax.cli.sweep_results import Outcome, score_text, write_tables
 from afjax.display.terminal import duration, print_line, progress_bar, shows_bars
 
 # Without progress bars, the active runs' steps are printed after this many seconds without output.
@@ -36,7 +36,6 @@ class SweepProgress:
     ) -> None:
         self.outcomes = dict(outcomes)
         self._sweep, self._own, self._workdir, self._slots = sweep, own, workdir, slots
-        self._others = [run for run in sweep.runs if run not in own]
         self._begun: dict[str, float] = {}
         self._seconds: list[float] = []
         # For each active run, its bar, and the number of finished steps and of all steps.
@@ -104,10 +103,6 @@ class SweepProgress:
             rounds = max(1.0, waiting / self._slots)
             remaining = f"; about {duration(statistics.mean(self._seconds) * rounds)} left"
         print_line(f"{self._title(run)}: {failure or score_text(outcome)} ({duration(elapsed)}{remaining})")
-        # Other hosts can have the same folder. The host that writes last then has all runs in its tables.
-        for other in self._others:
-            if found := finished_outcome(self._workdir, other):
-                self.outcomes[other.name] = found
         write_tables(self._sweep, self.outcomes, self._workdir)
         self._total.update()
 

@@ -92,12 +92,12 @@ def report_lines(sweep: Sweep, outcomes: Mapping[str, Outcome], workdir: Path) -
     lines = table_lines(rows, num_texts=len(rows[0]))
     missing = sum(run.name not in outcomes for run in sweep.runs)
     if missing:
-        lines += ["", f"{counted(missing, 'run')} of other hosts have not ended here."]
+        lines += ["", f"Other hosts have the other {counted(missing, 'run')}."]
     failed = [run for run in sweep.runs if run.name in outcomes and outcomes[run.name].score is None]
     if failed:
         lines += ["", "Failed; the same command tries these again:"]
         lines += [f"  {run.title}: {run_folder(workdir, run) / LOG}" for run in failed]
-    if table[0].best and sweep.grid:
+    if table[0].best and sweep.grid and not missing:
         settings = [f"{setting}={value}" for setting, value in table[0].settings.items()]
         arguments = train_arguments(sweep, workdir / "best", settings)
         lines += ["", "The best setting on its own:", f"  {shlex.join(['afjax', *arguments])}"]

@@ -295,33 +295,31 @@ def test_each_host_trains_its_part(real: list[str], tmp_path: Path, capsys: Caps
     words = [*real, "--seeds=0,1,2"]
     assert main([*words, f"--workdir={tmp_path / 'one'}"]) == 0
     capsys.readouterr()
-    assert main([*words, "--hosts=2", "--host=0"]) == 0
-    printed = capsys.readouterr()
-    assert has_facts(printed.err.splitlines()[0], "3 runs", "host 0 of 2 trains 1", "1 to do")
-    assert "2 runs of other hosts" in printed.out
-    assert [row["seed"] for row in rows(tmp_path / "sweep" / "sweep.csv")] == ["0"]
-    assert main([*words, "--hosts=2", "--host=1"]) == 0
-    assert "other hosts" not in capsys.readouterr().out
-    assert written(tmp_path / "sweep") == written(tmp_path / "one")
+    for host, number in (("0", 1), ("1", 2)):
+        assert main([*words, "--hosts=2", f"--host={host}"]) == 0
+        printed = capsys.readouterr()
+        assert has_facts(printed.err.splitlines()[0], "3 runs", f"host {host} of 2 trains {number}", f"{number} to do")
+        assert f"other {3 - number} run" in printed.out
+        folder = tmp_path / "sweep" / f"host-{host}-of-2"
+        assert len(rows(folder / "sweep.csv")) == number
+        shutil.copytree(folder / "runs", tmp_path / "all" / "runs", dirs_exist_ok=True)
+    # The command makes the tables of all runs from the copied folders.
+    assert main([*words, f"--workdir={tmp_path / 'all'}"]) == 0
+    assert "0 to do" in capsys.readouterr().err
+    assert written(tmp_path / "all") == written(tmp_path / "one")
 
 
 def test_a_host_without_runs_ends(real: list[str], tmp_path: Path, capsys: Capsys) -> None:
     assert main([*real, "--seeds=0,1", "--hosts=3", "--host=0"]) == 0
     printed = capsys.readouterr()
     assert has_facts(printed.err.splitlines()[0], "2 runs", "host 0 of 3 trains 0", "0 to do")
-    assert "2 runs of other hosts" in printed.out
-    assert not any((tmp_path / "sweep" / "runs").iterdir())
+    assert "other 2 runs" in printed.out
+    assert not any((tmp_path / "sweep" / "host-0-of-3" / "runs").iterdir())
 
 
-def test_tables_have_the_runs_that_other_hosts_finish_meanwhile(
-    real: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    words = [*real, "--seeds=0,1"]
-    other = [sys.executable, "-m", "afjax", *words, "--hosts=2", "--host=1"]
-    # The other host starts and ends during the first step of this one.
-    monkeypatch.setattr(sweep_progress.SweepProgress, "trained", once(lambda: subprocess.run(other, check=True)))
-    assert main([*words, "--hosts=2", "--host=0"]) == 0
-    assert [row["status"] for row in rows(tmp_path / "sweep" / "sweep.csv")] == ["done", "done"]
+def test_only_host_trains_all_runs(real: list[str], tmp_path: Path) -> None:
+    assert main([*real, "--seeds=0,1", "--hosts=1", "--host=0"]) == 0
+    assert len(rows(tmp_path / "sweep" / "sweep.csv")) == 2
 
 
 @pytest.mark.parametrize("num_runs", [1, 3, 8, 13])
@@ -348,7 +346,7 @@ def test_on_a_tpu_each_run_of_a_host_has_one_chip(real: list[str], monkeypatch: 
     [
         (["--hosts=0"], ("--hosts=0 ",)),
         (["--hosts=2"], ("--hosts is 2", "--host is missing")),
-        (["--host=0"], ("--hosts is 1", "--host is 0")),
+        (["--host=1"], ("--hosts is 1", "--host is 1")),
         (["--hosts=2", "--host=2"], ("--hosts is 2", "--host is 2")),
         (["--hosts=2", "--host=-1"], ("--hosts is 2", "--host is -1")),
     ],

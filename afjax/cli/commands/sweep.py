@@ -81,7 +81,7 @@ def _run(arguments: argparse.Namespace) -> int:
             raise UserError(f"--isolate trains one run at a time; leave out --isolate or {flag}={value}.")
     if arguments.hosts < 1:
         raise UserError(f"--hosts={arguments.hosts} is not positive; give the number of hosts.")
-    if (arguments.hosts > 1) != (arguments.host is not None) or not 0 <= (arguments.host or 0) < arguments.hosts:
+    if (arguments.hosts > 1 and arguments.host is None) or not 0 <= (arguments.host or 0) < arguments.hosts:
         given = "is missing" if arguments.host is None else f"is {arguments.host}"
         raise UserError(
             f"--hosts is {arguments.hosts}, and --host {given}; give the number of hosts and this host's number, from "
@@ -93,6 +93,9 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.processes > 1:
         check_processes(arguments.processes, devices)
     workdir = local_path(arguments.workdir, "A sweep's --workdir")
+    if arguments.hosts > 1:
+        # Hosts that share a disk must not write the same files.
+        workdir /= f"host-{arguments.host}-of-{arguments.hosts}"
     planned = plan(
         arguments.config,
         overrides=arguments.overrides,
