@@ -6,7 +6,7 @@
 
 All models have random weights. With one length, no row has padding. With several, the rows of a batch have them in
 turn. ``adapters`` computes the rows of one bottleneck adapter after the other. PEFT computes one batch, padded to its
-longest row, in which each row names its LoRA adapter. afjax may split the batch into batches of similar lengths. In the
+longest row; each row names its LoRA adapter. afjax may split the batch into batches of similar lengths. In the
 last two comparisons, every row is computed with every adapter: by ``predict_all``, and by the composition ``Parallel``
 of ``adapters`` or one adapter after another in afjax. afjax's times include making the batches and fetching the
 logits. The two sides alternate. Close other programs first.

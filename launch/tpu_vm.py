@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Trains on a Cloud TPU slice from a laptop: creates the slice, sets it up and runs `afjax train` on all workers.
+"""Trains on a Cloud TPU slice from a laptop: creates the slice, sets it up and runs a command of afjax on all workers.
 
 It needs only Python 3.10 or newer and `gcloud`. It stores no state on the laptop. The state of a slice is read from
 Google Cloud, and the state of a job from files on the workers. Any command can therefore be interrupted and repeated.

@@ -95,11 +95,11 @@ class Share:
       hosts: The number of hosts.
     """
 
-    host: int = 0
-    hosts: int = 1
+    host: int
+    hosts: int
 
     def runs_of(self, sweep: Sweep) -> list[Run]:
-        """This host's runs. They follow each other, because such runs often share compiled programs."""
+        """Returns this host's runs. They follow each other, because such runs often share compiled programs."""
         runs = sweep.runs
         return runs[self.host * len(runs) // self.hosts : (self.host + 1) * len(runs) // self.hosts]
 

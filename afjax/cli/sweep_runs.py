@@ -50,7 +50,7 @@ def run_sweep(
       isolate: Whether to train each run in a separate process, so that a crash does not end the sweep.
 
     Returns:
-      ``{run's name: outcome}`` for every run of this host.
+      ``{run's name: outcome}`` for every run of this host, and for other runs that are finished in this workdir.
 
     Raises:
       UserError: The workdir cannot be written, a run's result cannot be read, or this host is one of several that JAX

@@ -39,7 +39,7 @@ _BOTTLENECK = (
     (r".+/(down|encode)/kernel", ("hidden", "bottleneck")),
     (r".+/(up|decode)/kernel", ("bottleneck", "hidden")),
 )
-# LoRA's matrices and the factors of (IA)³. Their outputs are sharded like the outputs of the trunk's dense layers.
+# LoRA's matrices and the factors of (IA)³ are sharded like the inputs or outputs of the dense layers that they change.
 _IN_DENSE_LAYERS = (
     (r".+/attention/(query|key|value)/up/kernel", ("bottleneck", "heads")),
     (r".+/attention/(query|key|value)/scale", ("heads",)),

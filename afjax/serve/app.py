@@ -30,7 +30,7 @@ from afjax.serve.routed_model import RoutedModel
 # The page only loads its own script and style, and only talks to this server.
 _PAGE_POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'"
 _JSON = "application/json"
-# The status of requests whose clients have closed the connection, for metrics. It is nginx's; no standard has one.
+# The status of requests whose clients have closed the connection, for metrics. No standard has one; this is nginx's.
 CLIENT_HAS_GONE = 499
 
 

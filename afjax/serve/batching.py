@@ -51,8 +51,8 @@ class RoutedBatch:
         return {"tokens": tokens, "types": types, "mask": mask}
 
 
-def tokens_per_call(platform: str) -> int:
-    """Returns the time of a batch that does not depend on its shape, as a number of tokens.
+def estimate_tokens_per_call(platform: str) -> int:
+    """Estimates the time of a batch that does not depend on its shape, as a number of tokens.
 
     Args:
       platform: The platform of the device, as JAX names it.

@@ -15,7 +15,7 @@ from afjax.distributed.sharding import local_mesh, shard
 from afjax.errors import UserError, did_you_mean
 from afjax.model.task_model import TaskModel
 from afjax.serve.bank import Bank
-from afjax.serve.batching import RoutedBatch, num_fitting, routed_batches, tokens_per_call
+from afjax.serve.batching import RoutedBatch, estimate_tokens_per_call, num_fitting, routed_batches
 from afjax.serve.forms import (
     HeadForm,
     SlotForm,
@@ -93,7 +93,7 @@ class RoutedModel:
         mesh = local_mesh()
         self._batch_sizes = _whole_batches(capacity.batch_sizes, mesh.size)
         # The devices share the rows of a batch.
-        self._tokens_per_call = mesh.size * tokens_per_call(mesh.devices.flat[0].platform)
+        self._tokens_per_call = mesh.size * estimate_tokens_per_call(mesh.devices.flat[0].platform)
         longest = max(model.max_length for model in models.values())
         self._lengths = capacity.lengths or TrainConfig(max_length=longest).lengths
         if self._lengths[-1] > trunk.config.max_length:
@@ -290,13 +290,16 @@ class RoutedModel:
           One array per part, float32: the embeddings ``[sequences, hidden_size]``, or the head's outputs ``[sequences,
           num_outputs]``, or ``[sequences, length, num_outputs]`` if the head reads tokens.
         """
+        return self._outputs_in(self._batches(parts), parts)
+
+    def _outputs_in(self, batches: Sequence[RoutedBatch], parts: Sequence[Sequences]) -> list[np.ndarray]:
+        """Computes :meth:`outputs` in the given batches."""
         outputs = [self._empty_outputs(part) for part in parts]
 
         def store(batch: RoutedBatch, tasks: Sequence[ServedTask | None], results: Any) -> None:
             for row, ((number, index), task) in enumerate(zip(batch.members, tasks, strict=True)):
                 self._store(outputs[number][index], task, results, (row,))
 
-        batches = self._batches(parts)
         jobs = ((batch, [parts[number].task for number, _ in batch.members]) for batch in batches)
         self._runner.run(parts, jobs, store)
         return outputs
@@ -344,8 +347,12 @@ class RoutedModel:
         # Few tasks can need fewer layers with one row per sequence and task.
         num_layers, num_shared = self.trunk.config.num_layers, self._plan.num_shared_layers
         layers_of_all = num_shared + self._runner.tasks_per_row * (num_layers - num_shared)
-        if self._time(self._batches(parts), num_layers) < len(chunks) * self._time(batches, layers_of_all):
-            return self.outputs(parts)
+        time_of_all = len(chunks) * self._time(batches, layers_of_all)
+        # Without padding. Splitting many sequences takes time, too.
+        if len(parts) * len(group.data.tokens) * num_layers < time_of_all:
+            by_rows = self._batches(parts)
+            if self._time(by_rows, num_layers) < time_of_all:
+                return self._outputs_in(by_rows, parts)
         outputs = [self._empty_outputs(part) for part in parts]
         number_of = {task: number for number, task in enumerate(group.tasks)}
 

@@ -47,7 +47,7 @@ class Runner:
         Args:
           plan: The static part of the programs.
           trunk_params: The trunk's parameters on the mesh, with a tree per layer.
-          banks: The banks of adapters and fusions, and then those with heads.
+          banks: The banks of adapters and fusions, and after them the banks of heads.
           mesh: The devices, which share the rows of a batch.
           tasks_per_row: The number of tasks that the program of all tasks computes for each row.
         """
@@ -59,7 +59,7 @@ class Runner:
         self._lock = threading.Lock()
 
     def check(self, name: str, entries: Mapping[int, Tree]) -> None:
-        """Raises UserError unless a task's entries have the shapes and dtypes of their banks.
+        """Raises UserError if a task's entries do not have their banks' shapes and dtypes.
 
         Args:
           name: The task's name.

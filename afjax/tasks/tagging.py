@@ -232,7 +232,7 @@ def predict(
         (places,) = np.nonzero(word_of >= 0)
         word_logits[row, word_of[places]] = logits[window, places]
     probabilities = softmax(word_logits)
-    # Training scores its own rows, which have the names.
+    # Training passes no names, because its dev rows have them.
     names = names or rows.label_names
     labels, entities, confidences = [], [], np.zeros(len(rows))
     for row, count in enumerate(num_words):

@@ -220,7 +220,7 @@ def test_damaged_files_are_refused(damage: str, write: Any) -> None:
             "empty": b"",
             "text": b"text,label\none,x\n",
             "cut": raw[:half],
-            # The mark at the end of a stream, or a part of the file's other formats.
+            # Without the end marker of an Arrow stream, or without the last bytes of a footer.
             "end": raw[:-8],
             "overwritten": raw[: half - 60] + b"\xff" * 120 + raw[half + 60 :],
         }[damage]

@@ -123,7 +123,7 @@ def _split(name: str, contents: bytes, ending: str = "jsonl") -> tuple[Damage, .
     return remove(f"data/{name}.jsonl"), write(f"data/{name}.{ending}", contents)
 
 
-# The split that each command reads, or "rows" for rows.jsonl.
+# The split whose rows are replaced for each command, or "rows" for rows.jsonl.
 READS = {"train": "dev", "eval": "test", "predict": "rows"}
 
 

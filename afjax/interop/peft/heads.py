@@ -25,14 +25,16 @@ _OUTPUTS: Mapping[TaskKind, int] = {"regression": 1, "multiple_choice": 1, "span
 
 @dataclasses.dataclass(frozen=True)
 class PeftHead:
-    """What PEFT's files do not say about a head.
+    """Facts about a head that PEFT's own files do not record.
+
+    If afjax wrote the files, the defaults are the facts that it has recorded.
 
     Attributes:
       kind: The kind of task. Defaults to the kind of the model's class: classification for
         ``ForSequenceClassification``, or regression if there is one output.
       labels: The names of the labels, in the order of the outputs. Defaults to ``LABEL_0``, ``LABEL_1`` and so on.
-      max_length: The number of tokens that rows are truncated to. Defaults to 128, or to all that the trunk can read if
-        these are fewer.
+      max_length: The number of tokens that rows are truncated to. Defaults to 128 or the trunk's largest length,
+        whichever is smaller.
 
     Raises:
       UserError: A field has the wrong type or an invalid value.
