@@ -60,6 +60,8 @@ def main() -> int:
                 f"{routed.bytes_per_task('0') / 1e3:.0f}",
             )
             print(f"| {' | '.join(map(str, cells))} |", flush=True)
+            # Otherwise, its adapters would be in memory twice while the next one is made.
+            del routed
     return 0
 
 

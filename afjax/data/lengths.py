@@ -14,6 +14,9 @@ from afjax.data.tokenise import TokenisedRows
 
 # Maximum number of padded lengths in a run.
 MOST = 8
+# A run that pads all rows to ``max_length`` may compute this share of a program's cost in additional padding. Runs on
+# other tasks, which have the same ``max_length``, then need no program of their own.
+COMMON_LENGTH = 0.1
 # The cost of a program of :func:`inference_lengths`, in tokens; see ProgramTokens.
 INFERENCE_PROGRAM_TOKENS = 100_000
 # The distance to the next allowed length, by the length it starts at. Allowed lengths are sparse, so that different
@@ -89,7 +92,8 @@ def train_lengths(
     """Chooses the lengths of training batches, minimizing padding and compiled programs over all steps.
 
     Each additional length must remove ``program_tokens`` tokens of padding. There are at most ``MOST`` lengths, and at
-    most one per two batches of an epoch, because only rows of the same padded length share a batch.
+    most one per two batches of an epoch, because only rows of the same padded length share a batch. A short run pads
+    all rows to ``max_length``, so that it shares its program with runs on other tasks.
 
     Args:
       train, config, num_steps, shares: See :func:`choose_lengths`.
@@ -103,13 +107,14 @@ def train_lengths(
     max_lengths = max(1, sum(batches_per_epoch(len(data), config.batch_size) for data in train) // 2)
     weights = np.sum([split * rate for split, rate in zip(counts, rates, strict=True)], 0)
     options = _cheapest(weights, np.array(ladder(longest, config.max_length)))[: min(MOST, max_lengths)]
+    options.append((config.max_length,))
     # Mean number of tokens per row, without padding.
     tokens = float((weights * np.arange(len(weights))).sum() / weights.sum())
     per_run = num_steps * config.batch_size * max(data.num_choices for data in train) * tokens
 
     def cost(lengths: tuple[int, ...]) -> float:
         padding = _padding(train, rates, lengths, config.batch_size)
-        return per_run / (1 - padding) + program_tokens * len(lengths)
+        return per_run / (1 - padding) + program_tokens * _programs(lengths, config)
 
     return min(options, key=cost)
 
@@ -136,9 +141,14 @@ def eval_lengths(
 
     def cost(lengths: tuple[int, ...]) -> float:
         padded = np.asarray(lengths)[np.searchsorted(lengths, np.arange(longest + 1))]
-        return float((weights[: longest + 1] * padded).sum()) + program_tokens * len(lengths)
+        return float((weights[: longest + 1] * padded).sum()) + program_tokens * _programs(lengths, config)
 
-    return min(_cheapest(weights, allowed), key=cost)
+    return min([*_cheapest(weights, allowed), (config.max_length,)], key=cost)
+
+
+def _programs(lengths: tuple[int, ...], config: TrainConfig) -> float:
+    """The number of programs that lengths need. It is lower for only ``max_length``; see :data:`COMMON_LENGTH`."""
+    return len(lengths) - (COMMON_LENGTH if lengths == (config.max_length,) else 0.0)
 
 
 def inference_lengths(data: TokenisedRows, *, batch_size: int, max_length: int) -> tuple[int, ...]:

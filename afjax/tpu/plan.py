@@ -20,6 +20,7 @@ from afjax.model.model import Model
 from afjax.model.setup import Setup, fusion_setup, single_setup
 from afjax.tasks.kinds import TASK_KINDS
 from afjax.train.defaults import choose_defaults
+from afjax.train.padded_heads import padded_outputs
 from afjax.trees import Tree
 from afjax.trunk.encoder import init_trunk
 from afjax.trunk.sizes import size_pooling, trunk_size
@@ -48,7 +49,8 @@ class Plan:
       title: A short description of the run.
       setup: The model and its trained partition, for the first task.
       kinds: The kind of each task; several for a multi-task run.
-      outputs: Number of outputs of each task's head.
+      outputs: Number of outputs of each task's head. A single task's head is padded; see
+        :mod:`afjax.train.padded_heads`.
       trained: The partition's preset.
       multitask: Whether the tasks' parameters are stacked, with one task per step.
       settings: Batch size, optimizer and other training settings.
@@ -163,14 +165,14 @@ def plan_method(case: MethodCase) -> Plan:
         )
     trained, preset = METHODS[case.method]
     several = case.method == "pals"
+    num_outputs = 2 if several else padded_outputs("classification", 2)
+    head: dict[str, Any] = {"reads": "pooled", "num_outputs": num_outputs}
     if case.method == "fusion":
         adapters = {f"adapter{number}": ADAPTER_PRESETS[preset] for number in range(case.num_adapters)}
-        setup = fusion_setup(adapters, FusionConfig(), HeadConfig(), config, name=OWN, reads="pooled", num_outputs=2)
+        setup = fusion_setup(adapters, FusionConfig(), HeadConfig(), config, name=OWN, **head)
     else:
         adapter = ADAPTER_PRESETS[preset] if preset else AdapterConfig()
-        setup = single_setup(
-            Method(partition=trained, adapter=adapter), config, name=OWN, reads="pooled", num_outputs=2
-        )
+        setup = single_setup(Method(partition=trained, adapter=adapter), config, name=OWN, **head)
     kinds: tuple[TaskKind, ...] = tuple("classification" for _ in range(case.num_tasks if several else 1))
     details = {
         "fusion": f" over {counted(case.num_adapters, 'adapter')}",
@@ -180,7 +182,7 @@ def plan_method(case: MethodCase) -> Plan:
         title=f"{case.trunk}, {case.method}{details.get(case.method, '')}",
         setup=setup.computed(dtype=case.dtype, scan_layers=case.scan_layers, remat=case.remat),
         kinds=kinds,
-        outputs=(2,) * len(kinds),
+        outputs=(num_outputs,) * len(kinds),
         trained=trained,
         multitask=several,
         settings=TrainConfig(batch_size=case.batch_size, max_length=case.max_length),
@@ -204,6 +206,8 @@ def plan_experiment(config: ExperimentConfig) -> Plan:
     if config.recipe == "sequential":
         tasks = tasks[:1]
     outputs = tuple(TASK_KINDS[task.kind].num_outputs(task.labels or ("0", "1")) for task in tasks)
+    if not several:
+        outputs = (padded_outputs(tasks[0].kind, outputs[0]),)
     head: dict[str, Any] = {
         "reads": "pooled" if several else TASK_KINDS[tasks[0].kind].reads,
         "num_outputs": outputs[0],

@@ -49,7 +49,7 @@ def compile_train_step(plan: Plan, mesh: Mesh) -> tuple[jax.stages.Compiled, flo
         step = make_train_step(plan.model, optimizer, plan.kinds[0], dropout=plan.settings.dropout)
     key = jax.eval_shape(lambda: jax.random.key(0, impl=plan.settings.prng))
     rate = jax.ShapeDtypeStruct((), jnp.float32)
-    settings = rate if plan.multitask else jax.eval_shape(lambda: step_settings(plan.settings, 0.0))
+    settings = rate if plan.multitask else jax.eval_shape(lambda: step_settings(plan.settings, 0.0, num_outputs=2))
     with jax.set_mesh(mesh):
         if plan.slots > 1:
             shardings = [leaf.sharding for leaf in jax.tree.leaves(state)]

@@ -5,10 +5,10 @@ from typing import Any
 
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from afjax.config.tasks import TaskKind
-from afjax.tasks.class_loss import ClassLoss, weighted_cross_entropy
+from afjax.tasks.class_loss import ClassLoss, mask_missing, weighted_cross_entropy
 from afjax.tasks.kinds import TASK_KINDS
 from afjax.trees import AnyArray
 
@@ -16,7 +16,11 @@ Batch = Mapping[str, Any]
 
 
 def task_loss(
-    logits: Float[AnyArray, "batch ..."], batch: Batch, kind: TaskKind, class_loss: ClassLoss | None = None
+    logits: Float[AnyArray, "batch ..."],
+    batch: Batch,
+    kind: TaskKind,
+    class_loss: ClassLoss | None = None,
+    num_outputs: Int[AnyArray, ""] | int | None = None,
 ) -> Float[Array, ""]:
     """Computes the weighted mean of a batch's losses.
 
@@ -33,6 +37,9 @@ def task_loss(
         tokens belong to the row; only span tasks use it.
       kind: The task's kind.
       class_loss: Class weights and label smoothing of a classification task; see :func:`weighted_cross_entropy`.
+      num_outputs: The head's own number of outputs if the logits are padded with more, which are then ignored. Class
+        weights and label sets are padded with zeros. None if the logits are not padded. Logits of regression,
+        multiple-choice and span tasks never are.
 
     Returns:
       A scalar, float32 or wider.
@@ -47,9 +54,13 @@ def task_loss(
     labels, weights = batch["labels"], batch["weights"]
     if class_loss is not None:
         assert kind == "classification", kind
+        if num_outputs is not None:
+            logits = mask_missing(logits, jnp.asarray(num_outputs))
         return weighted_cross_entropy(logits, labels, weights, class_loss.weights, class_loss.label_smoothing)
-    losses = TASK_KINDS[kind].losses(logits, batch)
-    return weighted_mean(losses, weights)
+    spec = TASK_KINDS[kind]
+    if num_outputs is not None and spec.padded_losses is not None:
+        return weighted_mean(spec.padded_losses(logits, batch, jnp.asarray(num_outputs)), weights)
+    return weighted_mean(spec.losses(logits, batch), weights)
 
 
 def weighted_mean(losses: Float[AnyArray, "batch"], weights: Float[AnyArray, "batch"]) -> Float[Array, ""]:

@@ -22,10 +22,11 @@ from jaxtyping import Float, Int, PRNGKeyArray, Shaped
 from afjax.config.tasks import TaskKind
 from afjax.config.training import TrainConfig
 from afjax.model.model import Model
-from afjax.tasks.class_loss import ClassLoss, mask_missing, weighted_cross_entropy
+from afjax.tasks.class_loss import ClassLoss
 from afjax.tasks.kinds import TASK_KINDS
-from afjax.train.loss import Batch, weighted_mean
+from afjax.train.loss import Batch, task_loss
 from afjax.train.optimizer import make_adamw, make_clipping
+from afjax.train.padded_heads import pad_labels
 from afjax.train.step import State, TrainStep, descend, old_if_failed
 from afjax.trees import AnyArray, Tree, flatten, merge, unflatten
 
@@ -66,10 +67,7 @@ def batch_labels(
       labels: A batch's labels.
       num_outputs: The largest number of outputs of any task of the run.
     """
-    spec = TASK_KINDS[kind]
-    if spec.label_axes == ("outputs",):
-        labels = np.pad(labels, ((0, 0), (0, num_outputs - labels.shape[-1])))
-    return labels.astype(label_dtype(kind))
+    return pad_labels(kind, labels, num_outputs).astype(label_dtype(kind))
 
 
 def label_dtype(kind: TaskKind) -> str:
@@ -214,27 +212,21 @@ def multitask_loss(
         weights = np.zeros((len(tasks.kinds), logits.shape[-1]))
         for row, class_loss in zip(weights, tasks.class_losses, strict=True):
             row[: len(class_loss.weights)] = class_loss.weights
-        smoothing = tasks.class_losses[0].label_smoothing
         class_weights = jnp.asarray(weights, logits.dtype)[batch["task"]]
+        class_loss = ClassLoss(class_weights, tasks.class_losses[0].label_smoothing)
         labels = batch["labels"].astype(TASK_KINDS["classification"].label_dtype)
-        masked = mask_missing(logits, num_outputs)
-        return weighted_cross_entropy(masked, labels, batch["weights"], class_weights, smoothing)
+        return task_loss(logits, {**batch, "labels": labels}, "classification", class_loss, num_outputs)
+
+    def kind_loss(kind: TaskKind) -> Float[Array, ""]:
+        labels = batch["labels"].astype(TASK_KINDS[kind].label_dtype)
+        return task_loss(logits, {**batch, "labels": labels}, kind, num_outputs=num_outputs)
+
     first, *others = [kind for kind in group if kind in tasks.kinds]
-    loss = _kind_loss(first, logits, batch, num_outputs)
+    loss = kind_loss(first)
     for kind in others:
         is_kind = jnp.asarray([other == kind for other in tasks.kinds])[batch["task"]]
-        loss = jnp.where(is_kind, _kind_loss(kind, logits, batch, num_outputs), loss)
+        loss = jnp.where(is_kind, kind_loss(kind), loss)
     return loss
-
-
-def _kind_loss(
-    kind: TaskKind, logits: Float[Array, "batch ..."], batch: Mapping[str, AnyArray], num_outputs: Int[AnyArray, ""]
-) -> Float[Array, ""]:
-    """The weighted mean of a batch's losses, over the first ``num_outputs`` outputs."""
-    spec = TASK_KINDS[kind]
-    batch = {**batch, "labels": batch["labels"].astype(spec.label_dtype)}
-    losses = spec.padded_losses(logits, batch, num_outputs) if spec.padded_losses else spec.losses(logits, batch)
-    return weighted_mean(losses, batch["weights"])
 
 
 def make_multitask_eval_step(model: Model) -> Callable[[Mapping[str, Any], Batch], Array]:

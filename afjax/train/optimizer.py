@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import Array
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from afjax.config.training import TrainConfig
 from afjax.trees import LEAF_AXES, AnyArray, Tree, map_with_path
@@ -53,29 +53,37 @@ class StepSettings(NamedTuple):
       learning_rate: The learning rate of the step.
       weight_decay: The weight decay.
       clip_norm: The largest norm of the gradients. Not used if the config has no clipping.
-      class_weights: The weight of each class, ``[num_labels]``; None if the loss has none.
+      num_outputs: The head's own number of outputs if it is padded; see :mod:`afjax.train.padded_heads`. None if it is
+        not padded.
+      class_weights: The weight of each output of the head, ``[outputs]``; None if the loss has none.
     """
 
     learning_rate: Float[AnyArray, "*runs"]
     weight_decay: Float[AnyArray, "*runs"]
     clip_norm: Float[AnyArray, "*runs"]
-    class_weights: Float[AnyArray, "*runs num_labels"] | None = None
+    num_outputs: Int[AnyArray, "*runs"] | None = None
+    class_weights: Float[AnyArray, "*runs outputs"] | None = None
 
 
 def step_settings(
-    config: TrainConfig, rate: float, class_weights: Float[AnyArray, "num_labels"] | None = None
+    config: TrainConfig,
+    rate: float,
+    *,
+    num_outputs: int | None = None,
+    class_weights: Float[AnyArray, "outputs"] | None = None,
 ) -> StepSettings:
-    """Returns the inputs of a step, as float32.
+    """Returns the inputs of a step, as float32 and int32.
 
     Args:
       config: The weight decay and the clipping.
       rate: The learning rate of the step.
-      class_weights: The weight of each class; None if the loss has none.
+      num_outputs, class_weights: See :class:`StepSettings`.
     """
     return StepSettings(
         learning_rate=np.asarray(rate, np.float32),
         weight_decay=np.asarray(config.weight_decay, np.float32),
         clip_norm=np.asarray(config.clip_norm, np.float32),
+        num_outputs=None if num_outputs is None else np.asarray(num_outputs, np.int32),
         class_weights=None if class_weights is None else np.asarray(class_weights, np.float32),
     )
 

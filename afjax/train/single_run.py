@@ -22,6 +22,7 @@ from afjax.model.setup import Setup
 from afjax.tasks.class_loss import ClassLoss
 from afjax.tasks.scores import split_scores
 from afjax.train.optimizer import StepSettings, make_optimizer, step_settings, without_inputs
+from afjax.train.padded_heads import pad_heads, pad_labels, padded_outputs
 from afjax.train.shared import TRUNKS, Shared
 from afjax.train.step import (
     State,
@@ -57,7 +58,8 @@ class SingleRun:
 
     Attributes:
       programs: The compiled functions. Runs with the same programs can compute their steps together. They work on
-        trees without the run's names; see :mod:`afjax.model.names`.
+        trees without the run's names (see :mod:`afjax.model.names`) and with padded heads (see
+        :mod:`afjax.train.padded_heads`).
       frozen: The frozen tree on the mesh, without the run's names.
       key: The dropout key.
       shares_steps: Whether the run's steps can be computed together with other runs' steps.
@@ -78,7 +80,8 @@ class SingleRun:
         shared: Shared | None = None,
     ) -> None:
         shared, names, model = shared or Shared(), common_names(setup.model), with_common_names(setup.model)
-        setup = dataclasses.replace(setup, model=model)
+        self._num_outputs, self._padded_outputs = setup.num_outputs, padded_outputs(task.kind, setup.num_outputs)
+        setup = dataclasses.replace(setup, model=model, num_outputs=self._padded_outputs)
         self._model, self._data, self._task, self._config = model, data, task, config
         self._seed, self._pad_id, self.mesh = seed, model.trunk.pad_id, mesh
         self.main_metric = task.main_metric
@@ -94,14 +97,15 @@ class SingleRun:
             num_steps=self.num_steps,
             num_evaluations=-(-self.num_steps // self.eval_every),
         )
-        trained, frozen = split_params(setup, renamed(params, names))
+        trained, frozen = split_params(setup, pad_heads(renamed(params, names), self._padded_outputs))
         # A method that trains the trunk's layers may still freeze its pooler, which is not worth sharing.
         shares_trunk = "embeddings" in frozen.get("trunk", {}) and not setup.top_k
         self.frozen = _shared_trunk(frozen, params["trunk"], mesh, shared) if shares_trunk else shard(frozen, mesh)
         # With rbg, a run's dropout masks would depend on the other runs.
         self.shares_steps = shares_trunk and config.prng != "rbg"
         self.key = dropout_key(seed, config.prng, mesh)
-        self._class_weights = class_loss.weights if class_loss else None
+        missing = self._padded_outputs - self._num_outputs
+        self._class_weights = np.pad(class_loss.weights, (0, missing)) if class_loss else None
         key = (setup, without_inputs(config), task.kind, class_loss is None, mesh)
         optimizer = make_optimizer(config, trained)
         init = functools.partial(init_state, optimizer=optimizer)
@@ -146,11 +150,12 @@ class SingleRun:
 
     def settings(self, rate: float) -> StepSettings:
         """Returns the settings of a step with a learning rate."""
-        return step_settings(self._config, rate, self._class_weights)
+        return step_settings(self._config, rate, num_outputs=self._num_outputs, class_weights=self._class_weights)
 
     def inputs(self, batch: Batch) -> dict[str, jax.Array]:
         """Returns a batch on the mesh."""
-        return step_inputs(batch, self._config.batch_size, self.mesh)
+        labels = pad_labels(self._task.kind, batch["labels"], self._padded_outputs)
+        return step_inputs({**batch, "labels": labels}, self._config.batch_size, self.mesh)
 
     def evaluate(self, trained: Tree) -> dict[str, float]:
         nameless = jax.tree.unflatten(self._nameless_trained, jax.tree.leaves(trained))
@@ -161,6 +166,8 @@ class SingleRun:
             batching=Batching(self._config.batch_size, self.lengths.dev, self._pad_id),
             mesh=self.mesh,
         )
+        if self._padded_outputs > self._num_outputs:
+            logits = logits[..., : self._num_outputs]
         return dev_scores(logits, self._data["dev"], self._task)
 
     def extra_metrics(self, batch: Batch) -> dict[str, float]:

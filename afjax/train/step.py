@@ -81,7 +81,7 @@ def make_train_step(
             logits = model(params, batch, key=step_key).logits
             weights = settings.class_weights
             class_loss = None if weights is None else ClassLoss(weights, label_smoothing)
-            return task_loss(logits, batch, kind, class_loss) + model.penalty(params)
+            return task_loss(logits, batch, kind, class_loss, settings.num_outputs) + model.penalty(params)
 
         loss, gradients = jax.value_and_grad(loss_fn)(state["trained"])
         norm = optax.tree.norm(gradients)

@@ -1,0 +1,167 @@
+"""Padded heads: a run's loss, gradients and stored head are the same as with a head of the task's own size."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from afjax.config.tasks import TaskConfig, TaskKind
+from afjax.config.training import TrainConfig
+from afjax.data.splits import Rows
+from afjax.model.task_model import TaskModel
+from afjax.tasks.class_loss import ClassLoss
+from afjax.tasks.load import rows_from_lists
+from afjax.train import single_run, together
+from afjax.train.loss import task_loss
+from afjax.train.many import PlannedRun, train_many
+from afjax.train.options import RunOptions
+from afjax.train.padded_heads import pad_heads, pad_labels, padded_outputs, trim_heads
+from afjax.trees import flatten
+from afjax.trunk.pretrained import Trunk
+
+TINY = TrainConfig(max_steps=8, batch_size=8, max_length=8, buckets=(8,), learning_rate=1e-2, adam_epsilon=1e-3)
+LABELS = ("none", "some", "most", "all")
+
+
+def rows_of(num_labels: int) -> dict[str, Rows]:
+    """Makes rows whose label is their first word."""
+    names = LABELS[:num_labels]
+    texts = [f"{name} of the {number}" for number in ("two", "three", "four", "five", "six", "seven") for name in names]
+    labels = [text.split()[0] for text in texts]
+    split = rows_from_lists(texts, labels, label_names=names)
+    assert isinstance(split, Rows)
+    return {"train": split, "dev": split}
+
+
+def planned(num_labels: int, folder: Path, **changes: Any) -> PlannedRun:
+    return PlannedRun(
+        task=TaskConfig(name=f"labels{num_labels}"),
+        data=rows_of(num_labels),
+        workdir=folder / str(num_labels),
+        config=dataclasses.replace(TINY, **changes),
+        options=RunOptions(seed=num_labels),
+    )
+
+
+def trained(trunk: Trunk, runs: list[PlannedRun], *, slots: int = 1) -> list[TaskModel]:
+    outcomes = train_many(trunk, runs, slots=slots)
+    assert all(isinstance(outcome, TaskModel) for outcome in outcomes), outcomes
+    return [outcome for outcome in outcomes if isinstance(outcome, TaskModel)]
+
+
+def assert_close(model: TaskModel, other: TaskModel) -> None:
+    leaves, others = flatten(model.params), flatten(other.params)
+    assert {path: leaf.shape for path, leaf in leaves.items()} == {path: leaf.shape for path, leaf in others.items()}
+    for path, leaf in leaves.items():
+        np.testing.assert_allclose(leaf, others[path], atol=2e-4, rtol=2e-3, err_msg=path)
+    assert model.metrics == other.metrics
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("classification", {1: 4, 2: 4, 3: 4, 4: 4, 5: 8, 8: 8, 9: 16, 150: 256}),
+        ("multi_label", {2: 4, 27: 32}),
+        ("tagging", {3: 4, 9: 16}),
+        ("regression", {1: 1}),
+        ("multiple_choice", {1: 1}),
+        ("span", {2: 2}),
+    ],
+)
+def test_heads_have_a_power_of_two_of_outputs(kind: TaskKind, expected: dict[int, int]) -> None:
+    assert {number: padded_outputs(kind, number) for number in expected} == expected
+
+
+def test_only_output_layers_are_padded_and_trimmed() -> None:
+    pooler = {"kernel": np.ones((2, 2), np.float32), "bias": np.ones(2, np.float32)}
+    output = {"kernel": np.ones((2, 3), np.float32), "bias": np.ones(3, np.float32)}
+    params = {"trunk": {"x": np.ones(3)}, "heads": {"task": {"pooler": pooler, "output": output}}}
+    padded = pad_heads(params, 4)
+    assert {path: leaf.shape for path, leaf in flatten(padded).items()} == {
+        "trunk/x": (3,),
+        "heads/task/pooler/kernel": (2, 2),
+        "heads/task/pooler/bias": (2,),
+        "heads/task/output/kernel": (2, 4),
+        "heads/task/output/bias": (4,),
+    }
+    assert padded["heads"]["task"]["output"]["kernel"].tolist() == [[1, 1, 1, 0]] * 2
+    assert padded["heads"]["task"]["output"]["bias"].dtype == np.float32
+    jax.tree.map(np.testing.assert_array_equal, trim_heads(padded, 3), params)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.data())
+def test_padded_loss_and_gradients_equal_those_of_an_unpadded_head(data: st.DataObject) -> None:
+    kind = data.draw(st.sampled_from(("classification", "multi_label", "tagging")))
+    num_outputs, seed = data.draw(st.integers(1, 9)), data.draw(st.integers(0, 10**6))
+    weighted = kind == "classification" and data.draw(st.booleans())
+    padded, random = padded_outputs(kind, num_outputs), np.random.default_rng(seed)
+    rows, length = 3, 2
+    shape = (rows, length) if kind == "tagging" else (rows,)
+    own = random.normal(size=(*shape, num_outputs))
+    # The outputs of the padding may have any finite value.
+    logits = np.concatenate([own, random.normal(scale=30, size=(*shape, padded - num_outputs))], -1)
+    labels: Any = random.integers(-1 if kind == "tagging" else 0, num_outputs, shape).astype(np.int32)
+    if kind == "multi_label":
+        labels = random.integers(0, 2, (rows, num_outputs)).astype(np.float64)
+    batch = {"labels": labels, "weights": random.integers(0, 2, rows).astype(np.float64)}
+    class_weights = random.uniform(0.1, 3, num_outputs)
+    smoothing = data.draw(st.sampled_from((0.0, 0.1)))
+    losses = ClassLoss(class_weights, smoothing) if weighted else None
+    padded_losses = ClassLoss(np.pad(class_weights, (0, padded - num_outputs)), smoothing) if weighted else None
+    padded_batch = {**batch, "labels": pad_labels(kind, labels, padded)}
+    with jax.enable_x64():
+        value, gradient = jax.value_and_grad(lambda given: task_loss(given, batch, kind, losses))(jnp.asarray(own))
+        found, found_gradient = jax.value_and_grad(
+            lambda given: task_loss(given, padded_batch, kind, padded_losses, num_outputs)
+        )(jnp.asarray(logits))
+        np.testing.assert_allclose(found, value, rtol=1e-12, atol=1e-14)
+        np.testing.assert_allclose(found_gradient[..., :num_outputs], gradient, rtol=1e-10, atol=1e-14)
+        assert not found_gradient[..., num_outputs:].any()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("training")
+@pytest.mark.parametrize("changes", [{}, {"class_weights": "balanced", "label_smoothing": 0.1, "clip_by": "tensor"}])
+def test_run_with_a_padded_head_trains_what_an_unpadded_head_would(
+    tiny_trunk: Trunk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: Mapping[str, Any]
+) -> None:
+    [padded] = trained(tiny_trunk, [planned(3, tmp_path / "padded", **changes)])
+    monkeypatch.setattr(single_run, "padded_outputs", lambda kind, num_outputs: num_outputs)
+    [unpadded] = trained(tiny_trunk, [planned(3, tmp_path / "unpadded", **changes)])
+    assert padded.params["heads"]["labels3"]["output"]["kernel"].shape == (32, 3)
+    assert_close(padded, unpadded)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("training")
+def test_tasks_with_two_to_four_labels_share_programs_and_steps(
+    tiny_trunk: Trunk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes, compiled = [], []
+    step_together, compile_programs = together._step_together, single_run._compile
+
+    def counted_step(requests: Any, *given: Any) -> Any:
+        sizes.append(len(requests))
+        return step_together(requests, *given)
+
+    def counted_programs(*given: Any) -> Any:
+        compiled.append(given)
+        return compile_programs(*given)
+
+    monkeypatch.setattr(together, "_step_together", counted_step)
+    monkeypatch.setattr(single_run, "_compile", counted_programs)
+    runs = [planned(num_labels, tmp_path / "together") for num_labels in (2, 3, 4)]
+    models = trained(tiny_trunk, runs, slots=3)
+    assert sizes == [3] * 8
+    assert len(compiled) == 1
+    for num_labels, model in zip((2, 3, 4), models, strict=True):
+        [own] = trained(tiny_trunk, [planned(num_labels, tmp_path / "separate")])
+        assert_close(model, own)
