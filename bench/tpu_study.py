@@ -25,6 +25,7 @@ from afjax.data.lengths import choose_lengths
 from afjax.tpu.chips import parse_topology
 from afjax.tpu.plan import MethodCase, plan_method
 from afjax.tpu.report import report
+from afjax.train.padded_heads import padded_outputs
 from afjax.trunk.program_cost import program_tokens
 from afjax.trunk.sizes import trunk_size
 
@@ -35,7 +36,7 @@ COLUMNS = ("topology", "length", "train_compile_s", "train_step_s", "eval_compil
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """The work of one run: the padded length of each step, and the number of the head's outputs."""
+    """The work of one run: the padded length of each step, and the number of the padded head's outputs."""
 
     train: tuple[int, ...]
     dev: tuple[int, ...]
@@ -70,7 +71,8 @@ def work_of(name: str, data: Path) -> Work:
         for batch in train_batches(train, train_batching, seed=0, epoch=epoch)
     ]
     evaluations = EPOCHS * [batch["tokens"].shape[1] for batch in eval_batches(dev, dev_batching)]
-    return Work(tuple(steps), tuple(evaluations), len(rows["train"].label_names))
+    num_outputs = padded_outputs(task.kind, len(rows["train"].label_names))
+    return Work(tuple(steps), tuple(evaluations), num_outputs)
 
 
 def costs_of(length: int, topology: str) -> dict[str, str]:
