@@ -58,6 +58,14 @@ class Run(Protocol):
         """Yields batches starting at a step. The loop calls this again when the iterator ends."""
         ...
 
+    def to_checkpoint(self, tree: Tree) -> Tree:
+        """Returns a state or a trained tree with the shapes that checkpoints and results have."""
+        ...
+
+    def from_checkpoint(self, tree: Tree) -> Tree:
+        """Returns a state or a trained tree with the shapes that ``step`` and ``evaluate`` have."""
+        ...
+
     def step(self, state: State, batch: Batch, learning_rate: float) -> tuple[State, dict[str, Any]]:
         """Runs one compiled step; see ``make_train_step``."""
         ...
@@ -177,10 +185,12 @@ class _Loop:
         self.run, self.config, self.folder, self.title = run, config, folder, title
         self.checkpoint_every = config.checkpoint_every or run.eval_every
         self.progress = RunProgress(run.main_metric, config.patience, copy_tree(state["trained"]))
-        self.checkpoints = RunCheckpoints(folder / CHECKPOINTS, {**inputs, SHAPES: _shapes_digest(state)})
-        if (restored := self.checkpoints.restore(state, self.progress.best_params)) is not None:
-            state, best_params, values = restored
-            self.progress.restore(values, best_params, str(folder / CHECKPOINTS))
+        saved_state, saved_best = run.to_checkpoint(state), run.to_checkpoint(self.progress.best_params)
+        self.checkpoints = RunCheckpoints(folder / CHECKPOINTS, {**inputs, SHAPES: _shapes_digest(saved_state)})
+        if (restored := self.checkpoints.restore(saved_state, saved_best)) is not None:
+            saved_state, saved_best, values = restored
+            state = run.from_checkpoint(saved_state)
+            self.progress.restore(values, run.from_checkpoint(saved_best), str(folder / CHECKPOINTS))
         self.state, self.step = state, int(state["step"])
         self.pending: _PendingStep | None = None
         self.preempted = False
@@ -221,7 +231,7 @@ class _Loop:
         # The caller may keep a reference to the last state. Free the devices' memory anyway.
         for leaf in jax.tree.leaves(self.state):
             leaf.delete()
-        return LoopResult(progress.best_params, progress.best_scores)
+        return LoopResult(run.to_checkpoint(progress.best_params), progress.best_scores)
 
     @property
     def finished(self) -> bool:
@@ -255,7 +265,7 @@ class _Loop:
         done, self.pending = self.pending, None
         extra = self.run.extra_metrics(done.batch)
         if bool(done.scalars["failed"]):
-            raise _not_finite(done, self.state, extra, self.folder)
+            raise _not_finite(done, self.run.to_checkpoint(self.state), extra, self.folder)
         loss, norm = float(done.scalars["loss"]), float(done.scalars["gradient_norm"])
         self.log.advance(loss)
         self.log.write(done.number, {"loss": loss, "gradient_norm": norm, "learning_rate": done.rate, **extra})
@@ -278,7 +288,8 @@ class _Loop:
     def _save(self) -> None:
         self._finish_pending_step()
         self.log.flush()
-        self.checkpoints.save(self.step, self.state, self.progress.best_params, self.progress.to_json())
+        state, best = self.run.to_checkpoint(self.state), self.run.to_checkpoint(self.progress.best_params)
+        self.checkpoints.save(self.step, state, best, self.progress.to_json())
         if is_first_host():
             self.usage.write(self.step)
 

@@ -133,6 +133,12 @@ class MultitaskRun:
                 yield {**scaled, "labels": labels, "task": np.asarray(task, np.int32)}
             epoch, start = epoch + 1, 0
 
+    def to_checkpoint(self, tree: Tree) -> Tree:
+        return tree
+
+    def from_checkpoint(self, tree: Tree) -> Tree:
+        return tree
+
     def step(self, state: State, batch: Batch, learning_rate: float) -> tuple[State, dict[str, Any]]:
         inputs = step_inputs(batch, self._config.batch_size, self.mesh)
         rate = np.asarray(learning_rate, np.float32)

@@ -4,10 +4,13 @@ A run on two labels and a run on three labels train heads with four outputs. The
 label: their gradients are zero, and their parameters stay zero. The stored head does not have them.
 """
 
-from collections.abc import Callable
+import functools
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jaxtyping import Shaped
 
 from afjax.config.tasks import TaskKind
@@ -32,28 +35,30 @@ def padded_outputs(kind: TaskKind, num_outputs: int) -> int:
     return max(SMALLEST, 1 << (num_outputs - 1).bit_length())
 
 
-def pad_heads(params: Tree, num_outputs: int) -> Tree:
+def pad_heads(tree: Tree, num_outputs: int) -> Tree:
     """Pads the output layer of every head with zeros.
 
     Args:
-      params: A tree with the root ``heads``, whose heads have at most ``num_outputs`` outputs.
+      tree: Parameters, or a training state with trees of parameters. The heads have at most ``num_outputs`` outputs.
       num_outputs: The number of outputs of the padded heads.
+
+    Returns:
+      The tree with padded leaves. They have the same shardings, and all other leaves are the same arrays.
     """
-
-    def pad(leaf: Shaped[np.ndarray, "..."]) -> Shaped[np.ndarray, "..."]:
-        return np.pad(leaf, [(0, 0)] * (leaf.ndim - 1) + [(0, num_outputs - leaf.shape[-1])])
-
-    return _with_outputs(params, lambda leaf: pad(np.asarray(leaf)))
+    return _with_outputs(tree, num_outputs)
 
 
-def trim_heads(params: Tree, num_outputs: int) -> Tree:
+def trim_heads(tree: Tree, num_outputs: int) -> Tree:
     """Removes the outputs that :func:`pad_heads` has added.
 
     Args:
-      params: A tree with the root ``heads``.
+      tree: As in :func:`pad_heads`, with padded heads.
       num_outputs: The number of outputs of the stored heads.
+
+    Returns:
+      The tree with trimmed leaves. They have the same shardings, and all other leaves are the same arrays.
     """
-    return _with_outputs(params, lambda leaf: leaf[..., :num_outputs])
+    return _with_outputs(tree, num_outputs)
 
 
 def pad_labels(
@@ -71,10 +76,29 @@ def pad_labels(
     return np.pad(labels, ((0, 0), (0, num_outputs - labels.shape[-1])))
 
 
-def _with_outputs(params: Tree, change: Callable[[Any], Any]) -> Tree:
-    """Returns the tree with the leaves of the heads' output layers changed."""
-    heads = {
-        name: {**head, "output": {leaf: change(value) for leaf, value in head["output"].items()}}
-        for name, head in params["heads"].items()
-    }
-    return {**params, "heads": heads}
+def _with_outputs(tree: Tree, num_outputs: int) -> Tree:
+    paths, structure = jax.tree_util.tree_flatten_with_path(tree)
+    leaves = [leaf for _, leaf in paths]
+    places = [number for number, (path, _) in enumerate(paths) if _in_output_layer(path)]
+    outputs = [jnp.asarray(leaves[place]) for place in places]
+    resized = jax.device_put(_resize(outputs, num_outputs), [leaf.sharding for leaf in outputs])
+    for place, leaf in zip(places, resized, strict=True):
+        leaves[place] = leaf
+    return jax.tree.unflatten(structure, leaves)
+
+
+def _in_output_layer(path: tuple[Any, ...]) -> bool:
+    """Whether a leaf belongs to a head's output layer: ``.../heads/NAME/output/kernel`` or ``bias``."""
+    names = [entry.key for entry in path if isinstance(entry, jax.tree_util.DictKey)]
+    return len(names) > 3 and names[-4] == "heads" and names[-2] == "output"
+
+
+@functools.partial(jax.jit, static_argnames="num_outputs")
+def _resize(leaves: list[Array], num_outputs: int) -> list[Array]:
+    """Pads the last axis of each leaf with zeros, or trims it."""
+
+    def resize(leaf: Array) -> Array:
+        missing = max(0, num_outputs - leaf.shape[-1])
+        return jnp.pad(leaf, [(0, 0)] * (leaf.ndim - 1) + [(0, missing)])[..., :num_outputs]
+
+    return [resize(leaf) for leaf in leaves]

@@ -26,7 +26,6 @@ from afjax.train.inputs import run_inputs, task_settings, tokenise_splits
 from afjax.train.loop import Training, run_alone, run_loop
 from afjax.train.messages import print_notices, print_padding, print_run
 from afjax.train.options import RunOptions
-from afjax.train.padded_heads import trim_heads
 from afjax.train.record import RunSpec, adapter_input, check_run, claim_run, recorded_settings
 from afjax.train.results import record_trained, stored_form, with_params
 from afjax.train.single_run import SingleRun
@@ -208,7 +207,7 @@ def task_training(
     claim_run(folder, spec, run.lengths, overwrite=options.overwrite)
     result = yield from run_loop(run, config, inputs=spec.inputs, folder=folder, title=name)
     print_notices([no_better_than_majority(name, data["dev"], result.metrics)])
-    best = trim_heads(stored_form(result.trained), setup.num_outputs)
+    best = stored_form(result.trained)
     all_params = merge(best, frozen)
     task_model = TaskModel(
         trunk=with_params(trunk, all_params["trunk"], folder) if "trunk" in best else trunk,

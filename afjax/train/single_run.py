@@ -22,7 +22,7 @@ from afjax.model.setup import Setup
 from afjax.tasks.class_loss import ClassLoss
 from afjax.tasks.scores import split_scores
 from afjax.train.optimizer import StepSettings, make_optimizer, step_settings, without_inputs
-from afjax.train.padded_heads import pad_heads, pad_labels, padded_outputs
+from afjax.train.padded_heads import pad_heads, pad_labels, padded_outputs, trim_heads
 from afjax.train.shared import TRUNKS, Shared
 from afjax.train.step import (
     State,
@@ -81,6 +81,7 @@ class SingleRun:
     ) -> None:
         shared, names, model = shared or Shared(), common_names(setup.model), with_common_names(setup.model)
         self._num_outputs, self._padded_outputs = setup.num_outputs, padded_outputs(task.kind, setup.num_outputs)
+        self._pads = self._padded_outputs > self._num_outputs
         setup = dataclasses.replace(setup, model=model, num_outputs=self._padded_outputs)
         self._model, self._data, self._task, self._config = model, data, task, config
         self._seed, self._pad_id, self.mesh = seed, model.trunk.pad_id, mesh
@@ -97,7 +98,7 @@ class SingleRun:
             num_steps=self.num_steps,
             num_evaluations=-(-self.num_steps // self.eval_every),
         )
-        trained, frozen = split_params(setup, pad_heads(renamed(params, names), self._padded_outputs))
+        trained, frozen = split_params(setup, self.from_checkpoint(renamed(params, names)))
         # A method that trains the trunk's layers may still freeze its pooler, which is not worth sharing.
         shares_trunk = "embeddings" in frozen.get("trunk", {}) and not setup.top_k
         self.frozen = _shared_trunk(frozen, params["trunk"], mesh, shared) if shares_trunk else shard(frozen, mesh)
@@ -140,6 +141,12 @@ class SingleRun:
         new, scalars = run_step(self.programs.step, self.mesh, nameless, self.frozen, inputs, self.key, settings)
         return self.with_names(new), scalars
 
+    def to_checkpoint(self, tree: Tree) -> Tree:
+        return trim_heads(tree, self._num_outputs) if self._pads else tree
+
+    def from_checkpoint(self, tree: Tree) -> Tree:
+        return pad_heads(tree, self._padded_outputs) if self._pads else tree
+
     def without_names(self, state: State) -> State:
         """Returns a state as ``programs`` needs it."""
         return jax.tree.unflatten(self._nameless, jax.tree.leaves(state))
@@ -166,7 +173,7 @@ class SingleRun:
             batching=Batching(self._config.batch_size, self.lengths.dev, self._pad_id),
             mesh=self.mesh,
         )
-        if self._padded_outputs > self._num_outputs:
+        if self._pads:
             logits = logits[..., : self._num_outputs]
         return dev_scores(logits, self._data["dev"], self._task)
 

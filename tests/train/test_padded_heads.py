@@ -1,6 +1,7 @@
 """Padded heads: a run's loss, gradients and stored head are the same as with a head of the task's own size."""
 
 import dataclasses
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,7 +25,7 @@ from afjax.train.loss import task_loss
 from afjax.train.many import PlannedRun, train_many
 from afjax.train.options import RunOptions
 from afjax.train.padded_heads import pad_heads, pad_labels, padded_outputs, trim_heads
-from afjax.trees import flatten
+from afjax.trees import flatten, tree_digest
 from afjax.trunk.pretrained import Trunk
 
 TINY = TrainConfig(max_steps=8, batch_size=8, max_length=8, buckets=(8,), learning_rate=1e-2, adam_epsilon=1e-3)
@@ -82,7 +84,10 @@ def test_heads_have_a_power_of_two_of_outputs(kind: TaskKind, expected: dict[int
 def test_only_output_layers_are_padded_and_trimmed() -> None:
     pooler = {"kernel": np.ones((2, 2), np.float32), "bias": np.ones(2, np.float32)}
     output = {"kernel": np.ones((2, 3), np.float32), "bias": np.ones(3, np.float32)}
+    # The second tree has the structure of Adam's state.
     params = {"trunk": {"x": np.ones(3)}, "heads": {"task": {"pooler": pooler, "output": output}}}
+    state = {"optimizer": optax.ScaleByAdamState(count=np.zeros(()), mu=params, nu={"heads": {}})}
+    assert pad_heads(state, 4)["optimizer"].mu["heads"]["task"]["output"]["kernel"].shape == (2, 4)
     padded = pad_heads(params, 4)
     assert {path: leaf.shape for path, leaf in flatten(padded).items()} == {
         "trunk/x": (3,),
@@ -138,6 +143,33 @@ def test_run_with_a_padded_head_trains_what_an_unpadded_head_would(
     [unpadded] = trained(tiny_trunk, [planned(3, tmp_path / "unpadded", **changes)])
     assert padded.params["heads"]["labels3"]["output"]["kernel"].shape == (32, 3)
     assert_close(padded, unpadded)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("training")
+def test_runs_of_versions_without_padded_heads_are_resumed(
+    tiny_trunk: Trunk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings: dict[str, Any] = {"eval_every": 4, "checkpoint_every": 2}
+    own_step = single_run.SingleRun.step
+
+    def interrupted(run: Any, state: Any, *given: Any) -> Any:
+        if int(state["step"]) == 5:
+            raise RuntimeError("interrupted")
+        return own_step(run, state, *given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(single_run, "padded_outputs", lambda kind, num_outputs: num_outputs)
+        [finished] = trained(tiny_trunk, [planned(3, tmp_path / "finished", **settings)])
+        patch.setattr(single_run.SingleRun, "step", interrupted)
+        [error] = train_many(tiny_trunk, [planned(3, tmp_path / "interrupted", **settings)])
+    assert isinstance(error, RuntimeError)
+    [again] = trained(tiny_trunk, [planned(3, tmp_path / "finished", **settings)])
+    assert tree_digest(again.params) == tree_digest(finished.params)
+    [resumed] = trained(tiny_trunk, [planned(3, tmp_path / "interrupted", **settings)])
+    assert_close(resumed, finished)
+    lines = (tmp_path / "interrupted" / "3" / "metrics.jsonl").read_text().splitlines()
+    assert [line["step"] for line in map(json.loads, lines) if "loss" in line] == list(range(1, 9))
 
 
 @pytest.mark.slow
