@@ -74,6 +74,7 @@ def measure(trunk: Trunk, task: TaskConfig, splits: dict) -> list[str]:
         program_tokens(trunk.config, "cpu"),
         num_steps=num_steps,
         num_evaluations=int(config.epochs),
+        common=True,
     )
     return [
         task.name,

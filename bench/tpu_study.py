@@ -61,7 +61,7 @@ def work_of(name: str, data: Path) -> Work:
     )
     num_steps = CONFIG.num_steps(batches_per_epoch(len(train), CONFIG.batch_size))
     cost = program_tokens(trunk_size("bert-base"), "tpu")
-    lengths = choose_lengths([train], [dev], CONFIG, cost, num_steps=num_steps, num_evaluations=EPOCHS)
+    lengths = choose_lengths([train], [dev], CONFIG, cost, num_steps=num_steps, num_evaluations=EPOCHS, common=True)
     train_batching, dev_batching = (
         Batching(CONFIG.batch_size, chosen, trunk.config.pad_id) for chosen in (lengths.train, lengths.dev)
     )

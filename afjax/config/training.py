@@ -27,7 +27,7 @@ class TrainConfig:
       batch_size: Rows per step.
       max_length: Maximum tokens per row, including special tokens; longer rows are truncated.
       buckets: Padded lengths of batches, in addition to ``max_length``. If empty, at most eight lengths are chosen for
-        the rows; see :func:`afjax.data.lengths.choose_lengths`.
+        the rows and the kind of device; see :func:`afjax.data.lengths.choose_lengths`.
       warmup: Share of the steps during which the learning rate increases linearly from zero.
       decay_from: The start of the linear decay: ``warmup``, from the peak at the end of the warm-up; or ``start``, from
         step 0 as in BERT's optimizer. With ``start``, the rate drops at the end of the warm-up to its value without a

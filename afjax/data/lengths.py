@@ -14,9 +14,12 @@ from afjax.data.tokenise import TokenisedRows
 
 # Maximum number of padded lengths in a run.
 MOST = 8
-# A run that pads all rows to ``max_length`` may compute this share of a program's cost in additional padding. Runs on
-# other tasks, which have the same ``max_length``, then need no program of their own.
-COMMON_LENGTH = 0.1
+# A run on one task may pad all rows to ``max_length`` if this costs at most this share of a program. Runs on other
+# tasks, which have the same ``max_length``, then need no program of their own. The share is small because every run
+# pays for the padding, but the program is compiled only once.
+COMMON_LENGTH = 0.05
+# It may only do so if a batch has at most this many tokens, so that its memory stays small.
+COMMON_TOKENS = 32 * 128
 # The cost of a program of :func:`inference_lengths`, in tokens; see ProgramTokens.
 INFERENCE_PROGRAM_TOKENS = 100_000
 # The distance to the next allowed length, by the length it starts at. Allowed lengths are sparse, so that different
@@ -61,6 +64,7 @@ def choose_lengths(
     num_steps: int,
     num_evaluations: int,
     shares: Sequence[float] = (),
+    common: bool = False,
 ) -> PaddedLengths:
     """Chooses the padded lengths of a run, unless ``config.buckets`` sets them.
 
@@ -72,12 +76,14 @@ def choose_lengths(
       num_steps: Training steps of the run.
       num_evaluations: The number of evaluations of the dev split.
       shares: The share of training rows drawn from each split of ``train``. If empty, proportional to its size.
+      common: Whether runs on other tasks can share the programs. If all rows are few and short, they are then padded to
+        ``max_length``; see :data:`COMMON_LENGTH`.
     """
     if config.buckets:
         return PaddedLengths(config.lengths, config.lengths)
     return PaddedLengths(
-        train_lengths(train, config, cost.train, num_steps=num_steps, shares=shares),
-        eval_lengths(dev, config, cost.dev, num_evaluations=num_evaluations),
+        train_lengths(train, config, cost.train, num_steps=num_steps, shares=shares, common=common),
+        eval_lengths(dev, config, cost.dev, num_evaluations=num_evaluations, common=common),
     )
 
 
@@ -88,15 +94,15 @@ def train_lengths(
     *,
     num_steps: int,
     shares: Sequence[float] = (),
+    common: bool = False,
 ) -> tuple[int, ...]:
     """Chooses the lengths of training batches, minimizing padding and compiled programs over all steps.
 
     Each additional length must remove ``program_tokens`` tokens of padding. There are at most ``MOST`` lengths, and at
-    most one per two batches of an epoch, because only rows of the same padded length share a batch. A short run pads
-    all rows to ``max_length``, so that it shares its program with runs on other tasks.
+    most one per two batches of an epoch, because only rows of the same padded length share a batch.
 
     Args:
-      train, config, num_steps, shares: See :func:`choose_lengths`.
+      train, config, num_steps, shares, common: See :func:`choose_lengths`.
       program_tokens: The tokens of padding that an additional length must remove.
     """
     rates = np.array(
@@ -107,20 +113,25 @@ def train_lengths(
     max_lengths = max(1, sum(batches_per_epoch(len(data), config.batch_size) for data in train) // 2)
     weights = np.sum([split * rate for split, rate in zip(counts, rates, strict=True)], 0)
     options = _cheapest(weights, np.array(ladder(longest, config.max_length)))[: min(MOST, max_lengths)]
-    options.append((config.max_length,))
+    options += _common_options(train, config) if common else []
     # Mean number of tokens per row, without padding.
     tokens = float((weights * np.arange(len(weights))).sum() / weights.sum())
     per_run = num_steps * config.batch_size * max(data.num_choices for data in train) * tokens
 
     def cost(lengths: tuple[int, ...]) -> float:
         padding = _padding(train, rates, lengths, config.batch_size)
-        return per_run / (1 - padding) + program_tokens * _programs(lengths, config)
+        return per_run / (1 - padding) + program_tokens * _programs(lengths, config, common)
 
     return min(options, key=cost)
 
 
 def eval_lengths(
-    splits: Sequence[TokenisedRows], config: TrainConfig, program_tokens: float, *, num_evaluations: int = 1
+    splits: Sequence[TokenisedRows],
+    config: TrainConfig,
+    program_tokens: float,
+    *,
+    num_evaluations: int = 1,
+    common: bool = False,
 ) -> tuple[int, ...]:
     """Chooses the lengths of evaluation batches, by the same criterion as :func:`train_lengths`.
 
@@ -129,6 +140,7 @@ def eval_lengths(
       config: ``max_length``, ``buckets`` and ``batch_size``.
       program_tokens: The tokens of padding that an additional length must remove.
       num_evaluations: The number of evaluations of each split.
+      common: See :func:`choose_lengths`.
     """
     if config.buckets:
         return config.lengths
@@ -141,14 +153,21 @@ def eval_lengths(
 
     def cost(lengths: tuple[int, ...]) -> float:
         padded = np.asarray(lengths)[np.searchsorted(lengths, np.arange(longest + 1))]
-        return float((weights[: longest + 1] * padded).sum()) + program_tokens * _programs(lengths, config)
+        return float((weights[: longest + 1] * padded).sum()) + program_tokens * _programs(lengths, config, common)
 
-    return min([*_cheapest(weights, allowed), (config.max_length,)], key=cost)
+    options = _cheapest(weights, allowed) + (_common_options(splits, config) if common else [])
+    return min(options, key=cost)
 
 
-def _programs(lengths: tuple[int, ...], config: TrainConfig) -> float:
-    """The number of programs that lengths need. It is lower for only ``max_length``; see :data:`COMMON_LENGTH`."""
-    return len(lengths) - (COMMON_LENGTH if lengths == (config.max_length,) else 0.0)
+def _common_options(splits: Sequence[TokenisedRows], config: TrainConfig) -> list[tuple[int, ...]]:
+    """The lengths that runs on other tasks have too, if a batch then has few tokens."""
+    tokens = config.batch_size * config.max_length * max(data.num_choices for data in splits)
+    return [(config.max_length,)] if tokens <= COMMON_TOKENS else []
+
+
+def _programs(lengths: tuple[int, ...], config: TrainConfig, common: bool) -> float:
+    """The number of programs that lengths need, minus :data:`COMMON_LENGTH` if other runs can share the only one."""
+    return len(lengths) - (COMMON_LENGTH if common and lengths == (config.max_length,) else 0.0)
 
 
 def inference_lengths(data: TokenisedRows, *, batch_size: int, max_length: int) -> tuple[int, ...]:

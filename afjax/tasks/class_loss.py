@@ -21,7 +21,7 @@ class ClassLoss:
     """Class weights and label smoothing of a classification task.
 
     Attributes:
-      weights: The positive weight of each label.
+      weights: The positive weight of each label; 0 for outputs that pad the head.
       label_smoothing: Share of each target that is spread evenly over all labels.
     """
 

@@ -152,8 +152,8 @@ class KindSpec:
       num_outputs: Returns a head's number of outputs for the given label names.
       losses: Returns the loss of each row for logits and a batch with ``labels``, ``mask`` and ``weights``.
       padded_losses: As ``losses``, for logits with additional outputs that do not belong to the head, and the head's
-        number of outputs (an int32 scalar). Multi-task runs pad narrow heads to the widest. None if ``losses`` only
-        reads the head's own outputs.
+        number of outputs (an int32 scalar). Heads are padded while they train, so that tasks share programs. None if
+        ``losses`` only reads the head's own outputs.
       label_axes: The axes of a row's label in a batch, without the batch axis.
       label_dtype: The dtype of labels in a batch.
       output_bias: Returns the initial bias of a head's outputs for the labels of the train rows. None for zeros.

@@ -121,10 +121,14 @@ def summarise(
     batch_size = config.batch_size
     if training:
         num_steps = config.num_steps(batches_per_epoch(len(cut), batch_size))
-        padded = config.lengths if config.buckets else train_lengths([cut], config, cost.train, num_steps=num_steps)
+        padded = (
+            config.lengths
+            if config.buckets
+            else train_lengths([cut], config, cost.train, num_steps=num_steps, common=True)
+        )
         padding = padding_share(cut, batch_size=batch_size, lengths=padded, padding_rows=False)
     else:
-        padded = eval_lengths([cut], config, cost.dev)
+        padded = eval_lengths([cut], config, cost.dev, common=True)
         padding = eval_padding_share(cut, batch_size=batch_size, lengths=padded, padding_rows=False)
     labels = rows.labels if isinstance(rows, Rows) and not rows.label_names else None
     return SplitSummary(

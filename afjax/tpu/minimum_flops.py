@@ -30,7 +30,7 @@ QUERY_KEY_VALUE: tuple[DenseLayer, ...] = ("query", "key", "value")
 
 
 def minimum_flops(
-    model: Model, trained: Trained, *, batch_size: int, length: int, num_outputs: int = 2, top_k: int = 0
+    model: Model, trained: Trained, *, batch_size: int, length: int, num_outputs: int, top_k: int = 0
 ) -> int:
     """Computes the minimum floating-point operations of one step, over all rows.
 

@@ -37,9 +37,9 @@ def task_loss(
         tokens belong to the row; only span tasks use it.
       kind: The task's kind.
       class_loss: Class weights and label smoothing of a classification task; see :func:`weighted_cross_entropy`.
-      num_outputs: The head's own number of outputs if the logits are padded with more, which are then ignored. Class
-        weights and label sets are padded with zeros. None if the logits are not padded. Logits of regression,
-        multiple-choice and span tasks never are.
+      num_outputs: The head's own number of outputs, which are the first ones; additional outputs are ignored. Class
+        weights and label sets are then padded with zeros. None if there are no additional outputs. Not used for
+        regression, multiple-choice and span tasks, whose losses only read their own outputs.
 
     Returns:
       A scalar, float32 or wider.

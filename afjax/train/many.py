@@ -52,8 +52,9 @@ def train_many(trunk: Trunk, runs: Sequence[PlannedRun], *, slots: int = 1) -> l
     """Trains many runs on one trunk in one program.
 
     The runs share one copy of the frozen trunk on the devices. Runs that differ only in name, seed, rows, schedule,
-    learning rate, weight decay, ``clip_norm`` or class weights also share their compiled programs. Each run writes the
-    same files as a separate run, and a killed call resumes when it is repeated.
+    learning rate, weight decay, ``clip_norm`` or class weights also share their compiled programs. Tasks with two,
+    three and four labels do, too, because heads are padded while they train. Each run writes the same files as a
+    separate run, and a killed call resumes when it is repeated.
 
     With ``slots=1``, the runs train one after another, and every result is bit-identical to a separate run's. With more
     slots, up to ``slots`` runs train at a time: the next steps of all runs that have the same program and the same

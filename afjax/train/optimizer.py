@@ -53,8 +53,8 @@ class StepSettings(NamedTuple):
       learning_rate: The learning rate of the step.
       weight_decay: The weight decay.
       clip_norm: The largest norm of the gradients. Not used if the config has no clipping.
-      num_outputs: The head's own number of outputs if it is padded; see :mod:`afjax.train.padded_heads`. None if it is
-        not padded.
+      num_outputs: The task's own number of outputs; the head can have more (see :mod:`afjax.train.padded_heads`). None
+        if all outputs of the head belong to the task.
       class_weights: The weight of each output of the head, ``[outputs]``; None if the loss has none.
     """
 

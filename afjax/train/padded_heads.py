@@ -14,6 +14,7 @@ from jax import Array
 from jaxtyping import Shaped
 
 from afjax.config.tasks import TaskKind
+from afjax.distributed.sharding import AXIS_NAMES
 from afjax.tasks.kinds import TASK_KINDS
 from afjax.trees import Tree
 
@@ -35,30 +36,24 @@ def padded_outputs(kind: TaskKind, num_outputs: int) -> int:
     return max(SMALLEST, 1 << (num_outputs - 1).bit_length())
 
 
-def pad_heads(tree: Tree, num_outputs: int) -> Tree:
-    """Pads the output layer of every head with zeros.
+def with_outputs(tree: Tree, num_outputs: int) -> Tree:
+    """Pads the output layer of every head with zeros, or removes such padding.
 
     Args:
-      tree: Parameters, or a training state with trees of parameters. The heads have at most ``num_outputs`` outputs.
-      num_outputs: The number of outputs of the padded heads.
+      tree: Parameters, or a training state with trees of parameters.
+      num_outputs: The new number of outputs of the heads.
 
     Returns:
-      The tree with padded leaves. They have the same shardings, and all other leaves are the same arrays.
+      The tree with new leaves for the output layers, with the same shardings. All other leaves are the same arrays.
     """
-    return _with_outputs(tree, num_outputs)
-
-
-def trim_heads(tree: Tree, num_outputs: int) -> Tree:
-    """Removes the outputs that :func:`pad_heads` has added.
-
-    Args:
-      tree: As in :func:`pad_heads`, with padded heads.
-      num_outputs: The number of outputs of the stored heads.
-
-    Returns:
-      The tree with trimmed leaves. They have the same shardings, and all other leaves are the same arrays.
-    """
-    return _with_outputs(tree, num_outputs)
+    paths, structure = jax.tree_util.tree_flatten_with_path(tree)
+    leaves = [leaf for _, leaf in paths]
+    places = [number for number, (path, _) in enumerate(paths) if _in_output_layer(path)]
+    outputs = [jnp.asarray(leaves[place]) for place in places]
+    resized = jax.device_put(_resize(outputs, num_outputs), [leaf.sharding for leaf in outputs])
+    for place, leaf in zip(places, resized, strict=True):
+        leaves[place] = leaf
+    return jax.tree.unflatten(structure, leaves)
 
 
 def pad_labels(
@@ -76,21 +71,12 @@ def pad_labels(
     return np.pad(labels, ((0, 0), (0, num_outputs - labels.shape[-1])))
 
 
-def _with_outputs(tree: Tree, num_outputs: int) -> Tree:
-    paths, structure = jax.tree_util.tree_flatten_with_path(tree)
-    leaves = [leaf for _, leaf in paths]
-    places = [number for number, (path, _) in enumerate(paths) if _in_output_layer(path)]
-    outputs = [jnp.asarray(leaves[place]) for place in places]
-    resized = jax.device_put(_resize(outputs, num_outputs), [leaf.sharding for leaf in outputs])
-    for place, leaf in zip(places, resized, strict=True):
-        leaves[place] = leaf
-    return jax.tree.unflatten(structure, leaves)
-
-
 def _in_output_layer(path: tuple[Any, ...]) -> bool:
     """Whether a leaf belongs to a head's output layer: ``.../heads/NAME/output/kernel`` or ``bias``."""
     names = [entry.key for entry in path if isinstance(entry, jax.tree_util.DictKey)]
-    return len(names) > 3 and names[-4] == "heads" and names[-2] == "output"
+    # An adapter can also have the name "heads" and a part "output", so only the first root counts.
+    root = next((number for number, name in enumerate(names) if name in AXIS_NAMES), len(names))
+    return names[root : root + 1] == ["heads"] and names[root + 2 : -1] == ["output"]
 
 
 @functools.partial(jax.jit, static_argnames="num_outputs")

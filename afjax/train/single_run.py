@@ -22,7 +22,7 @@ from afjax.model.setup import Setup
 from afjax.tasks.class_loss import ClassLoss
 from afjax.tasks.scores import split_scores
 from afjax.train.optimizer import StepSettings, make_optimizer, step_settings, without_inputs
-from afjax.train.padded_heads import pad_heads, pad_labels, padded_outputs, trim_heads
+from afjax.train.padded_heads import pad_labels, padded_outputs, with_outputs
 from afjax.train.shared import TRUNKS, Shared
 from afjax.train.step import (
     State,
@@ -97,6 +97,7 @@ class SingleRun:
             program_tokens(model.trunk, mesh.devices.flat[0].platform),
             num_steps=self.num_steps,
             num_evaluations=-(-self.num_steps // self.eval_every),
+            common=True,
         )
         trained, frozen = split_params(setup, self.from_checkpoint(renamed(params, names)))
         # A method that trains the trunk's layers may still freeze its pooler, which is not worth sharing.
@@ -133,7 +134,8 @@ class SingleRun:
             start=start,
             part=host_rows(self._config.batch_size, self.mesh),
         ):
-            yield scale_labels(batch, self._task)
+            labels = pad_labels(self._task.kind, scale_labels(batch, self._task)["labels"], self._padded_outputs)
+            yield {**batch, "labels": labels}
 
     def step(self, state: State, batch: Batch, learning_rate: float) -> tuple[State, dict[str, Any]]:
         inputs, settings = self.inputs(batch), self.settings(learning_rate)
@@ -142,10 +144,10 @@ class SingleRun:
         return self.with_names(new), scalars
 
     def to_checkpoint(self, tree: Tree) -> Tree:
-        return trim_heads(tree, self._num_outputs) if self._pads else tree
+        return with_outputs(tree, self._num_outputs) if self._pads else tree
 
     def from_checkpoint(self, tree: Tree) -> Tree:
-        return pad_heads(tree, self._padded_outputs) if self._pads else tree
+        return with_outputs(tree, self._padded_outputs) if self._pads else tree
 
     def without_names(self, state: State) -> State:
         """Returns a state as ``programs`` needs it."""
@@ -161,8 +163,7 @@ class SingleRun:
 
     def inputs(self, batch: Batch) -> dict[str, jax.Array]:
         """Returns a batch on the mesh."""
-        labels = pad_labels(self._task.kind, batch["labels"], self._padded_outputs)
-        return step_inputs({**batch, "labels": labels}, self._config.batch_size, self.mesh)
+        return step_inputs(batch, self._config.batch_size, self.mesh)
 
     def evaluate(self, trained: Tree) -> dict[str, float]:
         nameless = jax.tree.unflatten(self._nameless_trained, jax.tree.leaves(trained))

@@ -60,24 +60,30 @@ def test_short_run_has_one_length() -> None:
 
 
 def test_few_rows_are_padded_to_max_length_to_share_the_program() -> None:
-    # Each step has 4 rows with 32 additional tokens of padding, and the limit is a tenth of a program.
-    enough = PROGRAM_TOKENS // 10 // (4 * 32)
-    assert lengths_of(rows_of([8] * 12), num_steps=enough - 1) == (40,)
-    assert lengths_of(rows_of([8] * 12), num_steps=enough + 1) == (8,)
+    rows = rows_of([8] * 12)
+    # Each step has 4 rows with 32 additional tokens of padding, and the limit is a twentieth of a program.
+    enough = PROGRAM_TOKENS // 20 // (4 * 32)
+    assert lengths_of(rows, num_steps=enough - 1, common=True) == (40,)
+    assert lengths_of(rows, num_steps=enough + 1, common=True) == lengths_of(rows, num_steps=1) == (8,)
     # An evaluation has 3 batches of 4 rows.
-    enough = PROGRAM_TOKENS // 10 // (12 * 32)
-    few, many = (
-        eval_lengths([rows_of([8] * 12)], CONFIG, PROGRAM_TOKENS, num_evaluations=enough + more) for more in (0, 1)
-    )
-    assert (few, many) == ((40,), (8,))
+    enough = PROGRAM_TOKENS // 20 // (12 * 32)
+    for num_evaluations, expected in ((enough, (40,)), (enough + 1, (8,))):
+        assert eval_lengths([rows], CONFIG, PROGRAM_TOKENS, num_evaluations=num_evaluations, common=True) == expected
+
+
+def test_large_batches_are_not_padded_to_max_length() -> None:
+    for max_length, expected in ((128, (128,)), (129, (8,))):
+        config = TrainConfig(max_length=max_length, batch_size=32)
+        assert train_lengths([rows_of([8])], config, 1e9, num_steps=1, common=True) == expected
+        assert eval_lengths([rows_of([8])], config, 1e9, common=True) == expected
 
 
 def test_dev_rows_have_their_own_lengths() -> None:
     train, dev = rows_of([8] * 12), rows_of([39] * 10 + [4] * 10)
-    found = choose_lengths([train], [dev], CONFIG, COST, num_steps=100, num_evaluations=1)
+    found = choose_lengths([train], [dev], CONFIG, COST, num_steps=10, num_evaluations=1)
     assert found == PaddedLengths(train=(8,), dev=(40,))
     # With enough evaluations, the short dev rows are worth a program.
-    found = choose_lengths([train], [dev], CONFIG, COST, num_steps=100, num_evaluations=10**4)
+    found = choose_lengths([train], [dev], CONFIG, COST, num_steps=10, num_evaluations=10**4)
     assert found == PaddedLengths(train=(8,), dev=(4, 40))
     # The third batch has both short and long rows.
     assert eval_padding_share(dev, batch_size=4, lengths=(4, 40)) == 1 - (390 + 40) / (2 * 16 + 3 * 160)
@@ -123,8 +129,8 @@ def test_chosen_number_of_lengths_has_the_lowest_cost(lengths: list[int], num_st
     chosen = lengths_of(data, num_steps=num_steps)
     assert list(chosen) == sorted(set(chosen))
     allowed = ladder(max(lengths), CONFIG.max_length)
-    assert chosen == (CONFIG.max_length,) or max(lengths) <= chosen[-1] == allowed[-1]
-    assert set(chosen) <= {*allowed, CONFIG.max_length}
+    assert max(lengths) <= chosen[-1] == allowed[-1]
+    assert set(chosen) <= set(allowed)
     most = min(MOST, len(allowed), max(1, -(-len(lengths) // 4) // 2))
     assert len(chosen) <= most
     tokens = num_steps * 4 * sum(lengths) / len(lengths)
@@ -134,12 +140,14 @@ def test_chosen_number_of_lengths_has_the_lowest_cost(lengths: list[int], num_st
         return tokens / (1 - share) + PROGRAM_TOKENS * len(option)
 
     options = _cheapest(np.bincount(lengths, minlength=41).astype(float), np.array(allowed))[:most]
-    least, most_padding = min(map(cost, options)), cost((CONFIG.max_length,))
-    if chosen == (CONFIG.max_length,):
-        assert most_padding - least <= PROGRAM_TOKENS / 10 * (1 + 1e-6)
-    else:
-        assert cost(chosen) == pytest.approx(least)
-        assert most_padding - least >= PROGRAM_TOKENS / 10 * (1 - 1e-6)
+    least = min(map(cost, options))
+    assert cost(chosen) == pytest.approx(least)
+    common, longest = lengths_of(data, num_steps=num_steps, common=True), (CONFIG.max_length,)
+    if common != chosen:
+        assert common == longest
+        assert cost(longest) - least <= PROGRAM_TOKENS / 20 * (1 + 1e-6)
+    elif chosen != longest:
+        assert cost(longest) - least >= PROGRAM_TOKENS / 20 * (1 - 1e-6)
 
 
 @settings(deadline=None, max_examples=50)

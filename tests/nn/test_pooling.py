@@ -107,12 +107,12 @@ def test_masked_layers_with_mean_pooling_equal_separate_models(tiny_trunk: Trunk
 def test_first_token_pooling_skips_the_other_tokens_of_the_last_layer(tiny_trunk: Trunk) -> None:
     def flops(pooling: Pooling) -> int:
         model = Model(trunk=tiny_trunk.config, head_name="task", head=HeadConfig(pooling=pooling))
-        return minimum_flops(model, "nothing", batch_size=2, length=8)
+        return minimum_flops(model, "nothing", batch_size=2, length=8, num_outputs=2)
 
     every = Model(trunk=tiny_trunk.config, head_name="task", head=HeadConfig(pooling="mean"), reads="tokens")
     d = tiny_trunk.config.hidden_size
     # A head on tokens has no pooler, and two outputs for each of 8 tokens instead of two for each row.
-    tokens = minimum_flops(every, "nothing", batch_size=2, length=8)
+    tokens = minimum_flops(every, "nothing", batch_size=2, length=8, num_outputs=2)
     assert flops("mean") == tokens + 2 * (2 * d * d + 2 * d * 2 - 16 * d * 2)
     assert flops("first") < flops("mean")
 

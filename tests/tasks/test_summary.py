@@ -106,11 +106,11 @@ def test_lengths_and_padding_match_the_batches(training: bool, tiny_trunk: Trunk
     found = summarise(rows, tiny_trunk.tokenizer(), TaskConfig(name="task"), config, COST, training=training)
     assert found.truncated == cut.truncated / 60
     if training:
-        assert found.padded == train_lengths([cut], config, COST.train, num_steps=150_000)
+        assert found.padded == train_lengths([cut], config, COST.train, num_steps=150_000, common=True)
         assert len(found.padded) > 1
         batches = list(train_batches(cut, Batching(4, found.padded, 0), seed=0, epoch=0))
     else:
-        assert found.padded == eval_lengths([cut], config, COST.dev) == (16,)
+        assert found.padded == eval_lengths([cut], config, COST.dev, common=True) == (16,)
         batches = list(eval_batches(cut, Batching(4, found.padded, 0)))
     tokens = sum(batch["mask"].sum() for batch in batches)
     assert found.padding == pytest.approx(1 - tokens / sum(batch["mask"].size for batch in batches))

@@ -48,7 +48,7 @@ LORA = LoraConfig(target_modules=("value",), rank=8)
 
 
 def minimum(model: Model, trained: Trained, top_k: int = 0) -> int:
-    return minimum_flops(model, trained, batch_size=ROWS, length=LENGTH, top_k=top_k)
+    return minimum_flops(model, trained, batch_size=ROWS, length=LENGTH, num_outputs=2, top_k=top_k)
 
 
 def test_evaluation_flops_equal_the_well_known_sum(make_model: Callable[..., Model]) -> None:
@@ -120,7 +120,7 @@ def test_fusion_is_cheaper_than_the_textbook_form_and_grows_slowly() -> None:
     def fused(num: int) -> int:
         adapters = tuple((f"adapter{n}", ADAPTER_PRESETS["pfeiffer"]) for n in range(num))
         model = Model(trunk=BASE, head_name="head", adapters=adapters, fusion_name="fusion")
-        return minimum_flops(model, "fusion", batch_size=256, length=128)
+        return minimum_flops(model, "fusion", batch_size=256, length=128, num_outputs=2)
 
     def textbook_mixing(num: int) -> int:
         """Returns the forward FLOPs of 11 layers: d² + 2 N d² + 2 N r d multiply-adds per token."""

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from afjax.config.tasks import TaskConfig, TaskKind
 from afjax.config.training import TrainConfig
-from afjax.data.splits import Rows
+from afjax.data.splits import AnyRows
 from afjax.model.task_model import TaskModel
 from afjax.tasks.class_loss import ClassLoss
 from afjax.tasks.load import rows_from_lists
@@ -24,7 +24,7 @@ from afjax.train import single_run, together
 from afjax.train.loss import task_loss
 from afjax.train.many import PlannedRun, train_many
 from afjax.train.options import RunOptions
-from afjax.train.padded_heads import pad_heads, pad_labels, padded_outputs, trim_heads
+from afjax.train.padded_heads import pad_labels, padded_outputs, with_outputs
 from afjax.trees import flatten, tree_digest
 from afjax.trunk.pretrained import Trunk
 
@@ -32,20 +32,28 @@ TINY = TrainConfig(max_steps=8, batch_size=8, max_length=8, buckets=(8,), learni
 LABELS = ("none", "some", "most", "all")
 
 
-def rows_of(num_labels: int) -> dict[str, Rows]:
-    """Makes rows whose label is their first word."""
+def rows_of(num_labels: int, kind: TaskKind) -> dict[str, AnyRows]:
+    """Makes rows whose label depends on their first word."""
     names = LABELS[:num_labels]
     texts = [f"{name} of the {number}" for number in ("two", "three", "four", "five", "six", "seven") for name in names]
-    labels = [text.split()[0] for text in texts]
-    split = rows_from_lists(texts, labels, label_names=names)
-    assert isinstance(split, Rows)
+    if kind == "tagging":
+        words = [text.split() for text in texts]
+        tags = dict(zip(LABELS, ("O", "B-some", "B-most", "B-all"), strict=True))
+        row_tags = [[tags[row[0]], "O", "O", "O"] for row in words]
+        names = tuple(tags[name] for name in names)
+        split = rows_from_lists(words, row_tags, kind=kind, label_names=names)
+    else:
+        labels: list[Any] = [text.split()[0] for text in texts]
+        if kind == "multi_label":
+            labels = [[label, names[0]] if label != names[0] else [] for label in labels]
+        split = rows_from_lists(texts, labels, kind=kind, label_names=names)
     return {"train": split, "dev": split}
 
 
-def planned(num_labels: int, folder: Path, **changes: Any) -> PlannedRun:
+def planned(num_labels: int, folder: Path, kind: TaskKind = "classification", **changes: Any) -> PlannedRun:
     return PlannedRun(
-        task=TaskConfig(name=f"labels{num_labels}"),
-        data=rows_of(num_labels),
+        task=TaskConfig(name=f"labels{num_labels}", kind=kind),
+        data=rows_of(num_labels, kind),
         workdir=folder / str(num_labels),
         config=dataclasses.replace(TINY, **changes),
         options=RunOptions(seed=num_labels),
@@ -81,16 +89,19 @@ def test_heads_have_a_power_of_two_of_outputs(kind: TaskKind, expected: dict[int
     assert {number: padded_outputs(kind, number) for number in expected} == expected
 
 
-def test_only_output_layers_are_padded_and_trimmed() -> None:
+def test_only_output_layers_of_heads_are_padded_and_trimmed() -> None:
     pooler = {"kernel": np.ones((2, 2), np.float32), "bias": np.ones(2, np.float32)}
     output = {"kernel": np.ones((2, 3), np.float32), "bias": np.ones(3, np.float32)}
-    # The second tree has the structure of Adam's state.
-    params = {"trunk": {"x": np.ones(3)}, "heads": {"task": {"pooler": pooler, "output": output}}}
-    state = {"optimizer": optax.ScaleByAdamState(count=np.zeros(()), mu=params, nu={"heads": {}})}
-    assert pad_heads(state, 4)["optimizer"].mu["heads"]["task"]["output"]["kernel"].shape == (2, 4)
-    padded = pad_heads(params, 4)
+    params = {
+        "trunk": {"x": np.ones(3)},
+        # The name of an adapter and its part are those of a head's output layer.
+        "adapters": {"heads": {"ffn": {"output": {"scale": np.ones((2, 3))}}}},
+        "heads": {"task": {"pooler": pooler, "output": output}},
+    }
+    padded = with_outputs(params, 4)
     assert {path: leaf.shape for path, leaf in flatten(padded).items()} == {
         "trunk/x": (3,),
+        "adapters/heads/ffn/output/scale": (2, 3),
         "heads/task/pooler/kernel": (2, 2),
         "heads/task/pooler/bias": (2,),
         "heads/task/output/kernel": (2, 4),
@@ -98,7 +109,10 @@ def test_only_output_layers_are_padded_and_trimmed() -> None:
     }
     assert padded["heads"]["task"]["output"]["kernel"].tolist() == [[1, 1, 1, 0]] * 2
     assert padded["heads"]["task"]["output"]["bias"].dtype == np.float32
-    jax.tree.map(np.testing.assert_array_equal, trim_heads(padded, 3), params)
+    jax.tree.map(np.testing.assert_array_equal, with_outputs(padded, 3), params)
+    # Adam's state contains trees of parameters.
+    state = {"optimizer": optax.ScaleByAdamState(count=np.zeros(()), mu=params, nu={"heads": {}})}
+    assert with_outputs(state, 4)["optimizer"].mu["heads"]["task"]["output"]["kernel"].shape == (2, 4)
 
 
 @settings(deadline=None, max_examples=60)
@@ -134,13 +148,35 @@ def test_padded_loss_and_gradients_equal_those_of_an_unpadded_head(data: st.Data
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("training")
-@pytest.mark.parametrize("changes", [{}, {"class_weights": "balanced", "label_smoothing": 0.1, "clip_by": "tensor"}])
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        ("classification", {"weight_decay_on": "weights"}),
+        ("classification", {"class_weights": "balanced", "label_smoothing": 0.1, "clip_by": "tensor"}),
+        ("multi_label", {}),
+        ("tagging", {"adam_bias_correction": False}),
+    ],
+)
 def test_run_with_a_padded_head_trains_what_an_unpadded_head_would(
-    tiny_trunk: Trunk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: Mapping[str, Any]
+    tiny_trunk: Trunk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: TaskKind, changes: Mapping[str, Any]
 ) -> None:
-    [padded] = trained(tiny_trunk, [planned(3, tmp_path / "padded", **changes)])
+    padding: list[np.ndarray] = []
+    own_step = single_run.SingleRun.step
+
+    def checked(run: Any, state: Any, *given: Any) -> Any:
+        new, scalars = own_step(run, state, *given)
+        paths, _ = jax.tree_util.tree_flatten_with_path(new)
+        padding.extend(np.asarray(leaf)[..., 3:] for path, leaf in paths if "'output'" in jax.tree_util.keystr(path))
+        return new, scalars
+
+    with monkeypatch.context() as patch:
+        patch.setattr(single_run.SingleRun, "step", checked)
+        [padded] = trained(tiny_trunk, [planned(3, tmp_path / "padded", kind, **changes)])
+    # Kernel and bias, and both of Adam's moments, after each of 8 steps.
+    assert len(padding) == 8 * 6
+    assert all(leaf.size and not leaf.any() for leaf in padding)
     monkeypatch.setattr(single_run, "padded_outputs", lambda kind, num_outputs: num_outputs)
-    [unpadded] = trained(tiny_trunk, [planned(3, tmp_path / "unpadded", **changes)])
+    [unpadded] = trained(tiny_trunk, [planned(3, tmp_path / "unpadded", kind, **changes)])
     assert padded.params["heads"]["labels3"]["output"]["kernel"].shape == (32, 3)
     assert_close(padded, unpadded)
 
@@ -174,8 +210,9 @@ def test_runs_of_versions_without_padded_heads_are_resumed(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("training")
+@pytest.mark.parametrize("kind", ["classification", "multi_label", "tagging"])
 def test_tasks_with_two_to_four_labels_share_programs_and_steps(
-    tiny_trunk: Trunk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_trunk: Trunk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: TaskKind
 ) -> None:
     sizes, compiled = [], []
     step_together, compile_programs = together._step_together, single_run._compile
@@ -190,10 +227,10 @@ def test_tasks_with_two_to_four_labels_share_programs_and_steps(
 
     monkeypatch.setattr(together, "_step_together", counted_step)
     monkeypatch.setattr(single_run, "_compile", counted_programs)
-    runs = [planned(num_labels, tmp_path / "together") for num_labels in (2, 3, 4)]
+    runs = [planned(num_labels, tmp_path / "together", kind) for num_labels in (2, 3, 4)]
     models = trained(tiny_trunk, runs, slots=3)
     assert sizes == [3] * 8
     assert len(compiled) == 1
     for num_labels, model in zip((2, 3, 4), models, strict=True):
-        [own] = trained(tiny_trunk, [planned(num_labels, tmp_path / "separate")])
+        [own] = trained(tiny_trunk, [planned(num_labels, tmp_path / "separate", kind)])
         assert_close(model, own)
