@@ -19,9 +19,10 @@ FAMILY = dataclasses.replace(
         "position_buckets": "position_buckets",
         "max_relative_positions": "max_relative_positions",
     },
-    # If one of these fields is missing, Hugging Face's code runs this encoder.
+    # These fields may be missing, because Hugging Face's defaults specify the encoder that is supported here.
     required={"type_vocab_size": 0, "conv_kernel_size": 0, "z_steps": 0},
-    # If one of these fields is missing, Hugging Face's code runs another encoder, in some cases with the same weights.
+    # These fields may not be missing, because Hugging Face's defaults specify another encoder, in some cases with the
+    # same weights.
     declared={
         "relative_attention": (True,),
         "position_biased_input": (False,),

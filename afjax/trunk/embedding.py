@@ -100,13 +100,14 @@ def read_pooling(folder: Path) -> Pooling | None:
 
 
 def read_own_pooling(folder: Path) -> Pooling:
-    """Reads the pooling that a trunk was pretrained with; see :attr:`afjax.Trunk.pooling`.
+    """Reads the pooling that a trunk was pretrained with (``afjax.Trunk.pooling``).
 
     Args:
       folder: The trunk's folder.
 
     Returns:
-      The pooling of the sentence-transformers files, or else of classifiers by ``config.json``, or else ``first``.
+      The pooling in the sentence-transformers files. Without them, the pooling of classifiers in ``config.json``, or
+      ``first`` if ``config.json`` does not specify one.
 
     Raises:
       UserError: A file is damaged, or it specifies a pooling that afjax does not support.
@@ -149,7 +150,10 @@ def _pooling(settings: Mapping[str, Any], path: Path) -> Pooling:
 
 
 class Encoder(Protocol):
-    """An encoder without its parameters: a trunk, with or without adapters. Hashable."""
+    """An encoder without its parameters: a trunk, with or without adapters.
+
+    Encoders are hashable, because they are static arguments of a jitted function.
+    """
 
     @property
     def trunk(self) -> TrunkConfig:
@@ -163,7 +167,7 @@ class Encoder(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class PlainEncoder:
-    """A trunk without adapters; an :class:`Encoder`."""
+    """An :class:`Encoder` that is a trunk without adapters."""
 
     trunk: TrunkConfig
 
@@ -196,7 +200,8 @@ def embed_texts(
       float32 ``[rows, hidden_size]``, in the order of the texts.
 
     Raises:
-      UserError: No texts, a length that the encoder does not support, or embeddings that are NaN or infinite.
+      UserError: There are no texts, ``batch_size`` is less than 1, ``config.max_length`` is too small for the special
+        tokens, or embeddings are NaN or infinite.
     """
     longest = model.trunk.max_length
     max_length = min(config.max_length or longest, longest)
@@ -206,7 +211,7 @@ def embed_texts(
     assert isinstance(rows, Rows), "the kind is classification by default"
     data = tokenise(rows, tokenizer, max_length=max_length, cache_dir=None)
     step = functools.partial(_embed_step, model, config.pooling, config.normalize)
-    # Every device gets the same number of rows.
+    # The batch size is rounded up, so that every device gets the same number of rows.
     batch_size = -(-batch_size // mesh.size) * mesh.size
     lengths = inference_lengths(data, batch_size=batch_size, max_length=max_length)
     batching = Batching(batch_size, lengths, model.trunk.pad_id)

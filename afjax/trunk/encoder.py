@@ -1,6 +1,6 @@
 """BERT-family encoders with slots for adapters.
 
-The trunk's tree. Leaves under ``layers`` are stacked along a leading axis of size ``num_layers``::
+A trunk's tree has these leaves. Leaves under ``layers`` are stacked along a leading axis of size ``num_layers``::
 
     embeddings/word                         [vocab_size, input_size]
     embeddings/position                     [entries, input_size], if the family adds positions to the embeddings
@@ -9,7 +9,7 @@ The trunk's tree. Leaves under ``layers`` are stacked along a leading axis of si
     embeddings/projection/{kernel, bias}    if the embeddings do not have the size of the hidden states
     embeddings/relative_position            [entries, num_heads], if the family has an attention bias
     embeddings/relative/position            [entries, hidden_size], if the family has disentangled attention
-    embeddings/relative/norm/{scale, bias}  as above
+    embeddings/relative/norm/{scale, bias}  if the family has disentangled attention
     layers/attention/{query, key, value, output}/{kernel, bias}
     layers/attention/norm/{scale, bias}
     layers/ffn/{intermediate, output}/{kernel, bias}
@@ -247,8 +247,8 @@ class _Segment:
     """Consecutive layers that run in the same way.
 
     Attributes:
-      first: The index of the first one.
-      depth: The number of layers.
+      first: The index of the first of these layers.
+      depth: The number of these layers.
       filled: Whether their slots are filled.
       looped: Whether one loop runs them.
       params, contents: The layers' parameters and the contents of their slots, stacked for a loop, else a list.
@@ -263,7 +263,11 @@ class _Segment:
 
 
 def _segments(trunk: Tree, slots: FilledSlots, *, looped: bool) -> Iterator[_Segment]:
-    """Cuts the encoder where slots begin or cease to be filled, and where the trunk's layers are in another tree."""
+    """Yields the encoder's segments, from the bottom up.
+
+    A segment ends where the slots change between filled and empty, and where the trunk's layers continue in another
+    tree, such as ``top_layers``.
+    """
     first = num_filled = 0
     for group in layer_groups(trunk):
         for layers in [group] if isinstance(group, UnstackedLayers) else stacks(group):
@@ -286,7 +290,13 @@ def _segments(trunk: Tree, slots: FilledSlots, *, looped: bool) -> Iterator[_Seg
 
 
 def _runs(first: int, last: int, layers: Sequence[int]) -> list[tuple[int, int, bool]]:
-    """Cuts ``range(first, last)`` into runs ``(begin, end, filled)`` of layers with, or without, filled slots."""
+    """Cuts ``range(first, last)`` where the layers' slots become filled or empty.
+
+    The slots of a run's layers are either all filled or all empty.
+
+    Returns:
+      ``(begin, end, filled)`` of each run.
+    """
     filled = set(layers)
     cuts = [i for i in range(first, last) if i == first or (i in filled) != (i - 1 in filled)] + [last]
     return [(begin, end, begin in filled) for begin, end in itertools.pairwise(cuts)]

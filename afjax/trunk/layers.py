@@ -82,7 +82,7 @@ def stack_layers(layers: Layers) -> Tree:
 def same_form(stacked: Tree, layers: Layers) -> Layers:
     """Converts stacked layers to the form of ``layers``, inside a compiled program.
 
-    Layers are separated by :func:`unstack`, because gradients flow through this conversion.
+    :func:`unstack` separates the layers, because gradients flow through this conversion and its gradient is cheap.
     """
     if isinstance(layers, UnstackedLayers):
         return UnstackedLayers({str(index): layer for index, layer in enumerate(unstack(stacked, len(layers)))})

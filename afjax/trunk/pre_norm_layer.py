@@ -30,7 +30,9 @@ from afjax.trunk.slots import EMPTY_LAYER, LayerSlots, Sublayer
 
 
 class LayerForm(NamedTuple):
-    """How a layer differs from the other layers. A loop over layers reads both fields stacked over the layers.
+    """The properties in which a layer can differ from other layers.
+
+    For a loop over layers, both fields are stacked over the layers.
 
     Attributes:
       has_attention_norm: bool, whether the layer has ``LN1``. Otherwise it ignores the parameters of ``LN1``.
@@ -53,7 +55,7 @@ COMPLETE = LayerForm(has_attention_norm=np.array(True), is_local=np.array(False)
 
 
 class Positions(NamedTuple):
-    """The positions that the attention reads. All layers share them.
+    """The rotary positions and the window of local attention. All layers share them.
 
     Attributes:
       angles: The rotary positions of layers that read all tokens, ``[length, head size / 2]``.
@@ -139,7 +141,7 @@ class RotaryAttentionBlock(nn.Module):
             context = first_token_attention_with_keys(value, query, keys, inputs, config.num_heads, attend)
         else:
             context = attend_tokens(query, keys, dense_layer("value", inputs), config.num_heads, attend)
-        # The rate of the attention weights, as in Hugging Face's code.
+        # As in Hugging Face's code, the output has the same dropout rate as the attention weights.
         output = dropout(dropout_keys.attention, dense_layer("output", context), config.attention_dropout)
         sublayer = Sublayer(output=output, residual=x[:, :num_queries], norm=_identity, layer_input=x, mask=mask)
         return slots.sublayer("attention")(sublayer)

