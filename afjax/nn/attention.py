@@ -12,9 +12,10 @@ from jaxtyping import Bool, Float, PRNGKeyArray
 from afjax.nn.layers import dense, dropout_mask, saveable, wide_matmul
 from afjax.trees import AnyArray
 
-# attend(scores [batch, ..., length], values [batch, ..., length, size]) returns the result of weighted_sum.
+# attend(scores [batch, ..., length], values [batch, ..., length, size]) returns the same pair as weighted_sum.
 Attend = Callable[[Array, Array], tuple[Array, Array]]
-# Scores to add to the products of queries and keys. It gets [batch, heads, queries or length, head size] of each.
+# Computes scores to add to the products of queries and keys, from the queries [batch, heads, queries, head size] and
+# the keys [batch, heads, length, head size].
 MoreScores = Callable[[Array, Array], Array]
 
 
@@ -43,7 +44,8 @@ def attend_to_tokens(
         not read. None if queries read all tokens.
 
     Returns:
-      As :func:`weighted_sum`.
+      The weighted sums of the values ``[batch, heads, queries, size]``, and the total weight of each query ``[batch,
+      heads, queries]``. The total differs from 1 only with dropout.
     """
     kept = dropout_mask(key, scores.shape, dropout_rate)
     rate = 0.0 if kept is None else dropout_rate
@@ -63,7 +65,7 @@ def weighted_sum(
     scale: float,
     rate: float,
 ) -> tuple[Float[Array, "*batch queries size"], Float[Array, "*batch queries"]]:
-    """Computes ``dropout(softmax(scale * scores + bias)) @ values`` and the weights' totals.
+    """Computes ``dropout(softmax(scale * scores + bias)) @ values`` and weight totals.
 
     The attention weights are the largest arrays for long rows. This function's own derivative rule stores them once
     for the backward pass, in the values' dtype, with a negative sign for dropped weights. JAX's rule would store the
@@ -89,7 +91,7 @@ def _weighted_sum_forward(
     scores: Array, values: Array, mask: AnyArray, kept: Array | None, bias: Array | None, scale: float, rate: float
 ) -> tuple[tuple[Array, Array], tuple[Array, Array, AnyArray, Array, Array | None]]:
     logits = scores * scale if bias is None else scores * scale + bias[None].astype(scores.dtype)
-    # With -inf in place of the finite minimum, fully masked queries would have NaN.
+    # Masked scores get the lowest finite number, because with -inf the weights of fully masked queries would be NaN.
     weights = jax.nn.softmax(jnp.where(mask, logits, jnp.finfo(scores.dtype).min)).astype(values.dtype)
     signed = saveable(weights if kept is None else jnp.where(kept, weights, -weights))
     left = jnp.maximum(signed, 0)

@@ -45,7 +45,8 @@ def gelu(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
 def _gelu_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
     (x,), (tangent,) = primals, tangents
     wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-    # Mirrored. Otherwise XLA would recognize the forward pass's erf and store that array until the backward pass.
+    # The forward pass computes 1 + erf(x), and this computes the equal 1 - erf(-x). With the same formula, XLA would
+    # find that both contain erf(x), and store that array until the backward pass.
     below = 0.5 * (1.0 - jax.lax.erf(wide * -(2.0**-0.5)))
     density = jnp.exp(-0.5 * jnp.square(wide)) * (2.0 * math.pi) ** -0.5
     return gelu(x), (below + wide * density).astype(x.dtype) * tangent
@@ -122,9 +123,9 @@ def dense(params: Tree, x: Float[AnyArray, "*batch inputs"]) -> Float[Array, "*b
 
 
 def check_dense(params: Tree, name: str, inputs: int, outputs: int | None = None) -> None:
-    """Raises UserError unless ``params[name]`` is a dense layer from ``inputs`` features to ``outputs`` features.
+    """Raises UserError unless ``params[name]`` is one dense layer of the given sizes.
 
-    A stack of layers is refused too. If ``outputs`` is None, any number of outputs is accepted.
+    A stack of layers is refused. If ``outputs`` is None, any number of outputs is accepted.
     """
     kernel = params.get(name, {}).get("kernel")
     if kernel is None:
@@ -152,7 +153,7 @@ def check_dense(params: Tree, name: str, inputs: int, outputs: int | None = None
 def matmul(
     rows: Float[AnyArray, "rows inputs"], kernel: Float[AnyArray, "inputs outputs"]
 ) -> Float[Array, "rows outputs"]:
-    """``rows @ kernel`` in the rows' dtype, accumulated in float32 or wider.
+    """Computes ``rows @ kernel`` in the rows' dtype, accumulated in float32 or wider.
 
     The gradient of the kernel has the kernel's dtype, even if the rows are bfloat16.
     """
@@ -162,7 +163,7 @@ def matmul(
 def wide_matmul(
     left: Float[AnyArray, "... inputs"], right: Float[AnyArray, "... inputs outputs"]
 ) -> Float[Array, "... outputs"]:
-    """``left @ right``, accumulated and returned in float32 or wider."""
+    """Computes ``left @ right``, accumulated and returned in float32 or wider."""
     return jnp.matmul(left, right, preferred_element_type=jnp.promote_types(left.dtype, jnp.float32))
 
 
@@ -318,9 +319,9 @@ def dropout_mask(key: PRNGKeyArray | None, shape: Sequence[int], rate: float) ->
 
 
 def dropout(key: PRNGKeyArray | None, x: Float[Array, "*shape"], rate: float) -> Float[Array, "*shape"]:
-    """Zeroes entries with probability ``rate`` and multiplies the rest by ``1 / (1 - rate)``.
+    """Zeroes entries with probability ``rate``, and scales up the other entries.
 
-    Returns ``x`` if the key is None.
+    The other entries are multiplied by ``1 / (1 - rate)``. Returns ``x`` if the key is None or the rate is 0.
     """
     kept = dropout_mask(key, x.shape, rate)
     return x if kept is None else _keep_some(x, kept, rate)
@@ -328,7 +329,7 @@ def dropout(key: PRNGKeyArray | None, x: Float[Array, "*shape"], rate: float) ->
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def _keep_some(x: Array, kept: Array, rate: float) -> Array:
-    """Zeroes the entries outside of ``kept`` and scales up the rest.
+    """Zeroes the entries where ``kept`` is False, and scales up the other entries.
 
     The function is linear in ``x``, and its own derivative rule applies it to the cotangent. JAX's rule would also
     store an array of zeros for the backward pass.
@@ -351,7 +352,7 @@ def split_key(key: PRNGKeyArray | None, num: int) -> list[PRNGKeyArray] | list[N
 class Dense(nn.Module):
     """The trunk's dense layer: a module with the parameters of :func:`dense`.
 
-    For inputs with one row, ``apply`` may return several rows, each with parameters of its own.
+    If each row of a batch has its own parameters in ``apply``, inputs with a single row give one output row for each.
 
     Attributes:
       features: Size of the output.

@@ -1,4 +1,4 @@
-"""The Linen modules of an encoder: embeddings, and post-LayerNorm layers with slots."""
+"""Linen modules of an encoder: embeddings, and post-LayerNorm layers with slots."""
 
 import functools
 from collections.abc import Callable

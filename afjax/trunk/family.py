@@ -108,7 +108,7 @@ class RelativeBias:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EncoderFamily:
-    """A family of encoders. Each family has a module in this package with a ``FAMILY``.
+    """A family of encoders. Each is defined by a module of this package (``FAMILY``).
 
     Attributes:
       name: The ``model_type`` in Hugging Face's ``config.json``.
