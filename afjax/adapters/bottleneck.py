@@ -9,6 +9,7 @@ An adapter's tree has these leaves. Leaves under a slot are stacked over the lay
     <slot>/norm_after/{scale, bias}              only with a new LayerNorm after the adapter
     layer_norms/{embeddings, attention, ffn}/{scale, bias}   only if the adapter trains copies of the trunk's LayerNorms
     layer_norms/final/{scale, bias}              with these copies, if a LayerNorm follows the trunk's top layer
+    layer_norms/relative/{scale, bias}           with these copies, if the trunk has disentangled attention
 """
 
 import dataclasses

@@ -129,7 +129,7 @@ def fuse_bank(
     layout: BankLayout,
     options: ScoreOptions = ScoreOptions(),
 ) -> tuple[Float[Array, "*batch hidden"], Float[Array, "*batch num_adapters"]]:
-    """Computes the same as :func:`fuse` from a bank, which is made once for all layers.
+    """Computes the same as :func:`fuse` from a bank, made once for all layers.
 
     Args:
       params: ``{"query", "key"[, "value"]}`` of the layer and slot.

@@ -68,8 +68,8 @@ def _for_platform(
 ) -> Array:
     """Runs the faster form for the platform.
 
-    If the adapters' sizes differ, only the matmul is possible. On TPU, arrays are stored in tiles of 128 columns. A reshape that splits rows at other columns moves the entire
-    array.
+    If the adapters' sizes differ, only the matmul is possible. On TPU, arrays are stored in tiles of 128 columns. A
+    reshape that splits rows at other columns moves the entire array.
     """
     if len(set(sizes)) > 1:
         return by_matmul(x)

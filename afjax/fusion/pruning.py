@@ -68,7 +68,8 @@ def take_layers(tree: Tree, positions: Sequence[int]) -> Any:
 def check_kept(fusion: FusionConfig, configs: Sequence[Adapter], num_layers: int) -> None:
     """Raises UserError unless ``fusion.kept`` fits the adapters.
 
-    It must have one entry per slot and layer, and name only adapters of the fusion. With ``fusion.kept``, all adapters must have the same architecture.
+    It must have one entry per slot and layer, and name only adapters of the fusion. If it is set, all adapters must
+    have the same architecture.
     """
     if fusion.kept is None:
         return

@@ -13,7 +13,9 @@ from afjax.trees import AnyArray
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Outputs:
-    """The results of a forward pass. A pytree, so that jitted functions can return it.
+    """The results of a forward pass.
+
+    They are a pytree, so that jitted functions can return them.
 
     Attributes:
       logits: ``[batch, num_outputs]``, float32 or wider. If the head reads tokens, ``[batch, length, num_outputs]``.

@@ -92,9 +92,10 @@ def load_fusion(
 def load_unpruned_fusion(
     store_folder: StorePath, name: str, *, trunk: Mapping[str, Any] | None = None
 ) -> tuple[FusionConfig, Tree, dict[str, tuple[Adapter, Tree]]]:
-    """Like :func:`load_fusion`, but returns all adapters, under their names.
+    """Loads a fusion and all of its adapters, under their names, from a store.
 
-    If the fusion was pruned layer by layer, ``config.kept`` lists the adapters that each layer fuses.
+    If the fusion was pruned layer by layer, ``config.kept`` lists the adapters that each layer fuses. In contrast,
+    :func:`load_fusion` assembles new adapters.
     """
     loaded = store.load(store_folder, "fusion", name, trunk=trunk)
     config = from_dict(FusionConfig, loaded.manifest.config, f'the config of fusion "{name}"')

@@ -30,7 +30,7 @@ def attend_to_tokens(
     bias: Float[Array, "num_heads queries length"] | None = None,
     in_window: Bool[AnyArray, "_queries length"] | None = None,
 ) -> tuple[Float[Array, "batch num_heads queries size"], Float[Array, "batch num_heads queries"]]:
-    """Scaled dot-product attention over all tokens except padding, with dropout.
+    """Computes scaled dot-product attention over all tokens except padding.
 
     Args:
       scores: ``[batch, heads, queries, length]``, float32 or wider.
@@ -134,7 +134,7 @@ def attend_tokens(
     attend: Attend,
     more_scores: MoreScores | None = None,
 ) -> Float[Array, "batch queries size"]:
-    """Multi-head attention.
+    """Computes multi-head attention.
 
     Args:
       query: ``[batch, queries, size]``.
@@ -168,7 +168,7 @@ def first_token_attention(
     attend: Attend,
     more_scores: Callable[[Array], Array] | None = None,
 ) -> Float[Array, "batch 1 size"]:
-    """Self-attention for the first token only, without computing keys and values.
+    """Computes self-attention for the first token only, without keys and values.
 
     With one query per row, ``q · (K x + b)`` equals ``(Kᵀ q) · x`` up to a constant that the softmax ignores, and
     ``sum w (V x + c)`` equals ``V (sum w x) + c sum w``. Both matrices are therefore multiplied with one vector per
@@ -203,7 +203,7 @@ def first_token_attention_with_keys(
     num_heads: int,
     attend: Attend,
 ) -> Float[Array, "batch 1 size"]:
-    """Self-attention for the first token only, without computing values.
+    """Computes self-attention for the first token only, without values.
 
     Used if the keys are not linear in the tokens, for example because of rotary positions. The values are treated as
     in :func:`first_token_attention`.

@@ -33,7 +33,7 @@ def saveable(x: Shaped[AnyArray, "*shape"]) -> Shaped[Array, "*shape"]:
 
 @jax.custom_jvp
 def gelu(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """The exact GELU, with its own derivative rule that stores only ``x``.
+    """Computes the exact GELU, with a derivative rule that stores only ``x``.
 
     It is computed with ``erf``, which is much faster on CPU than the ``erfc`` of ``jax.nn.gelu``.
     """
@@ -54,9 +54,9 @@ def _gelu_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Arr
 
 @jax.custom_vjp
 def relu(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """``max(x, 0)``, with its own derivative rule that stores only the mask ``x > 0``.
+    """Computes ``max(x, 0)``.
 
-    JAX's rule would also store an array of zeros.
+    Its own derivative rule stores only the mask ``x > 0``. JAX's rule would also store an array of zeros.
     """
     return jnp.maximum(x, 0)
 
@@ -194,7 +194,7 @@ _narrow_matmul.defvjp(_narrow_matmul_forward, _narrow_matmul_backward)
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
 def softmax(x: Float[Array, "*shape"], dtype: Any) -> Float[Array, "*shape"]:
-    """Softmax over the last axis, computed in the dtype of x, returned as ``dtype``.
+    """Computes the softmax over the last axis in the dtype of x; returns ``dtype``.
 
     Its own derivative rule stores only the returned array for the backward pass. JAX's rule would also store the result
     in the dtype of ``x``.
@@ -243,7 +243,7 @@ def normalise(x: Float[AnyArray, "*batch hidden"], epsilon: float) -> Float[Arra
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
 def _layer_norm(x: Array, scale: Array, bias: Array, epsilon: float) -> Array:
-    """LayerNorm with its own derivative rule.
+    """Computes LayerNorm with its own derivative rule.
 
     The rule stores x and each row's mean and inverse standard deviation for the backward pass. JAX's rule would store
     the normalized x in float32, and in a loop over layers also the parameters broadcast to all rows.

@@ -69,7 +69,7 @@ def _multiply(words: Array, factor: int) -> tuple[Array, Array]:
 
 
 def _threefry(key: Array, first: Array, second: Array) -> tuple[Array, Array]:
-    """Threefry-2x32 with 20 rounds: encrypts pairs of words with a key of two words.
+    """Encrypts pairs of words with a key of two words (Threefry-2x32, 20 rounds).
 
     Reference:
       Salmon et al. 2011.

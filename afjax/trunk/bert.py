@@ -9,7 +9,7 @@ from afjax.trunk.family import EncoderFamily, WeightNames, dense_weights, norm_w
 
 
 def first_position(pad_id: int) -> int:
-    """The position of a row's first token, 0."""
+    """Returns the position of a row's first token, which is 0."""
     return 0
 
 

@@ -91,7 +91,7 @@ def init_trunk(key: PRNGKeyArray, config: TrunkConfig, *, stacked: bool = True) 
 
 
 def hidden_size(trunk: Tree) -> int:
-    """The size of the hidden states that a trunk computes."""
+    """Returns the size of the hidden states that a trunk computes."""
     embeddings = trunk["embeddings"]
     last = embeddings["projection"]["kernel"] if "projection" in embeddings else embeddings["word"]
     return int(last.shape[-1])

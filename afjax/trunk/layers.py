@@ -98,31 +98,31 @@ def map_parts(function: Callable[..., Tree], *layers: Layers) -> Layers:
 
 
 def stacks(layers: Tree | LoopedLayers) -> list[Tree]:
-    """The stacks of layers, from the bottom up."""
+    """Returns the stacks of layers, from the bottom up."""
     if isinstance(layers, LoopedLayers):
         return [layers[part] for part in ("looped", "last") if part in layers]
     return [layers]
 
 
 def num_layers(layers: Layers) -> int:
-    """The number of layers in a tree."""
+    """Returns the number of layers in a tree."""
     if isinstance(layers, UnstackedLayers):
         return len(layers)
     return sum(jax.tree.leaves(stack)[0].shape[0] for stack in stacks(layers))
 
 
 def each_layer(layers: Layers) -> list[Tree]:
-    """Each layer's tree, from the bottom up. An empty tree has no layers."""
+    """Returns each layer's tree, from the bottom up. An empty tree has no layers."""
     if isinstance(layers, UnstackedLayers):
         return [layers[str(index)] for index in range(len(layers))]
     return [layer for stack in stacks(layers) if stack for layer in unstack(stack, num_layers(stack))]
 
 
 def trunk_layers(trunk: Tree) -> list[Tree]:
-    """A trunk's layers as one tree per layer, from any form."""
+    """Converts a trunk's layers from any form to one tree per layer."""
     return [layer for layers in layer_groups(trunk) for layer in each_layer(layers)]
 
 
 def layer_groups(trunk: Tree) -> list[Layers]:
-    """A trunk's layers, followed by its upper layers if these are separate, under ``top_layers``."""
+    """Returns a trunk's ``layers``, and ``top_layers`` if they are separate."""
     return [trunk[name] for name in ("layers", "top_layers") if name in trunk]

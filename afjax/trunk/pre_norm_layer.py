@@ -44,7 +44,7 @@ class LayerForm(NamedTuple):
 
 
 def layer_forms(config: TrunkConfig) -> LayerForm:
-    """The forms of all layers, bool ``[num_layers]``."""
+    """Returns the forms of all layers, bool ``[num_layers]``."""
     assert config.global_every is not None, "the family has local attention"
     indices = np.arange(config.num_layers)
     return LayerForm(has_attention_norm=indices > 0, is_local=indices % config.global_every != 0)

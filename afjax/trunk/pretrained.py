@@ -91,7 +91,7 @@ class Trunk:
         return f"<Trunk {', '.join(f'{name} {value}' for name, value in self._facts())}>"
 
     def _repr_html_(self) -> str:
-        """The trunk's facts as a table, for notebooks."""
+        """Returns the trunk's facts as an HTML table, for notebooks."""
         return table(["trunk", self.name], [[name, value] for name, value in self._facts()[1:]]).html
 
     def _facts(self) -> list[tuple[str, str]]:
@@ -108,7 +108,7 @@ class Trunk:
         return [*facts, ("trained", "yes")] if self.trained else facts
 
     def identity(self) -> dict[str, Any]:
-        """The record of the trunk in manifests and workdirs.
+        """Returns the record of the trunk in manifests and workdirs.
 
         ``store.trunk_difference`` compares two of these records.
 
