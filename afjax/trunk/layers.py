@@ -124,5 +124,5 @@ def trunk_layers(trunk: Tree) -> list[Tree]:
 
 
 def layer_groups(trunk: Tree) -> list[Layers]:
-    """Returns a trunk's ``layers``, and ``top_layers`` if they are separate."""
+    """Returns a trunk's ``layers``, and its ``top_layers`` if it has them."""
     return [trunk[name] for name in ("layers", "top_layers") if name in trunk]

@@ -38,7 +38,7 @@ SPEEDS: Mapping[str, Speed] = types.MappingProxyType(
 
 
 def program_tokens(trunk: TrunkConfig, platform: str) -> ProgramTokens:
-    """Estimates how many tokens a device computes in the time of compiling a program.
+    """Estimates how many tokens could be computed in the time of compiling a program.
 
     The estimate depends only on the trunk's size and the kind of device. A run therefore has the same padded lengths on
     all machines with that kind of device, with every method, and whether or not it is part of a study.
