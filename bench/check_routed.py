@@ -1,9 +1,9 @@
-"""Checks that many adapters in one routed model predict like their own models, row by row.
+"""Checks that a routed model with many adapters predicts like separate models.
 
     python bench/check_routed.py
     python bench/check_routed.py --num_adapters=200 --resident=16 --requests=50
 
-Makes random adapters on `minilm`, more than the device holds, so that they are evicted and brought back. Each request
+Makes random adapters on `minilm`, more than the device holds, so that they are evicted and loaded again. Each request
 has 32 rows with random adapters and texts. Every row is compared with the prediction of the adapter's own model. Prints
 the largest difference of a logit, and the memory of the process after the first and after the last request.
 """
