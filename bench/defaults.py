@@ -1,4 +1,4 @@
-"""Measures which learning rates and poolings are good defaults for small data sets.
+"""Measures which learning rates and poolings are good defaults on small tasks.
 
     python bench/defaults.py --data=DATA --results=bench/results/defaults.jsonl
     python bench/defaults.py --results=bench/results/defaults.jsonl --table

@@ -5,10 +5,10 @@
     serve run --app-dir=launch ray_serve:build store=/shared/store trunk=bert-base-uncased replicas=4 gpus=1
 
 The address is http://127.0.0.1:8000, with the endpoints of `afjax serve`. Ray Serve starts the replicas, and restarts
-them if they fail. All replicas read the same store, so it must be on a shared file system or in cloud storage. A replica
-loads all adapters and fusions of the store when it starts, and adapters cannot be added to it. Run `serve run` or
-`serve deploy` again to replace the replicas. Ray Serve distributes requests over the replicas, and each replica makes
-its own batches.
+them if they fail. All replicas read the same store, so it must be on a shared file system or in cloud storage. A
+replica loads all adapters and fusions of the store when it starts, and adapters cannot be added to it. Run `serve run`
+or `serve deploy` again to replace the replicas. Ray Serve distributes requests over the replicas, and each replica
+makes its own batches.
 """
 
 from typing import Any
