@@ -103,7 +103,7 @@ def init_adapter(key: PRNGKeyArray, config: Adapter, trunk: TrunkConfig) -> Tree
 
 
 def slot_contents(tree: Tree, config: Adapter) -> tuple[Tree, Tree]:
-    """Splits an adapter's tree into its own leaves per layer and shared leaves.
+    """Splits an adapter's tree into leaves per layer and leaves that layers share.
 
     Returns:
       ``{slot: leaves stacked over layers}`` and ``{slot: leaves that all layers share}``.

@@ -83,7 +83,7 @@ def prepare(case: Case) -> Prepared:
     """Builds a model with random weights and compiles its step.
 
     Raises:
-      UserError: The size is unknown, or a number is out of range.
+      UserError: The size or the preset is unknown, or a number is out of range.
     """
     config = trunk_size(case.trunk)
     if case.num_adapters < 1 or case.batch_size < 1 or not 1 <= case.max_length <= config.max_length:

@@ -37,7 +37,8 @@ QUIET_SECONDS = 10
 _POLL_SECONDS = 0.5
 # Seconds that the main thread has to exit by itself, because it may be about to report the same reason more precisely.
 _GRACE_SECONDS = 3.0
-# Seconds that an exiting host waits for the others to exit. A crashed host never does.
+# Seconds that an exiting host waits for the others to exit. The limit matters because a crashed host never reports that
+# it exits.
 FAREWELL_SECONDS = 10.0
 # Maximum bytes of an error message sent to other hosts.
 _LONGEST = 2000

@@ -75,8 +75,8 @@ def check_processes(processes: int, devices: Devices) -> None:
 def device_settings(number: int, processes: int, devices: Devices) -> Mapping[str, str]:
     """Returns the environment variables that limit a process to its devices.
 
-    On a TPU, each process has one chip. GPUs are divided if there are enough. Otherwise each process has one, and the
-    processes of one GPU have equal shares of its memory.
+    On a TPU, each process has one chip. If there are enough GPUs, they are divided between the processes. Otherwise
+    each process has one GPU, and processes with the same GPU have equal shares of its memory.
 
     Args:
       number: The process's number, from 0.

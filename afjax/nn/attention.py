@@ -205,8 +205,8 @@ def first_token_attention_with_keys(
 ) -> Float[Array, "batch 1 size"]:
     """Computes self-attention for the first token only, without values.
 
-    Used if the keys are not linear in the tokens, for example because of rotary positions. The values are treated as
-    in :func:`first_token_attention`.
+    This is used if the keys are not linear in the tokens, for example because of rotary positions. The values are
+    treated as in :func:`first_token_attention`.
 
     Args:
       value: ``{"kernel" [d, size], "bias" [size]}``. The bias is optional.

@@ -104,6 +104,9 @@ def evaluate(
       name: The instruction's name.
       arguments: Values of the computation's parameters.
       known: Cache of the values of the computation's instructions.
+
+    Returns:
+      The value, or None if it is not known.
     """
     known = {} if known is None else known
     if name not in known:

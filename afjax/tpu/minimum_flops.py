@@ -244,10 +244,10 @@ class _Step:
             position_key = turned.product(num_positions * size * size, key, positions_live)
             position_query = turned.product(num_positions * size * size, query_matrix, positions_live)
             weights = turned.product(n * size, query, position_key) or weights
-            turned.product(self.length * size, position_query, trained)  # with the key's bias
+            turned.product(self.length * size, position_query, trained)  # times the key's bias
             projected = turned.product(self.length * size * size, key, position_query)
             weights = turned.product(n * num_heads * size, projected, live) or weights
-        sums = turned.product(n * num_heads * size, weights, live)  # of tokens
+        sums = turned.product(n * num_heads * size, weights, live)  # sums of tokens
         context = turned.product(self.rows * size * size, value, sums)
         query, key, value = project(plain, "query", self.rows), project(plain, "key", n), project(plain, "value", n)
         weights = plain.product(n * size, query, key)
@@ -305,7 +305,7 @@ class _Step:
         weights = self.product(pairs * size, query) or key
         turned, plain = self.apart(), self.apart()
         value = turned._merged("value", size, size, trained=trained, inside=inside)
-        sums = turned.product(pairs * num_heads * size, weights, live)  # of tokens
+        sums = turned.product(pairs * num_heads * size, weights, live)  # sums of tokens
         context = turned.product(self.rows * size * size, value, sums)
         project(plain, "value", n)
         plain.product(pairs * size, weights)

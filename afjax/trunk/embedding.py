@@ -43,7 +43,7 @@ _ADVICE = 'or choose a pooling ("mean" or "first"; of a head: head.pooling)'
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EmbeddingConfig:
-    """How an encoder's last hidden states become an embedding.
+    """Settings for computing embeddings from an encoder's last hidden states.
 
     Attributes:
       pooling: The first token's hidden state, or the mean over all tokens except padding.
@@ -90,7 +90,9 @@ def read_embedding_config(folder: Path) -> EmbeddingConfig:
 
 
 def read_pooling(folder: Path) -> Pooling | None:
-    """Reads a trunk's own pooling from its sentence-transformers files; None if there is no such file.
+    """Reads a trunk's own pooling from its sentence-transformers files.
+
+    Returns None if there is no such file.
 
     Raises:
       UserError: The file is damaged, or it specifies a pooling that afjax does not support.
@@ -136,7 +138,10 @@ def _module_kind(folder: Path, module: Any) -> str:
 
 
 def _pooling(settings: Mapping[str, Any], path: Path) -> Pooling:
-    """Returns the one pooling mode that a ``1_Pooling/config.json`` enables, in the old or the new format."""
+    """Returns the pooling mode that ``1_Pooling/config.json`` enables.
+
+    The file can have the old or the new format of sentence-transformers.
+    """
     mode = settings.get("pooling_mode")
     modes = [name for name, value in settings.items() if name.startswith("pooling_mode_") and value is True]
     if mode is not None:
@@ -227,5 +232,5 @@ def _embed_step(
     pooled = pool(hidden.astype(jnp.promote_types(hidden.dtype, jnp.float32)), batch["mask"], pooling)
     if not normalize:
         return pooled
-    # The same epsilon as in torch.nn.functional.normalize.
+    # The epsilon is the same as in torch.nn.functional.normalize.
     return pooled / jnp.maximum(jnp.linalg.norm(pooled, axis=-1, keepdims=True), 1e-12)

@@ -48,7 +48,7 @@ from afjax.trunk.slots import EMPTY_LAYER, NO_SLOTS, FilledSlots
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EncoderOptions:
-    """How to run an encoder. The options change the results only by rounding.
+    """Options for running an encoder. They change the results only by rounding.
 
     Attributes:
       dtype: The dtype of the activations; None for the dtype of the word embeddings.

@@ -8,7 +8,7 @@ from afjax.trees import AnyArray
 
 
 class Weight(NamedTuple):
-    """The leaves that a tensor of a checkpoint is converted to.
+    """Describes how a checkpoint's tensor is converted to leaves of a trunk's tree.
 
     Attributes:
       paths: The leaves' paths in the trunk's tree, relative to ``layers`` if the tensor belongs to a layer. If there

@@ -363,7 +363,7 @@ def from_hugging_face(tensors: Mapping[str, np.ndarray], config: TrunkConfig, *,
 def check_num_layers(config: TrunkConfig, layers: Collection[str], where: str) -> None:
     """Refuses a config with more layers than the weights have.
 
-    Called before anything is allocated per layer.
+    It is called before anything is allocated per layer.
 
     Args:
       config: The architecture.
