@@ -112,7 +112,7 @@ def load_task_model(
             f'The head "{head}" has {bias.shape[0]} outputs for the labels {list(manifest.labels)}; train it again.'
         )
     model = TaskModel(
-        # The dtype used in training, so that scores are reproduced.
+        # Use the dtype of the training run, so that scores are reproduced.
         trunk=dataclasses.replace(trunk, dtype=manifest.trunk.get("dtype", "float32")),
         model=Model(
             trunk=trunk.config,

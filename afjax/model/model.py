@@ -126,8 +126,8 @@ class Model:
           batch: ``tokens`` and ``types`` int32, ``mask`` bool, each ``[batch, length]``; for multiple choice each
             ``[batch, choices, length]``.
           key: The dropout key, or None for no dropout.
-          fusion_attention: Whether to return the attention over adapters. If not, and if the head reads only the first
-            token, the last layer is computed for that token only.
+          fusion_attention: Whether to return the attention over adapters. If not, and if only the first token's last
+            hidden state is used, the last layer is computed for that token only.
 
         Returns:
           :class:`~afjax.model.outputs.Outputs`: the logits, float32 or wider, ``[batch, num_outputs]``
@@ -203,7 +203,7 @@ class Model:
         )
         for name, config in self.adapters:
             if isinstance(config, OnTop):
-                # A separate key, so that a module on top does not change the head's dropout.
+                # Derive a separate key, so that a module on top does not change the head's dropout.
                 top_key = None if key is None else named_key(key, "top")
                 hidden = top_kind(config).top(
                     params["adapters"][name]["top"],
@@ -474,7 +474,7 @@ def _mask_missing_choices(logits: Array, batch: Mapping[str, AnyArray]) -> Array
     return jnp.where(present[:, None], logits, jnp.finfo(logits.dtype).min)
 
 
-# Compiled as one program, so that leaves sharded over several hosts are not sliced one by one.
+# This is compiled as one program, so that leaves that are sharded over several hosts are not sliced one by one.
 _unstack_layers = jax.jit(unstack_layers)
 
 

@@ -691,7 +691,7 @@ class TaskModel:
         return TASK_KINDS[self.task.kind].num_outputs(self.labels)
 
 
-# At module level, so that all copies of a TaskModel share the compiled programs.
+# This function is at module level, so that all copies of a TaskModel share the compiled programs.
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _predict_step(
     model: Model, fusion_attention: bool, params: Tree, batch: Mapping[str, Any]

@@ -30,13 +30,13 @@ class Answer:
 def best_answers(
     logits: Float[np.ndarray, "windows length 2"], data: TokenisedSpans, config: SpanConfig
 ) -> list[list[Answer]]:
-    """Returns at most ``config.num_best`` answers per row, best first.
+    """Returns the best answers of each row, best first.
 
-    The answers come from all windows of the row. A span has at most ``config.max_answer_length`` tokens of the context
-    and is contained in one window. If it occurs in several windows, it has the highest of their scores. The score of
-    "no answer" is the minimum over windows of the first token's score, as in BERT's code. If ``config.no_answer`` is
-    true, "no answer" is added to the list. It comes first if its score exceeds the best span's by more than
-    ``config.no_answer_threshold``. If a context has no tokens, "no answer" is its only answer.
+    These are at most ``config.num_best`` spans from all windows of the row. A span has at most
+    ``config.max_answer_length`` tokens of the context and is contained in one window. If it occurs in several windows,
+    it has the highest of their scores. If ``config.no_answer`` is true, "no answer" is added to the list. Its score is
+    the minimum over windows of the first token's score, as in BERT's code. It comes first if its score exceeds the best
+    span's by more than ``config.no_answer_threshold``. If a context has no tokens, "no answer" is its only answer.
 
     Args:
       logits: Start and end logits. Entries after a window's end are not read.

@@ -97,7 +97,7 @@ def find_names(columns: Columns, separator: str) -> tuple[str, ...]:
     They are sorted by :func:`afjax.data.labels.find_label_names`.
 
     Raises:
-      UserError: The label column is missing, the value of a row is neither a list nor a text of labels, or no row has a
+      UserError: The label column is missing, the value of a row is not a list, a text or an integer, or no row has a
         label.
     """
     single_labels, _ = split_labels(columns, separator)

@@ -162,7 +162,7 @@ def kept_fields(place: str, row: dict[str, Any], keep: Mapping[str, str]) -> dic
             raise missing_column(place, column, row, flag="--keep")
         try:
             json.dumps(row[column], allow_nan=False)
-        except (TypeError, ValueError):  # A date, bytes or NaN.
+        except (TypeError, ValueError):  # The value is, for example, a date, bytes or NaN.
             raise UserError(
                 f'{place} has {shorten(row[column])} in the column "{column}", which JSON cannot express; leave the '
                 "column out of --keep."
