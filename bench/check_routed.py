@@ -32,7 +32,7 @@ def main() -> int:
     trunk, generator = load_trunk("minilm"), random.Random(0)
     texts = [" ".join(generator.choices(WORDS, k=generator.randint(3, 30))) for _ in range(8)]
     names = [f"task{number}" for number in range(arguments.num_adapters)]
-    # Each model that predicts has its own copy of the trunk. It is freed before the next model is made.
+    # Each model that predicts has its own copy of the trunk. The copy is freed before the next model is made.
     expected = {name: random_task(trunk, name, "pfeiffer", 64).predict(texts).logits for name in names}
     models = {name: random_task(trunk, name, "pfeiffer", 64) for name in names}
     routed = RoutedModel(trunk, models, Capacity(resident=arguments.resident, batch_sizes=(ROWS,), lengths=(64,)))

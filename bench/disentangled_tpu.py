@@ -1,9 +1,9 @@
-"""Compares ways to compute DeBERTa's scores with relative positions on a TPU.
+"""Compares forms of DeBERTa's scores with relative positions, compiled for a TPU.
 
     python bench/disentangled_tpu.py
     python bench/disentangled_tpu.py --topology=v6e:1x1 --shapes=32x128
 
-No TPU is needed: the programs are compiled for a TPU, and their costs are read from the compiled programs
+A form is a way to compute the scores. No TPU is needed: the costs are read from the compiled programs
 (docs/scaling.md). A program is the attention of one layer of DeBERTa-v3-base in bfloat16, or its gradients with respect
 to queries, keys and values.
 

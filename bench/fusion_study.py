@@ -98,7 +98,7 @@ PARTITIONS: Mapping[str, Partition] = {
     "mt": "adapter+trunk",
     "fusion_mt": "fusion",
 }
-# Averages of stored adapters, which are not trained: the weights of the own adapter and of nli.
+# The averages of stored adapters, which are not trained, each with the weights of the own adapter and of nli.
 WEIGHTS = {"average_nli": (0.5, 0.5), "add_half_nli": (1.0, 0.5)}
 AVERAGES = (*WEIGHTS, "average_seeds")
 # The methods on the pretrained trunk.
@@ -200,7 +200,8 @@ class Study:
 
     def method(self, run: Run) -> afjax.Method | afjax.FusionMethod:
         partition = PARTITIONS[run.method]
-        # gte-small was pretrained with mean pooling. A trained trunk can learn to put a row into the first token.
+        # gte-small was pretrained with mean pooling. A trunk that is trained can learn to represent a row in its first
+        # token.
         head = afjax.HeadConfig(pooling="mean" if run.method in FROZEN else "first")
         adapter = afjax.ADAPTER_PRESETS["houlsby" if run.method == "houlsby" else "pfeiffer"]
         if partition == "fusion":
@@ -342,7 +343,7 @@ def open_study(arguments: argparse.Namespace) -> Study:
 
 
 def open_measure(arguments: argparse.Namespace) -> Callable[[Run], dict[str, Any]]:
-    """Opens the study in a new process."""
+    """Opens the study in a new process, and returns its function ``measure``."""
     return open_study(arguments).measure
 
 

@@ -81,7 +81,7 @@ def row_lengths(arguments: argparse.Namespace, numbers: Sequence[int]) -> list[i
 
 
 def mixed(model: RoutedModel, arguments: argparse.Namespace) -> Callable[[], Any]:
-    """Runs a batch whose rows use the adapters in turn."""
+    """Returns a function that runs a batch whose rows use the adapters in turn."""
     parts = []
     for number, name in enumerate(model.names[: arguments.rows]):
         numbers = tuple(range(number, arguments.rows, len(model.names)))
@@ -90,7 +90,7 @@ def mixed(model: RoutedModel, arguments: argparse.Namespace) -> Callable[[], Any
 
 
 def for_all(model: RoutedModel, arguments: argparse.Namespace) -> Callable[[], Any]:
-    """Runs every text with every adapter."""
+    """Returns a function that runs every text with every adapter."""
     numbers = tuple(range(arguments.texts))
     data = random_rows(row_lengths(arguments, numbers))
     group = SharedSequences(tuple(map(model.task, model.names)), data, numbers)

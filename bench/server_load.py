@@ -96,7 +96,7 @@ class Client:
             phase.wrong += response.status_code != 429
 
     async def full_load(self, seconds: float, num_clients: int) -> Phase:
-        """Sends a request as soon as the last one is answered."""
+        """Runs clients that each send a request as soon as their last one is answered."""
         phase = Phase(time.perf_counter())
 
         async def client() -> None:

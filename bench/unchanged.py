@@ -2,9 +2,9 @@
 
     python bench/unchanged.py --before=../before --after=. --folder=/tmp/unchanged
 
-Use it for a change that should not affect results. ``--before`` and ``--after`` are checkouts, and results are written
-to ``--folder``. The same command resumes. To check a later AFTER against the same runs of BEFORE, delete
-``FOLDER/after`` first. There are four parts:
+Use it for a change that should not affect results. BEFORE and AFTER are the checkouts ``--before`` and ``--after``, and
+results are written to ``--folder``. The same command resumes. To check a later AFTER against the same runs of BEFORE,
+delete ``FOLDER/after`` first. There are four parts:
 
 1. ``train``: Both run ``configs/quickstart.py`` with seed 0. The scores and the digests of all stored arrays must be
    equal.

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 WORKER_SCRIPT = Path(__file__).with_name("tpu_vm_worker.sh")
-# https://cloud.google.com/tpu/docs/runtimes
+# The VM image of each generation, from https://cloud.google.com/tpu/docs/runtimes.
 RUNTIME_VERSIONS = {
     "v2": "tpu-ubuntu2204-base",
     "v3": "tpu-ubuntu2204-base",
