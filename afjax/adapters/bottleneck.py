@@ -35,7 +35,10 @@ NEW_NORM_EPSILON = 1e-5
 
 
 def init(key: PRNGKeyArray, config: AdapterConfig, trunk: TrunkConfig, depth: int) -> Tree:
-    """Initializes an adapter without ``layer_norms``; see :class:`afjax.adapters.kind.Init`."""
+    """Initializes an adapter's parameters, except ``layer_norms``.
+
+    See :class:`afjax.adapters.kind.Init`. The ``layer_norms`` start as copies of the trunk's LayerNorms.
+    """
     hidden_size = trunk.hidden_size
     size = config.bottleneck_size(hidden_size)
 
@@ -186,7 +189,7 @@ def count_units(
 def weighted_sum(
     configs: Sequence[AdapterConfig], trees: Sequence[Tree], weights: Sequence[float]
 ) -> tuple[AdapterConfig, Tree]:
-    """Concatenates bottlenecks to one wider bottleneck, which computes their weighted sum.
+    """Concatenates bottlenecks to one bottleneck that computes their weighted sum.
 
     See :class:`afjax.adapters.kind.WeightedSum`.
     """

@@ -28,7 +28,10 @@ from afjax.trunk.config import TrunkConfig
 
 
 def init(key: PRNGKeyArray, config: Ia3Config, trunk: TrunkConfig, depth: int) -> Tree:
-    """Initializes all factors to 1, without the key; see :class:`afjax.adapters.kind.Init`."""
+    """Initializes all factors to 1; the key is not used.
+
+    See :class:`afjax.adapters.kind.Init`.
+    """
     tree: Tree = {}
     for name in config.target_modules:
         block, layer = DENSE_LAYERS[name]

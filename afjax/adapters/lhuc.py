@@ -22,7 +22,10 @@ from afjax.trunk.slots import Sublayer
 
 
 def init(key: PRNGKeyArray, config: LhucConfig, trunk: TrunkConfig, depth: int) -> Tree:
-    """Initializes ``scale`` to 0, without the key; see :class:`afjax.adapters.kind.Init`."""
+    """Initializes ``scale`` to 0; the key is not used.
+
+    See :class:`afjax.adapters.kind.Init`.
+    """
     return {"ffn": {"scale": jnp.zeros((depth, trunk.hidden_size))}}
 
 

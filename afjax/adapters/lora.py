@@ -69,7 +69,10 @@ def apply(
 
 
 def merge(params: Tree, config: LoraConfig, name: DenseLayer, layer: Tree) -> Tree:
-    """Adds ``alpha / rank * A B`` to the kernel; see :class:`afjax.adapters.kind.MergeDense`."""
+    """Adds ``alpha / rank * A B`` to the dense layer's kernel.
+
+    See :class:`afjax.adapters.kind.MergeDense`.
+    """
     kernel, down, up = layer["kernel"], params["down"]["kernel"], params["up"]["kernel"]
     change = config.scaling * (down @ up)  # [inputs, outputs]
     return {**layer, "kernel": (kernel + change).astype(kernel.dtype)}
@@ -101,7 +104,7 @@ def count_merge(counter: MacCounter, config: LoraConfig, inputs: int, outputs: i
 def weighted_sum(
     configs: Sequence[LoraConfig], trees: Sequence[Tree], weights: Sequence[float]
 ) -> tuple[LoraConfig, Tree]:
-    """Concatenates A and B of several adapters, so that the new rank is the sum of theirs.
+    """Concatenates the matrices of several adapters, so that their ranks add up.
 
     The dropout rate is the first adapter's. See :class:`afjax.adapters.kind.WeightedSum`.
     """

@@ -35,7 +35,7 @@ def units(
     dropout_rate: float = 0.0,
     key: PRNGKeyArray | None = None,
 ) -> Float[Array, "batch queries units"]:
-    """Returns the inner activations ``g(VE x)``; see :class:`afjax.adapters.kind.InSlot`."""
+    """Computes the units ``g(VE x)``; see :class:`afjax.adapters.kind.InSlot`."""
     inner = dense(params["encode"], module_input(config, sublayer)[:, : sublayer.output.shape[1]])
     return inner if config.activation == "none" else ACTIVATIONS[config.activation](inner)
 

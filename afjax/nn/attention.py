@@ -231,7 +231,7 @@ def _mix_tokens(
     num_heads: int,
     attend: Attend,
 ) -> Float[Array, "batch 1 size"]:
-    """Sums the tokens with one weight per head, then applies the value matrix to one vector per head."""
+    """Sums the tokens with each head's weights, and applies the value matrix to them."""
     size = value["kernel"].shape[-1]
     heads = (num_heads, size // num_heads)
     dtype = jnp.promote_types(x.dtype, jnp.float32)

@@ -1,4 +1,4 @@
-"""Disentangled attention: scores from contents, and from contents and relative positions.
+"""Disentangled attention: scores from contents and relative positions.
 
 For the query ``q_i`` of token ``i`` and the key ``k_j`` of token ``j``, the score is::
 
@@ -55,7 +55,8 @@ class RelativeBuckets:
             return jnp.asarray(self.entries(np.arange(-limit, limit + 1)))[jnp.clip(distances, -limit, limit) + limit]
         middle = self.num_buckets // 2
         size = np.maximum(np.abs(distances), middle)
-        # As in Hugging Face's code, all steps are rounded to float32, because the result is rounded up at the end.
+        # All steps are rounded to float32, as in Hugging Face's code. The result is rounded up to an integer at the
+        # end, so a tiny difference could change it.
         ranges = _log32(size / middle) / _log32((self.max_distance - 1) / middle) * np.float32(middle - 1)
         buckets = np.where(
             np.abs(distances) <= middle, distances, np.sign(distances) * (np.ceil(ranges).astype(np.int64) + middle)
@@ -142,7 +143,7 @@ class PositionProjections:
     def first_token_scores(
         self, query: Float[Array, "batch num_heads 1 size"], keys: Float[Array, "batch num_heads length size"]
     ) -> Float[Array, "batch num_heads 1 length"]:
-        """Computes the first row of :meth:`scores`.
+        """Computes the scores of the first token, the first row of :meth:`scores`.
 
         Args:
           query: The first token's query, ``[batch, heads, 1, head size]``.
@@ -158,7 +159,7 @@ class PositionProjections:
         x: Float[Array, "batch length inputs"],
         query: Float[Array, "num_heads batch size"],
     ) -> Float[Array, "batch num_heads length"]:
-        """Computes the first row of :meth:`scores` without computing keys.
+        """Computes the scores of the first token without computing keys.
 
         ``position_query · (K x + b)`` equals ``(Kᵀ position_query) · x + position_query · b``. The first factor is
         computed once for all rows of the batch.

@@ -1,4 +1,4 @@
-"""A compiled loop over layers that skips the gradient with respect to a frozen input."""
+"""A compiled loop over layers that skips the gradient of a frozen input."""
 
 import functools
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Dense layers, LayerNorm, dropout and activations as functions of their parameters."""
+"""Dense layers, LayerNorm, dropout and activations as functions of parameters."""
 
 import functools
 import math
@@ -285,10 +285,10 @@ _layer_norm.defvjp(_layer_norm_forward, _layer_norm_backward)
 def scale_features(
     x: Float[Array, "*batch features"], scale: Float[Array, "features"]
 ) -> Float[Array, "*batch features"]:
-    """Multiplies each feature by its factor, in float32 or wider; returns the dtype of ``x``.
+    """Multiplies each feature by its factor.
 
-    Its own derivative rule stores only ``x``. JAX's rule would store ``x`` in float32, which takes twice the memory if
-    ``x`` is bfloat16.
+    The product is computed in float32 or wider, and has the dtype of ``x``. The function's own derivative rule stores
+    only ``x``. JAX's rule would store ``x`` in float32, which takes twice the memory if ``x`` is bfloat16.
     """
     wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
     return (wide * jnp.broadcast_to(scale, x.shape)).astype(x.dtype)
@@ -345,7 +345,7 @@ _keep_some.defvjp(
 
 
 def split_key(key: PRNGKeyArray | None, num: int) -> list[PRNGKeyArray] | list[None]:
-    """Splits a PRNG key into ``num`` keys, or returns ``num`` Nones if the key is None."""
+    """Splits a PRNG key into ``num`` keys. If the key is None, returns ``num`` Nones."""
     return [None] * num if key is None else list(jax.random.split(key, num))
 
 

@@ -75,7 +75,7 @@ def complete_form(config: TrunkConfig) -> LayerForm | None:
 
 
 def init_layer(key: PRNGKeyArray, config: TrunkConfig) -> Tree:
-    """Initializes a layer at random. Kernels ~ N(0, init_scale), biases 0."""
+    """Initializes a layer at random, with kernels from N(0, init_scale) and biases 0."""
     x, mask = jnp.zeros((1, 2, config.hidden_size)), jnp.ones((1, 2), bool)
     module, options = _module(config, top_layer_inputs(config, mask, x.dtype), complete_form(config))
     params: Tree = module.init(key, x, mask, **options)["params"]

@@ -1,7 +1,8 @@
-"""DeBERTa-v3 (He 2023): disentangled attention to contents and relative positions in every layer.
+"""DeBERTa-v3 (He 2023). BERT with disentangled attention and no token types.
 
-No positions are added to the embeddings. Hugging Face calls the architecture "deberta-v2". Most models of version 2
-have a convolution, which is not supported.
+Every layer attends to contents and relative positions (:mod:`afjax.nn.disentangled_attention`). No positions are added
+to the embeddings. Hugging Face calls the architecture "deberta-v2". Most models of version 2 have a convolution, which
+is not supported.
 """
 
 import dataclasses

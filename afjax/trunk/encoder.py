@@ -62,7 +62,9 @@ class EncoderOptions:
 
 
 def init_trunk(key: PRNGKeyArray, config: TrunkConfig, *, stacked: bool = True) -> Tree:
-    """Initializes a trunk at random, for benchmarks and tests. Kernels ~ N(0, init_scale), biases 0.
+    """Initializes a trunk at random, for benchmarks and tests.
+
+    Kernels are drawn from N(0, init_scale), and biases are 0.
 
     Args:
       key: The random key.
@@ -98,9 +100,10 @@ def hidden_size(trunk: Tree) -> int:
 
 
 def cast_trunk(trunk: Tree, dtype: str) -> Tree:
-    """Casts a trunk's weights, and therefore its activations, to a dtype (``float32``, ``bfloat16``).
+    """Casts a trunk's weights to a dtype, ``float32`` or ``bfloat16``.
 
-    LayerNorms, the pooler and the attention bias keep their dtype, because they compute in float32.
+    The activations have this dtype too. LayerNorms, the pooler and the attention bias keep their dtype, because they
+    compute in float32.
     """
 
     def cast(path: str, leaf: Any) -> Any:
@@ -120,7 +123,12 @@ def embed(
 ) -> Float[Array, "batch length hidden"]:
     """Computes the first layer's input.
 
-    Arguments and errors are as in :func:`encode`.
+    Args:
+      trunk, config, batch, key: As in :func:`encode`.
+      dtype: The dtype of the activations; None for the dtype of the word embeddings.
+
+    Raises:
+      UserError: The rows have more tokens than the trunk has positions.
     """
     tokens = batch["tokens"]
     if tokens.shape[-1] > config.max_length:
@@ -312,7 +320,7 @@ def _layer_range(layers: Layers, begin: int, end: int) -> Layers:
 
 
 def _slice(tree: Any, begin: int, end: int) -> Any:
-    """Slices every leaf ``[begin:end]``; returns the leaf itself if the slice is the full leaf."""
+    """Slices every leaf ``[begin:end]``. Leaves that do not change are not copied."""
     return jax.tree.map(lambda leaf: leaf if (begin, end) == (0, leaf.shape[0]) else leaf[begin:end], tree)
 
 

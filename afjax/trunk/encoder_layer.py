@@ -43,7 +43,7 @@ NO_DROPOUT = LayerKeys()
 
 
 def layer_keys(key: PRNGKeyArray | None, slots_key: PRNGKeyArray | None = None) -> LayerKeys:
-    """Derives a layer's dropout keys from one key."""
+    """Derives a layer's dropout keys from the trunk's key and the slots' key."""
     attention_key, ffn_key = split_key(key, 2)
     weights_key, output_key = split_key(attention_key, 2)
     return LayerKeys(weights_key, output_key, ffn_key, slots_key)
@@ -225,7 +225,10 @@ class AttentionBlock(nn.Module):
     def _project(
         self, relative: Array | None, dense_layer: Callable[[str, Array], Array]
     ) -> PositionProjections | None:
-        """Projects the relative positions ``[1, entries, hidden_size]`` with the layers of the queries and keys."""
+        """Projects the relative positions with the dense layers of queries and keys.
+
+        The relative positions are ``[1, entries, hidden_size]``.
+        """
         buckets = self.config.relative_buckets
         if relative is None or buckets is None:
             return None

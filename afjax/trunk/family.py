@@ -95,7 +95,9 @@ class WeightNames:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RelativeBias:
-    """A learned bias of the attention scores that depends on the distance of two tokens. All layers share it.
+    """A learned bias of the attention scores, which depends on the tokens' distance.
+
+    All layers share it.
 
     Attributes:
       num_entries: The rows of the table ``embeddings/relative_position``, ``[num_entries, num_heads]``.

@@ -117,11 +117,14 @@ def read_trunk_config(folder: Path) -> TrunkConfig:
 
 
 def trunk_config(values: Mapping[str, Any], where: str) -> TrunkConfig:
-    """Converts the values of a Hugging Face config to a ``TrunkConfig``, and checks each of them.
+    """Checks the values of a Hugging Face config, and converts them.
 
     Args:
       values: The contents of ``config.json``. Fields that do not affect an encoder's outputs are ignored.
       where: The file's name, for error messages.
+
+    Returns:
+      The architecture.
 
     Raises:
       UserError: A field is missing, has the wrong type or is out of range, or the model is not supported.
@@ -252,7 +255,9 @@ def read_tensors(
 
 
 def read_tensor_file(path: Path) -> dict[str, np.ndarray]:
-    """Reads the tensors of one file by name: ``.safetensors``, or else PyTorch's pickle format.
+    """Reads the tensors of one file by name.
+
+    A file that does not end in ``.safetensors`` is read in PyTorch's pickle format.
 
     Raises:
       UserError: The file cannot be read or contains anything other than tensors, or PyTorch is needed but not
@@ -284,7 +289,7 @@ def _read_pickled(path: Path) -> dict[str, np.ndarray]:
         with warnings.catch_warnings():
             # PyTorch warns about unusual pickles. They are either read or refused, so the warnings do not help.
             warnings.simplefilter("ignore")
-            # weights_only: nothing in the file is executed.
+            # With weights_only, nothing in the file is executed.
             tensors = torch.load(path, map_location="cpu", weights_only=True)
         return {name: tensor.float().numpy() for name, tensor in tensors.items()}
     except pickle.UnpicklingError:
@@ -429,7 +434,10 @@ def _split(tensor: np.ndarray, number: int) -> list[np.ndarray]:
 
 
 def _check_sizes(tensors: Mapping[str, np.ndarray], config: TrunkConfig, where: str) -> None:
-    """Compares the sizes in config.json with a few tensors, before arrays of these sizes are allocated."""
+    """Compares the sizes in config.json with the shapes of a few tensors.
+
+    This is done before arrays of these sizes are allocated.
+    """
     family = config.encoder_family
     names = family.weight_names
     tensor_names = {path: name for name, weight in names.embeddings.items() for path in weight.paths}

@@ -66,7 +66,10 @@ def loop_layers(layers: Tree) -> LoopedLayers:
 
 
 def fastest_form(layers: Tree, *, scan: bool) -> Layers:
-    """Converts stacked layers to the fastest form for straight-line code or, with ``scan``, for a loop."""
+    """Converts stacked layers to the form that runs fastest.
+
+    With ``scan`` this is the form for a loop, otherwise the form for straight-line code.
+    """
     return loop_layers(layers) if scan else unstack_layers(layers)
 
 
@@ -90,7 +93,7 @@ def same_form(stacked: Tree, layers: Layers) -> Layers:
 
 
 def map_parts(function: Callable[..., Tree], *layers: Layers) -> Layers:
-    """Applies a function to each layer, or to each stack, of several trees in the same form."""
+    """Applies a function to each layer or stack of several trees in the same form."""
     first = layers[0]
     if isinstance(first, UnstackedLayers | LoopedLayers):
         return type(first)({part: function(*(tree[part] for tree in layers)) for part in first})

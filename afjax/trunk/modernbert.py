@@ -1,6 +1,7 @@
-"""ModernBERT (Warner 2024). Rotary positions, local attention in most layers, gated feed-forward networks.
+"""ModernBERT (Warner 2024), whose layers normalize their inputs.
 
-Its layers normalize their inputs: see :mod:`afjax.trunk.pre_norm_layer`. It has no token types and no pooler.
+The encoder has rotary positions, local attention in most layers, and gated feed-forward networks: see
+:mod:`afjax.trunk.pre_norm_layer`. It has no token types and no pooler.
 """
 
 from collections.abc import Mapping

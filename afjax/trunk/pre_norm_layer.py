@@ -96,7 +96,10 @@ def _identity(x: Array) -> Array:
 
 
 class RotaryAttentionBlock(nn.Module):
-    """LayerNorm, multi-head self-attention with rotary positions, its output projection, and the slot after it."""
+    """Multi-head self-attention with rotary positions, with its LayerNorm and slot.
+
+    The output projection is included. The LayerNorm is applied first, the slot last.
+    """
 
     config: TrunkConfig
 
@@ -174,7 +177,7 @@ class GatedFeedForwardBlock(nn.Module):
 
 
 class PreNormLayer(nn.Module):
-    """One Transformer layer that normalizes the inputs of its sub-layers, with its slots."""
+    """One Transformer layer that normalizes the inputs of its sub-layers, with slots."""
 
     config: TrunkConfig
 

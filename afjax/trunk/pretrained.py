@@ -238,7 +238,7 @@ class Trunk:
 
     @functools.cached_property
     def _device_params(self) -> Tree:
-        """The parameters on this host's devices, in the form that :class:`PlainEncoder` expects."""
+        """The parameters on this host's devices, in the form for :class:`PlainEncoder`."""
         trunk = cast_trunk(self.params, self.dtype)
         trunk = {**trunk, "layers": fastest_form(trunk["layers"], scan=False)}
         return shard({"trunk": trunk}, local_mesh())
@@ -405,7 +405,7 @@ def save_trunk(folder: str | Path, trunk: Trunk) -> None:
 
 
 def write_if_trained(trunk: Trunk) -> None:
-    """Writes a trained trunk to the folder ``trunk.name``, unless the folder already holds it.
+    """Writes a trained trunk to the folder ``trunk.name``, unless it is already there.
 
     The store records only this name, so the folder must hold the trunk before anyone loads from the store.
 

@@ -110,7 +110,10 @@ def load_tokenizer(folder: Path, vocab_size: int) -> Any:
 
 
 def _import_transformers() -> Any:
-    """Imports transformers without its warning that PyTorch is missing; afjax does not need PyTorch."""
+    """Imports transformers without its warning that PyTorch is missing.
+
+    afjax does not need PyTorch.
+    """
     variable = "TRANSFORMERS_NO_ADVISORY_WARNINGS"
     previous = os.environ.get(variable)
     os.environ[variable] = "1"

@@ -1,4 +1,4 @@
-"""XLM-RoBERTa (Conneau 2020). RoBERTa's architecture with a multilingual vocabulary."""
+"""XLM-RoBERTa (Conneau 2020). RoBERTa with a multilingual vocabulary."""
 
 import dataclasses
 
