@@ -280,7 +280,10 @@ class Study:
         return [Run("nli" if name == "nli" else "pfeiffer", name, run.seed) for name in names]
 
     def is_stored(self, run: Run) -> bool:
-        """Whether the adapters of this run are stored. Heads and trunks are written last."""
+        """Whether the adapters of this run are stored.
+
+        Heads and trunks are written last, so a run that has them is stored completely.
+        """
         if run.method == "mt":
             return (self.folder / f"{run.seed}/joint/trunk/model.safetensors").exists()
         return (self.folder / self._store(run.seed) / "heads" / run.task).exists()

@@ -47,7 +47,7 @@ class Prepared:
 
     @property
     def flops(self) -> float:
-        """The program's floating-point operations by XLA's count; NaN if it has none."""
+        """The program's floating-point operations; NaN if XLA does not count them."""
         analysis = self.compiled.cost_analysis()
         return float(analysis["flops"]) if analysis else float("nan")
 

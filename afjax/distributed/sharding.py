@@ -64,7 +64,7 @@ AXIS_NAMES: Mapping[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
     "fusion": ((r".+/(query|key|value)/kernel", ("hidden", "projected")),),
     "heads": ((r".+/kernel", ("hidden", "outputs")),),
 }
-# The mesh axis that shards a leaf's axis. All other axes are replicated.
+# Maps the names of leaves' axes to the mesh axes that shard them. Axes with other names are replicated.
 PLACES: Mapping[str, str] = {"hidden": "fsdp", "heads": "tensor", "intermediate": "tensor"}
 
 

@@ -108,7 +108,7 @@ def load_unpruned_fusion(
 
 
 def _identity(trunk_sha256: str | None, trunk: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """Combines the given identity and the given digest into the identity to compare."""
+    """Adds a digest, if there is one, to the identity of the trunk in use."""
     if trunk_sha256 is None:
         return trunk
     return {**(trunk or {}), "sha256": trunk_sha256}

@@ -123,11 +123,11 @@ def weighted_cross_entropy(
 def mask_missing(
     logits: Float[AnyArray, "*batch outputs"], num_outputs: Int[AnyArray, ""]
 ) -> Float[Array, "*batch outputs"]:
-    """Gives outputs that a head does not have a probability of zero.
+    """Sets the probability of outputs that do not belong to a head to zero.
 
     Args:
       logits: The outputs of a head that is padded with outputs that do not belong to it.
-      num_outputs: The head's own number of outputs, which are the first ones.
+      num_outputs: The number of outputs that belong to the head. They are the first ones.
     """
     has_output = jnp.arange(logits.shape[-1]) < num_outputs
     has_output = has_output.reshape((1,) * (logits.ndim - 1) + (-1,))

@@ -147,7 +147,10 @@ class Topology:
 
     @property
     def interconnect_bytes_per_s(self) -> float:
-        """Total one-way bandwidth of the chip with the fewest links; 0 for a slice of one."""
+        """Total one-way bandwidth of the chip with the fewest links.
+
+        It is 0 for a slice with one chip.
+        """
         return self.links * self.chip.link_bytes_per_s
 
 

@@ -160,7 +160,8 @@ class _Step:
 
         size, heads = trunk.hidden_size, trunk.num_heads
         if trunk.encoder_family.layer == "pre_norm":
-            # The inputs of the attention are normalized by the layer's own LayerNorm, except in the first layer.
+            # Except in the first layer, the layer's own LayerNorm normalizes the inputs of the attention. If it is
+            # trained, the inputs are live.
             inputs, reach = live or (trained and index > 0), self._reach(index)
             live = self.rotary_attention(
                 size, heads, trained, inputs, first_token=first_token, inside=inside, reach=reach
