@@ -46,8 +46,8 @@ def average_adapters(
       The architecture and the tree of the new adapter, with NumPy leaves. :meth:`afjax.TaskModel.with_adapter` uses it.
 
     Raises:
-      UserError: There are no adapters, they differ in their kind, trunk or architecture so that they cannot be
-        averaged, no single adapter of their kind computes the average, or ``weights`` or ``of`` is invalid.
+      UserError: There are no adapters, their kinds, trunks or architectures do not match, no single adapter of their
+        kind can compute the average, or ``weights`` or ``of`` is invalid.
 
     Example:
       >>> import numpy as np

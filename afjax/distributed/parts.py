@@ -60,9 +60,9 @@ def _visible(variable: str, count: int) -> tuple[str, ...]:
 
 
 def check_processes(processes: int, devices: Devices) -> None:
-    """Raises UserError if there are more processes than TPU chips.
+    """Raises UserError if the machine's TPU has fewer chips than there are processes.
 
-    Processes can share other devices.
+    Processes can share devices other than TPU chips.
     """
     chips = len(devices.tpu_chips)
     if 0 < chips < processes:

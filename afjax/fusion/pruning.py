@@ -105,7 +105,7 @@ def keep_adapters(
     Args:
       adapters: The fusion's adapters.
       config: The architecture that all of them have.
-      kept: See ``FusionConfig.kept``.
+      kept: For each slot and layer, the numbers of the adapters that it keeps; see ``FusionConfig.kept``.
     """
     if "shared" in adapters[0]:
         depth = len(kept[0])

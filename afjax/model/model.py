@@ -225,7 +225,9 @@ class Model:
         computed once; see :func:`afjax.trunk.layer_masks.encode_under_masks`.
 
         Args:
-          params, batch: See ``__call__``.
+          params: The tree with four roots.
+          batch: ``tokens`` and ``types`` int32, ``mask`` bool, each ``[batch, length]``; for multiple choice each
+            ``[batch, choices, length]``.
           layer_masks: bool ``[masks, num_layers]``. False runs a layer as if its slots were empty, except that the
             adapter's own LayerNorms stay. Entries of layers without adapters are ignored.
 

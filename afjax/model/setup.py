@@ -118,7 +118,9 @@ class Setup:
         """Returns the setup with other compute options.
 
         Args:
-          dtype, scan_layers, remat: As in :class:`afjax.Model`.
+          dtype: The dtype of the activations; None for the dtype of the trunk's word embeddings.
+          scan_layers: Whether to compile one loop over the layers instead of straight-line code.
+          remat: Which activations the backward pass rematerializes; see ``ExperimentConfig``.
 
         Returns:
           The new setup. Options that are not given have their defaults.

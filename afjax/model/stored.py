@@ -58,7 +58,9 @@ def load_fusion(
     Args:
       store_folder: The store, local or ``gs://``.
       name: The fusion's name.
-      trunk_sha256, trunk: As in :func:`load_adapter`.
+      trunk_sha256: The digest of the weights of the trunk in use (``Trunk.sha256``).
+      trunk: ``Trunk.identity()`` of the trunk in use, to compare the architecture and the tokenizer too. Without either
+        argument, the trunk is not checked.
 
     Returns:
       The architecture, a tree of NumPy arrays, and ``{name: (architecture, tree)}`` of the adapters in order. If the

@@ -188,7 +188,9 @@ class TaskModel:
 
         Args:
           rows: Rows from ``load_split`` or ``rows_from_lists``. Their labels are not used.
-          batch_size, max_length, fusion_attention: As in :meth:`predict`.
+          batch_size: Rows per step.
+          max_length: Tokens per row; longer rows are truncated. Defaults to the length in training.
+          fusion_attention: Whether to return the attention over adapters.
 
         Returns:
           The predictions, in the order of the rows.
@@ -324,7 +326,10 @@ class TaskModel:
 
         Args:
           texts: Strings, or pairs of strings.
-          pooling, normalize: As in :meth:`afjax.Trunk.embed`; default to the trunk's settings.
+          pooling: ``first`` for the first token's hidden state, ``mean`` for the mean over all tokens. Defaults to the
+            setting in the trunk's files.
+          normalize: Whether to scale embeddings to norm 1. If ``pooling`` is None, defaults to the setting in the
+            trunk's files; otherwise to False.
           batch_size: Rows per step.
           max_length: Tokens per row; longer rows are truncated. Defaults to the length in training.
 

@@ -165,7 +165,10 @@ def rows_from_table(
       task: The task, with its kind and label names. ``text_a``, ``text_b``, ``label`` and ``choices`` name the columns.
         For classification, regression and multi-label tasks, the defaults are ``text``, or ``text_a`` and ``text_b``,
         and ``label``.
-      label_names, listed, labelled: See :func:`load_split`.
+      label_names: Label names that override the task's or the data's.
+      listed: Whether an integer label can be an index into ``label_names``. None means that it can if the task or the
+        table lists label names.
+      labelled: Whether labels are required. If False, labels are ignored. If None, they are read if there are any.
       name: The table's name in error messages.
 
     Returns:

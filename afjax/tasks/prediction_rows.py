@@ -95,7 +95,8 @@ def pick_input(place: str, row: dict[str, Any], task: TaskConfig, text_columns: 
     Args:
       place: The row's name in error messages, such as its file and line.
       row: The row's values by column.
-      task, text_columns: As in :func:`read_prediction_rows`.
+      task: The task that the head was trained on.
+      text_columns: The number of texts per row that the head was trained on, or None if it is not known.
 
     Returns:
       The input, as :meth:`afjax.TaskModel.predict` takes it.

@@ -51,7 +51,9 @@ def top_layer_inputs(config: TrunkConfig, mask: AnyArray, dtype: Any) -> SharedI
     Such a layer has no bias of the attention scores and no relative positions.
 
     Args:
-      config, mask, dtype: As in :func:`shared_inputs`.
+      config: The trunk's architecture.
+      mask: bool ``[batch, length]``, False at padding.
+      dtype: The dtype of the hidden states.
     """
     if config.encoder_family.layer == "post_norm":
         return SharedInputs(mask)

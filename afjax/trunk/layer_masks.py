@@ -37,11 +37,14 @@ def encode_under_masks(
     """Runs the encoder with every mask, without dropout.
 
     Args:
-      trunk, config, batch, first_token_only: See :func:`afjax.trunk.encoder.encode`.
+      trunk: The trunk's tree.
+      config: The trunk's architecture.
+      batch: ``tokens`` and ``types`` int32, ``mask`` bool (False at padding), each ``[batch, length]``.
       layer_masks: bool ``[masks, num_layers]``. False runs a layer as if its slots were empty. Entries of layers
         without filled slots are ignored.
       slots: The contents of the slots.
       dtype: The dtype of the activations; None for the dtype of the word embeddings.
+      first_token_only: Whether only the first token's last hidden state is needed.
 
     Returns:
       The last hidden state ``[batch, masks, length, hidden_size]``; length is 1 with ``first_token_only``.

@@ -181,8 +181,8 @@ class Trunk:
           normalize: Whether to scale embeddings to norm 1. If ``pooling`` is None, defaults to the setting in the
             trunk's ``modules.json``; otherwise to False.
           batch_size: Rows per step.
-          max_length: Tokens per row; longer rows are truncated. Defaults to the setting in the trunk's
-            ``sentence_bert_config.json``, or to the trunk's maximum.
+          max_length: Tokens per row; longer rows are truncated. If ``pooling`` is None, defaults to the setting in the
+            trunk's ``sentence_bert_config.json``. Without this setting, and otherwise, defaults to the trunk's maximum.
 
         Returns:
           float32 ``[rows, hidden_size]``, in the order of the texts.
@@ -217,7 +217,9 @@ class Trunk:
         """Returns the embedding settings that :meth:`embed` uses for these arguments.
 
         Args:
-          pooling, normalize, max_length: As in :meth:`embed`.
+          pooling: ``first``, ``mean``, or None for the setting in the trunk's files.
+          normalize: Whether to scale embeddings to norm 1, or None for the default of :meth:`embed`.
+          max_length: Tokens per row, or None for the default of :meth:`embed`.
 
         Returns:
           The settings. A ``max_length`` of None means the trunk's maximum.
