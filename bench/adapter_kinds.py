@@ -1,4 +1,4 @@
-"""Compares kinds of adapters on small data sets: dev scores, trained parameters, and the time of a training step.
+"""Compares kinds of adapters on small data sets by dev score and parameters.
 
     python bench/adapter_kinds.py --data=DATA --results=bench/results/adapter_kinds.jsonl
     python bench/adapter_kinds.py --results=bench/results/adapter_kinds.jsonl --table

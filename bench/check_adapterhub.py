@@ -1,13 +1,13 @@
-"""Exchanges adapters with the library `adapters` 1.3.0 on CPU PyTorch, and compares the outputs of both libraries.
+"""Exchanges adapters with the library `adapters` 1.3.0, and compares outputs.
 
     python bench/check_adapterhub.py                     about ten minutes on two cores
     python bench/check_adapterhub.py --trunks=electra    only this trunk
 
-First, `adapters` trains a few steps, and afjax imports the result. Then afjax trains a few steps and exports the
-result, and `adapters` loads it. Logits are compared, and for fusions also the attention. The cases are single adapters
-of several architectures, a fusion of three adapters, and every kind of head, on `minilm` and on small encoders of other
-families with random weights. Prints a Markdown table, and exits with 1 if a difference is above 1e-5. PyTorch and
-`adapters` are installed in a separate virtual environment (`--venv=DIR`) on the first run.
+First, `adapters` trains a few steps on CPU PyTorch, and afjax imports the result. Then afjax trains a few steps and
+exports the result, and `adapters` loads it. Logits are compared, and for fusions also the attention. The cases are
+single adapters of several architectures, a fusion of three adapters, and every kind of head, on `minilm` and on small
+encoders of other families with random weights. Prints a Markdown table, and exits with 1 if a difference is above 1e-5.
+PyTorch and `adapters` are installed in a separate virtual environment (`--venv=DIR`) on the first run.
 """
 
 import argparse
@@ -32,7 +32,7 @@ LIMIT = 1e-5
 LENGTH, ROWS = 32, 32
 TRUNKS = ("minilm", "roberta", "xlm-roberta", "distilbert", "electra", "deberta-v2")
 
-# Preset, changed settings and kind of task of each adapter that `adapters` trains, by name.
+# The adapters that `adapters` trains, by name: their preset, changed settings and kind of task.
 FROM_ADAPTERHUB = {
     "pfeiffer": ("seq_bn", {"reduction_factor": 16}, "classification"),
     "houlsby": ("double_seq_bn", {"reduction_factor": 8}, "classification"),
@@ -46,7 +46,7 @@ FROM_ADAPTERHUB = {
     "choices": ("seq_bn", {}, "multiple_choice"),
     "span": ("seq_bn", {}, "span"),
 }
-# Adapter, head and kind of task of each adapter that afjax trains, by name.
+# The adapters that afjax trains, by name: their architecture, head and kind of task.
 TO_ADAPTERHUB = {
     "pfeiffer": (afjax.AdapterConfig(reduction_factor=8.0), afjax.HeadConfig(pooling="first"), "classification"),
     "houlsby": (
@@ -64,7 +64,7 @@ TO_ADAPTERHUB = {
     "choices": (afjax.AdapterConfig(), afjax.HeadConfig(pooling="first"), "multiple_choice"),
     "span": (afjax.AdapterConfig(), afjax.HeadConfig(pooling="first"), "span"),
 }
-# Reduction factors of the adapters that `adapters` fuses, and names of the adapters that afjax fuses.
+# The adapters that `adapters` fuses, with their reduction factors, and the names of the adapters that afjax fuses.
 FUSED_FROM_ADAPTERHUB = {"a": 4, "b": 16, "c": 64}
 FUSED_TO_ADAPTERHUB = ("pfeiffer", "regression", "span")
 
@@ -81,7 +81,9 @@ def main() -> None:
 
 
 def compare(trunks: Sequence[str], python: Path, directions: Sequence[Callable[..., Any]]) -> NoReturn:
-    """Prints the largest difference of every case. Exits with 1 if one exceeds the limit.
+    """Prints the largest difference of every case, and exits.
+
+    The exit code is 1 if a difference exceeds the limit, and otherwise 0.
 
     Args:
       trunks: The names of trunks, ``minilm`` or families.
@@ -119,7 +121,10 @@ def ask(python: Path, command: str, **arguments: Any) -> None:
 
 
 def write_batch(trunk: afjax.Trunk, path: Path) -> dict[str, np.ndarray]:
-    """Tokenises and pads rows of a built-in task. Returns the arrays, and writes them for `adapters`."""
+    """Tokenises and pads rows of a built-in task.
+
+    Returns the arrays, and writes them to a file for `adapters`.
+    """
     rows = builtin_pairs()[:ROWS]
     encoded = trunk.tokenizer()(
         [pair[0] for pair, _ in rows],
@@ -144,7 +149,10 @@ def builtin_pairs() -> list[tuple[tuple[str, str], int]]:
 
 
 def from_adapterhub(python: Path, trunk: afjax.Trunk, batch: dict[str, np.ndarray], work: Path) -> Any:
-    """Trains with `adapters` and imports into afjax. Yields direction, case and difference."""
+    """Trains with `adapters` and imports the results into afjax.
+
+    Yields the direction, the case and the difference.
+    """
     ask(
         python,
         "train",
@@ -162,7 +170,10 @@ def from_adapterhub(python: Path, trunk: afjax.Trunk, batch: dict[str, np.ndarra
 
 
 def to_adapterhub(python: Path, trunk: afjax.Trunk, batch: dict[str, np.ndarray], work: Path) -> Any:
-    """Trains with afjax, exports, and loads with `adapters`. Yields direction, case and difference."""
+    """Trains with afjax, exports the results, and loads them with `adapters`.
+
+    Yields the direction, the case and the difference.
+    """
     store = work / "store"
     # With one padded length, only one program is compiled.
     settings = afjax.TrainConfig(
@@ -226,9 +237,10 @@ def rows_of(kind: str) -> Any:
 def largest_difference(
     trunk: afjax.Trunk, store: Path, batch: dict[str, np.ndarray], theirs: Path, chosen: dict[str, str]
 ) -> float:
-    """Returns the largest difference between logits, and for a fusion also between attention weights.
+    """Returns the largest difference between both libraries' outputs.
 
-    DeBERTa's hidden states of padding differ (docs/how_to/encoders.md), so its outputs for padding are left out.
+    The outputs are logits, and for a fusion also attention weights. DeBERTa's hidden states of padding differ
+    (docs/how_to/encoders.md), so its outputs for padding are left out.
     """
     task_model = afjax.load_task_model(store, trunk, **chosen)
     if task_model.task.kind == "multiple_choice":

@@ -1,12 +1,13 @@
-"""Exchanges LoRA adapters with PEFT 0.21.2 on CPU PyTorch, and compares the outputs of both libraries.
+"""Exchanges LoRA adapters with PEFT 0.21.2, and compares outputs.
 
     python bench/check_peft.py                     about fifteen minutes on one core
     python bench/check_peft.py --trunks=roberta    only this trunk
 
-First, PEFT trains a few steps, and afjax imports the result. Then afjax trains a few steps and exports the result, and
-PEFT loads it. The cases are LoRA on several sets of dense layers, and every kind of head, on `minilm` and on small
-encoders of other families with random weights. Prints a Markdown table, and exits with 1 if a difference is above 1e-5.
-PyTorch and PEFT are installed in a separate virtual environment (`--venv=DIR`) on the first run.
+First, PEFT trains a few steps on CPU PyTorch, and afjax imports the result. Then afjax trains a few steps and exports
+the result, and PEFT loads it. Logits are compared. The cases are LoRA on several sets of dense layers, and every kind
+of head, on `minilm` and on small encoders of other families with random weights. Prints a Markdown table, and exits
+with 1 if a difference is above 1e-5. PyTorch and PEFT are installed in a separate virtual environment (`--venv=DIR`) on
+the first run.
 """
 
 import argparse
@@ -30,8 +31,8 @@ from afjax.interop.peft.families import CLASS_OF_KIND, PEFT_FAMILIES
 WORKER = Path(__file__).with_name("check_peft_worker.py")
 TRUNKS = ("minilm", "roberta", "xlm-roberta", "distilbert", "electra")
 
-# The class of the base model, its number of labels and the settings of each adapter that PEFT trains, by name.
-# "attention" and "dense" stand for the family's names of modules.
+# The adapters that PEFT trains, by name: the class of the base model, its number of labels, and the adapter's settings.
+# "dense" stands for the names of all dense layers in the model's family.
 FROM_PEFT: dict[str, tuple[str, int, dict[str, Any]]] = {
     "query_value": ("ForSequenceClassification", 3, {"task_type": "SEQ_CLS", "lora_dropout": 0.1}),
     "dense": ("ForSequenceClassification", 3, {"task_type": "SEQ_CLS", "target_modules": "dense", "r": 4}),
@@ -45,7 +46,7 @@ FROM_PEFT: dict[str, tuple[str, int, dict[str, Any]]] = {
     "span": ("ForQuestionAnswering", 2, {"task_type": "QUESTION_ANS"}),
     "tagging": ("ForTokenClassification", 3, {"task_type": "TOKEN_CLS"}),
 }
-# The adapter and the kind of task of each adapter that afjax trains, by name.
+# The adapters that afjax trains, by name: their architecture and kind of task.
 TO_PEFT = {
     "query_value": (afjax.LoraConfig(), "classification"),
     "dense": (afjax.LoraConfig(target_modules=tuple(DENSE_LAYERS), rank=4, alpha=16), "classification"),
@@ -73,7 +74,10 @@ def ask(python: Path, command: str, **arguments: Any) -> None:
 def from_peft(
     python: Path, trunk: afjax.Trunk, batch: dict[str, np.ndarray], work: Path
 ) -> Iterator[tuple[str, str, float]]:
-    """Trains with PEFT and imports into afjax. Yields direction, case and difference."""
+    """Trains with PEFT and imports the results into afjax.
+
+    Yields the direction, the case and the difference.
+    """
     ask(
         python,
         "train",
@@ -91,7 +95,10 @@ def from_peft(
 def to_peft(
     python: Path, trunk: afjax.Trunk, batch: dict[str, np.ndarray], work: Path
 ) -> Iterator[tuple[str, str, float]]:
-    """Trains with afjax, exports, and loads with PEFT. Yields direction, case and difference."""
+    """Trains with afjax, exports the results, and loads them with PEFT.
+
+    Yields the direction, the case and the difference.
+    """
     store, exported = work / "store", work / "exported"
     # With one padded length, only one program is compiled.
     settings = afjax.TrainConfig(
@@ -99,7 +106,7 @@ def to_peft(
     )
     for name, (adapter, kind) in TO_PEFT.items():
         rows = tagged_rows() if kind == "tagging" else rows_of(kind)
-        # The architecture of the head of Hugging Face's class.
+        # The head has the architecture of the head in Hugging Face's class.
         head = PEFT_FAMILIES[trunk.config.family].heads[CLASS_OF_KIND[kind]].config
         trained = afjax.train_single(
             trunk,
@@ -121,7 +128,7 @@ def to_peft(
 
 
 def tagged_rows() -> Any:
-    """Sentences with a tag per word."""
+    """Returns sentences with a tag per word."""
     sentences = [pair[0].split() for pair, _ in builtin_pairs()[:64]]
     tags = [["B-long" if len(word) > 4 else "O" for word in words] for words in sentences]
     return afjax.rows_from_lists(sentences, tags, kind="tagging")

@@ -1,6 +1,6 @@
-"""The PyTorch side of ``check_peft.py``: trains and saves LoRA adapters with PEFT, or loads and runs them.
+"""Trains and saves LoRA adapters with PEFT, or loads and runs them.
 
-That script starts this one in the virtual environment of PEFT, which does not have afjax.
+``check_peft.py`` starts this script in the virtual environment of PEFT, which does not have afjax.
 
     check_peft_worker.py train '{"trunk": DIR, "batch": FILE.npz, "output": DIR, "adapters": {...}}'
     check_peft_worker.py load '{"trunk": DIR, "batch": FILE.npz, "folder": DIR}'
@@ -68,7 +68,7 @@ def load(trunk: str, batch: str, folder: str) -> None:
 
 
 def num_labels(path: Path) -> int:
-    """The number of rows of the head's output layer."""
+    """Returns the number of outputs of the head in a file."""
     with safe_open(path / "adapter_model.safetensors", framework="pt") as file:
         for name in ("classifier.out_proj", "classifier", "qa_outputs"):
             if f"base_model.model.{name}.weight" in file.keys():  # noqa: SIM118
@@ -112,7 +112,7 @@ def fit(model: Any, inputs: dict[str, torch.Tensor], labels: dict[str, torch.Ten
 def save_outputs(path: Path, model: Any, inputs: dict[str, torch.Tensor]) -> None:
     model.eval()
     with torch.no_grad():
-        # The forward method of PeftModelForQuestionAnswering does not pass token types on.
+        # Call the base model, because the forward method of PeftModelForQuestionAnswering drops token types.
         outputs = model.base_model(**inputs)
     if "start_logits" in outputs:
         np.savez(path, logits=torch.stack([outputs.start_logits, outputs.end_logits], -1).numpy())

@@ -1,9 +1,9 @@
-"""Checks that many adapters in one routed model predict like their own models, row by row.
+"""Checks that a routed model with many adapters predicts like separate models.
 
     python bench/check_routed.py
     python bench/check_routed.py --num_adapters=200 --resident=16 --requests=50
 
-Makes random adapters on `minilm`, more than the device holds, so that they are evicted and brought back. Each request
+Makes random adapters on `minilm`, more than the device holds, so that they are evicted and loaded again. Each request
 has 32 rows with random adapters and texts. Every row is compared with the prediction of the adapter's own model. Prints
 the largest difference of a logit, and the memory of the process after the first and after the last request.
 """
@@ -32,7 +32,7 @@ def main() -> int:
     trunk, generator = load_trunk("minilm"), random.Random(0)
     texts = [" ".join(generator.choices(WORDS, k=generator.randint(3, 30))) for _ in range(8)]
     names = [f"task{number}" for number in range(arguments.num_adapters)]
-    # Each model that predicts has its own copy of the trunk. It is freed before the next model is made.
+    # Each model that predicts has its own copy of the trunk. The copy is freed before the next model is made.
     expected = {name: random_task(trunk, name, "pfeiffer", 64).predict(texts).logits for name in names}
     models = {name: random_task(trunk, name, "pfeiffer", 64) for name in names}
     routed = RoutedModel(trunk, models, Capacity(resident=arguments.resident, batch_sizes=(ROWS,), lengths=(64,)))

@@ -1,6 +1,7 @@
-"""The PyTorch side of ``check_adapterhub.py``: trains and saves adapters, or loads and runs them.
+"""Trains and saves adapters with the library `adapters`, or loads and runs them.
 
-That script starts this one in the virtual environment of the library `adapters`, which does not have afjax.
+``check_adapterhub.py`` starts this script in the virtual environment of `adapters`, which does not have afjax. The
+command ``random`` makes an encoder with random weights.
 
     check_worker.py random '{"family": NAME, "trunk": DIR, "output": DIR}'
     check_worker.py train '{"trunk": DIR, "batch": FILE.npz, "output": DIR, "adapters": {...}, "fused": {...}}'
@@ -64,7 +65,7 @@ def main() -> None:
 
 
 def make_random(family: str, trunk: str, output: str) -> None:
-    """Makes a small encoder with random weights, and with another trunk's vocabulary and tokenizer."""
+    """Makes a small encoder with random weights and another trunk's tokenizer."""
     config_class, model_class, changes = FAMILIES[family]
     vocabulary = transformers.AutoConfig.from_pretrained(trunk).vocab_size
     model_class(config_class(vocab_size=vocabulary, **changes)).save_pretrained(output)

@@ -1,4 +1,4 @@
-"""Times the data pipeline: tokenising, loading MNLI from the cache, and building the batch of a training step.
+"""Times the data pipeline: tokenising, loading from the cache, and making batches.
 
     python bench/data.py --data_dir=DATA
     python bench/data.py --data_dir=DATA --tasks=qqp,mnli --rows=100000
@@ -37,7 +37,8 @@ from afjax.trunk.pretrained import Trunk, load_trunk
 GLUE = "cola,sst2,mrpc,qqp,stsb,mnli,qnli,rte,wnli"
 MNLI_ROWS = 392_702
 
-# Run in a separate process: loads a task, then its token ids from the cache, and prints seconds and peak memory.
+# This program runs in a separate process. It loads a task's rows and their token ids, which come from the cache if they
+# are in it, and prints seconds and peak memory.
 LOAD = """
 import json, sys, time
 from pathlib import Path
@@ -95,7 +96,11 @@ def main() -> int:
 
 
 def measure(trunk: Trunk, task: TaskConfig, splits: Any, num_steps: int) -> dict[str, Any]:
-    """Measures one task: rows tokenised per second (the best of three), and the share of data in a training step."""
+    """Measures one task.
+
+    Returns, among others, the rows tokenised per second (the best of three tries), and the share of a training step
+    that building the batch takes.
+    """
     seconds = []
     for _ in range(3):
         begin = time.perf_counter()
@@ -113,7 +118,10 @@ def measure(trunk: Trunk, task: TaskConfig, splits: Any, num_steps: int) -> dict
 def data_share(
     trunk: Trunk, task: TaskConfig, data: dict[str, TokenisedRows], labels: tuple[str, ...], num_steps: int
 ) -> float:
-    """Returns the share of a training step that building the batch takes, if the step waits for the batch."""
+    """Returns the share of a training step that building the batch takes.
+
+    The two do not overlap here: the step waits for the batch.
+    """
     setup = single_setup(
         Method(),
         trunk.config,
@@ -141,7 +149,10 @@ def data_share(
 
 
 def large(data_dir: str, trunk: str, num_rows: int) -> dict[str, dict[str, float]]:
-    """Tokenises a file as large as MNLI's train split, then loads it from the cache. Each runs in a new process."""
+    """Tokenises a file as large as MNLI's train split, then loads it from the cache.
+
+    Each of the two runs in a new process.
+    """
     task = find_task("mnli", data_dir)
     rows = load_task(task)["train"]
     assert rows.labels is not None

@@ -1,4 +1,4 @@
-"""Measures which learning rates and which pooling are good defaults, on small data sets.
+"""Measures which learning rates and poolings are good defaults on small tasks.
 
     python bench/defaults.py --data=DATA --results=bench/results/defaults.jsonl
     python bench/defaults.py --results=bench/results/defaults.jsonl --table
@@ -7,9 +7,12 @@ DATA is a folder with one folder per task, each with train and dev files (see do
 trains one method on one task and appends one line to the results file. The same command resumes: runs that are already
 in the file are skipped. There are three parts, in this order:
 
-1. ``rates``: four tasks with 300 train rows, each method and each pooling, three learning rates, one seed.
-2. ``pooling``: eight tasks with 300 train rows, three seeds, each method and each pooling at its best rate of part 1.
-3. ``all_rows``: four tasks with all train rows and 300 steps, the better pooling of part 2, all rates, one seed.
+1. ``rates``: four tasks with 300 train rows, with each pooling, three learning rates and one seed.
+2. ``pooling``: eight tasks with 300 train rows, with each pooling at its best rate of part 1 and three seeds.
+3. ``all_rows``: four tasks with all train rows and 300 steps, with the better pooling of part 2, three learning rates
+   and one seed.
+
+Each part trains each method, except that ``houlsby`` is only in part 3.
 
 On two cores, a run of parts 1 and 2 takes about 40 seconds, and a run of part 3 two minutes.
 """
@@ -54,7 +57,10 @@ ALL_ROWS_STEPS = 300
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Run:
-    """One training run of the study. ``rows`` is the maximum number of train rows, or 0 for all rows."""
+    """One training run of the study.
+
+    ``rows`` is the maximum number of train rows, or 0 for all rows.
+    """
 
     task: str
     rows: int
@@ -103,7 +109,10 @@ def best_rate(scores: dict[Run, float], method: str, pooling: str) -> float:
 
 
 def best_pooling(scores: dict[Run, float], method: str) -> str:
-    """Returns the pooling with the best mean score over the runs of part 2. Houlsby's adapter uses Pfeiffer's."""
+    """Returns the pooling with the best mean score over the runs of part 2.
+
+    Part 2 has no Houlsby adapters, so they get the best pooling for Pfeiffer adapters.
+    """
     method = "pfeiffer" if method == "houlsby" else method
 
     def mean(pooling: str) -> float:

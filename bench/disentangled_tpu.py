@@ -1,10 +1,11 @@
-"""Compiles forms of DeBERTa's scores with relative positions for a TPU, and compares their costs.
+"""Compares forms of DeBERTa's scores with relative positions, compiled for a TPU.
 
     python bench/disentangled_tpu.py
     python bench/disentangled_tpu.py --topology=v6e:1x1 --shapes=32x128
 
-No TPU is needed. A program is the attention of one layer of DeBERTa-v3-base in bfloat16, or its gradients with respect
-to queries, keys and values. The costs are read from the compiled programs (docs/scaling.md).
+A form is a way to compute the scores. No TPU is needed: the costs are read from the compiled programs
+(docs/scaling.md). A program is the attention of one layer of DeBERTa-v3-base in bfloat16, or its gradients with respect
+to queries, keys and values.
 
 Prints one line per form and shape: operations of matrix products, bytes moved in the main memory and in all memories,
 and seconds to compile.
@@ -80,19 +81,22 @@ def compiled(form: Form, rows: int, length: int, mesh: Any, *, with_gradients: b
 
 
 def none(query: Array, keys: Array, position_query: Array, position_key: Array) -> Array:
-    """Attention without relative positions."""
+    """Computes no scores: attention without relative positions."""
     return jnp.zeros(())
 
 
 def blocks(block: int, query: Array, keys: Array, position_query: Array, position_key: Array) -> Array:
-    """The package's form, with blocks of ``block`` tokens; 0 for one block per row."""
+    """Computes the scores as afjax does, with blocks of ``block`` tokens.
+
+    If ``block`` is 0, each row is one block.
+    """
     projections = PositionProjections(query=position_query[None], key=position_key[None], buckets=BUCKETS)
     with mock.patch.object(disentangled_attention, "_block_size", lambda length: block or length):
         return projections.scores(query, keys)
 
 
 def _entries(length: int) -> np.ndarray:
-    """The entry of every pair of tokens, ``[queries, keys]``."""
+    """Returns the table's entry for every pair of tokens, ``[queries, keys]``."""
     steps = np.arange(length)
     return BUCKETS.entries(steps[:, None] - steps[None]) - BUCKETS.used(length).start
 
@@ -102,7 +106,10 @@ def _heads(table: Array) -> Array:
 
 
 def gather(query: Array, keys: Array, position_query: Array, position_key: Array) -> Array:
-    """Hugging Face's form: products with all entries, and a lookup for every pair of tokens."""
+    """Computes products with all entries, and looks one up for every pair of tokens.
+
+    Hugging Face's code does this.
+    """
     entries = jnp.asarray(_entries(query.shape[2]))
 
     def looked_up(content: Array, table: Array, entries: Array) -> Array:
@@ -113,7 +120,7 @@ def gather(query: Array, keys: Array, position_query: Array, position_key: Array
 
 
 def one_hot(query: Array, keys: Array, position_query: Array, position_key: Array) -> Array:
-    """The lookup as a product with one-hot vectors."""
+    """Computes the same as :func:`gather`. Lookups are products with one-hot vectors."""
     chosen = jnp.asarray(_entries(query.shape[2])[..., None] == np.arange(position_key.shape[0]), query.dtype)
     of_queries, of_keys = (
         wide_matmul(content, _heads(table).swapaxes(1, 2)[None]).astype(query.dtype)
@@ -124,7 +131,10 @@ def one_hot(query: Array, keys: Array, position_query: Array, position_key: Arra
 
 
 def pairs(query: Array, keys: Array, position_query: Array, position_key: Array) -> Array:
-    """Position keys and queries for every pair of tokens: the fewest products."""
+    """Looks up position keys and queries for every pair of tokens.
+
+    This needs the fewest products.
+    """
     entries = _entries(query.shape[2])
     product = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
     of_queries = product("bhid,hijd->bhij", query, _heads(position_key)[:, entries])

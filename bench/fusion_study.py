@@ -1,4 +1,4 @@
-"""AdapterFusion's main experiment (table 1) on a twelve-layer encoder, with at most 1,000 train rows per task.
+"""Repeats AdapterFusion's main experiment (table 1) on a small encoder.
 
     python bench/fusion_study.py --data=DATA --trunk=GTE_SMALL --folder=FOLDER
     python bench/fusion_study.py --table
@@ -8,25 +8,26 @@ layers of 384, MIT license; thenlper/gte-small on the Hugging Face hub). Each ru
 (``bench/results/fusion_study.jsonl``). The same command resumes: finished runs are skipped, and the interrupted run
 resumes from its last checkpoint. A line that records another trunk, other rows or other settings is refused. FOLDER
 keeps the stored adapters, which the fusions read. Adapters that are missing there are trained again. ``--processes=N``
-makes N runs at a time, on a machine with many cores or on a GPU.
+trains N runs at a time, on a machine with many cores or on a GPU.
 
-For each seed and each of twelve of the paper's sixteen tasks:
+Tasks have at most 1,000 train rows. The study has twelve of the paper's sixteen tasks, three seeds and these methods:
 
-- ``head``, ``full``, ``pfeiffer``, ``houlsby``: only the head, the whole trunk, adapters on the frozen trunk.
-- ``nli``: Pfeiffer's adapter for natural language inference, one pass over LingNLI's 29,986 rows.
-- ``fusion``: of all tasks' Pfeiffer adapters, with the target's own (the paper's "F. w/ ST-A").
-- ``fusion_nli``: the same with ``nli`` as one more source. It has seen more rows than all other methods, so the effect
-  of fusion is the score of ``fusion``, and the effect of the rows is the difference of both.
-- ``fusion_without_own``: ``fusion_nli`` without the target's own adapter.
-- ``average_nli``, ``add_half_nli``: the target's own adapter and ``nli`` in one adapter, without training. The outputs
-  are averaged (0.5 and 0.5) or added (1 and 0.5). The head is the own adapter's.
-- ``average_seeds``: the mean of the outputs of the own adapters of all seeds, with each seed's head.
-- ``mt``: Pfeiffer adapters of all tasks, trained jointly with the trunk (MT-A), one run for all tasks.
-- ``fusion_mt``: of the adapters of ``mt``, on the trunk that was trained with them ("F. w/ MT-A").
+- ``head``, ``full``, ``pfeiffer``, ``houlsby``: train only the head, the entire trunk, or adapters on the frozen trunk.
+- ``nli``: trains a Pfeiffer adapter for natural language inference, in one pass over LingNLI's 29,986 rows.
+- ``fusion``: fuses all tasks' Pfeiffer adapters, including the target's own adapter (the paper's "F. w/ ST-A").
+- ``fusion_nli``: fuses the same adapters and ``nli``. It has seen more rows than all other methods, so the effect of
+  fusion is the score of ``fusion``, and the effect of the additional rows is the difference between both scores.
+- ``fusion_without_own``: fuses the adapters of ``fusion_nli`` except the target's own adapter.
+- ``average_nli``, ``add_half_nli``: combine the target's own adapter and ``nli`` in one adapter, without training. The
+  outputs are averaged (0.5 and 0.5) or added (1 and 0.5). The head is the own adapter's.
+- ``average_seeds``: averages the outputs of the own adapters of all seeds, with each seed's head.
+- ``mt``: trains Pfeiffer adapters of all tasks jointly with the trunk (MT-A), in one run for all tasks.
+- ``fusion_mt``: fuses the adapters of ``mt``, on the trunk that was trained with them ("F. w/ MT-A").
 
-Scores are the best of three dev evaluations, so they are optimistic. ``mt`` keeps one step for all tasks, the others
-one per task. gte-small was tuned on pairs for inference and duplicate questions. The three runs of ``average_seeds``
-have the same adapter and differ only in the head.
+``fusion_nli``, ``fusion_without_own`` and the averages are only for the four small tasks. Scores are the best of three
+dev evaluations, so they are optimistic. ``mt`` keeps the parameters of one step for all tasks, and the other methods
+keep one step per task. gte-small was tuned on pairs for inference and on duplicate questions. The three runs of
+``average_seeds`` have the same adapter and differ only in the head.
 """
 
 import argparse
@@ -54,7 +55,7 @@ RESULTS = Path(__file__).with_name("results") / "fusion_study.jsonl"
 TRAIN_ROWS, DEV_ROWS = 1000, 500
 STEPS, EVALUATIONS = 150, 3
 NLI_STEPS = 937
-# Steps of the joint run: a bit less than STEPS per task, because a step that trains the trunk takes longer.
+# The joint run has a bit less than STEPS per task, because a step that trains the trunk takes longer.
 MT_STEPS = 1500
 SEEDS = (0, 1, 2)
 
@@ -83,7 +84,7 @@ TASKS: Mapping[str, Task] = {
     "cb": Task("cb", 96),
 }
 NLI = Task("lingnli", 64)
-# The small tasks. The paper's fusions gain most there.
+# The small tasks, on which the paper's fusions gain most.
 SMALL = ("mrpc", "sick", "rte", "cb")
 PARTITIONS: Mapping[str, Partition] = {
     "head": "head",
@@ -97,7 +98,7 @@ PARTITIONS: Mapping[str, Partition] = {
     "mt": "adapter+trunk",
     "fusion_mt": "fusion",
 }
-# Averages of stored adapters, which are not trained: the weights of the own adapter and of nli.
+# The averages of stored adapters, which are not trained, each with the weights of the own adapter and of nli.
 WEIGHTS = {"average_nli": (0.5, 0.5), "add_half_nli": (1.0, 0.5)}
 AVERAGES = (*WEIGHTS, "average_seeds")
 # The methods on the pretrained trunk.
@@ -115,7 +116,7 @@ class Run:
 
 
 def all_runs() -> list[Run]:
-    """All runs, seed by seed. The sources of a run come before it."""
+    """Returns all runs, seed by seed. The sources of a run come before it."""
     return [
         run
         for seed in SEEDS
@@ -149,7 +150,7 @@ class Study:
         return {"train": rows["train"], "dev": rows["dev"].every(DEV_ROWS)}
 
     def inputs(self, run: Run) -> dict[str, Any]:
-        """The inputs of a run: trunk, rows and settings. The code is not included."""
+        """Returns a run's inputs: trunk, rows and settings, but not the code."""
         if run.method in AVERAGES:
             own = self.inputs(Run("pfeiffer", run.task, run.seed))
             added = {} if run.method == "average_seeds" else {"sources' rows": self._rows_digest(("nli",))}
@@ -171,7 +172,7 @@ class Study:
         return tuple(TASKS) if run.task == ALL else (run.task,)
 
     def _source_adapters(self, run: Run) -> tuple[str, ...]:
-        """The adapters of a fusion; none for other methods."""
+        """Returns the names of a fusion's adapters, or none for other methods."""
         with_nli = (*TASKS, "nli")
         sources = {
             "fusion": tuple(TASKS),
@@ -199,7 +200,8 @@ class Study:
 
     def method(self, run: Run) -> afjax.Method | afjax.FusionMethod:
         partition = PARTITIONS[run.method]
-        # gte-small was pretrained with mean pooling. A trained trunk can learn to put a row into the first token.
+        # gte-small was pretrained with mean pooling. A trunk that is trained can learn to represent a row in its first
+        # token.
         head = afjax.HeadConfig(pooling="mean" if run.method in FROZEN else "first")
         adapter = afjax.ADAPTER_PRESETS["houlsby" if run.method == "houlsby" else "pfeiffer"]
         if partition == "fusion":
@@ -210,7 +212,7 @@ class Study:
             return afjax.MultitaskMethod(partition=partition, adapter=adapter, head=head, sampling=sampling)
         return afjax.Method(partition=partition, adapter=adapter, head=head)
 
-    # The stores are relative, so that lines do not depend on the place of the folder.
+    # The stores' paths are relative, so that lines do not depend on the location of the folder.
     def _store(self, seed: int) -> str:
         return f"{seed}/store"
 
@@ -235,7 +237,10 @@ class Study:
         return {**values, "minutes": minutes, "device": jax.devices()[0].device_kind, INPUTS: self.inputs(run)}
 
     def _train(self, run: Run) -> afjax.TaskModel:
-        """Trains a run on one task. Pfeiffer's adapters are stored; other models are not kept."""
+        """Trains a run on one task.
+
+        Pfeiffer adapters are stored for fusions. Other models are not kept.
+        """
         task, rows, method, config = self.tasks[run.task], self.rows[run.task], self.method(run), self.config(run)
         workdir = self.folder / f"{run.seed}/{run.task}-{run.method}"
         options = afjax.RunOptions(seed=run.seed, scan_layers=self.scan_layers)
@@ -253,7 +258,7 @@ class Study:
         return model
 
     def _average(self, run: Run) -> afjax.TaskModel:
-        """The own adapter's model, with an average in place of the adapter."""
+        """Returns the model of the task's own adapter, with an average as its adapter."""
         parts = [(seed, run.task) for seed in SEEDS]
         if run.method != "average_seeds":
             parts = [(run.seed, run.task), (run.seed, "nli")]
@@ -266,7 +271,7 @@ class Study:
         return own.with_adapter(afjax.average_adapters(adapters, WEIGHTS.get(run.method)))
 
     def sources(self, run: Run) -> list[Run]:
-        """The runs whose adapters this run reads from the store."""
+        """Returns the runs whose adapters this run reads from the store."""
         if run.method == "fusion_mt":
             return [Run("mt", ALL, run.seed)]
         if run.method == "average_seeds":
@@ -275,7 +280,10 @@ class Study:
         return [Run("nli" if name == "nli" else "pfeiffer", name, run.seed) for name in names]
 
     def is_stored(self, run: Run) -> bool:
-        """Whether the adapters of this run are stored. Heads and trunks are written last."""
+        """Whether the adapters of this run are stored.
+
+        Heads and trunks are written last, so a run that has them is stored completely.
+        """
         if run.method == "mt":
             return (self.folder / f"{run.seed}/joint/trunk/model.safetensors").exists()
         return (self.folder / self._store(run.seed) / "heads" / run.task).exists()
@@ -304,7 +312,10 @@ class Study:
 
 
 def table(results: Mapping[Run, Mapping[str, Any]]) -> Iterator[str]:
-    """Yields a Markdown table: tasks by methods, mean and standard deviation over the seeds that are finished."""
+    """Yields a Markdown table with one row per task and one column per method.
+
+    Its values are the mean and standard deviation over the finished seeds.
+    """
     methods = [*(method for method in PARTITIONS if method != "nli"), *AVERAGES]
     yield f"| task | {' | '.join(methods)} | seeds |"
     yield "|" + "---|" * (2 + len(methods))
@@ -335,7 +346,7 @@ def open_study(arguments: argparse.Namespace) -> Study:
 
 
 def open_measure(arguments: argparse.Namespace) -> Callable[[Run], dict[str, Any]]:
-    """Opens the study in a new process."""
+    """Opens the study in a new process, and returns its function ``measure``."""
     return open_study(arguments).measure
 
 

@@ -1,4 +1,4 @@
-"""Prints each task's padded lengths and share of padding per split, for a run with default settings.
+"""Prints each task's padded lengths and shares of padding, with default settings.
 
     python bench/padding.py --data_dir=DATA
     python bench/padding.py --data_dir=DATA --tasks=cola,mrpc --train_rows=300
@@ -53,7 +53,10 @@ def main() -> int:
 
 
 def measure(trunk: Trunk, task: TaskConfig, splits: dict) -> list[str]:
-    """Returns one line of the table: the lengths that a default run would use, and the padding of one epoch."""
+    """Returns the cells of one line of the table.
+
+    They include the lengths that a default run would use, and the padding of one epoch.
+    """
     config = TrainConfig()
     train, dev = (
         tokenize(

@@ -79,7 +79,9 @@ def sources_to_repeat(
     sources: Callable[[Run], Iterable[Run]],
     is_stored: Callable[[Run], bool],
 ) -> set[Run]:
-    """Returns the finished runs that must be repeated, because a run without a result reads their lost files.
+    """Returns the finished runs that must be repeated, because their files are lost.
+
+    Only runs whose files are read by a run without a result are repeated.
 
     Args:
       runs: The runs, in order. Sources come before the runs that read them.
@@ -102,7 +104,9 @@ def add_missing(
     *,
     repeated: Collection[Run] = (),
 ) -> None:
-    """Measures the runs that have no result yet. Each finished run is written at once, and printed.
+    """Measures the runs that have no result yet.
+
+    As soon as a run is finished, its line is written and printed.
 
     Args:
       path: The results file.
@@ -126,14 +130,15 @@ def add_missing_in_processes(
     num_processes: int,
     repeated: Collection[Run] = (),
 ) -> None:
-    """Like :func:`add_missing`, with several runs at a time. A run starts when its sources are finished.
+    """Measures the runs that have no result yet, several at a time.
 
-    If a run fails, the runs that read its files do not start, and all other runs continue.
+    A run starts when its sources are finished. If a run fails, the runs that read its files do not start, and all other
+    runs continue.
 
     Args:
       path, runs, results, repeated: As in :func:`add_missing`.
-      make_measure: Opens the study in a new process, and returns the function ``measure`` of :func:`add_missing`. It
-        must be possible to pickle it.
+      make_measure: Opens the study in a new process, and returns the function ``measure`` of :func:`add_missing`.
+        ``make_measure`` must be picklable.
       sources: Maps a run to the runs whose stored files it reads.
       num_processes: The number of processes.
 

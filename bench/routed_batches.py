@@ -1,4 +1,6 @@
-"""Times mixed batches, in which each row has its own adapter, against batches of one adapter.
+"""Times mixed batches against batches of one adapter.
+
+In a mixed batch, each row has its own adapter.
 
     python bench/routed_batches.py
     python bench/routed_batches.py --trunk=bert-base --rows=32 --adapters=1,64 --length=64
@@ -66,7 +68,7 @@ def main() -> int:
 
 
 def random_trunk(size: str) -> Trunk:
-    """A random trunk of a size, with the tokenizer of minilm."""
+    """Makes a random trunk of a size, with the tokenizer of minilm."""
     minilm = load_trunk("minilm")
     config = dataclasses.replace(SIZES[size], vocab_size=minilm.config.vocab_size)
     params = jax.tree.map(np.asarray, jax.jit(init_trunk, static_argnums=1)(jax.random.key(0), config))
@@ -74,7 +76,10 @@ def random_trunk(size: str) -> Trunk:
 
 
 def random_task(trunk: Trunk, name: str, preset: str, length: int, *, drop: int = 0) -> TaskModel:
-    """A task with a random adapter and head. The lowest ``drop`` layers have no adapter."""
+    """Makes a task model with a random adapter and head.
+
+    The lowest ``drop`` layers have no adapter.
+    """
     adapter = ADAPTER_PRESETS[preset]
     if drop:
         assert not isinstance(adapter, OnTop), "an adapter in the layers"
@@ -95,10 +100,13 @@ def random_task(trunk: Trunk, name: str, preset: str, length: int, *, drop: int 
 
 
 def times(routed: RoutedModel, one: TaskModel, num_rows: int, arguments: argparse.Namespace) -> tuple[float, float]:
-    """The median seconds of one batch, with one adapter and routed. The two alternate."""
+    """Returns the median seconds of a batch with one adapter, and of a routed batch.
+
+    The two alternate.
+    """
     names = routed.names
     data = random_rows([arguments.length] * num_rows)
-    # Row n has adapter n, or starts again with the first one.
+    # Row n has adapter n. If there are fewer adapters than rows, they start again with the first one.
     parts = []
     for number, name in enumerate(names[:num_rows]):
         numbers = tuple(range(number, num_rows, len(names)))
@@ -121,7 +129,7 @@ def times(routed: RoutedModel, one: TaskModel, num_rows: int, arguments: argpars
 
 
 def random_rows(lengths: Sequence[int]) -> TokenisedRows:
-    """One row of random tokens per length."""
+    """Makes one row of random tokens per length."""
     tokens = np.random.default_rng(0).integers(1000, 20_000, sum(lengths), dtype=np.int32)
     offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
     return TokenisedRows(tokens, np.zeros(len(tokens), np.int8), offsets, None, 0)

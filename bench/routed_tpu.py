@@ -1,4 +1,6 @@
-"""Compiles mixed batches, in which each row has its own adapter, for a TPU, and compares them with one adapter.
+"""Compiles mixed batches for a TPU, and compares them with batches of one adapter.
+
+In a mixed batch, each row has its own adapter.
 
     python bench/routed_tpu.py
     python bench/routed_tpu.py --topologies=v5e:1x1,v6e:1x1 --shapes=8x64,32x128 --adapters=64,1000
@@ -7,7 +9,7 @@ No TPU is needed. The trunk is in bfloat16. The costs are read from the compiled
 time follows from them (docs/scaling.md).
 
 Prints one line per program: floating-point operations, bytes moved in the main memory, memory, and the shortest
-possible time. A program's ratios are to the program with one adapter of the same shape.
+possible time. Ratios compare a program with the program for one adapter and the same shape.
 """
 
 import argparse
@@ -64,12 +66,15 @@ def main() -> int:
 
 
 def on_mesh(inputs: Any, sharding: jax.sharding.Sharding) -> Any:
-    """The shapes of a program's inputs, with a sharding."""
+    """Returns the shapes of a program's inputs, with a sharding."""
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), inputs)
 
 
 def program(arguments: argparse.Namespace, num_adapters: Any, rows: int, length: int) -> tuple[Any, tuple[Any, ...]]:
-    """A step and the shapes of its inputs: the model of one task, or a routed model."""
+    """Makes the step of one task's model, or of a routed model.
+
+    Returns the step and the shapes of its inputs.
+    """
     config = SIZES[arguments.trunk]
     method = Method(adapter=ADAPTER_PRESETS[arguments.preset], head=HeadConfig(pooling="first"))
     setup = single_setup(method, config, name="task", reads="pooled", num_outputs=3)

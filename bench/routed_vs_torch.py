@@ -1,15 +1,16 @@
-"""Times batches with many adapters in afjax against `adapters` 1.3.0 and PEFT, on the CPU.
+"""Times batches with many adapters in afjax, `adapters` 1.3.0 and PEFT on the CPU.
 
     python bench/routed_vs_torch.py
     python bench/routed_vs_torch.py --trunk=bert-base --num_adapters=64 --rows=64
     python bench/routed_vs_torch.py --rows=16 --length=16,32,64,128
 
-All models have random weights. With one length, no row has padding. With several, the rows of a batch have them in
-turn. ``adapters`` computes the rows of one bottleneck adapter after the other. PEFT computes one batch, padded to its
-longest row; each row names its LoRA adapter. afjax may split the batch into batches of similar lengths. In the
-last two comparisons, every row is computed with every adapter: by ``predict_all``, and by the composition ``Parallel``
-of ``adapters`` or one adapter after another in afjax. afjax's times include making the batches and fetching the
-logits. The two sides alternate. Close other programs first.
+All models have random weights. With one length, no row has padding. With several lengths, the rows of a batch have
+them in turn. ``adapters`` computes the rows of one bottleneck adapter after the other. PEFT computes one batch, padded
+to its longest row, and each row names its LoRA adapter. afjax may split the batch into batches of similar lengths. In
+the last two comparisons, every row is computed with every adapter. The first of them compares afjax's ``predict_all``
+with the composition ``Parallel`` of ``adapters``. The second compares ``predict_all`` with one adapter after another in
+afjax. afjax's times include making the batches and fetching the logits. The two sides alternate. Close other programs
+first.
 
 Prints one line per comparison: the medians, and their ratio.
 """
@@ -75,12 +76,12 @@ def routed_model(arguments: argparse.Namespace, preset: str) -> RoutedModel:
 
 
 def row_lengths(arguments: argparse.Namespace, numbers: Sequence[int]) -> list[int]:
-    """The tokens of these rows of the batch: the rows have the lengths in turn."""
+    """Returns the number of tokens of the given rows. Rows have the lengths in turn."""
     return [arguments.lengths[number % len(arguments.lengths)] for number in numbers]
 
 
 def mixed(model: RoutedModel, arguments: argparse.Namespace) -> Callable[[], Any]:
-    """Runs a batch whose rows use the adapters in turn."""
+    """Returns a function that runs a batch whose rows use the adapters in turn."""
     parts = []
     for number, name in enumerate(model.names[: arguments.rows]):
         numbers = tuple(range(number, arguments.rows, len(model.names)))
@@ -89,7 +90,7 @@ def mixed(model: RoutedModel, arguments: argparse.Namespace) -> Callable[[], Any
 
 
 def for_all(model: RoutedModel, arguments: argparse.Namespace) -> Callable[[], Any]:
-    """Runs every text with every adapter."""
+    """Returns a function that runs every text with every adapter."""
     numbers = tuple(range(arguments.texts))
     data = random_rows(row_lengths(arguments, numbers))
     group = SharedSequences(tuple(map(model.task, model.names)), data, numbers)
@@ -97,7 +98,10 @@ def for_all(model: RoutedModel, arguments: argparse.Namespace) -> Callable[[], A
 
 
 def separate(model: RoutedModel, arguments: argparse.Namespace) -> tuple[float, float]:
-    """The median seconds of every text with every adapter: one adapter after another, and all at once."""
+    """Returns the median seconds of computing every text with every adapter.
+
+    The first number is for one adapter after another, the second for all adapters at once.
+    """
     numbers = tuple(range(arguments.texts))
     data = random_rows(row_lengths(arguments, numbers))
     tasks = [model.task(name) for name in model.names]
@@ -125,7 +129,7 @@ def timed(run: Callable[[], Any]) -> float:
 def compare(
     arguments: argparse.Namespace, python: Path, library: str, rows: int, run: Callable[[], Any]
 ) -> tuple[float, float]:
-    """The median seconds of both sides, which alternate."""
+    """Returns the median seconds of PyTorch and of afjax, which alternate."""
     config = SIZES[arguments.trunk]
     flags = {
         "library": library,

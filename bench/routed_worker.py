@@ -1,6 +1,7 @@
-"""PyTorch's side of ``routed_vs_torch.py``: many adapters in one batch, with `adapters` or PEFT.
+"""Runs batches with many adapters, with `adapters` or PEFT.
 
-A request is a line, `step` or `stop`, and its answer is a line of JSON. Between requests the process is idle.
+``routed_vs_torch.py`` starts this script. A request is a line, `step` or `stop`, and its answer is a line of JSON.
+Between requests the process is idle.
 """
 
 import argparse
@@ -50,7 +51,7 @@ def bert_config(flags: argparse.Namespace) -> Any:
 
 
 def rows(flags: argparse.Namespace, numbers: range) -> dict[str, Any]:
-    """These rows of the batch, padded to the longest of them."""
+    """Makes the given rows of the batch, padded to the longest of them."""
     import torch
 
     lengths = [int(length) for length in flags.length.split(",")]
@@ -64,7 +65,7 @@ def rows(flags: argparse.Namespace, numbers: range) -> dict[str, Any]:
 
 
 def adapter_model(flags: argparse.Namespace) -> tuple[Any, list[str]]:
-    """A model of `adapters` with bottleneck adapters and a head for each."""
+    """Makes a model of `adapters` with bottleneck adapters and a head for each."""
     import adapters
 
     model = adapters.BertAdapterModel(bert_config(flags)).eval()
@@ -76,7 +77,10 @@ def adapter_model(flags: argparse.Namespace) -> tuple[Any, list[str]]:
 
 
 def adapters_step(flags: argparse.Namespace) -> Callable[[], None]:
-    """The rows of one adapter after the other, each as a batch."""
+    """Prepares a step that runs the rows of one adapter after the other.
+
+    The rows of an adapter are a batch.
+    """
     import torch
 
     model, names = adapter_model(flags)
@@ -93,7 +97,10 @@ def adapters_step(flags: argparse.Namespace) -> Callable[[], None]:
 
 
 def parallel_step(flags: argparse.Namespace) -> Callable[[], None]:
-    """Every row with every adapter: the composition ``Parallel``, which copies the rows."""
+    """Prepares a step that runs every row with every adapter.
+
+    It uses the composition ``Parallel``, which copies the rows.
+    """
     import torch
     from adapters.composition import Parallel
 
@@ -110,7 +117,7 @@ def parallel_step(flags: argparse.Namespace) -> Callable[[], None]:
 
 
 def peft_step(flags: argparse.Namespace) -> Callable[[], None]:
-    """One batch whose rows name their LoRA adapters."""
+    """Prepares a step that runs one batch whose rows name their LoRA adapters."""
     import torch
     from peft import LoraConfig, get_peft_model
     from transformers import BertForSequenceClassification

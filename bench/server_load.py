@@ -4,10 +4,10 @@
     python bench/server_load.py --num_adapters=64 --resident=16 --seconds=20 --soak_minutes=20
 
 Makes a store with random adapters on `minilm`, starts the server on this machine, and sends requests of one row each,
-with random adapters and texts. First clients send a request as soon as the last one is answered, which gives the full
-load. Then requests arrive at random times: at half of the full load, at the full load, and at twice the full load.
+with random adapters and texts. First, each client sends a request as soon as its last one is answered, which gives the
+full load. Then requests arrive at random times: at half of the full load, at the full load, and at twice the full load.
 With --soak_minutes, requests arrive at half load while adapters are removed and added again, and one of ten requests
-predicts its row with four adapters (POST /predict_all). The client runs on the same machine, and takes a part of its
+predicts its row with four adapters (POST /predict_all). The clients run on the same machine, and use a part of its
 processor cores.
 
 Each answer is compared with the prediction of the adapter's own model. Prints one line per phase: requests per second,
@@ -39,13 +39,20 @@ from afjax.trunk.pretrained import Trunk, load_trunk
 COLUMNS = ("load", "requests", "answered per second", "p50, ms", "p95, ms", "p99, ms", "status 429", "memory, MB")
 WORDS = "all some no most cats dogs sleep run small big films were are not fine long too a the and".split()
 NUM_TEXTS = 40
-# The parts of the soak, whose memory is printed.
+# The number of parts of the soak. The memory is printed after each part.
 SOAK_PARTS = 4
 
 
 @dataclasses.dataclass
 class Phase:
-    """The results of one phase: seconds of answered requests, statuses, and wrong answers."""
+    """The results of one phase.
+
+    Attributes:
+      begin: The time at which the phase began.
+      seconds: The times of the answered requests.
+      statuses: The number of answers per HTTP status.
+      wrong: The number of wrong answers.
+    """
 
     begin: float
     seconds: list[float] = dataclasses.field(default_factory=list)
@@ -83,13 +90,13 @@ class Client:
                 logits = (prediction[name] if ask_all else prediction)["logits"]
                 phase.wrong += not np.allclose(logits, self._expected[name][number], rtol=1e-3, atol=1e-4)
         elif response.status_code == 404:
-            # Right only if an adapter was out of service at some moment of the request.
+            # This is only right if an adapter was removed at some moment during the request.
             phase.wrong += not (was_removed or self.removed & set(names))
         else:
             phase.wrong += response.status_code != 429
 
     async def full_load(self, seconds: float, num_clients: int) -> Phase:
-        """Sends a request as soon as the last one is answered."""
+        """Runs clients that each send a request as soon as their last one is answered."""
         phase = Phase(time.perf_counter())
 
         async def client() -> None:
@@ -110,7 +117,7 @@ class Client:
         return phase
 
     async def change_adapters(self, seconds: float) -> int:
-        """Removes and adds adapters, one every second; returns how many."""
+        """Removes and adds one adapter per second; returns the number of adapters."""
         end, changes = time.perf_counter() + seconds, 0
         while time.perf_counter() < end:
             name = self._random.choice(list(self._expected))
@@ -125,7 +132,11 @@ class Client:
 
 
 async def measure(arguments: argparse.Namespace, client: Client, process_id: int) -> bool:
-    """Runs all phases, and prints their results; returns whether all answers were right."""
+    """Runs all phases and prints their results.
+
+    The full load is measured first, and determines the rates of the other phases. Returns whether all answers were
+    right.
+    """
     await client.full_load(2, arguments.clients)
     full = await client.full_load(arguments.seconds, arguments.clients)
     rate = full.statuses[200] / (time.perf_counter() - full.begin)
@@ -192,7 +203,7 @@ def main() -> int:
 
 
 def stored_task(trunk: Trunk, name: str, folder: str) -> TaskModel:
-    """A random task, which is saved to a store."""
+    """Makes a random task model and saves it to a store."""
     model = random_task(trunk, name, "pfeiffer", 64).renamed(name)
     model.save(folder)
     return model

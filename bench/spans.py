@@ -1,13 +1,13 @@
-"""Times the ablation of every span of layers (``afjax plot spans``) against one evaluation per span.
+"""Times ``afjax plot spans`` against one evaluation per span of layers.
 
     python bench/spans.py
     python bench/spans.py --trunk=FOLDER --rows=200
     python bench/spans.py --commands
 
-Scores dev rows of a built-in task without each span's adapters in two ways. The first is ``afjax plot spans``: one
-program with a mask per span. The second is a loop that compiles and evaluates a smaller model for each span. Both times
-include compilation, without a persistent cache. The scores must be equal. Adapter and head are random, because training
-does not change the cost.
+Dev rows of a built-in task are scored without the adapters of each span, in two ways. The first way is that of
+``afjax plot spans``: one program with a mask per span. The second way is a loop that compiles and evaluates a smaller
+model for each span. Both times include compilation, without a persistent cache. The scores must be equal. The adapter
+and the head are random, because training does not change the cost.
 
 With ``--commands``, the two ways are ``afjax plot spans`` and one ``afjax eval`` per span, run as commands. All 400 dev
 rows are scored. The times include the start of Python and loading the trunk, and the commands use the persistent
@@ -59,7 +59,8 @@ def main() -> None:
     begin = time.perf_counter()
     for first, last in spans.without:
         scores = without_span(task_model, first, last).evaluate(rows, batch_size=arguments.batch_size)
-        # Sums have another order, so the prediction may change for a row whose logits are nearly equal.
+        # The two ways add numbers in another order, so the prediction may change for a row whose logits are nearly
+        # equal.
         assert abs(scores["accuracy"] - spans.without[first, last]["accuracy"]) < 1.5 / len(rows)
     loop_s = time.perf_counter() - begin
     print(f"one evaluation per span: {loop_s:.1f} s; one program is {loop_s / program_s:.1f} times as fast")
@@ -91,7 +92,10 @@ def run(*arguments: str) -> None:
 
 
 def random_model(trunk: afjax.Trunk, task: afjax.TaskConfig, labels: tuple[str, ...]) -> TaskModel:
-    """Makes a model with a random Pfeiffer adapter. Its initial values are large, so removing it changes scores."""
+    """Makes a model with a random Pfeiffer adapter.
+
+    The adapter's initial values are large, so that removing it changes scores.
+    """
     config = AdapterConfig(init_scale=0.1)
     head = init_head(jax.random.key(1), HeadConfig(), len(labels), trunk=trunk.params)
     adapter = init_adapter(jax.random.key(0), config, trunk.config)

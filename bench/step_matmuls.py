@@ -1,4 +1,4 @@
-"""Times training steps, and only their matrix products, on the CPU.
+"""Times training steps, and programs with only their matrix products, on the CPU.
 
     python bench/step_matmuls.py
     python bench/step_matmuls.py --trunk=bert-base --rows=8 --repeats=10
@@ -69,7 +69,7 @@ def matrix_products(compiled: jax.stages.Compiled) -> list[Product]:
     products = []
     for computation in parse_module(text).computations.values():
         for instruction in computation.instructions.values():
-            # A matrix product could be in one of these.
+            # These could contain a matrix product that is not a dot.
             assert instruction.opcode not in ("convolution", "custom-call"), instruction.opcode
             if instruction.opcode == "dot":
                 assert "while" not in instruction.op_name, instruction.op_name
@@ -101,7 +101,10 @@ def operations(product: Product) -> int:
 
 
 def program(products: Sequence[Product]) -> Callable[[], None]:
-    """Compiles the products of random inputs. Equal products have different inputs, so that none is left out."""
+    """Compiles a program that only computes the given products, of random inputs.
+
+    Equal products have different inputs, so that the compiler does not remove any.
+    """
     keys = jax.random.split(jax.random.key(0), 2 * len(products))
     inputs = [
         (jax.random.normal(keys[2 * number], left, dtype), jax.random.normal(keys[2 * number + 1], right, dtype))

@@ -1,4 +1,4 @@
-"""Trains taggers on WNUT-17 and multi-label classifiers on GoEmotions, with afjax and with the library `adapters`.
+"""Trains on WNUT-17 (tagging) and GoEmotions (multi-label), also with `adapters`.
 
     python bench/task_kinds.py --data_dir=DATA --results=bench/results/task_kinds.jsonl
     python bench/task_kinds.py --results=bench/results/task_kinds.jsonl --table
@@ -42,7 +42,10 @@ BATCH_SIZE = 32
 
 @dataclasses.dataclass(frozen=True)
 class Study:
-    """The settings of all runs on one task. Few rows have more than ``max_length`` tokens."""
+    """The settings of all runs on one task.
+
+    ``max_length`` is chosen so that few rows have more tokens.
+    """
 
     task: str
     max_length: int

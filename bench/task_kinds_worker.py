@@ -1,9 +1,9 @@
-"""Trains a Pfeiffer adapter for tagging with the library `adapters`, and prints its scores as one line of JSON.
+"""Trains a Pfeiffer adapter for tagging with `adapters`, and prints its scores.
 
     task_kinds_worker.py FOLDER '{"learning_rate": 1e-3, "epochs": 6, ...}'
 
 ``task_kinds.py`` starts this script in the environment of `adapters`. FOLDER has the trunk, and rows.json with the
-words and tags of each split.
+words and tags of each split. The scores are one line of JSON.
 """
 
 import json
@@ -40,7 +40,10 @@ def main() -> None:
 
 
 def encode(split: dict[str, Any], tokenizer: Any, names: list[str], max_length: int) -> list[dict[str, Any]]:
-    """Tokenizes the rows. The first subword of a word has the word's tag; other subwords are ignored."""
+    """Tokenizes the rows.
+
+    The first subword of a word has the word's tag. Other subwords have no label.
+    """
     rows = []
     for words, tags in zip(split["words"], split["tags"], strict=True):
         row = tokenizer(words, is_split_into_words=True, truncation=True, max_length=max_length)
@@ -55,7 +58,10 @@ def encode(split: dict[str, Any], tokenizer: Any, names: list[str], max_length: 
 
 @torch.no_grad()
 def evaluate(model: Any, data: list[Any], tags: list[list[str]], names: list[str], collate: Any) -> dict[str, float]:
-    """Computes seqeval's scores. A word beyond the maximum length has no prediction and counts as outside."""
+    """Computes seqeval's scores.
+
+    A word beyond the maximum length has no prediction and counts as outside of entities.
+    """
     model.eval()
     predictions = []
     for begin in range(0, len(data), 64):

@@ -9,7 +9,9 @@ from torch.utils.data import DataLoader
 
 
 def train(model: Any, batches: DataLoader, settings: dict[str, Any]) -> int:
-    """Trains with AdamW and linear decay. As in afjax, only the matrices have weight decay.
+    """Trains with AdamW and a linear decay of the learning rate.
+
+    As in afjax, only matrices have weight decay.
 
     Args:
       model: The model. Only its trained parameters require gradients.

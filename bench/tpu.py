@@ -1,15 +1,16 @@
-"""Estimates the training step of each method on TPU slices from the compiled programs (docs/scaling.md).
+"""Estimates the cost of training steps on TPU slices from their compiled programs.
 
     python bench/tpu.py --output=tpu.csv
     python bench/tpu.py --topologies=v5e:2x4 --trunks=bert-base --layers=scanned,unrolled --output=tpu.csv
     python bench/tpu.py --topologies=v5e:1x1,v6e:1x1 --trunks=bert-base --methods=pfeiffer --slots=1,4,8,16 \\
         --output=slots.csv
 
-No TPU is needed. By default there are 32 rows of 128 tokens per chip. The trunk is in bfloat16. With several slots, one
-step trains several runs with that many rows each, and the costs are for the whole step. With
+No TPU is needed (docs/scaling.md). By default there are 32 rows of 128 tokens per chip. The trunk is in bfloat16. With
+several slots, one step trains several runs with that many rows each, and the costs are for the entire step. With
 ``--layers=scanned,unrolled``, each method is compiled with its layers as a loop and as straight-line code, one after
-the other, so that their compile times are comparable. Each compilation runs in a new process, so that earlier ones do
-not affect its time. Lines are appended to the output file one by one, and existing lines are not computed again.
+the other, so that their compile times are comparable. Each compilation runs in a new process, so that earlier
+compilations do not affect its time. Lines are appended to the output file one by one, and existing lines are not
+computed again.
 """
 
 import argparse
@@ -37,7 +38,7 @@ COLUMNS = CASE + tuple(
 def measure(
     rows: int, length: int, topology_name: str, trunk: str, method: str, layers: str, slots: str
 ) -> dict[str, object]:
-    """Compiles a training step in a new process, and returns its line of the table."""
+    """Compiles a training step, and returns its line of the table."""
     topology = parse_topology(topology_name)
     mesh = make_mesh(MeshConfig(), get_topology(topology).devices)
     name, _, number = method.partition("-")

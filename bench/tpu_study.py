@@ -1,11 +1,11 @@
-"""Predicts the time of a study on one TPU chip, as separate runs and as one program (docs/scaling.md).
+"""Predicts the time of a study on a TPU chip, as separate runs and as one process.
 
     python bench/tpu_study.py --data=DATA --output=study.csv
 
 The study trains Pfeiffer adapters on BERT-base (bfloat16 trunk, layers as a loop) for cb, rte, mrpc and sick, with two
-learning rates and three seeds: 24 runs of three epochs, with 32 rows of at most 128 tokens per step. No TPU is needed.
-The TPU's compiler compiles the programs here, one after the other, and a step takes the shortest possible time. Each
-length's costs are appended to the output file, and lines that it already has are not computed again.
+learning rates and three seeds: 24 runs of three epochs, with 32 rows of at most 128 tokens per step. No TPU is needed
+(docs/scaling.md): the TPU's compiler compiles the programs here, one after the other, and a step is assumed to take the
+shortest possible time. Each length's costs are appended to the output file, and existing lines are not computed again.
 
 Assumptions: the TPU's host is as fast as this machine. A process takes ``--start`` seconds before it traces its first
 program. A run's other work on the host (initial parameters, metrics, files) takes ``--host`` seconds. Separate runs
@@ -36,7 +36,12 @@ COLUMNS = ("topology", "length", "train_compile_s", "train_step_s", "eval_compil
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """The work of one run: the padded length of each step, and the number of the padded head's outputs."""
+    """The work of one run.
+
+    Attributes:
+      train, dev: The padded length of each training step and of each evaluation step.
+      num_outputs: The number of the padded head's outputs.
+    """
 
     train: tuple[int, ...]
     dev: tuple[int, ...]
@@ -51,7 +56,7 @@ class Work:
 
 
 def work_of(name: str, data: Path) -> Work:
-    """Returns the steps of a run on a task, with the lengths that the run would choose on a TPU."""
+    """Returns the work of a run, with the lengths that it would choose on a TPU."""
     trunk = load_trunk("minilm")  # It has BERT's vocabulary.
     task = TaskConfig(name=name, source=str(data / name))
     rows = load_task(task)
@@ -76,7 +81,7 @@ def work_of(name: str, data: Path) -> Work:
 
 
 def costs_of(length: int, topology: str) -> dict[str, str]:
-    """Compiles both steps for one length, and returns its line of the output file."""
+    """Compiles both steps for a padded length; returns its line of the output file."""
     plan = plan_method(
         MethodCase(
             trunk="bert-base",

@@ -2,14 +2,16 @@
 
     python bench/unchanged.py --before=../before --after=. --folder=/tmp/unchanged
 
-Use it for a change that should not affect results. ``--before`` and ``--after`` are checkouts, and results are written
-to ``--folder``. The same command resumes. To check a later AFTER against the same runs of BEFORE, delete
-``FOLDER/after`` first. There are four parts:
+Use it for a change that should not affect results. BEFORE and AFTER are the checkouts ``--before`` and ``--after``, and
+results are written to ``--folder``. The same command resumes. To check a later AFTER against the same runs of BEFORE,
+delete ``FOLDER/after`` first. There are four parts:
 
-1. ``train``: both run ``configs/quickstart.py`` with seed 0; the scores and the digests of all stored arrays are equal.
-2. ``resume``: BEFORE is killed in the middle of that run, AFTER resumes it, and the result is bit-identical.
-3. ``store``: AFTER predicts with the store that BEFORE wrote, and both write the same file.
-4. ``tpu``: the FLOPs and the memory traffic of compiled TPU programs differ by at most 0.5 %.
+1. ``train``: Both run ``configs/quickstart.py`` with seed 0. The scores and the digests of all stored arrays must be
+   equal.
+2. ``resume``: BEFORE is killed in the middle of that run, and AFTER resumes it. The result must be bit-identical.
+3. ``store``: Both predict with the store that BEFORE wrote. They must write the same file.
+4. ``tpu``: The costs of compiled TPU programs, such as FLOPs and memory traffic, may differ by at most 0.5 %. Compile
+   times are not compared.
 
 Compare step times with ``afjax bench``, run alternately in both checkouts.
 """
@@ -66,7 +68,7 @@ def finished(workdir: Path) -> bool:
 
 
 def results(workdir: Path) -> dict[str, Any]:
-    """Returns the scores of all runs and the digests of all artefacts of a finished workdir."""
+    """Returns all scores and the digests of all artefacts of a finished workdir."""
     scores = {str(path.relative_to(workdir)): json.loads(path.read_text()) for path in workdir.rglob("result.json")}
     manifests = [json.loads(path.read_text()) for path in (workdir / "store").rglob("manifest.json")]
     digests = {f"{manifest['kind']}/{manifest['name']}": manifest["leaves"] for manifest in manifests}
@@ -142,7 +144,10 @@ def check_tpu(before: Checkout, after: Checkout) -> bool:
 
 
 def unequal_numbers(before: Any, after: Any, name: str = "") -> list[str]:
-    """Describes all numbers of two JSON values that differ by more than the tolerance, except compile times."""
+    """Describes the numbers of two JSON values that differ by more than the tolerance.
+
+    Compile times are ignored.
+    """
     if isinstance(before, dict):
         return [
             problem

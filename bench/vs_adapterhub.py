@@ -1,13 +1,14 @@
-"""Compares the speed and memory of afjax with `adapters` 1.3.0, or with transformers, on CPU PyTorch, in one run.
+"""Compares the speed and memory of afjax with `adapters` 1.3.0 or transformers.
 
     python bench/vs_adapterhub.py                        all cases, about twenty minutes on two cores
     python bench/vs_adapterhub.py --cases=adapter_train,fusion_eval --repeats=3
     python bench/vs_adapterhub.py --cases=modernbert_full_train,deberta_full_train
 
-BERT-base, or the encoder in the case's name, with random weights, batch 8, length 128, two threads per side, and
-dropout in training. The dtype is float32. In the cases ``*_bfloat16``, afjax's frozen trunk is in bfloat16, and PyTorch
-uses autocast. Each side runs in its own process. The two alternate step by step, so that other load on the machine
-affects both. Prints a Markdown table, and the same results as JSON on the last line.
+Both sides run on the CPU. The model is BERT-base, or the encoder in the case's name, with random weights. A batch has 8
+rows of 128 tokens, each side has two threads, and training uses dropout. The dtype is float32. In the cases
+``*_bfloat16``, afjax's frozen trunk is in bfloat16, and PyTorch uses autocast. Each side runs in its own process. The
+two sides alternate step by step, so that other load on the machine affects both. Prints a Markdown table, and the same
+results as JSON on the last line.
 """
 
 import argparse
@@ -42,7 +43,7 @@ class Side:
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """Two sides, and the required bounds of median(first) / median(second)."""
+    """Two sides to compare, and the required bounds of median(first) / median(second)."""
 
     first: Side
     second: Side
@@ -63,7 +64,10 @@ def against_adapterhub(
 
 
 def against_transformers(trunk: str) -> Case:
-    """Full fine-tuning of an encoder that `adapters` does not have, or only in part."""
+    """Makes a case of full fine-tuning against transformers.
+
+    It is for encoders that `adapters` does not support, or only in part.
+    """
     return Case(*(Side(library, "full", "train", 1, trunk=trunk) for library in ("transformers", "afjax")))
 
 
@@ -86,7 +90,7 @@ CASES = {
 def main() -> None:
     flags = parse_flags()
     adapterhub_python = ready_environment(flags.venv)
-    # The library `adapters` comes with its version of transformers.
+    # The environment of `adapters` contains the version of transformers that `adapters` requires.
     pythons = {"afjax": sys.executable, "adapters": str(adapterhub_python), "transformers": str(adapterhub_python)}
     results = []
     for name in flags.cases:
@@ -114,7 +118,10 @@ def parse_flags() -> argparse.Namespace:
 
 
 def ready_environment(venv: Path, extra: tuple[str, ...] = ()) -> Path:
-    """Returns the Python of the virtual environment of `adapters` and extra packages. Makes it if it is missing."""
+    """Returns the Python of the virtual environment of `adapters` and extra packages.
+
+    The environment is made if it is missing.
+    """
     python = venv / "bin" / "python"
     if not python.exists():
         print(f"making {venv} with {' and '.join(REQUIREMENTS)} ...", file=sys.stderr, flush=True)
@@ -130,7 +137,7 @@ def ready_environment(venv: Path, extra: tuple[str, ...] = ()) -> Path:
 def compare(case: Case, pythons: dict[str, str], repeats: int, threads: int) -> dict[str, Any]:
     """Runs steps of both sides alternately, and returns times and memory."""
     with contextlib.ExitStack() as stack:
-        # Each worker prepares its step before it is returned, so the second prepares while the first is idle.
+        # worker() returns when the step is prepared, so the second side prepares its step while the first is idle.
         workers = [
             stack.enter_context(worker(side, pythons[side.library], threads)) for side in (case.first, case.second)
         ]
@@ -156,11 +163,12 @@ def compare(case: Case, pythons: dict[str, str], repeats: int, threads: int) -> 
 
 @contextlib.contextmanager
 def worker(side: Side, python: str, threads: int) -> Iterator[subprocess.Popen[str]]:
-    """Starts a process and waits until it has prepared its step. Kills it at the end of the block."""
+    """Starts a process, waits until it has prepared its step, and kills it at the end."""
     environment = {
         **os.environ,
         "OMP_NUM_THREADS": str(threads),
-        # Threads of the waiting side must sleep. OMP_WAIT_POLICY=PASSIVE would also slow down PyTorch's steps.
+        # With these settings, the threads of the waiting side sleep. OMP_WAIT_POLICY=PASSIVE would also slow down
+        # PyTorch's steps.
         "GOMP_SPINCOUNT": "30000",
         "KMP_BLOCKTIME": "0",
         "CUDA_VISIBLE_DEVICES": "",
@@ -184,7 +192,10 @@ def worker(side: Side, python: str, threads: int) -> Iterator[subprocess.Popen[s
 
 
 def ask(process: subprocess.Popen[str], request: str) -> dict[str, Any]:
-    """Sends a request and returns the answer. An empty request only waits for the worker's first line."""
+    """Sends a request and returns the answer.
+
+    An empty request is not sent: it only waits for the worker's first line.
+    """
     assert process.stdin is not None
     assert process.stdout is not None
     if request:

@@ -1,20 +1,22 @@
-"""Times whole runs, from the start of the process to the stored adapter: afjax's runs and studies, and `adapters`.
+"""Times entire runs and studies with afjax and with `adapters`.
 
     python bench/whole_runs.py --data=DATA --results=bench/results/whole_runs.jsonl
     python bench/whole_runs.py --results=bench/results/whole_runs.jsonl --table
 
-DATA is a folder with the folders cb, rte, mrpc and sick, each with train and dev files. There are two parts:
+DATA is a folder with the folders cb, rte, mrpc and sick, each with train and dev files. A run is timed from the start
+of its process to the stored adapter. There are two parts:
 
-1. ``short``: one run on CB (4 epochs) and one on MRPC (1 epoch), with an empty compilation cache, with a warm one, and
-   with `adapters`.
-2. ``study``: 24 runs of 20 steps with 16 rows (4 tasks, 2 learning rates, 3 seeds): as one ``afjax sweep``, as one
-   ``afjax train`` per run, and as one process of `adapters` per run. The compilation cache is warm. The sweep runs
-   before and after the others, and the others alternate run by run. Then follow sweeps with two processes and with one.
+1. ``short``: One run on CB (4 epochs) and one run on MRPC (1 epoch) are timed in three ways: with afjax and an empty
+   compilation cache, with afjax and a warm one, and with `adapters`.
+2. ``study``: 24 runs of 20 steps with 16 rows (4 tasks, 2 learning rates, 3 seeds) are timed in three ways: as one
+   ``afjax sweep``, as one ``afjax train`` per run, and as one process of `adapters` per run. The compilation cache is
+   warm. The sweep runs before and after the others, and the others alternate run by run. Then follow sweeps with two
+   processes and with one.
 
 The trunk is minilm, float32. The batches of the first part have 32 rows. Close other programs first. `adapters` runs in
-its own virtual environment, as in ``vs_adapterhub.py``. It trains with a plain loop, pads each batch to its longest row
-(a multiple of 8 tokens), and has two threads. Every measurement appends a line to the results file; the same command
-resumes.
+its own virtual environment, as in ``vs_adapterhub.py``. It trains with a plain loop, pads each batch to its longest
+row, rounded up to a multiple of 8 tokens, and has two threads. Every measurement appends a line to the results file.
+The same command resumes.
 """
 
 import argparse
@@ -43,7 +45,7 @@ TASKS = ("cb", "rte", "mrpc", "sick")
 LEARNING_RATES, SEEDS = (1e-3, 3e-3), (0, 1, 2)
 WEIGHT_DECAY = 0.01
 BATCH_SIZES = {"short": 32, "study": 16}
-# Ways to run the study as one sweep, with the number of processes.
+# The ways to run the study as one sweep, each with its number of processes.
 SWEEPS = {"sweep": 1, "processes": 2}
 STUDY_STEPS, STUDY_LENGTH = 20, 64
 SHORT_LENGTH, SHORT_EPOCHS = 128, {"cb": 4, "mrpc": 1}
@@ -57,7 +59,7 @@ class Measurement:
       part: ``short`` or ``study``.
       way: ``cold``, ``warm``, ``adapters``, ``separate``, ``sweep``, or ``processes`` for a sweep with two processes.
       task: The task; empty for a sweep of all tasks.
-      learning_rate, seed: The run's; 0 for a sweep.
+      learning_rate, seed: The learning rate and the seed of the run; 0 for a sweep.
       repeat: The number of the repetition.
     """
 
@@ -70,7 +72,10 @@ class Measurement:
 
 
 def measurements() -> list[Measurement]:
-    """All measurements in their order, so that ways that are compared follow each other."""
+    """Returns all measurements in their order.
+
+    Measurements that are compared with each other follow each other.
+    """
     listed = [
         Measurement("short", way, task, 1e-3, repeat=repeat)
         for task in SHORT_EPOCHS
@@ -87,7 +92,7 @@ def measurements() -> list[Measurement]:
 
 
 class Machine:
-    """Runs the measurements in a temporary folder, with a compilation cache of its own.
+    """Runs the measurements in a temporary folder with its own compilation cache.
 
     Args:
       data: The folder of the tasks.
@@ -109,7 +114,7 @@ class Machine:
         if wanted.way == "cold":
             shutil.rmtree(self.folder / "cache", ignore_errors=True)
         elif wanted.part == "study" and not self.warm:
-            # Fills the caches of compiled programs and of tokenised rows.
+            # This run is not timed. It fills the caches of compiled programs and of tokenised rows.
             self._sweep(output, seeds=(0,), rates=LEARNING_RATES[:1])
             shutil.rmtree(output)
             self.warm = True
@@ -168,12 +173,12 @@ class Machine:
             _, status, usage = os.wait4(process.pid, 0)
         if status:
             raise SystemExit(f"{' '.join(command)} failed:\n{(self.folder / 'log').read_text()}")
-        # macOS counts bytes.
+        # macOS reports bytes, other systems report kilobytes.
         return round(usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e9, 2)
 
 
 def listed(rows: Any) -> dict[str, Any]:
-    """A split's texts and labels as lists."""
+    """Converts a split's texts and labels to lists."""
     texts = [rows.text_a] if rows.text_b is None else [rows.text_a, rows.text_b]
     return {"texts": [list(column) for column in texts], "labels": [int(label) for label in rows.labels]}
 

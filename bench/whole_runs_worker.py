@@ -1,9 +1,10 @@
-"""Trains a Pfeiffer adapter for classification with the library `adapters`, and prints its result as one line of JSON.
+"""Trains a Pfeiffer adapter for classification with the library `adapters`.
 
     whole_runs_worker.py FOLDER '{"task": "cb", "learning_rate": 1e-3, "steps": 30, ...}'
 
 ``whole_runs.py`` starts this script in the environment of `adapters`. FOLDER has the trunk, and a JSON file per task
 with the texts and labels of each split. Batches are padded to their longest row, rounded up to a multiple of 8 tokens.
+The result is printed as one line of JSON.
 """
 
 import json

@@ -1,7 +1,8 @@
-"""One side of a comparison: prepares a step, and runs it once for each request on standard input.
+"""Prepares the step of one side of a comparison, and runs it on request.
 
-``vs_adapterhub.py`` starts this script in the environment of the measured library, which does not have the other one. A
-request is a line, `step` or `stop`, and its answer is a line of JSON. Between requests the process is idle.
+``vs_adapterhub.py`` starts this script in the environment of the measured library, which does not have the other
+library. A request is a line of standard input, `step` or `stop`, and its answer is a line of JSON. `step` runs the step
+once. Between requests the process is idle.
 """
 
 import argparse
@@ -14,9 +15,9 @@ from collections.abc import Callable
 from typing import Any
 
 BATCH_SIZE, MAX_LENGTH, VOCABULARY_SIZE = 8, 128, 30522
-# The models of transformers: their type, and the settings of the published config.json that are not the defaults.
+# The models of transformers: their type, and the settings of the published config.json that differ from the defaults.
 CONFIGS: dict[str, dict[str, Any]] = {
-    # Without compilation, as for the other models.
+    # ModernBERT would compile itself by default. The other models are not compiled.
     "modernbert-base": {"model_type": "modernbert", "reference_compile": False},
     "deberta-v3-base": {
         "model_type": "deberta-v2",
@@ -77,7 +78,10 @@ def answer(stream: Any, **fields: float | str) -> None:
 
 
 def afjax_step(trunk: str, method: str, mode: str, num_adapters: int, dtype: str) -> tuple[Callable[[], object], str]:
-    """Prepares the step that ``afjax bench`` measures. XLA uses one thread per core of the process."""
+    """Prepares the step that ``afjax bench`` measures.
+
+    XLA uses one thread per core of the process.
+    """
     import jax
 
     from afjax.bench import step_time as bench
@@ -99,7 +103,10 @@ def afjax_step(trunk: str, method: str, mode: str, num_adapters: int, dtype: str
 def adapters_step(
     method: str, mode: str, num_adapters: int, dtype: str, threads: int
 ) -> tuple[Callable[[], object], str]:
-    """Prepares a step of `adapters` with its users' usual settings: its model, its freezing, its trainer's step."""
+    """Prepares a step of `adapters` with its users' usual settings.
+
+    The model, the freezing of parameters and the optimizer are those that `adapters` and its trainer use by default.
+    """
     import adapters
     import torch
     from adapters.composition import Fuse
@@ -179,7 +186,10 @@ def torch_batch() -> dict[str, Any]:
 
 
 def torch_optimizer(trained: Any) -> Any:
-    """The defaults of transformers' Trainer, which the trainer of `adapters` extends."""
+    """Makes the optimizer that transformers' Trainer uses by default.
+
+    The trainer of `adapters` extends this Trainer.
+    """
     import torch
 
     return torch.optim.AdamW(trained, lr=1e-4, weight_decay=0.01, fused=True)

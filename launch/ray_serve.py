@@ -1,13 +1,14 @@
-"""Serves the adapters of a store with Ray Serve, which starts replicas on the machines of a cluster and restarts them.
+"""Serves the adapters of a store with Ray Serve, on the machines of a cluster.
 
     pip install 'afjax[serve]' 'ray[serve]'
     serve run --app-dir=launch ray_serve:build store=runs/quickstart/store
     serve run --app-dir=launch ray_serve:build store=/shared/store trunk=bert-base-uncased replicas=4 gpus=1
 
-The address is http://127.0.0.1:8000, with the endpoints of `afjax serve`. All replicas read the same store, so it must
-be on a shared file system or in cloud storage. They load all of its adapters and fusions when they start, and adapters
-cannot be added to them: run `serve run` or `serve deploy` again to replace the replicas. Ray Serve distributes requests
-over the replicas, and each replica makes its own batches.
+The address is http://127.0.0.1:8000, with the endpoints of `afjax serve`. Ray Serve starts the replicas, and restarts
+them if they fail. All replicas read the same store, so it must be on a shared file system or in cloud storage. A
+replica loads all adapters and fusions of the store when it starts, and adapters cannot be added to it. Run `serve run`
+or `serve deploy` again to replace the replicas. Ray Serve distributes requests over the replicas, and each replica
+makes its own batches.
 """
 
 from typing import Any
@@ -23,16 +24,16 @@ from afjax.serve.loading import find_artefact, load_routed_model, names_with_hea
 
 
 class Settings(BaseModel):
-    """The arguments of the command line, as in ``store=runs/quickstart/store``.
+    """The arguments of the command line, such as ``store=runs/quickstart/store``.
 
     Attributes:
       store: The store's folder.
-      trunk: The trunk, as for ``--trunk``; by default the one that the store names.
+      trunk: The trunk, as for ``--trunk`` of `afjax serve`. By default it is the trunk that the store names.
       replicas: The number of replicas.
       gpus: The number of GPUs per replica.
       cpus: The number of processor cores per replica.
-      predict_all: Whether to answer ``POST /predict_all``, as with ``--predict_all``.
-      allowed_hosts: Further names in the ``Host`` header, separated by commas.
+      predict_all: Whether to answer ``POST /predict_all``, as with ``--predict_all`` of `afjax serve`.
+      allowed_hosts: Further names that the ``Host`` header of a request may have, separated by commas.
     """
 
     store: str
@@ -67,6 +68,6 @@ def build(settings: Settings) -> serve.Application:
         name="afjax",
         num_replicas=settings.replicas,
         ray_actor_options=resources,
-        # As many requests as the server's queue has room for. Ray Serve holds further ones back.
+        # A replica gets as many requests as its queue has room for. Ray Serve holds further requests back.
         max_ongoing_requests=ServerConfig().max_queue,
     ).bind()

@@ -14,7 +14,7 @@ export JAX_PLATFORMS="${JAX_PLATFORMS:-cpu}"
 ./launch/lint.sh
 types=
 if [ ${#fast[@]} = 0 ]; then
-  # In parallel with the tests, because the first run takes half a minute.
+  # The type checker runs in parallel with the tests, because its first run takes half a minute.
   ./launch/types.sh &
   types=$!
 fi

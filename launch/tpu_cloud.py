@@ -1,4 +1,4 @@
-"""Creates, describes and deletes a Cloud TPU slice with `gcloud`, and runs functions on its workers."""
+"""Creates and deletes a Cloud TPU slice with `gcloud`, and runs functions on it."""
 
 import argparse
 import dataclasses
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 WORKER_SCRIPT = Path(__file__).with_name("tpu_vm_worker.sh")
-# https://cloud.google.com/tpu/docs/runtimes
+# The VM image of each generation, from https://cloud.google.com/tpu/docs/runtimes.
 RUNTIME_VERSIONS = {
     "v2": "tpu-ubuntu2204-base",
     "v3": "tpu-ubuntu2204-base",
@@ -94,7 +94,14 @@ class Job(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Slice:
-    """The state of a slice, in Google Cloud's terms. A state is empty if its resource does not exist."""
+    """The state of a slice, in Google Cloud's terms.
+
+    Attributes:
+      request: The state of the queued resource; empty if it does not exist.
+      node: The state of the node; empty if it does not exist.
+      workers: The number of the node's workers.
+      reason: Google Cloud's error message if the request failed; otherwise empty.
+    """
 
     request: str = ""
     node: str = ""
@@ -103,7 +110,10 @@ class Slice:
 
     @property
     def condition(self) -> str:
-        """``missing``, ``waiting``, ``ready``, ``deleting`` or ``lost`` (preempted, failed or incomplete)."""
+        """``missing``, ``waiting``, ``ready``, ``deleting`` or ``lost``.
+
+        A slice is lost if it was preempted, failed or is incomplete.
+        """
         if not self.request and not self.node:
             return "missing"
         if "DELETING" in (self.request, self.node):
@@ -126,7 +136,9 @@ class Slice:
 
 
 class Cloud:
-    """A slice. A dry run only prints the gcloud commands, and assumes that they succeed.
+    """A slice, which gcloud manages.
+
+    A dry run only prints the gcloud commands, and assumes that they succeed.
 
     Args:
       name: The slice's name.
@@ -149,7 +161,10 @@ class Cloud:
     # gcloud
 
     def check(self) -> None:
-        """Raises if gcloud, its login, the project or the zone is missing. It is called before a slice is created."""
+        """Raises LaunchError if gcloud, its login, the project or the zone is missing.
+
+        It is called before a slice is created.
+        """
         if self.dry_run:
             return
         if not shutil.which("gcloud"):
@@ -218,7 +233,7 @@ class Cloud:
         raise error
 
     def ready(self) -> Slice:
-        """Returns the state of the slice. Raises if it is not ready."""
+        """Returns the state of the slice. Raises LaunchError if it is not ready."""
         found = self.describe()
         advice = {
             "missing": f"create it with `create {self.name}`.",
@@ -265,7 +280,7 @@ class Cloud:
             time.sleep(self.poll_seconds)
 
     def delete(self, found: Slice) -> None:
-        """Deletes the slice, even if it is incomplete, and waits until it no longer exists."""
+        """Deletes the slice, even if it is incomplete, and waits until it is gone."""
         for _ in range(PATIENCE):
             done = None
             if found.request and found.request != "DELETING":
@@ -340,7 +355,10 @@ class Cloud:
         return jobs
 
     def show_log(self, worker: int, lines: int, *, follow: bool = False) -> None:
-        """Prints the end of a worker's log. With ``follow``, also prints new lines until interrupted."""
+        """Prints the end of a worker's log.
+
+        With ``follow``, it also prints new lines until interrupted.
+        """
         tail = f"tail -n {lines} {'-F ' if follow else ''}afjax-job/log"
         words = ("ssh", self.name, f"--worker={worker}", f"--command={tail}")
         done = self._tpus("tpu-vm", *words, capture=False)

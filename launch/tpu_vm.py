@@ -25,8 +25,8 @@ from tpu_cloud import TAIL_LINES, Cloud, Job, LaunchError, Slice, UnreachableErr
 
 # Exit codes of `afjax train`. LOST is used for a lost job, which has no exit code.
 DONE, LOST, MISTAKE, PREEMPTED, OTHER_HOST_DIED = 0, 1, 2, 75, 76
-# MAX_FAILURES: how often in a row babysit may fail to check or recreate the slice. MAX_STRAGGLING: the number of
-# consecutive checks that find failed workers and running workers, after which the running ones are stopped.
+# MAX_FAILURES is how often in a row babysit may fail to check or recreate the slice. MAX_STRAGGLING is the number of
+# consecutive checks that find both failed and running workers, after which the running workers are stopped.
 MAX_FAILURES, MAX_STRAGGLING = 20, 10
 
 CREATE_EXAMPLE = """\
@@ -78,7 +78,10 @@ If babysit is stopped, run the same command again to resume. The exit code is th
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs one command. Returns its exit code: 0, 2 after an error, or for babysit the exit code of afjax."""
+    """Runs one command.
+
+    Returns its exit code: 0, 2 after an error, 130 after Ctrl-C, or for babysit the exit code of afjax.
+    """
     cut = argv.index("--") if "--" in argv else len(argv)
     arguments = make_parser().parse_args(argv[:cut])
     arguments.words = list(argv[cut + 1 :])
@@ -242,7 +245,10 @@ class Watch:
     stragglers: int = 0
 
     def step(self, found: Slice) -> int | None:
-        """Checks the slice once and acts on its state. Returns the exit code when the command has ended."""
+        """Checks the slice once and acts on its state.
+
+        Returns the exit code if the command has ended, and None otherwise.
+        """
         cloud, digest = self.cloud, digest_of(self.arguments.words)
         jobs = cloud.jobs(found)
         running = {worker: job for worker, job in jobs.items() if job.state == "running"}
@@ -282,7 +288,10 @@ class Watch:
 
 
 def obtain(cloud: Cloud, flags: Sequence[str], timeout_minutes: float) -> Slice:
-    """Returns a ready slice. Creates it if it does not exist, and recreates it if it is lost."""
+    """Returns a ready slice.
+
+    The slice is created if it does not exist, and recreated if it is lost.
+    """
     found = cloud.describe()
     if found.condition == "ready":
         return found
@@ -350,7 +359,7 @@ def start(arguments: argparse.Namespace, cloud: Cloud, found: Slice) -> None:
 
 
 def refuse_running(cloud: Cloud, jobs: Mapping[int, Job]) -> None:
-    """Raises if a job is running."""
+    """Raises LaunchError if a job is running."""
     if running := [worker for worker, job in jobs.items() if job.state == "running"]:
         raise LaunchError(
             f"A command is already running on worker {running[0]} of {cloud.name} (see `logs`); wait, or `stop` it."
@@ -359,7 +368,7 @@ def refuse_running(cloud: Cloud, jobs: Mapping[int, Job]) -> None:
 
 @contextlib.contextmanager
 def telling_what_stays(cloud: Cloud) -> Iterator[None]:
-    """If the block raises and the slice still exists, warns that the slice costs money."""
+    """Warns that the slice costs money if the block raises and the slice still exists."""
     try:
         yield
     except Exception:
@@ -380,12 +389,12 @@ def decisive(jobs: Mapping[int, Job]) -> tuple[int, int]:
 
 
 def digest_of(words: Sequence[str]) -> str:
-    """Returns the digest of a command, equal to the one in ``tpu_vm_worker.sh``."""
+    """Returns the digest of a command, as ``tpu_vm_worker.sh`` computes it."""
     return hashlib.sha256(shlex.join(words).encode()).hexdigest()[:12]
 
 
 def check_words(arguments: argparse.Namespace) -> None:
-    """Raises if the command is missing, or if babysit could not resume it."""
+    """Raises LaunchError if the command is missing, or if babysit could not resume it."""
     words, action = arguments.words, arguments.action
     if action not in (run, babysit):
         if words:
@@ -406,7 +415,10 @@ def check_words(arguments: argparse.Namespace) -> None:
 
 
 def check_source(arguments: argparse.Namespace) -> None:
-    """Raises if the source is not a checkout. It is called before a slice is created and costs money."""
+    """Raises LaunchError if the source is not a checkout.
+
+    It is called before a slice is created and costs money.
+    """
     if arguments.action in (setup, babysit) and not is_url(arguments.source):
         tracked_files(Path(arguments.source))
 
@@ -426,7 +438,10 @@ def value_of(words: Sequence[str], flag: str) -> str:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Makes the parser of all commands. ``action`` becomes the function of the given command."""
+    """Makes the parser of all commands.
+
+    It sets ``action`` to the function of the given command.
+    """
     parser = argparse.ArgumentParser(prog="tpu_vm.py", description=(__doc__ or "").split("\n")[0], allow_abbrev=False)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 

@@ -1,6 +1,6 @@
 # Runs on each worker of a slice. tpu_vm.py sends it as `bash -c "$(cat tpu_vm_worker.sh)" worker FUNCTION ARGUMENT...`
-# Each function can safely be called again, and prints one line at the end. tpu_vm.py learns from these lines, and not
-# from gcloud's exit code, which workers were reached.
+# Each function can safely be called again, and prints one line at the end. tpu_vm.py learns from these lines which
+# workers were reached, because gcloud's exit code does not say it.
 set -u
 mkdir -p "$HOME/afjax-job" && cd "$HOME/afjax-job" || exit 1
 
@@ -12,12 +12,12 @@ tell() { echo "afjax-worker $worker $*"; }
 # A job holds the lock until it ends or is killed.
 running() { ! flock --shared --nonblock lock true; }
 
-# setup EXTRAS [GIT_URL [REVISION]]: without a URL, installs ~/afjax-source.tar.gz.
+# setup EXTRAS [GIT_URL [REVISION]]: installs afjax from the repository, or without a URL from ~/afjax-source.tar.gz.
 setup() {
   if running; then tell busy; return; fi
   set -e -E -o pipefail
   trap "tell failed" ERR
-  # uv installs Python without root, and the same version on every image. apt would be locked by updates at first.
+  # uv installs Python without root, and the same version on every image. apt is locked by updates at first.
   [ -x bin/uv ] || curl -LsSf https://astral.sh/uv/install.sh | env UV_UNMANAGED_INSTALL="$PWD/bin" sh
   rm -rf source.part
   if [ -n "${2:-}" ]; then
@@ -42,7 +42,7 @@ setup() {
 # start RUN_ID COMMAND: {worker} in the command stands for the worker's number.
 start() {
   if [ ! -x venv/bin/afjax ]; then tell missing; return; fi
-  # An earlier try has started the command, but its answer was lost.
+  # If the id is known, an earlier try has started the command, but its answer was lost.
   if [ "$(cat run_id 2>/dev/null)" = "$1" ]; then tell started; return; fi
   exec 9>lock
   if ! flock --timeout 5 9; then tell busy; return; fi
@@ -77,7 +77,7 @@ status() {
   fi
 }
 
-# stop GRACE_SECONDS
+# stop GRACE_SECONDS: sends SIGTERM to the job, and SIGKILL if it still runs after this time.
 stop() {
   if running; then
     kill -TERM -- "-$(cat pid)"

@@ -11,7 +11,7 @@ trap 'rm -rf "$place" build/lib build/bdist.*' EXIT
 rm -rf build/lib build/bdist.*
 python -m pip wheel --quiet --no-deps --wheel-dir "$place/wheel" .
 wheel="$(echo "$place"/wheel/*.whl)"
-# Without its dependencies, which are in the virtual environment.
+# Install the wheel without its dependencies, which are in the virtual environment.
 python -m pip install --quiet --no-deps --target "$place/installed" "$wheel"
 (
   cd "$place"

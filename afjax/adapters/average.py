@@ -1,4 +1,4 @@
-"""Averages trained adapters without training: of their outputs, or of their parameters."""
+"""Averages the outputs or the parameters of trained adapters, without training."""
 
 import math
 from collections.abc import Sequence
@@ -25,8 +25,8 @@ def average_adapters(
     """Averages adapters of one kind, without training.
 
     With ``of="outputs"``, the new adapter's output in a layer, before the residual and LayerNorm, is the weighted sum
-    of the given adapters' outputs for the same input. This is exact. A bottleneck or LoRA adapter of this kind is as
-    large as the given adapters together.
+    of the given adapters' outputs for the same input. This is exact. A new bottleneck or LoRA adapter is as large as
+    the given adapters together.
 
     With ``of="parameters"``, each parameter is the weighted mean of the given adapters' parameters, and the adapter has
     the same size, as in AdapterSoup (Chronopoulou et al. 2023). This is only useful for adapters with the same
@@ -46,7 +46,8 @@ def average_adapters(
       The architecture and the tree of the new adapter, with NumPy leaves. :meth:`afjax.TaskModel.with_adapter` uses it.
 
     Raises:
-      UserError: The adapters or weights cannot be averaged in this way.
+      UserError: There are no adapters, their kinds, trunks or architectures do not match, no single adapter of their
+        kind can compute the average, or ``weights`` or ``of`` is invalid.
 
     Example:
       >>> import numpy as np

@@ -1,6 +1,7 @@
 """Bottleneck adapters (Houlsby 2019; Pfeiffer 2021, section 3.1 and appendix A.2).
 
-An adapter's tree. Every leaf is stacked over the layers that have the adapter::
+An adapter's tree has these leaves. Leaves under a slot are stacked over the layers that have the adapter. Leaves under
+``layer_norms`` have the shapes of the trunk's LayerNorms, in all of the trunk's layers::
 
     <slot>/down/{kernel [d, r], bias [r]}        slot: attention and/or ffn
     <slot>/up/{kernel [r, d], bias [d]}
@@ -8,6 +9,7 @@ An adapter's tree. Every leaf is stacked over the layers that have the adapter::
     <slot>/norm_after/{scale, bias}              only with a new LayerNorm after the adapter
     layer_norms/{embeddings, attention, ffn}/{scale, bias}   only if the adapter trains copies of the trunk's LayerNorms
     layer_norms/final/{scale, bias}              with these copies, if a LayerNorm follows the trunk's top layer
+    layer_norms/relative/{scale, bias}           with these copies, if the trunk has disentangled attention
 """
 
 import dataclasses
@@ -33,7 +35,10 @@ NEW_NORM_EPSILON = 1e-5
 
 
 def init(key: PRNGKeyArray, config: AdapterConfig, trunk: TrunkConfig, depth: int) -> Tree:
-    """See :class:`afjax.adapters.kind.Init`. Excludes ``layer_norms``, which start as copies of the trunk's."""
+    """Initializes an adapter's parameters, except ``layer_norms``.
+
+    See :class:`afjax.adapters.kind.Init`. The ``layer_norms`` start as copies of the trunk's LayerNorms.
+    """
     hidden_size = trunk.hidden_size
     size = config.bottleneck_size(hidden_size)
 
@@ -60,7 +65,10 @@ def init(key: PRNGKeyArray, config: AdapterConfig, trunk: TrunkConfig, depth: in
 
 
 def check_bottleneck(params: Tree, hidden_size: int) -> None:
-    """Raises UserError unless ``params`` are one layer's slot of a bottleneck adapter for this hidden size."""
+    """Raises UserError unless ``params`` are one slot of a bottleneck in one layer.
+
+    They must have the given hidden size.
+    """
     check_dense(params, "down", hidden_size)
     check_dense(params, "up", params["down"]["kernel"].shape[1], hidden_size)
 
@@ -113,7 +121,10 @@ def adapter_input(
     residual: Float[Array, "batch queries hidden"],
     norm: Callable[[Array], Array],
 ) -> tuple[Float[Array, "batch queries hidden"], Float[Array, "batch queries hidden"]]:
-    """Computes the adapters' input and their residual in a slot; both ``[batch, queries, hidden_size]``."""
+    """Computes the adapters' input and their residual in a slot.
+
+    Both are ``[batch, queries, hidden_size]``.
+    """
     if config.pretrained_layer_norm in ("before", "both"):
         total = sublayer + residual
         inputs = norm(total)
@@ -128,7 +139,11 @@ def adapter_output(
     residual: Float[Array, "batch queries hidden"],
     norm: Callable[[Array], Array],
 ) -> Float[Array, "batch queries hidden"]:
-    """Computes the slot's output: adds the residual and applies the trunk's LayerNorm, if configured."""
+    """Computes the slot's output from the adapters' output.
+
+    If ``config.pretrained_layer_norm`` is ``after`` or ``both``, adds the sub-layer's input and applies the trunk's
+    LayerNorm.
+    """
     return norm(output + residual) if config.pretrained_layer_norm in ("after", "both") else output
 
 
@@ -140,7 +155,10 @@ def slot(
     dropout_rate: float = 0.0,
     key: PRNGKeyArray | None = None,
 ) -> Float[Array, "batch queries hidden"]:
-    """See :class:`afjax.adapters.kind.InSlot`; a bottleneck has no dropout."""
+    """Runs a slot with a bottleneck, which has no dropout.
+
+    See :class:`afjax.adapters.kind.InSlot`.
+    """
     residual, norm = sublayer.residual, sublayer.norm
     inputs, skip = adapter_input(config, sublayer.output, residual, norm)
     output = bottleneck(params, inputs, config)
@@ -164,14 +182,17 @@ def count_units(
     live: bool,
     first_token: bool,
 ) -> bool:
-    """See :class:`afjax.adapters.kind.CountUnits`."""
+    """Counts multiply-adds; see :class:`afjax.adapters.kind.CountUnits`."""
     return counter.dense(n, hidden_size, config.bottleneck_size(hidden_size), trained=trained, live=live)
 
 
 def weighted_sum(
     configs: Sequence[AdapterConfig], trees: Sequence[Tree], weights: Sequence[float]
 ) -> tuple[AdapterConfig, Tree]:
-    """See :class:`afjax.adapters.kind.WeightedSum`: bottlenecks side by side are one wider bottleneck."""
+    """Concatenates bottlenecks to one bottleneck that computes their weighted sum.
+
+    See :class:`afjax.adapters.kind.WeightedSum`.
+    """
     check_equal(configs, ("position", "pretrained_layer_norm", "residual_from", "activation", "layers"))
     if any(config.layer_norms or config.new_layer_norm != "none" for config in configs):
         raise UserError(
@@ -221,7 +242,7 @@ def _wide_tree(config: AdapterConfig, tree: Tree, size: int) -> Tree:
         wide[slot] = {
             **tree[slot],
             "down": {"kernel": pad_axis(down["kernel"], -1, size), "bias": pad_axis(down["bias"], -1, size)},
-            # The rows of the additional units are zero, so the activation's value at zero does not matter.
+            # The additional units have zero rows in ``up``, so it does not matter if the activation of 0 is not 0.
             "up": {
                 "kernel": config.scaling * pad_axis(up["kernel"], -2, size),
                 "bias": config.scaling * np.asarray(up["bias"]),

@@ -1,4 +1,4 @@
-"""Checks whether one adapter can compute the weighted sum of several adapters' outputs."""
+"""Checks whether one adapter can compute a weighted sum of adapters' outputs."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -24,7 +24,7 @@ def check_same_trunk(sizes: Sequence[tuple[int, ...]]) -> None:
     """Raises UserError unless all adapters belong to trunks of one size.
 
     Args:
-      sizes: For each adapter, the number of layers and the sizes of the layers around it.
+      sizes: For each adapter, the number of layers that have it, and the sizes of its inputs or outputs.
     """
     if len(set(sizes)) > 1:
         raise UserError(

@@ -4,7 +4,7 @@ The tree has the factors of each adapted dense layer, under the layer's path in 
 
     attention/<query, key, value, output>/scale [outputs]
     ffn/intermediate/scale [outputs]
-    ffn/output/scale [inputs]                  the activations of the feed-forward network
+    ffn/output/scale [inputs]                  multiplies the inner activations of the feed-forward network
 
 All leaves are stacked over the layers that have the adapter, and are initialized to 1.
 
@@ -28,7 +28,10 @@ from afjax.trunk.config import TrunkConfig
 
 
 def init(key: PRNGKeyArray, config: Ia3Config, trunk: TrunkConfig, depth: int) -> Tree:
-    """See :class:`afjax.adapters.kind.Init`; all ones, so the key is not used."""
+    """Initializes all factors to 1; the key is not used.
+
+    See :class:`afjax.adapters.kind.Init`.
+    """
     tree: Tree = {}
     for name in config.target_modules:
         block, layer = DENSE_LAYERS[name]
@@ -38,7 +41,7 @@ def init(key: PRNGKeyArray, config: Ia3Config, trunk: TrunkConfig, depth: int) -
 
 
 def scales_inputs(name: DenseLayer) -> bool:
-    """Whether the factors multiply the dense layer's inputs; otherwise they multiply its outputs."""
+    """Whether the factors multiply the dense layer's inputs, not its outputs."""
     return name == "output"
 
 
@@ -51,13 +54,19 @@ def apply(
     *,
     key: PRNGKeyArray | None = None,
 ) -> Float[Array, "*batch outputs"]:
-    """See :class:`afjax.adapters.kind.InDense`; (IA)³ has no dropout."""
+    """Computes a dense layer with factors; there is no dropout.
+
+    See :class:`afjax.adapters.kind.InDense`.
+    """
     scale = params["scale"]
     return dense(layer, scale_features(x, scale)) if scales_inputs(name) else scale_features(dense(layer, x), scale)
 
 
 def merge(params: Tree, config: Ia3Config, name: DenseLayer, layer: Tree) -> Tree:
-    """See :class:`afjax.adapters.kind.MergeDense`."""
+    """Multiplies the dense layer's parameters by the factors.
+
+    See :class:`afjax.adapters.kind.MergeDense`.
+    """
     kernel, scale = layer["kernel"], params["scale"]
     if scales_inputs(name):
         return {**layer, "kernel": (kernel * scale[:, None]).astype(kernel.dtype)}
@@ -79,21 +88,30 @@ def count(
     layer_trained: bool,
     live: bool,
 ) -> bool:
-    """See :class:`afjax.adapters.kind.CountDense`. The factors add no matrix products."""
+    """Counts the dense layer's multiply-adds; the factors add no matrix products.
+
+    See :class:`afjax.adapters.kind.CountDense`.
+    """
     if scales_inputs(name):
         live = live or trained
     return counter.dense(n, inputs, outputs, trained=layer_trained, live=live) or trained
 
 
 def count_merge(counter: MacCounter, config: Ia3Config, inputs: int, outputs: int, *, trained: bool) -> bool:
-    """See :class:`afjax.adapters.kind.CountMerge`. (IA)³ has no matrix products."""
+    """Counts nothing, because merging (IA)³ takes no matrix products.
+
+    See :class:`afjax.adapters.kind.CountMerge`.
+    """
     return trained
 
 
 def weighted_sum(
     configs: Sequence[Ia3Config], trees: Sequence[Tree], weights: Sequence[float]
 ) -> tuple[Ia3Config, Tree]:
-    """See :class:`afjax.adapters.kind.WeightedSum`: the factors' distances to 1 add up."""
+    """Adds up the factors' differences from 1.
+
+    See :class:`afjax.adapters.kind.WeightedSum`.
+    """
     check_equal(configs, ("target_modules", "layers"))
     total: Tree = {}
     for name in configs[0].target_modules:

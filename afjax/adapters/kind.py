@@ -34,7 +34,7 @@ class Init(Protocol):
 
 
 class InSlot(Protocol):
-    """A function of an adapter in the slot after a sub-layer, with one layer's parameters."""
+    """Computes an adapter's part of a slot after a sub-layer, in one layer."""
 
     def __call__(
         self,
@@ -45,7 +45,9 @@ class InSlot(Protocol):
         dropout_rate: float = 0.0,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "batch queries size"]:
-        """Returns the next hidden state, the module's output or its inner activations.
+        """Returns the next hidden state, the adapter's output or its inner activations.
+
+        :class:`SlotKind` has one function for each of these results: ``slot``, ``output`` and ``units``.
 
         Args:
           params: One layer's parameters, including the leaves that all layers share.
@@ -79,7 +81,8 @@ class OnEncoder(Protocol):
           params: The tree under ``top``.
           config: The architecture.
           trunk: The trunk's architecture. Dropout rates, LayerNorm epsilon and activation are used.
-          hidden: The last hidden states of all tokens. If the module does not attend, the first token's are enough.
+          hidden: The last hidden states of all tokens. If the module does not attend and only the first token's output
+            is needed, the first token's hidden state is enough.
           mask: bool ``[batch, length]``, False at padding.
           key: The dropout key, or None for no dropout.
           first_token_only: Whether only the first token's output is needed.
@@ -105,11 +108,15 @@ class MacCounter(Protocol):
         ...
 
     def attention(self, size: int, num_heads: int, trained: bool, live: bool, *, first_token: bool) -> bool:
-        """Adds query, key and value matrices of ``size²``, scores and contexts; returns whether the result is live."""
+        """Adds an attention, except its output projection.
+
+        The attention has query, key and value matrices of ``size²``, scores, and weighted sums of the values. Returns
+        whether the result is live.
+        """
         ...
 
     def rotary_attention(self, size: int, num_heads: int, trained: bool, live: bool, *, first_token: bool) -> bool:
-        """As ``attention``, with rotary positions."""
+        """Adds the same as ``attention``, for an attention with rotary positions."""
         ...
 
 
@@ -127,7 +134,10 @@ class CountUnits(Protocol):
         live: bool,
         first_token: bool,
     ) -> bool:
-        """Returns whether the inner activations are live. With ``first_token``, the tokens are each row's first."""
+        """Returns whether the inner activations are live.
+
+        With ``first_token``, the ``n`` tokens are the first tokens of the rows.
+        """
         ...
 
 
@@ -137,12 +147,18 @@ class CountTop(Protocol):
     def __call__(
         self, counter: MacCounter, config: Any, trunk: TrunkConfig, *, trained: bool, live: bool, first_token: bool
     ) -> bool:
-        """Returns whether the output is live. With ``first_token``, only each row's first token is needed."""
+        """Returns whether the output is live.
+
+        With ``first_token``, only the output for each row's first token is needed.
+        """
         ...
 
 
 class WeightedSum(Protocol):
-    """Makes one adapter whose change of a layer is the weighted sum of the changes of several adapters."""
+    """Makes one adapter from several.
+
+    Its change of a layer's output is the weighted sum of the given adapters' changes.
+    """
 
     def __call__(self, configs: Sequence[Any], trees: Sequence[Tree], weights: Sequence[float]) -> tuple[Any, Tree]:
         """Returns the architecture and the tree.
@@ -160,9 +176,9 @@ class WeightedSum(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Widening:
-    """How to give an adapter more inner activations without changing its outputs.
+    """Functions that give an adapter more inner activations, but the same outputs.
 
-    Adapters of different sizes then fit in the same arrays.
+    With these functions, adapters of different sizes fit in the same arrays.
 
     Attributes:
       size: The number of inner activations per token, from the config and the hidden size.
@@ -195,7 +211,7 @@ class SlotKind:
       size: The number of inner activations per token, from the config and the hidden size.
       count_units: Counts the multiply-adds of the inner activations.
       weighted_sum: Adds several adapters. None if no adapter of this kind computes their sum.
-      widening: How to widen an adapter. None if no wider adapter has the same outputs.
+      widening: The functions that widen an adapter. None if no wider adapter has the same outputs.
     """
 
     config: type
@@ -274,9 +290,9 @@ class MergeDense(Protocol):
     """Merges an adapter into a dense layer."""
 
     def __call__(self, params: Tree, config: Any, name: DenseLayer, layer: Tree) -> Tree:
-        """Returns the parameters of a dense layer with the outputs of :class:`InDense`, without dropout.
+        """Returns the parameters of a dense layer with the same outputs, without dropout.
 
-        The arguments are as in :class:`InDense`. Leaves keep their dtype.
+        The outputs are the same as with :class:`InDense`, which has the same arguments. Leaves keep their dtype.
         """
         ...
 
@@ -311,7 +327,7 @@ class CountDense(Protocol):
 
 
 class CountMerge(Protocol):
-    """Counts the multiply-adds to merge an adapter into a dense layer."""
+    """Counts the multiply-adds of merging an adapter into a dense layer."""
 
     def __call__(self, counter: MacCounter, config: Any, inputs: int, outputs: int, *, trained: bool) -> bool:
         """Returns whether the merged parameters are live because of the adapter."""
@@ -330,8 +346,8 @@ class DenseKind:
       count: Counts the multiply-adds of a dense layer with the adapter.
       count_merge: Counts the multiply-adds of ``merge``.
       weighted_sum: Adds several adapters.
-      widening: As in :class:`SlotKind`.
-      attends: Whether a token's output depends on other tokens. It does not, as in the dense layer itself.
+      widening: The functions that widen an adapter. None if no wider adapter has the same outputs.
+      attends: Whether a token's output depends on other tokens. Always False, as for the dense layer itself.
     """
 
     config: type

@@ -61,7 +61,9 @@ def dense_kind(config: InDenseLayers) -> DenseKind:
 
 
 def adapter_layers(config: Adapter, num_layers: int) -> tuple[int, ...]:
-    """Returns the indices of the layers with the adapter; empty for a module on top of the encoder.
+    """Returns the indices of the layers that have the adapter.
+
+    The result is empty for a module on top of the encoder.
 
     Raises:
       UserError: An index is not less than the trunk's number of layers.
@@ -77,7 +79,10 @@ def adapter_layers(config: Adapter, num_layers: int) -> tuple[int, ...]:
 
 
 def reads_all_tokens(config: Adapter, num_layers: int) -> bool:
-    """Whether the adapter's output for the first token depends on the last layer's output for other tokens."""
+    """Whether the adapter needs the last layer's output for all tokens.
+
+    If not, its output for the first token depends only on the last layer's output for the first token.
+    """
     if not kind_of(config).attends:
         return False
     if isinstance(config, OnTop):
@@ -98,7 +103,11 @@ def init_adapter(key: PRNGKeyArray, config: Adapter, trunk: TrunkConfig) -> Tree
 
 
 def slot_contents(tree: Tree, config: Adapter) -> tuple[Tree, Tree]:
-    """Returns ``{slot: leaves stacked over layers}`` and ``{slot: leaves that all layers share}`` of an adapter."""
+    """Splits an adapter's tree into leaves per layer and leaves that layers share.
+
+    Returns:
+      ``{slot: leaves stacked over layers}`` and ``{slot: leaves that all layers share}``.
+    """
     stacked = {slot: tree[slot] for slot in config.slots}
     return stacked, {slot: tree["shared"] for slot in config.slots if "shared" in tree}
 
@@ -155,7 +164,7 @@ def adapter_slot(
     dropout_rate: float = 0.0,
     key: PRNGKeyArray | None = None,
 ) -> Float[Array, "batch queries hidden"]:
-    """Runs a slot with one adapter; returns the next hidden state ``[batch, queries, d]``.
+    """Runs a slot with one adapter.
 
     Args:
       params: One layer's slot of the adapter, including the leaves that all layers share.
@@ -163,17 +172,23 @@ def adapter_slot(
       sublayer: The slot's inputs.
       dropout_rate: The trunk's attention dropout, for modules with attention that do not have their own rate.
       key: The dropout key, or None for no dropout.
+
+    Returns:
+      The next hidden state ``[batch, queries, d]``.
     """
     return slot_kind(config).slot(params, config, sublayer, dropout_rate=dropout_rate, key=key)
 
 
 def dense_slots(params: Tree, config: InDenseLayers, *, key: PRNGKeyArray | None = None) -> dict[str, DenseSlot]:
-    """Fills the slots around dense layers with an adapter; returns them by the dense layer's path in the trunk.
+    """Fills the slots around dense layers with an adapter.
 
     Args:
       params: One layer's parameters of the adapter.
       config: The architecture.
       key: The dropout key, or None for no dropout.
+
+    Returns:
+      The filled slots, by the dense layer's path in the trunk.
     """
     kind, can_merge = dense_kind(config), key is None or not config.has_dropout
 

@@ -1,6 +1,7 @@
-"""Learning hidden unit contributions (LHUC): the layer's output times ``2 sigmoid(scale)``.
+"""Learning hidden unit contributions (LHUC), factors of a layer's output.
 
-The tree::
+A layer's output is multiplied by ``2 sigmoid(scale)``. An adapter's tree has one leaf, stacked over the layers that
+have the adapter::
 
     ffn/scale [d]       initially 0, so that the factor is 1
 
@@ -21,7 +22,10 @@ from afjax.trunk.slots import Sublayer
 
 
 def init(key: PRNGKeyArray, config: LhucConfig, trunk: TrunkConfig, depth: int) -> Tree:
-    """See :class:`afjax.adapters.kind.Init`; all zeros, so the key is not used."""
+    """Initializes ``scale`` to 0; the key is not used.
+
+    See :class:`afjax.adapters.kind.Init`.
+    """
     return {"ffn": {"scale": jnp.zeros((depth, trunk.hidden_size))}}
 
 
@@ -33,7 +37,10 @@ def output(
     dropout_rate: float = 0.0,
     key: PRNGKeyArray | None = None,
 ) -> Float[Array, "batch queries hidden"]:
-    """See :class:`afjax.adapters.kind.InSlot`; returns ``z (2 sigmoid(scale) - 1)``, which is added to ``z``."""
+    """Returns ``z (2 sigmoid(scale) - 1)``, which is added to ``z``.
+
+    See :class:`afjax.adapters.kind.InSlot`.
+    """
     z = plain_output(sublayer)
     factor = 2.0 * jax.nn.sigmoid(params["scale"])  # [d]
     return (z * (factor - 1.0)[None, None]).astype(z.dtype)
@@ -42,7 +49,10 @@ def output(
 def count_units(
     counter: MacCounter, config: LhucConfig, hidden_size: int, n: int, *, trained: bool, live: bool, first_token: bool
 ) -> bool:
-    """See :class:`afjax.adapters.kind.CountUnits`. LHUC has no inner activations and no matrix products."""
+    """Counts nothing, because LHUC has no inner activations and no matrix products.
+
+    See :class:`afjax.adapters.kind.CountUnits`.
+    """
     return trained or live
 
 

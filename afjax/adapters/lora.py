@@ -1,6 +1,7 @@
-"""Low-rank adaptation (LoRA): ``x W + b + alpha / rank * dropout(x) A B`` in place of ``x W + b``.
+"""Low-rank adaptation (LoRA) of dense layers.
 
-The tree has A and B of each adapted dense layer, under the layer's path in the trunk::
+An adapted dense layer computes ``x W + b + alpha / rank * dropout(x) A B`` in place of ``x W + b``. The tree has A and
+B of each adapted dense layer, under the layer's path in the trunk::
 
     attention/<query, key, value, output>/{down/kernel [inputs, rank], up/kernel [rank, outputs]}
     ffn/<intermediate, output>/{down/kernel [inputs, rank], up/kernel [rank, outputs]}
@@ -29,9 +30,12 @@ from afjax.trunk.config import TrunkConfig
 
 
 def init(key: PRNGKeyArray, config: LoraConfig, trunk: TrunkConfig, depth: int) -> Tree:
-    """See :class:`afjax.adapters.kind.Init`.
+    """Initializes A and B; see :class:`afjax.adapters.kind.Init`.
 
     A is uniform in ``±1 / sqrt(inputs)``, as in the authors' code, and B is zero.
+
+    Raises:
+      UserError: The rank is greater than the trunk's hidden size.
     """
     if config.rank > trunk.hidden_size:
         raise UserError(
@@ -59,13 +63,16 @@ def apply(
     *,
     key: PRNGKeyArray | None = None,
 ) -> Float[Array, "*batch outputs"]:
-    """See :class:`afjax.adapters.kind.InDense`."""
+    """Computes a dense layer with LoRA; see :class:`afjax.adapters.kind.InDense`."""
     inner = dense(params["down"], dropout(key, x, config.dropout))  # [..., rank]
     return dense(layer, x) + config.scaling * dense(params["up"], inner)
 
 
 def merge(params: Tree, config: LoraConfig, name: DenseLayer, layer: Tree) -> Tree:
-    """See :class:`afjax.adapters.kind.MergeDense`."""
+    """Adds ``alpha / rank * A B`` to the dense layer's kernel.
+
+    See :class:`afjax.adapters.kind.MergeDense`.
+    """
     kernel, down, up = layer["kernel"], params["down"]["kernel"], params["up"]["kernel"]
     change = config.scaling * (down @ up)  # [inputs, outputs]
     return {**layer, "kernel": (kernel + change).astype(kernel.dtype)}
@@ -83,21 +90,24 @@ def count(
     layer_trained: bool,
     live: bool,
 ) -> bool:
-    """See :class:`afjax.adapters.kind.CountDense`."""
+    """Counts multiply-adds; see :class:`afjax.adapters.kind.CountDense`."""
     layer_live = counter.dense(n, inputs, outputs, trained=layer_trained, live=live)
     inner = counter.dense(n, inputs, config.rank, trained=trained, live=live)
     return counter.dense(n, config.rank, outputs, trained=trained, live=inner) or layer_live
 
 
 def count_merge(counter: MacCounter, config: LoraConfig, inputs: int, outputs: int, *, trained: bool) -> bool:
-    """See :class:`afjax.adapters.kind.CountMerge`."""
+    """Counts the multiply-adds of A B; see :class:`afjax.adapters.kind.CountMerge`."""
     return counter.dense(inputs, config.rank, outputs, trained=trained, live=trained)
 
 
 def weighted_sum(
     configs: Sequence[LoraConfig], trees: Sequence[Tree], weights: Sequence[float]
 ) -> tuple[LoraConfig, Tree]:
-    """See :class:`afjax.adapters.kind.WeightedSum`: the ranks add up. The dropout rate is the first adapter's."""
+    """Concatenates the matrices of several adapters, so that their ranks add up.
+
+    The dropout rate is the first adapter's. See :class:`afjax.adapters.kind.WeightedSum`.
+    """
     check_equal(configs, ("target_modules", "layers"))
     factors = [weight * config.scaling for weight, config in zip(weights, configs, strict=True)]
     total: Tree = {}

@@ -1,6 +1,7 @@
 """Low-rank layers: ``TS(x) = VD g(VE x)`` (Stickland & Murray 2019, section 3.3).
 
-The tree has only the projections of :mod:`afjax.adapters.placement`. Each layer has its own.
+The tree has only the projections ``encode`` (VE) and ``decode`` (VD) of :mod:`afjax.adapters.placement`. Each layer has
+its own projections.
 """
 
 from jax import Array
@@ -16,7 +17,7 @@ from afjax.trunk.slots import Sublayer
 
 
 def init(key: PRNGKeyArray, config: LowRankConfig, trunk: TrunkConfig, depth: int) -> Tree:
-    """See :class:`afjax.adapters.kind.Init`."""
+    """Initializes the parameters; see :class:`afjax.adapters.kind.Init`."""
     shapes = {"encode": (trunk.hidden_size, config.size), "decode": (config.size, trunk.hidden_size)}
     return {
         "ffn": {
@@ -34,7 +35,7 @@ def units(
     dropout_rate: float = 0.0,
     key: PRNGKeyArray | None = None,
 ) -> Float[Array, "batch queries units"]:
-    """See :class:`afjax.adapters.kind.InSlot`; returns ``g(VE x)``."""
+    """Computes the units ``g(VE x)``; see :class:`afjax.adapters.kind.InSlot`."""
     inner = dense(params["encode"], module_input(config, sublayer)[:, : sublayer.output.shape[1]])
     return inner if config.activation == "none" else ACTIVATIONS[config.activation](inner)
 
@@ -49,7 +50,7 @@ def count_units(
     live: bool,
     first_token: bool,
 ) -> bool:
-    """See :class:`afjax.adapters.kind.CountUnits`."""
+    """Counts multiply-adds; see :class:`afjax.adapters.kind.CountUnits`."""
     return counter.dense(n, hidden_size, config.size, trained=trained, live=live)
 
 

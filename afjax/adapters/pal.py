@@ -1,6 +1,7 @@
-"""Projected attention layers: ``TS(x) = VD attention(VE x)`` (Stickland & Murray 2019, section 3.3).
+"""Projected attention layers (PALs; Stickland & Murray 2019, section 3.3).
 
-In addition to the projections of :mod:`afjax.adapters.placement`, the tree has::
+A PAL computes ``TS(x) = VD attention(VE x)``. In addition to the projections of :mod:`afjax.adapters.placement`, the
+tree has::
 
     ffn/attention/{query, key, value}/{kernel [s, s], bias [s]}
 """
@@ -22,7 +23,7 @@ from afjax.trunk.slots import Sublayer
 
 
 def init(key: PRNGKeyArray, config: PalConfig, trunk: TrunkConfig, depth: int) -> Tree:
-    """See :class:`afjax.adapters.kind.Init`."""
+    """Initializes the parameters; see :class:`afjax.adapters.kind.Init`."""
     linear = functools.partial(_linear, key, config)
     layers = () if config.shared_projections else (depth,)
     projections = {
@@ -109,7 +110,7 @@ def units(
     dropout_rate: float = 0.0,
     key: PRNGKeyArray | None = None,
 ) -> Float[Array, "batch queries units"]:
-    """See :class:`afjax.adapters.kind.InSlot`; returns the small attention over ``VE x``."""
+    """Computes the attention over ``VE x``; see :class:`afjax.adapters.kind.InSlot`."""
     x, num_queries = module_input(config, sublayer), sublayer.output.shape[1]
     rate = dropout_rate if config.dropout is None else config.dropout
     return _attention(params, config, x, sublayer.mask, num_queries=num_queries, dropout_rate=rate, key=key)
@@ -123,7 +124,7 @@ def output(
     dropout_rate: float = 0.0,
     key: PRNGKeyArray | None = None,
 ) -> Float[Array, "batch queries hidden"]:
-    """See :class:`afjax.adapters.kind.InSlot`; returns the module's output ``TS(x)``."""
+    """Returns the module's output ``TS(x)``; see :class:`afjax.adapters.kind.InSlot`."""
     return _decode(params, config, units(params, config, sublayer, dropout_rate=dropout_rate, key=key))
 
 
@@ -137,16 +138,19 @@ def _attention(
     dropout_rate: float = 0.0,
     key: PRNGKeyArray | None = None,
 ) -> Float[Array, "batch queries units"]:
-    """Computes the small attention over ``VE x``: ``[batch, length, d]`` to ``[batch, num_queries, size]``.
+    """Computes the small attention over ``VE x``.
 
     Args:
       params: One layer's ``{"encode", "attention"}``.
       config: The architecture.
-      x: The module's input.
+      x: The module's input, ``[batch, length, d]``.
       mask: bool ``[batch, length]``, False at padding.
       num_queries: Number of leading tokens to compute: all of them, or 1.
       dropout_rate: Dropout rate of the attention weights; only used with a key.
       key: The dropout key, or None for no dropout.
+
+    Returns:
+      ``[batch, num_queries, size]``.
     """
     projected = dense(params["encode"], x)  # [batch, length, size]
     attend = functools.partial(
@@ -173,7 +177,10 @@ def _decode(
 def count_units(
     counter: MacCounter, config: PalConfig, hidden_size: int, n: int, *, trained: bool, live: bool, first_token: bool
 ) -> bool:
-    """See :class:`afjax.adapters.kind.CountUnits`. The attention reads every token."""
+    """Counts multiply-adds; see :class:`afjax.adapters.kind.CountUnits`.
+
+    ``VE`` is applied to every token, because the attention reads every token.
+    """
     live = counter.dense(counter.rows * counter.length, hidden_size, config.size, trained=trained, live=live)
     return counter.attention(config.size, config.num_heads, trained, live, first_token=first_token)
 

@@ -1,4 +1,4 @@
-"""Inputs and outputs of modules of whole layers (Stickland & Murray 2019, sections 3.2 and 3.3).
+"""Inputs and outputs of adapters ("modules") that act on an entire layer.
 
 With ``x`` the layer's input, ``h`` the output of its attention block and ``f`` the output of its FFN, a layer with a
 module computes::
@@ -11,7 +11,9 @@ Except for LHUC, TS decodes ``size`` inner activations ("units") per token. In a
 stacked over the layers that have the module, and leaves under ``shared`` are shared by these layers::
 
     shared/{encode, decode}/{kernel, bias}          VE [d, s] and VD [s, d] (under ffn if each layer has its own)
-    ffn/...                                         see the module of each kind
+    ffn/...                                         see the Python module of each kind
+
+Reference: Stickland & Murray 2019, sections 3.2 and 3.3.
 """
 
 from jax import Array
@@ -25,19 +27,25 @@ from afjax.trunk.slots import Sublayer
 
 
 def plain_output(sublayer: Sublayer) -> Float[Array, "batch queries hidden"]:
-    """Computes the layer's output without a module, ``LN2(h + f)``: the input of serial modules, and fusion's query."""
+    """Computes ``LN2(h + f)``, the layer's output without a module.
+
+    It is the input of serial modules and of a fusion's query matrix.
+    """
     return sublayer.norm(sublayer.residual + sublayer.output)
 
 
 def module_input(config: BesideLayers, sublayer: Sublayer) -> Float[Array, "batch tokens hidden"]:
-    """Returns the module's input: ``[batch, length, d]``, or ``[batch, queries, d]`` if its placement is serial."""
+    """Returns the module's input.
+
+    It is ``[batch, length, d]`` if the placement is parallel, and ``[batch, queries, d]`` if it is serial.
+    """
     return sublayer.layer_input if config.placement == "parallel" else plain_output(sublayer)
 
 
 def add_output(
     config: BesideLayers, output: Float[Array, "batch queries hidden"], sublayer: Sublayer
 ) -> Float[Array, "batch queries hidden"]:
-    """Computes the layer's output from the output of a module or of a fusion of modules."""
+    """Computes the layer's output from the output of a module or of a fusion."""
     if isinstance(config, LhucConfig):
         return plain_output(sublayer) + output
     return sublayer.norm(sublayer.residual + (sublayer.output + output))
@@ -60,7 +68,10 @@ def decoded(units: InSlot) -> InSlot:
 
 
 def added(output: InSlot) -> InSlot:
-    """Returns a function for a module's slot, which adds the module's output with :func:`add_output`."""
+    """Returns a function that runs a slot with a module.
+
+    It adds the module's output to the layer with :func:`add_output`.
+    """
 
     def slot(
         params: Tree,

@@ -1,6 +1,7 @@
-"""Projected feed-forward networks: ``TS(x) = VD (W2 g(W1 VE x + b1) + b2)`` (Stickland & Murray 2019, section 3.3).
+"""Projected feed-forward networks (Stickland & Murray 2019, section 3.3).
 
-In addition to the projections of :mod:`afjax.adapters.placement`, the tree has::
+They compute ``TS(x) = VD (W2 g(W1 VE x + b1) + b2)``. In addition to the projections of
+:mod:`afjax.adapters.placement`, the tree has::
 
     ffn/{intermediate [s, m], output [m, s]}/{kernel, bias}
 """
@@ -18,7 +19,7 @@ from afjax.trunk.slots import Sublayer
 
 
 def init(key: PRNGKeyArray, config: ProjectedFfnConfig, trunk: TrunkConfig, depth: int) -> Tree:
-    """See :class:`afjax.adapters.kind.Init`."""
+    """Initializes the parameters; see :class:`afjax.adapters.kind.Init`."""
 
     def linear(name: str, *shape: int) -> Tree:
         return normal_dense(named_key(key, name), config.init_scale, shape)
@@ -45,7 +46,7 @@ def units(
     dropout_rate: float = 0.0,
     key: PRNGKeyArray | None = None,
 ) -> Float[Array, "batch queries units"]:
-    """See :class:`afjax.adapters.kind.InSlot`; returns ``W2 g(W1 VE x + b1) + b2``."""
+    """Returns ``W2 g(W1 VE x + b1) + b2``; see :class:`afjax.adapters.kind.InSlot`."""
     x = module_input(config, sublayer)[:, : sublayer.output.shape[1]]
     inner = ACTIVATIONS[config.activation](dense(params["intermediate"], dense(params["encode"], x)))
     return dense(params["output"], inner)
@@ -61,7 +62,7 @@ def count_units(
     live: bool,
     first_token: bool,
 ) -> bool:
-    """See :class:`afjax.adapters.kind.CountUnits`."""
+    """Counts multiply-adds; see :class:`afjax.adapters.kind.CountUnits`."""
     live = counter.dense(n, hidden_size, config.size, trained=trained, live=live)
     live = counter.dense(n, config.size, config.intermediate_size, trained=trained, live=live)
     return counter.dense(n, config.intermediate_size, config.size, trained=trained, live=live)

@@ -1,6 +1,7 @@
-"""Projected attention on top of the encoder: ``VD g(VE h)``, with g a stack of attention blocks.
+"""Projected attention on top of the encoder.
 
-The tree. Leaves under ``layers`` are stacked over the blocks::
+The module computes ``VD g(VE h)`` from the last hidden states ``h``, where g is a stack of attention blocks. Its tree
+has these leaves. Leaves under ``layers`` are stacked over the blocks::
 
     top/{encode [d, s], decode [s, d]}/{kernel, bias}
     top/layers/attention/{query, key, value, output, norm}
@@ -26,7 +27,10 @@ from afjax.trunk.layers import unstack
 
 
 def init(key: PRNGKeyArray, config: TopAttentionConfig, trunk: TrunkConfig, depth: int) -> Tree:
-    """See :class:`afjax.adapters.kind.Init`; LayerNorms start as the identity."""
+    """Initializes the module; see :class:`afjax.adapters.kind.Init`.
+
+    The LayerNorms start with scale 1 and bias 0.
+    """
     block = AttentionBlock(_small_trunk(config, trunk))
     x, mask = jnp.zeros((1, 2, config.size)), jnp.ones((1, 2), bool)
     keys = jax.random.split(named_key(key, "layers"), config.num_layers)
@@ -46,7 +50,7 @@ def top(
     key: PRNGKeyArray | None,
     first_token_only: bool = True,
 ) -> Float[Array, "batch queries hidden"]:
-    """See :class:`afjax.adapters.kind.OnEncoder`."""
+    """Computes the module's output; see :class:`afjax.adapters.kind.OnEncoder`."""
     x = dense(params["encode"], hidden)
     attention: Any = AttentionBlock(_small_trunk(config, trunk))
     blocks, keys = unstack(params["layers"]["attention"], config.num_layers), split_key(key, config.num_layers)
@@ -59,7 +63,7 @@ def top(
 
 
 def _small_trunk(config: TopAttentionConfig, trunk: TrunkConfig) -> TrunkConfig:
-    """Returns the trunk's architecture with the sizes of the module's attention blocks."""
+    """Returns the trunk's architecture with the sizes of the module's blocks."""
     return dataclasses.replace(trunk, hidden_size=config.size, num_heads=config.num_heads, init_scale=config.init_scale)
 
 
@@ -72,7 +76,7 @@ def count(
     live: bool,
     first_token: bool,
 ) -> bool:
-    """See :class:`afjax.adapters.kind.CountTop`."""
+    """Counts multiply-adds; see :class:`afjax.adapters.kind.CountTop`."""
     all_tokens = n = counter.rows * counter.length
     live = counter.dense(n, trunk.hidden_size, config.size, trained=trained, live=live)
     for number in range(1, config.num_layers + 1):

@@ -1,6 +1,7 @@
-"""Projected feed-forward blocks on top of the encoder: ``VD g(VE h)``, with g a stack of small networks.
+"""Projected feed-forward blocks on top of the encoder.
 
-The tree. Leaves under ``layers`` are stacked over the blocks::
+The module computes ``VD g(VE h)`` from the last hidden states ``h``, where g is a stack of small networks. Its tree has
+these leaves. Leaves under ``layers`` are stacked over the blocks::
 
     top/{encode [d, s], decode [s, d]}/{kernel, bias}
     top/layers/ffn/{0, 1, ..., norm}        a block's dense layers in order, and its LayerNorm
@@ -24,7 +25,10 @@ from afjax.trunk.layers import unstack
 
 
 def init(key: PRNGKeyArray, config: TopFfnConfig, trunk: TrunkConfig, depth: int) -> Tree:
-    """See :class:`afjax.adapters.kind.Init`; LayerNorms start as the identity."""
+    """Initializes the module; see :class:`afjax.adapters.kind.Init`.
+
+    The LayerNorms start with scale 1 and bias 0.
+    """
 
     def linear(inputs: int, outputs: int, *names: str) -> Tree:
         return normal_dense(named_key(key, *names), config.init_scale, (inputs, outputs))
@@ -52,7 +56,7 @@ def top(
     key: PRNGKeyArray | None,
     first_token_only: bool = True,
 ) -> Float[Array, "batch queries hidden"]:
-    """See :class:`afjax.adapters.kind.OnEncoder`."""
+    """Computes the module's output; see :class:`afjax.adapters.kind.OnEncoder`."""
     # Feed-forward networks do not mix tokens, so only the needed tokens are computed.
     x = dense(params["encode"], hidden[:, :1] if first_token_only else hidden)
     keys = split_key(key, config.num_layers)
@@ -71,7 +75,7 @@ def _sizes(config: TopFfnConfig) -> tuple[int, ...]:
 def count(
     counter: MacCounter, config: TopFfnConfig, trunk: TrunkConfig, *, trained: bool, live: bool, first_token: bool
 ) -> bool:
-    """See :class:`afjax.adapters.kind.CountTop`."""
+    """Counts multiply-adds; see :class:`afjax.adapters.kind.CountTop`."""
     n = counter.rows if first_token else counter.rows * counter.length
     live = counter.dense(n, trunk.hidden_size, config.size, trained=trained, live=live)
     for _ in range(config.num_layers):

@@ -1,10 +1,12 @@
-"""An additional encoder layer on top of the encoder (Stickland & Murray 2019, section 3.1).
+"""An additional encoder layer on top of the encoder.
 
-The tree::
+The tree has the leaves of one of the trunk's layers, not stacked::
 
-    top/layer/{attention, ffn}      like one of the trunk's layers, not stacked
+    top/layer/{attention, ffn}
 
-If the trunk's layers normalize first, this layer has both LayerNorms, and its attention reads all tokens.
+If the trunk's layers normalize their inputs, this layer has both LayerNorms, and its attention reads all tokens.
+
+Reference: Stickland & Murray 2019, section 3.1.
 """
 
 import dataclasses
@@ -21,7 +23,10 @@ from afjax.trunk.encoder_layer import layer_keys
 
 
 def init(key: PRNGKeyArray, config: TopLayerConfig, trunk: TrunkConfig, depth: int) -> Tree:
-    """See :class:`afjax.adapters.kind.Init`; initialized like a layer of a random trunk."""
+    """Initializes the layer like a layer of a random trunk.
+
+    See :class:`afjax.adapters.kind.Init`.
+    """
     layer_config = dataclasses.replace(trunk, init_scale=config.init_scale)
     return {"top": {"layer": init_layer(named_key(key, "layer"), layer_config)}}
 
@@ -36,7 +41,7 @@ def top(
     key: PRNGKeyArray | None,
     first_token_only: bool = True,
 ) -> Float[Array, "batch queries hidden"]:
-    """See :class:`afjax.adapters.kind.OnEncoder`."""
+    """Computes the module's output; see :class:`afjax.adapters.kind.OnEncoder`."""
     return run_layer(
         params["layer"],
         trunk,
@@ -51,7 +56,7 @@ def top(
 def count(
     counter: MacCounter, config: TopLayerConfig, trunk: TrunkConfig, *, trained: bool, live: bool, first_token: bool
 ) -> bool:
-    """See :class:`afjax.adapters.kind.CountTop`."""
+    """Counts multiply-adds; see :class:`afjax.adapters.kind.CountTop`."""
     d = trunk.hidden_size
     n = counter.rows if first_token else counter.rows * counter.length
     if trunk.encoder_family.layer == "pre_norm":

@@ -47,7 +47,7 @@ class Prepared:
 
     @property
     def flops(self) -> float:
-        """Floating-point operations of the program, as counted by XLA; NaN if XLA does not report them."""
+        """The program's floating-point operations; NaN if XLA does not count them."""
         analysis = self.compiled.cost_analysis()
         return float(analysis["flops"]) if analysis else float("nan")
 
@@ -83,7 +83,7 @@ def prepare(case: Case) -> Prepared:
     """Builds a model with random weights and compiles its step.
 
     Raises:
-      UserError: The size is unknown, or a number is out of range.
+      UserError: The size or the preset is unknown, or a number is out of range.
     """
     config = trunk_size(case.trunk)
     if case.num_adapters < 1 or case.batch_size < 1 or not 1 <= case.max_length <= config.max_length:
@@ -114,7 +114,7 @@ def _setup(trunk: TrunkConfig, case: Case) -> Setup:
     if case.method == "fusion":
         adapters = dict.fromkeys((f"adapter{number}" for number in range(case.num_adapters)), adapter)
         return fusion_setup(adapters, FusionConfig(), HeadConfig(), trunk, **head)
-    # An adapter in dense layers is merged for inference, so the step is the trunk's.
+    # An adapter in dense layers is merged for inference, so the step has the same operations as without an adapter.
     is_merged = case.mode == "eval" and isinstance(adapter, InDenseLayers)
     partition: Partition = "head" if case.method == "adapter" and is_merged else case.method
     return single_setup(methods.Method(partition=partition, adapter=adapter), trunk, **head)

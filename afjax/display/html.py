@@ -66,9 +66,9 @@ def table(
 
 
 def scrolling(wide: Markup, caption: Content = "") -> Markup:
-    """Wraps wide content so that it scrolls by itself, also with the keyboard.
+    """Wraps wide content so that it scrolls, and not the page.
 
-    The caption does not scroll.
+    The content can also be scrolled with the keyboard. The caption does not scroll.
     """
     scrolled = tag("div", wide, class_="scroll", tabindex="0")
     return tag("figure", tag("figcaption", caption), scrolled) if caption else scrolled

@@ -33,12 +33,15 @@ def table_lines(rows: Sequence[Sequence[str]], *, separator: str = "  ", num_tex
 
 
 def fitting_table(rows: Sequence[Sequence[str]], width: int | None, *, first: int) -> list[str]:
-    """Aligns the cells of a table of texts, with two lines per row if one line is too long for the terminal.
+    """Aligns the cells of a table of texts, if necessary with two lines per row.
+
+    A row gets a second line if one line is too long for the terminal.
 
     Args:
       rows: Cells, the header first. Every row has the same number of cells.
       width: The terminal's number of columns. None for one line per row.
-      first: Number of columns in the first line of a row. The others are in the second line, which is indented.
+      first: Number of columns in the first line of a row. The other columns are in the second line, which is indented
+        and wrapped.
 
     Example:
       >>> rows = [("name", "about"), ("cola", "Acceptable English."), ("rte", "Entailment.")]

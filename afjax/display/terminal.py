@@ -13,9 +13,10 @@ PAGE_WIDTH = 120
 
 
 def shows_bars() -> bool:
-    """Whether to show progress bars: in terminals and notebooks, unless tqdm's variable ``TQDM_DISABLE`` is set.
+    """Whether to show progress bars.
 
-    Files and pipes cannot show them.
+    Terminals and notebooks show them, unless tqdm's environment variable ``TQDM_DISABLE`` is set. Files and pipes
+    cannot show them.
     """
     return not os.environ.get("TQDM_DISABLE") and (sys.stderr.isatty() or "ipykernel" in sys.modules)
 
@@ -65,28 +66,31 @@ def progress_bar(
 
 
 def print_line(line: str) -> None:
-    """Prints a line on stderr, above any progress bars. On a terminal, it is wrapped as by :func:`fitted`."""
+    """Prints a line on stderr, above any progress bars.
+
+    On a terminal, the line is wrapped by :func:`fitted`.
+    """
     import tqdm
 
     tqdm.tqdm.write("\n".join(fitted(line, sys.stderr)), file=sys.stderr)
 
 
 def fitted(line: str, stream: IO[str], indent: str = "  ") -> list[str]:
-    """Wraps a line between words if the stream is a terminal, which would wrap it within words.
+    """Wraps a line between words if the stream is a terminal.
 
-    Files and pipes get one line, so that it can be searched.
+    A terminal itself would wrap the line within words. Files and pipes get one line, so that it can be searched.
 
     Args:
       line: One line.
       stream: The stream that the line is for.
-      indent: What all lines except the first begin with.
+      indent: The text with which all lines except the first begin.
     """
     width = terminal_width(stream)
     return wrapped(line, width, indent) if width else [line]
 
 
 def terminal_width(stream: IO[str]) -> int | None:
-    """Returns the number of columns of a stream's terminal; None if the stream is not a terminal."""
+    """Returns a terminal's number of columns, or None for any other stream."""
     try:
         # A notebook's stream is not a terminal, but its file descriptor can be the terminal that Jupyter runs in.
         return (os.get_terminal_size(stream.fileno()).columns or None) if stream.isatty() else None
@@ -95,7 +99,10 @@ def terminal_width(stream: IO[str]) -> int | None:
 
 
 def page_width() -> int:
-    """Returns the width of pages on stdout: at most 120 columns, and not more than its terminal has."""
+    """Returns the width of pages on stdout.
+
+    It is at most 120 columns, and not more than the terminal has.
+    """
     return min(terminal_width(sys.stdout) or PAGE_WIDTH, PAGE_WIDTH)
 
 
@@ -105,7 +112,7 @@ def wrapped(text: str, width: int, indent: str = "  ") -> list[str]:
     Args:
       text: One line.
       width: The number of columns.
-      indent: What all lines except the first begin with.
+      indent: The text with which all lines except the first begin.
 
     Example:
       >>> wrapped("Nothing was changed; give --overwrite.", 24)

@@ -1,4 +1,4 @@
-"""Numbers in sentences."""
+"""Formats numbers for use in sentences."""
 
 from collections.abc import Sequence
 
@@ -18,7 +18,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def one_of(numbers: Sequence[int]) -> str:
-    """Lists alternatives.
+    """Formats numbers as alternatives.
 
     Example:
       >>> one_of([16, 32, 64])

@@ -1,1 +1,1 @@
-"""Devices and hosts: the mesh, sharding rules, jobs with several hosts, preemption and host memory."""
+"""Devices and hosts: mesh, sharding, jobs with several hosts, preemption, memory."""

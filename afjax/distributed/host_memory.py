@@ -1,4 +1,4 @@
-"""The host's memory: its size, the peak of this process, and the release of freed memory."""
+"""Measures the host's memory, and returns freed memory to the system."""
 
 import ctypes
 import os
@@ -6,7 +6,7 @@ import sys
 
 
 def physical_memory() -> int:
-    """Returns this machine's memory in bytes; ``sys.maxsize`` if the system does not report it."""
+    """Returns this machine's memory in bytes, or ``sys.maxsize`` if it is not known."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):

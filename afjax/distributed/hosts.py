@@ -1,7 +1,7 @@
-"""Coordinates the hosts (processes) of one ``jax.distributed`` job. With a single host, nothing happens.
+"""Coordinates the hosts (processes) of one ``jax.distributed`` job.
 
-All hosts run the same program and read the same files; only the first host writes. An error on one host is raised on
-all hosts, so that no host waits for one that has exited.
+With a single host, nothing happens. All hosts run the same program and read the same files, and only the first host
+writes. An error on one host is raised on all hosts, so that no host waits for one that has exited.
 
 All hosts also exit together (:class:`Job`). If one host exited immediately, JAX's runtime would abort the others with a
 stack trace before they could report the reason. An exiting host therefore writes its reason to the key-value store of
@@ -37,11 +37,13 @@ QUIET_SECONDS = 10
 _POLL_SECONDS = 0.5
 # Seconds that the main thread has to exit by itself, because it may be about to report the same reason more precisely.
 _GRACE_SECONDS = 3.0
-# Seconds that an exiting host waits for the others to exit. A crashed host never does.
+# Seconds that an exiting host waits for the others to exit. The limit matters because a crashed host never reports that
+# it exits.
 FAREWELL_SECONDS = 10.0
 # Maximum bytes of an error message sent to other hosts.
 _LONGEST = 2000
-# Folders of the key-value store: the reasons of exiting hosts, and the hosts that no longer need the service.
+# Folders of the key-value store. The first has the reasons of exiting hosts, the second the hosts that no longer need
+# the service.
 _ENDING, _ENDED = "afjax/ending", "afjax/ended"
 _ABORTED = (
     "afjax: this host was aborted because another host was lost, or it was killed; start the same command again on "
@@ -53,12 +55,13 @@ Explain = Callable[[BaseException], tuple[int, str] | None]
 
 
 class Job:
-    """Joins the hosts of one job, and makes them exit together. Each host prints the reason to stderr.
+    """Joins the hosts of one job, and makes them exit together.
 
-    This is a context manager around everything that the hosts do together. With a single host, it does nothing. With
-    several hosts, a block that raises does not return: the process exits with the code from ``explain``, and every
-    other host exits with the same code and message, whatever it is doing. A block that ends without an exception, or
-    with PreemptionError (which the hosts have agreed on), waits until the other hosts reach the same point.
+    Each host prints the reason to stderr. A job is a context manager around everything that the hosts do together. With
+    a single host, it does nothing. With several hosts, a block that raises does not return: the process exits with the
+    code from ``explain``, and every other host exits with the same code and message, whatever it is doing. A block that
+    ends without an exception, or with PreemptionError (on which the hosts have agreed), waits until the other hosts
+    reach the same point.
 
     Args:
       coordinator_address: ``HOST:PORT`` of the first host, the same on all hosts. If it is empty, hosts are discovered
@@ -69,9 +72,9 @@ class Job:
         host exits with code 1 and a traceback, and the others with ``HOST_LOST``.
 
     Raises:
-      UserError: Only some of the first three arguments are given, or they are inconsistent, or the hosts have different
-        numbers of devices. If other hosts are still missing after ``JOIN_SECONDS``, this host instead prints a message
-        and exits with code 2.
+      UserError: Only some of the first three arguments are given, or they are inconsistent, the hosts cannot be joined,
+        or the hosts have different numbers of devices. If other hosts are still missing after ``JOIN_SECONDS``, this
+        host instead prints a message and exits with code 2.
 
     Example:
       >>> with Job(explain=lambda error: (2, str(error)) if isinstance(error, UserError) else None):
@@ -133,11 +136,14 @@ class Job:
 
     @property
     def is_one_of_several(self) -> bool:
-        """Whether other hosts have joined. Does not initialize JAX's backend if there are none."""
+        """Whether other hosts have joined.
+
+        If there are no other hosts, this does not initialize JAX's backend.
+        """
         return self._service is not None
 
     def leave(self, code: int, sentence: str) -> bool:
-        """Exits this process and all other hosts with the same code and message, if there are several hosts.
+        """Exits all hosts with the same code and message, if there are several hosts.
 
         Returns:
           False for a single host. True if a signal interrupted this thread while it was already ending the process.
@@ -153,7 +159,7 @@ class Job:
         try:
             jax.distributed.initialize(
                 *self._address,
-                # Longer than the thread waits, because JAX's client then aborts the process with a stack trace.
+                # After this time JAX's client aborts the process with a stack trace. The thread above ends it earlier.
                 initialization_timeout=JOIN_SECONDS + 60,
                 heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
             )
@@ -176,7 +182,7 @@ class Job:
             raise UserError(f"The hosts have different numbers of devices ({listing}); use hosts with equal numbers.")
 
     def _end_unless_joined(self, joined: threading.Event) -> None:
-        """Reports that this host is waiting for others, and exits the process if that takes too long."""
+        """Reports that this host is waiting for others; exits if this takes too long."""
         place = f" at {self._address[0]}" if self._address[0] else ""
         if joined.wait(QUIET_SECONDS):
             return
@@ -190,7 +196,10 @@ class Job:
             os._exit(2)
 
     def _watch(self) -> None:
-        """Ends this process if another host ends, because the main thread may be waiting for that host."""
+        """Ends this process if another host ends.
+
+        This runs in its own thread, because the main thread may be waiting for that host.
+        """
         assert self._service is not None
         while not self._stopped.wait(_POLL_SECONDS):
             if self._service.reason() is None:
@@ -239,7 +248,7 @@ class Job:
                 sys.stdout.flush()
             _say(f"{prefix}afjax: {' '.join(sentence.split())}")
             self._stop_shell()
-            # Silence stderr, so that the message stays last even if another host dies and the runtime aborts this one.
+            # Silence stderr, so that nothing follows the message if another host dies and the runtime aborts this one.
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
             assert self._service is not None
             self._service.farewell(*farewell)
@@ -263,9 +272,10 @@ class Job:
 
 
 class _Service:
-    """The key-value store of JAX's coordination service, which runs in the first host's process.
+    """The key-value store of JAX's coordination service.
 
-    JAX has no public API for it. This class contains all of this package's uses.
+    The service runs in the first host's process. JAX has no public API for the store, so all private functions that
+    this package needs are used here.
     """
 
     def __init__(self) -> None:
@@ -283,7 +293,7 @@ class _Service:
                 reasons.append(
                     (lost, host, code, sentence if sentence.startswith("On host ") else f"On host {host}: {sentence}")
                 )
-        # HOST_LOST comes last: a host that lost another knows less about the reason than the lost host.
+        # A reason other than HOST_LOST is preferred, because a host that lost another does not know why it was lost.
         return min(reasons)[2:] if reasons else None
 
     def farewell(self, code: int, sentence: str) -> None:
@@ -303,18 +313,24 @@ class _Service:
                 self._client.key_value_set(f"{_ENDED}/{self._host}", "0 ", allow_overwrite=True)
                 return
             self._wait(_ENDED, ending - {0}, FAREWELL_SECONDS)
-            # The others only have to exit now, which this host cannot observe.
+            # This host cannot observe whether the others have exited, which is all that they still have to do.
             time.sleep(1)
 
     def _wait(self, folder: str, hosts: set[int], seconds: float) -> set[int]:
-        """Waits for a bounded time until all given hosts are in a folder; returns the hosts that are."""
+        """Waits for at most ``seconds`` until the given hosts are in a folder.
+
+        Returns the hosts that are in the folder.
+        """
         end = time.monotonic() + seconds
         while not hosts <= (present := self._read(folder, must=True).keys()) and time.monotonic() < end:
             time.sleep(0.05)
         return hosts & present
 
     def _read(self, folder: str, *, must: bool = False) -> dict[int, tuple[int, str]]:
-        """Returns ``{host: (code, sentence)}``. If the service does not answer: raises if ``must``, else empty."""
+        """Reads a folder of the store, ``{host: (code, sentence)}``.
+
+        If the service does not answer, this raises with ``must``, and otherwise returns an empty dictionary.
+        """
         try:
             pairs = self._client.key_value_dir_get(folder)
         except Exception:
@@ -339,7 +355,10 @@ def on_cloud_tpu() -> bool:
 
 
 def several_hosts() -> bool:
-    """Whether this is one of several hosts. Does not initialize JAX's backend unless hosts were joined."""
+    """Whether this is one of several hosts.
+
+    If no hosts were joined, this does not initialize JAX's backend.
+    """
     return jax.distributed.is_initialized() and jax.process_count() > 1
 
 
@@ -349,16 +368,16 @@ def is_first_host() -> bool:
 
 
 def is_runtime_error(error: BaseException) -> bool:
-    """Whether JAX's runtime failed. With several hosts, this is how it reports a lost host."""
+    """Whether an error is a failure of JAX's runtime, which also reports lost hosts."""
     # On the CPU, collectives raise ValueError if they fail while a program is launched.
     return isinstance(error, jax.errors.JaxRuntimeError) or (isinstance(error, ValueError) and ": Gloo " in str(error))
 
 
 @contextlib.contextmanager
 def all_hosts_or_raise() -> Iterator[None]:
-    """Synchronizes all hosts at the end of the block, and raises on all of them if the block failed on any.
+    """Raises on all hosts if the block failed on any of them.
 
-    The block itself must not synchronize with other hosts.
+    All hosts are synchronized at the end of the block. The block itself must not synchronize with other hosts.
 
     Raises:
       Exception: This host's own error.
@@ -397,7 +416,12 @@ def check_same(what: Mapping[str, str]) -> None:
 
 
 def check_shared(folder: Any, what: str) -> None:
-    """Raises UserError, on every host, if a folder (an ``epath.Path``) is not shared by all hosts."""
+    """Raises UserError, on every host, if the hosts do not share a folder.
+
+    Args:
+      folder: The folder, an ``epath.Path``.
+      what: A description of the folder for the error message.
+    """
     if not several_hosts():
         return
     marker = folder / f".shared-{_gather_text(secrets.token_hex(8))[0]}"

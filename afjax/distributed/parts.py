@@ -1,7 +1,7 @@
-"""Divides one machine between independent processes: its TPU chips or GPUs, and its processor cores.
+"""Divides a machine's TPU chips or GPUs, and its cores, between processes.
 
-The environment variables are read when JAX first uses a device, so a process sets them before. None of these functions
-initializes JAX's backend.
+The processes are independent. JAX reads the environment variables that limit a process when it first uses a device, so
+they must be set before. None of these functions initializes JAX's backend.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from afjax.errors import UserError
 
 # The share of a GPU's memory that all of its processes together allocate.
 GPU_MEMORY = 0.9
-# The environment variables that set the share of one process: JAX's current and its former name.
+# The environment variables that set a process's share of a GPU's memory: JAX's current and its former name.
 GPU_MEMORY_SETTINGS = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
 # The first of the ports on which the TPU runtimes of several processes listen.
 FIRST_TPU_PORT = 8476
@@ -38,7 +38,10 @@ class Devices:
 
 
 def find_devices(root: Path = Path("/dev")) -> Devices:
-    """Returns this machine's devices. Variables such as ``CUDA_VISIBLE_DEVICES`` can limit them."""
+    """Returns this machine's devices.
+
+    Environment variables such as ``CUDA_VISIBLE_DEVICES`` can limit them.
+    """
     chips = _count(root, r"accel\d+") or _count(root / "vfio", r"\d+") if on_cloud_tpu() else 0
     return Devices(_visible("TPU_VISIBLE_CHIPS", chips), _visible("CUDA_VISIBLE_DEVICES", _count(root, r"nvidia\d+")))
 
@@ -57,7 +60,10 @@ def _visible(variable: str, count: int) -> tuple[str, ...]:
 
 
 def check_processes(processes: int, devices: Devices) -> None:
-    """Raises UserError if a TPU has fewer chips than there are processes. Processes can share other devices."""
+    """Raises UserError if the machine's TPU has fewer chips than there are processes.
+
+    Processes can share devices other than TPU chips.
+    """
     chips = len(devices.tpu_chips)
     if 0 < chips < processes:
         raise UserError(
@@ -67,10 +73,10 @@ def check_processes(processes: int, devices: Devices) -> None:
 
 
 def device_settings(number: int, processes: int, devices: Devices) -> Mapping[str, str]:
-    """Returns the environment variables that limit a process to its part of the devices.
+    """Returns the environment variables that limit a process to its devices.
 
-    On a TPU, each process has one chip. GPUs are divided if there are enough. Otherwise each process has one, and the
-    processes of one GPU have equal shares of its memory.
+    On a TPU, each process has one chip. If there are enough GPUs, they are divided between the processes. Otherwise
+    each process has one GPU, and processes with the same GPU have equal shares of its memory.
 
     Args:
       number: The process's number, from 0.
@@ -81,7 +87,7 @@ def device_settings(number: int, processes: int, devices: Devices) -> Mapping[st
         chip, port = devices.tpu_chips[number], str(FIRST_TPU_PORT + number)
         return {
             "TPU_VISIBLE_CHIPS": chip,
-            # The topology of a machine with one chip. Without it and a port of its own, a process claims all chips.
+            # Describe a machine with one chip. Without this, and without its own port, a process would claim all chips.
             "TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1",
             "TPU_PROCESS_BOUNDS": "1,1,1",
             "TPU_PROCESS_ADDRESSES": f"localhost:{port}",
@@ -100,7 +106,10 @@ def device_settings(number: int, processes: int, devices: Devices) -> Mapping[st
 
 
 def use_part(number: int, processes: int) -> None:
-    """Limits this process to its part of the machine. JAX must not have used a device yet."""
+    """Limits this process to its part of the machine.
+
+    JAX must not have used a device yet.
+    """
     settings = dict(device_settings(number, processes, find_devices()))
     if any(name in os.environ for name in GPU_MEMORY_SETTINGS):
         settings.pop(GPU_MEMORY_SETTINGS[0], None)

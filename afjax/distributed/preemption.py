@@ -1,8 +1,10 @@
-"""Handles SIGTERM, which Cloud TPU also sends before it preempts a machine, and delays Ctrl-C.
+"""Handles SIGTERM and delays Ctrl-C.
 
-JAX's own preemption notice (``multihost_utils.reached_preemption_sync_point``) requires step numbers that increase over
-the lifetime of the process, and Orbax calls it with the step numbers of checkpoints. In an experiment with several
-runs, these restart at 0 for each run. The hosts therefore agree here, with a small program in addition to each step.
+Cloud TPU also sends SIGTERM before it preempts a machine. JAX's own preemption notice
+(``multihost_utils.reached_preemption_sync_point``) requires step numbers that increase over the lifetime of the
+process, and Orbax calls it with the step numbers of checkpoints. In an experiment with several runs, these numbers
+restart at 0 for each run. Therefore the hosts agree on whether any of them has received SIGTERM with a small program,
+which runs in addition to each step.
 """
 
 import contextlib
@@ -30,8 +32,8 @@ def stopping_between_runs(leave: Callable[[int, str], bool] | None = None) -> It
     already saved.
 
     Args:
-      leave: Ends all hosts of a job with several hosts; see ``hosts.Job.leave``. A host between two runs ends at once,
-        because the others may be waiting for it.
+      leave: Ends all hosts of a job with several hosts; see ``hosts.Job.leave``. A host between two runs ends all hosts
+        at once, because the others may be waiting for it.
 
     Raises:
       PreemptionError: SIGTERM was received and this is the only host.
@@ -54,7 +56,7 @@ def stopping_between_runs(leave: Callable[[int, str], bool] | None = None) -> It
 
 @contextlib.contextmanager
 def delayed_interrupt() -> Iterator[None]:
-    """Delays Ctrl-C to the end of the block. A second Ctrl-C interrupts the block.
+    """Delays Ctrl-C until the end of the block. A second Ctrl-C interrupts the block.
 
     Raises:
       KeyboardInterrupt: Ctrl-C was pressed during the block.
@@ -80,11 +82,11 @@ def delayed_interrupt() -> Iterator[None]:
 
 
 class Preemption:
-    """Listens for SIGTERM during its block, on every host, so that all hosts stop together.
+    """Listens for SIGTERM during its block, so that all hosts stop together.
 
-    Blocks may overlap and end in any order. A signal reaches every active block, and every block that begins before
-    they have ended. Python receives signals only in the main
-    thread. In any other thread, only the other hosts' signals are noticed.
+    Every host has such a block. Blocks may overlap and end in any order. A signal reaches every active block, and every
+    block that begins before they have ended. Python receives signals only in the main thread. In any other thread, only
+    the other hosts' signals are noticed.
 
     Args:
       mesh: The devices of all hosts.
@@ -113,7 +115,8 @@ class Preemption:
         if current == self._on_signal:
             signal.signal(signal.SIGTERM, self._before)
             return
-        # A block that began later is still active. It, or one between, restores the handler before this block.
+        # A block that began later is still active. The block that began directly after this one will restore the
+        # handler that was active before this block.
         later = _preemption_of(current)
         while later is not None:
             if later._before == self._on_signal:
@@ -127,20 +130,23 @@ class Preemption:
             earlier._on_signal(number, frame)
 
     def ask(self) -> Any:
-        """Asks every host whether it has received SIGTERM. Does not wait; pass the result to :meth:`answer`.
+        """Starts to ask every host whether it has received SIGTERM.
 
-        All hosts must call this equally often.
+        This does not wait: pass the result to :meth:`answer`. All hosts must call it equally often.
         """
         if not several_hosts():
             return self._heard
         return self._any(self._to_devices(lambda _: np.full(1, self._heard, np.int32)))
 
     def answer(self, asked: Any) -> bool:
-        """Waits for the result of :meth:`ask`: whether any host had received SIGTERM. It is the same on all hosts."""
+        """Waits for the result of :meth:`ask`: whether any host had received SIGTERM.
+
+        The result is the same on all hosts.
+        """
         return bool(asked)
 
 
 def _preemption_of(handler: Any) -> Preemption | None:
-    """Returns the listener that a signal handler belongs to, or None for any other handler."""
+    """Returns the listener that a signal handler belongs to, or None if there is none."""
     owner = getattr(handler, "__self__", None)
     return owner if isinstance(owner, Preemption) else None

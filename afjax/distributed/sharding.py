@@ -64,7 +64,7 @@ AXIS_NAMES: Mapping[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
     "fusion": ((r".+/(query|key|value)/kernel", ("hidden", "projected")),),
     "heads": ((r".+/kernel", ("hidden", "outputs")),),
 }
-# The mesh axis that shards a leaf's axis. All other axes are replicated.
+# Maps the names of leaves' axes to the mesh axes that shard them. Axes with other names are replicated.
 PLACES: Mapping[str, str] = {"hidden": "fsdp", "heads": "tensor", "intermediate": "tensor"}
 
 
@@ -91,7 +91,7 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
 
 
 def check_batch(batch_size: int, mesh: Mesh) -> None:
-    """Raises UserError unless the rows of a batch can be split evenly over the devices."""
+    """Raises UserError unless a batch's rows can be split evenly over the devices."""
     parts = math.prod(mesh.shape[axis] for axis in ROWS)
     if batch_size % parts:
         raise UserError(
@@ -139,7 +139,9 @@ def _axis_names(path: str) -> tuple[str, ...]:
 
 
 def tree_sharding(tree: Any, mesh: Mesh) -> Any:
-    """Returns the sharding of every leaf of a parameter tree, or of a state that contains parameter trees.
+    """Returns the sharding of every leaf of a tree.
+
+    The tree consists of parameters, or is a state that contains trees of parameters.
 
     Args:
       tree: Arrays, or their shapes.
@@ -154,7 +156,10 @@ def tree_sharding(tree: Any, mesh: Mesh) -> Any:
 
 
 def shard(tree: Tree, mesh: Mesh) -> Tree:
-    """Copies a parameter tree to the mesh, in new buffers. Every host must pass the same tree."""
+    """Copies a parameter tree to the mesh, in new buffers.
+
+    Every host must pass the same tree.
+    """
 
     def place_leaf(leaf: Any, sharding: NamedSharding) -> jax.Array:
         on_host = np.asarray(leaf)
@@ -164,17 +169,19 @@ def shard(tree: Tree, mesh: Mesh) -> Tree:
 
 
 def shard_rows(x: jax.Array) -> jax.Array:
-    """Constrains ``x`` to be sharded over its leading (batch) axis only, inside a compiled step.
+    """Constrains ``x`` to be sharded over its leading (batch) axis only.
 
-    The mesh is set by ``jax.set_mesh``. If there is none, or if it has other axes, ``x`` is returned unchanged.
+    This is for use inside a compiled step. ``jax.set_mesh`` sets the mesh. If there is no mesh, or if it has other axes
+    or a single device, ``x`` is returned unchanged.
     """
     return _constrained(x, PartitionSpec(ROWS))
 
 
 def replicate(x: jax.Array) -> jax.Array:
-    """Constrains ``x`` to be replicated, under the same conditions as :func:`shard_rows`.
+    """Constrains ``x`` to be replicated.
 
-    Used for tables that every device looks up rows in.
+    This is for tables in which every device looks up rows. ``x`` is returned unchanged in the same cases as by
+    :func:`shard_rows`.
     """
     return _constrained(x, PartitionSpec())
 
@@ -186,7 +193,10 @@ def _constrained(x: jax.Array, spec: PartitionSpec) -> jax.Array:
 
 
 def num_parts() -> int:
-    """Returns the number of parts into which :func:`shard_rows` splits a batch; 1 outside of a mesh."""
+    """Returns the number of parts into which :func:`shard_rows` splits a batch.
+
+    The result is 1 outside of a mesh.
+    """
     mesh = jax.sharding.get_abstract_mesh()
     return math.prod(dict(mesh.shape).get(axis, 1) for axis in ROWS)
 

@@ -22,8 +22,7 @@ def weigh(
 ) -> Float[Array, "*batch hidden"]:
     """Weights inner activations by their adapters' attention and applies a matrix.
 
-    The backward pass rematerializes the weighted activations, so a loop over the
-    layers does not save them.
+    The backward pass rematerializes the weighted activations, so a loop over the layers does not save them.
     """
     return dense({"kernel": kernel}, spread_per_adapter(attention, sizes) * inner)
 
@@ -64,6 +63,7 @@ def attention_over_adapters(
     wide = scores.astype(jnp.promote_types(scores.dtype, jnp.float32))
     wide = dropout(options.key, wide, options.dropout_rate) / options.temperature
     if options.drawn is not None:
-        # A sum, because jnp.where(drawn, wide, -inf) would save a mask and zeros for every token for its backward pass.
+        # Add 0 or -inf, because jnp.where(drawn, wide, -inf) would save a mask and zeros for every token for its
+        # backward pass.
         wide = wide + jnp.where(options.drawn, 0.0, -jnp.inf).astype(wide.dtype).reshape((1,) * (wide.ndim - 1) + (-1,))
     return softmax(wide, scores.dtype)

@@ -26,8 +26,9 @@ class BankLayout:
 
     Attributes:
       sizes: The adapters' bottleneck sizes, in order.
-      runs: ``(number of inner units, activation, whether a LayerNorm comes first)`` of each run of consecutive adapters
-        that share the latter two. Each run is one matmul.
+      runs: ``(number of inner units, activation, whether a LayerNorm comes first)`` of each run. A run consists of
+        consecutive adapters with the same activation that all have, or all lack, this LayerNorm. One matmul computes a
+        run.
     """
 
     sizes: tuple[int, ...]
@@ -56,8 +57,8 @@ def make_bank(adapters: Sequence[Tree], configs: Sequence[Adapter]) -> tuple[Tre
       adapter are folded into the down-projection (the normalisation itself is not), and the constant scaling is folded
       into the up-projection.
 
-      For modules of whole layers, it is ``{"members": {"0": tree, "1": tree, ...}, "up"}``, where ``up`` holds their
-      concatenated decoders. ``up`` is missing if the fusion has no factored form.
+      For modules that act on an entire layer, it is ``{"members": {"0": tree, "1": tree, ...}, "up"}``, where ``up``
+      holds their concatenated decoders. ``up`` is missing if the fusion has no factored form.
     """
     bottlenecks = [config for config in configs if isinstance(config, AdapterConfig)]
     if bottlenecks:
@@ -90,7 +91,7 @@ def _bottleneck_bank(adapters: Sequence[Tree], configs: Sequence[AdapterConfig])
 
 
 def slot_bank(members: Sequence[Tree], configs: Sequence[AdapterConfig]) -> Tree:
-    """Concatenates the bottlenecks of one slot, for one layer or stacked over all layers."""
+    """Concatenates the bottlenecks of one slot, in one layer or stacked over layers."""
     kernels, biases, ups, constants = [], [], [], []
     for params, config in zip(members, configs, strict=True):
         kernel, bias = params["down"]["kernel"], params["down"]["bias"]

@@ -70,5 +70,8 @@ def _layers(config: Adapter) -> tuple[int, ...] | None:
 
 
 def is_factored(configs: Sequence[Adapter]) -> bool:
-    """Whether the fusion has a factored form: each adapter's output is linear in its inner activations."""
+    """Whether the fusion has a factored form.
+
+    It does if each adapter's output is linear in its inner activations.
+    """
     return all(not isinstance(config, OnTop | InDenseLayers) and config.linear_output for config in configs)

@@ -8,20 +8,21 @@ from afjax.distributed.sharding import num_parts
 from afjax.trees import AnyArray
 
 # Minimum number of tokens per step and device for training in the folded form. With few adapters, folding would also
-# pay in smaller steps. They stay factored, so that the cost of a step grows only slowly with the number of adapters.
+# pay in smaller steps. Smaller steps stay factored nevertheless, so that the cost of a step grows only slowly with the
+# number of adapters.
 FOLDING_TOKENS = 2048
 
 
 def num_tokens(z: Float[AnyArray, "*batch hidden"]) -> int:
-    """The number of tokens per device.
+    """Returns the number of tokens per device.
 
-    Every device multiplies the matrices itself, for its own tokens.
+    This number decides, because every device multiplies the matrices itself, for its own tokens.
     """
     return z.size // z.shape[-1] // num_parts()
 
 
 def joining_pays(tokens: int, hidden_size: int) -> bool:
-    """Whether a training step in the factored form should multiply the query and key matrices first.
+    """Whether a factored training step should multiply query and key matrices first.
 
     Including gradients, the product takes ``3 d²`` multiply-adds per token and ``3 d³`` once. Applied one after the
     other, the two matrices take ``6 d²`` per token.

@@ -1,6 +1,6 @@
 """AdapterFusion (Pfeiffer 2021, section 3.2), computed in a factored form.
 
-A fusion's tree. Every leaf is stacked over the layers that have the fusion::
+A fusion's tree has these leaves, each stacked over the layers that have the fusion::
 
     <slot>/query/{kernel [d, d], bias [d]}
     <slot>/key/{kernel [d, d], bias [d]}
@@ -25,9 +25,9 @@ The folded form multiplies the adjacent matrices ``Wᵀ Kᵀ Q`` and ``V W`` fir
 token and ``3 N r d²`` once. Inference always uses it; training uses it if that saves work (:func:`folding_pays`).
 Otherwise training may still multiply ``Kᵀ Q`` first (:func:`joining_pays`).
 
-Modules of whole layers (:mod:`afjax.adapters.placement`) are fused in the same way: ``a_n`` are their inner
-activations, ``W_n`` is the decoder, and ``z`` is the layer's output without them. If an output is not linear in inner
-activations (LHUC, an activation after the decoder), the paper's formula is computed from the N outputs.
+Modules that act on an entire layer (:mod:`afjax.adapters.placement`) are fused in the same way: ``a_n`` are their inner
+activations, ``W_n`` is the decoder, and ``z`` is the layer's output without the modules. If an output is not linear in
+inner activations (LHUC, an activation after the decoder), the paper's formula is computed from the N outputs.
 """
 
 from collections.abc import Sequence
@@ -129,7 +129,7 @@ def fuse_bank(
     layout: BankLayout,
     options: ScoreOptions = ScoreOptions(),
 ) -> tuple[Float[Array, "*batch hidden"], Float[Array, "*batch num_adapters"]]:
-    """:func:`fuse` for a bank, which is made once for all layers.
+    """Computes the same as :func:`fuse` from a bank, made once for all layers.
 
     Args:
       params: ``{"query", "key"[, "value"]}`` of the layer and slot.
@@ -161,7 +161,7 @@ def fuse_units(
     sizes: tuple[int, ...],
     options: ScoreOptions = ScoreOptions(),
 ) -> tuple[Float[Array, "*batch hidden"], Float[Array, "*batch num_adapters"]]:
-    """:func:`fuse_bank` from the adapters' inner activations.
+    """Computes the same as :func:`fuse_bank` from the adapters' inner activations.
 
     Args:
       params: ``{"query", "key"[, "value"]}`` of one layer and slot.
@@ -169,7 +169,7 @@ def fuse_units(
       z: The query ``[..., d]``.
       inner: The adapters' inner activations, concatenated: ``[..., R]``.
       sizes: Number of inner activations of each adapter.
-      options: As in :func:`fuse_bank`.
+      options: Temperature, dropout and the adapters to fuse.
     """
     if folding_pays(num_tokens(z), sizes, z.shape[-1], value="value" in params):
         return fuse_folded(
@@ -183,7 +183,7 @@ def fuse_units(
     along_units = dense({"kernel": up["kernel"].T}, projected)  # [..., R]
     scores = sum_per_adapter(along_units * inner, sizes) + dense({"kernel": up["bias"].T}, projected)
     if options.has_dropout:
-        # The constant is the same for every adapter, so it only matters with dropout: the softmax ignores it.
+        # The constant is the same for every adapter, so the softmax ignores it. It only matters with dropout.
         scores = scores + constant
     attention = attention_over_adapters(scores, options)  # [..., N]
     output = weigh(up["kernel"], attention, inner, sizes) + dense({"kernel": up["bias"]}, attention)
@@ -213,7 +213,10 @@ def fuse_outputs(
 def _project_query(
     params: Tree, z: Float[AnyArray, "*batch hidden"]
 ) -> tuple[Float[Array, "*batch hidden"], Float[Array, "*batch 1"]]:
-    """Computes the parts of the scores: ``Kᵀ (Q z + bq)`` ``[..., d]`` and ``(Q z + bq) · bk`` ``[..., 1]``."""
+    """Computes two terms of the scores.
+
+    They are ``Kᵀ (Q z + bq)``, ``[..., d]``, and ``(Q z + bq) · bk``, ``[..., 1]``.
+    """
     query, key = params["query"], params["key"]
     if not joining_pays(num_tokens(z), z.shape[-1]):
         projected = dense(query, z)

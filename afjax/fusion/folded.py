@@ -16,16 +16,29 @@ from afjax.trees import AnyArray, Node, Tree, pad_axis, register_node
 
 @register_node
 class FoldedFusion(Node):
-    """A folded fusion with its adapters: ``{"layers": contents of slots, "shared": leaves that all layers share}``."""
+    """A folded fusion with its adapters.
+
+    Its keys are ``layers``, the contents of the slots, and ``shared``, the leaves that all layers share.
+    """
 
 
 @register_node
 class FoldedMatrices(Node):
-    """The matrix products of one slot, made by :func:`fold_layer`. They replace the fusion's own matrices."""
+    """The matrix products of one slot, which replace the fusion's own matrices.
+
+    :func:`fold_layer` makes them.
+    """
 
 
 def fold_fusion(fusion: Tree, bank: Tree, shared: Tree) -> Tree:
-    """Folds a bank's stacked slots for inference: :class:`FoldedMatrices` replace ``up`` and the fusion."""
+    """Folds a fusion and its bank for inference.
+
+    In each slot, :class:`FoldedMatrices` replace ``up`` and the fusion's matrices.
+
+    Args:
+      fusion: The fusion's tree.
+      bank, shared: The bank's two trees, from :func:`afjax.fusion.bank.make_bank`.
+    """
     folded = {}
     for slot, tree in bank.items():
         if "up" in tree:
@@ -65,9 +78,9 @@ def fold_layer(params: Tree, up: Tree) -> FoldedMatrices:
 
 
 def with_absent_adapters(slot: Tree, num_adapters: int, units: int) -> Tree:
-    """Adds adapters to a folded fusion that never get any attention.
+    """Pads a folded fusion with adapters that never get any attention.
 
-    Fusions of different numbers of adapters then fit in the same arrays.
+    Fusions with different numbers of adapters then fit in the same arrays.
 
     Args:
       slot: A slot of bottlenecks in a :class:`FoldedFusion`, ``{"down", "fusion"}``, of one layer or stacked.
@@ -107,7 +120,7 @@ def fuse_folded(
     sizes: tuple[int, ...],
     options: ScoreOptions = ScoreOptions(),
 ) -> tuple[Float[Array, "*batch hidden"], Float[Array, "*batch num_adapters"]]:
-    """:func:`afjax.fusion.factored.fuse_units` from folded matrices."""
+    """Computes :func:`afjax.fusion.factored.fuse_units` from folded matrices."""
     scores = sum_per_adapter(dense(folded["score"], z) * inner, sizes) + dense(folded["constant_score"], z)
     attention = attention_over_adapters(scores, options)  # [..., N]
     output = weigh(folded["output"]["kernel"], attention, inner, sizes)

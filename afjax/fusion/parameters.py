@@ -1,4 +1,4 @@
-"""Initializes a fusion's parameters, and computes the penalty on its value matrices."""
+"""Initializes a fusion's parameters and computes the penalty on value matrices."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,7 @@
-"""Sums over, and broadcasts to, each adapter's units, in the fastest form for each platform."""
+"""Sums over each adapter's units, and repeats a value for each adapter's units.
+
+A unit is an inner activation. Each function uses the form that is faster on the platform.
+"""
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
@@ -63,10 +66,10 @@ spread_per_adapter.defvjp(
 def _for_platform(
     by_matmul: Callable[[Array], Array], by_reshape: Callable[[Array], Array], x: Array, sizes: Sequence[int]
 ) -> Array:
-    """Runs the faster form for the platform. If sizes differ, only the matmul is possible.
+    """Runs the faster form for the platform.
 
-    On TPU, arrays are stored in tiles of 128 columns. A reshape that splits rows at other columns moves the entire
-    array.
+    If the adapters' sizes differ, only the matmul is possible. On TPU, arrays are stored in tiles of 128 columns. A
+    reshape that splits rows at other columns moves the entire array.
     """
     if len(set(sizes)) > 1:
         return by_matmul(x)
@@ -74,7 +77,10 @@ def _for_platform(
 
 
 def _blocks(sizes: Sequence[int]) -> Iterator[tuple[int, int, np.ndarray]]:
-    """Yields each block's first unit, last unit + 1, and which adapter has which unit, bool ``[units, adapters]``."""
+    """Yields ``(first unit, last unit + 1, owners)`` of each block of adapters.
+
+    ``owners``, bool ``[units, adapters]``, says which adapter of the block has which unit.
+    """
     first = 0
     for begin in range(0, len(sizes), BLOCK):
         block = sizes[begin : begin + BLOCK]

@@ -1,4 +1,4 @@
-"""Prunes trained adapters and fusions: drops layers (AdapterDrop), or adapters of a fusion.
+"""Drops layers of adapters and fusions (AdapterDrop), or adapters of a fusion.
 
 Dropped layers and adapters are not computed. A fusion's matrices do not depend on the number of adapters, so dropping
 one only changes the softmax, which is then over fewer adapters.
@@ -20,10 +20,10 @@ from afjax.trunk.layers import for_every_layer
 
 
 def left_layers(config: Adapter, dropped: Collection[int], num_layers: int) -> tuple[int, ...]:
-    """Returns the positions of the remaining layers, among the layers that have the adapter.
+    """Returns the positions of the remaining layers among the adapter's layers.
 
     Raises:
-      UserError: A dropped layer has no adapter, or no layer would be left.
+      UserError: The adapter sits on top of the encoder, a dropped layer has no adapter, or no layer would be left.
     """
     if isinstance(config, OnTop):
         raise UserError(f"An adapter of the kind {config.kind} sits on top of the encoder; it has no layers to drop.")
@@ -51,7 +51,7 @@ def drop_layers(tree: Tree, config: Adapter, dropped: Collection[int], num_layer
       num_layers: Number of the trunk's layers.
 
     Raises:
-      UserError: As :func:`left_layers`.
+      UserError: The adapter sits on top of the encoder, a dropped layer has no adapter, or no layer would be left.
     """
     left = left_layers(config, dropped, num_layers)
     assert not isinstance(config, OnTop), "checked by left_layers"
@@ -66,9 +66,10 @@ def take_layers(tree: Tree, positions: Sequence[int]) -> Any:
 
 
 def check_kept(fusion: FusionConfig, configs: Sequence[Adapter], num_layers: int) -> None:
-    """Raises UserError unless ``fusion.kept`` fits the slots, layers and number of the adapters.
+    """Raises UserError unless ``fusion.kept`` fits the adapters.
 
-    With ``fusion.kept``, all adapters must have the same architecture.
+    It must have one entry per slot and layer, and name only adapters of the fusion. If it is set, all adapters must
+    have the same architecture.
     """
     if fusion.kept is None:
         return
@@ -104,7 +105,7 @@ def keep_adapters(
     Args:
       adapters: The fusion's adapters.
       config: The architecture that all of them have.
-      kept: See ``FusionConfig.kept``.
+      kept: For each slot and layer, the numbers of the adapters that it keeps; see ``FusionConfig.kept``.
     """
     if "shared" in adapters[0]:
         depth = len(kept[0])

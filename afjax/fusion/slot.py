@@ -1,4 +1,4 @@
-"""The encoder slot for a fusion."""
+"""Runs an encoder slot that holds a fusion."""
 
 from collections.abc import Sequence
 
@@ -93,8 +93,8 @@ def _mix(
     sizes: tuple[int, ...],
     options: ScoreOptions,
 ) -> tuple[Float[Array, "*batch hidden"], Float[Array, "*batch num_adapters"]]:
-    """:func:`fuse_units`, or :func:`fuse_folded` for folded matrices."""
-    # Tokens in one axis. With three axes the TPU's compiler chooses other layouts between the matmuls.
+    """Computes :func:`fuse_units`, or :func:`fuse_folded` if the fusion is folded."""
+    # All tokens are in one axis, because with three axes the TPU compiler changes layouts between the matmuls.
     leading, z, inner = z.shape[:-1], z.reshape(-1, z.shape[-1]), inner.reshape(-1, inner.shape[-1])
     fusion = params["fusion"]
     if isinstance(fusion, FoldedMatrices):

@@ -1,7 +1,7 @@
-"""Edits trained models: drops layers, adds or removes adapters of a fusion, merges an adapter, renames.
+"""Edits trained models.
 
-Functions take a model and, if they change parameters, its trees ``{"adapters", "fusion", "heads"}``, and return the
-edited ones.
+The functions drop layers, add or remove adapters of a fusion, merge an adapter, or rename a model. They take a model
+and, if they change parameters, its trees ``{"adapters", "fusion", "heads"}``. They return the edited model and trees.
 """
 
 import dataclasses
@@ -43,7 +43,9 @@ def without_layers(model: Model, params: Tree, layers: Collection[int]) -> tuple
 
 
 def without_adapters(model: Model, names: Collection[str]) -> Model:
-    """Removes adapters from the fusion. The remaining ones share each layer's attention.
+    """Removes adapters from the fusion.
+
+    In each layer, the attention is then a softmax over the remaining adapters.
 
     Raises:
       UserError: The model has no fusion, a name is not fused, no adapter would be left, or the fusion has been pruned.
@@ -62,7 +64,12 @@ def without_adapters(model: Model, names: Collection[str]) -> Model:
 
 
 def with_adapters(model: Model, params: Tree, added: Mapping[str, tuple[Adapter, Tree]]) -> tuple[Model, Tree]:
-    """Adds adapters, loaded by :func:`load_adapters`, to the fusion. The fusion is not trained again.
+    """Adds adapters to the fusion. The fusion is not trained again.
+
+    Args:
+      model: The model.
+      params: The model's trees.
+      added: ``{name: (architecture, tree)}``, for example from :func:`afjax.model.loading.load_adapters`.
 
     Raises:
       UserError: The model has no fusion, the fusion has been pruned, a name is already fused, or an adapter cannot be
@@ -79,10 +86,10 @@ def with_adapters(model: Model, params: Tree, added: Mapping[str, tuple[Adapter,
 
 
 def with_adapter(model: Model, params: Tree, adapter: tuple[Adapter, Tree], trunk_params: Tree) -> tuple[Model, Tree]:
-    """Replaces the adapter. The head stays.
+    """Replaces the adapter. The head stays the same.
 
     Raises:
-      UserError: The model has no adapter, or a fusion, or the adapter does not fit the trunk.
+      UserError: The model has a fusion or no adapter, or the new adapter does not fit the trunk.
     """
     if model.fusion_name or len(model.adapters) != 1:
         raise UserError(
@@ -97,7 +104,7 @@ def with_adapter(model: Model, params: Tree, adapter: tuple[Adapter, Tree], trun
 
 
 def with_kept(model: Model, kept: tuple[tuple[tuple[int, ...], ...], ...]) -> Model:
-    """Prunes the fusion so that each layer keeps only some adapters; see ``FusionConfig.kept``.
+    """Prunes the fusion: each layer keeps only the adapters in ``FusionConfig.kept``.
 
     Raises:
       UserError: The model has no fusion, or ``kept`` does not fit it.
@@ -132,7 +139,7 @@ def can_merge(model: Model) -> bool:
 
 
 def renamed(model: Model, params: Tree, name: str) -> tuple[Model, Tree]:
-    """Renames the head, and the fusion or the adapter. Fused adapters keep their names."""
+    """Renames the head, and the fusion or adapter. Fused adapters keep their names."""
     params = {**params, "heads": {name: params["heads"][model.head_name]}}
     changes: dict[str, Any] = {"head_name": name}
     if model.fusion_name:

@@ -70,7 +70,8 @@ class Encoder(nn.Module):
           ``[batch, length, hidden_size]``, in the dtype of the trunk's word embeddings.
 
         Raises:
-          UserError: The adapters do not fit the trunk or each other, or the rows are too long.
+          UserError: An adapter is in a layer that the trunk does not have, the adapters cannot be fused with each
+            other, or the rows have more tokens than the trunk has positions.
         """
         # A pretrained trunk has the same tree, plus a pooler that is not used here.
         norm = ("norm",) if self.config.encoder_family.layer == "pre_norm" else ()

@@ -10,7 +10,10 @@ if TYPE_CHECKING:
 
 
 def facts(task_model: "TaskModel") -> list[tuple[str, str]]:
-    """Returns ``(name, value)`` of a model's task, labels, parts, trunk, dev metrics and training settings."""
+    """Returns a model's facts as pairs ``(name, value)``.
+
+    The facts are the task, labels, adapters, fusion, head, trunk, dev metrics, seed and maximum length.
+    """
     model = task_model.model
     adapters = [name for name, _ in model.adapters]
     found = [("task", task_model.task.name), ("kind", task_model.task.kind.replace("_", "-"))]

@@ -1,6 +1,6 @@
-"""Task heads, on one vector per row (its pooled tokens) or on every token.
+"""Task heads, which read one vector per row (its pooled tokens) or every token.
 
-A head's tree::
+A head's tree has these leaves::
 
     pooler/{kernel [d, d], bias [d]}      only if the head has its own pooler
     hidden/<0, 1, ...>/{kernel [d, d], bias [d]}      only if the head has hidden layers
@@ -68,7 +68,7 @@ def init_head(
 
 
 def check_pooler(config: HeadConfig, trunk: Tree) -> None:
-    """Raises UserError if the config asks for the trunk's pooler, but the trunk has none."""
+    """Raises UserError if the config needs the trunk's pooler, but there is none."""
     if config.pooler == "trunk" and "pooler" not in trunk:
         raise UserError('This trunk has no pooler; set head.pooler to "head", which trains one with the head.')
 
@@ -89,7 +89,7 @@ def apply_head(
       head: The head's parameters.
       config: The head's architecture; ``dropout`` and ``pooling`` must not be None.
       trunk: The trunk's parameters, for heads that use the trunk's pooler.
-      hidden: The last hidden states of all tokens. The first token's are enough for heads that pool the first token.
+      hidden: The last hidden states of all tokens. For heads that pool the first token, its hidden state is enough.
       mask: bool ``[batch, length]``, False at padding.
       reads: Whether the head reads pooled rows or every token.
       key: The dropout key, or None for no dropout.

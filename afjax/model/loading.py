@@ -1,4 +1,4 @@
-"""Loads adapters and task models from a store, and checks that their parts belong together."""
+"""Loads adapters and task models from a store, and checks that their parts fit."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -37,11 +37,11 @@ def load_task_model(
     """Loads a head, and the adapter or the fusion below it, from a store.
 
     A head's manifest records the digest of the adapter, fusion or trunk that the head was trained with. Heads from
-    older stores and imported heads have no such record, and loading them prints a warning on stderr.
+    older stores and imported heads have no such record, and loading such a head prints a note on stderr.
 
     Args:
       store_folder: The store.
-      trunk: The encoder they were trained on. Its dtype is replaced by the dtype used in training.
+      trunk: The encoder that the head was trained on. Its dtype is replaced by the dtype used in training.
       head: The head's name. Not needed if the store records which head was trained with the adapter or fusion.
       adapter: The name of an adapter, if any.
       fusion: The name of a fusion, if any. Without an adapter and a fusion, only the head is loaded.
@@ -51,10 +51,10 @@ def load_task_model(
       The model, with the task, labels, metrics and seed of the head's manifest.
 
     Raises:
-      UserError: No name is given or a name does not exist, several heads or none were trained with the adapter or
-        fusion and ``head`` is not given, the trunk has other weights, another architecture or another tokenizer, a file
-        is damaged, a fusion's adapters have changed since it was trained, or the head was trained with a different
-        adapter or fusion.
+      UserError: No name is given, both an adapter and a fusion are given, or a name does not exist; several heads or
+        none were trained with the adapter or fusion and ``head`` is not given; the trunk has other weights, another
+        architecture or another tokenizer; a file is damaged; a fusion's adapters have changed since it was trained; or
+        the head was trained with a different adapter or fusion.
 
     Example:
       >>> import jax
@@ -112,7 +112,7 @@ def load_task_model(
             f'The head "{head}" has {bias.shape[0]} outputs for the labels {list(manifest.labels)}; train it again.'
         )
     model = TaskModel(
-        # The dtype used in training, so that scores are reproduced.
+        # Use the dtype of the training run, so that scores are reproduced.
         trunk=dataclasses.replace(trunk, dtype=manifest.trunk.get("dtype", "float32")),
         model=Model(
             trunk=trunk.config,
@@ -135,7 +135,13 @@ def load_task_model(
 
 
 def _with_record(model: TaskModel, record: Mapping[str, str], allow_mismatch: bool) -> TaskModel:
-    """Adds the head's record to the model. Raises if they contradict each other, unless a mismatch is allowed."""
+    """Compares the model with the record of what its head was trained with.
+
+    If there is no record, or if it differs from the model, the returned model holds the record in ``head_record``.
+
+    Raises:
+      UserError: The record differs from the model, and this is not allowed.
+    """
     head = model.model.head_name
     if not record:
         if is_first_host():
@@ -165,9 +171,9 @@ def _described(record: Mapping[str, str]) -> str:
 def stored_text_columns(values: dict[str, Any], head: str, task: TaskConfig) -> int | None:
     """Pops ``text_columns`` from a stored head's config.
 
-    Heads of earlier versions and of AdapterHub do not record it. It is then derived from the task, if the task names
-    its text columns, or if all tasks of its kind or source have the same number of texts. Otherwise returns None and
-    prints a warning on stderr.
+    Heads of earlier versions and of AdapterHub do not record it. Then this function derives it from the task, if the
+    task names its text columns, or if all tasks of its kind or source have the same number of texts. Otherwise the
+    function prints a note on stderr and returns None.
     """
     if "text_columns" in values:
         text_columns = values.pop("text_columns")
@@ -197,7 +203,7 @@ def load_adapters(store_folder: str | Path, names: Sequence[str], trunk: Trunk) 
 
 
 def check_adapter(name: str, config: Adapter, tree: Tree, trunk: Trunk) -> None:
-    """Raises UserError if the names and shapes of an adapter's leaves do not match its config."""
+    """Raises UserError unless the paths and shapes of an adapter fit its config."""
     if wrong := wrong_leaf(config, tree, trunk.config, trunk.params):
         raise UserError(
             f'The adapter "{name}" does not have the architecture of its manifest: {wrong}; restore the adapter from a '

@@ -1,4 +1,4 @@
-"""The complete model: trunk, the adapters in its slots, their fusion, and a head.
+"""The complete model: a trunk, adapters in its slots, their fusion, and a head.
 
 The caller passes the parameters, as one tree with four roots::
 
@@ -54,7 +54,7 @@ from afjax.trunk.slots import FilledSlots, LayerSlots, Sublayer
 class Model:
     """A model without its parameters.
 
-    Hashable, so that it can be a static argument of jitted functions.
+    A model is hashable, so that it can be a static argument of jitted functions.
 
     Attributes:
       trunk: The encoder's architecture.
@@ -69,8 +69,8 @@ class Model:
       remat: Which activations the backward pass rematerializes; see ``ExperimentConfig``.
 
     Raises:
-      UserError: ``dtype`` or ``remat`` has an unknown value, an adapter is in a layer that the trunk does not have, or
-        the adapters cannot be fused with each other.
+      UserError: ``dtype`` or ``remat`` has an unknown value, an adapter is in a layer that the trunk does not have, the
+        adapters cannot be fused with each other, or ``fusion.kept`` does not fit them.
 
     Example:
       >>> import jax
@@ -126,8 +126,8 @@ class Model:
           batch: ``tokens`` and ``types`` int32, ``mask`` bool, each ``[batch, length]``; for multiple choice each
             ``[batch, choices, length]``.
           key: The dropout key, or None for no dropout.
-          fusion_attention: Whether to return the attention over adapters. If not, and if the head reads only the first
-            token, the last layer is computed for that token only.
+          fusion_attention: Whether to return the attention over adapters. If not, and if only the first token's last
+            hidden state is used, the last layer is computed for that token only.
 
         Returns:
           :class:`~afjax.model.outputs.Outputs`: the logits, float32 or wider, ``[batch, num_outputs]``
@@ -203,7 +203,7 @@ class Model:
         )
         for name, config in self.adapters:
             if isinstance(config, OnTop):
-                # A separate key, so that a module on top does not change the head's dropout.
+                # Derive a separate key, so that a module on top does not change the head's dropout.
                 top_key = None if key is None else named_key(key, "top")
                 hidden = top_kind(config).top(
                     params["adapters"][name]["top"],
@@ -221,11 +221,13 @@ class Model:
     ) -> Float[Array, "batch masks ..."]:
         """Computes logits with adapters in some layers only.
 
-        It does so for many such subsets of the layers at once. Common prefixes are computed once: see
-        :func:`afjax.trunk.layer_masks.encode_under_masks`.
+        Many such subsets of the layers are evaluated at once. The first layers on which several subsets agree are
+        computed once; see :func:`afjax.trunk.layer_masks.encode_under_masks`.
 
         Args:
-          params, batch: See ``__call__``.
+          params: The tree with four roots.
+          batch: ``tokens`` and ``types`` int32, ``mask`` bool, each ``[batch, length]``; for multiple choice each
+            ``[batch, choices, length]``.
           layer_masks: bool ``[masks, num_layers]``. False runs a layer as if its slots were empty, except that the
             adapter's own LayerNorms stay. Entries of layers without adapters are ignored.
 
@@ -276,7 +278,7 @@ class Model:
     def _run_choices(
         self, params: Tree, batch: Mapping[str, AnyArray], key: PRNGKeyArray | None, fusion_attention: bool
     ) -> Outputs:
-        """Runs every choice as a separate row, and uses the row's first logit as the choice's."""
+        """Runs every choice as a separate row, whose first logit is the choice's logit."""
         num_rows, num_choices, length = batch["tokens"].shape
         outputs = self(params, _choices_as_rows(batch), key=key, fusion_attention=fusion_attention)
         logits = outputs.logits[:, 0].reshape(num_rows, 1, num_choices)
@@ -295,8 +297,8 @@ class Model:
           params: The tree with four roots, or the result of :meth:`with_bank`.
 
         Returns:
-          The tree with the folded fusion under its name in ``fusion``, and without adapters. Without a fusion, or if
-          the fusion cannot be factored, ``params`` itself.
+          The tree with the folded fusion under its name in ``fusion``, and without adapters. If there is no fusion, or
+          the fusion cannot be factored, the result is ``params`` itself.
         """
         if not self.fusion_name or not is_factored(self.fused_configs()):
             return params
@@ -315,8 +317,8 @@ class Model:
     def with_bank(self, params: Tree) -> Tree:
         """Replaces ``adapters`` by a ``bank``, to train a fusion of frozen adapters.
 
-        The bank holds the concatenated adapters; the model computes the same outputs from it. Given ``adapters``, the
-        model would build the bank in every step, and keep both in memory.
+        The bank holds the concatenated adapters, and the model computes the same outputs from it. Given ``adapters``,
+        the model would build the bank in every step, and keep both in memory.
 
         Args:
           params: The tree with four roots.
@@ -333,7 +335,7 @@ class Model:
         return contents if self.scan_layers else _unstack_layers(contents)
 
     def penalty(self, params: Tree) -> Float[Array, ""] | float:
-        """The fusion's regularization term in the loss, which pulls V to the identity.
+        """Computes the loss term that pulls a fusion's value matrices to the identity.
 
         Args:
           params: The tree with four roots; only ``fusion`` is used.
@@ -346,7 +348,7 @@ class Model:
         return self.fusion.regularization * value_penalty(params["fusion"][self.fusion_name])
 
     def _trunk_with_layer_norms(self, params: Tree) -> Tree:
-        """Replaces the trunk's LayerNorms by the active adapter's (Houlsby 2019), if the adapter has any."""
+        """Returns the trunk with the adapter's LayerNorms (Houlsby 2019), if it has any."""
         trunk = params["trunk"]
         if not self.adapters:
             return trunk
@@ -356,7 +358,7 @@ class Model:
         return with_layer_norms(trunk, params["adapters"][name]["layer_norms"])
 
     def _num_fused(self) -> int:
-        """The number of adapters that each layer fuses."""
+        """Returns the number of adapters that each layer fuses."""
         return len(self.adapters) if self.fusion.kept is None else len(self.fusion.kept[0][0])
 
     def fused_configs(self) -> list[Adapter]:
@@ -371,7 +373,10 @@ class Model:
         return [kept_config(configs[0])] * self._num_fused()
 
     def _stacked_bank(self, params: Tree) -> Tree:
-        """Returns ``{"layers": contents of slots, stacked, "shared": leaves that all layers share}``."""
+        """Returns the bank ``{"layers", "shared"}``.
+
+        ``layers`` has the contents of the slots, stacked. ``shared`` has the leaves that all layers share.
+        """
         if "bank" in params:
             return {"shared": {}, **params["bank"], "layers": stack_layers(params["bank"]["layers"])}
         adapters = [params["adapters"][name] for name, _ in self.adapters]
@@ -406,7 +411,7 @@ class Model:
         )
 
     def _slot_contents(self, params: Tree) -> tuple[Layers, Tree]:
-        """The contents of the slots by layer, and ``{slot: leaves that all layers share}``."""
+        """Returns the contents of the slots by layer, and the leaves that layers share."""
         if not self.adapters:
             return {}, {}
         if not self.fusion_name:
@@ -425,10 +430,10 @@ class Model:
     def layer_slots(
         self, contents: Tree, shared: tuple[Tree, Bool[Array, "num_adapters"] | None], key: PRNGKeyArray | None
     ) -> LayerSlots:
-        """Makes one layer's slots; ``FilledSlots.make`` of :meth:`filled_slots`.
+        """Makes one layer's slots. :meth:`filled_slots` passes it as ``make``.
 
         Args:
-          contents: One layer of the contents.
+          contents: The layer's part of ``FilledSlots.contents``.
           shared: The leaves that all layers share, and the adapters to fuse in this training step, or None for all.
           key: The dropout key, or None for no dropout.
 
@@ -463,17 +468,20 @@ def _choices_as_rows(batch: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
 
 
 def _mask_missing_choices(logits: Array, batch: Mapping[str, AnyArray]) -> Array:
-    """Sets logits ``[batch, n, choices]`` of choices that a row lacks to the dtype's lowest number."""
+    """Sets the logits of choices that a row lacks to the dtype's lowest number.
+
+    The logits are ``[batch, n, choices]``.
+    """
     present = jnp.any(batch["mask"], -1)  # [batch, choices]
     return jnp.where(present[:, None], logits, jnp.finfo(logits.dtype).min)
 
 
-# Compiled as one program, so that leaves sharded over several hosts are not sliced one by one.
+# This is compiled as one program, so that leaves that are sharded over several hosts are not sliced one by one.
 _unstack_layers = jax.jit(unstack_layers)
 
 
 def _with_fusion(bank: Tree, fusion: Tree) -> Tree:
-    """Adds the fusion to the adapters in the contents of slots, of one layer or stacked."""
+    """Adds the fusion to the adapters in each slot, in one layer or stacked."""
     return {slot: {**adapters, "fusion": fusion[slot]} for slot, adapters in bank.items()}
 
 
@@ -483,7 +491,10 @@ def _with_norms(layers: Tree, norms: Tree) -> Tree:
 
 
 def with_layer_norms(trunk: Tree, norms: Tree) -> Tree:
-    """Replaces a trunk's LayerNorms; ``norms`` is a tree as returned by :func:`trunk_layer_norms`."""
+    """Replaces a trunk's LayerNorms by those in ``norms``.
+
+    ``norms`` is a tree like the result of :func:`trunk_layer_norms`.
+    """
     layer_norms = same_form({block: norms[block] for block in ("attention", "ffn")}, trunk["layers"])
     embeddings = {**trunk["embeddings"], "norm": norms["embeddings"]}
     if RELATIVE in norms:
@@ -494,9 +505,11 @@ def with_layer_norms(trunk: Tree, norms: Tree) -> Tree:
 
 
 def trunk_layer_norms(trunk: Tree) -> Tree:
-    """Copies a trunk's LayerNorms, ``{embeddings, attention, ffn}``, and ``relative`` if it has relative positions.
+    """Copies a trunk's LayerNorms. An adapter's ``layer_norms`` start as these copies.
 
-    If a LayerNorm follows the top layer, it is ``final``. An adapter's ``layer_norms`` start as these copies.
+    Returns:
+      ``{embeddings, attention, ffn}``, ``relative`` if the trunk has disentangled attention, and ``final`` if a
+      LayerNorm follows the top layer.
     """
     layer_norms = map_parts(lambda layers: {block: params["norm"] for block, params in layers.items()}, trunk["layers"])
     final = {"final": trunk["norm"]} if "norm" in trunk else {}

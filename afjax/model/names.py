@@ -1,4 +1,4 @@
-"""Names that all models have in common, so that models of different tasks share compiled programs."""
+"""Renames adapters, fusions and heads, so that models share compiled programs."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -6,12 +6,15 @@ from collections.abc import Mapping
 from afjax.model.model import Model
 from afjax.trees import Tree
 
-# {root: {name: new name}}
+# The new names of adapters, fusions and heads: {root: {name: new name}}.
 Names = Mapping[str, Mapping[str, str]]
 
 
 def common_names(model: Model) -> Names:
-    """Returns the new name of each adapter, fusion and head. Adapters are numbered in the model's order."""
+    """Returns names that do not depend on the task, for each adapter, fusion and head.
+
+    Adapters are numbered in the model's order.
+    """
     return {
         "adapters": {name: str(number) for number, (name, _) in enumerate(model.adapters)},
         "fusion": {model.fusion_name: "fusion"} if model.fusion_name else {},
@@ -34,7 +37,7 @@ def renamed(tree: Tree, names: Names) -> Tree:
 
     Args:
       tree: A tree with some of the four roots.
-      names: The new names. Parts without a new name are left out.
+      names: The new names. Adapters, fusions and heads without a new name are left out.
 
     Returns:
       The tree with the same roots. The trunk, and a fusion's bank of adapters, are unchanged.

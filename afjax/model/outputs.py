@@ -13,7 +13,9 @@ from afjax.trees import AnyArray
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Outputs:
-    """The results of a forward pass. A pytree, so that jitted functions can return it.
+    """The results of a forward pass.
+
+    They are a pytree, so that jitted functions can return them.
 
     Attributes:
       logits: ``[batch, num_outputs]``, float32 or wider. If the head reads tokens, ``[batch, length, num_outputs]``.
@@ -37,7 +39,7 @@ class Outputs:
         Returns:
           ``{slot: [batch, layers, num_adapters]}``.
         """
-        tokens = mask.reshape(mask.shape[0], -1)  # all choices of a multiple-choice row
+        tokens = mask.reshape(mask.shape[0], -1)  # For multiple choice, the tokens of all choices.
         present = tokens / jnp.maximum(tokens.sum(-1, keepdims=True), 1)
         return {
             slot: jnp.einsum("lbtn,bt->bln", attention, present) for slot, attention in self.fusion_attention.items()

@@ -39,8 +39,8 @@ def preset(name: str, head: HeadConfig = HeadConfig()) -> tuple[Rule, ...]:
     Every preset trains the heads, and ``head`` nothing else. In addition, ``adapter`` trains the adapters, ``fusion``
     the fusion, ``full`` the trunk, ``adapter+trunk`` the adapters and the trunk, ``layernorm`` the trunk's LayerNorms,
     and ``top_k`` the upper layers that :func:`split_layers` has moved to ``top_layers``, and the LayerNorm after them
-    if there is one. If the head uses the trunk's
-    pooler, ``full``, ``adapter+trunk`` and ``top_k`` train it too; otherwise the pooler is frozen.
+    if there is one. If the head uses the trunk's pooler, ``full``, ``adapter+trunk`` and ``top_k`` train it too.
+    Otherwise the pooler is frozen.
     """
     heads = Rule("heads/.*", True)
     pooler = Rule("trunk/pooler/.*", head.pooler == "trunk", optional=True)
@@ -89,7 +89,10 @@ def label(params: Tree, rules: Sequence[Rule]) -> dict[str, bool]:
 
 
 def split(params: Tree, labels: dict[str, bool]) -> tuple[Tree, Tree]:
-    """Splits parameters into the trained and the frozen tree; :func:`afjax.trees.merge` joins them again."""
+    """Splits parameters into the trained and the frozen tree.
+
+    :func:`afjax.trees.merge` joins them again.
+    """
     return select(params, lambda path: labels[path]), select(params, lambda path: not labels[path])
 
 

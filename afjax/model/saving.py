@@ -81,7 +81,10 @@ def drafts(model: "TaskModel", store_folder: str | Path) -> list[store.Draft]:
 
 
 def beneath_head(model: "TaskModel") -> dict[str, str]:
-    """Returns the record for ``Manifest.trained_with``: the fusion or adapter below the head, or else the trunk."""
+    """Returns the record of the fusion, adapter or trunk below the head.
+
+    ``Manifest.trained_with`` stores it. It is the trunk only if there is no fusion and no adapter.
+    """
     if model.model.fusion_name:
         kind, name = "fusion", model.model.fusion_name
     elif model.model.adapters:
@@ -100,7 +103,7 @@ def artefacts(model: "TaskModel") -> list[tuple[str, str]]:
 
 
 def _check_members(members: Sequence[Mapping[str, str]], store_folder: str | Path) -> None:
-    """Raises UserError if adapters of a fusion differ from the adapters with these names in the store."""
+    """Raises UserError if a fusion's adapters differ from the store's adapters."""
     stored_names = store.names(store_folder, "adapters")
     for name, digest in ((member["name"], member["sha256"]) for member in members):
         if name in stored_names and store.read_manifest(store_folder, "adapters", name).digest != digest:

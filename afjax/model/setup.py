@@ -23,7 +23,7 @@ from afjax.trunk.config import TrunkConfig
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Setup:
-    """A training method on a trunk. Hashable; does not hold parameters.
+    """A training method on a trunk, without parameters. A setup is hashable.
 
     Attributes:
       model: The model.
@@ -69,8 +69,9 @@ class Setup:
           leaves are float32.
 
         Raises:
-          UserError: ``top_k`` is more than the trunk's number of layers, the head needs the trunk's pooler but the
-            trunk has none, or ``output_bias`` does not have one entry per output.
+          UserError: ``top_k`` is more than the trunk's number of layers, a LoRA adapter's rank is greater than the
+            hidden size, the head needs the trunk's pooler but the trunk has none, or ``output_bias`` does not have one
+            entry per output.
         """
         model, trained = self.model, adapters or {}
         params: Tree = {
@@ -117,7 +118,9 @@ class Setup:
         """Returns the setup with other compute options.
 
         Args:
-          dtype, scan_layers, remat: As in :class:`afjax.Model`.
+          dtype: The dtype of the activations; None for the dtype of the trunk's word embeddings.
+          scan_layers: Whether to compile one loop over the layers instead of straight-line code.
+          remat: Which activations the backward pass rematerializes; see ``ExperimentConfig``.
 
         Returns:
           The new setup. Options that are not given have their defaults.
@@ -146,7 +149,9 @@ def new_adapter(key: jax.Array, name: str, config: Adapter, trunk: TrunkConfig, 
 
 
 def wrong_leaf(config: Adapter, tree: Tree, trunk: TrunkConfig, params: Tree) -> str:
-    """Describes the first leaf of an adapter whose path or shape does not match the architecture; empty if all match.
+    """Describes the first leaf of an adapter that does not match its architecture.
+
+    The result is empty if the paths and shapes of all leaves match.
 
     Args:
       config: The adapter's architecture.

@@ -58,7 +58,9 @@ def load_fusion(
     Args:
       store_folder: The store, local or ``gs://``.
       name: The fusion's name.
-      trunk_sha256, trunk: As in :func:`load_adapter`.
+      trunk_sha256: The digest of the weights of the trunk in use (``Trunk.sha256``).
+      trunk: ``Trunk.identity()`` of the trunk in use, to compare the architecture and the tokenizer too. Without either
+        argument, the trunk is not checked.
 
     Returns:
       The architecture, a tree of NumPy arrays, and ``{name: (architecture, tree)}`` of the adapters in order. If the
@@ -92,9 +94,10 @@ def load_fusion(
 def load_unpruned_fusion(
     store_folder: StorePath, name: str, *, trunk: Mapping[str, Any] | None = None
 ) -> tuple[FusionConfig, Tree, dict[str, tuple[Adapter, Tree]]]:
-    """Like :func:`load_fusion`, but returns all adapters, under their names.
+    """Loads a fusion and all of its adapters, under their names, from a store.
 
-    If the fusion was pruned layer by layer, ``config.kept`` lists the adapters that each layer fuses.
+    If the fusion was pruned layer by layer, ``config.kept`` lists the adapters that each layer fuses. In contrast,
+    :func:`load_fusion` assembles new adapters.
     """
     loaded = store.load(store_folder, "fusion", name, trunk=trunk)
     config = from_dict(FusionConfig, loaded.manifest.config, f'the config of fusion "{name}"')
@@ -107,7 +110,7 @@ def load_unpruned_fusion(
 
 
 def _identity(trunk_sha256: str | None, trunk: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """Combines the given identity and the given digest into the identity to compare."""
+    """Adds a digest, if there is one, to the identity of the trunk in use."""
     if trunk_sha256 is None:
         return trunk
     return {**(trunk or {}), "sha256": trunk_sha256}

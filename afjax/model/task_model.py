@@ -42,7 +42,7 @@ from afjax.trunk.encoder import cast_trunk
 from afjax.trunk.layers import fastest_form
 from afjax.trunk.pretrained import Trunk, check_length
 
-# ``step(model, params, batch)``.
+# A compiled function ``step(model, params, batch)`` with a static model.
 ModelStep = Callable[..., Any]
 
 
@@ -61,8 +61,8 @@ class TaskModel:
       metrics: Dev metrics of the training run.
       seed: Random seed of the training run.
       max_length: Tokens per row in the training run.
-      head_record: None if the head was trained with this model's adapter, fusion or trunk. Otherwise the record of what
-        it was trained with, as in ``Manifest.trained_with``; empty if unknown.
+      head_record: None if the head was trained with this model's adapter, fusion or trunk. Otherwise the record of the
+        adapter, fusion or trunk that it was trained with, as in ``Manifest.trained_with``; empty if unknown.
       text_columns: The form of the rows in the training run, 1 for single texts and 2 for pairs (see
         ``Rows.text_columns``). Rows of another form are refused. None if unknown.
 
@@ -147,7 +147,7 @@ class TaskModel:
         return f"<TaskModel {', '.join(f'{name} {value}' for name, value in facts(self))}>"
 
     def _repr_html_(self) -> str:
-        """The model's facts as a table, for notebooks."""
+        """Returns the model's facts as an HTML table, for notebooks."""
         return table(["task model", self.model.head_name], [[name, value] for name, value in facts(self)]).html
 
     def predict(
@@ -188,13 +188,16 @@ class TaskModel:
 
         Args:
           rows: Rows from ``load_split`` or ``rows_from_lists``. Their labels are not used.
-          batch_size, max_length, fusion_attention: As in :meth:`predict`.
+          batch_size: Rows per step.
+          max_length: Tokens per row; longer rows are truncated. Defaults to the length in training.
+          fusion_attention: Whether to return the attention over adapters.
 
         Returns:
           The predictions, in the order of the rows.
 
         Raises:
-          UserError: As in :meth:`predict`. Also if ``rows`` is empty.
+          UserError: ``rows`` is empty or does not have the form of the training rows, ``batch_size`` is less than 1,
+            the trunk does not support ``max_length``, or the model's outputs are NaN or infinite.
         """
         data = self.tokenised(rows, max_length)
         logits, attention = self._run(data, batch_size, max_length, fusion_attention)
@@ -238,7 +241,8 @@ class TaskModel:
           ``{metric: score}``, and ``confusion`` if it was requested.
 
         Raises:
-          UserError: As in :meth:`predict_rows`. Also if the rows have no labels, or other label names than the head, or
+          UserError: The rows are empty, have no labels or other label names than the head, or do not have the form of
+            the training rows; ``batch_size`` or ``max_length`` is invalid; the model's outputs are NaN or infinite; or
             a confusion matrix was requested for a task other than classification.
         """
         if not isinstance(rows, AnyRows):
@@ -291,10 +295,10 @@ class TaskModel:
 
         Args:
           rows: Rows of a split.
-          max_length: As in :meth:`predict`.
+          max_length: Tokens per row. Defaults to the length in training.
 
         Returns:
-          The token ids of all rows. For span tasks they have one entry per window.
+          The token ids of all rows. For span tasks and tagging they have one entry per window.
 
         Raises:
           UserError: ``rows`` is empty or does not have the form of the training rows, or the trunk does not support
@@ -322,7 +326,10 @@ class TaskModel:
 
         Args:
           texts: Strings, or pairs of strings.
-          pooling, normalize: As in :meth:`afjax.Trunk.embed`; default to the trunk's settings.
+          pooling: ``first`` for the first token's hidden state, ``mean`` for the mean over all tokens. Defaults to the
+            setting in the trunk's files.
+          normalize: Whether to scale embeddings to norm 1. If ``pooling`` is None, defaults to the setting in the
+            trunk's files; otherwise to False.
           batch_size: Rows per step.
           max_length: Tokens per row; longer rows are truncated. Defaults to the length in training.
 
@@ -330,8 +337,9 @@ class TaskModel:
           float32 ``[rows, hidden_size]``, in the order of the texts.
 
         Raises:
-          UserError: No texts, embedding settings in the trunk's files that are damaged or not supported, or a length
-            that the trunk does not support.
+          UserError: There are no texts, the trunk does not support ``max_length``, ``pooling`` or ``batch_size`` is
+            invalid, the embedding settings in the trunk's files are damaged or not supported, or embeddings are NaN or
+            infinite.
         """
         max_length = self.max_length if max_length is None else max_length
         return embed_texts(
@@ -345,7 +353,7 @@ class TaskModel:
         )
 
     def logits(self, data: TokenisedRows, *, batch_size: int = 32, max_length: int | None = None) -> np.ndarray:
-        """Computes the logits of every row; for span, of every window.
+        """Computes the logits of every row or, for span and tagging, of every window.
 
         Args:
           data: The result of :meth:`tokenised`.
@@ -353,9 +361,9 @@ class TaskModel:
           max_length: The ``max_length`` of :meth:`tokenised`. Defaults to the length in training.
 
         Returns:
-          float32 ``[rows, num_outputs]``; for multiple choice ``[rows, choices]``, for span ``[windows, length, 2]``.
-          Choices that a row lacks have the lowest float32. Entries after a window's end are arbitrary. For regression,
-          logits are in the units of the labels.
+          float32 ``[rows, num_outputs]``; for multiple choice ``[rows, choices]``, for span ``[windows, length, 2]``,
+          for tagging ``[windows, length, tags]``. Choices that a row lacks have the lowest float32. Entries after a
+          window's end are arbitrary. For regression, logits are in the units of the labels.
 
         Raises:
           UserError: ``batch_size`` is less than 1, or a logit is NaN or infinite.
@@ -363,9 +371,9 @@ class TaskModel:
         return self._run(data, batch_size, max_length, False)[0]
 
     def flops_per_row(self) -> float:
-        """Counts the floating-point operations to predict one row.
+        """Counts the floating-point operations of predicting a row, as XLA does.
 
-        The row has ``max_length`` tokens. The count is XLA's.
+        The row has ``max_length`` tokens.
 
         Returns:
           The number of floating-point operations.
@@ -375,7 +383,7 @@ class TaskModel:
             "types": jax.ShapeDtypeStruct((1, self.max_length), jnp.int32),
             "mask": jax.ShapeDtypeStruct((1, self.max_length), bool),
         }
-        # Straight-line code, because XLA counts a loop's body only once.
+        # Compile straight-line code, because XLA counts a loop's body only once.
         model = dataclasses.replace(self._merged._inference_model, scan_layers=False)
         analysis: Any = _predict_step.lower(model, False, self._merged._device_params, batch).cost_analysis()
         return float(analysis["flops"])
@@ -419,14 +427,14 @@ class TaskModel:
         See :func:`afjax.data.over_rows.over_rows`.
 
         Args:
-          step: A compiled function, with a static model. The model it receives has numbers instead of names, and a
-            fusion is folded.
+          step: A compiled function, with a static model. The model that it receives has common names
+            (:func:`afjax.model.names.with_common_names`), and a fusion is folded.
           data: The result of :meth:`tokenised`.
           batch_size: Rows per step.
           max_length: The ``max_length`` of :meth:`tokenised`. Defaults to the length in training.
 
         Returns:
-          The outputs of the step for all rows (for span, for all windows), a tree of NumPy arrays.
+          The outputs of the step for all rows (for span and tagging, for all windows), a tree of NumPy arrays.
 
         Raises:
           UserError: ``batch_size`` is less than 1, or an output is NaN or infinite.
@@ -449,7 +457,8 @@ class TaskModel:
 
         Args:
           step, data, batch_size, max_length: As in :meth:`over_rows`.
-          weights: float ``[rows, n]``, for span ``[windows, n]``. Each batch contains its rows' weights as ``weights``.
+          weights: float ``[rows, n]``, for span and tagging ``[windows, n]``. Each batch contains its rows' weights as
+            ``weights``.
 
         Returns:
           The sum, a tree of NumPy arrays.
@@ -465,7 +474,7 @@ class TaskModel:
         if batch_size < 1:
             raise UserError(f"batch_size is {batch_size}; it must be at least 1.")
         devices = self._mesh.size
-        # Every device gets the same number of rows.
+        # The batch size is rounded up, so that every device gets the same number of rows.
         batch_size = -(-batch_size // devices) * devices
         max_length = self.max_length if max_length is None else max_length
         lengths = inference_lengths(data, batch_size=batch_size, max_length=max_length)
@@ -478,8 +487,8 @@ class TaskModel:
         multiply the logits by the task's ``scale``.
 
         Returns:
-          The model, with numbers instead of names, and its tree of NumPy arrays with the roots ``trunk``, ``adapters``,
-          ``fusion`` and ``heads``.
+          The model, with common names (:func:`afjax.model.names.with_common_names`), and its tree of NumPy arrays with
+          the roots ``trunk``, ``adapters``, ``fusion`` and ``heads``.
         """
         return self._merged._inference_model, jax.device_get(self._merged._device_params)
 
@@ -502,7 +511,7 @@ class TaskModel:
     def without_adapters(self, names: Collection[str]) -> "TaskModel":
         """Removes adapters from the fusion, without training it again.
 
-        The remaining ones share each layer's attention.
+        In each layer, the attention is then a softmax over the remaining adapters.
 
         Args:
           names: Names of fused adapters.
@@ -542,7 +551,7 @@ class TaskModel:
           gives it another name before it is saved. This model is not changed.
 
         Raises:
-          UserError: The model has no adapter, or a fusion, or the adapter does not fit the trunk.
+          UserError: The model has a fusion or no adapter, or the new adapter does not fit the trunk.
         """
         model, params = editing.with_adapter(self.model, self.params, adapter, self.trunk.params)
         return dataclasses.replace(self, model=model, params=params, metrics={})
@@ -603,7 +612,9 @@ class TaskModel:
           rows as ``metrics``. This model is not changed.
 
         Raises:
-          UserError: The task is of another kind, or the rows have no labels or other labels than the head.
+          UserError: The task is not a multi-label task, the rows are empty, have no labels or other labels than the
+            head, or do not have the form of the training rows, ``batch_size`` is less than 1, or a logit is NaN or
+            infinite.
         """
         if self.task.kind != "multi_label":
             raise UserError(
@@ -634,7 +645,7 @@ class TaskModel:
 
     @functools.cached_property
     def _merged(self) -> "TaskModel":
-        """The model that predicts: with its adapter merged into the trunk if this only changes rounding."""
+        """The model that predicts, with its adapter merged into a float32 trunk."""
         return self.merged() if editing.can_merge(self.model) and self.trunk.dtype == "float32" else self
 
     @functools.cached_property
@@ -655,7 +666,10 @@ class TaskModel:
 
     @functools.cached_property
     def _inference_model(self) -> Model:
-        """The model with common names, so that models that differ only in names share compiled programs."""
+        """The model with common names.
+
+        Models that differ only in names then share compiled programs.
+        """
         # The trunk's weights already have its dtype, and inference has no backward pass to rematerialize for.
         return dataclasses.replace(with_common_names(self.model), dtype=None, remat="none")
 
@@ -682,11 +696,11 @@ class TaskModel:
         return TASK_KINDS[self.task.kind].num_outputs(self.labels)
 
 
-# At module level, so that all copies of a TaskModel share the compiled programs.
+# This function is at module level, so that all copies of a TaskModel share the compiled programs.
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _predict_step(
     model: Model, fusion_attention: bool, params: Tree, batch: Mapping[str, Any]
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """The logits, and the attention over adapters averaged over each row's tokens."""
+    """Returns logits, and the attention over adapters averaged over a row's tokens."""
     outputs = model(params, batch, fusion_attention=fusion_attention)
     return outputs.logits, outputs.row_attention(batch["mask"]) if fusion_attention else {}

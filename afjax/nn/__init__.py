@@ -1,1 +1,1 @@
-"""Pure functions for the parts of a Transformer, independent of models and configs."""
+"""Pure functions for the parts of a Transformer, without models and configs."""

@@ -12,9 +12,10 @@ from jaxtyping import Bool, Float, PRNGKeyArray
 from afjax.nn.layers import dense, dropout_mask, saveable, wide_matmul
 from afjax.trees import AnyArray
 
-# attend(scores [batch, ..., length], values [batch, ..., length, size]) returns the result of weighted_sum.
+# attend(scores [batch, ..., length], values [batch, ..., length, size]) returns the same pair as weighted_sum.
 Attend = Callable[[Array, Array], tuple[Array, Array]]
-# Scores to add to the products of queries and keys. It gets [batch, heads, queries or length, head size] of each.
+# Computes scores to add to the products of queries and keys, from the queries [batch, heads, queries, head size] and
+# the keys [batch, heads, length, head size].
 MoreScores = Callable[[Array, Array], Array]
 
 
@@ -29,7 +30,7 @@ def attend_to_tokens(
     bias: Float[Array, "num_heads queries length"] | None = None,
     in_window: Bool[AnyArray, "_queries length"] | None = None,
 ) -> tuple[Float[Array, "batch num_heads queries size"], Float[Array, "batch num_heads queries"]]:
-    """Scaled dot-product attention over all tokens except padding, with dropout.
+    """Computes scaled dot-product attention over all tokens except padding.
 
     Args:
       scores: ``[batch, heads, queries, length]``, float32 or wider.
@@ -43,7 +44,8 @@ def attend_to_tokens(
         not read. None if queries read all tokens.
 
     Returns:
-      As :func:`weighted_sum`.
+      The weighted sums of the values ``[batch, heads, queries, size]``, and the total weight of each query ``[batch,
+      heads, queries]``. The total differs from 1 only with dropout.
     """
     kept = dropout_mask(key, scores.shape, dropout_rate)
     rate = 0.0 if kept is None else dropout_rate
@@ -63,7 +65,7 @@ def weighted_sum(
     scale: float,
     rate: float,
 ) -> tuple[Float[Array, "*batch queries size"], Float[Array, "*batch queries"]]:
-    """Computes ``dropout(softmax(scale * scores + bias)) @ values`` and the weights' totals.
+    """Computes ``dropout(softmax(scale * scores + bias)) @ values`` and weight totals.
 
     The attention weights are the largest arrays for long rows. This function's own derivative rule stores them once
     for the backward pass, in the values' dtype, with a negative sign for dropped weights. JAX's rule would store the
@@ -89,7 +91,7 @@ def _weighted_sum_forward(
     scores: Array, values: Array, mask: AnyArray, kept: Array | None, bias: Array | None, scale: float, rate: float
 ) -> tuple[tuple[Array, Array], tuple[Array, Array, AnyArray, Array, Array | None]]:
     logits = scores * scale if bias is None else scores * scale + bias[None].astype(scores.dtype)
-    # With -inf in place of the finite minimum, fully masked queries would have NaN.
+    # Masked scores get the lowest finite number, because with -inf the weights of fully masked queries would be NaN.
     weights = jax.nn.softmax(jnp.where(mask, logits, jnp.finfo(scores.dtype).min)).astype(values.dtype)
     signed = saveable(weights if kept is None else jnp.where(kept, weights, -weights))
     left = jnp.maximum(signed, 0)
@@ -132,7 +134,7 @@ def attend_tokens(
     attend: Attend,
     more_scores: MoreScores | None = None,
 ) -> Float[Array, "batch queries size"]:
-    """Multi-head attention.
+    """Computes multi-head attention.
 
     Args:
       query: ``[batch, queries, size]``.
@@ -166,7 +168,7 @@ def first_token_attention(
     attend: Attend,
     more_scores: Callable[[Array], Array] | None = None,
 ) -> Float[Array, "batch 1 size"]:
-    """Self-attention for the first token only, without computing keys and values.
+    """Computes self-attention for the first token only, without keys and values.
 
     With one query per row, ``q · (K x + b)`` equals ``(Kᵀ q) · x`` up to a constant that the softmax ignores, and
     ``sum w (V x + c)`` equals ``V (sum w x) + c sum w``. Both matrices are therefore multiplied with one vector per
@@ -201,10 +203,10 @@ def first_token_attention_with_keys(
     num_heads: int,
     attend: Attend,
 ) -> Float[Array, "batch 1 size"]:
-    """Self-attention for the first token only, without computing values.
+    """Computes self-attention for the first token only, without values.
 
-    Used if the keys are not linear in the tokens, for example because of rotary positions. The values are treated as
-    in :func:`first_token_attention`.
+    This is used if the keys are not linear in the tokens, for example because of rotary positions. The values are
+    treated as in :func:`first_token_attention`.
 
     Args:
       value: ``{"kernel" [d, size], "bias" [size]}``. The bias is optional.
@@ -229,7 +231,7 @@ def _mix_tokens(
     num_heads: int,
     attend: Attend,
 ) -> Float[Array, "batch 1 size"]:
-    """Sums the tokens with one weight per head, then applies the value matrix to one vector per head."""
+    """Sums the tokens with each head's weights, and applies the value matrix to them."""
     size = value["kernel"].shape[-1]
     heads = (num_heads, size // num_heads)
     dtype = jnp.promote_types(x.dtype, jnp.float32)

@@ -1,4 +1,4 @@
-"""Disentangled attention: scores from contents, and from contents and relative positions.
+"""Disentangled attention: scores from contents and relative positions.
 
 For the query ``q_i`` of token ``i`` and the key ``k_j`` of token ``j``, the score is::
 
@@ -28,12 +28,13 @@ NUM_TERMS = 3
 class RelativeBuckets:
     """Maps the distance of two tokens to a row of a table of relative positions.
 
-    Distances of up to half of ``num_buckets`` have rows of their own. Above, rows cover ranges that grow with the
-    distance, up to ``max_distance``. All larger distances have the first or the last row.
+    Each distance of up to half of ``num_buckets`` has its own row. For larger distances, a row covers a range of
+    distances, and the ranges grow with the distance. All distances of ``max_distance`` or more have the first or the
+    last row, depending on the direction.
 
     Attributes:
-      num_buckets: Rows of the table for each direction. The table has twice as many.
-      max_distance: The distance at which the last bucket begins, plus one.
+      num_buckets: Rows of the table for each direction. The table has twice as many rows.
+      max_distance: All distances of at least this number share one row per direction.
     """
 
     num_buckets: int
@@ -41,17 +42,21 @@ class RelativeBuckets:
 
     @property
     def num_entries(self) -> int:
-        """The rows of the table."""
+        """The number of rows of the table."""
         return 2 * self.num_buckets
 
     def entries(self, distances: Int[AnyArray, "*shape"]) -> Int[AnyArray, "*shape"]:
-        """The table's rows of distances (the query's position minus the key's). NumPy arrays give NumPy arrays."""
+        """Returns the table's rows for distances: the query's position minus the key's.
+
+        The result is a NumPy array if ``distances`` is one.
+        """
         if not isinstance(distances, np.ndarray):
             limit = self.max_distance
             return jnp.asarray(self.entries(np.arange(-limit, limit + 1)))[jnp.clip(distances, -limit, limit) + limit]
         middle = self.num_buckets // 2
         size = np.maximum(np.abs(distances), middle)
-        # As in Hugging Face's code, all steps are rounded to float32, because the result is rounded up at the end.
+        # All steps are rounded to float32, as in Hugging Face's code. The result is rounded up to an integer at the
+        # end, so a tiny difference could change it.
         ranges = _log32(size / middle) / _log32((self.max_distance - 1) / middle) * np.float32(middle - 1)
         buckets = np.where(
             np.abs(distances) <= middle, distances, np.sign(distances) * (np.ceil(ranges).astype(np.int64) + middle)
@@ -59,19 +64,22 @@ class RelativeBuckets:
         return np.clip(buckets + self.num_buckets, 0, self.num_entries - 1)
 
     def used(self, length: int) -> slice:
-        """The range of the table's rows that rows of ``length`` tokens use. All of them if it is a symbolic size."""
+        """Returns the range of the table that texts of ``length`` tokens use.
+
+        If ``length`` is a symbolic size, the range is the entire table.
+        """
         if not isinstance(length, int):
             return slice(0, self.num_entries)
         first, last = self.entries(np.array([1 - length, length - 1]))
         return slice(int(first), int(last) + 1)
 
     def used_by_first_token(self, length: int) -> slice:
-        """The part of ``used(length)`` that the first token's distances use."""
+        """Returns the part of ``used(length)`` that the first token's distances use."""
         return slice(0, int(self.entries(np.array([0]))[0]) + 1 - self.used(length).start)
 
 
 def _log32(x: AnyArray | float) -> np.ndarray:
-    """The logarithm of float32 numbers, correctly rounded."""
+    """Computes the logarithm of float32 numbers, correctly rounded to float32."""
     return np.log(np.asarray(x, np.float32).astype(np.float64)).astype(np.float32)
 
 
@@ -79,11 +87,11 @@ def _log32(x: AnyArray | float) -> np.ndarray:
 class PositionProjections:
     """A layer's query and key projections of the table of relative positions.
 
-    ``rows`` below is the number of rows of the batch if their projections differ, otherwise 1.
+    ``rows`` below is the batch size if the projections differ between the rows of a batch, otherwise 1.
 
     Attributes:
-      query, key: ``[rows, entries, size]``, of the table's rows ``buckets.used(length)``. For the first token only, the
-        rows ``used_by_first_token(length)`` of these suffice.
+      query, key: ``[rows, entries, size]``, projections of the table's rows ``buckets.used(length)``. If only the first
+        token's scores are computed, the rows ``used_by_first_token(length)`` of ``used(length)`` suffice.
       buckets: Maps distances to the table's rows.
     """
 
@@ -94,11 +102,11 @@ class PositionProjections:
     def scores(
         self, query: Float[Array, "batch num_heads length size"], keys: Float[Array, "batch num_heads length size"]
     ) -> Float[Array, "batch num_heads length length"]:
-        """Computes the scores of contents with relative positions, for all pairs of tokens.
+        """Computes the scores of contents with relative positions, for all token pairs.
 
-        A gather for every pair of tokens is slow on TPU, and its gradient is a scatter. This function cuts a row into
-        blocks of tokens instead. Each token's products with all distances that occur in its block are computed, and
-        shifted to the token's own position.
+        A gather for every pair of tokens is slow on TPU, and its gradient is a scatter. This function cuts the tokens
+        into blocks instead. It computes each token's products with all distances that occur in its block, and shifts
+        them to the token's own position.
 
         Args:
           query, keys: ``[batch, heads, length, head size]``.
@@ -109,7 +117,7 @@ class PositionProjections:
         """
         length = keys.shape[2]
         wide = jnp.promote_types(query.dtype, jnp.float32)
-        # In a program for any length, the distances are not constants.
+        # In an exported program the length is symbolic, so the distances are not constants.
         constants = isinstance(length, int)
         block = _block_size(length) if constants else length
         num_blocks = length // block if constants else 1
@@ -118,7 +126,8 @@ class PositionProjections:
         columns = _arange(length + block) - (block - 1)
         steps = columns[None] - block * np.arange(num_blocks)[:, None]
         if constants:
-            # At most ``length`` columns of a token are used, so the distances beyond do not matter.
+            # Only ``length`` columns per token are used. The distances in the other columns do not matter, except that
+            # ``used(length)`` must cover them.
             steps = np.clip(steps, 1 - length, length - 1)
 
         def products(content: Array, projected: Array, distances: AnyArray) -> Array:
@@ -128,13 +137,13 @@ class PositionProjections:
             shifted = _shift(wide_matmul(by_block, positions.swapaxes(-1, -2)).astype(query.dtype))
             return shifted.reshape(*content.shape[:3], length).astype(wide)
 
-        # The key's products are in the order [batch, heads, keys, queries].
+        # The products of the keys have the order [batch, heads, keys, queries].
         return products(query, self.key, -steps) + products(keys, self.query, steps).swapaxes(2, 3)
 
     def first_token_scores(
         self, query: Float[Array, "batch num_heads 1 size"], keys: Float[Array, "batch num_heads length size"]
     ) -> Float[Array, "batch num_heads 1 length"]:
-        """Computes the first row of :meth:`scores`.
+        """Computes the scores of the first token, the first row of :meth:`scores`.
 
         Args:
           query: The first token's query, ``[batch, heads, 1, head size]``.
@@ -150,7 +159,7 @@ class PositionProjections:
         x: Float[Array, "batch length inputs"],
         query: Float[Array, "num_heads batch size"],
     ) -> Float[Array, "batch num_heads length"]:
-        """Computes the first row of :meth:`scores` without computing keys.
+        """Computes the scores of the first token without computing keys.
 
         ``position_query · (K x + b)`` equals ``(Kᵀ position_query) · x + position_query · b``. The first factor is
         computed once for all rows of the batch.
@@ -161,7 +170,8 @@ class PositionProjections:
           query: The first token's query, ``[heads, batch, head size]``.
         """
         num_heads, _, size = query.shape
-        # The projections are the same for all rows if the layers have merged parameters.
+        # This form is only used with merged layers. Their projections are the same for all rows of the batch, so there
+        # is one row of projections.
         keys, queries = (projection[0] for projection in self._to_first_token(x.shape[1], num_heads))
         kernel = key_params["kernel"].astype(x.dtype).reshape(-1, num_heads, size).transpose(1, 2, 0)
         bias = key_params["bias"].astype(x.dtype).reshape(num_heads, size, 1)
@@ -172,13 +182,16 @@ class PositionProjections:
         return of_queries.transpose(1, 0, 2) + of_keys.transpose(1, 2, 0) + of_bias[None]
 
     def _to_first_token(self, length: int, num_heads: int) -> tuple[Array, Array]:
-        """The position keys and queries of the first token's distances to all tokens."""
+        """Returns the position keys and queries for the first token's distances."""
         distances = -_arange(length)
         keys = self._by_distance(self.key, distances, length, num_heads)
         return keys, self._by_distance(self.query, distances, length, num_heads)
 
     def _by_distance(self, projected: Array, distances: AnyArray, length: int, num_heads: int) -> Array:
-        """Returns the heads of the projections of distances, ``[rows, heads, *distances, head size]``."""
+        """Returns the projections for distances, by head.
+
+        The result is ``[rows, heads, *distances, head size]``.
+        """
         entries = self.buckets.entries(distances) - self.buckets.used(length).start
         rows = jnp.take(projected, entries, axis=1)
         heads = rows.reshape(*rows.shape[:-1], num_heads, rows.shape[-1] // num_heads)
@@ -186,22 +199,24 @@ class PositionProjections:
 
 
 def _arange(size: int) -> AnyArray:
-    """The numbers below ``size``, as a constant unless it is a symbolic size."""
+    """Returns the integers below ``size``, as a constant unless ``size`` is symbolic."""
     return np.arange(size) if isinstance(size, int) else jnp.arange(size)
 
 
 def _block_size(length: int) -> int:
-    """The number of tokens per block: the largest divisor of ``length`` from 8 to 32, or ``length``.
+    """Returns the number of tokens per block.
 
-    A token has ``length + block`` products. Blocks of 16 to 128 tokens move about the same bytes (docs/results.md).
+    It is the largest divisor of ``length`` from 8 to 32, or ``length`` if there is none. Each token has
+    ``length + block`` products. Blocks of 16 to 128 tokens move about the same number of bytes (docs/results.md).
     """
     return max((size for size in range(8, 33) if length % size == 0), default=length)
 
 
 def _shift(products: Float[Array, "*batch block columns"]) -> Float[Array, "*batch block length"]:
-    """Takes ``length`` columns of each row of ``[..., block, block + length]``, from ``block - 1 - row`` on.
+    """Takes ``length`` columns per row, from column ``block - 1 - row`` on.
 
-    The flattened array is cut into rows that are one shorter. Each then begins one column before the row above it.
+    ``products`` is ``[..., block, block + length]``. It is flattened and cut into rows that are one column shorter, so
+    that each row begins one column earlier than the previous row.
     """
     *batch, block, width = products.shape
     flat = products.reshape(*batch, block * width)

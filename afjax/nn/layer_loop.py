@@ -1,4 +1,4 @@
-"""A compiled loop over layers that skips the gradient with respect to a frozen input."""
+"""A compiled loop over layers that skips the gradient of a frozen input."""
 
 import functools
 from collections.abc import Callable
@@ -27,7 +27,7 @@ def loop_over_layers(
     its forward pass separately. Here the forward loop runs all layers. The backward loop runs all layers except the
     bottom one, and the bottom layer's remaining gradients are computed after it.
 
-    The residuals of every layer are stored. For the bottom layer these are more than its backward pass reads. Residuals
+    The residuals of every layer are stored, even those that the bottom layer's backward pass does not read. Residuals
     that do not depend on the layer, such as constants or leaves of ``shared``, are stored once per layer. Leaves of
     ``per_layer`` are not copied.
 
@@ -35,7 +35,7 @@ def loop_over_layers(
       run_layer: Runs one layer. It must not close over arrays.
       x: The bottom layer's input.
       per_layer: The parameters of each layer: a tree with leaves ``[depth, ...]``.
-      shared: A tree that all layers share.
+      shared: The parameters that all layers share, as a tree.
 
     Returns:
       The top layer's output, and the stacked other results of the layers.
@@ -59,8 +59,8 @@ def _forward(run_layer: RunLayer, x: CustomVJPPrimal, per_layer: Any, shared: An
     # Residuals that are leaves of per_layer are returned by the scan without a copy.
     x_out, (others, backwards) = jax.lax.scan(step, x.value, (trained_per_layer, frozen_per_layer))
     depth = jax.tree.leaves((trained_per_layer, frozen_per_layer))[0].shape[0]
-    # The number of layers, and the number of layers whose input gradient is needed. They are stored as the shape of an
-    # empty array, because integers would become traced arrays.
+    # The number of layers, and the number of layers whose input gradient is needed. The shape of an empty array stores
+    # both, because integers would become traced arrays.
     extent = jnp.zeros((depth, depth if x.perturbed else depth - 1, 0))
     return (x_out, others), (backwards, extent)
 
@@ -100,7 +100,7 @@ loop_over_layers.defvjp(_forward, _backward, symbolic_zeros=True)
 
 
 def _split(primals: Any) -> tuple[Any, Any]:
-    """Splits a tree into leaves with and without a gradient.
+    """Splits a tree into a tree of leaves with a gradient and one of the other leaves.
 
     Each of the two trees has None in place of the other tree's leaves.
     """

@@ -1,4 +1,4 @@
-"""Dense layers, LayerNorm, dropout and activations as functions of their parameters."""
+"""Dense layers, LayerNorm, dropout and activations as functions of parameters."""
 
 import functools
 import math
@@ -33,7 +33,7 @@ def saveable(x: Shaped[AnyArray, "*shape"]) -> Shaped[Array, "*shape"]:
 
 @jax.custom_jvp
 def gelu(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """The exact GELU, with its own derivative rule that stores only ``x``.
+    """Computes the exact GELU, with a derivative rule that stores only ``x``.
 
     It is computed with ``erf``, which is much faster on CPU than the ``erfc`` of ``jax.nn.gelu``.
     """
@@ -45,7 +45,8 @@ def gelu(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
 def _gelu_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
     (x,), (tangent,) = primals, tangents
     wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-    # Mirrored. Otherwise XLA would recognize the forward pass's erf and store that array until the backward pass.
+    # The forward pass computes 1 + erf(x), and this computes the equal 1 - erf(-x). With the same formula, XLA would
+    # find that both contain erf(x), and store that array until the backward pass.
     below = 0.5 * (1.0 - jax.lax.erf(wide * -(2.0**-0.5)))
     density = jnp.exp(-0.5 * jnp.square(wide)) * (2.0 * math.pi) ** -0.5
     return gelu(x), (below + wide * density).astype(x.dtype) * tangent
@@ -53,9 +54,9 @@ def _gelu_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Arr
 
 @jax.custom_vjp
 def relu(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """``max(x, 0)``, with its own derivative rule that stores only the mask ``x > 0``.
+    """Computes ``max(x, 0)``.
 
-    JAX's rule would also store an array of zeros.
+    Its own derivative rule stores only the mask ``x > 0``. JAX's rule would also store an array of zeros.
     """
     return jnp.maximum(x, 0)
 
@@ -122,9 +123,9 @@ def dense(params: Tree, x: Float[AnyArray, "*batch inputs"]) -> Float[Array, "*b
 
 
 def check_dense(params: Tree, name: str, inputs: int, outputs: int | None = None) -> None:
-    """Raises UserError unless ``params[name]`` is a dense layer from ``inputs`` features to ``outputs`` features.
+    """Raises UserError unless ``params[name]`` is one dense layer of the given sizes.
 
-    A stack of layers is refused too. If ``outputs`` is None, any number of outputs is accepted.
+    A stack of layers is refused. If ``outputs`` is None, any number of outputs is accepted.
     """
     kernel = params.get(name, {}).get("kernel")
     if kernel is None:
@@ -152,7 +153,7 @@ def check_dense(params: Tree, name: str, inputs: int, outputs: int | None = None
 def matmul(
     rows: Float[AnyArray, "rows inputs"], kernel: Float[AnyArray, "inputs outputs"]
 ) -> Float[Array, "rows outputs"]:
-    """``rows @ kernel`` in the rows' dtype, accumulated in float32 or wider.
+    """Computes ``rows @ kernel`` in the rows' dtype, accumulated in float32 or wider.
 
     The gradient of the kernel has the kernel's dtype, even if the rows are bfloat16.
     """
@@ -162,7 +163,7 @@ def matmul(
 def wide_matmul(
     left: Float[AnyArray, "... inputs"], right: Float[AnyArray, "... inputs outputs"]
 ) -> Float[Array, "... outputs"]:
-    """``left @ right``, accumulated and returned in float32 or wider."""
+    """Computes ``left @ right``, accumulated and returned in float32 or wider."""
     return jnp.matmul(left, right, preferred_element_type=jnp.promote_types(left.dtype, jnp.float32))
 
 
@@ -193,7 +194,7 @@ _narrow_matmul.defvjp(_narrow_matmul_forward, _narrow_matmul_backward)
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
 def softmax(x: Float[Array, "*shape"], dtype: Any) -> Float[Array, "*shape"]:
-    """Softmax over the last axis, computed in the dtype of x, returned as ``dtype``.
+    """Computes the softmax over the last axis in the dtype of x; returns ``dtype``.
 
     Its own derivative rule stores only the returned array for the backward pass. JAX's rule would also store the result
     in the dtype of ``x``.
@@ -242,7 +243,7 @@ def normalise(x: Float[AnyArray, "*batch hidden"], epsilon: float) -> Float[Arra
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
 def _layer_norm(x: Array, scale: Array, bias: Array, epsilon: float) -> Array:
-    """LayerNorm with its own derivative rule.
+    """Computes LayerNorm with its own derivative rule.
 
     The rule stores x and each row's mean and inverse standard deviation for the backward pass. JAX's rule would store
     the normalized x in float32, and in a loop over layers also the parameters broadcast to all rows.
@@ -284,10 +285,10 @@ _layer_norm.defvjp(_layer_norm_forward, _layer_norm_backward)
 def scale_features(
     x: Float[Array, "*batch features"], scale: Float[Array, "features"]
 ) -> Float[Array, "*batch features"]:
-    """Multiplies each feature by its factor, in float32 or wider; returns the dtype of ``x``.
+    """Multiplies each feature by its factor.
 
-    Its own derivative rule stores only ``x``. JAX's rule would store ``x`` in float32, which takes twice the memory if
-    ``x`` is bfloat16.
+    The product is computed in float32 or wider, and has the dtype of ``x``. The function's own derivative rule stores
+    only ``x``. JAX's rule would store ``x`` in float32, which takes twice the memory if ``x`` is bfloat16.
     """
     wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
     return (wide * jnp.broadcast_to(scale, x.shape)).astype(x.dtype)
@@ -318,9 +319,9 @@ def dropout_mask(key: PRNGKeyArray | None, shape: Sequence[int], rate: float) ->
 
 
 def dropout(key: PRNGKeyArray | None, x: Float[Array, "*shape"], rate: float) -> Float[Array, "*shape"]:
-    """Zeroes entries with probability ``rate`` and multiplies the rest by ``1 / (1 - rate)``.
+    """Zeroes entries with probability ``rate``, and scales up the other entries.
 
-    Returns ``x`` if the key is None.
+    The other entries are multiplied by ``1 / (1 - rate)``. Returns ``x`` if the key is None or the rate is 0.
     """
     kept = dropout_mask(key, x.shape, rate)
     return x if kept is None else _keep_some(x, kept, rate)
@@ -328,7 +329,7 @@ def dropout(key: PRNGKeyArray | None, x: Float[Array, "*shape"], rate: float) ->
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def _keep_some(x: Array, kept: Array, rate: float) -> Array:
-    """Zeroes the entries outside of ``kept`` and scales up the rest.
+    """Zeroes the entries where ``kept`` is False, and scales up the other entries.
 
     The function is linear in ``x``, and its own derivative rule applies it to the cotangent. JAX's rule would also
     store an array of zeros for the backward pass.
@@ -344,14 +345,14 @@ _keep_some.defvjp(
 
 
 def split_key(key: PRNGKeyArray | None, num: int) -> list[PRNGKeyArray] | list[None]:
-    """Splits a PRNG key into ``num`` keys, or returns ``num`` Nones if the key is None."""
+    """Splits a PRNG key into ``num`` keys. If the key is None, returns ``num`` Nones."""
     return [None] * num if key is None else list(jax.random.split(key, num))
 
 
 class Dense(nn.Module):
     """The trunk's dense layer: a module with the parameters of :func:`dense`.
 
-    For inputs with one row, ``apply`` may return several rows, each with parameters of its own.
+    If each row of a batch has its own parameters in ``apply``, inputs with a single row give one output row for each.
 
     Attributes:
       features: Size of the output.

@@ -37,5 +37,5 @@ def pool(
 
 
 def apply_pooler(pooler: Tree, pooled: Float[Array, "batch hidden"]) -> Float[Array, "batch hidden"]:
-    """Applies BERT's pooler, ``tanh(dense(pooled))``, to pooled rows ``[batch, hidden_size]``."""
+    """Applies BERT's pooler, ``tanh(dense(pooled))``, to pooled rows."""
     return jnp.tanh(dense(pooler, pooled))

@@ -48,15 +48,15 @@ def flat_index(
     for index, stride in zip(indices[:inner], strides[:inner], strict=True):
         upper, lower = _multiply(index, stride % 2**32)
         low = low + lower
-        # The sum is less than an addend if it overflowed: carry.
+        # If the sum of the low words overflowed, it is less than an addend. Then 1 is carried to the high word.
         high = high + upper + index * jnp.uint32(stride >> 32) + (low < lower)
     return high, low
 
 
 def _multiply(words: Array, factor: int) -> tuple[Array, Array]:
-    """Multiplies uint32 words by a uint32 factor; returns the products' high and low words.
+    """Multiplies uint32 words by a uint32 factor.
 
-    The products are computed from 16-bit halves.
+    Returns the products' high and low words. They are computed from 16-bit halves.
     """
     half = jnp.uint32(2**16 - 1)
     upper, lower = words >> 16, words & half
@@ -69,7 +69,7 @@ def _multiply(words: Array, factor: int) -> tuple[Array, Array]:
 
 
 def _threefry(key: Array, first: Array, second: Array) -> tuple[Array, Array]:
-    """Threefry-2x32 with 20 rounds: encrypts pairs of words with a key of two words.
+    """Encrypts pairs of words with a key of two words (Threefry-2x32, 20 rounds).
 
     Reference:
       Salmon et al. 2011.

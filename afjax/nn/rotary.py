@@ -39,10 +39,11 @@ def rotate(
 ) -> Float[Array, "batch tokens size"]:
     """Rotates pairs of features of queries or keys by the angles of their positions.
 
-    A pair is a feature of the first half of a head, and the feature at the same place of the second half.
+    Feature ``i`` of a head's first half and feature ``i`` of its second half form a pair.
 
     Args:
-      x: ``[batch, tokens, size]``; the tokens are at the first positions. Computed in the dtype of the angles.
+      x: ``[batch, tokens, size]``, queries or keys of the first ``tokens`` positions. They are rotated in the dtype of
+        the angles.
       angles: ``[length, head size / 2]``, from :func:`rotary_angles`, for at least as many positions as tokens.
       num_heads: The number of heads that ``size`` consists of.
 

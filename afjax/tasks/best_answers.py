@@ -1,4 +1,4 @@
-"""Finds the best answers to questions from the start and end logits of the contexts' windows."""
+"""Finds the best answers to questions from start and end logits."""
 
 import dataclasses
 
@@ -30,13 +30,13 @@ class Answer:
 def best_answers(
     logits: Float[np.ndarray, "windows length 2"], data: TokenisedSpans, config: SpanConfig
 ) -> list[list[Answer]]:
-    """Returns at most ``config.num_best`` spans per row, over all its windows, best first.
+    """Returns the best answers of each row, best first.
 
-    A span has at most ``config.max_answer_length`` tokens of the context and lies within one window. If it occurs in
-    several windows, it has the highest of their scores. The score of "no answer" is the minimum over windows of the
-    first token's score, as in BERT's code. If ``config.no_answer`` is true, "no answer" is added to the list. It comes
-    first if its score exceeds the best span's by more than ``config.no_answer_threshold``. If a context has no tokens,
-    "no answer" is its only answer.
+    These are at most ``config.num_best`` spans from all windows of the row. A span has at most
+    ``config.max_answer_length`` tokens of the context and is contained in one window. If it occurs in several windows,
+    it has the highest of their scores. If ``config.no_answer`` is true, "no answer" is added to the list. Its score is
+    the minimum over windows of the first token's score, as in BERT's code. It comes first if its score exceeds the best
+    span's by more than ``config.no_answer_threshold``. If a context has no tokens, "no answer" is its only answer.
 
     Args:
       logits: Start and end logits. Entries after a window's end are not read.
@@ -65,7 +65,11 @@ def _window_spans(
     in_context: Bool[np.ndarray, "length"],
     config: SpanConfig,
 ) -> list[tuple[int, int, float]]:
-    """Returns a window's best spans as ``(first token, last token, score)``, in arbitrary order."""
+    """Returns a window's best spans, in arbitrary order.
+
+    Returns:
+      ``(first token, last token, score)`` of each span.
+    """
     (places,) = np.nonzero(in_context)
     if not len(places):
         return []
@@ -76,7 +80,7 @@ def _window_spans(
     for length in range(longest):
         scores[length, : count - length] = starts[: count - length] + ends[length:]
     flat = scores.ravel()
-    # Twice as many as needed, because tokens without characters can produce the same span twice.
+    # Select twice as many spans as needed, because tokens without characters can produce the same span twice.
     num = min(2 * config.num_best, int(np.isfinite(flat).sum()))
     best = np.argpartition(-flat, num - 1)[:num] if num else flat[:0].astype(int)
     return [

@@ -1,4 +1,4 @@
-"""Finds tasks by name: benchmark tasks, tasks in the data folder, and tasks in TOML files."""
+"""Finds tasks by name: benchmark tasks, tasks in the data folder, and TOML files."""
 
 import dataclasses
 import tomllib
@@ -22,7 +22,7 @@ TFDS_SETTINGS: Mapping[str, Mapping[str, Any]] = types.MappingProxyType(
     {
         "mnli": {"dev": "validation_matched", "test": "test_matched"},
         "mnli_mismatched": {"dev": "validation_mismatched", "test": "test_mismatched"},
-        # One tenth of train, as for the download. TFDS stores train in shuffled order.
+        # Dev is one tenth of train, as for the download. TFDS stores train in shuffled order.
         "imdb": {"train": "train[10%:]", "dev": "train[:10%]"},
         "hellaswag": {"choices": ("endings",)},
         "cosmosqa": {"text_b": "question", "choices": ("answer0", "answer1", "answer2", "answer3")},
@@ -46,8 +46,8 @@ def find_task(name: str, data_dir: str | Path = "") -> TaskConfig:
       The task, with its kind, labels, metric and source.
 
     Raises:
-      UserError: The task does not exist, ``data_dir`` has none of its files, or ``data_dir`` has both a download and a
-        folder in afjax's own format.
+      UserError: The task or ``data_dir`` does not exist, ``data_dir`` has none of the task's files or both a download
+        and a folder in afjax's own format, TFDS does not have the task, or the TOML file is invalid.
 
     Example:
       >>> from pathlib import Path
@@ -99,7 +99,7 @@ def find_task(name: str, data_dir: str | Path = "") -> TaskConfig:
 
 
 def _expected_files(name: str, folder: Path) -> str:
-    """Lists the expected folders and files of a benchmark's download for an error message."""
+    """Formats the expected folders and files of a benchmark for an error message."""
     task = OFFICIAL[name]
     files = {split: [text for layout in task.layouts for text in layout.describe(split)] for split in SPLITS}
     splits = ", ".join(f"{split}: {' or '.join(names)}" for split, names in files.items() if names)
@@ -108,7 +108,10 @@ def _expected_files(name: str, folder: Path) -> str:
 
 
 def known_task(name: str) -> TaskConfig:
-    """Returns a task without a source: a benchmark task with its kind, labels and metric, or else the defaults."""
+    """Returns a task without a source.
+
+    A benchmark task has its kind, labels and metric. Any other task has the defaults.
+    """
     benchmark = OFFICIAL.get(name)
     if benchmark is None:
         return TaskConfig(name=name)
@@ -118,7 +121,9 @@ def known_task(name: str) -> TaskConfig:
 
 
 def read_task(path: Path) -> TaskConfig:
-    """Reads a task from a TOML file. Its name defaults to the file's name without the ending.
+    """Reads a task from a TOML file.
+
+    The task's name defaults to the file's name without the ending.
 
     Raises:
       UserError: The file is missing or not valid TOML, or one of its settings is invalid.

@@ -1,4 +1,4 @@
-"""Picks and checks the columns of multiple-choice rows. Errors name the file and line."""
+"""Picks and checks the columns of multiple-choice rows. Errors name the row."""
 
 from typing import Any
 
@@ -29,8 +29,8 @@ def pick_choices(
       labelled: Whether rows need labels. If False, labels are ignored; if None, they are read if any row has one.
 
     Raises:
-      UserError: A column is missing, a row has fewer than two choices or an empty one, or its label does not match a
-        choice. The message names the row.
+      UserError: A column is missing, only some rows have a question, a row has fewer than two choices or an empty one,
+        its label does not match a choice, or two rows have the same id. The message names the row.
     """
     place, first, rows = first_row(source.name, source.rows)
     names, label, context = task.choices or ("choices",), task.label or "label", task.text_a or "context"
@@ -68,13 +68,17 @@ def pick_choices(
 
 
 def choices_of(place: str, row: dict[str, Any], names: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns a row's choices, from one column with a list or from one column per choice."""
+    """Returns a row's choices, from one column with a list or one column per choice."""
     values = value_of(place, row, names[0]) if len(names) == 1 else [value_of(place, row, name) for name in names]
     return check_choices(place, values)
 
 
 def check_choices(place: str, values: Any) -> tuple[str, ...]:
-    """Returns choices as a tuple. Raises UserError unless they are at least two strings that are not blank."""
+    """Checks a row's choices, and returns them as a tuple.
+
+    Raises:
+      UserError: The choices are not a list of at least two strings that are not blank.
+    """
     if not isinstance(values, (list, tuple)):
         raise UserError(f"{place} has {shorten(values)} for its choices; they must be a list of strings.")
     if len(values) < 2:

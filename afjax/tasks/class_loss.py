@@ -30,7 +30,7 @@ class ClassLoss:
 
 
 def make_class_loss(config: TrainConfig, label_names: Sequence[str], labels: Any) -> ClassLoss | None:
-    """Returns the loss of a classification task with class weights or label smoothing, or None without them.
+    """Returns the class weights and label smoothing of a task, or None without them.
 
     Args:
       config: Settings that :func:`check_class_settings` has accepted for the task.
@@ -64,7 +64,7 @@ def check_class_settings(config: TrainConfig, tasks: Mapping[TaskConfig, Sequenc
       tasks: The label names of each task.
 
     Raises:
-      UserError: A task is not a classification task, or none of the tasks has a weighted label.
+      UserError: A task is not a classification task, or a label in ``class_weights`` is not a label of any task.
     """
     if not uses_class_loss(config):
         return
@@ -93,7 +93,7 @@ def weighted_cross_entropy(
     class_weights: Float[AnyArray, "num_labels"],
     label_smoothing: float,
 ) -> Float[Array, ""]:
-    """The mean cross-entropy of a batch with class weights and label smoothing.
+    """Computes a batch's mean cross-entropy with class weights and label smoothing.
 
     Let ``w`` be the class weights, ``p`` the softmax of the logits, ``e`` the label smoothing and ``C`` the number of
     classes. The loss of a row with label ``y`` is ``-(1 - e) w[y] log p[y] - e / C sum_c w[c] log p[c]``. The result is
@@ -123,11 +123,11 @@ def weighted_cross_entropy(
 def mask_missing(
     logits: Float[AnyArray, "*batch outputs"], num_outputs: Int[AnyArray, ""]
 ) -> Float[Array, "*batch outputs"]:
-    """Gives outputs that a head does not have a probability of zero.
+    """Sets the probability of outputs that do not belong to a head to zero.
 
     Args:
       logits: The outputs of a head that is padded with outputs that do not belong to it.
-      num_outputs: The head's own number of outputs, which are the first ones.
+      num_outputs: The number of outputs that belong to the head. They are the first ones.
     """
     has_output = jnp.arange(logits.shape[-1]) < num_outputs
     has_output = has_output.reshape((1,) * (logits.ndim - 1) + (-1,))

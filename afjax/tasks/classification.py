@@ -33,19 +33,19 @@ from afjax.trees import AnyArray
 
 
 def losses(logits: Float[AnyArray, "batch num_labels"], batch: Mapping[str, Any]) -> Float[Array, "batch"]:
-    """The cross-entropy of each row."""
+    """Computes the cross-entropy of each row."""
     return optax.softmax_cross_entropy_with_integer_labels(logits, batch["labels"])
 
 
 def padded_losses(
     logits: Float[AnyArray, "batch outputs"], batch: Mapping[str, Any], num_outputs: Int[AnyArray, ""]
 ) -> Float[Array, "batch"]:
-    """See :class:`afjax.tasks.kind.PaddedLosses`."""
+    """Computes losses of padded logits; see :class:`afjax.tasks.kind.PaddedLosses`."""
     return losses(mask_missing(logits, num_outputs), batch)
 
 
 def read(task: TaskConfig, source: SplitSource, labels: LabelReading) -> Rows:
-    """See :class:`afjax.tasks.kind.Read`."""
+    """Reads the rows of a source; see :class:`afjax.tasks.kind.Read`."""
     columns = read_columns(task, source, ignore_labels=labels.required is False)
     names, listed = given_names(task, source, labels)
     labelled = has_labels(columns, labels)
@@ -55,14 +55,17 @@ def read(task: TaskConfig, source: SplitSource, labels: LabelReading) -> Rows:
 
 
 def from_lists(texts: list[Any], labels: list[Any] | None, label_names: tuple[str, ...]) -> Rows:
-    """See :class:`afjax.tasks.kind.FromLists`."""
+    """Makes rows from lists; see :class:`afjax.tasks.kind.FromLists`."""
     columns = columns_from_lists(texts, labels)
     names = label_names if labels is None else label_names or find_label_names(columns)
     return make_rows(columns, names, listed=bool(label_names), labelled=labels is not None)
 
 
 def make_rows(columns: Columns, names: tuple[str, ...], *, listed: bool, labelled: bool) -> Rows:
-    """Makes rows with checked labels, and warns if only one class occurs. ``listed`` is as in ``LabelReading``."""
+    """Makes rows with checked labels, and warns if only one class occurs.
+
+    ``listed`` says whether an integer label can be an index into ``names``.
+    """
     if not labelled:
         return Rows(columns.text_a, columns.text_b, None, names, ids=columns.ids)
     labels = class_labels(columns, names, listed=listed)
@@ -72,7 +75,10 @@ def make_rows(columns: Columns, names: tuple[str, ...], *, listed: bool, labelle
 
 
 def one_class(columns: Columns, name: str) -> str:
-    """The warning that all rows have the same label, with their lines, the label column and all columns."""
+    """Formats the warning that all rows have the same label.
+
+    The warning names the label column, all columns, and the first and last row.
+    """
     rows = f'All rows of {columns.source} have the label "{name}"'
     if columns.names:
         rows += (
@@ -85,23 +91,23 @@ def one_class(columns: Columns, name: str) -> str:
 def predict(
     logits: Float[np.ndarray, "rows num_labels"], data: TokenisedRows, task: TaskConfig, names: Sequence[str]
 ) -> Predictions:
-    """The most likely label of each row."""
+    """Predicts the most likely label of each row."""
     probabilities = softmax(logits)
     return Predictions(logits, probabilities, name_outputs(logits, names), confidences=probabilities.max(-1))
 
 
 def name_outputs(logits: Float[np.ndarray, "rows num_outputs"], names: Sequence[str]) -> list[str]:
-    """The name of each row's largest logit, or its index if the output has no name."""
+    """Returns the name of each row's largest logit, or its index if it has no name."""
     return [names[index] if index < len(names) else str(index) for index in logits.argmax(-1)]
 
 
 def errors(predictions: Predictions, labels: Int[np.ndarray, "rows"], task: TaskConfig) -> Float64[np.ndarray, "rows"]:
-    """1 for each row with another largest logit than the right label's, and 0 for the others."""
+    """Returns 1 for each row whose predicted label is wrong, and 0 for the others."""
     return (predictions.logits.argmax(-1) != labels).astype(np.float64)
 
 
 def weighted(predictions: Predictions, labels: Int[np.ndarray, "rows"], task: TaskConfig) -> Weighted:
-    """The scores as a function of the rows' weights."""
+    """Returns the scores as a function of the rows' weights."""
     return class_scores(predictions.logits.argmax(-1), labels, predictions.logits.shape[-1])
 
 

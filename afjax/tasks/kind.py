@@ -1,4 +1,7 @@
-"""The interface of a kind of task. Each module of this package with a ``KIND`` defines one kind."""
+"""The interface of a kind of task.
+
+Each module of this package with a ``KIND`` defines one kind.
+"""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -30,9 +33,10 @@ class LabelReading:
     Attributes:
       names: Label names that override the task's, the source's or the data's.
       listed: Whether an integer label can be an index into the label names. None means that it can if the task or its
-        source lists label names; names collected from data have no order that the labels could refer to.
-      required: Whether labels are required. If False, labels are ignored; if None, they are read if there are any.
-      train: Opens the rows that label names are collected from, if they are not listed; None for the split itself.
+        source lists label names. Names collected from data have no order that the labels could refer to.
+      required: Whether labels are required. If False, labels are ignored. If None, they are read if there are any.
+      train: Opens the train rows, to collect label names if no label names are listed. None to collect them from the
+        split itself.
     """
 
     names: tuple[str, ...] = ()
@@ -63,7 +67,7 @@ class Form:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class KindText:
-    """How a kind of task is described to users.
+    """Texts that describe a kind of task to users.
 
     Attributes:
       pipeline_tag: The hub's pipeline tag.
@@ -151,9 +155,15 @@ class KindSpec:
       reads: The input of a head.
       num_outputs: Returns a head's number of outputs for the given label names.
       losses: Returns the loss of each row for logits and a batch with ``labels``, ``mask`` and ``weights``.
+<<<<<<< HEAD
       padded_losses: As ``losses``, for logits with additional outputs that do not belong to the head, and the head's
         number of outputs (an int32 scalar). Heads are padded while they train, so that tasks share programs. None if
         ``losses`` only reads the head's own outputs.
+=======
+      padded_losses: Does the same as ``losses`` for logits with additional outputs that do not belong to the head. It
+        also takes the head's number of outputs, an int32 scalar. Multi-task runs pad narrow heads to the widest. None
+        if ``losses`` only reads the head's own outputs.
+>>>>>>> e4016265b99835945b08da9958acd85e434fdbc7
       label_axes: The axes of a row's label in a batch, without the batch axis.
       label_dtype: The dtype of labels in a batch.
       output_bias: Returns the initial bias of a head's outputs for the labels of the train rows. None for zeros.
@@ -176,7 +186,7 @@ class KindSpec:
       errors: Returns each row's error for predictions, right labels and task: 0 if the prediction is right and 1 if it
         is wrong, or the absolute error of a number.
       weighted: Returns the scores as a function of the rows' weights, for predictions, right labels and task.
-      text: How the kind is described to users.
+      text: Texts that describe the kind to users.
     """
 
     name: TaskKind

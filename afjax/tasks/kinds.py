@@ -33,7 +33,7 @@ TASK_KINDS: Mapping[TaskKind, KindSpec] = types.MappingProxyType(
 
 
 def initial_output_bias(kind: TaskKind, rows: AnyRows) -> Float32[np.ndarray, "outputs"] | None:
-    """The output bias that a new head of the recipes starts with.
+    """Computes the initial output bias that the recipes give to a new head.
 
     Args:
       kind: The kind of the task.
@@ -64,13 +64,16 @@ def initial_output_bias(kind: TaskKind, rows: AnyRows) -> Float32[np.ndarray, "o
 
 
 def fitting_metrics(kind: TaskKind, num_labels: int) -> list[str]:
-    """The metrics that early stopping can use for a task of this kind with this number of labels."""
+    """Returns the metrics that early stopping can use for a task.
+
+    The metrics depend on the task's kind and number of labels.
+    """
     two_classes = not TASK_KINDS[kind].has_classes or num_labels == 2
     return [name for name in TASK_KINDS[kind].metrics if name != "f1" or two_classes]
 
 
 def check_metric(metric: str, kind: TaskKind, num_labels: int) -> None:
-    """Raises UserError unless the metric is allowed for this kind of task and number of labels."""
+    """Raises UserError unless early stopping can use the metric for a task."""
     allowed = fitting_metrics(kind, num_labels)
     if metric not in allowed:
         task = f"a {kind.replace('_', '-')} task" + (

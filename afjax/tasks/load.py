@@ -1,4 +1,4 @@
-"""Loads the splits of a task from files, downloads, TFDS, Hugging Face, or Python lists and tables."""
+"""Loads tasks' splits from files, downloads, TFDS, Hugging Face, lists or tables."""
 
 import functools
 from collections.abc import Iterable, Mapping
@@ -48,8 +48,8 @@ def load_task(task: TaskConfig) -> dict[str, AnyRows]:
       ``{split: rows}``, with rows as in :func:`load_split`.
 
     Raises:
-      UserError: A split is missing or empty; a file, column, text or label is invalid; or one split has pairs of texts
-        and another has single texts.
+      UserError: A split is missing or empty; a file, column, text or label is invalid; one split has pairs of texts and
+        another has single texts; or no train row of a span task says where its answer begins.
 
     Example:
       >>> from afjax import TaskConfig, load_task
@@ -105,8 +105,8 @@ def load_split(
       split: The name of the split.
       label_names: Label names that override the task's, the source's or the data's.
       listed: Whether an integer label can be an index into ``label_names``. None means that it can if the task or its
-        source lists label names; names collected from data have no order that the labels could refer to.
-      labelled: Whether labels are required. If False, labels are ignored; if None, they are read if there are any.
+        source lists label names. Names collected from data have no order that the labels could refer to.
+      labelled: Whether labels are required. If False, labels are ignored. If None, they are read if there are any.
 
     Returns:
       The rows: :class:`~afjax.data.splits.Rows` for classification and regression, ``ChoiceRows`` for multiple choice,
@@ -160,11 +160,15 @@ def rows_from_table(
 
     Args:
       table: A pandas or Polars DataFrame, another object with named columns, ``{column: values}``, or a ``Dataset`` or
-        ``IterableDataset`` of Hugging Face's datasets. Of a dataset, the names of its ``ClassLabel`` column are the
+        ``IterableDataset`` of Hugging Face's datasets. If a dataset has a ``ClassLabel`` column, its names are the
         label names.
-      task: The task, with its kind and label names. ``text_a``, ``text_b``, ``label`` and ``choices`` name the columns;
-        the defaults are ``text``, or ``text_a`` and ``text_b``; and ``label``.
-      label_names, listed, labelled: See :func:`load_split`.
+      task: The task, with its kind and label names. ``text_a``, ``text_b``, ``label`` and ``choices`` name the columns.
+        For classification, regression and multi-label tasks, the defaults are ``text``, or ``text_a`` and ``text_b``,
+        and ``label``.
+      label_names: Label names that override the task's or the data's.
+      listed: Whether an integer label can be an index into ``label_names``. None means that it can if the task or the
+        table lists label names.
+      labelled: Whether labels are required. If False, labels are ignored. If None, they are read if there are any.
       name: The table's name in error messages.
 
     Returns:

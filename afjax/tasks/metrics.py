@@ -21,10 +21,11 @@ from afjax.display.words import counted
 def classification_scores(
     logits: Float[np.ndarray, "rows num_labels"], labels: Int[np.ndarray, "rows"]
 ) -> dict[str, float]:
-    """Returns ``accuracy``, ``macro_f1`` and ``matthews`` of a classification task; an undefined score is 0.
+    """Computes the scores of a classification task.
 
-    ``macro_f1`` is the mean over the classes that occur in labels or predictions. If there are two classes, the scores
-    include ``f1`` of the class with index 1.
+    The scores are ``accuracy``, ``macro_f1`` and ``matthews``. ``macro_f1`` is the mean over the classes that occur in
+    labels or predictions. If there are two classes, the scores include ``f1`` of the class with index 1. An undefined
+    score is 0.
 
     Args:
       logits: One column per class.
@@ -51,7 +52,7 @@ def multi_label_scores(
     predicted: Bool[np.ndarray, "rows num_labels"],
     labels: Float[np.ndarray, "rows num_labels"],
 ) -> dict[str, float]:
-    """Returns ``micro_f1``, ``macro_f1``, ``average_precision`` and ``exact_match`` of a multi-label task.
+    """Computes the scores of a multi-label task.
 
     ``micro_f1`` counts all pairs of a row and a label together. ``macro_f1`` is the mean over the labels that occur in
     labels or predictions. ``average_precision`` is the mean over the labels that occur in labels; it only depends on
@@ -78,7 +79,7 @@ def multi_label_scores(
 def label_set_f1(
     right: Bool[np.ndarray, "rows num_labels"], predicted: Bool[np.ndarray, "rows num_labels"]
 ) -> dict[str, float]:
-    """Returns ``micro_f1`` and ``macro_f1``; see :func:`multi_label_scores`.
+    """Computes ``micro_f1`` and ``macro_f1`` as in :func:`multi_label_scores`.
 
     Args:
       right, predicted: The right and the predicted labels.
@@ -109,9 +110,9 @@ def entity_counts(predicted: Sequence[Sequence[str]], right: Sequence[Sequence[s
 
 
 def entity_scores(predicted: Sequence[Sequence[str]], right: Sequence[Sequence[str]]) -> dict[str, float]:
-    """Returns ``precision``, ``recall`` and ``f1`` of entities, and ``tag_accuracy``; an undefined score is 0.
+    """Computes ``precision``, ``recall`` and ``f1`` of entities, and ``tag_accuracy``.
 
-    An entity is right if its type, its first and its last word are right, as in ``conlleval``.
+    An entity is right if its type, its first and its last word are right, as in ``conlleval``. An undefined score is 0.
 
     Args:
       predicted, right: The tags of each row's words.
@@ -152,7 +153,11 @@ class ConfusionMatrix:
         return table(header, contents, numbers=range(1, len(header))).html
 
     def to_dict(self) -> dict[str, Any]:
-        """The matrix for JSON: ``labels``, and ``counts`` with one list per correct label."""
+        """Converts the matrix for JSON.
+
+        Returns:
+          ``labels``, and ``counts`` with one list per correct label.
+        """
         return {"labels": list(self.labels), "counts": self.counts.tolist()}
 
     def _cells(self) -> list[list[str]]:
@@ -177,7 +182,7 @@ def confusion_matrix(
 
 
 def regression_scores(predictions: Float[np.ndarray, "rows"], labels: Float[np.ndarray, "rows"]) -> dict[str, float]:
-    """Returns ``pearson``, ``spearman`` and ``mse``; a correlation with a constant is 0."""
+    """Computes ``pearson``, ``spearman`` and ``mse``. Undefined correlations are 0."""
     from scipy import stats
 
     scores = {"pearson": 0.0, "spearman": 0.0, "mse": float(np.mean((predictions - labels) ** 2))}
@@ -193,7 +198,7 @@ def regression_scores(predictions: Float[np.ndarray, "rows"], labels: Float[np.n
 def span_scores(
     predictions: Sequence[str], answers: Sequence[Sequence[str]], *, no_answer: bool = False
 ) -> dict[str, float]:
-    """Computes SQuAD's official scores, as fractions between 0 and 1 (its scripts print percent).
+    """Computes SQuAD's official scores, as fractions (its scripts print percent).
 
     Args:
       predictions: One text per question; empty for "no answer".
@@ -203,8 +208,7 @@ def span_scores(
         F1 is 0.
 
     Returns:
-      ``exact_match`` and ``f1``. Each question has the maximum over its correct answers; scores are means over
-      questions.
+      ``exact_match`` and ``f1``, means over the questions. A question's score is the maximum over its correct answers.
     """
     assert len(predictions) == len(answers) > 0, f"{len(predictions)} predictions, {len(answers)} questions"
     exact, f1 = [], []
@@ -216,13 +220,19 @@ def span_scores(
 
 
 def normalise_answer(text: str) -> str:
-    """Converts text to lower case and removes ASCII punctuation, articles and redundant white space."""
+    """Converts a text to the form in which SQuAD's scripts compare answers.
+
+    It is in lower case, without ASCII punctuation, articles and redundant white space.
+    """
     text = "".join(sign for sign in text.lower() if sign not in string.punctuation)
     return " ".join(re.sub(r"\b(a|an|the)\b", " ", text).split())
 
 
 def token_f1(prediction: str, answer: str, *, no_answer: bool = False) -> float:
-    """F1 between the normalised words of a prediction and of an answer; see :func:`span_scores`."""
+    """Computes F1 between the normalised words of a prediction and an answer.
+
+    ``no_answer`` is the same as in :func:`span_scores`.
+    """
     predicted, right = normalise_answer(prediction).split(), normalise_answer(answer).split()
     if no_answer and not (predicted and right):
         return float(predicted == right)

@@ -35,24 +35,25 @@ THRESHOLDS = tuple(round(0.01 * number, 2) for number in range(1, 100))
 
 
 def losses(logits: Float[AnyArray, "batch num_labels"], batch: Mapping[str, Any]) -> Float[Array, "batch"]:
-    """The mean binary cross-entropy of each row's labels."""
+    """Computes the mean binary cross-entropy of each row's labels."""
     return optax.sigmoid_binary_cross_entropy(logits, batch["labels"]).mean(-1)
 
 
 def padded_losses(
     logits: Float[AnyArray, "batch outputs"], batch: Mapping[str, Any], num_outputs: Int[AnyArray, ""]
 ) -> Float[Array, "batch"]:
-    """See :class:`afjax.tasks.kind.PaddedLosses`."""
+    """Computes losses of padded logits; see :class:`afjax.tasks.kind.PaddedLosses`."""
     each = optax.sigmoid_binary_cross_entropy(logits, batch["labels"])
     has_output = jnp.arange(logits.shape[-1])[None] < num_outputs
     return jnp.where(has_output, each, 0).sum(-1) / num_outputs
 
 
 def output_bias(labels: Float[np.ndarray, "rows num_labels"]) -> Float32[np.ndarray, "num_labels"]:
-    """The log-odds of each label's share of the rows, smoothed by one row with every label and one row with none.
+    """Computes the initial output bias: the log-odds of each label's share of rows.
 
-    With a bias of zero, each label starts with a probability of 0.5. If rows have few of many labels, the gradient then
-    pushes down the logits of all rows. If the trunk is trained, it then maps all rows to the same vector.
+    The shares are smoothed by one row with every label and one row with none. With a bias of zero, each label would
+    start with a probability of 0.5. If rows have few of many labels, the gradient would then push down the logits of
+    all rows, and a trained trunk would map all rows to the same vector.
     """
     from scipy import special
 
@@ -61,7 +62,7 @@ def output_bias(labels: Float[np.ndarray, "rows num_labels"]) -> Float32[np.ndar
 
 
 def read(task: TaskConfig, source: SplitSource, labels: LabelReading) -> MultiLabelRows:
-    """See :class:`afjax.tasks.kind.Read`."""
+    """Reads the rows of a source; see :class:`afjax.tasks.kind.Read`."""
     columns = read_columns(task, source, ignore_labels=labels.required is False)
     names, listed = given_names(task, source, labels)
     separator = task.multi_label.separator
@@ -73,13 +74,16 @@ def read(task: TaskConfig, source: SplitSource, labels: LabelReading) -> MultiLa
 
 def any_labels(columns: Columns) -> bool:
     """Whether any row has a label."""
-    # The number of characters of a text, or of the entries of a list; an integer is one label.
+    # A text has labels if it is not blank, and a list if it is not empty. An integer is one label.
     values = (value for value in columns.labels or () if value is not None)
     return any(len(value.strip()) if isinstance(value, str) else np.size(value) for value in values)
 
 
 def from_lists(texts: list[Any], labels: list[Any] | None, label_names: tuple[str, ...]) -> MultiLabelRows:
-    """See :class:`afjax.tasks.kind.FromLists`; the labels are lists of names."""
+    """Makes rows from lists; see :class:`afjax.tasks.kind.FromLists`.
+
+    A row's label is a list of names.
+    """
     columns, separator = columns_from_lists(texts, labels), MultiLabelConfig().separator
     if labels is None:
         return MultiLabelRows(columns.text_a, columns.text_b, None, label_names)
@@ -88,10 +92,13 @@ def from_lists(texts: list[Any], labels: list[Any] | None, label_names: tuple[st
 
 
 def find_names(columns: Columns, separator: str) -> tuple[str, ...]:
-    """Collects the label names of a split; see :func:`afjax.data.labels.find_label_names`.
+    """Collects and sorts the label names of a split.
+
+    They are sorted by :func:`afjax.data.labels.find_label_names`.
 
     Raises:
-      UserError: As in :func:`split_labels`. Also if no row has a label.
+      UserError: The label column is missing, the value of a row is not a list, a text or an integer, or no row has a
+        label.
     """
     single_labels, _ = split_labels(columns, separator)
     if not single_labels.labels:
@@ -107,10 +114,10 @@ def split_labels(columns: Columns, separator: str) -> tuple[Columns, Int64[np.nd
       separator: The separator.
 
     Returns:
-      Columns with one entry per label, without texts, and the row of each entry.
+      Columns with one entry per label, without texts, and the index of each entry's row.
 
     Raises:
-      UserError: The label column is missing, or the value of a row is neither a list nor a text of labels.
+      UserError: The label column is missing, or the value of a row is not a list, a text or an integer.
     """
     if columns.labels is None:
         raise no_labels(columns)
@@ -138,7 +145,10 @@ def split_labels(columns: Columns, separator: str) -> tuple[Columns, Int64[np.nd
 
 
 def make_rows(columns: Columns, names: tuple[str, ...], separator: str, *, listed: bool) -> MultiLabelRows:
-    """Makes rows with checked labels. ``listed`` is as in ``LabelReading``."""
+    """Makes rows with checked labels.
+
+    ``listed`` says whether an integer label can be an index into ``names``.
+    """
     single_labels, row_of = split_labels(columns, separator)
     labels = np.zeros((len(columns.text_a), len(names)), np.float32)
     labels[row_of, class_labels(single_labels, names, listed=listed)] = 1
@@ -148,56 +158,58 @@ def make_rows(columns: Columns, names: tuple[str, ...], separator: str, *, liste
 def predict(
     logits: Float[np.ndarray, "rows num_labels"], data: TokenisedRows, task: TaskConfig, names: Sequence[str]
 ) -> Predictions:
-    """The labels whose probability is at least the task's threshold."""
+    """Predicts the labels whose probability is at least the task's threshold."""
     probabilities = sigmoid(logits)
     chosen = probabilities >= np.float32(task.multi_label.threshold)
     all_names = [names[index] if index < len(names) else str(index) for index in range(logits.shape[-1])]
     labels = [[all_names[index] for index in np.flatnonzero(row)] for row in chosen]
-    # The probability that exactly the predicted labels are right, if labels are independent.
+    # A row's confidence is the probability that exactly the predicted labels are right, if labels are independent.
     confidences = np.where(chosen, probabilities, 1 - probabilities).prod(-1)
     return Predictions(logits, probabilities, labels, confidences=confidences)
 
 
 def sigmoid(logits: Float[np.ndarray, "rows num_labels"]) -> Float32[np.ndarray, "rows num_labels"]:
-    """The probability of each label."""
+    """Computes the probability of each label."""
     from scipy import special
 
     return np.asarray(special.expit(logits), np.float32)
 
 
 def predicted_sets(predictions: Predictions, task: TaskConfig) -> Bool[np.ndarray, "rows num_labels"]:
-    """The predicted labels."""
+    """Returns which labels are predicted."""
     return predictions.probabilities >= np.float32(task.multi_label.threshold)
 
 
 def scores(
     predictions: Predictions, labels: Float[np.ndarray, "rows num_labels"], task: TaskConfig
 ) -> dict[str, float]:
-    """All scores of a split."""
+    """Computes all scores of a split."""
     return multi_label_scores(predictions.logits, predicted_sets(predictions, task), labels)
 
 
 def errors(
     predictions: Predictions, labels: Float[np.ndarray, "rows num_labels"], task: TaskConfig
 ) -> Float64[np.ndarray, "rows"]:
-    """1 for each row with a wrong or missing label, and 0 for the others."""
+    """Returns 1 for each row with a wrong or missing label, and 0 for the others."""
     return (predicted_sets(predictions, task) != (labels > 0)).any(-1).astype(np.float64)
 
 
 def weighted(predictions: Predictions, labels: Float[np.ndarray, "rows num_labels"], task: TaskConfig) -> Weighted:
-    """The scores as a function of the rows' weights."""
+    """Returns the scores as a function of the rows' weights."""
     return label_set_scores(predictions.logits, predicted_sets(predictions, task), labels)
 
 
 def best_threshold(
     logits: Float[np.ndarray, "rows num_labels"], labels: Float[np.ndarray, "rows num_labels"], metric: str
 ) -> float:
-    """The threshold with the best score; of several, the one closest to 0.5.
+    """Returns the threshold with the best score.
+
+    If several thresholds have the best score, the result is the one closest to 0.5.
 
     Args:
       logits: One column per label.
       labels: 1 for right labels and 0 for others.
-      metric: ``micro_f1`` or ``macro_f1``. Another metric does not depend on the threshold; then micro F1 is used.
+      metric: The task's main metric. If it is not ``macro_f1``, micro F1 is used.
     """
     chosen_metric = metric if metric == "macro_f1" else "micro_f1"
     probabilities = sigmoid(logits)
@@ -212,7 +224,7 @@ def best_threshold(
 def with_best_threshold(
     task: TaskConfig, logits: Float[np.ndarray, "rows num_labels"], labels: Float[np.ndarray, "rows num_labels"]
 ) -> TaskConfig:
-    """Returns the task with the threshold of :func:`best_threshold`, for its main metric."""
+    """Returns the task with the threshold that is best for its main metric."""
     threshold = best_threshold(logits, labels, task.main_metric)
     return dataclasses.replace(task, multi_label=dataclasses.replace(task.multi_label, threshold=threshold))
 

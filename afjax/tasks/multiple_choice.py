@@ -27,7 +27,7 @@ from afjax.trees import AnyArray
 
 
 def losses(logits: Float[AnyArray, "batch choices"], batch: Mapping[str, Any]) -> Float[Array, "batch"]:
-    """The cross-entropy over each row's choices.
+    """Computes the cross-entropy over each row's choices.
 
     The logits of missing choices are the dtype's lowest value.
     """
@@ -35,14 +35,17 @@ def losses(logits: Float[AnyArray, "batch choices"], batch: Mapping[str, Any]) -
 
 
 def read(task: TaskConfig, source: SplitSource, labels: LabelReading) -> ChoiceRows:
-    """See :class:`afjax.tasks.kind.Read`."""
+    """Reads the rows of a source; see :class:`afjax.tasks.kind.Read`."""
     names, _ = given_names(task, source, labels)
     rows = pick_choices(task, source, label_names=names, labelled=labels.required)
     return rows if source.has_questions else dataclasses.replace(rows, has_question=None)
 
 
 def from_lists(texts: list[Any], labels: list[Any] | None, label_names: tuple[str, ...]) -> ChoiceRows:
-    """See :class:`afjax.tasks.kind.FromLists`; texts are pairs of a context and its list of choices."""
+    """Makes rows from lists; see :class:`afjax.tasks.kind.FromLists`.
+
+    A text is a pair of a context and its list of choices.
+    """
     contexts, choices = [], []
     for row, text in enumerate(texts):
         if not (isinstance(text, (tuple, list)) and len(text) == 2 and isinstance(text[0], str)):
@@ -60,7 +63,7 @@ def from_lists(texts: list[Any], labels: list[Any] | None, label_names: tuple[st
 
 
 def forms(task: TaskConfig, text_columns: int | None) -> list[Form]:
-    """The columns that rows to predict on can have; see ``KindSpec.forms``."""
+    """Returns the columns that rows to predict on can have; see ``KindSpec.forms``."""
     task_form = Form((task.text_a or "context", task.text_b or "question"), task.choices or ("choices",))
     default_form = Form(("context", "question"), ("choices",))
     # If the number of texts is not known, rows are accepted with or without a question.
@@ -77,14 +80,17 @@ def pick(place: str, row: dict[str, Any], form: Form) -> Any:
 def tokenize(
     rows: ChoiceRows, tokenizer: Any, task: TaskConfig, *, max_length: int, training: bool, cache_dir: Path | None
 ) -> TokenisedRows:
-    """See :class:`afjax.tasks.kind.Tokenize`."""
+    """Tokenizes rows; see :class:`afjax.tasks.kind.Tokenize`."""
     return tokenise(rows, tokenizer, max_length=max_length, cache_dir=cache_dir)
 
 
 def predict(
     logits: Float[np.ndarray, "rows choices"], data: TokenisedRows, task: TaskConfig, names: Sequence[str]
 ) -> Predictions:
-    """The most likely choice of each row; logits as for :func:`losses`."""
+    """Predicts the most likely choice of each row.
+
+    The logits of missing choices are the dtype's lowest value.
+    """
     assert data.choices is not None, "tokenized choices"
     labels, probabilities = name_outputs(logits, names), softmax(logits)
     return Predictions(
@@ -93,12 +99,12 @@ def predict(
 
 
 def scores(predictions: Predictions, labels: Int[np.ndarray, "rows"], task: TaskConfig) -> dict[str, float]:
-    """All scores of a split."""
+    """Computes all scores of a split."""
     return {"accuracy": float(np.mean(predictions.logits.argmax(-1) == labels))}
 
 
 def weighted(predictions: Predictions, labels: Int[np.ndarray, "rows"], task: TaskConfig) -> Weighted:
-    """The scores as a function of the rows' weights."""
+    """Returns the scores as a function of the rows' weights."""
     return mean_scores({"accuracy": 1 - errors(predictions, labels, task)})
 
 

@@ -49,14 +49,14 @@ def read_prediction_rows(
 
     Rows have the columns that the task names in ``text_a``, ``text_b`` and ``choices``, or else the default columns:
     ``text``, or ``text_a`` and ``text_b``; for multiple choice ``context``, ``choices`` and optionally ``question``;
-    for span tasks ``question`` and ``context``.
+    for span tasks ``question`` and ``context``; for tagging ``words`` or ``text``.
 
     Args:
       path: The file; ``-`` for standard input.
       task: The task that the head was trained on.
-      text_columns: The number of texts per row that the head was trained on; see ``Rows.text_columns``. If None, it is
-        not known, and single texts and pairs are both accepted, even in the same file.
-      keep: ``{column: field}``, columns to copy to the output and their names there.
+      text_columns: The number of texts per row that the head was trained on; see ``Rows.text_columns``. If it is None
+        (unknown), single texts and pairs are both accepted, even in the same file.
+      keep: ``{column: field}``, the columns to copy to the output, each with its name in the output.
       file_format: One of ``FORMATS`` without the dot, such as "jsonl". If None, it is taken from the file's name, and
         standard input is JSONL.
 
@@ -68,7 +68,7 @@ def read_prediction_rows(
     kept_values = []
     for number, (place, row) in enumerate(rows_of_input(path, file_format)):
         picked = pick_input(place, row, task, text_columns)
-        # Rows from lists are all single texts or all tuples.
+        # rows_from_lists takes either single texts or tuples, so they are collected separately.
         inputs.setdefault(isinstance(picked, tuple), []).append(picked)
         numbers.setdefault(isinstance(picked, tuple), []).append(number)
         kept_values.append(kept_fields(place, row, keep or {}))
@@ -78,10 +78,11 @@ def read_prediction_rows(
 
 
 def rows_of_input(path: str | Path, file_format: str | None = None) -> Iterable[tuple[str, dict[str, Any]]]:
-    """Yields the rows of a file or of standard input, each with its place in messages.
+    """Yields the rows of a file or of standard input, each with its name in messages.
 
     Args:
-      path, file_format: As in :func:`read_prediction_rows`.
+      path: The file; ``-`` for standard input.
+      file_format: The format, as in :func:`read_prediction_rows`.
     """
     if str(path) == STANDARD:
         return rows_of_stream(sys.stdin.buffer, "standard input", f".{file_format or 'jsonl'}")
@@ -92,9 +93,10 @@ def pick_input(place: str, row: dict[str, Any], task: TaskConfig, text_columns: 
     """Picks the input of one row from its columns.
 
     Args:
-      place: The row's place in messages.
+      place: The row's name in error messages, such as its file and line.
       row: The row's values by column.
-      task, text_columns: As in :func:`read_prediction_rows`.
+      task: The task that the head was trained on.
+      text_columns: The number of texts per row that the head was trained on, or None if it is not known.
 
     Returns:
       The input, as :meth:`afjax.TaskModel.predict` takes it.
@@ -108,7 +110,9 @@ def pick_input(place: str, row: dict[str, Any], task: TaskConfig, text_columns: 
 
 
 def parse_keep(text: str, outputs: Sequence[str]) -> dict[str, str]:
-    """Parses ``COLUMN,COLUMN:FIELD`` to ``{column: field}``. A column without a field keeps its name.
+    """Parses the value of ``--keep``, ``COLUMN,COLUMN:FIELD``, to ``{column: field}``.
+
+    A column without a field keeps its name.
 
     Args:
       text: The flag's value; empty to keep no columns.
@@ -159,7 +163,7 @@ def kept_fields(place: str, row: dict[str, Any], keep: Mapping[str, str]) -> dic
             raise missing_column(place, column, row, flag="--keep")
         try:
             json.dumps(row[column], allow_nan=False)
-        except (TypeError, ValueError):  # A date, bytes or NaN.
+        except (TypeError, ValueError):  # The value is, for example, a date, bytes or NaN.
             raise UserError(
                 f'{place} has {shorten(row[column])} in the column "{column}", which JSON cannot express; leave the '
                 "column out of --keep."

@@ -20,9 +20,9 @@ class Entity:
     Attributes:
       type: The entity's type.
       text: The entity's text.
-      begin, end: The entity's first and end character in the text. If the row was a list of words, they are joined with
-        spaces.
-      probability: The mean probability of its words' tags.
+      begin, end: The entity's first and end character in the row's text. If the row was a list of words, its text is
+        the words joined with spaces.
+      probability: The mean probability of the tags of the entity's words.
     """
 
     type: str
@@ -40,14 +40,14 @@ class Predictions:
       logits: float32 ``[rows, num_outputs]``. For multiple choice ``[rows, choices]``. For span ``[rows, answers]``,
         the scores of ``answers``. For tagging ``[rows, words, tags]``. Rows with fewer choices, answers or words than
         others are padded with the lowest float32.
-      probabilities: float32, of the logits' shape; each row sums to 1. For multi-label tasks, each label has its own
-        probability. For regression ``[rows, 0]``.
+      probabilities: float32, of the logits' shape; the sum over the last axis is 1. For multi-label tasks, each label
+        has its own probability, so the sum is not 1. For regression ``[rows, 0]``.
       labels: The most likely label of every row, by name. For multiple choice, the most likely choice: its name, or if
         choices have no names, its index from 0 as a string. For regression, the value. For span, the text of the best
         answer, empty for no answer. For multi-label tasks, the list of labels; for tagging, the list of the
         words' tags.
       fusion_attention: If requested, each slot's attention over adapters, float32. It is averaged over the row's tokens
-        except padding; for span, over the tokens of all of the row's windows.
+        except padding; for span and tagging, over the tokens of all of the row's windows.
       answers: For span, the best answers of each row, best first; otherwise None.
       fusion_adapters: ``{slot: names per layer}``, the adapters along the last axis of ``fusion_attention``. They are
         the same for each layer, unless the fusion was pruned layer by layer.
@@ -100,7 +100,7 @@ class Predictions:
         return f"<Predictions: {counted(len(self.labels), 'row')}, {self._summary()}{attention}>"
 
     def _repr_html_(self) -> str:
-        """The first rows, and the mean attention over adapters, as tables for notebooks."""
+        """Returns HTML tables of the first rows and the mean attention over adapters."""
         numbers = range(min(len(self.labels), _SHOWN_ROWS))
         header = ["row", "prediction", *(["probability"] if self.probabilities.shape[-1] else [])]
         rows: list[list[Content]] = [
@@ -169,7 +169,7 @@ class Predictions:
         return values
 
     def text_of(self, row: int) -> str:
-        """The prediction of a row as text."""
+        """Returns the prediction of a row as text."""
         label = self.labels[row]
         if isinstance(label, float):
             return f"{label:.4g}"

@@ -22,18 +22,18 @@ from afjax.trees import AnyArray
 
 
 def losses(logits: Float[AnyArray, "batch num_outputs"], batch: Mapping[str, Any]) -> Float[Array, "batch"]:
-    """The squared error of each row's first output."""
+    """Computes the squared error of each row's first output."""
     return jnp.square(logits[:, 0] - batch["labels"])
 
 
 def read(task: TaskConfig, source: SplitSource, labels: LabelReading) -> Rows:
-    """See :class:`afjax.tasks.kind.Read`."""
+    """Reads the rows of a source; see :class:`afjax.tasks.kind.Read`."""
     columns = read_columns(task, source, ignore_labels=labels.required is False)
     return make_rows(columns, labelled=has_labels(columns, labels))
 
 
 def from_lists(texts: list[Any], labels: list[Any] | None, label_names: tuple[str, ...]) -> Rows:
-    """See :class:`afjax.tasks.kind.FromLists`."""
+    """Makes rows from lists; see :class:`afjax.tasks.kind.FromLists`."""
     return make_rows(columns_from_lists(texts, labels), labelled=labels is not None)
 
 
@@ -46,24 +46,24 @@ def make_rows(columns: Columns, *, labelled: bool) -> Rows:
 def predict(
     logits: Float[np.ndarray, "rows 1"], data: TokenisedRows, task: TaskConfig, names: Sequence[str]
 ) -> Predictions:
-    """The value of each row."""
+    """Predicts the value of each row."""
     return Predictions(logits, np.zeros((len(logits), 0), np.float32), logits[:, 0].tolist())
 
 
 def scores(predictions: Predictions, labels: Float[np.ndarray, "rows"], task: TaskConfig) -> dict[str, float]:
-    """All scores of a split."""
+    """Computes all scores of a split."""
     return regression_scores(predictions.logits[:, 0].astype(np.float64), labels.astype(np.float64))
 
 
 def errors(
     predictions: Predictions, labels: Float[np.ndarray, "rows"], task: TaskConfig
 ) -> Float64[np.ndarray, "rows"]:
-    """The absolute error of each row."""
+    """Computes the absolute error of each row."""
     return np.abs(predictions.logits[:, 0].astype(np.float64) - labels)
 
 
 def weighted(predictions: Predictions, labels: Float[np.ndarray, "rows"], task: TaskConfig) -> Weighted:
-    """The scores as a function of the rows' weights."""
+    """Returns the scores as a function of the rows' weights."""
     return value_scores(predictions.logits[:, 0], labels)
 
 

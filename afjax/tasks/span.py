@@ -1,4 +1,4 @@
-"""Span: each row's answer is a span of its context.
+"""Span tasks: each row's answer is a span of its context.
 
 Long contexts are split into windows by :mod:`afjax.tasks.windows`. Answers are found by
 :mod:`afjax.tasks.best_answers`.
@@ -30,18 +30,21 @@ from afjax.tasks.weighted_scores import Weighted, mean_scores
 from afjax.tasks.windows import TokenisedSpans, tokenise_spans
 from afjax.trees import AnyArray
 
-# For each row its correct answers; see SpanRows.
+# The correct answers of each row, as pairs of a text and its start in the context; see SpanRows.
 Answers = Sequence[tuple[tuple[str, int], ...]]
 
 
 def losses(logits: Float[AnyArray, "batch length num_outputs"], batch: Mapping[str, Any]) -> Float[Array, "batch"]:
-    """The mean of the cross-entropies of the answer's first and last token: the first two outputs."""
+    """Computes the mean of two cross-entropies over each row's tokens.
+
+    The first output scores the answer's first token, the second its last token.
+    """
     tokens = jnp.where(batch["mask"][..., None], logits[..., :2], jnp.finfo(logits.dtype).min)
     return optax.softmax_cross_entropy_with_integer_labels(tokens, batch["labels"], axis=1).mean(-1)
 
 
 def read(task: TaskConfig, source: SplitSource, labels: LabelReading) -> SpanRows:
-    """See :class:`afjax.tasks.kind.Read`."""
+    """Reads the rows of a source; see :class:`afjax.tasks.kind.Read`."""
     return pick_spans(
         source.name,
         source.rows,
@@ -54,7 +57,10 @@ def read(task: TaskConfig, source: SplitSource, labels: LabelReading) -> SpanRow
 
 
 def from_lists(texts: list[Any], labels: list[Any] | None, label_names: tuple[str, ...]) -> SpanRows:
-    """See :class:`afjax.tasks.kind.FromLists`; texts are pairs of a question and its context."""
+    """Makes rows from lists; see :class:`afjax.tasks.kind.FromLists`.
+
+    A text is a pair of a question and its context.
+    """
     for row, text in enumerate(texts):
         if not (isinstance(text, (tuple, list)) and len(text) == 2 and all(isinstance(part, str) for part in text)):
             raise UserError(f"texts:{row} is {shorten(text)}; it must be a pair of a question and its context.")
@@ -72,7 +78,7 @@ def from_lists(texts: list[Any], labels: list[Any] | None, label_names: tuple[st
 
 
 def forms(task: TaskConfig, text_columns: int | None) -> list[Form]:
-    """The columns that rows to predict on can have; see ``KindSpec.forms``."""
+    """Returns the columns that rows to predict on can have; see ``KindSpec.forms``."""
     return [Form((task.text_b or "question", task.text_a or "context")), Form(("question", "context"))]
 
 
@@ -84,14 +90,14 @@ def pick(place: str, row: dict[str, Any], form: Form) -> Any:
 def tokenize(
     rows: SpanRows, tokenizer: Any, task: TaskConfig, *, max_length: int, training: bool, cache_dir: Path | None
 ) -> TokenisedRows:
-    """See :class:`afjax.tasks.kind.Tokenize`."""
+    """Tokenizes rows; see :class:`afjax.tasks.kind.Tokenize`."""
     return tokenise_spans(rows, tokenizer, task.span, max_length=max_length, training=training, cache_dir=cache_dir)
 
 
 def predict(
     logits: Float[np.ndarray, "windows length 2"], data: TokenisedRows, task: TaskConfig, names: Sequence[str]
 ) -> Predictions:
-    """The best answers of each row."""
+    """Predicts the best answers of each row."""
     assert isinstance(data, TokenisedSpans), "rows that are not trained on keep their windows"
     answers = best_answers(logits, data, task.span)
     counts = np.array([len(row_answers) for row_answers in answers])
@@ -109,17 +115,17 @@ def predict(
 
 
 def scores(predictions: Predictions, labels: Answers, task: TaskConfig) -> dict[str, float]:
-    """All scores of a split."""
+    """Computes all scores of a split."""
     return span_scores(_texts(predictions), _right_texts(labels), no_answer=task.span.no_answer)
 
 
 def errors(predictions: Predictions, labels: Answers, task: TaskConfig) -> Float64[np.ndarray, "rows"]:
-    """1 for each row whose answer does not match exactly, and 0 for the others."""
+    """Returns 1 for each row whose answer matches no correct answer, and 0 for others."""
     return 1 - _row_scores(predictions, labels, task)["exact_match"]
 
 
 def weighted(predictions: Predictions, labels: Answers, task: TaskConfig) -> Weighted:
-    """The scores as a function of the rows' weights."""
+    """Returns the scores as a function of the rows' weights."""
     return mean_scores(_row_scores(predictions, labels, task))
 
 

@@ -72,7 +72,14 @@ def _has_text(answers: Any) -> bool:
 def check_answers(
     place: str, answers: Any, context: str, *, no_answer: bool, guessed: bool = False
 ) -> tuple[tuple[str, int], ...]:
-    """Checks a row's answers, and returns pairs of text and start in the context (-1 if not known)."""
+    """Checks a row's answers.
+
+    Returns:
+      The text and the start in the context of each answer. The start is -1 if it is not known.
+
+    Raises:
+      UserError: The answers are malformed or missing, or an answer is not at its stated position in the context.
+    """
     texts = answers.get("text") if isinstance(answers, Mapping) else None
     starts = answers.get("answer_start") if isinstance(answers, Mapping) else None
     if not isinstance(texts, (list, tuple)) or not (starts is None or isinstance(starts, (list, tuple))):

@@ -9,7 +9,8 @@ from afjax.data.splits import AnyRows
 from afjax.errors import UserError
 from afjax.tasks.best_answers import Answer
 
-# The score difference between "no answer" and the best answer, for a question whose only answer is "no answer".
+# For a question whose only answer is "no answer", this is written as the difference between its score and the best
+# other answer's.
 NO_OTHER_ANSWER = 1e6
 
 
@@ -55,7 +56,7 @@ GLUE = (
 
 SUPER_GLUE = (_super_glue("BoolQ", "boolq"), _super_glue("CB", "cb"), _super_glue("RTE", "rte"))
 
-# The dev splits, because SQuAD's test rows are not published.
+# SQuAD's test rows are not published, so these are the dev splits.
 SQUAD = (
     Entry("predictions.json", "squad", "squad/dev-v1.1.json", "squad"),
     Entry("predictions.json", "squad_v2", "squad_v2/dev-v2.0.json", "squad_v2"),
@@ -73,7 +74,7 @@ def row_numbers(rows: AnyRows, source: str) -> list[int]:
 
     Args:
       rows: The rows of a test split.
-      source: Their name in error messages.
+      source: The name of the rows in error messages.
 
     Raises:
       UserError: An id is not a non-negative integer.
@@ -90,12 +91,12 @@ def row_numbers(rows: AnyRows, source: str) -> list[int]:
 
 
 def first_label(head: str) -> str | float:
-    """The placeholder for predictions if there is no head for a task."""
+    """Returns the placeholder for predictions if there is no head for a task."""
     return OFFICIAL[head].labels[0] if OFFICIAL[head].labels else 0.0
 
 
 def glue_text(entry: Entry, numbers: Sequence[int], labels: Sequence[str | float]) -> str:
-    """A GLUE file, a TSV table with ``index`` and ``prediction``.
+    """Formats a GLUE file, a TSV table with ``index`` and ``prediction``.
 
     Predictions are label names or indices (see ``GLUE_NAMED``). For regression (STS-B) they are numbers, clipped to
     0 to 5.
@@ -112,18 +113,21 @@ def glue_text(entry: Entry, numbers: Sequence[int], labels: Sequence[str | float
 
 
 def super_glue_text(numbers: Sequence[int], labels: Sequence[str | float]) -> str:
-    """A SuperGLUE file with one ``{"idx", "label"}`` per line. BoolQ's labels are the strings "true" and "false"."""
+    """Formats a SuperGLUE file with one ``{"idx", "label"}`` per line.
+
+    BoolQ's labels are the strings "true" and "false".
+    """
     rows = ({"idx": number, "label": label} for number, label in zip(numbers, labels, strict=True))
     return "".join(json.dumps(row) + "\n" for row in rows)
 
 
 def squad_text(ids: Sequence[str], answers: Sequence[Sequence[Answer]]) -> str:
-    """A SQuAD file ``{id: text}`` of the best answers. "No answer" is the empty text."""
+    """Formats a SQuAD file ``{id: best answer}``. "No answer" is the empty text."""
     return json.dumps({name: best[0].text for name, best in zip(ids, answers, strict=True)}) + "\n"
 
 
 def null_odds_text(ids: Sequence[str], answers: Sequence[Sequence[Answer]]) -> str:
-    """A file ``{id: score of "no answer" minus the best answer's}``.
+    """Formats a file ``{id: score of "no answer" minus the best answer's}``.
 
     SQuAD v2's evaluation script uses it to search for the best threshold.
     """

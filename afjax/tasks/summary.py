@@ -38,9 +38,10 @@ class SplitSummary:
     Attributes:
       rows: Number of rows.
       labelled: Whether the split has labels.
-      labels: Rows per label name, in the order of the labels. For multiple choice, rows per correct choice, by its name
-        or else its index. Empty for unlabelled splits, regression and span tasks. The rows of a multi-label split can
-        have several labels.
+      labels: The number of rows per label name, in the order of the labels. For multiple choice, a label is the name or
+        else the index of the correct choice. For tagging, the number of rows in which a tag occurs. A row of a
+        multi-label or tagging split can count for several labels. Empty for unlabelled splits, regression and span
+        tasks.
       values: For regression, the minimum, mean and maximum label; else None.
       choices: For multiple choice, rows per number of choices; else empty.
       answers: For labelled span tasks, rows per number of correct answers (0 if a question has no answer); else empty.
@@ -49,12 +50,12 @@ class SplitSummary:
       lengths: ``PERCENTILES`` of sequence lengths in tokens before truncation, including special tokens. For multiple
         choice, a sequence is a context with one choice. For span tasks, it is a question, truncated to
         ``span.max_question_length``, with its context. Each percentile is the length of an actual sequence.
-      truncated: The share of sequences longer than ``max_length``. For span tasks, the share of rows with more than one
-        window.
-      windows: For span tasks, the mean and maximum number of windows per row; else None.
+      truncated: The share of sequences longer than ``max_length``. For span tasks and tagging, the share of rows with
+        more than one window.
+      windows: For span tasks and tagging, the mean and maximum number of windows per row; else None.
       padded: The padded lengths of training batches, or of batches that evaluate the split once.
-      padding: The share of padding among the tokens of all padded rows (for span tasks, all windows). Rows that only
-        complete a batch do not count.
+      padding: The share of padding among the tokens of all padded rows (for span tasks and tagging, all padded
+        windows). Rows that only complete a batch do not count.
     """
 
     rows: int
@@ -78,9 +79,10 @@ class Example:
     Attributes:
       fields: The row's texts by name. Choices are a list.
       label: The label's name; for multiple choice, the name of the correct choice; for regression, a number; for span
-        tasks, the correct answers; for multi-label tasks, the names of the labels. None if the row is not labelled.
+        tasks, the correct answers; for multi-label tasks, the names of the labels; for tagging, the entities. None if
+        the row is not labelled.
       tokens: The tokens of the row's first sequence: for multiple choice, the context with the first choice; for span
-        tasks, the first window.
+        tasks and tagging, the first window.
     """
 
     fields: Mapping[str, str | list[str]]
@@ -98,11 +100,12 @@ def summarise(
       tokenizer: A fast tokenizer of transformers.
       task: The task. Only a span task's window settings are used.
       config: ``max_length``, ``buckets``, ``batch_size``, ``epochs`` and ``max_steps``.
-      cost: The cost of a compiled program. A run chooses its padded lengths by it.
+      cost: The cost of compiling a program, which decides a run's padded lengths.
       training: Whether the split is trained on, rather than evaluated.
 
     Raises:
-      UserError: The tokenizer is not a fast one, or ``max_length`` leaves no room for text.
+      UserError: The tokenizer is not a fast one, ``max_length`` leaves no room for text, or a word of a tagging task
+        has no token.
     """
     full = tokenize(rows, tokenizer, task, max_length=UNLIMITED, training=False, cache_dir=None)
     lengths = np.diff(full.offsets)
@@ -150,10 +153,13 @@ def summarise(
 
 
 def first_examples(rows: AnyRows, num: int, tokenizer: Any, task: TaskConfig, config: TrainConfig) -> list[Example]:
-    """Returns the first ``num`` rows, or all if there are fewer, truncated to ``config.max_length`` tokens.
+    """Returns the first ``num`` rows, or all if there are fewer, as examples.
+
+    The tokens are truncated to ``config.max_length``.
 
     Raises:
-      UserError: See :func:`summarise`.
+      UserError: The tokenizer is not a fast one, ``max_length`` leaves no room for text, or a word of a tagging task
+        has no token.
     """
     rows = rows.take(range(min(num, len(rows))))
     data = tokenize(rows, tokenizer, task, max_length=config.max_length, training=False, cache_dir=None)
@@ -176,7 +182,7 @@ def _label_counts(rows: AnyRows) -> dict[str, Count]:
 
 
 def _counted(values: Iterable[int]) -> dict[int, Count]:
-    """Counts the values, in ascending order."""
+    """Counts how often each value occurs, in ascending order of the values."""
     counts = Counter(values)
     total = counts.total()
     return {value: Count(count, count / total) for value, count in sorted(counts.items())}
@@ -208,4 +214,4 @@ def _label(rows: AnyRows, row: int) -> str | float | list[str] | None:
         return rows.label_names[index] if index < len(rows.label_names) else str(index)
     if rows.label_names:
         return rows.label_names[rows.labels[row]]
-    return float(str(rows.labels[row]))  # 4.2 instead of float32's 4.19999980926513...
+    return float(str(rows.labels[row]))  # This gives 4.2 instead of float32's 4.19999980926513...

@@ -1,4 +1,4 @@
-"""Tokenizes sentences with a tag for each word, and splits long sentences into overlapping windows."""
+"""Tokenizes tagged sentences, and splits long sentences into overlapping windows."""
 
 import hashlib
 from dataclasses import dataclass
@@ -28,8 +28,9 @@ class TokenisedTags(TokenisedWindows):
     """The windows of a split of a tagging task.
 
     Attributes:
-      word_of: The index of the word whose tag the token predicts, or -1. It is the word's first token.
-        A word in several windows is predicted in the window where it is farthest from the ends.
+      word_of: For each token, the index of the word whose tag it predicts, or -1. The tag of a word is predicted by the
+        word's first token. If several windows have this token, it predicts the tag in the window in which it is
+        farthest from the ends.
       rows: The split.
     """
 
@@ -78,7 +79,10 @@ def tokenise_tags(rows: TagRows, tokenizer: Any, *, max_length: int, cache_dir: 
 
 
 def check_words(rows: TagRows, tokenizer: Any, name: str) -> None:
-    """Raises UserError if a word of the rows with this name has no token, or the tokenizer is not a fast one."""
+    """Raises UserError if a word has no token, or the tokenizer is not a fast one.
+
+    ``name`` is the name of the rows in the error message.
+    """
     check_fast(tokenizer)
     texts, (numbers,) = number_texts(rows.texts)
     pieces = encode_texts(plain_backend(tokenizer), texts, characters=True)
@@ -125,14 +129,17 @@ def _make_windows(rows: TagRows, tokenizer: Any, max_length: int) -> dict[str, n
 def first_tokens(
     rows: TagRows, row: int, characters: Int[np.ndarray, "tokens 2"], name: str = "the split"
 ) -> Int64[np.ndarray, "tokens"]:
-    """For each token of a sentence, the index of the word that it is the first token of, or -1.
+    """Finds the first token of each word of a sentence.
 
     Args:
       rows: The split.
       row: The sentence's index.
-      characters: Each token's first and end character. The first character can be white space
-        before the word, as in RoBERTa's tokenizer.
+      characters: Each token's first and end character. The first character can be white space before the word, as in
+        RoBERTa's tokenizer.
       name: The name of the rows in error messages.
+
+    Returns:
+      For each token, the index of the word that begins with this token, or -1.
 
     Raises:
       UserError: A word has no token.
@@ -155,14 +162,15 @@ def _windows(num_tokens: int, room: int) -> list[tuple[int, int, Bool[np.ndarray
     """Splits a sentence into windows.
 
     Returns:
-      For each window its first and end token, and for each of its tokens whether this window predicts it.
+      ``(first token, end token, owned)`` of each window. ``owned`` says for each of the window's tokens whether this
+      window, and no other, predicts it.
     """
     if num_tokens <= room:
         return [(0, num_tokens, np.ones(num_tokens, bool))]
     step = room - min(room // 2, OVERLAP)
     begins = np.arange(0, num_tokens - room + step, step)
     tokens = np.arange(num_tokens)
-    # The distance to the closer end of each window; negative outside of it. [windows, tokens]
+    # [windows, tokens]: the distance of each token to the closer end of each window, negative outside of the window.
     context = np.minimum(tokens - begins[:, None], np.minimum(begins + room, num_tokens)[:, None] - 1 - tokens)
     # The ends of a sentence are not cut, so a window loses no context there.
     context[0] = np.where(context[0] >= 0, room - 1 - tokens, -1)
@@ -173,7 +181,7 @@ def _windows(num_tokens: int, room: int) -> list[tuple[int, int, Bool[np.ndarray
 
 
 def _token_labels(rows: TagRows, arrays: dict[str, np.ndarray]) -> Int32[np.ndarray, "tokens"]:
-    """The label of each token that predicts a word, and -1 for the others."""
+    """Returns the label of each token that predicts a word's tag, and -1 for others."""
     assert rows.labels is not None, "the split is labelled"
     index_of = {tag: index for index, tag in enumerate(rows.label_names)}
     row_labels = [np.array([index_of[tag] for tag in tags], np.int32) for tags in rows.labels]
@@ -186,7 +194,7 @@ def _token_labels(rows: TagRows, arrays: dict[str, np.ndarray]) -> Int32[np.ndar
 
 
 def _cache_key(rows: TagRows, tokenizer: Any, max_length: int) -> str:
-    """SHA-256 (hex) of everything that the windows depend on."""
+    """Returns the SHA-256 (hex) of everything that the windows depend on."""
     names = ",".join(tokenizer.model_input_names)
     tokenizer_digest = hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
     everything = (

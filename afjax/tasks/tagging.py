@@ -1,8 +1,9 @@
-"""Tagging: each word of a sentence has a tag, such as the named entity that it belongs to.
+"""Tagging: each word of a sentence has a tag.
 
-Rows have the columns ``words``, a list of words or a text with words separated by white space, and ``tags``, one tag
-per word (see :mod:`afjax.data.tags`). A row to predict on can also be a ``text``, whose words are separated by white
-space. Long sentences are split into windows by :mod:`afjax.tasks.tag_windows`.
+A tag says, for example, to which kind of named entity a word belongs. Rows have the columns ``words``, a list of words
+or a text with words separated by white space, and ``tags``, one tag per word (see :mod:`afjax.data.tags`). A row to
+predict on can also be a ``text``, whose words are separated by white space. :mod:`afjax.tasks.tag_windows` splits long
+sentences into windows.
 """
 
 import re
@@ -38,7 +39,7 @@ Tags = Sequence[tuple[str, ...]]
 
 
 def losses(logits: Float[AnyArray, "batch length num_labels"], batch: Mapping[str, Any]) -> Float[Array, "batch"]:
-    """The cross-entropies of each row's words.
+    """Computes the scaled sum of the cross-entropies of each row's words.
 
     Rows are scaled so that their mean, weighted by the batch's ``weights``, is the mean over all words of the batch, as
     in other libraries. A long sentence therefore counts more than a short one.
@@ -52,12 +53,12 @@ def losses(logits: Float[AnyArray, "batch length num_labels"], batch: Mapping[st
 def padded_losses(
     logits: Float[AnyArray, "batch length outputs"], batch: Mapping[str, Any], num_outputs: Int[AnyArray, ""]
 ) -> Float[Array, "batch"]:
-    """See :class:`afjax.tasks.kind.PaddedLosses`."""
+    """Computes losses of padded logits; see :class:`afjax.tasks.kind.PaddedLosses`."""
     return losses(mask_missing(logits, num_outputs), batch)
 
 
 def read(task: TaskConfig, source: SplitSource, labels: LabelReading) -> TagRows:
-    """See :class:`afjax.tasks.kind.Read`."""
+    """Reads the rows of a source; see :class:`afjax.tasks.kind.Read`."""
     names, _ = given_names(task, source, labels)
     sentences, tags, places, ids = _columns(task, source, labels.required)
     if tags is not None and not names:
@@ -67,7 +68,10 @@ def read(task: TaskConfig, source: SplitSource, labels: LabelReading) -> TagRows
 
 
 def from_lists(texts: list[Any], labels: list[Any] | None, label_names: tuple[str, ...]) -> TagRows:
-    """See :class:`afjax.tasks.kind.FromLists`; a text is a list of words or a string, and a label a list of tags."""
+    """Makes rows from lists; see :class:`afjax.tasks.kind.FromLists`.
+
+    A text is a list of words or a string, and a label is a list of tags.
+    """
     places = [f"texts:{row}" for row in range(len(texts))]
     sentences = [_sentence(place, text) for place, text in zip(places, texts, strict=True)]
     if labels is None:
@@ -83,7 +87,12 @@ Sentence = tuple[str, Int64[np.ndarray, "_words 2"]]
 def _columns(
     task: TaskConfig, source: SplitSource, required: bool | None
 ) -> tuple[list[Sentence], list[tuple[str, ...]] | None, list[str], list[str] | None]:
-    """Reads sentences, tags (None if the split has none), the rows' names in error messages, and ids."""
+    """Reads the columns of a split.
+
+    Returns:
+      The sentences, the tags (None if the split has none), the rows' names in error messages, and the ids (None if
+      there are none).
+    """
     place, first, rows = first_row(source.name, source.rows)
     label, words = task.label_column, task.text_a or ("words" if "words" in first else "text")
     if words not in first:
@@ -196,7 +205,7 @@ def make_rows(
 
 
 def forms(task: TaskConfig, text_columns: int | None) -> list[Form]:
-    """The columns that rows to predict on can have; see ``KindSpec.forms``."""
+    """Returns the columns that rows to predict on can have; see ``KindSpec.forms``."""
     named = [Form((task.text_a,))] if task.text_a else []
     return [*named, Form(("words",)), Form(("text",))]
 
@@ -211,7 +220,7 @@ def pick(place: str, row: dict[str, Any], form: Form) -> Any:
 def tokenize(
     rows: TagRows, tokenizer: Any, task: TaskConfig, *, max_length: int, training: bool, cache_dir: Path | None
 ) -> TokenisedRows:
-    """See :class:`afjax.tasks.kind.Tokenize`."""
+    """Tokenizes rows; see :class:`afjax.tasks.kind.Tokenize`."""
     return tokenise_tags(rows, tokenizer, max_length=max_length, cache_dir=cache_dir)
 
 
@@ -221,7 +230,7 @@ def predict(
     task: TaskConfig,
     names: Sequence[str],
 ) -> Predictions:
-    """The most likely tag of each word, and the entities."""
+    """Predicts the most likely tag of each word, and the entities."""
     assert isinstance(data, TokenisedTags), "tagging rows are tokenized into windows"
     rows = data.rows
     num_words = np.array([len(bounds) for bounds in rows.bounds])
@@ -232,7 +241,7 @@ def predict(
         (places,) = np.nonzero(word_of >= 0)
         word_logits[row, word_of[places]] = logits[window, places]
     probabilities = softmax(word_logits)
-    # Training passes no names, because its dev rows have them.
+    # Training passes no names. The rows that it scores have them.
     names = names or rows.label_names
     labels, entities, confidences = [], [], np.zeros(len(rows))
     for row, count in enumerate(num_words):
@@ -256,23 +265,23 @@ def _entities(rows: TagRows, row: int, tags: Sequence[str], certainties: Float[n
 
 
 def scores(predictions: Predictions, labels: Tags, task: TaskConfig) -> dict[str, float]:
-    """All scores of a split."""
+    """Computes all scores of a split."""
     return entity_scores(predicted_tags(predictions), labels)
 
 
 def errors(predictions: Predictions, labels: Tags, task: TaskConfig) -> Float64[np.ndarray, "rows"]:
-    """1 for each row with a wrong or missing entity, and 0 for the others."""
+    """Returns 1 for each row with a wrong or missing entity, and 0 for the others."""
     pairs = zip(predicted_tags(predictions), labels, strict=True)
     return np.array([float(chunks(predicted) != chunks(right)) for predicted, right in pairs])
 
 
 def weighted(predictions: Predictions, labels: Tags, task: TaskConfig) -> Weighted:
-    """The scores as a function of the rows' weights."""
+    """Returns the scores as a function of the rows' weights."""
     return entity_weighted_scores(entity_counts(predicted_tags(predictions), labels))
 
 
 def predicted_tags(predictions: Predictions) -> list[list[str]]:
-    """The predicted tags of each row."""
+    """Returns the predicted tags of each row."""
     return [label for label in predictions.labels if isinstance(label, list)]
 
 

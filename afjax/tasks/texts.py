@@ -1,4 +1,4 @@
-"""Rows of texts or pairs of texts, with one label column: for several kinds of tasks."""
+"""Reads and tokenizes rows of texts or pairs of texts, for several kinds of tasks."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +17,10 @@ from afjax.tasks.kind import Form, LabelReading
 
 
 def read_columns(task: TaskConfig, source: SplitSource, *, ignore_labels: bool = False) -> Columns:
-    """Reads the text and label columns. If labels are ignored, the label column may be missing."""
+    """Reads the text and label columns.
+
+    If labels are ignored, the label column may be missing.
+    """
     return pick_columns(
         source.name,
         source.rows,
@@ -30,14 +33,17 @@ def read_columns(task: TaskConfig, source: SplitSource, *, ignore_labels: bool =
 
 
 def has_labels(columns: Columns, labels: LabelReading) -> bool:
-    """Whether to read the labels: they are required, or there are some and they are optional."""
+    """Whether to read labels: they are required, or optional and some rows have one."""
     if labels.required is not None:
         return labels.required
     return columns.labels is not None and not all(map(is_missing, columns.labels))
 
 
 def given_names(task: TaskConfig, source: SplitSource, labels: LabelReading) -> tuple[tuple[str, ...], bool]:
-    """Returns the label names that are known before the rows are read, and whether they are listed in order.
+    """Returns the label names that are known before the rows are read.
+
+    Returns:
+      The names, which can be empty, and whether an integer label can be an index into the label names.
 
     Raises:
       UserError: The task or the source lists invalid names.
@@ -70,7 +76,7 @@ def columns_from_lists(texts: Sequence[Any], labels: list[Any] | None) -> Column
 
 
 def text_forms(task: TaskConfig, text_columns: int | None) -> list[Form]:
-    """The columns of texts that rows to predict on can have; see ``KindSpec.forms``."""
+    """Returns the text columns of rows to predict on; see ``KindSpec.forms``."""
     default_names = [*source_kind(task.source).text_columns, *TEXT_COLUMNS]
     named = (task.text_a, task.text_b) if task.text_b else (task.text_a,)
     forms = [Form(names) for names in ([named] if task.text_a else []) + default_names]
@@ -86,5 +92,5 @@ def pick_texts(place: str, row: dict[str, Any], form: Form) -> Any:
 def tokenize_texts(
     rows: Rows, tokenizer: Any, task: TaskConfig, *, max_length: int, training: bool, cache_dir: Path | None
 ) -> TokenisedRows:
-    """See :class:`afjax.tasks.kind.Tokenize`."""
+    """Tokenizes rows; see :class:`afjax.tasks.kind.Tokenize`."""
     return tokenise(rows, tokenizer, max_length=max_length, cache_dir=cache_dir)

@@ -24,18 +24,18 @@ def tokenize(
       rows: The split.
       tokenizer: A fast tokenizer of transformers, such as ``Trunk.tokenizer()``.
       task: The task. Its kind is used, and a span task's window settings.
-      max_length: Maximum tokens per sequence (for span tasks, per window). Longer sequences are truncated; longer
-        contexts of span tasks are split into windows.
+      max_length: Maximum tokens per sequence or window. Longer sequences are truncated, except that longer contexts of
+        span tasks and longer sentences of tagging tasks are split into windows.
       training: Whether the rows are trained on. Only then do the windows of a span task have labels.
       cache_dir: The folder for cached token ids, or None for no cache.
 
     Returns:
       The token ids (int32) and labels of all rows, :class:`~afjax.data.tokenise.TokenisedRows`: the input of
-      :func:`afjax.train_batches`. For span tasks they have one entry per window.
+      :func:`afjax.train_batches`. For span tasks and tagging they have one entry per window.
 
     Raises:
       UserError: The tokenizer is not a fast one, ``max_length`` leaves no room for text, no row of a span task can be
-        trained on, or the cache is not writable.
+        trained on, a word of a tagging task has no token, or the cache is not writable.
 
     Example:
       >>> from transformers import BertTokenizer

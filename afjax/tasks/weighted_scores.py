@@ -1,7 +1,7 @@
-"""Scores as functions of the rows' weights, for many weightings at once.
+"""Scores as functions of the rows' weights, for many resamples at once.
 
-The weights are, for example, the number of times that each row occurs in a resample of the paired bootstrap. Scoring
-the repeated rows would give the same scores.
+A row's weight is, for example, the number of times that it occurs in a resample of the paired bootstrap. Scoring the
+repeated rows would give the same scores.
 """
 
 from collections.abc import Callable
@@ -9,21 +9,21 @@ from collections.abc import Callable
 import numpy as np
 from jaxtyping import Bool, Float, Float64, Int, Shaped
 
-# Each metric for each resample.
+# The value of each metric for each resample.
 Scores = dict[str, Float64[np.ndarray, "resamples"]]
 # Computes the scores from the weights of the rows in each resample.
 Weighted = Callable[[Float[np.ndarray, "resamples rows"]], Scores]
 
 
 def class_scores(predicted: Int[np.ndarray, "rows"], labels: Int[np.ndarray, "rows"], num_classes: int) -> Weighted:
-    """Classification metrics: accuracy, macro F1, Matthews and, with two classes, F1.
+    """Prepares accuracy, macro F1, Matthews and, with two classes, F1.
 
     Args:
-      predicted, labels: The index of each row's class.
+      predicted, labels: The index of each row's predicted and correct class.
       num_classes: The number of classes.
 
     Returns:
-      A function of the weights. Its values equal ``scores`` of the repeated rows.
+      A function that computes these metrics from the weights. They equal the metrics of the repeated rows.
     """
     cells = np.zeros((len(labels), num_classes**2))
     cells[np.arange(len(labels)), labels * num_classes + predicted] = 1
@@ -53,7 +53,7 @@ def label_set_scores(
     predicted: Bool[np.ndarray, "rows num_labels"],
     labels: Float[np.ndarray, "rows num_labels"],
 ) -> Weighted:
-    """Metrics of multi-label tasks: micro F1, macro F1, average precision and exact match.
+    """Prepares micro F1, macro F1, average precision and exact match.
 
     Args:
       logits: One column per label.
@@ -61,7 +61,7 @@ def label_set_scores(
       labels: 1 for right labels and 0 for others.
 
     Returns:
-      A function as :func:`class_scores` does.
+      A function that computes these metrics from the weights.
     """
     right = labels > 0
     both, either = (right & predicted).astype(float), right.astype(float) + predicted
@@ -84,10 +84,13 @@ def label_set_scores(
 
 
 def entity_weighted_scores(counts: Int[np.ndarray, "rows 5"]) -> Weighted:
-    """Metrics of tagging, from the counts of :func:`afjax.tasks.metrics.entity_counts`.
+    """Prepares precision, recall and F1 of entities, and tag accuracy.
+
+    Args:
+      counts: The result of :func:`afjax.tasks.metrics.entity_counts`.
 
     Returns:
-      A function as :func:`class_scores` does.
+      A function that computes these metrics from the weights.
     """
 
     def scores(weights: Float[np.ndarray, "resamples rows"]) -> Scores:
@@ -105,9 +108,9 @@ def entity_weighted_scores(counts: Int[np.ndarray, "rows 5"]) -> Weighted:
 def _average_precision(
     logits: Float[np.ndarray, "rows"], right: Bool[np.ndarray, "rows"]
 ) -> Callable[[Float[np.ndarray, "resamples rows"]], Float64[np.ndarray, "resamples"]]:
-    """Returns a function that computes the average precision of one label from the weights."""
+    """Returns a function that computes a label's average precision from the weights."""
     order = np.argsort(-logits, kind="stable")
-    # Rows with equal logits have one threshold: the last of them.
+    # Rows with equal logits share one threshold, which is at the last of these rows.
     ends = np.append(np.flatnonzero(np.diff(logits[order])), len(order) - 1)
 
     def precision(weights: Float[np.ndarray, "resamples rows"]) -> Float64[np.ndarray, "resamples"]:
@@ -121,12 +124,26 @@ def _average_precision(
 
 
 def mean_scores(of_rows: dict[str, Float[np.ndarray, "rows"]]) -> Weighted:
-    """Metrics that are means over rows, from each row's metrics. Returns a function as :func:`class_scores` does."""
+    """Prepares metrics that are means over rows.
+
+    Args:
+      of_rows: The metrics of each row.
+
+    Returns:
+      A function that computes the means from the weights.
+    """
     return lambda weights: {name: weights @ values / weights.sum(1) for name, values in of_rows.items()}
 
 
 def value_scores(predicted: Float[np.ndarray, "rows"], labels: Float[np.ndarray, "rows"]) -> Weighted:
-    """Pearson and Spearman correlation. Returns a function as :func:`class_scores` does."""
+    """Prepares Pearson and Spearman correlation.
+
+    Args:
+      predicted, labels: The predicted and the correct value of each row.
+
+    Returns:
+      A function that computes the correlations from the weights.
+    """
     pair = (np.asarray(predicted, np.float64), np.asarray(labels, np.float64))
     ranks = [_weighted_ranks(values) for values in pair]
 
@@ -143,7 +160,7 @@ def value_scores(predicted: Float[np.ndarray, "rows"], labels: Float[np.ndarray,
 def _weighted_ranks(
     values: Float[np.ndarray, "rows"],
 ) -> Callable[[Float[np.ndarray, "resamples rows"]], Float[np.ndarray, "resamples rows"]]:
-    """Returns a function that computes the mid-ranks of the rows in resamples from the weights."""
+    """Returns a function that computes the rows' mid-ranks from the weights."""
     order = np.argsort(values, kind="stable")
     _, begins, group = np.unique(values[order], return_index=True, return_inverse=True)
     group_of_row = np.empty(len(values), np.int64)
@@ -161,7 +178,7 @@ def _correlation(
     first: Float[np.ndarray, "resamples rows"],
     second: Float[np.ndarray, "resamples rows"],
 ) -> Float64[np.ndarray, "resamples"]:
-    """The weighted correlation of two values of each row, or 0 if it is undefined."""
+    """Computes the weighted correlation of two values of each row; 0 if undefined."""
     total = weights.sum(1, keepdims=True)
     first = first - (weights * first).sum(1, keepdims=True) / total
     second = second - (weights * second).sum(1, keepdims=True) / total
@@ -170,5 +187,5 @@ def _correlation(
 
 
 def _ratio(above: Float[np.ndarray, "*shape"], below: Shaped[np.ndarray, "*shape"]) -> Float64[np.ndarray, "*shape"]:
-    """Divides two arrays. The result is 0 where the denominator is 0, as for undefined scores."""
+    """Divides two arrays. Where the denominator is 0, the score is undefined: 0."""
     return np.divide(above, below, out=np.zeros(np.broadcast(above, below).shape), where=below > 0)

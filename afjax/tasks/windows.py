@@ -1,4 +1,4 @@
-"""Tokenises questions with their contexts, and splits long contexts into overlapping windows."""
+"""Tokenises questions and contexts, and splits long contexts into windows."""
 
 import hashlib
 import warnings
@@ -23,7 +23,7 @@ FORMAT_VERSION = 1
 
 @dataclass(frozen=True, kw_only=True)
 class TokenisedWindows(TokenisedRows):
-    """The windows of a split. The rows of :class:`TokenisedRows` are windows here.
+    """The windows of a split. Each entry of :class:`TokenisedRows` is a window here.
 
     Attributes:
       row_of: The index of each window's row in the split, in ascending order.
@@ -59,7 +59,7 @@ class TokenisedSpans(TokenisedWindows):
     """The windows of a split of a span task.
 
     Attributes:
-      characters: The first and end character in the context of each context token; -1 for others.
+      characters: For each token of the context, its first and end character in the context. -1 for other tokens.
       rows: The split.
     """
 
@@ -87,7 +87,7 @@ def tokenise_spans(
         the cache.
 
     Returns:
-      :class:`TokenisedSpans`. If ``training`` is true, :class:`TokenisedRows` with one labelled entry per window.
+      :class:`TokenisedSpans` or, if ``training`` is true, :class:`TokenisedRows` with one labelled entry per window.
 
     Raises:
       UserError: The tokenizer is not a fast one, ``max_length`` leaves no room for a question and context, no row can
@@ -174,10 +174,10 @@ def _make_windows(rows: SpanRows, tokenizer: Any, config: SpanConfig, max_length
 
 
 def _labels(data: TokenisedSpans) -> Int32[np.ndarray, "windows 2"]:
-    """The first and last token of the answer in each window, or 0 if it is incomplete."""
+    """Returns the answer's first and last token in each window; 0 if it is incomplete."""
     assert data.rows.labels is not None, "training rows have answers"
     labels = np.zeros((len(data), 2), np.int32)
-    # The first and end character, in the context, of each window's tokens that overlap with the answer.
+    # For each window, the first and end character (in the context) of its tokens that overlap with the answer.
     bounds = np.full((len(data), 2), -1, np.int64)
     for window, row in enumerate(data.row_of):
         for text, begin in data.rows.labels[row][:1]:
@@ -186,8 +186,8 @@ def _labels(data: TokenisedSpans) -> Int32[np.ndarray, "windows 2"]:
             if len(inside):
                 labels[window] = inside[0], inside[-1]
                 bounds[window] = characters[inside[0], 0], characters[inside[-1], 1]
-    # An answer is complete in a window with all of the answer's tokens that occur in any window of the row. Comparing
-    # characters with the answer's text would fail, because white space at its ends is not part of a token.
+    # A window has the complete answer if it has all of the answer's tokens that occur in any window of the row.
+    # Comparing characters with the answer's text would fail, because white space at its ends is not part of a token.
     first = np.full(len(data.rows), np.iinfo(np.int64).max)
     last = np.full(len(data.rows), -1)
     np.minimum.at(first, data.row_of, np.where(bounds[:, 0] < 0, np.iinfo(np.int64).max, bounds[:, 0]))
@@ -197,7 +197,7 @@ def _labels(data: TokenisedSpans) -> Int32[np.ndarray, "windows 2"]:
 
 
 def _cache_key(rows: SpanRows, tokenizer: Any, config: SpanConfig, max_length: int) -> str:
-    """SHA-256 (hex) of everything that the windows depend on."""
+    """Returns the SHA-256 (hex) of everything that the windows depend on."""
     names = ",".join(tokenizer.model_input_names)
     tokenizer_digest = hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
     settings = f"{config.doc_stride} {config.max_question_length} {max_length}"

@@ -102,9 +102,9 @@ CHIPS: Mapping[str, Chip] = types.MappingProxyType(
     }
 )
 
-# _FLAT has the slices that the pages above list for v5e and v6e. _SMALL has the slices of v4 and v5p that are smaller
-# than a cube of 64 chips.
+# The shapes of the slices of v5e and v6e, from the pages above.
 _FLAT = ((1, 1), (2, 2), (2, 4), (4, 4), (4, 8), (8, 8), (8, 16), (16, 16))
+# The shapes of the slices of v4 and v5p that are smaller than a cube of 64 chips.
 _SMALL = ((2, 2, 1), (2, 2, 2), (2, 2, 4), (2, 4, 4))
 
 
@@ -147,7 +147,10 @@ class Topology:
 
     @property
     def interconnect_bytes_per_s(self) -> float:
-        """Total one-way bandwidth of the chip with the fewest links; 0 for one chip."""
+        """Total one-way bandwidth of the chip with the fewest links.
+
+        It is 0 for a slice with one chip.
+        """
         return self.links * self.chip.link_bytes_per_s
 
 
@@ -197,7 +200,8 @@ def get_topology(topology: Topology) -> Any:
     Raises:
       UserError: The TPU compiler (libtpu) is not installed.
     """
-    # Otherwise libtpu asks the cloud's metadata server for the machine type. Outside the cloud it waits for minutes.
+    # Without this, libtpu asks the cloud's metadata server for the machine type, and waits for minutes outside the
+    # cloud.
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
     # Only one process at a time may use a machine's TPUs. Compiling uses none, so it does not need libtpu's lock.
     os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
@@ -225,7 +229,7 @@ def get_topology(topology: Topology) -> Any:
 def _quiet_stderr() -> Iterator[None]:
     """Hides the stderr of native code, and prints it if the block raises.
 
-    libtpu would print warnings that the machine has no TPU.
+    Without this, libtpu would print warnings that the machine has no TPU.
     """
     with tempfile.TemporaryFile() as captured:
         saved = os.dup(2)

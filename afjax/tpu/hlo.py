@@ -1,6 +1,6 @@
 """Parses the text of a compiled XLA program, ``compiled.as_text()``.
 
-An instruction looks like this. Its shape may be a tuple, and every array's shape includes its memory layout::
+A line of the text is an instruction. Its shape may be a tuple, and every array's shape includes its memory layout::
 
     ROOT %dot.3 = bf16[32,768]{1,0:T(8,128)(2,1)S(1)} dot(%copy.1, %param.2), lhs_contracting_dims={1}, ...
 
@@ -16,7 +16,8 @@ from functools import cached_property
 
 from afjax.errors import UserError
 
-# Bits per entry. The names of other dtypes contain this number. Tokens and opaque values have no entries.
+# Bits per entry. The names of all other dtypes contain this number, for example f32. Tokens and opaque values have no
+# entries.
 _BITS = {"pred": 8, "token": 0, "opaque": 0, "bf16": 16, "c64": 64, "c128": 128}
 
 _ARRAY = re.compile(r"([a-z][a-z0-9]*)\[([0-9,<=\s]*)\](?:\{([^{}]*)\})?")
@@ -67,7 +68,7 @@ class Instruction:
       name: The name, without the percent sign.
       opcode: The operation, such as ``dot``, ``fusion`` or ``all-reduce-start``.
       results: The result arrays. Nested tuples are flattened in order.
-      operands: Names of the instructions it reads.
+      operands: Names of the instructions that it reads.
       inside: The text between the parentheses: a constant's value, a parameter's number, or the operands.
       attributes: The text after the parentheses.
     """
@@ -80,23 +81,26 @@ class Instruction:
     attributes: str
 
     def computation(self, attribute: str) -> str | None:
-        """The name of the computation under an attribute: ``calls``, ``to_apply``, ``body`` or ``condition``."""
+        """Returns the name of the computation that an attribute names, or None.
+
+        Such attributes are ``calls``, ``to_apply``, ``body`` and ``condition``.
+        """
         match = re.search(rf"\b{attribute}=%?([\w.\-]+)", self.attributes)
         return match.group(1) if match else None
 
     def numbers(self, attribute: str) -> tuple[int, ...]:
-        """The numbers of an attribute such as ``lhs_contracting_dims={1,2}``, or ``()``."""
+        """Returns an attribute's numbers, as in ``lhs_contracting_dims={1,2}``, or ``()``."""
         match = re.search(rf"\b{attribute}=\{{([0-9,]*)\}}", self.attributes)
         return tuple(int(number) for number in match.group(1).split(",") if number) if match else ()
 
     def number(self, attribute: str, default: int) -> int:
-        """The number of an attribute such as ``feature_group_count=1``, or ``default``."""
+        """Returns an attribute's number, as in ``feature_group_count=1``, or ``default``."""
         match = re.search(rf"\b{attribute}=(\d+)", self.attributes)
         return int(match.group(1)) if match else default
 
     @property
     def op_name(self) -> str:
-        """The JAX operation it comes from: ``jit(step)/jvp(Encoder)/dot_general``; may be empty."""
+        """The JAX operation that it comes from, ``jit(step)/dot_general``; may be empty."""
         match = re.search(r'op_name="([^"]*)"', self.attributes)
         return match.group(1) if match else ""
 
@@ -131,7 +135,7 @@ class Computation:
         return users
 
     def operands(self, instruction: Instruction) -> list[Instruction]:
-        """The instructions that ``instruction`` reads."""
+        """Returns the instructions that ``instruction`` reads."""
         return [self.instructions[name] for name in instruction.operands]
 
 
@@ -180,7 +184,7 @@ def parse_module(text: str) -> Module:
 
 
 def _parse_instruction(name: str, text: str) -> Instruction:
-    """Parses an instruction's right-hand side: ``f32[2]{0} add(%a, %b), metadata={...}``."""
+    """Parses the right-hand side of an instruction, ``f32[2]{0} add(%a, %b), ...``."""
     cut = _closing_parenthesis(text, 0) + 1 if text.startswith("(") else text.index(" ")
     shape, text = text[:cut], text[cut:].lstrip()
     begin = text.index("(")
@@ -210,7 +214,7 @@ def _parse_arrays(shape: str) -> tuple[Array, ...]:
 
 
 def _closing_parenthesis(text: str, begin: int) -> int:
-    """Position of the parenthesis that closes the one at ``begin``."""
+    """Returns the position of the parenthesis that closes the one at ``begin``."""
     depth = 0
     for parenthesis in re.compile(r"[()]").finditer(text, begin):
         depth += 1 if parenthesis.group() == "(" else -1

@@ -50,14 +50,17 @@ def count_flops(module: Module, computation: Computation, instruction: Instructi
 
 
 def _flops_of_applied(module: Module, instruction: Instruction) -> int:
-    """Counts the operations of one application of a reduction's, map's or scatter's function."""
+    """Counts the operations of a reduction's, map's or scatter's function."""
     applied = called(module, instruction, "to_apply")
     return sum(count_flops(module, applied, inner) for inner in applied.instructions.values())
 
 
 @dataclasses.dataclass(frozen=True)
 class _WindowDimension:
-    """One axis of an XLA window. ``base_dilation`` dilates the input, ``dilation`` the window."""
+    """One axis of an XLA window.
+
+    ``base_dilation`` dilates the input, and ``dilation`` dilates the window.
+    """
 
     size: int
     stride: int
@@ -67,7 +70,11 @@ class _WindowDimension:
 
 
 def _window(attributes: str, rank: int) -> list[_WindowDimension]:
-    """Parses ``window={size=2x4 stride=1x3 pad=0_0x3_3 lhs_dilate=2x4}``; if missing, ``rank`` axes of size 1."""
+    """Parses an attribute like ``window={size=2x4 stride=1x3 pad=0_0x3_3}``.
+
+    Returns:
+      The axes of the window. If the attribute is missing, these are ``rank`` axes of size 1.
+    """
     match = re.search(r"\bwindow=\{([^}]*)\}", attributes)
     if not match:
         return [_WindowDimension(1, 1, 0, 1, 1)] * rank
@@ -92,7 +99,7 @@ def _window(attributes: str, rank: int) -> list[_WindowDimension]:
 
 
 def _window_reductions(instruction: Instruction, array: Array) -> int:
-    """Number of times a ``reduce-window`` applies its function.
+    """Counts how often a ``reduce-window`` applies its function.
 
     If the window covers the whole axis at every position, each output is the sum over the axis. The TPU compiler writes
     a sum that is broadcast back along its axis this way, for instance in a softmax. Such an axis is summed once.
@@ -133,7 +140,10 @@ def _convolution_multiplications(instruction: Instruction, left: Array, right: A
 
 @functools.cache
 def _meeting_pairs(window: _WindowDimension, input_size: int, output_size: int) -> int:
-    """Counts the pairs of output and kernel positions along one axis that read an input entry, not a zero."""
+    """Counts the pairs of an output and a kernel position that read an input entry.
+
+    The positions are along one axis. The other pairs read a zero from padding or dilation.
+    """
     outputs = np.arange(output_size) * window.stride - window.padding
     pairs = 0
     for position in range(window.size):

@@ -19,16 +19,17 @@ FREE_CALLS = frozenset(
 
 
 def gather_chain(instruction: Instruction) -> str:
-    """The identifier of a collective that runs while fusions compute, or an empty string.
+    """Returns the identifier of a collective that runs while fusions compute.
 
-    Each of these fusions contains the collective again. The identifier allows counting it once.
+    Each of these fusions contains the collective again. With the identifier it can be counted once. The result is empty
+    for all other instructions.
     """
     match = re.search(r'chain_id="([^"]*)"', instruction.attributes)
     return f"{instruction.number('channel_id', 0)}/{match.group(1)}" if match else ""
 
 
 def group_size(attributes: str, num_devices: int) -> int:
-    """Number of devices per group of a collective.
+    """Returns the number of devices per group of a collective.
 
     Parses all forms of ``replica_groups`` that XLA writes, and the ``source_target_pairs`` of a permutation. Without
     either, the group has ``num_devices``.
@@ -37,7 +38,7 @@ def group_size(attributes: str, num_devices: int) -> int:
         return len(set(re.findall(r"\d+", pairs.group(1))))
     if mesh := re.search(r"replica_groups=mesh\[([^\]]*)\]\s*\{([^}]*)\}", attributes):
         sizes = {name: int(size) for name, size in re.findall(r"'([^']+)'=(\d+)", mesh.group(1))}
-        # Either 'axis', or a part of an axis: 'axis':(product of the preceding parts)size.
+        # An axis is written 'axis', and a part of an axis 'axis':(product of the preceding parts)size.
         axes = re.findall(r"'([^']+)'(?::\(\d+\)(\d+))?", mesh.group(2))
         return math.prod(int(part) if part else sizes[name] for name, part in axes)
     if tiles := re.search(r"replica_groups=\[(\d+),(\d+)\]<=", attributes):

@@ -1,4 +1,4 @@
-"""Counts the bytes that a compiled program's instructions read and write in memory."""
+"""Counts the bytes that the instructions of a program read and write in memory."""
 
 from collections.abc import Iterable
 
@@ -8,7 +8,7 @@ from afjax.tpu.loops import called
 
 
 def memory_traffic(module: Module, computation: Computation, instruction: Instruction) -> Iterable[tuple[Array, int]]:
-    """The ``(array, bytes)`` pairs that a top-level instruction reads and writes.
+    """Returns ``(array, bytes)`` of all that a top-level instruction reads and writes.
 
     Reading a slice of an array, or updating it in place, counts the slice only. For instance, a scan over layers holds
     the stacked weights of all layers, and each iteration reads the weights of one layer.
@@ -57,7 +57,10 @@ def _full_traffic(arrays: Iterable[Array]) -> list[tuple[Array, int]]:
 
 
 def _bytes_read(module: Module, fused: Computation, name: str) -> int:
-    """Bytes of an instruction's result (usually a parameter's) that the other instructions of a fusion read."""
+    """Counts the bytes of an instruction's result that a fusion's instructions read.
+
+    The instruction is usually a parameter of the fusion.
+    """
     array = fused.instructions[name].results[0]
     total = 0
     for user in fused.users[name]:
@@ -76,7 +79,7 @@ def _bytes_read(module: Module, fused: Computation, name: str) -> int:
                 inner = called(module, user, "calls")
                 total += sum(_bytes_read(module, inner, inner.parameters[number]) for number in places)
             case "tuple":
-                # Passed through without a read.
+                # The array is passed on without being read.
                 total += 0
             case _:
                 return array.num_bytes
@@ -84,7 +87,7 @@ def _bytes_read(module: Module, fused: Computation, name: str) -> int:
 
 
 def _bytes_written(module: Module, fused: Computation) -> list[int]:
-    """Bytes that a fusion writes of each of its results."""
+    """Counts the bytes that a fusion writes of each of its results."""
     root = fused.instructions[fused.root]
     names = root.operands if root.opcode == "tuple" else (fused.root,)
     return [written for name in names for written in _bytes_written_by(module, fused, name)]
@@ -96,7 +99,7 @@ def _bytes_written_by(module: Module, fused: Computation, name: str) -> list[int
         return _bytes_written_by(module, fused, instruction.operands[0])
     match instruction.opcode:
         case "parameter":
-            # Passed through without a write.
+            # The array is passed on without being written.
             return [0 for _ in instruction.results]
         case "custom-call" if call_target(instruction) == "AsyncCollectiveStart":
             return [0 for _ in instruction.results]
@@ -112,7 +115,7 @@ def _bytes_written_by(module: Module, fused: Computation, name: str) -> list[int
 
 
 def _is_parameter(module: Module, fused: Computation, name: str) -> bool:
-    """Whether an instruction is a parameter or a view of one, so that it can be updated in place."""
+    """Whether an instruction can be updated in place: a parameter or a view of one."""
     instruction = fused.instructions[name]
     if _is_view(module, instruction):
         return _is_parameter(module, fused, instruction.operands[0])
@@ -120,10 +123,11 @@ def _is_parameter(module: Module, fused: Computation, name: str) -> bool:
 
 
 def _is_view(module: Module, instruction: Instruction) -> bool:
-    """Whether an instruction within a fusion is a view of its operand, so that only the used part is read.
+    """Whether an instruction within a fusion is a view of its operand.
 
-    Views are bitcasts, and fusions that consist of one copy and alias their operand. The TPU compiler uses such fusions
-    to change the tiling of arrays with small entries, for instance a stack of boolean dropout masks.
+    Only the used part of a view is read. Views are bitcasts, and fusions that consist of one copy and alias their
+    operand. The TPU compiler uses such fusions to change the tiling of arrays with small entries, for instance a stack
+    of boolean dropout masks.
     """
     if instruction.opcode == "bitcast":
         return True

@@ -69,7 +69,7 @@ def trip_count(module: Module, loop: Instruction, start: Value) -> int:
 
 
 def constant_state(module: Module, loop: Instruction, start: Value, trips: int) -> Value:
-    """The loop's state, with None for every value that changes between its ``trips``."""
+    """Returns the loop's state, with None for every value that changes between trips."""
     if not isinstance(start, tuple) or trips == 1:
         return start
     body = called(module, loop, "body")
@@ -80,7 +80,10 @@ def constant_state(module: Module, loop: Instruction, start: Value, trips: int) 
 
 
 def called(module: Module, instruction: Instruction, attribute: str) -> Computation:
-    """The computation under an attribute of an instruction: ``calls``, ``to_apply``, ``body`` or ``condition``."""
+    """Returns the computation that an attribute of an instruction names.
+
+    Such attributes are ``calls``, ``to_apply``, ``body`` and ``condition``.
+    """
     name = instruction.computation(attribute)
     assert name is not None, f"{instruction.opcode} {instruction.name} has no {attribute}"
     return module.computations[name]
@@ -101,6 +104,9 @@ def evaluate(
       name: The instruction's name.
       arguments: Values of the computation's parameters.
       known: Cache of the values of the computation's instructions.
+
+    Returns:
+      The value, or None if it is not known.
     """
     known = {} if known is None else known
     if name not in known:

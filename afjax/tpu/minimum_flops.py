@@ -34,10 +34,10 @@ def minimum_flops(
 ) -> int:
     """Computes the minimum floating-point operations of one step, over all rows.
 
-    If a result can be computed exactly in several ways, the cheapest known way counts: the last layer for the first
-    token only (if the head reads nothing else), first-token attention without keys and values, factored or folded
-    fusion (:mod:`afjax.fusion.factored`). For evaluation, fusion is folded, and an adapter in dense layers merged,
-    before the step.
+    If a result can be computed exactly in several ways, the cheapest known way counts. Examples are the last layer for
+    the first token only (if the head reads nothing else), first-token attention without keys and values, and factored
+    or folded fusion (:mod:`afjax.fusion.factored`). For evaluation, a fusion is folded and an adapter in dense layers
+    is merged before the step.
 
     Args:
       model: The model.
@@ -58,7 +58,7 @@ def minimum_flops(
 
 @dataclasses.dataclass
 class _Step:
-    """Walks one step.
+    """Walks the forward pass of one step and counts its multiply-adds.
 
     Attributes:
       model, trained, length, num_outputs, top_k: As in :func:`minimum_flops`.
@@ -105,7 +105,15 @@ class _Step:
     # Products.
 
     def product(self, macs: int, *live: bool) -> bool:
-        """Adds a product; ``live`` is whether each factor is live. Returns whether the result is live."""
+        """Adds a matrix product.
+
+        Args:
+          macs: The multiply-adds of the forward pass.
+          *live: For each factor, whether it is live.
+
+        Returns:
+          Whether the result is live.
+        """
         self.macs += macs * (1 + sum(live))
         return any(live)
 
@@ -114,11 +122,14 @@ class _Step:
         return self.product(n * inputs * outputs, trained, live)
 
     def cheaper(self, *ways: "_Step") -> None:
-        """Adds the cheapest of several ways to compute the same result, each counted in a separate step."""
+        """Adds the cheapest of several ways to compute the same result.
+
+        Each way was counted in a separate step (:meth:`apart`).
+        """
         self.macs += min(way.macs for way in ways)
 
     def apart(self) -> "_Step":
-        """A copy of this step with no MACs."""
+        """Returns a copy of this step with no MACs."""
         return dataclasses.replace(self, macs=0)
 
     # Trained parameters.
@@ -149,7 +160,8 @@ class _Step:
 
         size, heads = trunk.hidden_size, trunk.num_heads
         if trunk.encoder_family.layer == "pre_norm":
-            # The inputs of the attention are normalized by the layer's own LayerNorm, except in the first layer.
+            # Except in the first layer, the layer's own LayerNorm normalizes the inputs of the attention. If it is
+            # trained, the inputs are live.
             inputs, reach = live or (trained and index > 0), self._reach(index)
             live = self.rotary_attention(
                 size, heads, trained, inputs, first_token=first_token, inside=inside, reach=reach
@@ -186,10 +198,11 @@ class _Step:
         buckets: RelativeBuckets | None = None,
         positions_live: bool = False,
     ) -> bool:
-        """Adds attention with ``size²`` query, key and value matrices, without the output matrix.
+        """Adds attention, without the output matrix; returns whether its result is live.
 
-        For the first token only, ``q · (K x)`` equals ``(Kᵀ q) · x``. The key and value matrices are then multiplied
-        with one vector per head and row, and every token with ``num_heads`` vectors twice.
+        The query, key and value matrices are ``[size, size]``. For the first token only, ``q · (K x)`` equals
+        ``(Kᵀ q) · x``. The key and value matrices are then multiplied with one vector per head and row, and every token
+        is multiplied twice with ``num_heads`` vectors.
 
         Args:
           size: The size of queries, keys and values.
@@ -200,7 +213,7 @@ class _Step:
           inside: The adapter in the dense layers, or None.
           buckets: The relative positions of disentangled attention, or None. Their products with queries and keys
             count once for each pair of tokens.
-          positions_live: Whether their embeddings are live.
+          positions_live: Whether the embeddings of the relative positions are live.
         """
         n = self.rows * self.length
 
@@ -232,10 +245,10 @@ class _Step:
             position_key = turned.product(num_positions * size * size, key, positions_live)
             position_query = turned.product(num_positions * size * size, query_matrix, positions_live)
             weights = turned.product(n * size, query, position_key) or weights
-            turned.product(self.length * size, position_query, trained)  # with the key's bias
+            turned.product(self.length * size, position_query, trained)  # times the key's bias
             projected = turned.product(self.length * size * size, key, position_query)
             weights = turned.product(n * num_heads * size, projected, live) or weights
-        sums = turned.product(n * num_heads * size, weights, live)  # of tokens
+        sums = turned.product(n * num_heads * size, weights, live)  # sums of tokens
         context = turned.product(self.rows * size * size, value, sums)
         query, key, value = project(plain, "query", self.rows), project(plain, "key", n), project(plain, "value", n)
         weights = plain.product(n * size, query, key)
@@ -247,7 +260,10 @@ class _Step:
         return context
 
     def _reach(self, index: int) -> int | None:
-        """The largest distance of the tokens that a token of this layer reads; None if it reads all tokens."""
+        """Returns the largest distance at which this layer's tokens read other tokens.
+
+        None means that they read all tokens.
+        """
         config = self.model.trunk
         forms = layer_forms(config)
         assert config.window is not None, "the family has local attention"
@@ -266,8 +282,8 @@ class _Step:
     ) -> bool:
         """Adds attention with rotary positions, without the output matrix.
 
-        For the first token only, the value matrix is treated as in :meth:`attention`. A key depends on its position, so
-        the key matrix is multiplied with every token that is read.
+        Returns whether its result is live. For the first token only, the value matrix is treated as in
+        :meth:`attention`. A key depends on its position, so the key matrix is multiplied with every token that is read.
 
         Args:
           size, num_heads, trained, live, first_token, inside: As in :meth:`attention`.
@@ -290,7 +306,7 @@ class _Step:
         weights = self.product(pairs * size, query) or key
         turned, plain = self.apart(), self.apart()
         value = turned._merged("value", size, size, trained=trained, inside=inside)
-        sums = turned.product(pairs * num_heads * size, weights, live)  # of tokens
+        sums = turned.product(pairs * num_heads * size, weights, live)  # sums of tokens
         context = turned.product(self.rows * size * size, value, sums)
         project(plain, "value", n)
         plain.product(pairs * size, weights)
@@ -298,7 +314,10 @@ class _Step:
         return context
 
     def _first_query(self, size: int, trained: bool, live: bool, inside: InDenseLayers | None) -> bool:
-        """Adds the query of each row's first token, with an adapter that is merged or not; returns if it is live."""
+        """Adds the query of each row's first token; returns whether it is live.
+
+        If there is an adapter in the dense layer, the cheaper way counts: with or without merging it.
+        """
         apart, merged = self.apart(), self.apart()
         query = apart._dense_layer("query", self.rows, size, size, trained=trained, live=live, inside=inside)
         matrix = merged._merged("query", size, size, trained=trained, inside=inside)
@@ -317,7 +336,10 @@ class _Step:
         live: bool,
         inside: InDenseLayers | None,
     ) -> bool:
-        """Adds one of the trunk's dense layers, with the adapter in it; returns whether its output is live."""
+        """Adds a dense layer of the trunk with its adapter.
+
+        Returns whether its output is live.
+        """
         if inside is None or name not in inside.target_modules:
             return self.dense(n, inputs, outputs, trained=trained, live=live)
         count, trains_adapter = dense_kind(inside).count, self._trains_adapters()
@@ -326,14 +348,20 @@ class _Step:
     def _merged(
         self, name: DenseLayer, inputs: int, outputs: int, *, trained: bool, inside: InDenseLayers | None
     ) -> bool:
-        """Adds merging the adapter into a dense layer, if it has one; returns whether the layer's matrix is live."""
+        """Adds the merging of the adapter into a dense layer, if the layer has one.
+
+        Returns whether the layer's matrix is live.
+        """
         if inside is None or name not in inside.target_modules:
             return trained
         count = dense_kind(inside).count_merge
         return count(self, inside, inputs, outputs, trained=self._trains_adapters()) or trained
 
     def _in_dense_layers(self) -> InDenseLayers | None:
-        """The adapter, if it is in the trunk's dense layers. For evaluation it has been merged into them."""
+        """Returns the adapter if it is in the trunk's dense layers, else None.
+
+        For evaluation the result is None, because the adapter has been merged into the layers.
+        """
         config = self.model.adapters[0][1]
         return config if isinstance(config, InDenseLayers) and self.trained != "nothing" else None
 
@@ -377,7 +405,10 @@ class _Step:
         return count(self, config, d, n, trained=trained, live=live, first_token=first_token)
 
     def _fusion(self, n: int, live: bool, layer_input: bool, *, first_token: bool) -> bool:
-        """Adds a fusion of frozen adapters: their inner activations, and the cheapest way to mix them."""
+        """Adds a fusion of frozen adapters; returns whether its output is live.
+
+        It has the adapters' inner activations, and the cheapest way to mix them.
+        """
         d, trained = self.model.trunk.hidden_size, self.trained == "fusion"
         configs, units = self._fused(), live
         for config in configs:
@@ -392,13 +423,16 @@ class _Step:
         return trained or live or units
 
     def _fused(self) -> list[AdapterConfig | BesideLayers]:
-        """The architectures of the adapters that each layer fuses."""
+        """Returns the architectures of the adapters that each layer fuses."""
         configs = [config for _, config in self.model.adapters if isinstance(config, AdapterConfig | BesideLayers)]
         kept = self.model.fusion.kept
         return configs if kept is None else configs[:1] * len(kept[0][0])
 
     def _factored_fusion(self, n: int, inner: int, live: bool, units: bool, trained: bool) -> None:
-        """Adds ``3 d² + 2 (R + N) d`` per token, for N adapters with R inner activations in total."""
+        """Adds ``3 d² + 2 (R + N) d`` MACs per token.
+
+        R is the total number of inner activations of the N adapters.
+        """
         d, num = self.model.trunk.hidden_size, len(self._fused())
         projected = self._projected_query(n, live, trained)
         self.dense(n, d, inner + num, trained=False, live=projected)
@@ -407,7 +441,10 @@ class _Step:
             self.dense(n, d, d, trained=trained, live=mixture)
 
     def _projected_query(self, n: int, live: bool, trained: bool) -> bool:
-        """Adds ``2 d²`` per token, or in training ``d²`` per token and ``d³`` once, if that is less."""
+        """Adds the product of the query with Q and K; returns whether it is live.
+
+        It takes ``2 d²`` MACs per token or, in training, ``d²`` per token and ``d³`` once if this is less.
+        """
         d = self.model.trunk.hidden_size
         apart, joined = self.apart(), self.apart()
         apart.dense(n, d, d, trained=trained, live=apart.dense(n, d, d, trained=trained, live=live))
@@ -418,7 +455,7 @@ class _Step:
         return trained or live
 
     def _folded_fusion(self, n: int, inner: int, live: bool, units: bool, trained: bool) -> None:
-        """Adds ``2 (R + N) d`` per token, and in training ``3 (R + N) d²`` once.
+        """Adds ``2 (R + N) d`` MACs per token, and in training ``3 (R + N) d²`` once.
 
         In training the folded matrices are computed from trained parameters, so they have gradients.
         """
@@ -435,7 +472,7 @@ class _Step:
     def _textbook_fusion(self, n: int, live: bool, units: bool) -> bool:
         """Adds a fusion of outputs that are not linear in the inner activations.
 
-        It takes ``3 d²`` per token, in addition to the adapters' output matrices, if they have one.
+        It takes ``3 d²`` MACs per token, in addition to the adapters' output matrices if they have any.
         """
         d, trained = self.model.trunk.hidden_size, self.trained == "fusion"
         for config in self._fused():

@@ -1,4 +1,4 @@
-"""Describes a training run by its model, partition and array shapes, without parameters."""
+"""Describes a training run by its model, partition and shapes, without parameters."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ from afjax.trees import Tree
 from afjax.trunk.encoder import init_trunk
 from afjax.trunk.sizes import size_pooling, trunk_size
 
-# ``adapter`` is a Pfeiffer adapter, as in ``afjax bench``.
+# The partition and the adapters' preset of each method. ``adapter`` is a Pfeiffer adapter, as in ``afjax bench``.
 METHODS: Mapping[str, tuple[Partition, str]] = {
     "full": ("full", ""),
     "head": ("head", ""),
@@ -37,7 +37,7 @@ METHODS: Mapping[str, tuple[Partition, str]] = {
     "pals": ("adapter+trunk", "pals"),
     "fusion": ("fusion", "pfeiffer"),
 }
-# The model's name for the trained adapter and head.
+# The name of the trained adapter or fusion, and of the head.
 OWN = "own"
 
 
@@ -85,15 +85,15 @@ class Plan:
 
     @property
     def top_k(self) -> int:
-        """Number of upper layers that the ``top_k`` partition trains; 0 for other partitions."""
+        """Number of upper layers that the ``top_k`` partition trains, or 0 for others."""
         return self.setup.top_k
 
     def with_batch(self, batch_size: int) -> "Plan":
-        """The same run with another batch size."""
+        """Returns the same run with another batch size."""
         return dataclasses.replace(self, settings=dataclasses.replace(self.settings, batch_size=batch_size))
 
     def with_slots(self, slots: int) -> "Plan":
-        """The same run, trained together with others.
+        """Returns the same run, trained together with others.
 
         Raises:
           UserError: The number is not positive, or the run's steps cannot be computed together with others.
@@ -108,11 +108,11 @@ class Plan:
         return dataclasses.replace(self, slots=slots)
 
     def params(self) -> Tree:
-        """The shapes of the parameter tree with its four roots, with the first task's adapter and head."""
+        """Returns the shapes of all parameters, with the first task's adapter and head."""
         return self._shapes(self.setup)
 
     def own(self, task: int) -> Tree:
-        """The shapes of one task's adapter and head in a multi-task run."""
+        """Returns the shapes of one task's adapter and head in a multi-task run."""
         model = dataclasses.replace(self.model, reads=TASK_KINDS[self.kinds[task]].reads)
         params = self._shapes(dataclasses.replace(self.setup, model=model, num_outputs=self.outputs[task]))
         return {root: params[root] for root in ("heads", "adapters") if params[root]}

@@ -98,8 +98,8 @@ class Memory:
         """Total memory.
 
         A donated argument and the result that reuses its memory count once. The total is usually larger than
-        ``in_use``. libtpu 0.0.42 refuses programs by their ``in_use``, so a program whose ``peak`` exceeds the chip's
-        memory may still compile.
+        ``in_use``. libtpu 0.0.42 refuses a program if its ``in_use`` exceeds the chip's memory, so a program whose
+        ``peak`` exceeds it may still compile.
         """
         return self.arguments + self.outputs - self.aliased + self.temporaries + self.code
 
@@ -250,7 +250,10 @@ def _walk_conditional(
     times: int,
     fused: bool,
 ) -> None:
-    """Adds the branch with the most operations, as the branch taken is not known at compile time."""
+    """Adds the branch with the most operations.
+
+    It is not known at compile time which branch will be taken.
+    """
     listed = re.search(r"branch_computations=\{([^}]*)\}", instruction.attributes)
     if listed:
         names = re.findall(r"%?([\w.\-]+)", listed.group(1))
@@ -284,7 +287,10 @@ def _collective(
 
 
 def _shorten(op_name: str) -> str:
-    """Shortens a path such as ``jit(step)/jvp(Encoder)/ffn/dot_general`` to its innermost parts, 60 characters."""
+    """Shortens a path such as ``jit(step)/jvp(Encoder)/ffn/dot_general``.
+
+    The result has the innermost parts, up to 60 characters.
+    """
     parts = op_name.split("/")
     while len(parts) > 1 and (len("/".join(parts)) > 60 or parts[0].startswith("jit(")):
         parts = parts[1:]
@@ -292,7 +298,7 @@ def _shorten(op_name: str) -> str:
 
 
 def total_by_kind(collectives: Iterable[Collective]) -> dict[str, int]:
-    """Bytes per step of each kind of collective."""
+    """Sums the bytes per step of each kind of collective."""
     totals: dict[str, int] = collections.defaultdict(int)
     for collective in collectives:
         totals[collective.kind] += collective.num_bytes * collective.times

@@ -1,4 +1,4 @@
-"""Reports the cost of training a plan on a slice, from the programs compiled for it."""
+"""Reports the cost of a run on a slice, from the programs compiled for the slice."""
 
 import dataclasses
 import math
@@ -110,7 +110,8 @@ def _step(
     plan: Plan, trained: Any, compiled: jax.stages.Compiled, seconds: float, mesh: Mesh, topology: Topology
 ) -> Step:
     program = read_program(compiled)
-    # The minimum is for one chip's rows, as every chip does its own folding. A tensor axis divides this work further.
+    # The minimum is for one chip's rows, because every chip folds a fusion itself. A tensor axis divides this work
+    # further.
     parts, choices = _row_parts(mesh), 4 if plan.kinds[0] == "multiple_choice" else 1
     least = minimum_flops(
         plan.model,
@@ -134,10 +135,10 @@ def _largest(
     *,
     unit: int,
 ) -> int | None:
-    """Extrapolates the largest number of rows or slots that fits, assuming that memory is linear in it.
+    """Extrapolates the largest number of rows or slots that fits.
 
-    The two points of the line are the memory of the plan's number and of half of it. Returns None if not even ``unit``
-    fits.
+    It is assumed that the memory is linear in this number. The two points of the line are the memory of the plan's
+    number and of half of it. Returns None if not even ``unit`` fits.
 
     Args:
       plan, mesh, topology: As in :func:`report`.
@@ -193,8 +194,9 @@ FIGURES = (
 def to_json(found: Report) -> dict[str, Any]:
     """Converts a report to a JSON object with the costs of one step on one chip.
 
-    Keys of the evaluation step begin with ``eval_``. ``fits`` is whether the step compiles. The compiler decides this
-    by ``in_use_gb_per_chip``, so ``memory_gb_per_chip``, the sum of all parts, may still exceed the chip's memory.
+    Keys of the evaluation step begin with ``eval_``. ``fits`` says whether the training step compiles. The compiler
+    decides this by ``in_use_gb_per_chip``, so ``memory_gb_per_chip``, the sum of all parts, may still exceed the chip's
+    memory.
     """
     plan, topology = found.plan, found.topology
     values: dict[str, Any] = {

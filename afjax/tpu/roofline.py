@@ -49,7 +49,7 @@ def roofline(work: Work, topology: Topology) -> Roofline:
     """Computes the roofline of a program on a slice.
 
     ``compute_s = matmul_flops / peak``, with the peak for bfloat16 operands: XLA's default precision rounds float32
-    operands to bfloat16. Elementwise arithmetic is left out, as it runs in separate units at the same time.
+    operands to bfloat16. Elementwise arithmetic is left out, because it runs in separate units at the same time.
     ``hbm_s = hbm_bytes / bandwidth``. ``interconnect_s`` sums :func:`collective_seconds`.
 
     Args:
@@ -64,7 +64,7 @@ def roofline(work: Work, topology: Topology) -> Roofline:
 
 
 def collective_seconds(collective: Collective, topology: Topology) -> float:
-    """Seconds per step of one collective.
+    """Computes the seconds per step of one collective.
 
     The chip with the fewest links is the bottleneck, and all its links are fully used. For ``n`` devices and full
     arrays of ``bytes``, each chip of a ring sends ``2 (n - 1) / n * bytes`` for an all-reduce, ``(n - 1) / n * bytes``

@@ -1,4 +1,4 @@
-"""Compiles a plan's training and evaluation steps, for devices that need not be present."""
+"""Compiles a plan's training and evaluation steps. The devices need not exist."""
 
 import functools
 import time
@@ -33,7 +33,7 @@ def compile_train_step(plan: Plan, mesh: Mesh) -> tuple[jax.stages.Compiled, flo
 
     Args:
       plan: The run.
-      mesh: The device mesh. Its devices may be described only (:func:`afjax.tpu.chips.get_topology`).
+      mesh: The device mesh. Its devices need not exist: a description (:func:`afjax.tpu.chips.get_topology`) is enough.
 
     Returns:
       The compiled step, and the seconds that tracing and compiling took.
@@ -66,7 +66,10 @@ def compile_train_step(plan: Plan, mesh: Mesh) -> tuple[jax.stages.Compiled, flo
 
 
 def compile_eval_step(plan: Plan, mesh: Mesh) -> tuple[jax.stages.Compiled, float]:
-    """Compiles the evaluation step, like :func:`compile_train_step`."""
+    """Compiles the evaluation step.
+
+    The arguments and the result are as in :func:`compile_train_step`.
+    """
     begin = time.perf_counter()
     state, frozen = step_shapes(plan, mesh)
     batch = _batch(plan, mesh, training=False)
@@ -83,7 +86,7 @@ def compile_eval_step(plan: Plan, mesh: Mesh) -> tuple[jax.stages.Compiled, floa
 
 
 def trained_bytes(plan: Plan, mesh: Mesh) -> int:
-    """Bytes of the gradients of one step.
+    """Computes the bytes of the gradients of one step.
 
     A step of a multi-task run has gradients of the shared parameters and of one task's own parameters.
     """
@@ -96,7 +99,10 @@ def trained_bytes(plan: Plan, mesh: Mesh) -> int:
 
 @functools.lru_cache(maxsize=4)
 def step_shapes(plan: Plan, mesh: Mesh) -> tuple[State, Tree]:
-    """Shapes and shardings of the initial training state and of the frozen parameters."""
+    """Returns the initial training state and the frozen parameters, as shapes.
+
+    The shapes include shardings.
+    """
     params = plan.params()
     if plan.multitask:
         task_params = jax.eval_shape(stack_tasks, [plan.own(task) for task in range(len(plan.kinds))])
@@ -114,7 +120,7 @@ def step_shapes(plan: Plan, mesh: Mesh) -> tuple[State, Tree]:
 
 def _batch(plan: Plan, mesh: Mesh, *, training: bool) -> dict[str, jax.ShapeDtypeStruct]:
     kind, rows = TASK_KINDS[plan.kinds[0]], plan.settings.batch_size
-    # Four choices for multiple choice. Social IQa and most other tasks have no more.
+    # Rows of multiple choice get four choices. Social IQa and most other tasks have no more.
     shape = (rows, 4, plan.length) if kind.has_choices else (rows, plan.length)
     batch = {
         "tokens": jax.ShapeDtypeStruct(shape, jnp.int32),

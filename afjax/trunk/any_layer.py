@@ -1,4 +1,4 @@
-"""One encoder layer of any family."""
+"""Initializes and runs one encoder layer of any family."""
 
 from typing import Any, NamedTuple
 
@@ -21,7 +21,8 @@ class SharedInputs(NamedTuple):
       mask: bool ``[batch, length]``, False at padding.
       bias: The bias of the attention scores. None if the family has none.
       relative: The embeddings of relative positions, ``[entries, hidden_size]``. None if the family has none.
-      positions: The positions for layers of the form ``pre_norm``, otherwise None.
+      positions: The rotary positions and the window of local attention, for layers of the form ``pre_norm``. Otherwise
+        None.
     """
 
     mask: AnyArray
@@ -50,7 +51,9 @@ def top_layer_inputs(config: TrunkConfig, mask: AnyArray, dtype: Any) -> SharedI
     Such a layer has no bias of the attention scores and no relative positions.
 
     Args:
-      config, mask, dtype: As in :func:`shared_inputs`.
+      config: The trunk's architecture.
+      mask: bool ``[batch, length]``, False at padding.
+      dtype: The dtype of the hidden states.
     """
     if config.encoder_family.layer == "post_norm":
         return SharedInputs(mask)
@@ -58,17 +61,23 @@ def top_layer_inputs(config: TrunkConfig, mask: AnyArray, dtype: Any) -> SharedI
 
 
 def layer_forms(config: TrunkConfig) -> LayerForm | None:
-    """The forms of the layers, stacked. None if all layers of the family have the same form."""
+    """Returns the forms of the layers, stacked, or None.
+
+    None means that all layers of the family have the same form.
+    """
     return pre_norm_layer.layer_forms(config) if config.encoder_family.layer == "pre_norm" else None
 
 
 def complete_form(config: TrunkConfig) -> LayerForm | None:
-    """The form of an additional layer on top of the encoder. None if all layers of the family have the same form."""
+    """Returns the form of an additional layer on top of the encoder, or None.
+
+    None means that all layers of the family have the same form.
+    """
     return COMPLETE if config.encoder_family.layer == "pre_norm" else None
 
 
 def init_layer(key: PRNGKeyArray, config: TrunkConfig) -> Tree:
-    """Initializes a layer at random. Kernels ~ N(0, init_scale), biases 0."""
+    """Initializes a layer at random, with kernels from N(0, init_scale) and biases 0."""
     x, mask = jnp.zeros((1, 2, config.hidden_size)), jnp.ones((1, 2), bool)
     module, options = _module(config, top_layer_inputs(config, mask, x.dtype), complete_form(config))
     params: Tree = module.init(key, x, mask, **options)["params"]
@@ -108,7 +117,7 @@ def run_layer(
 
 
 def _module(config: TrunkConfig, shared: SharedInputs, form: LayerForm | None) -> tuple[Any, dict[str, Any]]:
-    """The Linen module of a layer, and the arguments that only its form takes."""
+    """Returns a layer's Linen module, and the arguments that only this module takes."""
     if config.encoder_family.layer == "pre_norm":
         return PreNormLayer(config), {"form": form, "positions": shared.positions}
     return EncoderLayer(config), {"bias": shared.bias, "relative": shared.relative}

@@ -1,4 +1,4 @@
-"""BERT (Devlin 2019). Positions start at 0 and count all tokens, including padding."""
+"""BERT (Devlin 2019). Positions start at 0 and count all tokens, even padding."""
 
 import jax.numpy as jnp
 from jax import Array
@@ -9,15 +9,15 @@ from afjax.trunk.family import EncoderFamily, WeightNames, dense_weights, norm_w
 
 
 def first_position(pad_id: int) -> int:
-    """The position of a row's first token, 0."""
+    """Returns the position of a row's first token, which is 0."""
     return 0
 
 
 def position_embeddings(
     table: Float[AnyArray, "max_positions size"], tokens: Int[AnyArray, "batch length"], pad_id: int
 ) -> Float[Array, "batch length size"]:
-    """The first rows of the table, for every row of tokens."""
-    # A slice instead of a lookup, whose gradient would be a scatter: one more kernel to compile and run.
+    """Returns the first ``length`` rows of the table, broadcast over the batch."""
+    # The gradient of a lookup would be a scatter, which is one more kernel to compile and run. A slice avoids it.
     return jnp.broadcast_to(table[None, : tokens.shape[-1]], (*tokens.shape, table.shape[-1]))
 
 

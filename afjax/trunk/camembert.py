@@ -4,5 +4,5 @@ import dataclasses
 
 from afjax.trunk import roberta
 
-# The names of the weights begin with "roberta." too.
+# In CamemBERT's checkpoints too, the names of the weights begin with "roberta.".
 FAMILY = dataclasses.replace(roberta.FAMILY, name="camembert")

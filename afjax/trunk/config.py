@@ -7,7 +7,7 @@ from afjax.nn.disentangled_attention import RelativeBuckets
 from afjax.trunk.families import ENCODER_FAMILIES
 from afjax.trunk.family import EncoderFamily
 
-# Sizes that only some families have, and their value in the other families.
+# The fields that only some families have, each with its value in the other families.
 _OPTIONAL = {
     "type_vocab_size": 0,
     "embedding_size": None,
@@ -22,7 +22,9 @@ _OPTIONAL = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrunkConfig:
-    """The architecture of a trunk. Each field corresponds to one in Hugging Face's ``config.json``.
+    """The architecture of a trunk.
+
+    Most fields are read from Hugging Face's ``config.json`` (:func:`afjax.trunk.hugging_face.trunk_config`).
 
     Attributes:
       family: A name in :data:`afjax.trunk.families.ENCODER_FAMILIES`.
@@ -31,20 +33,21 @@ class TrunkConfig:
         If it differs, a dense layer projects the embeddings.
       position_buckets: Rows per direction of the table of relative positions, for families with disentangled attention;
         otherwise None.
-      max_relative_positions: All distances of at least this number share a row of that table; None as above.
+      max_relative_positions: All distances of at least this number share one row per direction of that table. None if
+        the family has no disentangled attention.
       embedding_dropout: Dropout rate of the embeddings, for families in which it can differ from ``hidden_dropout``;
         otherwise None.
-      global_every: Every how many layers the attention reads all tokens, from the first layer on; in the other layers
-        it is local. None if the family has no local attention.
+      global_every: The attention reads all tokens in the first layer and in every ``global_every``-th layer after it.
+        In the other layers it is local. None if the family has no local attention.
       window: Size of the window of local attention: a token reads the tokens at a distance of at most ``window // 2``.
         None if the family has no local attention.
-      rotary_theta, local_rotary_theta: The base of the rotary positions' periods, in layers that read all tokens and in
-        layers with local attention. None if the family has no rotary positions.
+      rotary_theta, local_rotary_theta: The base of the rotary positions' periods, in layers whose attention reads all
+        tokens and in layers with local attention. None if the family has no rotary positions.
       attention_bias, ffn_bias, norm_bias: Whether the dense layers of attention, the dense layers of the feed-forward
         network and the LayerNorms have biases. Only layers of the form ``pre_norm`` can lack them.
 
     Raises:
-      UserError: Another family, or a field that the family does not have.
+      UserError: The family is unknown, lacks a field that it needs, or is given a field that it does not have.
     """
 
     family: str
@@ -98,7 +101,10 @@ class TrunkConfig:
 
     @property
     def intermediate_outputs(self) -> int:
-        """The outputs of the feed-forward network's first dense layer: twice its inner size if the network is gated."""
+        """The number of outputs of the feed-forward network's first dense layer.
+
+        It is twice the network's inner size if the network is gated.
+        """
         return self.intermediate_size * (2 if self.encoder_family.layer == "pre_norm" else 1)
 
     @property
@@ -108,12 +114,15 @@ class TrunkConfig:
 
     @property
     def max_length(self) -> int:
-        """The maximum number of tokens per row: the number of positions of a row's tokens."""
+        """The maximum number of tokens per row, without positions reserved for padding."""
         return self.max_positions - self.encoder_family.first_position(self.pad_id)
 
     @property
     def relative_buckets(self) -> RelativeBuckets | None:
-        """The rows of the table of relative positions, for families with disentangled attention; otherwise None."""
+        """Maps distances to rows of the table of relative positions.
+
+        None if the family has no disentangled attention.
+        """
         if self.position_buckets is None or self.max_relative_positions is None:
             return None
         return RelativeBuckets(num_buckets=self.position_buckets, max_distance=self.max_relative_positions)

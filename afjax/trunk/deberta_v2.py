@@ -1,7 +1,8 @@
-"""DeBERTa-v3 (He 2023): disentangled attention to contents and relative positions in every layer.
+"""DeBERTa-v3 (He 2023). BERT with disentangled attention and no token types.
 
-No positions are added to the embeddings. Hugging Face calls the architecture "deberta-v2". Most models of version 2
-have a convolution, which is not supported.
+Every layer attends to contents and relative positions (:mod:`afjax.nn.disentangled_attention`). No positions are added
+to the embeddings. Hugging Face calls the architecture "deberta-v2". Most models of version 2 have a convolution, which
+is not supported.
 """
 
 import dataclasses
@@ -19,9 +20,10 @@ FAMILY = dataclasses.replace(
         "position_buckets": "position_buckets",
         "max_relative_positions": "max_relative_positions",
     },
-    # If one of these fields is missing, Hugging Face's code runs this encoder.
+    # These fields may be missing, because Hugging Face's defaults specify the encoder that is supported here.
     required={"type_vocab_size": 0, "conv_kernel_size": 0, "z_steps": 0},
-    # If one of these fields is missing, Hugging Face's code runs another encoder, in some cases with the same weights.
+    # These fields may not be missing, because Hugging Face's defaults specify another encoder, in some cases with the
+    # same weights.
     declared={
         "relative_attention": (True,),
         "position_biased_input": (False,),

@@ -1,4 +1,7 @@
-"""ELECTRA (Clark 2020), the discriminator. BERT without a pooler; small ones have embeddings of a size of their own."""
+"""ELECTRA's discriminator (Clark 2020). BERT without a pooler.
+
+In small models, the embeddings have another size than the hidden states.
+"""
 
 import dataclasses
 

@@ -43,7 +43,7 @@ _ADVICE = 'or choose a pooling ("mean" or "first"; of a head: head.pooling)'
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EmbeddingConfig:
-    """How an encoder's last hidden states become an embedding.
+    """Settings for computing embeddings from an encoder's last hidden states.
 
     Attributes:
       pooling: The first token's hidden state, or the mean over all tokens except padding.
@@ -90,7 +90,9 @@ def read_embedding_config(folder: Path) -> EmbeddingConfig:
 
 
 def read_pooling(folder: Path) -> Pooling | None:
-    """Reads a trunk's own pooling from its sentence-transformers files; None if there is no such file.
+    """Reads a trunk's own pooling from its sentence-transformers files.
+
+    Returns None if there is no such file.
 
     Raises:
       UserError: The file is damaged, or it specifies a pooling that afjax does not support.
@@ -100,13 +102,14 @@ def read_pooling(folder: Path) -> Pooling | None:
 
 
 def read_own_pooling(folder: Path) -> Pooling:
-    """Reads the pooling that a trunk was pretrained with; see :attr:`afjax.Trunk.pooling`.
+    """Reads the pooling that a trunk was pretrained with (``afjax.Trunk.pooling``).
 
     Args:
       folder: The trunk's folder.
 
     Returns:
-      The pooling of the sentence-transformers files, or else of classifiers by ``config.json``, or else ``first``.
+      The pooling in the sentence-transformers files. Without them, the pooling of classifiers in ``config.json``, or
+      ``first`` if ``config.json`` does not specify one.
 
     Raises:
       UserError: A file is damaged, or it specifies a pooling that afjax does not support.
@@ -135,7 +138,10 @@ def _module_kind(folder: Path, module: Any) -> str:
 
 
 def _pooling(settings: Mapping[str, Any], path: Path) -> Pooling:
-    """Returns the one pooling mode that a ``1_Pooling/config.json`` enables, in the old or the new format."""
+    """Returns the pooling mode that ``1_Pooling/config.json`` enables.
+
+    The file can have the old or the new format of sentence-transformers.
+    """
     mode = settings.get("pooling_mode")
     modes = [name for name, value in settings.items() if name.startswith("pooling_mode_") and value is True]
     if mode is not None:
@@ -149,7 +155,10 @@ def _pooling(settings: Mapping[str, Any], path: Path) -> Pooling:
 
 
 class Encoder(Protocol):
-    """An encoder without its parameters: a trunk, with or without adapters. Hashable."""
+    """An encoder without its parameters: a trunk, with or without adapters.
+
+    Encoders are hashable, because they are static arguments of a jitted function.
+    """
 
     @property
     def trunk(self) -> TrunkConfig:
@@ -163,7 +172,7 @@ class Encoder(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class PlainEncoder:
-    """A trunk without adapters; an :class:`Encoder`."""
+    """An :class:`Encoder` that is a trunk without adapters."""
 
     trunk: TrunkConfig
 
@@ -196,7 +205,8 @@ def embed_texts(
       float32 ``[rows, hidden_size]``, in the order of the texts.
 
     Raises:
-      UserError: No texts, a length that the encoder does not support, or embeddings that are NaN or infinite.
+      UserError: There are no texts, ``batch_size`` is less than 1, ``config.max_length`` is too small for the special
+        tokens, or embeddings are NaN or infinite.
     """
     longest = model.trunk.max_length
     max_length = min(config.max_length or longest, longest)
@@ -206,7 +216,7 @@ def embed_texts(
     assert isinstance(rows, Rows), "the kind is classification by default"
     data = tokenise(rows, tokenizer, max_length=max_length, cache_dir=None)
     step = functools.partial(_embed_step, model, config.pooling, config.normalize)
-    # Every device gets the same number of rows.
+    # The batch size is rounded up, so that every device gets the same number of rows.
     batch_size = -(-batch_size // mesh.size) * mesh.size
     lengths = inference_lengths(data, batch_size=batch_size, max_length=max_length)
     batching = Batching(batch_size, lengths, model.trunk.pad_id)
@@ -222,5 +232,5 @@ def _embed_step(
     pooled = pool(hidden.astype(jnp.promote_types(hidden.dtype, jnp.float32)), batch["mask"], pooling)
     if not normalize:
         return pooled
-    # The same epsilon as in torch.nn.functional.normalize.
+    # The epsilon is the same as in torch.nn.functional.normalize.
     return pooled / jnp.maximum(jnp.linalg.norm(pooled, axis=-1, keepdims=True), 1e-12)

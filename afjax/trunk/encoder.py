@@ -1,6 +1,6 @@
 """BERT-family encoders with slots for adapters.
 
-The trunk's tree. Leaves under ``layers`` are stacked along a leading axis of size ``num_layers``::
+A trunk's tree has these leaves. Leaves under ``layers`` are stacked along a leading axis of size ``num_layers``::
 
     embeddings/word                         [vocab_size, input_size]
     embeddings/position                     [entries, input_size], if the family adds positions to the embeddings
@@ -9,7 +9,7 @@ The trunk's tree. Leaves under ``layers`` are stacked along a leading axis of si
     embeddings/projection/{kernel, bias}    if the embeddings do not have the size of the hidden states
     embeddings/relative_position            [entries, num_heads], if the family has an attention bias
     embeddings/relative/position            [entries, hidden_size], if the family has disentangled attention
-    embeddings/relative/norm/{scale, bias}  as above
+    embeddings/relative/norm/{scale, bias}  if the family has disentangled attention
     layers/attention/{query, key, value, output}/{kernel, bias}
     layers/attention/norm/{scale, bias}
     layers/ffn/{intermediate, output}/{kernel, bias}
@@ -48,7 +48,7 @@ from afjax.trunk.slots import EMPTY_LAYER, NO_SLOTS, FilledSlots
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EncoderOptions:
-    """How to run an encoder. The options change the results only by rounding.
+    """Options for running an encoder. They change the results only by rounding.
 
     Attributes:
       dtype: The dtype of the activations; None for the dtype of the word embeddings.
@@ -62,7 +62,9 @@ class EncoderOptions:
 
 
 def init_trunk(key: PRNGKeyArray, config: TrunkConfig, *, stacked: bool = True) -> Tree:
-    """Initializes a trunk at random, for benchmarks and tests. Kernels ~ N(0, init_scale), biases 0.
+    """Initializes a trunk at random, for benchmarks and tests.
+
+    Kernels are drawn from N(0, init_scale), and biases are 0.
 
     Args:
       key: The random key.
@@ -91,16 +93,17 @@ def init_trunk(key: PRNGKeyArray, config: TrunkConfig, *, stacked: bool = True) 
 
 
 def hidden_size(trunk: Tree) -> int:
-    """The size of the hidden states that a trunk computes."""
+    """Returns the size of the hidden states that a trunk computes."""
     embeddings = trunk["embeddings"]
     last = embeddings["projection"]["kernel"] if "projection" in embeddings else embeddings["word"]
     return int(last.shape[-1])
 
 
 def cast_trunk(trunk: Tree, dtype: str) -> Tree:
-    """Casts a trunk's weights, and therefore its activations, to a dtype (``float32``, ``bfloat16``).
+    """Casts a trunk's weights to a dtype, ``float32`` or ``bfloat16``.
 
-    LayerNorms, the pooler and the attention bias keep their dtype, because they compute in float32.
+    The activations have this dtype too. LayerNorms, the pooler and the attention bias keep their dtype, because they
+    compute in float32.
     """
 
     def cast(path: str, leaf: Any) -> Any:
@@ -120,7 +123,12 @@ def embed(
 ) -> Float[Array, "batch length hidden"]:
     """Computes the first layer's input.
 
-    Arguments and errors are as in :func:`encode`.
+    Args:
+      trunk, config, batch, key: As in :func:`encode`.
+      dtype: The dtype of the activations; None for the dtype of the word embeddings.
+
+    Raises:
+      UserError: The rows have more tokens than the trunk has positions.
     """
     tokens = batch["tokens"]
     if tokens.shape[-1] > config.max_length:
@@ -247,8 +255,8 @@ class _Segment:
     """Consecutive layers that run in the same way.
 
     Attributes:
-      first: The index of the first one.
-      depth: The number of layers.
+      first: The index of the first of these layers.
+      depth: The number of these layers.
       filled: Whether their slots are filled.
       looped: Whether one loop runs them.
       params, contents: The layers' parameters and the contents of their slots, stacked for a loop, else a list.
@@ -263,7 +271,11 @@ class _Segment:
 
 
 def _segments(trunk: Tree, slots: FilledSlots, *, looped: bool) -> Iterator[_Segment]:
-    """Cuts the encoder where slots begin or cease to be filled, and where the trunk's layers are in another tree."""
+    """Yields the encoder's segments, from the bottom up.
+
+    A segment ends where the slots change between filled and empty, and where the trunk's layers continue in another
+    tree, such as ``top_layers``.
+    """
     first = num_filled = 0
     for group in layer_groups(trunk):
         for layers in [group] if isinstance(group, UnstackedLayers) else stacks(group):
@@ -286,7 +298,13 @@ def _segments(trunk: Tree, slots: FilledSlots, *, looped: bool) -> Iterator[_Seg
 
 
 def _runs(first: int, last: int, layers: Sequence[int]) -> list[tuple[int, int, bool]]:
-    """Cuts ``range(first, last)`` into runs ``(begin, end, filled)`` of layers with, or without, filled slots."""
+    """Cuts ``range(first, last)`` where the layers' slots become filled or empty.
+
+    The slots of a run's layers are either all filled or all empty.
+
+    Returns:
+      ``(begin, end, filled)`` of each run.
+    """
     filled = set(layers)
     cuts = [i for i in range(first, last) if i == first or (i in filled) != (i - 1 in filled)] + [last]
     return [(begin, end, begin in filled) for begin, end in itertools.pairwise(cuts)]
@@ -302,7 +320,7 @@ def _layer_range(layers: Layers, begin: int, end: int) -> Layers:
 
 
 def _slice(tree: Any, begin: int, end: int) -> Any:
-    """Slices every leaf ``[begin:end]``; returns the leaf itself if the slice is the full leaf."""
+    """Slices every leaf ``[begin:end]``. Leaves that do not change are not copied."""
     return jax.tree.map(lambda leaf: leaf if (begin, end) == (0, leaf.shape[0]) else leaf[begin:end], tree)
 
 

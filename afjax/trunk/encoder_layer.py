@@ -1,4 +1,4 @@
-"""The Linen modules of an encoder: embeddings and layers with slots."""
+"""Linen modules of an encoder: embeddings, and post-LayerNorm layers with slots."""
 
 import functools
 from collections.abc import Callable
@@ -43,17 +43,18 @@ NO_DROPOUT = LayerKeys()
 
 
 def layer_keys(key: PRNGKeyArray | None, slots_key: PRNGKeyArray | None = None) -> LayerKeys:
-    """Derives a layer's dropout keys from one key."""
+    """Derives a layer's dropout keys from the trunk's key and the slots' key."""
     attention_key, ffn_key = split_key(key, 2)
     weights_key, output_key = split_key(attention_key, 2)
     return LayerKeys(weights_key, output_key, ffn_key, slots_key)
 
 
 class Embeddings(nn.Module):
-    """Sum of word, position and type embeddings, LayerNorm, dropout, and a projection to the hidden size if needed.
+    """Computes the first layer's input from tokens.
 
-    The module also has the table of the attention bias or of relative positions, if the family has one.
-    :func:`attention_bias` and :func:`relative_embeddings` read them.
+    Adds the word, position and type embeddings that the family has, and applies LayerNorm, dropout and, if needed, a
+    projection to the hidden size. The module also has the table of the attention bias or of relative positions, if the
+    family has one. :func:`attention_bias` and :func:`relative_embeddings` read these tables.
     """
 
     config: TrunkConfig
@@ -72,7 +73,7 @@ class Embeddings(nn.Module):
         family = config.encoder_family
         word = self.param("word", init, (config.vocab_size, config.input_size))
         dtype = word.dtype if self.dtype is None else self.dtype
-        # Each [batch, length, input_size]; NumPy arrays if the parameters are.
+        # Each part is [batch, length, input_size]. If the parameters are NumPy arrays, so are the parts.
         parts: list[Any] = [replicate(word)[tokens]]
         if family.position_embeddings is not None:
             position = self.param("position", init, (config.max_positions, config.input_size))
@@ -86,8 +87,8 @@ class Embeddings(nn.Module):
             RelativeEmbeddings(config, name=RELATIVE)(tokens.shape[-1])
         x = shard_rows(jnp.asarray(functools.reduce(jnp.add, (part.astype(dtype) for part in parts))))
         if key is not None:
-            # The same layout as the layers' arrays; the TPU compiler would choose another one and insert copies. Only
-            # in training, because an exported program cannot contain such a constraint.
+            # Use the layout of the layers' arrays, because the TPU compiler would choose another one and insert copies.
+            # Only training has a key. Inference has no constraint, because an exported program cannot contain one.
             x = with_layout_constraint(x, Layout(major_to_minor=(0, 1, 2)))
         x = LayerNorm(config.layer_norm_epsilon, config.norm_bias, name="norm")(x)
         rate = config.hidden_dropout if config.embedding_dropout is None else config.embedding_dropout
@@ -182,7 +183,8 @@ class AttentionBlock(nn.Module):
             relative = dropout(relative_key, relative, config.hidden_dropout)
             if first_token_only:
                 relative = relative[config.relative_buckets.used_by_first_token(x.shape[1])]
-            # [1, entries, hidden_size]. The result has as many rows as x if each row has its own adapter.
+            # [1, entries, hidden_size]. If each row has its own adapter, the projections of this one row have as many
+            # rows as x.
             relative = relative[None]
             head_size *= NUM_TERMS
         attend = functools.partial(
@@ -199,7 +201,7 @@ class AttentionBlock(nn.Module):
         if first_token_only and None not in merge.values():
             params = self.variables["params"]
             merged = {name: merge_layer(params[name]) for name, merge_layer in merge.items() if merge_layer}
-            # The heads act as queries of a single head.
+            # In first_token_attention, the heads act as queries of a single head.
             attend = functools.partial(attend, bias=None if bias is None else bias.transpose(1, 0, 2))
             projections = self._project(relative, lambda name, inputs: dense(merged[name], inputs))
             more_scores = None
@@ -223,7 +225,10 @@ class AttentionBlock(nn.Module):
     def _project(
         self, relative: Array | None, dense_layer: Callable[[str, Array], Array]
     ) -> PositionProjections | None:
-        """Projects the relative positions ``[1, entries, hidden_size]`` with the layers of the queries and keys."""
+        """Projects the relative positions with the dense layers of queries and keys.
+
+        The relative positions are ``[1, entries, hidden_size]``.
+        """
         buckets = self.config.relative_buckets
         if relative is None or buckets is None:
             return None

@@ -8,17 +8,16 @@ from afjax.trees import AnyArray
 
 
 class Weight(NamedTuple):
-    """The leaves that a tensor of a checkpoint is converted to.
+    """Describes how a checkpoint's tensor is converted to leaves of a trunk's tree.
 
     Attributes:
-      paths: The leaves' paths in the trunk's tree. Below ``layers`` if the tensor belongs to a layer. Several leaves
-        are equal parts of the tensor along its first axis.
+      paths: The leaves' paths in the trunk's tree, relative to ``layers`` if the tensor belongs to a layer. If there
+        are several leaves, the tensor is split into equal parts along its first axis.
       transposed: Whether the tensor is ``[out, in]``, as in torch; our kernels are ``[in, out]``.
       if_set: The field of ``TrunkConfig`` that says whether the encoder has the tensor. None if all encoders of the
         family have it.
-      first_layer: The entries of the leaf in the first layer, if the first layer does not have the tensor. The leaf has
-        the size of the hidden states, and the encoder does not use these entries. None if the first layer has the
-        tensor.
+      first_layer: If the first layer does not have the tensor, the number that fills the first layer's leaf, a vector
+        with the size of the hidden states. The encoder does not use it. None if the first layer has the tensor.
     """
 
     paths: tuple[str, ...]
@@ -28,12 +27,14 @@ class Weight(NamedTuple):
 
 
 def dense_weights(name: str, *paths: str, bias_if_set: str | None = None) -> dict[str, Weight]:
-    """The tensors of a dense layer that is called ``name`` in a checkpoint, or of several dense layers in one.
+    """Returns the tensors of a dense layer that is called ``name`` in a checkpoint.
+
+    A checkpoint can store several dense layers as one. They then have several paths in the trunk's tree.
 
     Args:
       name: The name in a checkpoint.
       *paths: The paths of the dense layers in the trunk's tree.
-      bias_if_set: The field of ``TrunkConfig`` that says whether there are biases. None if there always are.
+      bias_if_set: The field of ``TrunkConfig`` that says whether the dense layers have biases. None if they always do.
     """
     kernels, biases = (tuple(f"{path}/{leaf}" for path in paths) for leaf in ("kernel", "bias"))
     return {f"{name}.weight": Weight(kernels, transposed=True), f"{name}.bias": Weight(biases, if_set=bias_if_set)}
@@ -42,12 +43,12 @@ def dense_weights(name: str, *paths: str, bias_if_set: str | None = None) -> dic
 def norm_weights(
     name: str, path: str, *, bias_if_set: str | None = None, in_first_layer: bool = True
 ) -> dict[str, Weight]:
-    """The tensors of a LayerNorm that is called ``name`` in a checkpoint.
+    """Returns the tensors of a LayerNorm that is called ``name`` in a checkpoint.
 
     Args:
       name: The name in a checkpoint.
       path: The path in the trunk's tree.
-      bias_if_set: As in :func:`dense_weights`.
+      bias_if_set: The field of ``TrunkConfig`` that says whether the LayerNorm has a bias. None if it always does.
       in_first_layer: Whether the first layer has the LayerNorm.
     """
     scale, bias = (None, None) if in_first_layer else (1.0, 0.0)
@@ -58,7 +59,7 @@ def norm_weights(
 
 
 def table_weights(name: str, path: str) -> dict[str, Weight]:
-    """The tensor of an embedding table that is called ``name`` in a checkpoint."""
+    """Returns the tensor of an embedding table, called ``name`` in a checkpoint."""
     return {f"{name}.weight": Weight((path,))}
 
 
@@ -67,12 +68,12 @@ class WeightNames:
     """The names of a family's tensors in Hugging Face's checkpoints.
 
     Attributes:
-      prefix: The first part of all names in a checkpoint that also has a head.
+      prefix: The prefix of the encoder's tensors in a checkpoint that also has a head.
       embeddings: The tensors of the embeddings, and others that do not belong to a layer.
       projection: The tensors of the dense layer from the embeddings to the first layer. A checkpoint has them if its
         embeddings do not have the size of the hidden states.
-      layer: The first parts of the names of a layer's tensors. The layer's number follows.
-      layers: The tensors of a layer, by the rest of their names.
+      layer: The prefix of a layer's tensors, such as ``encoder.layer``. The layer's number follows it.
+      layers: The tensors of a layer, by the part of their names after the layer's number.
       pooler: The tensors of the pooler. Empty if the family has no pooler.
       unused: Other tensors that checkpoints may have and the encoder does not read.
     """
@@ -94,7 +95,9 @@ class WeightNames:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RelativeBias:
-    """A learned bias of the attention scores that depends on the distance of two tokens. All layers share it.
+    """A learned bias of the attention scores, which depends on the tokens' distance.
+
+    All layers share it.
 
     Attributes:
       num_entries: The rows of the table ``embeddings/relative_position``, ``[num_entries, num_heads]``.
@@ -107,19 +110,19 @@ class RelativeBias:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EncoderFamily:
-    """A family of encoders. Each family is a module of this package with a ``FAMILY``.
+    """A family of encoders. Each is defined by a module of this package (``FAMILY``).
 
     Attributes:
       name: The ``model_type`` in Hugging Face's ``config.json``.
-      config_names: The names in ``config.json`` of the fields of ``TrunkConfig``. A field without a name has the value
-        in ``constants``, or its default.
+      config_names: Maps fields of ``TrunkConfig`` to their names in ``config.json``. A field without a name has its
+        value in ``constants``, or its default.
       constants: Values of fields of ``TrunkConfig`` that all encoders of the family have.
       defaults: Values of fields of ``TrunkConfig`` that ``config.json`` may lack, if they differ from BERT's.
       required: Fields of ``config.json`` with the only value that the family's code supports. They may be missing.
-      plain_config: Converts other forms of ``config.json`` to the form of ``config_names``. It takes the contents and
-        the file's name, for error messages.
-      declared: Fields of ``config.json`` that may not be missing, with the values that the family's code supports. All
-        values of a field mean the same.
+      plain_config: Converts other versions of ``config.json`` to the one that ``config_names`` describes. It takes the
+        contents, and the file's name for error messages.
+      declared: Fields of ``config.json`` that may not be missing, each with the values that the family's code supports.
+        All values of a field mean the same.
       implied: Fields of ``config.json`` that may be missing, each with the field or property of ``TrunkConfig`` that it
         must equal.
       weight_names: The names of the tensors.

@@ -1,4 +1,4 @@
-"""Reads and writes Hugging Face's checkpoints of encoders: config and weights."""
+"""Converts between Hugging Face's checkpoints of encoders and trunks."""
 
 import dataclasses
 import importlib.util
@@ -21,7 +21,8 @@ from afjax.trunk.encoder import init_trunk
 from afjax.trunk.families import ENCODER_FAMILIES
 from afjax.trunk.family import EncoderFamily, Weight
 
-# Hugging Face's activation -> ours. If an activation has several names, identities record the first one.
+# Maps Hugging Face's names of activations to afjax's. If Hugging Face has several names for one activation, trunk
+# identities record the first one.
 _ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"}
 
 
@@ -60,12 +61,13 @@ def _size(limit: int = 2**31 - 1) -> _Number:
     return _Number(low=1, below=limit + 1, whole=True)
 
 
-# Field of TrunkConfig -> allowed values.
+# The allowed values of each numeric field of TrunkConfig.
 _NUMBERS = {
     "vocab_size": _size(),
     "hidden_size": _size(),
     "embedding_size": _size(),
-    # Far more than any encoder has. Some commands loop over the layers before any weights have been read.
+    # No encoder has nearly as many layers. The limit matters because some commands loop over the layers before any
+    # weights have been read.
     "num_layers": _size(limit=10_000),
     "num_heads": _size(),
     "intermediate_size": _size(),
@@ -86,11 +88,11 @@ _NUMBERS = {
 # Fields of TrunkConfig that are true or false.
 _FLAGS = ("attention_bias", "ffn_bias", "norm_bias")
 _ADVICE = "fetch the trunk's config.json again, or correct it"
-# The first parts of the names of trunks' tensors. All other tensors belong to heads.
+# The first components of the names of trunks' tensors. All other tensors belong to heads.
 _TRUNK_SCOPES = frozenset().union(*(family.weight_names.scopes for family in ENCODER_FAMILIES.values()))
 # Constants that old versions of transformers saved together with the weights.
 _BUFFERS = frozenset({"embeddings.position_ids", "embeddings.token_type_ids"})
-# Fields of TrunkConfig, each with a leaf whose tensor has this size along an axis.
+# Sizes in TrunkConfig, each with a leaf and the axis along which this leaf's tensor must have the size.
 _SIZED = (
     ("vocab_size", "embeddings/word", 0),
     ("hidden_size", "attention/query/kernel", 1),
@@ -115,11 +117,14 @@ def read_trunk_config(folder: Path) -> TrunkConfig:
 
 
 def trunk_config(values: Mapping[str, Any], where: str) -> TrunkConfig:
-    """Converts the values of a Hugging Face config to a ``TrunkConfig``, and checks each of them.
+    """Checks the values of a Hugging Face config, and converts them.
 
     Args:
       values: The contents of ``config.json``. Fields that do not affect an encoder's outputs are ignored.
       where: The file's name, for error messages.
+
+    Returns:
+      The architecture.
 
     Raises:
       UserError: A field is missing, has the wrong type or is out of range, or the model is not supported.
@@ -215,7 +220,7 @@ def _quoted(names: Iterable[str]) -> str:
 
 
 def config_values(config: TrunkConfig) -> dict[str, Any]:
-    """The inverse of :func:`trunk_config`: every field it reads, by its name in ``config.json``.
+    """Converts a ``TrunkConfig`` back to fields of Hugging Face's ``config.json``.
 
     Equivalent config files give the same values: defaults are filled in, and an activation with several names gets the
     first one.
@@ -250,7 +255,9 @@ def read_tensors(
 
 
 def read_tensor_file(path: Path) -> dict[str, np.ndarray]:
-    """Reads the tensors of one file by name: ``.safetensors``, or else PyTorch's pickle format.
+    """Reads the tensors of one file by name.
+
+    A file that does not end in ``.safetensors`` is read in PyTorch's pickle format.
 
     Raises:
       UserError: The file cannot be read or contains anything other than tensors, or PyTorch is needed but not
@@ -282,7 +289,7 @@ def _read_pickled(path: Path) -> dict[str, np.ndarray]:
         with warnings.catch_warnings():
             # PyTorch warns about unusual pickles. They are either read or refused, so the warnings do not help.
             warnings.simplefilter("ignore")
-            # weights_only: nothing in the file is executed.
+            # With weights_only, nothing in the file is executed.
             tensors = torch.load(path, map_location="cpu", weights_only=True)
         return {name: tensor.float().numpy() for name, tensor in tensors.items()}
     except pickle.UnpicklingError:
@@ -302,7 +309,8 @@ def from_hugging_face(tensors: Mapping[str, np.ndarray], config: TrunkConfig, *,
     Language-model and task heads in ``tensors`` are dropped. The pooler is kept if there is one.
 
     Raises:
-      UserError: Tensors are missing or unknown, or their shapes do not match the config; the message lists them.
+      UserError: Tensors are missing or unknown, their shapes do not match the config, or values are integers, NaN or
+        infinite.
     """
     names = config.encoder_family.weight_names
     named = {_plain_name(name, names.prefix): np.asarray(tensor) for name, tensor in tensors.items()}
@@ -360,7 +368,7 @@ def from_hugging_face(tensors: Mapping[str, np.ndarray], config: TrunkConfig, *,
 def check_num_layers(config: TrunkConfig, layers: Collection[str], where: str) -> None:
     """Refuses a config with more layers than the weights have.
 
-    Called before anything is allocated per layer.
+    It is called before anything is allocated per layer.
 
     Args:
       config: The architecture.
@@ -400,7 +408,7 @@ def _plain_name(name: str, prefix: str) -> str:
 
 
 def _present(table: Mapping[str, Weight], config: TrunkConfig) -> dict[str, Weight]:
-    """The tensors that an encoder of this architecture has."""
+    """Returns the tensors that an encoder of this architecture has."""
     return {name: weight for name, weight in table.items() if weight.if_set is None or getattr(config, weight.if_set)}
 
 
@@ -416,7 +424,7 @@ def _convert(tensor: np.ndarray, weight: Weight) -> dict[str, np.ndarray]:
 def _split(tensor: np.ndarray, number: int) -> list[np.ndarray]:
     """Splits a tensor into equal parts along its first axis.
 
-    The parts of a tensor that cannot be split are empty, so that the check of the shapes names them.
+    If a tensor cannot be split, the parts are empty arrays, so that :func:`_check_shapes` reports them.
     """
     if number == 1:
         return [tensor]
@@ -426,7 +434,10 @@ def _split(tensor: np.ndarray, number: int) -> list[np.ndarray]:
 
 
 def _check_sizes(tensors: Mapping[str, np.ndarray], config: TrunkConfig, where: str) -> None:
-    """Compares the sizes in config.json with a few tensors, before arrays of these sizes are allocated."""
+    """Compares the sizes in config.json with the shapes of a few tensors.
+
+    This is done before arrays of these sizes are allocated.
+    """
     family = config.encoder_family
     names = family.weight_names
     tensor_names = {path: name for name, weight in names.embeddings.items() for path in weight.paths}
@@ -457,7 +468,7 @@ def _check_shapes(leaves: Mapping[str, np.ndarray], config: TrunkConfig, where: 
 
 
 def to_hugging_face(params: Tree, family: EncoderFamily) -> dict[str, np.ndarray]:
-    """The inverse of :func:`from_hugging_face`: Hugging Face names and torch's layout."""
+    """Converts a trunk's tree to tensors with Hugging Face's names and torch's layout."""
     names, leaves = family.weight_names, flatten(params)
 
     def tensor_of(parts: Sequence[Any], weight: Weight) -> np.ndarray:

@@ -1,8 +1,8 @@
 """Runs the encoder with several layer masks at once, sharing common prefixes.
 
 A mask turns the slots of each layer on or off. Masks that agree on the first layers give the same hidden states there,
-so each layer runs once per distinct prefix of the masks. Example: with all adapters, and without the adapters of each
-of the 78 spans of 12 layers, 376 layers are evaluated instead of 948.
+so each layer runs once per distinct prefix of the masks. For example, 12 layers have 78 spans. To compare the model
+with its 78 variants without the adapters of one span, 376 layers are evaluated instead of 948.
 """
 
 import functools
@@ -37,16 +37,19 @@ def encode_under_masks(
     """Runs the encoder with every mask, without dropout.
 
     Args:
-      trunk, config, batch, first_token_only: See :func:`afjax.trunk.encoder.encode`.
+      trunk: The trunk's tree.
+      config: The trunk's architecture.
+      batch: ``tokens`` and ``types`` int32, ``mask`` bool (False at padding), each ``[batch, length]``.
       layer_masks: bool ``[masks, num_layers]``. False runs a layer as if its slots were empty. Entries of layers
         without filled slots are ignored.
       slots: The contents of the slots.
       dtype: The dtype of the activations; None for the dtype of the word embeddings.
+      first_token_only: Whether only the first token's last hidden state is needed.
 
     Returns:
       The last hidden state ``[batch, masks, length, hidden_size]``; length is 1 with ``first_token_only``.
     """
-    # Clears the ignored entries, so that masks that differ only there are the same.
+    # Clear the ignored entries, so that masks that differ only in these entries become equal.
     read = np.isin(np.arange(config.num_layers), slots.layers)
     parents, switches, ends = _branches(layer_masks & read)
     contents = dict(zip(slots.layers, each_layer(slots.contents), strict=True))
@@ -76,11 +79,12 @@ def encode_under_masks(
 def _branches(
     layer_masks: Bool[np.ndarray, "masks num_layers"],
 ) -> tuple[list[np.ndarray], list[np.ndarray], np.ndarray]:
-    """Builds the prefix tree of the masks ``[masks, num_layers]``. A branch is a distinct prefix.
+    """Builds the prefix tree of the masks. A branch is a distinct prefix.
 
     Returns:
-      For every layer, the index of each branch's parent in the layer before, ``[branches]``. For every layer, whether
-      each branch's slots are on, ``[branches]``. The last layer's branch of each mask, ``[masks]``.
+      A tuple ``(parents, switches, ends)``. For every layer, ``parents`` has the index of each branch's parent in the
+      previous layer, ``[branches]``, and ``switches`` says whether each branch's slots are on, ``[branches]``. ``ends``
+      has the index of each mask's branch in the last layer, ``[masks]``.
     """
     parents, switches = [], []
     branch_of_mask = np.zeros(len(layer_masks), int)
@@ -98,7 +102,7 @@ def _switched_slots(slots: LayerSlots, is_on: Array) -> LayerSlots:
     """Empties the slots in the rows where ``is_on`` (bool ``[rows, 1, 1]``) is False."""
     return LayerSlots(
         sublayers={name: functools.partial(_switched_slot, slot, is_on) for name, slot in slots.sublayers.items()},
-        # One dense layer cannot have the outputs of both, so there is no merged one.
+        # There is no merged dense layer, because the slot is on in some rows and off in others.
         dense_layers={
             path: DenseSlot(functools.partial(_switched_dense, slot, is_on), merge=None)
             for path, slot in slots.dense_layers.items()

@@ -66,7 +66,10 @@ def loop_layers(layers: Tree) -> LoopedLayers:
 
 
 def fastest_form(layers: Tree, *, scan: bool) -> Layers:
-    """Converts stacked layers to the fastest form for straight-line code or, with ``scan``, for a loop."""
+    """Converts stacked layers to the form that runs fastest.
+
+    With ``scan`` this is the form for a loop, otherwise the form for straight-line code.
+    """
     return loop_layers(layers) if scan else unstack_layers(layers)
 
 
@@ -82,7 +85,7 @@ def stack_layers(layers: Layers) -> Tree:
 def same_form(stacked: Tree, layers: Layers) -> Layers:
     """Converts stacked layers to the form of ``layers``, inside a compiled program.
 
-    Layers are separated by :func:`unstack`, because gradients flow through this conversion.
+    :func:`unstack` separates the layers, because gradients flow through this conversion and its gradient is cheap.
     """
     if isinstance(layers, UnstackedLayers):
         return UnstackedLayers({str(index): layer for index, layer in enumerate(unstack(stacked, len(layers)))})
@@ -90,7 +93,7 @@ def same_form(stacked: Tree, layers: Layers) -> Layers:
 
 
 def map_parts(function: Callable[..., Tree], *layers: Layers) -> Layers:
-    """Applies a function to each layer, or to each stack, of several trees in the same form."""
+    """Applies a function to each layer or stack of several trees in the same form."""
     first = layers[0]
     if isinstance(first, UnstackedLayers | LoopedLayers):
         return type(first)({part: function(*(tree[part] for tree in layers)) for part in first})
@@ -98,31 +101,31 @@ def map_parts(function: Callable[..., Tree], *layers: Layers) -> Layers:
 
 
 def stacks(layers: Tree | LoopedLayers) -> list[Tree]:
-    """The stacks of layers, from the bottom up."""
+    """Returns the stacks of layers, from the bottom up."""
     if isinstance(layers, LoopedLayers):
         return [layers[part] for part in ("looped", "last") if part in layers]
     return [layers]
 
 
 def num_layers(layers: Layers) -> int:
-    """The number of layers in a tree."""
+    """Returns the number of layers in a tree."""
     if isinstance(layers, UnstackedLayers):
         return len(layers)
     return sum(jax.tree.leaves(stack)[0].shape[0] for stack in stacks(layers))
 
 
 def each_layer(layers: Layers) -> list[Tree]:
-    """Each layer's tree, from the bottom up. An empty tree has no layers."""
+    """Returns each layer's tree, from the bottom up. An empty tree has no layers."""
     if isinstance(layers, UnstackedLayers):
         return [layers[str(index)] for index in range(len(layers))]
     return [layer for stack in stacks(layers) if stack for layer in unstack(stack, num_layers(stack))]
 
 
 def trunk_layers(trunk: Tree) -> list[Tree]:
-    """A trunk's layers as one tree per layer, from any form."""
+    """Converts a trunk's layers from any form to one tree per layer."""
     return [layer for layers in layer_groups(trunk) for layer in each_layer(layers)]
 
 
 def layer_groups(trunk: Tree) -> list[Layers]:
-    """A trunk's layers, followed by its upper layers if these are separate, under ``top_layers``."""
+    """Returns a trunk's ``layers``, and its ``top_layers`` if it has them."""
     return [trunk[name] for name in ("layers", "top_layers") if name in trunk]

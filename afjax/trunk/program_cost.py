@@ -1,4 +1,7 @@
-"""The cost of compiling a program for one more padded length, compared with computing tokens."""
+"""Estimates the cost of compiling one more program as a number of tokens.
+
+A run with more padded lengths computes fewer padding tokens, but compiles more programs.
+"""
 
 import dataclasses
 import types
@@ -15,7 +18,7 @@ class Speed:
     Attributes:
       train_s: Seconds to trace and compile one layer of a training step.
       dev_s: Seconds to trace and compile one layer of an evaluation step.
-      flops_per_s: Operations per second of a training step.
+      flops_per_s: Floating-point operations per second.
     """
 
     train_s: float
@@ -24,7 +27,7 @@ class Speed:
 
 
 # The CPU's values are measured on two vCPUs, with minilm and BERT-base (docs/results.md). A TPU compiles BERT-base's
-# training step in 43 s (docs/scaling.md). Its other values and the GPU's are rough.
+# training step in 43 s (docs/scaling.md). The TPU's other values and the GPU's are rough estimates.
 SPEEDS: Mapping[str, Speed] = types.MappingProxyType(
     {
         "cpu": Speed(train_s=0.6, dev_s=0.15, flops_per_s=1.8e11),
@@ -35,10 +38,10 @@ SPEEDS: Mapping[str, Speed] = types.MappingProxyType(
 
 
 def program_tokens(trunk: TrunkConfig, platform: str) -> ProgramTokens:
-    """Estimates the cost of a program in tokens.
+    """Estimates how many tokens could be computed in the time of compiling a program.
 
     The estimate depends only on the trunk's size and the kind of device. A run therefore has the same padded lengths on
-    all machines with that kind of device, with every method, in a study and on its own.
+    all machines with that kind of device, with every method, and whether or not it is part of a study.
 
     Args:
       trunk: The trunk's architecture.

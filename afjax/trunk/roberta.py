@@ -10,14 +10,14 @@ from afjax.trunk import bert
 
 
 def first_position(pad_id: int) -> int:
-    """The position of a row's first token. The positions below are reserved for padding."""
+    """Returns a row's first position. Lower positions are reserved for padding."""
     return pad_id + 1
 
 
 def position_embeddings(
     table: Float[AnyArray, "max_positions size"], tokens: Int[AnyArray, "batch length"], pad_id: int
 ) -> Float[AnyArray, "batch length size"]:
-    """The position embeddings of tokens; padding has the position ``pad_id``."""
+    """Returns the position embeddings of tokens. Padding has the position ``pad_id``."""
     present = (tokens != pad_id).astype(jnp.int32)
     return table[jnp.cumsum(present, axis=-1) * present + pad_id]
 

@@ -100,15 +100,16 @@ SIZES: Mapping[str, TrunkConfig] = {
     "mdeberta-v3-base": dataclasses.replace(_deberta_v3(12, 768, 12), vocab_size=251000),
 }
 
-# The poolings of the sizes that were not pretrained with the first token.
+# The sizes whose pooling is not ``first``.
 _POOLINGS: Mapping[str, Pooling] = {"minilm": "mean", "modernbert-base": "mean", "modernbert-large": "mean"}
 
 
 def trunk_size(name: str) -> TrunkConfig:
-    """Returns the architecture of a named size, or of a local folder's ``config.json``.
+    """Returns the architecture of a named size, or of a folder's ``config.json``.
 
     Raises:
-      UserError: The name is neither a known size nor a folder.
+      UserError: The name is neither a known size nor a folder, or the folder's ``config.json`` is missing, malformed or
+        not supported.
     """
     if name in SIZES:
         return SIZES[name]
@@ -121,7 +122,7 @@ def trunk_size(name: str) -> TrunkConfig:
 
 
 def size_pooling(name: str) -> Pooling:
-    """Returns the own pooling of a named size, or of a local folder; see :attr:`afjax.Trunk.pooling`.
+    """Returns the pooling that a named size or a local trunk was pretrained with.
 
     Raises:
       UserError: The folder's file is damaged, or it specifies a pooling that afjax does not support.

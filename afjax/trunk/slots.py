@@ -17,7 +17,7 @@ from afjax.trunk.layers import Layers
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sublayer:
-    """The inputs of a slot.
+    """The inputs of a slot after a sub-layer.
 
     ``queries`` below is the number of tokens to compute: all of them, or only the first.
 
@@ -42,7 +42,7 @@ Slot = Callable[[Sublayer], tuple[Array, Array | None]]
 
 
 def plain_slot(sublayer: Sublayer) -> tuple[Float[Array, "batch queries hidden"], None]:
-    """An empty slot: ``norm(residual + output)``, as in the pretrained encoder."""
+    """An empty slot. Computes ``norm(residual + output)``, as in the pretrained trunk."""
     return sublayer.norm(sublayer.residual + sublayer.output), None
 
 
@@ -107,7 +107,7 @@ class FilledSlots:
     Attributes:
       layers: The indices of the layers whose slots are filled, in ascending order.
       contents: The parameters of these layers' slots, in any of the forms of :mod:`afjax.trunk.layers`.
-      shared: A tree that all layers share.
+      shared: The parameters that the slots of all layers share.
       make: Makes a layer's slots from its contents. It must not close over arrays.
     """
 

@@ -62,7 +62,10 @@ def tokenizer_digests(tokenizer: Any) -> dict[str, str]:
 
 
 def _without_unset(value: Any) -> Any:
-    """Removes null settings, so that new optional settings of later tokenizers releases do not change digests."""
+    """Removes null settings.
+
+    Later releases of tokenizers may add optional settings. While these are null, they must not change the digests.
+    """
     if isinstance(value, dict):
         return {key: _without_unset(item) for key, item in value.items() if item is not None}
     return [_without_unset(item) for item in value] if isinstance(value, list) else value
@@ -72,8 +75,8 @@ def load_tokenizer(folder: Path, vocab_size: int) -> Any:
     """Loads the fast tokenizer of a trunk's folder. Code in the folder is not run.
 
     Raises:
-      UserError: The folder has no tokenizer, or the tokenizer cannot be read or has more tokens than the trunk has
-        embeddings.
+      UserError: The folder has no tokenizer, or the tokenizer cannot be read, has no vocabulary, cannot encode text or
+        has more tokens than the trunk has embeddings.
     """
     transformers = _import_transformers()
     if not has_tokenizer(folder):
@@ -99,7 +102,7 @@ def load_tokenizer(folder: Path, vocab_size: int) -> Any:
             f"{vocab_size} embeddings; they belong to different models."
         )
     try:
-        # A word that is in no vocabulary, to test that the tokenizer can encode unknown words.
+        # No vocabulary has this word, so this tests that the tokenizer can encode unknown words.
         tokenizer("a\u4e2d\u0416\u3042")
     except Exception as error:  # tokenizers raises bare Exceptions.
         raise UserError(f"The tokenizer in {folder} cannot encode text ({error}); fetch it again.") from error
@@ -107,7 +110,10 @@ def load_tokenizer(folder: Path, vocab_size: int) -> Any:
 
 
 def _import_transformers() -> Any:
-    """Imports transformers without its warning that PyTorch is missing; afjax does not need PyTorch."""
+    """Imports transformers without its warning that PyTorch is missing.
+
+    afjax does not need PyTorch.
+    """
     variable = "TRANSFORMERS_NO_ADVISORY_WARNINGS"
     previous = os.environ.get(variable)
     os.environ[variable] = "1"

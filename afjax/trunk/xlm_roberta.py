@@ -1,8 +1,8 @@
-"""XLM-RoBERTa (Conneau 2020). RoBERTa's architecture with a multilingual vocabulary."""
+"""XLM-RoBERTa (Conneau 2020). RoBERTa with a multilingual vocabulary."""
 
 import dataclasses
 
 from afjax.trunk import roberta
 
-# The names of the weights begin with "roberta." too.
+# In XLM-RoBERTa's checkpoints too, the names of the weights begin with "roberta.".
 FAMILY = dataclasses.replace(roberta.FAMILY, name="xlm-roberta")
