@@ -1,4 +1,4 @@
-"""Paths, digests and named keys."""
+"""Tests the paths and digests of trees, and random keys that are derived from names."""
 
 import jax
 import jax.numpy as jnp
@@ -64,7 +64,7 @@ def test_select_keeps_the_chosen_leaves() -> None:
 
 @register_node
 class Kept(Node):
-    """A dict that only tests use."""
+    """A registered dict type that only these tests use."""
 
 
 def test_dict_types_are_preserved() -> None:
@@ -82,7 +82,7 @@ def test_dict_types_are_preserved() -> None:
 
 
 def test_typed_dicts_have_the_leaf_order_and_paths_of_plain_dicts() -> None:
-    # The order of a global norm's sum and the names in checkpoints depend on them.
+    # The order of leaves determines the order of a global norm's sum, and paths are the names in checkpoints.
     plain = {str(index): index for index in range(12)}
     assert jax.tree.leaves(Kept(plain)) == jax.tree.leaves(plain)
     assert jax.tree_util.tree_leaves_with_path(Kept(plain)) == jax.tree_util.tree_leaves_with_path(plain)

@@ -1,4 +1,4 @@
-"""Outputs to devices and pipes, heads that do not match the loaded model, and empty flags."""
+"""Tests outputs to devices and pipes, heads that do not match the loaded model, and empty flags."""
 
 import os
 import stat
@@ -43,7 +43,7 @@ def test_full_device_is_reported_and_not_replaced(
         ["table", "houlsby", f"--runs={trained / 'run'}", output],
     ):
         assert has_facts(refused(*words), "/dev/full ", "No space left on device")
-    # These commands print before they write, or write several files.
+    # These commands print before they write, or write several files, so more than one line is printed.
     for words in (
         ["adapterdrop", *fused, f"--source={data}", output],
         ["report", f"--workdir={trained / 'run'}", output],

@@ -1,4 +1,4 @@
-"""Without --trunk and --head the store's records are used; mistyped commands get a suggestion."""
+"""Without --trunk and --head, the store's records are used. Mistyped commands get a suggestion."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""The class of a hostile case, and small functions that damage a copy of the base folder."""
+"""Defines the class of a hostile case, and functions that damage a copy of the base folder."""
 
 import dataclasses
 import hashlib
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-# Called with the sandbox: the copy of the base folder, which is also the working directory.
+# A change to the sandbox, a copy of the base folder that is also the working directory. It is called with its path.
 Damage = Callable[[Path], None]
 
 # refused: exit code 2 with one line, or a UserError. warned: refused, or success with a warning. clean: refused, or
@@ -50,12 +50,12 @@ class Case:
         return self.id.partition("/")[0]
 
     def needs(self, part: str) -> bool:
-        """Whether the sandbox needs a part of the base folder. It needs large parts only if the command names them."""
+        """Whether the sandbox needs an entry of the base folder. It needs large entries only if the command uses them."""
         names = set(re.findall(r"\w+", " ".join(self.argv)))
         return part not in LARGE or part in names or (part == "store" and bool(names & {"run", "solo"}))
 
 
-# Parts of the base folder with many files.
+# Entries of the base folder with many files.
 LARGE = ("store", "run", "solo", "half")
 
 # Commands on the base folder. A later flag overrides an earlier one only if the flag may be repeated, so a case that
@@ -238,7 +238,7 @@ def _remove(path: Path) -> None:
 
 DEEP = "[" * 100_000 + "]" * 100_000
 DEEP_OBJECT = '{"a":' * 100_000 + "1" + "}" * 100_000
-# More levels than in any file of afjax, but few enough for Python's parser.
+# A list with more levels than any file of afjax has, but few enough for Python's parser.
 NESTED = "[" * 200 + "]" * 200
 DIGITS = "9" * 5000
 LONG = "a" * 300

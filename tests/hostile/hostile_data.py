@@ -153,7 +153,7 @@ def row_files() -> Iterator[Case]:
 
 
 def places(path: str) -> dict[str, Damage]:
-    """Removes a file, or replaces it by an entry of another kind."""
+    """Returns changes by name: they remove a file, or replace it by an entry of another kind."""
     return {
         "missing": remove(path),
         "folder": make_folder(path),

@@ -20,7 +20,7 @@ from typing import NoReturn
 
 from hostile_case import OUTSIDE, Case
 
-# In the order of the report, the worst first.
+# All outcomes, in the order of the report, the worst first.
 OUTCOMES = (
     "impossible",
     "timeout",

@@ -63,7 +63,7 @@ def manifests() -> Iterator[Case]:
     readers = {"predict": PREDICT, "verify": VERIFY, "pack": PACK}
     for index, (key, wrong) in enumerate(KEYS.items()):
         for number, value in enumerate((Drop, *wrong)):
-            # Each change is tested with one of the readers.
+            # Each change is tested with one of the commands only, to save time.
             command = tuple(readers)[(index + number) % len(readers)]
             damage = edit_json(MANIFEST, {key: value})
             yield Case(f"manifest/{command}-{key}-{plain(value)}", readers[command], (damage,))
@@ -338,7 +338,7 @@ def _repeat(members: list[tuple[tarfile.TarInfo, bytes]]) -> None:
 
 
 def _as_links(kind: bytes, target: str) -> Damage:
-    """Replaces the arrays' files by links."""
+    """Replaces the archive's files with arrays by links."""
 
     def change(members: list[tuple[tarfile.TarInfo, bytes]]) -> None:
         for member, _ in members:

@@ -31,7 +31,8 @@ from hostile_base import prepare, quick_compilation
 from hostile_cases import all_cases, select
 from hostile_harness import OUTCOMES, Outcome, run_case
 
-# Limits of a case in its own process. JAX and its libraries reserve 2 GB of address space at import.
+# Limits of a case that runs in its own process: bytes of address space, and seconds. JAX and its libraries reserve 2 GB
+# of address space when they are imported.
 MAX_ADDRESSES = 8 * 2**30
 SEPARATE_TIMEOUT = 60
 
