@@ -50,7 +50,10 @@ class Case:
         return self.id.partition("/")[0]
 
     def needs(self, part: str) -> bool:
-        """Whether the sandbox needs an entry of the base folder. It needs large entries only if the command uses them."""
+        """Whether the sandbox needs an entry of the base folder.
+
+        It needs the entries in ``LARGE`` only if the command uses them.
+        """
         names = set(re.findall(r"\w+", " ".join(self.argv)))
         return part not in LARGE or part in names or (part == "store" and bool(names & {"run", "solo"}))
 
