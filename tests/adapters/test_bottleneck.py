@@ -1,6 +1,6 @@
-"""Initialization and placement of adapters, and that an adapter that adds nothing changes nothing.
+"""Bottleneck adapters are initialized and placed as configured, and an adapter that adds nothing changes nothing.
 
-The output of each layout is compared with the reference library in test_adapterhub.py.
+tests/interop/test_adapterhub.py compares the outputs of all layouts with AdapterHub's library.
 """
 
 import dataclasses
@@ -106,7 +106,7 @@ def test_bottleneck_equals_hand_computed_values() -> None:
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
-        # f: the sub-layer's output, a: its residual, u: the adapter's output, N: the trunk's LayerNorm.
+        # f is the sub-layer's output, a its residual, u the adapter without its residual, norm the trunk's LayerNorm.
         (ADAPTER_PRESETS["pfeiffer"], lambda f, a, u, norm: norm(u(norm(f + a)) + f + a)),
         (ADAPTER_PRESETS["houlsby"], lambda f, a, u, norm: norm(u(f) + f + a)),
         (AdapterConfig(pretrained_layer_norm="before"), lambda f, a, u, norm: u(norm(f + a)) + f),
@@ -135,7 +135,7 @@ def test_layouts_equal_their_formulas(config: AdapterConfig, expected: Any) -> N
 @pytest.fixture(scope="module")
 def params() -> Tree:
     trunk = jax.jit(init_trunk, static_argnums=1)(KEY, TRUNK)
-    # LayerNorms other than the identity, so that their position matters.
+    # The LayerNorms get random scales and biases, so that their position in a layer matters.
     norms = jax.tree.map(lambda leaf: leaf + 0.3 * jax.random.normal(KEY, leaf.shape), trunk_layer_norms(trunk))
     blocks = {block: {**trunk["layers"][block], "norm": norms[block]} for block in ("attention", "ffn")}
     trunk = {**trunk, "layers": blocks, "embeddings": {**trunk["embeddings"], "norm": norms["embeddings"]}}

@@ -1,4 +1,4 @@
-"""Accepted and refused configs, the wording of their errors, and round trips through JSON."""
+"""Configs are accepted or refused with errors that name the setting, and survive a round trip through JSON."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Class labels: no label is reinterpreted, and two spellings of one label never become two classes."""
+"""No class label is reinterpreted, and two spellings of one label never become two classes."""
 
 import json
 import os
@@ -138,7 +138,7 @@ def test_index_requires_listed_names(label: Any, tmp_path: Path) -> None:
         (("LABEL_0", "LABEL_1"), True),
         (("covid-19", "flu"), True),
         (("sports", "sci.med", "h1n1"), True),
-        (("0", "1"), False),  # An integer is read as a name here, with the same result.
+        (("0", "1"), False),  # The integer 0 is read as the name "0", which has the index 0.
         (("1.0", "2.0"), False),
         (("no", " 1 "), False),
         (("no", "1e0"), False),

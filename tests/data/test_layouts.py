@@ -1,4 +1,4 @@
-"""Layouts of benchmark files: the files that they find, the rows that they read, and their refusals."""
+"""Layouts find benchmarks' files and read their rows, and refuse damaged files."""
 
 import gzip
 import json

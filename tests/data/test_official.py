@@ -1,4 +1,4 @@
-"""Official benchmark files: small files of every task in the official layouts, and row counts of the real files."""
+"""The official files of benchmarks are read: small files of every task, and the real files if they are available."""
 
 import csv
 import gzip
@@ -16,7 +16,7 @@ from afjax.config.tasks import Metric, TaskKind
 from afjax.data.sources.official import OFFICIAL, SPLITS, Split, find_official, read_official
 from afjax.errors import UserError
 
-# By task: file contents by path, and the rows of each split.
+# ``{task: ({path: contents}, {split: expected rows})}``.
 Cases = dict[str, tuple[dict[str, str | bytes], dict[str, list[dict[str, Any]]]]]
 
 MARK = "\ufeff"
@@ -463,7 +463,7 @@ OTHERS: Cases = {
     },
 }
 
-# Tasks without official splits, with the names of their text and label columns.
+# Tasks without official splits: ``{task: (path, text column, label column)}``.
 STANCE = (
     "q1_from_reading_the_tweet_which_of_the_options_below_is_most_likely_to_be_true_about_the_stance_or_outlook_of_the_"
     "tweeter_towards_the_target"
@@ -506,7 +506,7 @@ def test_rows_of_every_task(tmp_path: Path, name: str) -> None:
 
 
 def shard_rows(name: str, folder: Path) -> set[tuple[str, str]]:
-    """The rows of all splits; no text occurs in two splits."""
+    """Returns the ``(text, label)`` of all splits, and checks that no text occurs in two splits."""
     rows = rows_of(name, folder)
     assert list(rows) == list(SPLITS)
     texts = [{row["text"] for row in split} for split in rows.values()]
@@ -761,7 +761,7 @@ def test_files_in_our_own_format_are_not_official(tmp_path: Path) -> None:
         (tmp_path / name / "labels.json").unlink()
         (tmp_path / name / "train.tsv").unlink()
     found = {name for name in OFFICIAL if find_official(name, tmp_path)}
-    # The folders CB, RTE and BoolQ have the same names in SuperGLUE.
+    # SuperGLUE's folders are also called CB, RTE and BoolQ, and also have JSON lines, so these may be found.
     assert found <= {"cb", "rte", "boolq"}
 
 
