@@ -1,4 +1,4 @@
-"""Adapters and fusions are loaded from a store as trees with their architectures, or refused."""
+"""Adapters and fusions are loaded from a store together with their architectures, or refused."""
 
 import dataclasses
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Scores of hand-computed cases, including degenerate ones."""
+"""Scores equal values computed by hand, also in degenerate cases."""
 
 import re
 import string
@@ -22,7 +22,7 @@ def logits_of(predictions: list[int], num_labels: int) -> np.ndarray:
 
 
 def test_scores_of_two_labels() -> None:
-    # 2 true positives, 1 false positive, 1 false negative, 1 true negative.
+    # There are 2 true positives, 1 false positive, 1 false negative and 1 true negative.
     found = classification_scores(logits_of([1, 1, 1, 0, 0], 2), np.array([1, 1, 0, 1, 0]))
     assert found.keys() == {"accuracy", "f1", "macro_f1", "matthews"}
     assert found["accuracy"] == pytest.approx(3 / 5)
@@ -157,7 +157,7 @@ def test_squad_scores_are_means_over_questions() -> None:
 
 
 def official_f1(prediction: str, answer: str) -> float:
-    """A second implementation of SQuAD 1.1's definition, in steps over the lower-case text."""
+    """Computes SQuAD 1.1's F1 with a second, independent implementation of its definition."""
 
     def words(text: str) -> list[str]:
         kept = "".join(character for character in text.lower() if character not in set(string.punctuation))

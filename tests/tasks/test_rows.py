@@ -1,4 +1,4 @@
-"""Splits from folders and lists: columns, labels, and a clear message for every malformed row."""
+"""Splits are read from folders and lists, and every malformed row is refused with a clear message."""
 
 import json
 import warnings
