@@ -59,7 +59,7 @@ def test_select_keeps_the_chosen_leaves() -> None:
     assert select(tree, lambda path: False) == {}
 
 
-# Dict subclasses
+# Tests of subclasses of dict.
 
 
 @register_node
@@ -98,7 +98,7 @@ def test_count() -> None:
     assert count({}) == 0
 
 
-# Digests
+# Tests of digests.
 
 
 def test_digests_are_pinned() -> None:
@@ -130,7 +130,7 @@ def test_digests_do_not_depend_on_key_order() -> None:
     assert tree_digest({"a": one, "b": two}) == tree_digest({"b": two, "a": one})
 
 
-# Keys
+# Tests of named keys.
 
 
 def test_named_keys_depend_only_on_key_and_names() -> None:

@@ -33,7 +33,7 @@ def start(config: AdapterConfig, *, key: jax.Array = KEY, hidden_size: int = 12,
     return init_adapter(key, config, dataclasses.replace(TRUNK, hidden_size=hidden_size, num_layers=num_layers))
 
 
-# Initialization
+# Tests of the initialization.
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_adapters_with_different_names_are_initialized_differently() -> None:
     assert not np.array_equal(one["ffn"]["down"]["kernel"], other["ffn"]["down"]["kernel"])
 
 
-# Layers
+# Tests of the layers that have adapters.
 
 
 def test_layers_default_to_all_and_are_sorted() -> None:
@@ -88,7 +88,7 @@ def test_layer_outside_the_trunk_is_refused() -> None:
         Model(trunk=TRUNK, head_name="task", adapters=(("a", AdapterConfig(layers=(3,))),))
 
 
-# Arithmetic
+# Tests of the formulas.
 
 
 def test_bottleneck_equals_hand_computed_values() -> None:
@@ -97,7 +97,7 @@ def test_bottleneck_equals_hand_computed_values() -> None:
         "up": {"kernel": jnp.array([[1.0, 2.0], [3.0, 4.0]]), "bias": jnp.array([0.1, 0.2])},
     }
     x = jnp.array([[[1.0, 1.0]], [[-1.0, 0.0]]])
-    # down: [3.5, -0.5] and [-0.5, 1.5]; relu: [3.5, 0] and [0, 1.5].
+    # The down-projection gives [3.5, -0.5] and [-0.5, 1.5], and ReLU then gives [3.5, 0] and [0, 1.5].
     expected = np.array([[[3.6, 7.2]], [[4.6, 6.2]]])
     np.testing.assert_allclose(bottleneck(params, x, AdapterConfig()), expected, rtol=1e-6)
     np.testing.assert_allclose(bottleneck(params, x, AdapterConfig(scaling=2.0)), 2 * expected, rtol=1e-6)
@@ -129,7 +129,7 @@ def test_layouts_equal_their_formulas(config: AdapterConfig, expected: Any) -> N
     np.testing.assert_allclose(slot(params, config, at), by_formula, rtol=1e-6)
 
 
-# In the full model
+# Tests of complete models.
 
 
 @pytest.fixture(scope="module")

@@ -55,7 +55,7 @@ TRUNK = TrunkConfig(
 MASK = np.array([[True] * 5, [True, True, True, False, False]])
 
 
-# The formulas in NumPy, in float64
+# The formulas, implemented in NumPy in float64.
 
 
 def norm(x: np.ndarray, scale: Any = 1.0, bias: Any = 0.0, epsilon: float = 1e-3) -> np.ndarray:
@@ -195,7 +195,7 @@ def test_lhuc_equals_its_formula() -> None:
     np.testing.assert_allclose(adapter_slot(params, LhucConfig(), slot), expected, atol=LIMIT)
 
 
-# On top
+# Tests of modules on top of the encoder.
 
 
 def attention_block(params: Tree, x: np.ndarray, num_heads: int) -> np.ndarray:
@@ -254,7 +254,7 @@ def test_layer_on_top_is_a_trunk_layer() -> None:
     np.testing.assert_allclose(ours, expected[:, :1], atol=1e-6)
 
 
-# In the full model
+# Tests of complete models.
 
 
 @pytest.fixture(scope="module")
@@ -347,7 +347,7 @@ def test_modules_that_read_all_tokens_of_the_last_layer(config: Adapter, expecte
     assert reads_all_tokens(config, 3) == expected
 
 
-# Initialization
+# Tests of the initialization.
 
 
 @pytest.mark.parametrize("config", [*IN_LAYERS, TopAttentionConfig(), TopFfnConfig(), TopLayerConfig()], ids=str)

@@ -101,7 +101,7 @@ def silenced(task_model: TaskModel, layer: int) -> TaskModel:
     return dataclasses.replace(task_model, params={**task_model.params, "adapters": adapters})
 
 
-# Layers
+# Tests of dropping layers.
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_curve_of_dropped_layers(tiny_trunk: Trunk, rows: Rows, from_top: bool) 
     assert all(point.rows_per_second > 0 and "accuracy" in point.scores for point in points)
 
 
-# Adapters of a fusion
+# Tests of removing adapters from a fusion.
 
 
 @pytest.mark.parametrize("config", [BOTTLENECK, LhucConfig()], ids=str)
@@ -291,7 +291,7 @@ def test_pruned_fusion_is_stored_and_loaded(tiny_trunk: Trunk, rows: Rows, tmp_p
     np.testing.assert_array_equal(logits(fewer.with_adapters(stored), rows), logits(loaded, rows))
 
 
-# A random subset in each training step
+# Tests of fusing a random subset of adapters in each training step.
 
 
 def test_training_step_fuses_a_random_subset_of_adapters(tiny_trunk: Trunk) -> None:

@@ -235,7 +235,7 @@ def test_metric_must_be_unambiguous_and_known(tmp_path: Path) -> None:
         task_metrics(records[:1], "acuracy")
 
 
-# Commands
+# Tests of the commands that are suggested for missing runs.
 
 
 def config_of(line: str) -> tuple[ExperimentConfig, Path]:

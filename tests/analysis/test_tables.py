@@ -160,7 +160,7 @@ def test_sizes_are_separate_methods_if_requested(tmp_path: Path) -> None:
     assert sized.header == ("task", "pfeiffer:1/16", "houlsby:8", "houlsby:64", "seeds")
 
 
-# Formats
+# Tests of the output formats.
 
 
 @pytest.fixture

@@ -212,7 +212,7 @@ def test_split_with_a_single_class_warns(train: list[str], data: Path, write_row
         assert main(train) == 0
 
 
-# Invalid settings
+# Tests of invalid settings.
 
 
 def test_invalid_settings_are_refused(train: list[str], refused: Refused) -> None:
@@ -259,7 +259,7 @@ def test_incompatible_flags_are_refused(model: list[str], data: Path, refused: R
     assert 'Did you mean "bert-base"?' in refused("bench", "--trunk=bert-bas", "--method=full", "--mode=eval")
 
 
-# The store
+# Tests of names and artefacts that do not fit the store.
 
 
 def test_names_missing_from_the_store_are_refused(model: list[str], store: Path, data: Path, refused: Refused) -> None:
@@ -365,7 +365,7 @@ def test_head_with_another_number_of_labels_is_refused(
     assert has_facts(refused("eval", *model, "--source=builtin:entail"), "labels", 'head "target-fusion"')
 
 
-# Trunks
+# Tests of damaged trunks.
 
 
 def test_incomplete_trunk_folders_are_refused(
@@ -406,7 +406,7 @@ def test_hub_id_without_network_is_refused(
     assert has_facts(sentence, "network", "config.json", "model.safetensors", "tokenizer")
 
 
-# Paths that cannot be written
+# Tests of paths that cannot be written.
 
 
 def test_unusable_output_paths_are_refused(

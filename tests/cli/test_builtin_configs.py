@@ -132,7 +132,7 @@ def test_train_help_lists_every_setting_with_its_default(capsys: pytest.CaptureF
     assert any(line.startswith("partition=adapter  (") and "top_k" in line for line in lines)
 
 
-# Fusions of stored adapters
+# Tests of fusions of stored adapters.
 
 
 def test_fusion_of_stored_adapters_needs_only_the_target_data(

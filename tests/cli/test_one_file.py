@@ -134,7 +134,7 @@ def test_unknown_columns_to_keep_are_refused(home: Path, model: list[str], refus
     assert '"label"' in refused("predict", *model, source, "--keep=label")
 
 
-# Files that cannot be trained on
+# Tests of files that cannot be trained on.
 
 
 @pytest.mark.parametrize(

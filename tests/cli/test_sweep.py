@@ -118,7 +118,7 @@ def rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-# Trained runs
+# Tests that train.
 
 
 @pytest.fixture
@@ -528,7 +528,7 @@ def test_impossible_slots_are_refused(real: list[str], refused: Refused, given: 
     assert has_facts(refused(*real, "--seeds=0,1", *given), *facts)
 
 
-# Processes
+# Tests of starting processes.
 
 
 def test_killed_command_returns_its_signal(tmp_path: Path) -> None:
@@ -558,7 +558,7 @@ def test_run_command_has_overrides_and_its_own_workdir(
     assert train.commands[0][6:] == [f"--config.{override}" for override in given]
 
 
-# Swept settings
+# Tests of swept settings.
 
 
 def test_every_combination_runs_with_every_seed(words: list[str], train: StandIn, tmp_path: Path) -> None:
@@ -619,7 +619,7 @@ def test_run_names_are_readable_valid_and_unique() -> None:
     assert sweep_plan.Run({"trunk": "a/b"}, 0).name.startswith("trunk=a_b,seed=0~")
 
 
-# Resuming
+# Tests of resuming a sweep.
 
 
 def test_only_failed_runs_are_repeated(words: list[str], train: StandIn, capsys: Capsys) -> None:
@@ -720,7 +720,7 @@ def test_resuming_after_the_config_file_changed_is_refused(
     assert has_facts(found, f"{folder} ", "another config", "train.batch_size: 8 ", " 16 ")
 
 
-# Choosing the best setting and reporting
+# Tests of choosing the best setting, and of the tables.
 
 
 def test_seeds_of_one_setting(words: list[str], train: StandIn, tmp_path: Path, capsys: Capsys) -> None:
@@ -861,7 +861,7 @@ def test_remaining_time_is_estimated(
     assert [duration(seconds) for seconds in (59.6, 3599.6, 7500)] == ["1 min 0 s", "1 h 0 min", "2 h 5 min"]
 
 
-# Sweeps that are refused before anything is written or run
+# Tests of sweeps that are refused before anything is written or run.
 
 
 @pytest.mark.parametrize(

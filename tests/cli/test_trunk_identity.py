@@ -251,7 +251,7 @@ def test_manifest_records_the_whole_identity(store: Path, tiny_trunk: Trunk) -> 
         assert read_manifest(store, kind, name).trunk == tiny_trunk.identity()
 
 
-# Non-finite numbers
+# Tests of numbers that are not finite.
 
 
 def test_trunk_with_nan_is_refused(predict: list[str], evaluate: list[str], trunk_folder: Path, refused: Refused):

@@ -115,7 +115,7 @@ def test_every_config_has_a_training_test() -> None:
     assert {path.name for path in CONFIGS} == ONE_STEP.keys() | OWN_TESTS
 
 
-# Configs resolve
+# Tests that load configs.
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
@@ -164,7 +164,7 @@ def check_sweep(config: str, grid: dict[str, Sequence[Any]]) -> None:
     assert len(resolved) == math.prod(map(len, grid.values())) > 1
 
 
-# Configs train
+# Tests that train configs.
 
 
 def load_sources(name: str) -> list[str]:

@@ -92,7 +92,7 @@ def test_file_that_is_not_an_archive_is_refused(tmp_path: Path) -> None:
     refused(tmp_path / "b.tar.gz", "cannot be read")
 
 
-# Zip archives
+# Tests of zip archives.
 
 
 def test_zip_archive_and_tarball_give_the_same_files(tmp_path: Path) -> None:

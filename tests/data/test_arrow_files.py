@@ -149,7 +149,7 @@ def test_other_kinds_of_tasks(write: Any) -> None:
     assert spans.labels == [(("two", 4),)]
 
 
-# Label names
+# Tests of label names.
 
 
 def labels_of(task: TaskConfig) -> tuple[tuple[str, ...], list[int]]:
@@ -181,7 +181,7 @@ def test_missing_label_is_refused_with_its_row(write: Any) -> None:
     assert has_facts(refused(load_split, TaskConfig(name="t", source=str(path)), "train"), f"{path}:3 ", "no label")
 
 
-# Files that are refused
+# Tests of files that are refused.
 
 
 @pytest.mark.parametrize(
@@ -253,7 +253,7 @@ def test_missing_package_is_named(write: Any, monkeypatch: pytest.MonkeyPatch) -
         assert has_facts(refused(make), str(path), "pyarrow", 'pip install "afjax[datasets]"')
 
 
-# Predictions
+# Tests of predictions.
 
 
 def test_rows_to_predict_on(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:

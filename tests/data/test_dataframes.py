@@ -171,7 +171,7 @@ def test_duplicate_column_name_is_refused() -> None:
     assert '"text"' in refused(rows_from_table, frame, TASK)
 
 
-# The data of a training recipe
+# Tests of the data of a training recipe.
 
 
 def test_splits_can_be_tables_or_rows() -> None:
@@ -221,7 +221,7 @@ def test_invalid_data_is_refused(data: Any, facts: tuple[str, ...]) -> None:
         assert fact in message
 
 
-# The real libraries, if installed
+# Tests of the real libraries, if they are installed.
 
 
 def test_pandas() -> None:

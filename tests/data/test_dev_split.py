@@ -166,7 +166,7 @@ def test_invalid_shares_are_refused(share: Any) -> None:
         TaskConfig(name="t", dev_share=share)
 
 
-# Files that are read or suggested
+# Tests of the files that are read or suggested.
 
 
 def refused(split: Any, **settings: Any) -> str:

@@ -38,7 +38,7 @@ def refused(make: Callable[..., Any], *args: Any, **settings: Any) -> str:
     return str(caught.value)
 
 
-# Folders
+# Tests of folders.
 
 
 def test_splits_of_a_saved_folder(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_lists_come_through_as_lists(tmp_path: Path) -> None:
     assert [row for _, row in opened.rows] == expected
 
 
-# The hub
+# Tests of the hub.
 
 
 @pytest.fixture
@@ -263,7 +263,7 @@ def test_datasets_that_cannot_be_read_are_refused(source: str, facts: tuple[str,
     assert "Example" not in message
 
 
-# Without a network
+# Tests without a network.
 
 
 class Cached(datasets.GeneratorBasedBuilder):

@@ -98,7 +98,7 @@ def test_distinct_labels_are_separate_classes(names: tuple[str, str], tmp_path: 
     assert set(load_split(task(tmp_path), "train").label_names) == set(names)
 
 
-# Indices in place of names
+# Tests of labels that are indices instead of names.
 
 
 def test_numbers_that_spell_labels_differently_are_not_indices(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_integer_is_an_index_only_if_unambiguous(names: tuple[str, ...], expecte
     assert indices_are_clear(names) == expected
 
 
-# Label order
+# Tests of the order of labels.
 
 
 def test_label_order_does_not_depend_on_hashes() -> None:
@@ -247,7 +247,7 @@ def test_number_with_an_out_of_range_exponent_is_text() -> None:
     assert spelling("1e" + "9" * 30) == "1e" + "9" * 30
 
 
-# Datasets that store the index of a label name
+# Tests of datasets that store the index of a label name.
 
 
 def named(label: Any, names: tuple[str, ...], **settings: Any) -> Any:

@@ -543,7 +543,7 @@ def test_official_task_table_is_valid() -> None:
         assert task.no_answer == (name == "squad_v2")
 
 
-# Cases that the parametrised tests leave out.
+# Tests of cases that the parametrized tests do not cover.
 
 
 def test_wnut17_has_words_and_tags(tmp_path: Path) -> None:
@@ -726,7 +726,7 @@ def test_cells_without_text_or_label_are_skipped(tmp_path: Path) -> None:
         assert shard_rows("crowdflower_emotion", tmp_path) == set(rows)
 
 
-# Missing and unofficial files.
+# Tests of missing and unofficial files.
 
 
 def test_unknown_task_is_refused(tmp_path: Path) -> None:
@@ -770,7 +770,7 @@ def test_folder_names_are_case_sensitive(tmp_path: Path) -> None:
     assert find_official("rte", tmp_path) == {}
 
 
-# Files that differ from the published ones.
+# Tests of files that differ from the published ones.
 
 
 def test_duplicate_ids_are_refused(tmp_path: Path) -> None:
@@ -813,7 +813,7 @@ def test_truncated_files_are_refused(tmp_path: Path) -> None:
     refused("cola", tmp_path, "train", str(path), "middle", "gzip")
 
 
-# The real files, if available.
+# Tests of the real files, if they are available.
 
 COUNTS = {
     "mrpc": {"train": 3668, "dev": 408, "test": 1725},

@@ -46,7 +46,7 @@ def float64() -> Iterator[None]:
         yield
 
 
-# The textbook form, for one layer and slot
+# The textbook form of a fusion, for one layer and slot.
 
 
 def fuse_adapters(
@@ -81,7 +81,7 @@ def as_last(vector: jax.Array, array: jax.Array) -> jax.Array:
     return vector.reshape((1,) * (array.ndim - 1) + vector.shape)
 
 
-# Inputs of both forms
+# Inputs of the textbook form and of the factored form.
 
 
 def draw(tree: Tree, seed: int) -> Tree:
@@ -298,7 +298,7 @@ def test_fusion_without_dropout_uses_no_key() -> None:
     assert all(np.array_equal(*pair) for pair in zip(without_key, without_rate, strict=True))
 
 
-# Initialization and penalty
+# Tests of the initialization and the penalty.
 
 
 def test_initial_values_are_nearly_the_identity_with_uniform_attention() -> None:
@@ -325,7 +325,7 @@ def test_penalty_is_the_sum_over_layers_and_slots() -> None:
     assert float(value_penalty(static)) == 0.0
 
 
-# Sums over units, and values broadcast to units
+# Tests of sums over units, and of values that are broadcast to units.
 
 
 @settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])

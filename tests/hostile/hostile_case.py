@@ -85,7 +85,7 @@ def changed(argv: tuple[str, ...], *flags: str) -> tuple[str, ...]:
     return (*kept, *(flag for flag in flags if "=" in flag))
 
 
-# Damage. Each function returns a change to a sandbox.
+# Functions that return a change to a sandbox.
 
 
 def write(path: str, contents: bytes | str) -> Damage:
@@ -237,7 +237,7 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-# Values used by several families.
+# Values that several families of cases use.
 
 DEEP = "[" * 100_000 + "]" * 100_000
 DEEP_OBJECT = '{"a":' * 100_000 + "1" + "}" * 100_000

@@ -216,7 +216,7 @@ def flags() -> Iterator[Case]:
         yield Case(f"commands/{name}", argv)
 
 
-# Calls from Python.
+# Hostile calls from Python.
 
 
 def _function(module: str, name: str, *arguments: Any, **settings: Any) -> Callable[[], object]:
@@ -350,7 +350,7 @@ def _train_single(change: Mapping[str, Any]) -> object:
     return train_single(**arguments, method=Method(**method), options=RunOptions(**options))
 
 
-# Inputs that must be accepted.
+# Good inputs, which must be accepted.
 
 
 def good_inputs() -> Iterator[Case]:

@@ -173,7 +173,7 @@ def sealed_manifests() -> Iterator[Case]:
         yield Case(f"sealed-manifest/{name}", argv, (damage,), separate=huge, wanted=wanted)
 
 
-# Arrays. Orbax gives data files random names, so the largest file of a folder is damaged.
+# Hostile arrays. Orbax gives data files random names, so the largest file of a folder is damaged.
 
 
 def _data_file(sandbox: Path, folder: str) -> str:
@@ -273,7 +273,7 @@ def pairings() -> Iterator[Case]:
                 yield Case(f"pairing/{command}-{name}", changed(argv, *flags), (link_loop("loop"),))
 
 
-# Archives
+# Hostile archives.
 
 
 def archive(change: Callable[[list[tuple[tarfile.TarInfo, bytes]]], object], tail: bytes | None = None) -> Damage:

@@ -123,7 +123,7 @@ def names() -> Iterator[Case]:
         yield Case(f"trunk-name/train-{name}", (*TRAIN, f"--config.trunk={trunk!r}"), damage)
 
 
-# Weights
+# Hostile weights.
 
 
 def edit_tensors(change: Callable[[dict[str, np.ndarray]], object]) -> Damage:
@@ -219,7 +219,7 @@ def weights() -> Iterator[Case]:
         yield Case(f"trunk-weights/train-{name}", TRAIN, (damage,))
 
 
-# Tokenizers
+# Hostile tokenizers.
 
 
 def edit_tokenizer(change: Callable[[dict[str, Any]], object]) -> Damage:

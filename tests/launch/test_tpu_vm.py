@@ -227,7 +227,7 @@ def set_up(slice_: Cloud) -> Cloud:
     return slice_
 
 
-# Creating, describing and deleting
+# Tests of creating, describing and deleting a slice.
 
 
 def test_slice_life_cycle(cloud: Cloud) -> None:
@@ -355,7 +355,7 @@ def test_manifest_distinguishes_user_errors_from_preemption() -> None:
     assert job["completions"] == job["parallelism"]
 
 
-# Refusals
+# Tests of refused commands.
 
 
 def test_missing_gcloud_is_reported(cloud: Cloud, tmp_path: Path) -> None:
@@ -529,7 +529,7 @@ def test_delete_asks_for_confirmation(slice_: Cloud) -> None:
     assert "nothing to delete" in slice_.run("delete").stderr
 
 
-# Setting up
+# Tests of setting up a slice.
 
 
 def test_setup_copies_tracked_files_and_can_be_repeated(slice_: Cloud) -> None:
@@ -571,7 +571,7 @@ def test_setup_failures_are_reported(slice_: Cloud, tmp_path: Path) -> None:
     assert sentence in slice_.refused("run", "--", *TRAIN)
 
 
-# Running
+# Tests of running commands on a slice.
 
 
 def test_arguments_arrive_unchanged(set_up: Cloud) -> None:
@@ -669,7 +669,7 @@ def test_logs_are_printed_and_followed(set_up: Cloud) -> None:
         assert process.wait(timeout=300) == 130
 
 
-# Babysitting
+# Tests of babysit.
 
 
 def test_babysit_creates_runs_and_deletes(cloud: Cloud) -> None:

@@ -137,7 +137,7 @@ def test_folding_does_not_modify_its_argument() -> None:
     assert folded["trunk"] is params["trunk"]
 
 
-# Incompatible adapters
+# Tests of adapters that cannot be fused.
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def shapes(tree: Tree) -> dict[str, Any]:
     return {path: leaf.shape for path, leaf in flatten(tree).items()}
 
 
-# Complete trees
+# Tests of complete trees.
 
 
 def test_tree_of_a_trunk() -> None:
@@ -243,7 +243,7 @@ def test_tree_of_a_head() -> None:
     assert shapes(head(HeadConfig(pooler="trunk"))) == output
 
 
-# Counts
+# Tests of numbers of parameters.
 
 
 def test_every_preset_is_pinned() -> None:

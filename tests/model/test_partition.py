@@ -80,7 +80,7 @@ def made_params(name: str) -> Tree:
     return {**params, "trunk": split_layers(params["trunk"], 1)} if name == "top_k" else params
 
 
-# Presets
+# Tests of the presets.
 
 HEAD = {f"heads/task/{layer}/{leaf}" for layer in ("pooler", "output") for leaf in ("kernel", "bias")}
 NORMS = {
@@ -159,7 +159,7 @@ def test_rules_match_whole_paths() -> None:
         label({"heads": {"a": jnp.zeros(1)}}, (Rule("head", True),))
 
 
-# Splitting
+# Tests of splitting parameters into a trained and a frozen tree.
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -186,7 +186,7 @@ def test_invalid_top_k_is_refused(top_k: int) -> None:
         split_layers(made_params("head")["trunk"], top_k)
 
 
-# The training step
+# Tests of the training step.
 
 
 def make_batch(model: Model, rows: int, length: int) -> dict[str, jax.Array]:
@@ -236,7 +236,7 @@ def test_frozen_adapters_of_a_fusion_are_stored_once_in_a_bank() -> None:
     assert len(jax.tree.leaves(frozen["bank"])) == 4 * TRUNK.num_layers
 
 
-# The compiled step's floating-point operations
+# Tests of the compiled step's floating-point operations.
 
 LARGE = dataclasses.replace(TRUNK, num_layers=4, hidden_size=256, num_heads=4, intermediate_size=1024, max_positions=64)
 ROWS, LENGTH, ADAPTERS = 8, 64, 3

@@ -276,7 +276,7 @@ def test_adapters_in_dense_layers_equal_merged_weights(config: LoraConfig | Ia3C
     np.testing.assert_allclose(first, model(params, batch).logits[:, 0], atol=1e-10)
 
 
-# Fusion
+# Tests of fusions.
 
 
 def fusion_params(adapters: Mapping[str, Adapter]) -> tuple[Model, Tree]:
@@ -319,7 +319,7 @@ def test_every_form_of_a_fusion_equals_the_textbook(adapters: Mapping[str, Any])
     check(model, params, plain)
 
 
-# What is trained
+# Tests of which leaves are trained.
 
 
 def test_first_layers_attention_norm_is_not_used() -> None:

@@ -207,7 +207,7 @@ def test_constants_are_not_kept_as_residuals(inputs: dict[str, Any], name: str) 
     assert [(leaf.shape, leaf.dtype) for leaf in kept if leaf.size] == [((DEPTH, ROWS, SIZE), dtype)]
 
 
-# Full models
+# Tests of complete models.
 
 TRUNK = TrunkConfig(
     family="bert",

@@ -49,7 +49,7 @@ def interrupt(trunk: Path, folder: Path, compiled: Path) -> None:
     """Stops a job, resumes it, and kills one of its hosts."""
     workdir = folder / NAME
 
-    # If one host gets SIGTERM, both hosts save the same step, and no step is lost.
+    # If one host gets SIGTERM, both hosts save a checkpoint of the same step, and no step is lost.
     job = Job(trunk, folder, [*ARGUMENTS, "--fault=term:1:7"], processes=2, devices=4, cache=compiled)
     assert job.wait() == [75, 75], job.output()
     stopped = max(checkpoint_steps(workdir))

@@ -61,7 +61,7 @@ def named(manifests: tuple[store.Manifest, ...]) -> list[str]:
     return [f"{part.kind}/{part.name}" for part in manifests]
 
 
-# Artefacts that are packed together
+# Tests of which artefacts are packed together.
 
 
 @pytest.mark.parametrize("name", PARTS)
@@ -163,7 +163,7 @@ def test_existing_archive_is_replaced_atomically(
     assert archive.read_bytes() == packed(made, "both")
 
 
-# Names in the store
+# Tests of names in the store.
 
 
 def test_existing_name_is_kept_unless_overwritten(archive: Path, tmp_path: Path, refused: Refused) -> None:
@@ -262,7 +262,7 @@ def test_unpack_into_an_object_store(
     assert digests(tmp_path / "new")["adapters/rte"] == digests(made)["adapters/rte"]
 
 
-# Damage
+# Tests of damaged files.
 
 
 @settings(deadline=None, max_examples=80)
@@ -315,7 +315,7 @@ def test_files_that_are_not_archives_are_refused(archive: Path, tmp_path: Path, 
             share.unpack(file, new)
 
 
-# Forged archives
+# Tests of forged archives.
 
 
 def members_of(archive: Path) -> Members:

@@ -409,7 +409,7 @@ def test_folder_of_hugging_face_is_read_from_a_bucket(tmp_path: Path) -> None:
     assert list(found.text_a) == [row["text"] for row in ROWS]
 
 
-# Bad input
+# Tests of bad input.
 
 
 @pytest.fixture

@@ -73,7 +73,7 @@ def load_error(path: pathlib.Path, *, kind: str = "adapters", name: str = "rte",
     return str(raised.value)
 
 
-# Round trip
+# Tests of saving and loading.
 
 
 def test_round_trip_keeps_every_bit_and_the_metadata(tmp_path: pathlib.Path) -> None:
@@ -130,7 +130,7 @@ def test_nothing_is_printed(tmp_path: pathlib.Path, capfd: pytest.CaptureFixture
     assert capfd.readouterr() == ("", "")
 
 
-# Names
+# Tests of names.
 
 
 def test_names_and_entries_ignore_incomplete_artefacts(saved: pathlib.Path) -> None:
@@ -174,7 +174,7 @@ def test_existing_name_is_kept_unless_overwritten(saved: pathlib.Path) -> None:
     assert os.listdir(saved / "adapters") == ["rte"]
 
 
-# Mismatches
+# Tests of artefacts that do not match.
 
 
 def test_saving_the_same_artefact_again_changes_nothing(saved: pathlib.Path, folder: pathlib.Path) -> None:
@@ -235,7 +235,7 @@ def test_folder_moved_to_another_kind_or_name_is_refused(saved: pathlib.Path, fo
     assert has_facts(load_error(saved, name="cb"), '"rte" of adapters', '"cb" of adapters', "adapters/rte")
 
 
-# Damage
+# Tests of damaged files.
 
 
 def leaf_files(folder: pathlib.Path) -> list[pathlib.Path]:
@@ -433,7 +433,7 @@ def test_edited_manifest_is_refused(
     assert has_facts(load_error(saved), *facts)
 
 
-# Failing disks
+# Tests of failing disks.
 
 
 def test_full_disk_loses_no_data(saved: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -619,7 +619,7 @@ def test_disk_that_fills_up_during_the_checkpoint(
     assert same(store.load(saved, "adapters", "rte").params, make_params())
 
 
-# Object stores, which cannot rename folders
+# Tests of object stores, which cannot rename folders.
 
 
 @pytest.fixture
@@ -663,7 +663,7 @@ def test_object_store_keeps_the_old_artefact_until_the_new_is_complete(
     assert os.listdir(object_store / "adapters") == ["rte"]
 
 
-# Checks and commands
+# Tests of checks and commands.
 
 
 @pytest.fixture

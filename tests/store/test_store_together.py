@@ -62,7 +62,7 @@ def fail_at_second(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException],
     return arrange
 
 
-# All or nothing
+# Tests of saving either all artefacts or none.
 
 
 def test_nothing_is_saved_if_one_name_is_taken(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ class unlocked:  # noqa: N801
         pass
 
 
-# Runs
+# Tests of stores that several runs use.
 
 
 def test_run_replaces_only_its_own_artefacts(tmp_path: Path) -> None:
@@ -253,7 +253,7 @@ def test_workdirs_and_store_agree_on_the_file_name() -> None:
     assert WORKDIR_FILE == workdirs.STORE
 
 
-# Older formats
+# Tests of older formats.
 
 
 def as_format_1(manifest: Path) -> None:
@@ -300,7 +300,7 @@ def test_deeply_nested_or_mistyped_manifests_are_refused(tmp_path: Path) -> None
             store.read_manifest(tmp_path, "adapters", "rte")
 
 
-# Names
+# Tests of names.
 
 
 @pytest.mark.parametrize("name", ["x" * 300, "ä" * 130, "x" * (MAX_NAME_BYTES + 1)])

@@ -329,7 +329,7 @@ def test_single_string_instead_of_a_list_is_refused() -> None:
         rows_from_lists("hello")
 
 
-# Row form: single texts or pairs
+# Tests of rows with single texts and with pairs.
 
 
 def test_splits_must_share_one_form(tmp_path: Path) -> None:

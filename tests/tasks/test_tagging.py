@@ -46,9 +46,9 @@ def table(words: list[Any], tags: list[Any], **config: Any) -> TagRows:
 @pytest.mark.parametrize(
     ("tags", "entities"),
     [
-        (["B-per", "I-per", "O", "B-loc"], [("per", 0, 1), ("loc", 3, 3)]),  # IOB2
-        (["I-per", "I-per", "B-per", "O"], [("per", 0, 1), ("per", 2, 2)]),  # IOB1
-        (["B-per", "I-per", "E-per", "S-loc"], [("per", 0, 2), ("loc", 3, 3)]),  # BIOES
+        (["B-per", "I-per", "O", "B-loc"], [("per", 0, 1), ("loc", 3, 3)]),  # The scheme is IOB2.
+        (["I-per", "I-per", "B-per", "O"], [("per", 0, 1), ("per", 2, 2)]),  # The scheme is IOB1.
+        (["B-per", "I-per", "E-per", "S-loc"], [("per", 0, 2), ("loc", 3, 3)]),  # The scheme is BIOES.
         (["B-per", "I-loc", "I-per"], [("per", 0, 0), ("loc", 1, 1), ("per", 2, 2)]),
         (["O", "O"], []),
     ],

@@ -135,7 +135,7 @@ def test_trunk_with_an_unknown_pooling_needs_a_given_one(
     assert not (tmp_path / "run").exists()
 
 
-# Runs
+# Tests of complete runs.
 
 
 Train = Callable[..., Any]

@@ -221,7 +221,7 @@ def test_stored_adapter_of_another_slot_is_refused_before_training(
     assert has_facts(sentence, '"one"', '"two"', "slots", 'position "attention" and "ffn"')
 
 
-# Which store a run uses
+# Tests of the store that a run uses.
 
 
 def test_resumed_run_uses_its_original_store(single: MakeConfig, fusion: MakeConfig, tmp_path: Path) -> None:
@@ -273,7 +273,7 @@ def test_fusion_with_changed_adapters_is_not_resumed(fusion: MakeConfig, tmp_pat
     assert run_experiment(fusion(), workdir=tmp_path / "run") == results
 
 
-# Fusions of stored adapters without their data
+# Tests of fusions of stored adapters without their data.
 
 
 @pytest.fixture
@@ -355,7 +355,7 @@ def test_source_without_rows_or_adapter_is_refused_with_a_suggestion(
     assert 'Did you mean "one"?' in sentence
 
 
-# Several tasks
+# Tests of several tasks.
 
 
 PAL = PalConfig(size=4, num_heads=2)
@@ -489,7 +489,7 @@ def test_trunk_pooler_heads_are_refused_if_the_trunk_has_no_pooler(
     assert has_facts(refusal(config, tmp_path), "trunk", "no pooler", "head.pooler")
 
 
-# Workdirs made by someone else, and settings that cannot be trained
+# Tests of workdirs made by someone else, and of settings that cannot be trained.
 
 DAMAGED = ["null", '"x"', "{", "[" * 5000, '{"a":' * 200 + "1" + "}" * 200]
 

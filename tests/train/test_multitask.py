@@ -184,7 +184,7 @@ def test_eight_tasks_and_four_lengths_compile_four_programs(
     assert sum("jit(step)" in message for message in compiled) == 4
 
 
-# Sequential training
+# Tests of sequential training.
 
 
 def test_sequential_training_and_forgetting(tiny_trunk: Trunk, data: Any, tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ def test_sequential_training_and_forgetting(tiny_trunk: Trunk, data: Any, tmp_pa
     ]
 
 
-# Invalid arguments
+# Tests of invalid arguments.
 
 
 @pytest.mark.parametrize(

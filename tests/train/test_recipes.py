@@ -67,7 +67,7 @@ def fit_falls(folder: Path) -> bool:
     return np.mean(values[-4:]) < np.mean(values[:4])
 
 
-# The trained parameters of each partition
+# Tests of the trained parameters of each partition.
 
 
 @pytest.mark.parametrize("partition_name", ["adapter", "head"])
@@ -184,7 +184,7 @@ def test_predicting_again_compiles_nothing(single: Any, caplog: pytest.LogCaptur
     np.testing.assert_array_equal(again.logits, first.logits[::-1])
 
 
-# A trunk in bfloat16
+# Tests of a trunk in bfloat16.
 
 
 @pytest.mark.parametrize(
@@ -280,7 +280,7 @@ def test_regression_learns_and_predicts_values(tiny_trunk: Trunk, tiny: TrainCon
     assert found.labels == found.logits[:, 0].tolist()
 
 
-# Seeds, early stopping, failures
+# Tests of seeds, early stopping and failures.
 
 
 def test_results_are_determined_by_the_seed(single: Any, tiny: TrainConfig) -> None:
@@ -341,7 +341,7 @@ def test_non_finite_loss_stops_and_saves_step_rows_and_state(single: Any, tiny: 
         single(settings=settings)
 
 
-# Saving, loading, predicting
+# Tests of saving, loading and predicting.
 
 
 @pytest.fixture(scope="module")
@@ -486,7 +486,7 @@ def test_saved_name_is_only_replaced_with_overwrite(fused: tuple[TaskModel, Path
     assert saving.artefacts(task_model) == [("fusion", "quantity-fusion"), ("heads", "quantity-fusion")]
 
 
-# Without afjax
+# Test of an adapter without afjax.
 
 
 def test_adapter_can_be_used_with_only_jax_and_orbax(store: Path) -> None:
@@ -501,7 +501,7 @@ def test_adapter_can_be_used_with_only_jax_and_orbax(store: Path) -> None:
         np.testing.assert_allclose(by_hand, afjax.bottleneck(params, x, AdapterConfig(size=3)), atol=1e-6)
 
 
-# Single texts and pairs of texts
+# Tests of single texts and pairs of texts.
 
 
 def test_model_refuses_pairs_if_trained_on_single_texts(

@@ -77,7 +77,7 @@ def batch() -> dict[str, jax.Array]:
     return as_batch(tokens, types, jnp.arange(7)[None] < jnp.array([[7], [4], [1]]))
 
 
-# Parity with Hugging Face
+# Tests of parity with Hugging Face.
 
 
 def check_parity(arrays: dict[str, np.ndarray], params: Tree, config: TrunkConfig, *, scan: bool) -> None:
@@ -131,7 +131,7 @@ def test_buckets_of_deberta_equal_hugging_face_torch() -> None:
         np.testing.assert_array_equal(buckets.entries(arrays["distances"]), entries)
 
 
-# Equivalent forms of the computation
+# Tests of equivalent forms of the computation.
 
 
 @pytest.mark.parametrize("dropout", [False, True])
@@ -273,7 +273,7 @@ def test_dropout_depends_on_the_key(trunk: Tree, batch: Any) -> None:
     assert np.abs(hidden(3) - encode(trunk, CONFIG, batch)[0]).max() > 0.1
 
 
-# Padding
+# Tests of padding.
 
 
 # This tests RoBERTa, whose positions depend on the padding. The parity tests above cover BERT.
@@ -313,7 +313,7 @@ def test_rows_longer_than_the_positions_are_refused(name: str) -> None:
         encode(params, config, as_batch(tokens, 0 * tokens, tokens > 0))
 
 
-# Cost
+# Tests of the cost.
 
 
 def test_first_token_only_saves_almost_all_of_the_last_layer(trunk: Tree) -> None:

@@ -174,7 +174,7 @@ def test_bfloat16_is_close_to_float32(family: str) -> None:
     assert np.abs(hidden.astype(jnp.float32) - expected).max() < 0.1
 
 
-# Files
+# Tests of files.
 
 
 def write_trunk(folder: Path, family: str) -> Path:

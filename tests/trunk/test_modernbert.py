@@ -42,7 +42,7 @@ def layer_types(text: str) -> list[str]:
     return [{"f": "full_attention", "s": "sliding_attention"}[letter] for letter in text]
 
 
-# config.json
+# Tests of config.json.
 
 
 def test_sizes_are_those_of_the_config_class_in_transformers() -> None:
@@ -122,7 +122,7 @@ def test_rates_do_not_identify_the_architecture() -> None:
     assert len(trunk_difference(recorded, in_use).differences) == 2
 
 
-# Weights
+# Tests of weights.
 
 
 def write_trunk(folder: Path, config: TrunkConfig = SMALL, **changes: Any) -> Path:
@@ -187,7 +187,7 @@ def test_tensors_of_other_shapes_are_refused(name: str, shape: tuple[int, ...], 
     assert has_facts(str(raised.value), str(folder), "shapes")
 
 
-# Positions
+# Tests of positions.
 
 
 def test_local_layers_do_not_read_tokens_outside_of_the_window() -> None:
@@ -208,7 +208,7 @@ def test_rows_may_be_as_long_as_the_config_says() -> None:
     assert SIZES["modernbert-base"].max_length == 8192
 
 
-# Dropout
+# Tests of dropout.
 
 
 @pytest.mark.parametrize("field", ["embedding_dropout", "hidden_dropout", "attention_dropout"])
@@ -224,7 +224,7 @@ def test_every_rate_matters_in_training_only(field: str) -> None:
     assert np.abs(encode(params, with_rate, batch, key=jax.random.key(1))[0] - expected).max() > 0.1
 
 
-# Pooling
+# Tests of pooling.
 
 
 @pytest.mark.parametrize(("value", "pooling"), [("cls", "first"), ("mean", "mean"), (None, "first")])
@@ -250,7 +250,7 @@ def test_published_sizes_pool_the_mean() -> None:
     assert size_pooling("modernbert-base") == size_pooling("modernbert-large") == "mean"
 
 
-# Tokenizer
+# Tests of the tokenizer.
 
 
 def test_tokenizer_of_published_encoders_is_read(tmp_path: Path) -> None:
