@@ -79,7 +79,7 @@ METHODS = methods()
 
 
 def sections(docstring: str) -> dict[str, list[str]]:
-    """Returns the lines of a docstring by the title of their section; ``""`` for the lines before the first one."""
+    """Returns the lines of a docstring by section. The lines before the first section have the title ``""``."""
     found: dict[str, list[str]] = {"": []}
     title = ""
     for line in docstring.splitlines():

@@ -75,7 +75,7 @@ def started_request(server: Server, rows: list[dict[str, Any]]) -> tuple[socket.
 
 
 def received(connection: socket.socket) -> bytes:
-    """Receives until the other side closes the connection."""
+    """Receives bytes until the server closes the connection, and returns them."""
     answer = b""
     while part := connection.recv(10_000):
         answer += part

@@ -451,7 +451,7 @@ def test_stopped_processes_save_and_resume(
 def test_processes_save_and_end_if_the_command_fails(
     real: list[str], tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With two slots, a process can wait for its next run while the other run trains."""
+    """Tests a full disk with two slots, so that a process can wait for its next run while another run trains."""
 
     def full(*given: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -484,7 +484,10 @@ def test_more_processes_than_tpu_chips_are_refused(
 
 
 def test_command_leaves_the_devices_to_its_processes(real: list[str], tmp_path: Path) -> None:
-    """JAX reserves every TPU chip, and most of a GPU's memory, for the first process that uses its backend."""
+    """Checks that the command starts no JAX backend.
+
+    JAX reserves every TPU chip, and most of a GPU's memory, for the first process that uses its backend.
+    """
     program = (
         "import sys\n"
         "from afjax.cli.main import main\n"

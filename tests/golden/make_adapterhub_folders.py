@@ -228,8 +228,8 @@ def write(folder: Path, computed: dict[str, np.ndarray], save: Save) -> None:
     try:
         save(folder / "safetensors", True)
     except RuntimeError as error:
-        # A LayerNorm before an adapter has two names, so the library cannot save it as safetensors.
-        # Its users convert the files.
+        # A LayerNorm before an adapter has two names, so the library cannot save it as safetensors. Convert the files
+        # instead, as users of the library do.
         if "share memory" not in str(error):
             raise
         shutil.rmtree(folder / "safetensors")

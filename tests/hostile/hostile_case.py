@@ -89,7 +89,7 @@ def changed(argv: tuple[str, ...], *flags: str) -> tuple[str, ...]:
 
 
 def write(path: str, contents: bytes | str) -> Damage:
-    """Writes a file in place of any existing entry."""
+    """Returns a change that writes a file and replaces any existing entry."""
 
     def damage(sandbox: Path) -> None:
         target = sandbox / path
@@ -105,7 +105,7 @@ def remove(path: str) -> Damage:
 
 
 def link_loop(path: str) -> Damage:
-    """Creates a symbolic link to itself in place of any existing entry."""
+    """Returns a change that creates a symbolic link to itself and replaces any existing entry."""
 
     def damage(sandbox: Path) -> None:
         _remove(sandbox / path)
@@ -123,7 +123,7 @@ def link(path: str, target: str) -> Damage:
 
 
 def make_folder(path: str) -> Damage:
-    """Creates an empty folder in place of any existing entry."""
+    """Returns a change that creates an empty folder and replaces any existing entry."""
 
     def damage(sandbox: Path) -> None:
         _remove(sandbox / path)
@@ -133,9 +133,10 @@ def make_folder(path: str) -> Damage:
 
 
 def full_device(path: str) -> Damage:
-    """Creates a full device like ``/dev/full`` in the sandbox, so that a command cannot replace the machine's device.
+    """Returns a change that creates a full device like ``/dev/full`` in the sandbox.
 
-    If devices cannot be created, creates a symbolic link to ``/dev/full`` instead.
+    A command can then not replace the machine's own device. If devices cannot be created, the change creates a symbolic
+    link to ``/dev/full`` instead.
     """
 
     def damage(sandbox: Path) -> None:
@@ -149,7 +150,7 @@ def full_device(path: str) -> Damage:
 
 
 def cut(path: str, share: float) -> Damage:
-    """Truncates a file to ``share`` of its size."""
+    """Returns a change that truncates a file to ``share`` of its size."""
 
     def damage(sandbox: Path) -> None:
         contents = (sandbox / path).read_bytes()
@@ -159,7 +160,10 @@ def cut(path: str, share: float) -> Damage:
 
 
 def flip(path: str, share: float) -> Damage:
-    """Flips a bit of the byte at ``share`` of a file. In a JSON file, the next letter or digit is changed."""
+    """Returns a change that flips a bit of a file's byte, at ``share`` of its size.
+
+    In a JSON file, the next letter or digit is changed instead.
+    """
 
     def damage(sandbox: Path) -> None:
         contents = bytearray((sandbox / path).read_bytes())
@@ -192,11 +196,11 @@ class Raw:
 
 
 def edit_json(path: str, change: Mapping[str, Any], *, seal: bool = False) -> Damage:
-    """Sets values of a JSON object by dotted path.
+    """Returns a change that sets values of a JSON object by dotted path.
 
     Args:
       path: The file.
-      change: ``{dotted path: value}``; a value may be ``Drop`` or a ``Raw`` text.
+      change: ``{dotted path: value}``. A value may be ``Drop`` or a ``Raw`` text.
       seal: Whether the manifest's checksum is recomputed, so that it does not reveal the change.
     """
 

@@ -271,7 +271,7 @@ def tokenizers() -> Iterator[Case]:
 
 
 def as_written(change: Callable[[dict[str, Any]], object]) -> Damage:
-    """Edits the tokenizer, and makes transformers use it exactly as written.
+    """Returns a change that edits the tokenizer, and makes transformers use it exactly as written.
 
     For a BertTokenizer, transformers reads only the vocabulary, and ignores the other parts of the file.
     """

@@ -85,7 +85,7 @@ RECORD, OLD_RECORD = "run.json", "fused.json"
 
 
 def _of_record(damage: Damage, old: Damage) -> Damage:
-    """Damages the record of the fusion run, under its new or its old name."""
+    """Returns a change that damages the record of the fusion run, under its new or its old name."""
     return lambda sandbox: (damage if (sandbox / "run/target" / RECORD).exists() else old)(sandbox)
 
 
