@@ -268,8 +268,8 @@ def test_folding_in_training_saves_operations() -> None:
         return compiled.compile().cost_analysis()["flops"] / tokens
 
     assert flops_per_token(FOLDING_TOKENS) < 0.6 * flops_per_token(FOLDING_TOKENS - 1)
-    # If only query and key are multiplied first, each token needs 3 d² fewer multiply-adds, and the product itself 3
-    # d³.
+    # If only query and key are multiplied first, each token needs 3 d² fewer multiply-adds, and the product itself
+    # needs 3 d³.
     tokens = FOLDING_TOKENS - 1
     saved = 6 * hidden**2 * (1 - hidden / tokens)
     assert flops_per_token(hidden) - flops_per_token(tokens) == pytest.approx(saved, rel=0.01)

@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.list:
         print("\n".join(case.id for case in cases))
         return 0
-    # Set before JAX and the Hugging Face libraries are imported.
+    # These must be set before JAX and the Hugging Face libraries are imported.
     quick_compilation()
     os.environ["HF_HUB_OFFLINE"] = "1"
     if arguments.one:
