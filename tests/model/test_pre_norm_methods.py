@@ -319,7 +319,7 @@ def test_every_form_of_a_fusion_equals_the_textbook(adapters: Mapping[str, Any])
     check(model, params, plain)
 
 
-# Tests of which leaves are trained.
+# Tests of the trained leaves.
 
 
 def test_first_layers_attention_norm_is_not_used() -> None:

@@ -61,7 +61,7 @@ def named(manifests: tuple[store.Manifest, ...]) -> list[str]:
     return [f"{part.kind}/{part.name}" for part in manifests]
 
 
-# Tests of which artefacts are packed together.
+# Tests of packing artefacts with their dependencies.
 
 
 @pytest.mark.parametrize("name", PARTS)
