@@ -1,4 +1,4 @@
-"""Configs are accepted or refused with errors that name the setting, and survive a round trip through JSON."""
+"""Configs are accepted, or refused with errors that name the setting. JSON represents them without loss."""
 
 import json
 from typing import Any

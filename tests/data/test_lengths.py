@@ -1,4 +1,4 @@
-"""Padded lengths: each must be worth compiling its program, and the best are chosen for each number of lengths."""
+"""Padded lengths are chosen well. A further length must save more time than compiling its program takes."""
 
 import itertools
 from typing import Any
