@@ -1,4 +1,4 @@
-"""Settings for all tests, and a tiny trunk on disk."""
+"""Configures pytest and JAX for all tests, and makes a tiny trunk on disk."""
 
 # ruff: noqa: E402 (jax reads its environment when it is imported)
 
@@ -11,9 +11,9 @@ import resource
 from collections.abc import Iterator
 from pathlib import Path
 
-# Set before jax is imported: tests run on the CPU. Their programs are tiny, and nearly all of the time is
-# compilation, so the compiler skips expensive optimizations: a training step compiles in a quarter of the time. (Tests
-# that need several devices are in tests/scale, in separate processes.)
+# These settings only have an effect before jax is imported. Tests run on the CPU. Their programs are tiny, and nearly
+# all of the time is compilation, so the compiler skips expensive optimizations. A training step then compiles in a
+# quarter of the time. (Tests that need several devices are in tests/scale, and start separate processes.)
 XLA_FLAGS = (
     "--xla_backend_optimization_level=0",
     "--xla_llvm_disable_expensive_passes=true",
@@ -31,7 +31,7 @@ from safetensors.numpy import save_file
 from shape_checker import check_shapes
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
-# Before the checked modules are imported.
+# This must be called before the checked modules are imported.
 check_shapes()
 
 from afjax.data.sources.builtin import GRAMMARS, builtin_rows
@@ -39,24 +39,27 @@ from afjax.trunk.encoder import init_trunk
 from afjax.trunk.hugging_face import to_hugging_face, trunk_config
 from afjax.trunk.pretrained import Trunk, load_trunk
 
-# Strict dtype promotion would be too much: optax's Adam raises a float to an integer power.
+# Strict dtype promotion cannot be set, because optax's Adam raises a float to an integer power.
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 # Traces are large trees of Python objects. With Python's default threshold, garbage collection takes 7 % of the time.
 gc.set_threshold(50_000, 20, 100)
 
-# If a process uses more bytes of memory than this, it drops its compiled programs at the end of a file.
+# A process that uses more memory than this (in bytes) drops its compiled programs at the end of a test file.
 CACHE_LIMIT = 2 * 2**30
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
-# Markers for folders and files, used with ``pytest -m``.
+# ``{name of a folder or file: marker of its tests}``. ``pytest -m`` selects tests by their markers.
 MARKERS = {"tpu": "tpu", "scale": "multihost", "launch": "launch", "test_cloud_storage.py": "gcs"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Adds the markers of folders, and runs slow files first, so that the processes end at about the same time."""
+    """Adds ``MARKERS`` to the tests, and moves slow test files to the front.
+
+    If several processes run the tests, they then end at about the same time.
+    """
     for item in items:
         for name in (item.path.parent.name, item.path.name):
             if name in MARKERS:
@@ -67,7 +70,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def limited_memory() -> Iterator[None]:
-    """Drops the compiled programs if they have grown large; few files share programs."""
+    """Drops the compiled programs after a test file if the process uses much memory.
+
+    Few files share programs, so little is compiled again.
+    """
     yield
     if resident_bytes() > CACHE_LIMIT:
         jax.clear_caches()
@@ -117,7 +123,10 @@ def tiny_trunk(tiny_trunk_folder: Path) -> Trunk:
 
 @pytest.fixture(scope="session")
 def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Makes the folder for ``AFJAX_CACHE``, because tests that train compile the same tiny programs many times."""
+    """Makes a folder for ``AFJAX_CACHE``, with JAX's cache of compiled programs.
+
+    Tests that train compile the same tiny programs many times, so they share this cache.
+    """
     folder = tmp_path_factory.mktemp("cache")
     jax.config.update("jax_compilation_cache_dir", str(folder / "compiled"))
     compilation_cache.reset_cache()
@@ -126,7 +135,7 @@ def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def training(cache_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Settings of tests that train."""
+    """Makes a test that trains use the shared cache folder, also for programs that compile fast."""
     monkeypatch.setenv("AFJAX_CACHE", str(cache_folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 

@@ -1,4 +1,4 @@
-"""Checks of messages: their facts, not their sentences, so that a message may be reworded without touching a test."""
+"""Checks the facts in messages, and not their sentences, so that a message can be reworded without changing tests."""
 
 import re
 

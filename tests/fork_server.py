@@ -2,7 +2,7 @@
 
 import multiprocessing
 
-# The imports of all these processes. They start no JAX backend and no threads except OpenBLAS's,
+# The server imports these modules before it forks. The imports start no JAX backend, and no threads except OpenBLAS's,
 # which OpenBLAS stops before a fork.
 IMPORTS = (
     "afjax.cli.main",
@@ -17,7 +17,10 @@ IMPORTS = (
 
 
 def fork_server() -> multiprocessing.context.ForkServerContext:
-    """Returns the context whose ``Process`` forks; all tests of a pytest process share one server."""
+    """Returns a context whose ``Process`` is forked from the server.
+
+    All tests of a pytest process share one server.
+    """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(IMPORTS))
     return context

@@ -1,4 +1,4 @@
-"""Datasets of Hugging Face's datasets for tests."""
+"""Makes datasets of Hugging Face's ``datasets`` library for tests."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ PAIRS = {"text_a": ["é 1", "é 2", "é 3", "é 4"], "text_b": ["a", "b", "c", "
 
 
 def labelled(*labels: int, names: tuple[str, ...] = ("no", "yes"), **columns: list[Any]) -> Any:
-    """A dataset of pairs with a ``ClassLabel`` column; ``columns`` are added or replace the texts."""
+    """Returns a dataset of pairs with a ``ClassLabel`` column. ``columns`` are added, or replace the texts."""
     import datasets
 
     texts = {name: values[: len(labels)] for name, values in PAIRS.items()}
@@ -17,5 +17,5 @@ def labelled(*labels: int, names: tuple[str, ...] = ("no", "yes"), **columns: li
 
 
 def names_of(rows: Any) -> list[str]:
-    """The label name of each row."""
+    """Returns the label name of each row."""
     return [rows.label_of(row) for row in range(len(rows))]

@@ -1,4 +1,4 @@
-"""Flat settings of a training run, sorted into the arguments that recipes take."""
+"""Sorts flat settings of a training run into the arguments that recipes take."""
 
 import dataclasses
 from typing import Any

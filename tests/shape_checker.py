@@ -10,9 +10,9 @@ from typing import Any, get_args
 from beartype import beartype
 from jaxtyping import AbstractArray, install_import_hook
 
-# Packages and modules whose functions take arrays. Two are missing. In afjax.model.outputs, the class ``Outputs`` is a
-# pytree, and JAX also makes it with leaves that are not arrays, such as the shapes of ``jax.eval_shape``. The functions
-# of afjax.trunk.hugging_face take dicts whose arrays have different shapes.
+# Packages and modules whose functions take arrays. Two modules cannot be checked. In afjax.model.outputs, the class
+# ``Outputs`` is a pytree, and JAX also makes it with leaves that are not arrays, such as the shapes of
+# ``jax.eval_shape``. The functions of afjax.trunk.hugging_face take dicts whose arrays have different shapes.
 MODULES = (
     "afjax.adapters",
     "afjax.analysis",

@@ -1,4 +1,4 @@
-"""Small random trunks and their architectures."""
+"""Makes small random trunks, and the configs of small trunks of each encoder family."""
 
 import dataclasses
 import json
@@ -28,7 +28,10 @@ SMALL_TRUNK = TrunkConfig(
 
 
 def distinct_families() -> list[str]:
-    """The families that are not another family with a new name. Computations are tested with these."""
+    """Returns the encoder families without those that differ from an earlier one only in their name.
+
+    Tests of computations need only these families.
+    """
     first_names: list[tuple[EncoderFamily, str]] = []
     for name, family in ENCODER_FAMILIES.items():
         nameless = dataclasses.replace(family, name="")
@@ -38,7 +41,7 @@ def distinct_families() -> list[str]:
 
 
 def small_trunk(family: str, **changes: Any) -> TrunkConfig:
-    """Returns ``SMALL_TRUNK`` as an encoder of another family, with the fields that the family has."""
+    """Returns ``SMALL_TRUNK`` with the settings of an encoder family, and with ``changes``."""
     parts = ENCODER_FAMILIES[family]
     pad_id = min(parts.default_pad_id, SMALL_TRUNK.vocab_size - 1)
     fields = {"family": family, "pad_id": pad_id, **parts.constants, **parts.defaults}
@@ -47,7 +50,7 @@ def small_trunk(family: str, **changes: Any) -> TrunkConfig:
     if "embedding_size" in parts.config_names:
         fields["embedding_size"] = 8
     if "window" in parts.config_names:
-        # Every second layer has local attention, and rows of more than 3 tokens are longer than its window.
+        # Every second layer has local attention. In rows of more than 3 tokens, some tokens are outside of its window.
         fields |= {"window": 5, "global_every": 2}
     if "position_buckets" in parts.config_names:
         # Rows of 7 tokens have distances that share a bucket, and distances beyond the last bucket.

@@ -21,7 +21,7 @@ NAMES = [f"{package}.{name}" for package in PACKAGES for name in importlib.impor
 CONSTANTS = {"afjax.ADAPTER_PRESETS": "afjax.config.adapters", "afjax.store.KINDS": "afjax.store.manifest"}
 # The public methods of these classes need complete docstrings too. Their examples are in the docstring of the class.
 CLASSES = ("afjax.Model", "afjax.Setup", "afjax.TaskModel", "afjax.Trunk")
-# Names that implement something of a paper.
+# Names that implement a method from a paper. Only their docstrings have a section Reference.
 FROM_PAPERS = {
     "afjax.AdapterConfig",
     "afjax.FusionConfig",
@@ -79,7 +79,7 @@ METHODS = methods()
 
 
 def sections(docstring: str) -> dict[str, list[str]]:
-    """Returns the lines of a docstring by the title of their section; ``""`` for the lines before the first one."""
+    """Returns the lines of a docstring by section. The lines before the first section have the title ``""``."""
     found: dict[str, list[str]] = {"": []}
     title = ""
     for line in docstring.splitlines():
@@ -106,7 +106,7 @@ def parameters(value: Any) -> list[str]:
 
 
 def fields(value: type) -> list[str]:
-    """Returns the public fields of a dataclass or named tuple; for a Flax module only its own."""
+    """Returns the public fields of a dataclass or named tuple, without those that Flax adds to a module."""
     if not dataclasses.is_dataclass(value):
         return list(getattr(value, "_fields", ()))
     names = [field.name for field in dataclasses.fields(value) if not field.name.startswith("_")]

@@ -12,7 +12,7 @@ import pytest
 
 from afjax.errors import UserError
 
-# The processes of a pool import the module by its name.
+# Worker processes import results_file by its name, so its folder must be on the path.
 sys.path.append(str(Path(__file__).parents[1] / "bench"))
 from results_file import add_missing, add_missing_in_processes, read_results, sources_to_repeat
 
@@ -100,7 +100,7 @@ def test_damaged_and_repeated_lines_are_refused(line: str, tmp_path: Path) -> No
 
 
 def sources(run: Run) -> list[Run]:
-    """Runs with seed 1 read the file that the task's run with seed 0 has stored."""
+    """Returns the runs whose files a run reads. A run with seed 1 reads the file of the task's run with seed 0."""
     return [Run(run.task, 0)] if run.seed else []
 
 

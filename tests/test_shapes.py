@@ -59,8 +59,8 @@ def signatures(module: ModuleType) -> Iterator[tuple[str, dict[str, Any]]]:
 def has_bare_array(annotation: Any) -> bool:
     """Whether an annotation contains an array without a shape.
 
-    A batch, ``Mapping[str, AnyArray]``, has arrays of different shapes. Arguments of functions that are passed as
-    arguments are not checked.
+    ``Mapping[str, AnyArray]`` is allowed, because the arrays of a batch have different shapes. The annotations inside a
+    ``Callable`` are not checked.
     """
     origin = get_origin(annotation)
     if has_array_type(annotation) and not get_args(annotation):

@@ -1,4 +1,4 @@
-"""Paths, digests and named keys."""
+"""Tests the paths and digests of trees, and random keys that are derived from names."""
 
 import jax
 import jax.numpy as jnp
@@ -59,12 +59,12 @@ def test_select_keeps_the_chosen_leaves() -> None:
     assert select(tree, lambda path: False) == {}
 
 
-# Dict subclasses
+# Tests of subclasses of dict.
 
 
 @register_node
 class Kept(Node):
-    """A dict that only tests use."""
+    """A registered dict type that only these tests use."""
 
 
 def test_dict_types_are_preserved() -> None:
@@ -82,7 +82,7 @@ def test_dict_types_are_preserved() -> None:
 
 
 def test_typed_dicts_have_the_leaf_order_and_paths_of_plain_dicts() -> None:
-    # The order of a global norm's sum and the names in checkpoints depend on them.
+    # The order of leaves determines the order of a global norm's sum, and paths are the names in checkpoints.
     plain = {str(index): index for index in range(12)}
     assert jax.tree.leaves(Kept(plain)) == jax.tree.leaves(plain)
     assert jax.tree_util.tree_leaves_with_path(Kept(plain)) == jax.tree_util.tree_leaves_with_path(plain)
@@ -98,7 +98,7 @@ def test_count() -> None:
     assert count({}) == 0
 
 
-# Digests
+# Tests of digests.
 
 
 def test_digests_are_pinned() -> None:
@@ -130,7 +130,7 @@ def test_digests_do_not_depend_on_key_order() -> None:
     assert tree_digest({"a": one, "b": two}) == tree_digest({"b": two, "a": one})
 
 
-# Keys
+# Tests of named keys.
 
 
 def test_named_keys_depend_only_on_key_and_names() -> None:

@@ -155,15 +155,9 @@ class KindSpec:
       reads: The input of a head.
       num_outputs: Returns a head's number of outputs for the given label names.
       losses: Returns the loss of each row for logits and a batch with ``labels``, ``mask`` and ``weights``.
-<<<<<<< HEAD
-      padded_losses: As ``losses``, for logits with additional outputs that do not belong to the head, and the head's
-        number of outputs (an int32 scalar). Heads are padded while they train, so that tasks share programs. None if
-        ``losses`` only reads the head's own outputs.
-=======
       padded_losses: Does the same as ``losses`` for logits with additional outputs that do not belong to the head. It
-        also takes the head's number of outputs, an int32 scalar. Multi-task runs pad narrow heads to the widest. None
-        if ``losses`` only reads the head's own outputs.
->>>>>>> e4016265b99835945b08da9958acd85e434fdbc7
+        also takes the head's number of outputs, an int32 scalar. Heads are padded while they train, so that tasks share
+        programs. None if ``losses`` only reads the head's own outputs.
       label_axes: The axes of a row's label in a batch, without the batch axis.
       label_dtype: The dtype of labels in a batch.
       output_bias: Returns the initial bias of a head's outputs for the labels of the train rows. None for zeros.

@@ -1,4 +1,4 @@
-"""Every kind of adapter is in the table, exactly once and with all of its parts."""
+"""The table of adapter kinds has exactly one complete entry for each kind."""
 
 import typing
 
@@ -44,7 +44,7 @@ def test_the_config_decides_between_slots_and_on_top(kind: AdapterKind) -> None:
     if isinstance(kind, SlotKind):
         assert set(kind.layout) <= set(vars(config))
         assert (kind.size(config, 24) > 0) == config.linear_output
-        # Bottlenecks are fused in one call; a fusion calls adapters of the other kinds one by one.
+        # A fusion computes all bottlenecks in one call. It calls adapters of other kinds one after another.
         assert (kind.output is None) == (kind.config is AdapterConfig)
         assert (kind.units is not None) == (config.linear_output and kind.config is not AdapterConfig)
 

@@ -1,4 +1,4 @@
-"""Averages of adapters: their outputs in float64, their parameters, and models with them."""
+"""Averaged adapters have the weighted outputs or parameters of their members, and work in models."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -38,7 +38,7 @@ def float64() -> Iterator[None]:
 
 
 def draw(config: Adapter, seed: int) -> Tree:
-    """A tree of random NumPy arrays in float64."""
+    """Returns an adapter's tree of random NumPy arrays, in float64 if JAX has it enabled."""
     shapes = jax.eval_shape(lambda: init_adapter(jax.random.key(0), config, TRUNK))
     return map_with_path(
         lambda path, leaf: np.asarray(jax.random.normal(named_key(jax.random.key(seed), path), leaf.shape)), shapes

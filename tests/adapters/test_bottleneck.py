@@ -1,6 +1,6 @@
-"""Initialization and placement of adapters, and that an adapter that adds nothing changes nothing.
+"""Bottleneck adapters are initialized and placed as configured, and an adapter that adds nothing changes nothing.
 
-The output of each layout is compared with the reference library in test_adapterhub.py.
+tests/interop/test_adapterhub.py compares the outputs of all layouts with AdapterHub's library.
 """
 
 import dataclasses
@@ -33,7 +33,7 @@ def start(config: AdapterConfig, *, key: jax.Array = KEY, hidden_size: int = 12,
     return init_adapter(key, config, dataclasses.replace(TRUNK, hidden_size=hidden_size, num_layers=num_layers))
 
 
-# Initialization
+# Tests of the initialization.
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_adapters_with_different_names_are_initialized_differently() -> None:
     assert not np.array_equal(one["ffn"]["down"]["kernel"], other["ffn"]["down"]["kernel"])
 
 
-# Layers
+# Tests of the layers that have adapters.
 
 
 def test_layers_default_to_all_and_are_sorted() -> None:
@@ -88,7 +88,7 @@ def test_layer_outside_the_trunk_is_refused() -> None:
         Model(trunk=TRUNK, head_name="task", adapters=(("a", AdapterConfig(layers=(3,))),))
 
 
-# Arithmetic
+# Tests of the formulas.
 
 
 def test_bottleneck_equals_hand_computed_values() -> None:
@@ -97,7 +97,7 @@ def test_bottleneck_equals_hand_computed_values() -> None:
         "up": {"kernel": jnp.array([[1.0, 2.0], [3.0, 4.0]]), "bias": jnp.array([0.1, 0.2])},
     }
     x = jnp.array([[[1.0, 1.0]], [[-1.0, 0.0]]])
-    # down: [3.5, -0.5] and [-0.5, 1.5]; relu: [3.5, 0] and [0, 1.5].
+    # The down-projection gives [3.5, -0.5] and [-0.5, 1.5], and ReLU then gives [3.5, 0] and [0, 1.5].
     expected = np.array([[[3.6, 7.2]], [[4.6, 6.2]]])
     np.testing.assert_allclose(bottleneck(params, x, AdapterConfig()), expected, rtol=1e-6)
     np.testing.assert_allclose(bottleneck(params, x, AdapterConfig(scaling=2.0)), 2 * expected, rtol=1e-6)
@@ -106,7 +106,7 @@ def test_bottleneck_equals_hand_computed_values() -> None:
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
-        # f: the sub-layer's output, a: its residual, u: the adapter's output, N: the trunk's LayerNorm.
+        # f is the sub-layer's output, a its residual, u the adapter without its residual, norm the trunk's LayerNorm.
         (ADAPTER_PRESETS["pfeiffer"], lambda f, a, u, norm: norm(u(norm(f + a)) + f + a)),
         (ADAPTER_PRESETS["houlsby"], lambda f, a, u, norm: norm(u(f) + f + a)),
         (AdapterConfig(pretrained_layer_norm="before"), lambda f, a, u, norm: u(norm(f + a)) + f),
@@ -129,13 +129,13 @@ def test_layouts_equal_their_formulas(config: AdapterConfig, expected: Any) -> N
     np.testing.assert_allclose(slot(params, config, at), by_formula, rtol=1e-6)
 
 
-# In the full model
+# Tests of complete models.
 
 
 @pytest.fixture(scope="module")
 def params() -> Tree:
     trunk = jax.jit(init_trunk, static_argnums=1)(KEY, TRUNK)
-    # LayerNorms other than the identity, so that their position matters.
+    # The LayerNorms get random scales and biases, so that their position in a layer matters.
     norms = jax.tree.map(lambda leaf: leaf + 0.3 * jax.random.normal(KEY, leaf.shape), trunk_layer_norms(trunk))
     blocks = {block: {**trunk["layers"][block], "norm": norms[block]} for block in ("attention", "ffn")}
     trunk = {**trunk, "layers": blocks, "embeddings": {**trunk["embeddings"], "norm": norms["embeddings"]}}

@@ -1,4 +1,4 @@
-"""LoRA and (IA)³: their formulas, merging into the trunk, and the model around them."""
+"""LoRA and (IA)³ equal their formulas, can be merged into the trunk, and work in models."""
 
 import dataclasses
 import functools
@@ -48,14 +48,14 @@ BATCH = {
 
 
 def draw(tree: Tree, seed: int = 1) -> Tree:
-    """Replaces the leaves of a tree by random ones."""
+    """Returns a tree with random leaves of the same shapes."""
     return map_with_path(
         lambda path, leaf: np.asarray(jax.random.normal(named_key(jax.random.key(seed), path), leaf.shape)), tree
     )
 
 
 def on_device(*arguments: Any) -> list[Any]:
-    """Converts the NumPy arrays among some arguments to JAX arrays."""
+    """Returns the arguments, with NumPy arrays and the leaves of trees converted to JAX arrays."""
     return [
         jax.tree.map(jnp.asarray, argument) if isinstance(argument, dict | np.ndarray) else argument
         for argument in arguments
@@ -63,7 +63,7 @@ def on_device(*arguments: Any) -> list[Any]:
 
 
 def random_params(config: InDenseLayers | None, pooling: Any = "first") -> tuple[Model, Tree]:
-    """A model with one adapter, or none, and random parameters, in float64 if it is enabled."""
+    """Returns a model with one adapter or none, and random parameters, in float64 if JAX has it enabled."""
     method = Method(partition="head", head=HeadConfig(pooling=pooling))
     if config is not None:
         method = dataclasses.replace(method, partition="adapter", adapter=config)
@@ -75,7 +75,7 @@ def random_params(config: InDenseLayers | None, pooling: Any = "first") -> tuple
 
 
 def by_hand(config: InDenseLayers, name: str, params: Tree, layer: Tree, x: np.ndarray) -> np.ndarray:
-    """The papers' formulas for one dense layer."""
+    """Computes the papers' formulas for one dense layer in NumPy."""
     if isinstance(config, LoraConfig):
         a, b = params["down"]["kernel"], params["up"]["kernel"]
         return x @ layer["kernel"] + layer["bias"] + config.alpha / config.rank * (x @ a @ b)
@@ -96,7 +96,7 @@ def test_lora_has_two_matrices_per_dense_layer_and_starts_as_the_trunk() -> None
     assert not np.any(tree["attention"]["query"]["up"]["kernel"])
     down = np.asarray(tree["ffn"]["output"]["down"]["kernel"])
     assert 0.2 < abs(down).max() <= 0.25  # 1 / sqrt(16)
-    # The random numbers of a matrix depend only on its name.
+    # The random numbers of a matrix depend only on its name, not on the other target modules.
     other = init_adapter(KEY, dataclasses.replace(config, target_modules=("key", "query")), TRUNK)
     np.testing.assert_array_equal(
         other["attention"]["query"]["down"]["kernel"], tree["attention"]["query"]["down"]["kernel"]

@@ -49,13 +49,13 @@ TRUNK = TrunkConfig(
     max_positions=16,
     type_vocab_size=2,
     init_scale=0.3,
-    # Large enough to affect the result.
+    # With a small epsilon, a wrong epsilon would hardly change the results.
     layer_norm_epsilon=1e-3,
 )
 MASK = np.array([[True] * 5, [True, True, True, False, False]])
 
 
-# The formulas in NumPy, in float64
+# The formulas, implemented in NumPy in float64.
 
 
 def norm(x: np.ndarray, scale: Any = 1.0, bias: Any = 0.0, epsilon: float = 1e-3) -> np.ndarray:
@@ -77,7 +77,7 @@ def softmax(x: np.ndarray) -> np.ndarray:
 
 
 def attention(params: Tree, x: np.ndarray, num_heads: int) -> np.ndarray:
-    """Computed row by row and head by head, over the unmasked tokens."""
+    """Computes attention row by row and head by head, over the unmasked tokens."""
     query, key, value = (linear(params[name], x) for name in ("query", "key", "value"))
     size = query.shape[-1] // num_heads
     output = np.zeros_like(query)
@@ -129,7 +129,7 @@ BESIDE: dict[str, tuple[BesideLayers, Formula]] = {
 
 
 def draw(tree: Tree, scale: float = 0.4) -> Tree:
-    """Draws new values for every leaf, large enough to matter; LayerNorm scales are around 1."""
+    """Draws new values for every leaf, large enough to change outputs. Scales of LayerNorms are around 1."""
 
     def one(path: str, leaf: jax.Array) -> jax.Array:
         noise = scale * jax.random.normal(named_key(KEY, path), leaf.shape)
@@ -195,7 +195,7 @@ def test_lhuc_equals_its_formula() -> None:
     np.testing.assert_allclose(adapter_slot(params, LhucConfig(), slot), expected, atol=LIMIT)
 
 
-# On top
+# Tests of modules on top of the encoder.
 
 
 def attention_block(params: Tree, x: np.ndarray, num_heads: int) -> np.ndarray:
@@ -254,7 +254,7 @@ def test_layer_on_top_is_a_trunk_layer() -> None:
     np.testing.assert_allclose(ours, expected[:, :1], atol=1e-6)
 
 
-# In the full model
+# Tests of complete models.
 
 
 @pytest.fixture(scope="module")
@@ -290,7 +290,8 @@ def test_module_that_adds_nothing_leaves_outputs_bit_identical(params: Tree, bat
     adapter = map_with_path(silent, draw(init_adapter(KEY, config, TRUNK)))
     plain = Model(trunk=TRUNK, head_name="task")
     ours = model_with(config)({**params, "adapters": {"a": adapter}}, batch)
-    # The set of tokens that the last layer computes changes the order of sums.
+    # The order of sums depends on the tokens that the last layer computes. The expected logits must be bit-identical,
+    # so that layer must compute the same tokens in both models.
     expected = plain(params, batch, fusion_attention=reads_all_tokens(config, 3))
     assert np.array_equal(ours.logits, expected.logits)
 
@@ -346,7 +347,7 @@ def test_modules_that_read_all_tokens_of_the_last_layer(config: Adapter, expecte
     assert reads_all_tokens(config, 3) == expected
 
 
-# Initialization
+# Tests of the initialization.
 
 
 @pytest.mark.parametrize("config", [*IN_LAYERS, TopAttentionConfig(), TopFfnConfig(), TopLayerConfig()], ids=str)

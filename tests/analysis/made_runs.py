@@ -1,4 +1,4 @@
-"""Workdirs of made-up runs: afjax's own writers create the files, and nothing is trained."""
+"""Writes workdirs of made-up runs with afjax's own functions. Nothing is trained."""
 
 import dataclasses
 import itertools
@@ -16,12 +16,19 @@ from afjax.config.tasks import TaskConfig
 from afjax.storage.writing import write_json
 from afjax.train.workdir import RESULT, TARGET, claim_workdir, source_folder
 
-# A digest such as a trunk's.
+# A made-up digest of the pretrained trunk.
 PRETRAINED = "a" * 64
 
 
 def experiment(task: str, method: str, *, seed: int = 0, **settings: Any) -> ExperimentConfig:
-    """Builds the config of ``method``: a partition, ``top-K``, or an adapter preset. ``of`` is its task's config."""
+    """Makes a run's config.
+
+    Args:
+      task: The name of the task.
+      method: A partition, ``top-K``, or an adapter preset.
+      seed: The run's seed.
+      **settings: Other fields of the config, and ``of``, the config of the task.
+    """
     own: dict[str, Any] = {"partition": method}
     if method.startswith("top-"):
         own = {"partition": "top_k", "top_k": int(method[4:])}
@@ -107,7 +114,7 @@ def begin(
 
 
 def finish_source(workdir: Path, name: str, score: float) -> None:
-    """Adds the training run of one of a fusion's sources."""
+    """Adds the finished run of one of a fusion's sources."""
     folder = source_folder(epath.Path(workdir), name)
     folder.mkdir(parents=True)
     metrics = {"accuracy": score}
@@ -118,7 +125,7 @@ def finish_source(workdir: Path, name: str, score: float) -> None:
 
 
 def finish_all(folder: Path, scores: dict[tuple[str, str], tuple[float, ...]], **options: Any) -> Path:
-    """Writes one run per seed; ``scores`` is ``{(task, method): scores}``."""
+    """Writes finished runs. ``scores`` is ``{(task, method): scores}``, with one score per seed."""
     numbers = itertools.count()
     for (task, method), values in scores.items():
         for seed, score in enumerate(values):

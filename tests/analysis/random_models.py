@@ -1,4 +1,4 @@
-"""Task models with random parameters."""
+"""Makes task models with random parameters."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ def make(
     fused: bool = False,
     kind: TaskKind = "classification",
 ) -> TaskModel:
-    """Makes a model with random parameters, large enough to matter."""
+    """Makes a model with random parameters that are large enough to change outputs."""
     key, mixed = jax.random.key(0), FusionConfig()
 
     def draw(tree: Tree, name: str) -> Tree:

@@ -38,7 +38,7 @@ def rows() -> Rows:
 
 
 def row_by_row(model: TaskModel, rows: Rows) -> np.ndarray:
-    """Returns ``[rows, layers, adapters]`` in float64, each row computed separately without padding."""
+    """Returns mean activations ``[rows, layers, adapters]`` in float64. Each row is computed separately."""
     architecture, params = model.model, jax.tree.map(jnp.asarray, {"trunk": model.trunk.params, **model.params})
     data, found = model.tokenised(rows), []
     run = jax.jit(lambda batch: architecture(params, batch, fusion_attention=True).fusion_attention["ffn"])
@@ -99,11 +99,11 @@ def test_pictures(tmp_path: Path, fused: TaskModel) -> None:
     assert [line["mean_activation"] for line in lines] == ["0.5", "0.25", "0.25", "0.25"]
     files = draw_activations([one, other], tmp_path / "both", layers=[1, 0])
     lines = read(files)
-    assert len(lines) == 7  # a gap has no number
+    assert len(lines) == 7  # A gap has no line.
     assert [line["layer"] for line in lines[:4]] == ["1", "1", "0", "0"]
     shown = files[1].read_text()
     assert all(f">{word}</text>" in shown for word in ("one", "other", "layer 0", "layer 1", "a", "c"))
-    # Notebooks often give a string.
+    # The output path may be a string.
     lines = read(draw_token_activations(token_activations(fused, "all of"), f"{tmp_path}/tokens", layers=[1]))
     assert len(lines) == 4 * 3
     assert {line["layer"] for line in lines} == {"1"}
@@ -115,7 +115,7 @@ def of_tokens(count: int) -> TokenActivations:
 
 
 def test_long_texts_are_drawn_on_several_lines(tmp_path: Path) -> None:
-    """For any length of text, the picture is as wide as a page and shows the name of every token."""
+    """A long text's picture is not wider than a page, and shows every token."""
     files = draw_token_activations(of_tokens(90), tmp_path / "long")
     assert len(read(files)) == 2 * 90 * 2
     shown = files[1].read_text()

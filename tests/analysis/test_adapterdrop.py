@@ -50,7 +50,7 @@ def draw(tree: Tree, name: str, *, scale: float = 0.4) -> Tree:
 
 
 def make(trunk: Trunk, config: Any, *, names: tuple[str, ...] = NAMES, fused: bool = True, **fusion: Any) -> TaskModel:
-    """Makes a model with random parameters, large enough to matter."""
+    """Makes a model with random parameters that are large enough to change outputs."""
     mixed = FusionConfig(**fusion)
     size = {"hidden_size": trunk.config.hidden_size, "num_layers": trunk.config.num_layers}
     key = jax.random.key(0)
@@ -63,7 +63,8 @@ def make(trunk: Trunk, config: Any, *, names: tuple[str, ...] = NAMES, fused: bo
     )
     params = {
         "adapters": {name: draw(init_adapter(key, config, trunk.config), name) for name in names},
-        # Small weights. If a fusion attended to one adapter only, a test would divide by attention of almost zero.
+        # The fusion's parameters are small, so that it attends to all adapters. Otherwise, a test would divide by an
+        # attention of almost zero.
         "fusion": {"mix": draw(init_fusion(key, mixed, config, **size), "mix", scale=0.1)} if fused else {},
         "heads": {"task": draw(init_head(key, HeadConfig(), 2, trunk=trunk.params), "head")},
     }
@@ -100,7 +101,7 @@ def silenced(task_model: TaskModel, layer: int) -> TaskModel:
     return dataclasses.replace(task_model, params={**task_model.params, "adapters": adapters})
 
 
-# Layers
+# Tests of dropping layers.
 
 
 @pytest.mark.parametrize(
@@ -156,7 +157,7 @@ def test_curve_of_dropped_layers(tiny_trunk: Trunk, rows: Rows, from_top: bool) 
     assert all(point.rows_per_second > 0 and "accuracy" in point.scores for point in points)
 
 
-# Adapters of a fusion
+# Tests of removing adapters from a fusion.
 
 
 @pytest.mark.parametrize("config", [BOTTLENECK, LhucConfig()], ids=str)
@@ -173,7 +174,7 @@ def test_attention_of_a_removed_adapter_goes_to_the_others(tiny_trunk: Trunk, ro
         params = {"trunk": task_model.trunk.params, **task_model.params}
         return np.asarray(task_model.model(params, batch, fusion_attention=True).fusion_attention["ffn"][0])
 
-    # Exact in the first layer, whose inputs are the same.
+    # This is exact only in the first layer, because only its inputs are the same in both models.
     left = first_layer(whole)[..., [0, 2]]
     np.testing.assert_allclose(first_layer(fewer), left / left.sum(-1, keepdims=True), atol=1e-5)
 
@@ -191,11 +192,11 @@ def test_adding_a_removed_adapter_restores_the_model(tiny_trunk: Trunk, rows: Ro
 def test_adapters_kept_per_layer(tiny_trunk: Trunk, rows: Rows) -> None:
     whole = make(tiny_trunk, BOTTLENECK)
     np.testing.assert_allclose(logits(whole.with_kept((((0, 1, 2),) * 2,)), rows), logits(whole, rows), atol=1e-6)
-    # The same adapters in every layer: equals without_adapters with the other names.
+    # If every layer keeps the same adapters, the result equals without_adapters with the other names.
     for kept, names in (((1, 2), ["a"]), ((1,), ["a", "c"])):
         expected = logits(whole.without_adapters(names), rows)
         np.testing.assert_allclose(logits(whole.with_kept(((kept, kept),)), rows), expected, atol=1e-6)
-    # Different adapters per layer: equals adapters assembled from those layers.
+    # If layers keep different adapters, the result equals a model with an adapter that is assembled from these layers.
     mixed = whole.with_kept((((0,), (2,)),))
     trees = whole.params["adapters"]
     both = {"x": jax.tree.map(lambda a, c: np.stack([a[0], c[1]]), trees["a"], trees["c"])}
@@ -290,11 +291,11 @@ def test_pruned_fusion_is_stored_and_loaded(tiny_trunk: Trunk, rows: Rows, tmp_p
     np.testing.assert_array_equal(logits(fewer.with_adapters(stored), rows), logits(loaded, rows))
 
 
-# A random subset in each training step
+# Tests of fusing a random subset of adapters in each training step.
 
 
 def test_training_step_fuses_a_random_subset_of_adapters(tiny_trunk: Trunk) -> None:
-    # At this temperature no weight underflows.
+    # At this temperature, no drawn adapter's attention underflows to zero.
     whole, drawn = (make(tiny_trunk, BOTTLENECK, temperature=50.0, subset=subset) for subset in (None, 2))
     params = jax.tree.map(jnp.asarray, {"trunk": tiny_trunk.params, **whole.params})
     batch = {"tokens": jnp.array([[2, 8, 9, 3]]), "types": jnp.zeros((1, 4), jnp.int32), "mask": jnp.ones((1, 4), bool)}
@@ -306,7 +307,7 @@ def test_training_step_fuses_a_random_subset_of_adapters(tiny_trunk: Trunk) -> N
     seen = set()
     for seed in range(12):
         used = np.asarray(attention(jax.random.key(seed)) > 0)
-        # The same adapters in every layer and for every token.
+        # All layers and tokens use the same adapters.
         assert np.array_equal(used, np.broadcast_to(used[0, 0, 0], used.shape))
         assert used[0, 0, 0].sum() == 2
         seen.add(tuple(used[0, 0, 0].tolist()))

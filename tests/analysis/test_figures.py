@@ -1,4 +1,4 @@
-"""Figures are saved as a picture and as data, and the same data gives the same bytes."""
+"""Figures are saved as pictures and as data, and the same data gives identical files."""
 
 from pathlib import Path
 

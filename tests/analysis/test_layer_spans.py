@@ -60,7 +60,7 @@ def test_masking_a_layer_equals_removing_its_adapters(
         drop = [layer for layer in (config.layers or (0, 1)) if layer not in left]
         expected = (whole.without_layers(drop) if drop else whole) if left else plain
         if not left and isinstance(config, AdapterConfig) and config.layer_norms:
-            continue  # the LayerNorms trained with the adapter stay
+            continue  # The trained LayerNorms stay in the model, so it does not equal the plain trunk.
         np.testing.assert_allclose(found[:, number], expected.logits(whole.tokenised(rows)), atol=1e-5)
     assert np.abs(found[:, 1] - found[:, 4]).max() > 1e-3 or config.layers == (1,)
 
@@ -87,7 +87,7 @@ def under_masks(whole: TaskModel, rows: AnyRows, masks: np.ndarray) -> np.ndarra
 
 
 def test_common_layers_of_masks_are_computed_once(tiny_trunk: Trunk) -> None:
-    """By XLA's FLOP count of the layers: the 3 spans of 2 layers and the empty one compute 6 layers instead of 8."""
+    """Counts the layers with XLA's FLOPs. The 3 spans of 2 layers and the empty span compute 6 layers instead of 8."""
     model, params = make(tiny_trunk, HOULSBY).for_inference()
     batch = {name: np.ones((2, 16), np.int32) for name in ("tokens", "types")} | {"mask": np.ones((2, 16), bool)}
 
@@ -114,7 +114,7 @@ def test_every_span_is_scored(tiny_trunk: Trunk, rows: Rows, monkeypatch: pytest
         assert found.without[layer, layer] == pytest.approx(whole.without_layers([layer]).evaluate(rows))
     plain = dataclasses.replace(whole, model=dataclasses.replace(whole.model, adapters=()))
     assert found.without[0, 1] == pytest.approx(plain.evaluate(rows))
-    # Also if only one row fits into a step.
+    # The scores are the same if only one row fits into a step.
     monkeypatch.setattr(spans, "TOKENS_A_STEP", 1)
     again = score_spans(whole, rows, batch_size=8).without
     assert all(again[span] == pytest.approx(of_span) for span, of_span in found.without.items())

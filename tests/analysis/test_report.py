@@ -29,7 +29,7 @@ SHOWN = HOSTILE.replace("\x00", "\N{REPLACEMENT CHARACTER}")
 
 
 class Elements(html.parser.HTMLParser):
-    """The names, attributes and texts of a page's elements."""
+    """Collects the names, attributes and texts of a page's elements."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class Elements(html.parser.HTMLParser):
 
 
 def write_run(folder: Path, *, name: str, accuracy: float, seed: int = 0, task: str = "target") -> None:
-    """Writes the workdir that training a fusion leaves, without its store."""
+    """Writes the workdir of a finished fusion run, without its store."""
     config = ExperimentConfig(
         recipe="fusion",
         trunk=f"no/such/trunk {HOSTILE}",
@@ -141,7 +141,7 @@ def test_page_loads_nothing_external(page: str) -> None:
 def test_hostile_texts_are_shown_as_text(page: str) -> None:
     elements = Elements(page)
     assert "<script" not in page
-    # In the name, data, trunk, label, texts, digest and devices: everywhere external text is shown.
+    # The hostile text is in the name, data, trunk, label, texts, digest and devices. All of them show it escaped.
     assert sum(SHOWN in text for text in elements.texts) >= 12
     assert "<b>name" in elements.texts
     assert any("&lt;script&gt;alert(1)" in picture for picture in pictures(page))
@@ -195,7 +195,7 @@ def test_several_runs(tmp_path: Path) -> None:
 
 
 def test_tasks_in_a_sequence(tmp_path: Path) -> None:
-    """Each task has a run and a log of its own. If a task was scored several times, its last score counts."""
+    """Each task of a sequence has its own run and log. If a task has several scores, its last score counts."""
     tasks = tuple(TaskConfig(name=name, source=f"builtin:{name}") for name in ("entail", "paraphrase"))
     config = ExperimentConfig(recipe="sequential", partition="full", tasks=tasks)
     write_run(tmp_path, name="entail", accuracy=0.9, task="entail")
@@ -296,13 +296,13 @@ CHROMIUM = shutil.which("chromium")
 
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium (apt install chromium)")
 def test_page_in_a_browser(page: str, tmp_path: Path) -> None:
-    """No console message, no network request, every section present, and hostile text shown as text."""
+    """A browser shows every section and hostile text as text, without console messages and network requests."""
     assert CHROMIUM is not None
     file = tmp_path / "report.html"
     file.write_text(page, encoding="utf-8")
     log = tmp_path / "net.json"
     words = ["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--v=0", "--dump-dom"]
-    # The browser's own requests reach no host. The page's requests would be in the log.
+    # No host name can be resolved, so the browser cannot reach its vendor. Requests of the page would be in the log.
     words += ["--disable-background-networking", "--disable-component-update", "--host-resolver-rules=MAP * ~NOTFOUND"]
     words += [f"--user-data-dir={tmp_path / 'profile'}", f"--log-net-log={log}", file.as_uri()]
     done = subprocess.run([CHROMIUM, *words], capture_output=True, text=True, timeout=300, check=True)

@@ -1,4 +1,4 @@
-"""Figures of made-up runs, with expected numbers computed by hand."""
+"""Figures of made-up runs have the numbers that are computed by hand."""
 
 import csv
 import dataclasses
@@ -36,7 +36,7 @@ def read(paths: list[Path]) -> list[dict[str, str]]:
 
 
 def test_tradeoff_over_tasks(tmp_path: Path) -> None:
-    """Percentiles over tasks of the difference to full fine-tuning; sizes and layers are sorted by parameter count."""
+    """Points are percentiles over tasks of the difference to full fine-tuning, sorted by number of parameters."""
     changes = {"houlsby": (-1.0, 0.0, 4.0), "layernorm": (-3.0, -2.0, -8.0), "top-2": (-2.0, 1.0, -5.0)}
     for number, task in enumerate(TASKS):
         full = 0.7 + number / 10
@@ -51,11 +51,11 @@ def test_tradeoff_over_tasks(tmp_path: Path) -> None:
         ("houlsby adapters", "houlsby:64", 3),
     ]
     for point, values in zip(points, (changes["layernorm"], changes["top-2"], changes["houlsby"]), strict=True):
-        # Interpolated at positions 0.4, 1 and 1.6 of the sorted values.
+        # The percentiles 20, 50 and 80 of three values are interpolated at the positions 0.4, 1 and 1.6.
         low, middle, high = sorted(values)
         expected = [low + 0.4 * (middle - low), middle, middle + 0.6 * (high - middle)]
         np.testing.assert_allclose([point.low, point.middle, point.high], expected, atol=1e-9)
-    # The median over tasks: an adapter and a head with 1001 parameters each; LayerNorms and a head with 1001.
+    # The median task has 1001 parameters per artefact: an adapter and a head, or a head in addition to the LayerNorms.
     assert [points[2].parameters, points[0].parameters] == [2002, 13 * 768 + 1001]
     rows = read(draw_tradeoff(points, tmp_path / "picture"))
     assert [row["p50"] for row in rows] == [repr(point.middle) for point in points]
@@ -88,7 +88,7 @@ def test_tradeoff_of_one_task(tmp_path: Path) -> None:
 
 
 def test_one_seed_has_no_spread(tmp_path: Path) -> None:
-    """Next to points with several seeds, a band of zero width would suggest that scores do not vary."""
+    """A point with one seed has no band, because a band of zero width would suggest that scores do not vary."""
     for size, scores in ((8, (0.5, 0.6)), (16, (0.7,)), (32, (0.6, 0.8))):
         for seed, score in enumerate(scores):
             config = experiment("rte", "houlsby", seed=seed, adapter=adapter("houlsby", size=size))
@@ -129,7 +129,7 @@ def test_bars_are_distinguishable_without_colours(tmp_path: Path) -> None:
     grid = make_grid(collect([finish_all(tmp_path, {("rte", name): (len(name) / 10,) for name in methods})]))
     shown = draw_differences(grid, tmp_path / "picture")[1].read_text()
     patterns = re.findall(r"<pattern .*?</pattern>", shown, re.DOTALL)
-    # The first bar has no hatching.
+    # The differences of "full" are not drawn, and the first bar has no hatching.
     assert len({re.search(r'<path d="([^"]*)"', pattern)[1] for pattern in patterns}) == len(methods) - 2
     looks = [(BAR_COLOURS[of % len(BAR_COLOURS)], HATCHES[of % len(HATCHES)]) for of in range(50)]
     assert len(set(looks)) == 50
@@ -140,7 +140,7 @@ def records(folder: Path) -> tuple[RunRecord, ...]:
 
 
 def test_robustness(tmp_path: Path) -> None:
-    """Each line of the picture only has runs that share all other settings: sizes and scales do not mix."""
+    """The runs of each line share all other settings, so lines over sizes and over scales are separate."""
 
     def add(score: float, seed: int = 0, **settings: object) -> None:
         config = experiment("rte", "houlsby", seed=seed, adapter=adapter("houlsby", **settings))
@@ -173,7 +173,7 @@ def test_robustness_needs_a_sweep(tmp_path: Path) -> None:
 
 
 def test_search(tmp_path: Path) -> None:
-    """Step (b) only has runs of the best position, and each point is the mean over seeds of the best activation."""
+    """Step (b) has only runs with the best position. Each point is the mean over seeds with the best activation."""
     runs = [
         ("ffn", "both", "relu", 16.0, (0.80, 0.84)),
         ("ffn", "both", "tanh", 16.0, (0.81, 0.81)),
@@ -205,7 +205,7 @@ def test_search(tmp_path: Path) -> None:
 
 
 def test_other_experiments_are_not_taken_for_a_search(tmp_path: Path) -> None:
-    """Pfeiffer's and Houlsby's adapters differ in position, but also in size."""
+    """Runs that differ in position and also in size, such as Pfeiffer's and Houlsby's adapters, are not a search."""
     finish_all(tmp_path / "usual", {("cb", "pfeiffer"): (0.5,), ("cb", "houlsby"): (0.6,)})
     with pytest.raises(UserError, match=r'"cb".* adapter\.position \(ffn: factor 16; both: size 64\)'):
         search(records(tmp_path))

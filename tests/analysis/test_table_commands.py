@@ -1,4 +1,4 @@
-"""The output, files and errors of ``afjax table`` and ``afjax plot`` for runs."""
+"""``afjax table`` and ``afjax plot`` print, write files, and refuse wrong arguments."""
 
 from pathlib import Path
 

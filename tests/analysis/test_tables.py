@@ -1,4 +1,4 @@
-"""Tables of made-up runs in every format, with expected numbers computed by hand."""
+"""Tables of made-up runs have the numbers that are computed by hand, in every format."""
 
 import csv
 import io
@@ -23,7 +23,7 @@ def rows_of(table: Table) -> dict[str, tuple[str, ...]]:
 
 @pytest.fixture
 def grid(tmp_path: Path) -> Grid:
-    """Makes two tasks. On "cb", head lacks one seed and full lacks all seeds."""
+    """Makes runs on two tasks. On "cb", head has one seed less, and full has no runs."""
     scores = {
         ("rte", "head"): (0.50, 0.52, 0.57),
         ("rte", "full"): (0.60, 0.62, 0.58),
@@ -36,7 +36,8 @@ def grid(tmp_path: Path) -> Grid:
 def test_means_and_deviations(grid: Grid) -> None:
     table = make_table("adapterfusion", grid)
     assert table.header == ("task", "head", "full", "pfeiffer", "seeds")
-    # 50, 52, 57: mean 53, variance (9 + 1 + 16) / 2 = 13. 60, 62, 58: (0 + 4 + 4) / 2 = 4. 70, 74: (4 + 4) / 1 = 8.
+    # The scores 50, 52 and 57 have the mean 53 and the variance (9 + 1 + 16) / 2 = 13. The variance of 60, 62 and 58 is
+    # (0 + 4 + 4) / 2 = 4, and the variance of 70 and 74 is (4 + 4) / 1 = 8.
     assert rows_of(table) == {
         "cb": ("72.00 ± 2.83 (2)", GAP, "80.00 ± 0.00", "3"),
         "rte": ("53.00 ± 3.61", "60.00 ± 2.00", GAP, "3"),
@@ -108,7 +109,7 @@ def test_layouts_without_the_runs_they_need_are_refused(tmp_path: Path) -> None:
 
 
 def test_houlsby_counts_parameters(tmp_path: Path) -> None:
-    """The trunk has 22 713 216 parameters: twice in total for full fine-tuning on two tasks, once for adapters."""
+    """Full fine-tuning on two tasks has two trunks of 22 713 216 parameters in total, and adapters share one trunk."""
     trunk, added = 22_713_216, 227_132
     for task in ("cb", "rte"):
         finish(tmp_path / f"{task}-full", experiment(task, "full"), 0.9, saved=1)
@@ -129,7 +130,7 @@ def test_houlsby_counts_parameters(tmp_path: Path) -> None:
 def test_trunk_of_a_task_replaces_the_pretrained_one(tmp_path: Path) -> None:
     finish(tmp_path / "cb", experiment("cb", "pfeiffer", partition="adapter+trunk"), 0.9, saved=1)
     (row,) = make_table("houlsby", make_grid(collect([tmp_path]))).rows
-    # The trunk without its pooler, once.
+    # The total is the trained trunk, without its pooler. The pretrained trunk does not count.
     assert row[:2] == ("pfeiffer-trunk", "0.99×")
 
 
@@ -141,7 +142,7 @@ def test_pals_has_a_row_per_sampler(tmp_path: Path) -> None:
     finish(tmp_path / "full", experiment("cb", "full"), 0.9, saved=1)
     table = make_table("pals", make_grid(collect([tmp_path]), by_sampler=True))
     assert table.header == ("method", "sampler", "parameters", "cb", "rte", "mean")
-    # An adapter and a head with a million parameters each, for both tasks.
+    # In addition to the trunk, each of the two tasks has an adapter and a head with a million parameters each.
     assert table.rows == (
         ("full", GAP, GAP, "90.00", GAP, GAP),
         ("mt-pals", "annealed", "1.18×", "80.00", "70.00", "75.00"),
@@ -159,7 +160,7 @@ def test_sizes_are_separate_methods_if_requested(tmp_path: Path) -> None:
     assert sized.header == ("task", "pfeiffer:1/16", "houlsby:8", "houlsby:64", "seeds")
 
 
-# Formats
+# Tests of the output formats.
 
 
 @pytest.fixture

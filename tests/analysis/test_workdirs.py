@@ -1,4 +1,4 @@
-"""Reading workdirs: a run's own model, damaged files, scores that are not numbers, nested folders."""
+"""Workdirs are read: only a run's own model is loaded, damaged files are refused, and nested folders are found."""
 
 import json
 import math
@@ -22,7 +22,7 @@ STEP = {"step": 1, "loss": 0.5, "gradient_norm": 1.0, "learning_rate": 1e-3}
 
 
 class ReachedError(Exception):
-    """Raised when the trunk is loaded, so that the store's content was accepted."""
+    """Raised when the trunk is loaded. A test then knows that the contents of the store were accepted."""
 
 
 def no_trunk(name: str) -> Any:
@@ -64,7 +64,7 @@ def test_model_of_another_run_is_refused(tmp_path: Path) -> None:
         load(second, first / "store")
     with pytest.raises(UserError, match="another run's model"):
         open_sides(f"{first},{second}", no_trunk, store_folder=str(second / "store"))
-    # The same scores with another seed, and other scores with the same seed.
+    # A run with the same score and another seed is another run, and so is a run with another score and the same seed.
     for number, (seed, score) in enumerate([(1, 0.5), (0, 0.75)]):
         other = finish(tmp_path / f"other{number}", experiment("cb", "pfeiffer", seed=seed), score, saved=3)
         with pytest.raises(UserError, match="another run's model"):
@@ -182,7 +182,7 @@ def test_nan_scores_are_never_best(tmp_path: Path) -> None:
 
 
 def test_nested_folders(tmp_path: Path) -> None:
-    """Searches as deep as afjax table. A trunk's folder or a folder inside a workdir is not a workdir."""
+    """Workdirs are found as deep as by ``afjax table``. Folders of trunks and folders inside workdirs are skipped."""
     finish(tmp_path / "0" / "cb", experiment("cb", "full"), 0.5, saved=3)
     finish(tmp_path / "a" / "b" / "c" / "rte", experiment("rte", "head"), 0.5)
     finish(tmp_path / "a" / "b" / "c" / "d" / "deep", experiment("rte", "head"), 0.5)

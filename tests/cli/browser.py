@@ -3,7 +3,7 @@
     python tests/cli/browser.py http://127.0.0.1:8000/ "all of the two" "some of the two" 1
 
 The last argument is the number of fusions. The last line of the output is JSON: the texts of the tables, and the
-number of shaded cells. Errors in the page's script are printed and end with exit code 1.
+number of shaded cells. If the page's script has errors, they are printed, and the exit code is 1.
 """
 
 import os
@@ -11,7 +11,7 @@ import sys
 from typing import Any
 
 os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
-# The sandbox needs privileges that a container may lack. The page is our own.
+# Chromium's sandbox needs privileges that a container may not have. It is not needed, because the page is our own.
 os.environ.setdefault("QTWEBENGINE_CHROMIUM_FLAGS", "--no-sandbox --disable-gpu")
 
 from PyQt6.QtCore import QUrl

@@ -1,4 +1,4 @@
-"""Tiny data, a store filled by one ``afjax train``, and the checks that every refused command must pass."""
+"""Makes tiny data and a store filled by one ``afjax train``, and checks commands that must be refused."""
 
 import json
 import shutil
@@ -35,7 +35,7 @@ WriteRows = Callable[..., Path]
 
 @pytest.fixture(scope="session")
 def write_rows() -> WriteRows:
-    """Writes rows to a JSONL file (default: eight pairs, labels few and many)."""
+    """Returns a function that writes rows to a JSONL file, by default eight pairs with the labels few and many."""
 
     def write(path: Path, rows: list[dict] = ROWS) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -47,14 +47,17 @@ def write_rows() -> WriteRows:
 
 @pytest.fixture(autouse=True)
 def _training(training: None) -> None:
-    """Commands train, and share a cache of compiled programs."""
+    """Makes all tests of this folder share a cache of compiled programs, because their commands train."""
 
 
 @pytest.fixture(scope="session")
 def trained(
     tiny_trunk_folder: Path, cache_folder: Path, write_rows: WriteRows, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
-    """A folder with ``data``, ``tiny.py`` and ``run``, the workdir of a training run of ``tiny.py`` (a fusion)."""
+    """Returns a folder with ``data``, the config ``tiny.py``, and ``run``, the workdir of a run of ``tiny.py``.
+
+    The run trains two adapters and a fusion.
+    """
     folder = tmp_path_factory.mktemp("trained")
     for split in ("train", "dev"):
         write_rows(folder / "data" / f"{split}.jsonl")
@@ -67,19 +70,22 @@ def trained(
 
 @pytest.fixture
 def data(trained: Path, tmp_path: Path) -> Path:
-    """A copy of the data that tests may damage."""
+    """Returns a copy of the data that a test may damage."""
     return shutil.copytree(trained / "data", tmp_path / "data")
 
 
 @pytest.fixture
 def store(trained: Path, tmp_path: Path) -> Path:
-    """A copy of the store that tests may damage: adapters first and second, fusion and head target-fusion."""
+    """Returns a copy of the store that a test may damage.
+
+    It has the adapters first and second with their heads, and the fusion target-fusion with its head.
+    """
     return shutil.copytree(trained / "run" / "store", tmp_path / "store")
 
 
 @pytest.fixture
 def config(tiny_trunk_folder: Path, data: Path, tmp_path: Path) -> Path:
-    """A config file over ``data``; its arguments are ``recipe`` and ``task``."""
+    """Writes a config file that reads ``data``. Its arguments are ``recipe`` and ``task``."""
     path = tmp_path / "tiny.py"
     path.write_text(CONFIG.format(trunk=str(tiny_trunk_folder), data=str(data)))
     return path
@@ -94,7 +100,10 @@ Refused = Callable[..., str]
 
 @pytest.fixture
 def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Refused:
-    """Runs a command that must be refused and returns its message: exit code 2, one line, nothing written."""
+    """Returns a function that runs a command and returns its message.
+
+    The command must be refused: its exit code is 2, its message is one line, and nothing is written.
+    """
 
     def run(*words: str) -> str:
         before = contents(tmp_path)

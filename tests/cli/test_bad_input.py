@@ -1,4 +1,4 @@
-"""Bad input: one clear message on one line, exit code 2, and nothing written or lost."""
+"""Commands refuse bad input with a message on one line and exit code 2, and do not write or lose anything."""
 
 import errno
 import gzip
@@ -36,13 +36,13 @@ PACKED = gzip.compress(GOOD * 200)
 
 @pytest.fixture
 def train(config: Path, tmp_path: Path) -> list[str]:
-    """A training command on ``data``."""
+    """Returns a command that trains on ``data``."""
     return ["train", f"--config={config}:recipe=single", f"--workdir={tmp_path / 'run'}"]
 
 
 @pytest.fixture
 def model(store: Path, tiny_trunk_folder: Path) -> list[str]:
-    """The flags of a fusion of ``store``."""
+    """Returns the flags that select the fusion of ``store``."""
     return [f"--store={store}", f"--trunk={tiny_trunk_folder}", "--fusion=target-fusion", "--head=target-fusion"]
 
 
@@ -54,7 +54,7 @@ def write_split(folder: Path, split: str, name: str, contents: bytes) -> Path:
     return path
 
 
-# Files of rows. Each case: the file's name, its contents, and the facts of the message from the file's path on.
+# Files of rows: ``{case: (name, contents, facts)}``. The message has the file's path, followed by the facts.
 FILES = {
     "empty": ("{}.jsonl", b"", (" ", "no rows")),
     "blank": ("{}.jsonl", b"\n\n", (" ", "no rows")),
@@ -83,7 +83,7 @@ LABELLED_FILES = {
 def test_train_refuses_a_damaged_file(case: str, train: list[str], data: Path, refused: Refused) -> None:
     (data / "labels.json").write_text('["few", "many"]')
     name, contents, (place, *facts) = (FILES | LABELLED_FILES)[case]
-    # A damaged dev split is found as early as a damaged train split.
+    # A damaged dev split is reported before training, like a damaged train split.
     path = write_split(data, "dev", name, contents)
     assert has_facts(refused(*train), f"{path}{place}", *facts)
 
@@ -212,7 +212,7 @@ def test_split_with_a_single_class_warns(train: list[str], data: Path, write_row
         assert main(train) == 0
 
 
-# Invalid settings
+# Tests of invalid settings.
 
 
 def test_invalid_settings_are_refused(train: list[str], refused: Refused) -> None:
@@ -259,7 +259,7 @@ def test_incompatible_flags_are_refused(model: list[str], data: Path, refused: R
     assert 'Did you mean "bert-base"?' in refused("bench", "--trunk=bert-bas", "--method=full", "--mode=eval")
 
 
-# The store
+# Tests of names and artefacts that do not fit the store.
 
 
 def test_names_missing_from_the_store_are_refused(model: list[str], store: Path, data: Path, refused: Refused) -> None:
@@ -279,7 +279,7 @@ def test_names_missing_from_the_store_are_refused(model: list[str], store: Path,
 
 @pytest.fixture
 def other_trunk(tiny_trunk_folder: Path, tmp_path: Path) -> Path:
-    """The tiny trunk with one number changed."""
+    """Returns the folder of a copy of the tiny trunk in which one number is changed."""
     folder = shutil.copytree(tiny_trunk_folder, tmp_path / "other")
     tensors = load_file(folder / "model.safetensors")
     tensors["embeddings.LayerNorm.bias"][0] += 1
@@ -294,7 +294,7 @@ def test_adapter_trained_on_another_trunk_is_refused(
     sentence = refused("eval", model[0], f"--trunk={other_trunk}", "--head=first", "--adapter=first", source)
     assert has_facts(sentence, 'head "first"', "trunk")
     assert load_trunk(str(other_trunk)).sha256 in sentence
-    # Refused before anything is trained, even if the first source still has to be trained.
+    # The run is refused before anything is trained, even if the first source still has to be trained.
     shutil.rmtree(store / "adapters" / "first")
     shutil.rmtree(store / "heads" / "first")
     words = [train[1].removesuffix(":recipe=single"), train[2], f"--store={store}", f"--config.trunk={other_trunk}"]
@@ -356,7 +356,7 @@ def test_head_with_another_number_of_labels_is_refused(
     source = f"--source={data}"
     sentence = refused("eval", *model, source)
     assert has_facts(sentence, f"{data / 'dev.jsonl'}:3 ", "'none'", "few, many")
-    # If the data names its labels, those names count, even if the rows give indices.
+    # If labels.json names the labels, these names are compared, even if the rows have indices.
     (data / "labels.json").write_text('["few", "many", "none"]')
     write_rows(data / "dev.jsonl", [{**row, "label": index % 2} for index, row in enumerate(rows)])
     sentence = refused("eval", *model, source)
@@ -365,7 +365,7 @@ def test_head_with_another_number_of_labels_is_refused(
     assert has_facts(refused("eval", *model, "--source=builtin:entail"), "labels", 'head "target-fusion"')
 
 
-# Trunks
+# Tests of damaged trunks.
 
 
 def test_incomplete_trunk_folders_are_refused(
@@ -406,7 +406,7 @@ def test_hub_id_without_network_is_refused(
     assert has_facts(sentence, "network", "config.json", "model.safetensors", "tokenizer")
 
 
-# Paths that cannot be written
+# Tests of paths that cannot be written.
 
 
 def test_unusable_output_paths_are_refused(
@@ -443,7 +443,7 @@ def full_disk(*arguments: object, **keywords: object) -> None:
 
 
 def last_sentence(capsys: pytest.CaptureFixture[str]) -> str:
-    """The last message on stderr, which may also contain the progress bar."""
+    """Returns the last message on stderr, which may also contain the progress bar."""
     lines = [line.rpartition("\r")[2] for line in capsys.readouterr().err.splitlines()]
     assert [line.startswith("afjax: ") for line in lines].count(True) == 1
     assert lines[-1].startswith("afjax: ")
@@ -458,7 +458,7 @@ def test_full_disk_while_writing_a_checkpoint(
     assert main(words) == 0
     shutil.move(tmp_path / "run", tmp_path / "whole")
     capsys.readouterr()
-    usages = iter([10**9, 1_000])  # Free bytes: enough for the first checkpoint, not for the second.
+    usages = iter([10**9, 1_000])  # The numbers of free bytes are enough for the first checkpoint, not for the second.
     with monkeypatch.context() as patch:
         patch.setattr(checkpoints.shutil, "disk_usage", lambda path: SimpleNamespace(free=next(usages)))
         assert main(words) == 2

@@ -1,4 +1,4 @@
-"""Built-in configs by name, in a checkout and from a wheel; `afjax configs`; the settings in `afjax train --help`."""
+"""Built-in configs are found by name in a checkout and in a wheel, and commands describe configs and settings."""
 
 import re
 import runpy
@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commands run outside the checkout."""
+    """Makes commands run outside of the checkout."""
     monkeypatch.chdir(tmp_path)
 
 
@@ -132,7 +132,7 @@ def test_train_help_lists_every_setting_with_its_default(capsys: pytest.CaptureF
     assert any(line.startswith("partition=adapter  (") and "top_k" in line for line in lines)
 
 
-# Fusions of stored adapters
+# Tests of fusions of stored adapters.
 
 
 def test_fusion_of_stored_adapters_needs_only_the_target_data(
@@ -145,7 +145,7 @@ def test_fusion_of_stored_adapters_needs_only_the_target_data(
     train = {"max_steps": 1, "eval_every": 1, "batch_size": 8, "max_length": 16, "buckets": (16,)}
     words += [f"--config.train.{setting}={value}" for setting, value in train.items()]
     config = f"fusion:target=mine,source={trained / 'data'}"
-    # The missing adapter would have to be trained, which needs its task's data.
+    # "secnd" is not in the store, so it would have to be trained. This needs data, which the command does not name.
     sentence = refused("train", f"--config={config},sources=first+secnd", *words)
     assert 'no adapter "secnd"' in sentence
     assert 'Did you mean "second"?' in sentence

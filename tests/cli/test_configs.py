@@ -1,4 +1,4 @@
-"""Config files and their overrides. tests/config/test_experiment_configs.py tests the package's configs."""
+"""Config files are loaded and overridden. tests/config/test_experiment_configs.py tests the built-in configs."""
 
 import dataclasses
 from pathlib import Path

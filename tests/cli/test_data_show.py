@@ -1,4 +1,4 @@
-"""``afjax data``: counts of files in their official layouts, and the list of known tasks."""
+"""``afjax data`` counts the rows of files in their official layouts, and lists the known tasks."""
 
 import json
 from collections.abc import Callable
@@ -59,7 +59,10 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def show(folder: Path, tiny_trunk_folder: Path, capsys: pytest.CaptureFixture[str]) -> Show:
-    """Runs ``afjax data show`` and returns its lines and the JSON object on the last line."""
+    """Returns a function that runs ``afjax data show``.
+
+    The function returns the printed lines, and the JSON object on the last line.
+    """
 
     def run(*words: str) -> tuple[list[str], dict[str, Any]]:
         has_source = ":" in words[0] or any(word.startswith("--source") for word in words)
@@ -97,7 +100,7 @@ def test_classification_task(show: Show, folder: Path) -> None:
     assert "train: 3 rows, labelled" in text
     assert "entailment 2 (66.7%), not_entailment 1 (33.3%)" in text
     assert has_facts(text, "test: 1 row, ", "not labelled")
-    # Terminal control characters are shown escaped, not sent.
+    # Terminal control characters in texts are printed as escapes.
     assert '"all \\x1b[31mcats"' in text
     assert "\x1b" not in text
     assert "[CLS]" in text
@@ -126,16 +129,16 @@ def test_tasks_from_every_kind_of_source(show: Show, folder: Path) -> None:
     _, found = show("entail", "--source=builtin:entail", "--split=dev")
     assert found["splits"].keys() == {"dev"}
     assert found["splits"]["dev"]["files"] == ["builtin:entail dev"]
-    # A source in place of the name; the name is a part of it.
+    # A source can be given instead of a name. The task's name is then a part of the source.
     assert show("builtin:entail", "--split=dev")[1] == found
     assert show(f"official:rte:{folder}")[1] == show("rte")[1]
-    # A folder in our own format, without a train split to infer label names from.
+    # The folder "own" is in afjax's format, and does not have a train split to infer label names from.
     _, found = show("own")
     assert found["task"]["labels"] == ["x", "y"]
     assert found["task"]["about"] == ""
     assert found["splits"]["dev"]["files"] == [str(folder / "own/dev.jsonl")]
-    # A known task name sets the kind of rows that come from another source; a source with the benchmark's files sets
-    # the kind itself.
+    # The name of a benchmark's task sets the kind of the task, even if the rows come from another source. A source with
+    # a benchmark's files also sets the kind.
     (folder / "own" / "dev.jsonl").write_text('{"context": "a", "choices": ["b", "c"], "label": 1}\n')
     _, found = show("csqa", f"--source={folder / 'own'}")
     assert (found["task"]["kind"], found["splits"]["dev"]["rows"]) == ("multiple_choice", 1)
@@ -180,7 +183,7 @@ def test_unreadable_tasks_are_refused(folder: Path, tiny_trunk_folder: Path, ref
     assert "Give a TASK with" in refused("data", "list", "rte")
     assert "max_length is 3" in refused("data", "show", "rte", place, trunk, "--max_length=3")
     assert "batch_size is 0" in refused("data", "show", "rte", place, trunk, "--batch_size=0")
-    # One unreadable split is enough.
+    # The command is refused if a single split is unreadable.
     damaged = folder / "glue" / "RTE" / "test.tsv"
     damaged.write_bytes(b"index\tsentence1\tsentence2\n0\t\xff\tb\n")
     assert f"{damaged}:2 is not UTF-8" in refused("data", "show", "rte", place, trunk)

@@ -1,4 +1,4 @@
-"""One CSV file from training to predictions."""
+"""One CSV file is used for training, evaluation and prediction."""
 
 import importlib
 import io
@@ -32,7 +32,7 @@ def get_config(data=""):
 
 @pytest.fixture(scope="module")
 def home(tiny_trunk_folder: Path, cache_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with ``reviews.csv``, ``config.py`` and ``run``, the workdir of an adapter trained on that file."""
+    """Returns a folder with ``reviews.csv``, ``config.py``, and ``run``, the workdir of a run on that file."""
     folder = tmp_path_factory.mktemp("one_file")
     lines = [f"{number},{review},{stars}" for number, (review, stars) in enumerate(REVIEWS)]
     (folder / "reviews.csv").write_text("\ufeff" + "\n".join(["id,review,stars", *lines]) + "\n")
@@ -51,7 +51,7 @@ def model(home: Path, tiny_trunk_folder: Path) -> list[str]:
 
 @pytest.fixture
 def lines(capsys: pytest.CaptureFixture[str]) -> Lines:
-    """Runs a command and returns its output lines."""
+    """Returns a function that runs a command and returns the lines on stdout."""
 
     def run(*words: str) -> list[str]:
         capsys.readouterr()
@@ -78,7 +78,7 @@ def test_eval_scores_the_dev_rows_of_the_training_run(
 ) -> None:
     result = json.loads((home / "run" / "target" / "result.json").read_text())[0]["metrics"]
     monkeypatch.chdir(home)
-    # However its path is written, the file is recognized as the head's training file.
+    # The head's training file is recognized by an absolute and by a relative path, so only its dev rows are scored.
     for source in (home / "reviews.csv", "reviews.csv"):
         scores = json.loads(lines("eval", *model, f"--source={source}")[-1])
         assert 0 < scores["rows"] < len(REVIEWS) / 2
@@ -134,7 +134,7 @@ def test_unknown_columns_to_keep_are_refused(home: Path, model: list[str], refus
     assert '"label"' in refused("predict", *model, source, "--keep=label")
 
 
-# Files that cannot be trained on
+# Tests of files that cannot be trained on.
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`afjax plot activations` and `plot spans` on a trained store: output files and refusals."""
+"""``afjax plot activations`` and ``plot spans`` write figures of a trained store, and refuse wrong flags."""
 
 import csv
 import json
@@ -16,7 +16,7 @@ Refused = Callable[..., str]
 
 @pytest.fixture
 def model(store: Path, data: Path, tiny_trunk_folder: Path) -> list[str]:
-    """The flags of the trained fusion on its dev rows."""
+    """Returns the flags that select the trained fusion and its dev rows."""
     return [f"--store={store}", f"--trunk={tiny_trunk_folder}", "--fusion=target-fusion", f"--source={data}"]
 
 
@@ -32,7 +32,8 @@ def test_activations(model: list[str], tmp_path: Path, capsys: pytest.CaptureFix
     assert capsys.readouterr().out == f"Written: {', '.join(map(str, files))}\n"
     assert files[0].read_bytes().startswith(b"\x89PNG")
     lines = lines_of(files[2])
-    # Two adapters in one layer, over all rows and over the rows of each label; the shares sum to one.
+    # There are two adapters in one layer, and three means: over all rows, and over the rows of each of the two labels.
+    # In each mean, the shares of the adapters sum to one.
     assert len(lines) == 6
     assert {line["layer"] for line in lines} == {"1"}
     assert {line["adapter"] for line in lines} == {"first", "second"}

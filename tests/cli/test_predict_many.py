@@ -1,4 +1,4 @@
-"""``afjax predict`` with an adapter per row, and with many adapters for each row."""
+"""``afjax predict`` computes each row with its own adapter, or with many adapters."""
 
 import json
 from collections.abc import Callable
@@ -61,7 +61,7 @@ def test_each_row_names_its_adapter(
         {"id": 4, **PAIR, "adapter": "adapters/first"},
     ]
     path = write_rows(tmp_path / "mixed.jsonl", [{**row, "id": row["id"]} for row in rows])
-    # Every row needs the columns to keep.
+    # With --keep, every row must have the columns to keep.
     lines = predict(*flags, f"--input={path}", "--keep=id,adapter", capsys=capsys)
     assert [line.pop("id") for line in lines] == [1, 2, 3, 4]
     assert [line.pop("adapter") for line in lines] == ["second", "target-fusion", None, "adapters/first"]

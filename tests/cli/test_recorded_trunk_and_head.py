@@ -1,4 +1,4 @@
-"""Without --trunk and --head the store's records are used; mistyped commands get a suggestion."""
+"""Without --trunk and --head, the store's records are used. Mistyped commands get a suggestion."""
 
 import json
 import shutil
@@ -92,7 +92,7 @@ def test_activations_need_a_source_for_a_fusion_trained_from_python(
     assert (tmp_path / "figure.csv").is_file()
 
 
-# Mistyped commands
+# Tests of mistyped commands.
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""``afjax serve`` as a process: requests from several clients, shutdown and kills."""
+"""``afjax serve`` runs as a process, and answers several clients until it is stopped or killed."""
 
 import importlib.util
 import json
@@ -31,7 +31,7 @@ def flags(trained: Path, tiny_trunk_folder: Path) -> list[str]:
 
 
 class Server:
-    """A running server."""
+    """A process of ``afjax serve``."""
 
     def __init__(self, flags: list[str]) -> None:
         words = [sys.executable, "-m", "afjax", "serve", *flags]
@@ -62,7 +62,7 @@ def server(flags: list[str]) -> Iterator[Server]:
 
 
 def started_request(server: Server, rows: list[dict[str, Any]]) -> tuple[socket.socket, bytes]:
-    """Sends the head of a request, and waits until the server asks for the body; returns connection and body."""
+    """Sends the head of a request, waits until the server asks for the body, and returns ``(connection, body)``."""
     body = json.dumps({"rows": rows}).encode()
     connection = socket.create_connection(("127.0.0.1", server.port))
     head = (
@@ -75,7 +75,7 @@ def started_request(server: Server, rows: list[dict[str, Any]]) -> tuple[socket.
 
 
 def received(connection: socket.socket) -> bytes:
-    """Receives until the other side closes the connection."""
+    """Receives bytes until the server closes the connection, and returns them."""
     answer = b""
     while part := connection.recv(10_000):
         answer += part
@@ -135,7 +135,7 @@ def test_adapters_are_added_from_the_store_by_name(flags: list[str]) -> None:
             answer = httpx.put(f"{server.url}/adapters/{name}")
             assert (answer.status_code, "/run/store" in answer.text) == (status, False)
         assert httpx.post(f"{server.url}/predict", json={"rows": [row]}, timeout=60).status_code == 200
-        # The fusion needs another program.
+        # The server's program has no fusions, so the fusion cannot be added.
         refused = httpx.put(f"{server.url}/adapters/target-fusion")
         assert (refused.status_code, "store" in refused.text) == (422, False)
     finally:

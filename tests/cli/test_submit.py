@@ -1,4 +1,4 @@
-"""``afjax submit``: GLUE, SuperGLUE and SQuAD files, from stored heads and rows in the official layouts."""
+"""``afjax submit`` writes the files for GLUE, SuperGLUE and SQuAD, from stored heads and official test files."""
 
 import json
 import zipfile
@@ -37,13 +37,13 @@ PAIRS = [("all of the two", "some"), ("none of the two", "most"), ("some of the 
 
 
 def drawn(init: Callable[[], Any]) -> Any:
-    """A tree as returned by ``init``, with random numbers that need no compilation."""
+    """Returns a tree like that from ``init``, with random numbers from NumPy, which need no compilation."""
     rng = np.random.default_rng(0)
     return jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(np.float32), jax.eval_shape(init))
 
 
 def task_model(trunk: Trunk, task: str, *, adapter: str = "", fused: bool = False) -> TaskModel:
-    """An untrained model whose head, and fusion of one adapter, are named after the task."""
+    """Returns an untrained model. Its head, and its fusion of one adapter if it has one, are named after the task."""
     known, key = OFFICIAL[task], jax.random.key(0)
     outputs, reads = TASK_KINDS[known.kind].num_outputs(known.labels), TASK_KINDS[known.kind].reads
     size = {"hidden_size": trunk.config.hidden_size, "num_layers": trunk.config.num_layers}
@@ -68,7 +68,7 @@ def task_model(trunk: Trunk, task: str, *, adapter: str = "", fused: bool = Fals
 
 @pytest.fixture(scope="module")
 def heads(tiny_trunk: Trunk, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store with heads for all tasks; rte also has an adapter, and qnli a fusion of that adapter."""
+    """Returns a store with heads for all tasks. rte also has an adapter, and qnli a fusion of that adapter."""
     folder = tmp_path_factory.mktemp("heads")
     task_model(tiny_trunk, "rte", adapter="rte").save(folder)
     task_model(tiny_trunk, "qnli", adapter="rte", fused=True).save(folder)
@@ -146,7 +146,7 @@ def flags(heads: Path, tiny_trunk_folder: Path, folder: Path, tmp_path: Path) ->
 
 @pytest.fixture
 def submit(flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Submit:
-    """Runs the command and returns its lines on stdout and stderr, without progress bars."""
+    """Returns a function that runs ``afjax submit`` and returns the printed lines, without progress bars."""
 
     def run(benchmark: str, *words: str) -> list[str]:
         assert main(["submit", benchmark, *flags, *words]) == 0
@@ -164,7 +164,11 @@ def unpacked(path: Path) -> dict[str, str]:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Models that predict each label in turn without compilation; returns the titles of their progress bars."""
+    """Makes models predict each label in turn, without compilation.
+
+    Returns:
+      A list to which each prediction appends the title of its progress bar.
+    """
 
     def predict(task_model: TaskModel, rows: Any, title: str, **_: Any) -> tuple[list[Any], list[Any]]:
         titles.append(title)
@@ -253,11 +257,11 @@ def test_missing_heads_and_files_are_listed(
     missing = [f'"{name}"' for name in ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "wnli")]
     files = "glue/QQP/test.tsv, glue/MNLI/test_matched.tsv"
     assert has_facts(sentence, f"store {store} ", "no head", *missing, "cb, rte", f"{folder} ", files, "--partial")
-    # No task is left to predict.
+    # qqp has neither a head nor a test file, so with --partial no task is left to predict.
     sentence = refused("submit", "glue", *flags, f"--store={store}", "--tasks=qqp", "--partial")
     assert has_facts(sentence, "GLUE", "incomplete")
     assert 'no head "rte-x"' in refused("submit", "glue", *flags, "--names={task}-x", "--tasks=rte")
-    # One benchmark's RTE files are not used for the other benchmark.
+    # GLUE's file for RTE is not used for SuperGLUE.
     (folder / "super_glue/RTE/RTE/test.jsonl").unlink()
     assert "no super_glue/RTE/test.jsonl" in refused("submit", "superglue", *flags)
 
@@ -356,7 +360,7 @@ def test_invalid_submissions_are_refused(flags: list[str], folder: Path, tmp_pat
     path = folder / "glue/RTE/test.tsv"
     path.write_text(path.read_text().replace("\n1\t", "\none\t"))
     assert has_facts(refused(*glue, "--tasks=rte"), "row", 'id "one"')
-    # A folder in our own format and a download: the command cannot decide between them.
+    # The folder has rte in afjax's format and GLUE's download of RTE. The command cannot decide between them.
     (folder / "rte").mkdir()
     (folder / "rte" / "test.jsonl").write_text('{"text_a": "a", "text_b": "b"}\n')
     assert has_facts(refused(*glue, "--tasks=rte"), "Two tasks", '"rte"', "official:rte:")

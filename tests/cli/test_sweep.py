@@ -1,6 +1,6 @@
-"""``afjax sweep``: starting and skipping runs, choosing the best, written files and refusals.
+"""``afjax sweep`` starts and skips runs, chooses the best setting, writes tables, and refuses wrong flags.
 
-The tests of the first section train. The others start a process per run, and replace it by a stand-in.
+The tests of the first section train. The other tests use ``--isolate`` and replace each run's process by a stand-in.
 """
 
 import csv
@@ -57,13 +57,13 @@ def write_config(path: Path, more: str = "", *, trunk: Path | str = "minilm") ->
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    """A config file; its trunk and data do not exist."""
+    """Writes a config file whose trunk and data do not exist."""
     return write_config(tmp_path / "rte.py")
 
 
 @pytest.fixture
 def words(config: Path, tmp_path: Path) -> list[str]:
-    """A sweep command without the swept settings."""
+    """Returns a sweep command without the swept settings."""
     return ["sweep", f"--config={config}", f"--workdir={tmp_path / 'sweep'}", "--isolate"]
 
 
@@ -109,7 +109,7 @@ def train(monkeypatch: pytest.MonkeyPatch) -> StandIn:
 
 
 def scores(**by_title: float | None) -> Callable[[dict[str, str]], float | None]:
-    """Scores by a run's values, as in ``scores(**{"0.001 0": 0.5})``."""
+    """Returns a function that maps a run's settings to its score, for example ``scores(**{"0.001 0": 0.5})``."""
     return lambda settings: by_title[" ".join(settings.values())]
 
 
@@ -118,14 +118,14 @@ def rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-# Trained runs
+# Tests that train.
 
 
 @pytest.fixture
 def real(
     config: Path, words: list[str], tiny_trunk_folder: Path, write_rows: Callable[..., Path], tmp_path: Path
 ) -> list[str]:
-    """A sweep command whose trunk and data exist. All runs train in this process."""
+    """Returns a sweep command whose trunk and data exist. All runs train in this process."""
     for split in ("train", "dev"):
         write_rows(tmp_path / "data" / f"{split}.jsonl")
     write_config(config, trunk=tiny_trunk_folder)
@@ -155,7 +155,8 @@ def test_runs_in_one_process_write_what_separate_processes_write(real: list[str]
     assert written(first) == written(second)
     assert len(written(first)["seed=1"]["digests"]) == 2
     logs = [(folder / "runs" / "seed=1" / "log.txt").read_text() for folder in (first, second)]
-    # The second run of a process does not compile again. The paths and the time differ.
+    # The paths and times are removed, because they differ. So are the lines about compilation, because the second run
+    # of a process does not compile again.
     lines = [re.sub(r"first|second|; .* elapsed.*|.* compiling for .*\n", "", log).splitlines() for log in logs]
     assert lines[0] == lines[1]
     assert lines[0][0].startswith("$ afjax train --config=")
@@ -167,7 +168,7 @@ def test_failed_run_does_not_affect_the_others(
     real: list[str], isolate: list[str], tmp_path: Path, capsys: Capsys
 ) -> None:
     data = tmp_path / "data"
-    # Only the run itself finds that the first has no data; the second must run all the same.
+    # Missing data is only found when a run starts. The first run then fails, and the second must still run.
     assert main([*real[:-1], *isolate, f"--grid.task.source=nothing,{data}"]) == 1
     out, err = capsys.readouterr()
     lines = err.splitlines()
@@ -265,7 +266,7 @@ def test_sweep_of_a_fusion_trains_its_adapters_first(
     stores = [tmp_path / "sweep" / "runs" / f"seed={seed}" / "store" for seed in (0, 1)]
     assert [store.names(each, "adapters") for each in stores] == [["one", "two"]] * 2
     assert [store.names(each, "fusion") for each in stores] == [["rte-fusion"]] * 2
-    # The runs of the second sweep begin with these adapters.
+    # --adapters copies these adapters to the runs of a second sweep, which does not train them again.
     copied = [*real[:-1], "--seeds=2,3", f"--adapters={stores[0]}", f"--workdir={tmp_path / 'copied'}"]
     assert main(copied) == 0
     again = tmp_path / "copied" / "runs" / "seed=2" / "store"
@@ -303,7 +304,7 @@ def test_each_host_trains_its_part(real: list[str], tmp_path: Path, capsys: Caps
         folder = tmp_path / "sweep" / f"host-{host}-of-2"
         assert len(rows(folder / "sweep.csv")) == number
         shutil.copytree(folder / "runs", tmp_path / "all" / "runs", dirs_exist_ok=True)
-    # The command makes the tables of all runs from the copied folders.
+    # Without --hosts, the command writes the tables of all runs from the copied folders.
     assert main([*words, f"--workdir={tmp_path / 'all'}"]) == 0
     assert "0 to do" in capsys.readouterr().err
     assert written(tmp_path / "all") == written(tmp_path / "one")
@@ -332,7 +333,7 @@ def test_hosts_share_all_runs(num_runs: int, hosts: int) -> None:
 
 
 def test_on_a_tpu_each_run_of_a_host_has_one_chip(real: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that does not limit itself to a chip waits for the processes of all hosts."""
+    """Each run gets a chip of its own, because a process that claims all chips would wait for all hosts."""
     monkeypatch.setattr(sweep_runs, "find_devices", lambda: parts.Devices(tpu_chips=("0", "1")))
     workers = list[int]()
     monkeypatch.setattr(sweep_runs, "train_in_workers", lambda *arguments: workers.append(arguments[-1]))
@@ -398,7 +399,7 @@ def test_runs_in_several_processes_write_what_one_process_writes(
 
 
 def once(action: Callable[[], None]) -> Any:
-    """Returns a stand-in for ``SweepProgress.trained`` that does something after the first step of any run."""
+    """Returns a replacement for ``SweepProgress.trained`` that calls ``action`` once, after a run's first step."""
     shown, done = sweep_progress.SweepProgress.trained, list[Any]()
 
     def trained(self: Any, run: Any, steps: int, num_steps: int) -> None:
@@ -450,7 +451,7 @@ def test_stopped_processes_save_and_resume(
 def test_processes_save_and_end_if_the_command_fails(
     real: list[str], tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With two slots, a process can wait for its next run while the other run trains."""
+    """Tests a full disk with two slots, so that a process can wait for its next run while another run trains."""
 
     def full(*given: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -468,7 +469,7 @@ def test_processes_save_and_end_if_the_command_fails(
 def test_processes_that_cannot_begin_fail_all_runs(
     real: list[str], tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # It raises TypeError, because it gets other arguments.
+    # len raises TypeError in every process, because it gets other arguments.
     monkeypatch.setattr(sweep_workers, "_work", len)
     assert main([*real, "--seeds=0,1,2", "--processes=2"]) == 1
     assert [row["status"] for row in rows(tmp_path / "sweep" / "sweep.csv")] == ["failed"] * 3
@@ -483,7 +484,10 @@ def test_more_processes_than_tpu_chips_are_refused(
 
 
 def test_command_leaves_the_devices_to_its_processes(real: list[str], tmp_path: Path) -> None:
-    """JAX reserves every TPU chip, and most of a GPU's memory, for the first process that uses its backend."""
+    """Checks that the command starts no JAX backend.
+
+    JAX reserves every TPU chip, and most of a GPU's memory, for the first process that uses its backend.
+    """
     program = (
         "import sys\n"
         "from afjax.cli.main import main\n"
@@ -527,7 +531,7 @@ def test_impossible_slots_are_refused(real: list[str], refused: Refused, given: 
     assert has_facts(refused(*real, "--seeds=0,1", *given), *facts)
 
 
-# Processes
+# Tests of starting processes.
 
 
 def test_killed_command_returns_its_signal(tmp_path: Path) -> None:
@@ -557,7 +561,7 @@ def test_run_command_has_overrides_and_its_own_workdir(
     assert train.commands[0][6:] == [f"--config.{override}" for override in given]
 
 
-# Swept settings
+# Tests of swept settings.
 
 
 def test_every_combination_runs_with_every_seed(words: list[str], train: StandIn, tmp_path: Path) -> None:
@@ -618,7 +622,7 @@ def test_run_names_are_readable_valid_and_unique() -> None:
     assert sweep_plan.Run({"trunk": "a/b"}, 0).name.startswith("trunk=a_b,seed=0~")
 
 
-# Resuming
+# Tests of resuming a sweep.
 
 
 def test_only_failed_runs_are_repeated(words: list[str], train: StandIn, capsys: Capsys) -> None:
@@ -659,7 +663,7 @@ def test_interrupted_sweep_resumes(words: list[str], train: StandIn, tmp_path: P
 def test_values_and_seeds_can_be_added(words: list[str], train: StandIn, tmp_path: Path) -> None:
     assert main([*words, RATES, "--grid.train.epochs=1"]) == 0
     train.titles.clear()
-    # The order of flags does not matter: the runs keep their names.
+    # The order of flags and values does not matter, because the runs keep their names.
     more = ["--grid.train.epochs=1", "--grid.train.learning_rate=1e-2,3e-4,1e-3", "--seeds=1,0"]
     assert main([*words, *more]) == 0
     assert sorted(train.titles) == [
@@ -689,7 +693,7 @@ def test_resuming_with_another_sweep_is_refused(
 ) -> None:
     same = ["--seeds=0,1", "--config.train.epochs=3"]
     assert main([*words, RATES, *same]) == 0
-    # Arguments that a case leaves out keep their first values.
+    # Flags that a case does not give keep their values from the first command.
     given = [word for word in same if not any(other.startswith(word.split("=")[0] + "=") for other in others)]
     if "--grid.train.epochs=1" in others:
         given.remove("--config.train.epochs=3")
@@ -719,7 +723,7 @@ def test_resuming_after_the_config_file_changed_is_refused(
     assert has_facts(found, f"{folder} ", "another config", "train.batch_size: 8 ", " 16 ")
 
 
-# Choosing the best setting and reporting
+# Tests of choosing the best setting, and of the tables.
 
 
 def test_seeds_of_one_setting(words: list[str], train: StandIn, tmp_path: Path, capsys: Capsys) -> None:
@@ -741,7 +745,7 @@ def test_seeds_of_one_setting(words: list[str], train: StandIn, tmp_path: Path, 
 
 
 def test_best_mean_over_seeds_is_chosen(words: list[str], train: StandIn, tmp_path: Path, capsys: Capsys) -> None:
-    # By best seed, 0.001 would come first.
+    # 0.001 has the best single seed, but not the best mean.
     by_title = {"0.001 0": 0.9, "0.001 1": 0.2, "0.001 2": 0.4, "0.01 0": 0.6, "0.01 1": 0.7, "0.01 2": 0.8}
     train.score = scores(**by_title)
     assert main([*words, "--grid.train.learning_rate=1e-3,1e-2", "--seeds=0,1,2"]) == 0
@@ -850,7 +854,7 @@ def test_last_result_of_each_task_counts(
 def test_remaining_time_is_estimated(
     words: list[str], train: StandIn, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Start and end of each run; the first fails at once.
+    # The times at which the runs start and end. The first run fails after one second.
     clock = iter([0, 1, 10, 82, 100, 148, 200, 204])
     monkeypatch.setattr(sweep_progress.time, "monotonic", lambda: next(clock))
     train.score = lambda settings: None if settings["seed"] == "0" else 0.5
@@ -860,7 +864,7 @@ def test_remaining_time_is_estimated(
     assert [duration(seconds) for seconds in (59.6, 3599.6, 7500)] == ["1 min 0 s", "1 h 0 min", "2 h 5 min"]
 
 
-# Sweeps that are refused before anything is written or run
+# Tests of sweeps that are refused before anything is written or run.
 
 
 @pytest.mark.parametrize(

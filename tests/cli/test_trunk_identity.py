@@ -33,7 +33,7 @@ Edit = Callable[[dict], Any]
 
 @pytest.fixture
 def trunk_folder(tiny_trunk_folder: Path, tmp_path: Path) -> Path:
-    """A copy of the trunk that tests may change."""
+    """Returns a copy of the trunk's folder that a test may change."""
     return shutil.copytree(tiny_trunk_folder, tmp_path / "trunk")
 
 
@@ -85,7 +85,7 @@ TOKENIZERS: dict[str, Edit] = {
     "normalizer": keep_case,
 }
 ARCHITECTURES: dict[str, tuple[Any, Any]] = {
-    # Field of config.json: the new value and the recorded value.
+    # ``{field of config.json: (new value, recorded value)}``.
     "num_attention_heads": (2, 4),
     "layer_norm_eps": (0.5, 1e-12),
     "hidden_act": ("relu", "gelu"),
@@ -103,7 +103,8 @@ def test_another_architecture_is_refused(
         assert f"{field} (recorded: {recorded}, in use: {value})" in refused(*command)
 
 
-# transformers derives the other parts from the tokenizer's class, whatever tokenizer.json says.
+# Only these parts can be changed in the files. transformers derives the other parts from the tokenizer's class, and
+# ignores those in tokenizer.json.
 @pytest.mark.parametrize("part", ["vocabulary", "normalizer", "added tokens"])
 def test_another_tokenizer_is_refused(
     part: str, predict: list[str], evaluate: list[str], trunk_folder: Path, refused: Refused
@@ -131,7 +132,7 @@ def test_each_tokenizer_part_has_its_own_digest(tiny_trunk_folder: Path) -> None
         assert [name.replace("_", " ") for name, digest in digests(change).items() if digest != expected[name]] == [
             part
         ]
-    # Token types are also added around the texts.
+    # The post-processor also sets the types of the special tokens.
     typed = digests(model_input_names=["input_ids", "token_type_ids", "attention_mask"])
     assert {name for name in typed if typed[name] != expected[name]} == {"post_processor"}
 
@@ -185,7 +186,7 @@ def test_irrelevant_differences_are_accepted(
         }
 
     edit(trunk_folder / "tokenizer.json", cut_and_pad)
-    # Dropout only matters during training, and defaults may be written out.
+    # Dropout only matters during training, and gelu is the default, so neither changes predictions.
     edit(trunk_folder / "config.json", lambda values: values.update(hidden_dropout_prob=0.3, hidden_act="gelu"))
     assert main(predict) == 0
     assert (tmp_path / "out.jsonl").read_text() == before
@@ -193,7 +194,7 @@ def test_irrelevant_differences_are_accepted(
 
 
 def make_old(store: Path) -> None:
-    """Removes the values that earlier versions did not record from all manifests."""
+    """Removes from all manifests the values that earlier versions did not record."""
     for path in store.glob("*/*/manifest.json"):
         values = json.loads(path.read_text())
         del values["trunk"]["architecture"], values["trunk"]["tokenizer"], values["manifest_sha256"]
@@ -232,7 +233,7 @@ def test_dropout_and_dtype_do_not_change_the_identity(tiny_trunk: Trunk, trunk_f
     recorded = tiny_trunk.identity()
     other = load_trunk(str(trunk_folder), dtype="bfloat16").identity()
     assert trunk_difference(recorded, other) == ([], [])
-    # After a round trip through JSON.
+    # The result is the same after the identity was written to and read from JSON.
     assert trunk_difference(json.loads(json.dumps(recorded)), other) == ([], [])
 
 
@@ -250,7 +251,7 @@ def test_manifest_records_the_whole_identity(store: Path, tiny_trunk: Trunk) -> 
         assert read_manifest(store, kind, name).trunk == tiny_trunk.identity()
 
 
-# Non-finite numbers
+# Tests of numbers that are not finite.
 
 
 def test_trunk_with_nan_is_refused(predict: list[str], evaluate: list[str], trunk_folder: Path, refused: Refused):

@@ -1,4 +1,4 @@
-"""Accepted and refused configs, the wording of their errors, and round trips through JSON."""
+"""Configs are accepted, or refused with errors that name the setting. JSON represents them without loss."""
 
 import json
 from typing import Any
@@ -30,7 +30,7 @@ def message(make: Any, *args: Any, **kwargs: Any) -> str:
     return str(raised.value)
 
 
-# Checks of the dataclasses
+# Tests of the checks of the dataclasses.
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_usable_names_are_accepted(name: str) -> None:
     check_name(name, "task")
 
 
-# Derived values
+# Tests of values that configs derive from their fields.
 
 
 def test_experiments_name_their_results() -> None:
@@ -172,7 +172,7 @@ def test_slots_are_in_forward_order() -> None:
     assert ADAPTER_PRESETS["houlsby"].slots == ("attention", "ffn")
 
 
-# From nested mappings
+# Tests of making configs from nested mappings.
 
 MINIMAL = {"task": {"name": "rte"}}
 
@@ -235,7 +235,7 @@ def test_errors_start_with_the_name_given_by_the_caller() -> None:
     assert message(from_dict, HeadConfig, {"x": 1}, 'the config of head "rte"').startswith('the config of head "rte".x')
 
 
-# Conversion back to mappings
+# Tests of converting configs to mappings.
 
 
 def optional(strategy: st.SearchStrategy) -> st.SearchStrategy:
@@ -311,7 +311,7 @@ def test_presets_round_trip_through_json(name: str) -> None:
     assert from_dict(Adapter, json.loads(json.dumps(to_dict(preset)))) == preset
 
 
-# Values given from Python
+# Tests of values that are given from Python.
 
 
 @pytest.mark.parametrize(

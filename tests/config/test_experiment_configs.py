@@ -1,4 +1,4 @@
-"""Every file in ``configs/`` and its whole sweep resolves, and every config trains one step on a tiny trunk."""
+"""Every file in ``configs/`` and every run of its sweep can be loaded, and each config trains one step."""
 
 import ast
 import itertools
@@ -22,8 +22,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("training")]
 FOLDER = Path(__file__).parents[2] / "configs"
 CONFIGS = sorted(FOLDER.glob("*.py"))
 
-# Config arguments of the runs below, one list per file; DATA is a folder of tasks. Files with several trainings
-# have their own test.
+# Arguments for each config, with one string per run. DATA is a folder of tasks. Configs that train several models have
+# their own tests.
 ONE_STEP: dict[str, Sequence[str]] = {
     "adapter.py": ["task=rte,data=DATA"],
     "baselines.py": [
@@ -41,7 +41,7 @@ ONE_STEP: dict[str, Sequence[str]] = {
     "sequential.py": ["tasks=rte+mrpc,data=DATA"],
     "single.py": ["task=rte,data=DATA/rte", "task=csqa,data_dir=DATA"],
 }
-# quickstart.py is trained by tests/test_readme.py.
+# tests/docs/test_pages.py trains quickstart.py. The tests below train the other three.
 OWN_TESTS = {"quickstart.py", "fusion.py", "mt_adapter.py", "fusion_mt.py"}
 RUNS = [(name, arguments) for name, runs in ONE_STEP.items() for arguments in runs]
 TASKS = (
@@ -63,9 +63,9 @@ TASKS = (
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A working folder with ``data`` and ``DATA``, which have a tiny folder for every task, next to ``mine.toml``.
+    """Makes a working folder with ``data``, ``DATA`` and ``mine.toml``, and returns ``data``.
 
-    ``stsb`` is a regression task; ``columns`` has other column names.
+    ``data`` and ``DATA`` are the same folder, with a tiny folder for every task. ``columns`` has other column names.
     """
     folder = tmp_path_factory.mktemp("tasks")
     for task in (*TASKS, "sick", "scitail", "boolq", "cb", "imdb"):
@@ -77,7 +77,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def working_folder(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Configs look for tasks in the folders that their commands and defaults name."""
+    """Changes to the working folder, because commands and defaults of configs name folders relative to it."""
     monkeypatch.chdir(data.parent)
 
 
@@ -106,7 +106,7 @@ def write_row(task: str, word: str, number: str, index: int) -> dict[str, Any]:
 def test_study_configs_state_their_schedule(path: Path) -> None:
     values = runpy.run_path(str(path))["get_config"]().to_dict()
     assert {"learning_rate", "epochs", "warmup"} <= values["train"].keys()
-    # fusion_mt.py reads its adapters from the store.
+    # The sources of fusion_mt.py are always in the store, so they have no training settings.
     for source in values["sources"].values() if path.name != "fusion_mt.py" and "sources" in values else ():
         assert {"learning_rate", "epochs", "warmup"} <= source["train"].keys()
 
@@ -115,7 +115,7 @@ def test_every_config_has_a_training_test() -> None:
     assert {path.name for path in CONFIGS} == ONE_STEP.keys() | OWN_TESTS
 
 
-# Configs resolve
+# Tests that load configs.
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
@@ -164,14 +164,14 @@ def check_sweep(config: str, grid: dict[str, Sequence[Any]]) -> None:
     assert len(resolved) == math.prod(map(len, grid.values())) > 1
 
 
-# Configs train
+# Tests that train configs.
 
 
 def load_sources(name: str) -> list[str]:
     return [source.task.name for source in load_experiment(str(FOLDER / name)).sources]
 
 
-# The same for all runs, so that runs with equal shapes share one compiled program.
+# All runs have these settings, so that runs with equal shapes share one compiled program.
 STEP = {
     "max_steps": 1,
     "eval_every": 1,

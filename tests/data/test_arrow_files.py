@@ -1,4 +1,4 @@
-"""Parquet and Arrow files: rows with Python's types, label names, and errors that name the file and the row."""
+"""Parquet and Arrow files give rows with Python's types and label names. Errors name the file and the row."""
 
 import importlib
 import io
@@ -51,7 +51,7 @@ WRITERS = {"parquet": write_parquet, "stream": write_stream, "arrow": write_arro
 
 @pytest.fixture(params=WRITERS)
 def write(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Path]:
-    """Writes columns to a file in one of the formats."""
+    """Returns a function that writes columns to a file. The test runs once for each format."""
 
     def to_file(columns: Any, stem: str = "a", folder: Path = tmp_path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
@@ -63,7 +63,7 @@ def write(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Path]
 
 
 def with_class_names(columns: dict[str, list[Any]], **names: list[str]) -> Any:
-    """A table with the metadata that Hugging Face's datasets writes for ``ClassLabel`` columns."""
+    """Returns a table with the metadata that Hugging Face's ``datasets`` writes for ``ClassLabel`` columns."""
     features: dict[str, Any] = {column: {"names": names[column], "_type": "ClassLabel"} for column in names}
     metadata = {"huggingface": json.dumps({"info": {"features": features}})}
     return pyarrow.table(columns).replace_schema_metadata(metadata)
@@ -82,13 +82,13 @@ def test_rows_have_types_of_python_and_row_numbers(write: Any) -> None:
     assert [row for _, row in rows] == [{name: values[row] for name, values in TABLE.items()} for row in range(3)]
     assert type(rows[0][1]["tags"]) is list
     assert type(rows[0][1]["tags"][0]) is int
-    # A pipe cannot seek.
+    # The rows can also be read from a pipe, which cannot seek.
     pipe = io.BufferedReader(Pipe(path.read_bytes()))
     assert [row for _, row in rows_of_stream(pipe, "stdin", path.suffix)] == [row for _, row in rows]
 
 
 class Pipe(io.RawIOBase):
-    """A stream that only reads."""
+    """A stream that can be read but cannot seek, like a pipe."""
 
     def __init__(self, content: bytes) -> None:
         self.content = io.BytesIO(content)
@@ -149,7 +149,7 @@ def test_other_kinds_of_tasks(write: Any) -> None:
     assert spans.labels == [(("two", 4),)]
 
 
-# Label names
+# Tests of label names.
 
 
 def labels_of(task: TaskConfig) -> tuple[tuple[str, ...], list[int]]:
@@ -181,7 +181,7 @@ def test_missing_label_is_refused_with_its_row(write: Any) -> None:
     assert has_facts(refused(load_split, TaskConfig(name="t", source=str(path)), "train"), f"{path}:3 ", "no label")
 
 
-# Files that are refused
+# Tests of files that are refused.
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_damaged_files_are_refused(damage: str, write: Any) -> None:
             "empty": b"",
             "text": b"text,label\none,x\n",
             "cut": raw[:half],
-            # Without the end marker of an Arrow stream, or without the last bytes of a footer.
+            # This cuts off the end marker of an Arrow stream, or the last bytes of a footer.
             "end": raw[:-8],
             "overwritten": raw[: half - 60] + b"\xff" * 120 + raw[half + 60 :],
         }[damage]
@@ -253,7 +253,7 @@ def test_missing_package_is_named(write: Any, monkeypatch: pytest.MonkeyPatch) -
         assert has_facts(refused(make), str(path), "pyarrow", 'pip install "afjax[datasets]"')
 
 
-# Predictions
+# Tests of predictions.
 
 
 def test_rows_to_predict_on(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:

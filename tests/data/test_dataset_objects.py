@@ -1,4 +1,4 @@
-"""Rows from objects of Hugging Face's datasets: ``Dataset``, ``IterableDataset`` and dictionaries of splits."""
+"""Rows are made from a ``Dataset``, an ``IterableDataset`` or a ``DatasetDict`` of Hugging Face's ``datasets``."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

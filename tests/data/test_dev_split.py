@@ -1,4 +1,4 @@
-"""Tasks without a dev split: which train rows become dev rows, and invalid shares."""
+"""If a task has no dev split, some of its train rows become dev rows. Invalid shares are refused."""
 
 import json
 import random
@@ -20,7 +20,7 @@ TEXTS = [f"text {number}" for number in range(400)]
 
 
 def write_table(path: Path, texts: list[str]) -> Path:
-    """A CSV file whose labels depend on the texts only."""
+    """Writes a CSV file whose labels depend only on the texts."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("text,label\n" + "".join(f"{text},{'ab'[len(text) % 2]}\n" for text in texts))
     return path
@@ -94,7 +94,7 @@ def test_folder_with_only_a_train_file_and_explicit_train_file(tmp_path: Path) -
     task = TaskConfig(name="t", train=str(folder / "train.csv"))
     assert len(load_split(task, "dev")) == len(expected)
     assert len(load_split(task, "train")) == 400 - len(expected)
-    # A dev file in the folder, or a dev file that the task names, is used instead of a split.
+    # If the folder has a dev file, or the task names one, its rows are the dev rows, and train is not divided.
     write_table(folder / "dev.csv", ["one", "four"])
     assert dev_texts(folder) == {"one", "four"}
     assert dev_texts(folder / "train.csv", dev="dev.csv") == {"one", "four"}
@@ -166,7 +166,7 @@ def test_invalid_shares_are_refused(share: Any) -> None:
         TaskConfig(name="t", dev_share=share)
 
 
-# Files that are read or suggested
+# Tests of the files that are read or suggested.
 
 
 def refused(split: Any, **settings: Any) -> str:

@@ -1,4 +1,4 @@
-"""Readers of JSONL, TSV and CSV: the rows that they give, and errors that name a bad file and its line."""
+"""JSONL, TSV and CSV files are read. Errors name the bad file and its line."""
 
 import gzip
 import re

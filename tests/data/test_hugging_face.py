@@ -1,4 +1,4 @@
-"""Datasets of Hugging Face: folders written by ``save_to_disk``, the hub's names, and the cache."""
+"""Hugging Face's datasets are read from folders written by ``save_to_disk``, from the hub, and from the cache."""
 
 import contextlib
 import json
@@ -38,7 +38,7 @@ def refused(make: Callable[..., Any], *args: Any, **settings: Any) -> str:
     return str(caught.value)
 
 
-# Folders
+# Tests of folders.
 
 
 def test_splits_of_a_saved_folder(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_splits_of_a_saved_folder(tmp_path: Path) -> None:
     assert splits["train"].label_names == splits["dev"].label_names == ("no", "yes")
     assert splits["test"].labels is None
     assert [place for place, _ in open_source(task, "dev").rows] == [f"{source} validation:{row}" for row in (1, 2, 3)]
-    # Only the rows count for digests.
+    # The digests depend only on the rows, not on the format.
     (tmp_path / "files").mkdir()
     for split, rows in (("train", labelled(0, 1, 1)), ("dev", labelled(0, 0, 1))):
         rows.to_parquet(tmp_path / "files" / f"{split}.parquet")
@@ -104,7 +104,7 @@ def test_slices_of_splits(tmp_path: Path) -> None:
         ({"dev": "train[:x]"}, ("train[:x]", "train, validation_matched, other", '"dev"')),
         ({"dev": "train+other"}, ("train+other", '"dev"')),
         ({"dev": "train[3:]"}, ("train[3:]", "no rows")),
-        # A dev split under another name is not ignored.
+        # A dev split with an unusual name is not ignored. The error suggests it.
         ({}, ("train, validation_matched, other", '"dev"', 'Did you mean "validation_matched"?')),
         ({"dev": "validation_matched", "text_a": "text"}, ("validation_matched:1 ", '"text"', "text_a, text_b, label")),
         ({"dev": "validation_matched", "label": "stars"}, ("validation_matched:1 ", '"stars"', "label")),
@@ -177,12 +177,16 @@ def test_lists_come_through_as_lists(tmp_path: Path) -> None:
     assert [row for _, row in opened.rows] == expected
 
 
-# The hub
+# Tests of the hub.
 
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
-    """A hub, as ``{full name: the splits of its configs, or an error}``. Short names omit the organization."""
+    """Replaces the hub by a dictionary, which a test fills.
+
+    It maps the full name of a dataset to an error, or to the splits of its configs, by name. A dataset is also found by
+    its name without the organization.
+    """
     import huggingface_hub
 
     contents: dict[str, Any] = {}
@@ -217,7 +221,7 @@ def test_names_on_the_hub(hub: dict[str, Any]) -> None:
     lengths = {"hf:glue": 2, "hf:org/glue": 2, "hf:glue/rte": 3, "hf:org/glue/rte": 3}
     for source, length in lengths.items():
         assert len(hugging_face.open_splits(source)["train"]) == length
-    # ORG/NAME comes before NAME/CONFIG.
+    # If there is a dataset ORG/NAME, two parts are not read as NAME/CONFIG.
     hub["glue/rte"] = {None: {"train": labelled(0)}}
     hugging_face._hub_splits.cache_clear()
     assert len(hugging_face.open_splits("hf:glue/rte")["train"]) == 1
@@ -259,11 +263,11 @@ def test_datasets_that_cannot_be_read_are_refused(source: str, facts: tuple[str,
     assert "Example" not in message
 
 
-# Without a network
+# Tests without a network.
 
 
 class Cached(datasets.GeneratorBasedBuilder):
-    """A dataset that was downloaded before."""
+    """A dataset in the cache."""
 
     def _info(self) -> Any:
         label = datasets.ClassLabel(names=["no", "yes"])
@@ -279,7 +283,7 @@ class Cached(datasets.GeneratorBasedBuilder):
 
 @pytest.fixture(params=["no network", "offline mode"])
 def cache(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The cache of a machine without a network."""
+    """Makes an empty cache on a machine without a network, or in offline mode."""
     with contextlib.closing(socket.socket()) as closed:
         closed.bind(("127.0.0.1", 0))
         monkeypatch.setattr(datasets.config, "HF_ENDPOINT", f"http://127.0.0.1:{closed.getsockname()[1]}")
@@ -294,7 +298,7 @@ def test_downloaded_datasets_are_read_from_the_cache(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Cached(cache_dir=cache, dataset_name="tiny", repo_id="org/tiny", config_name="a", hash="0").download_and_prepare()
-    # A folder of the same name is not read instead.
+    # A local folder with the name of the dataset must not be read instead of the cache.
     monkeypatch.chdir(tmp_path)
     save(tmp_path / "org" / "tiny", train=labelled(0))
     offline = datasets.config.HF_HUB_OFFLINE

@@ -1,4 +1,4 @@
-"""Class labels: no label is reinterpreted, and two spellings of one label never become two classes."""
+"""No class label is reinterpreted, and two spellings of one label never become two classes."""
 
 import json
 import os
@@ -98,7 +98,7 @@ def test_distinct_labels_are_separate_classes(names: tuple[str, str], tmp_path: 
     assert set(load_split(task(tmp_path), "train").label_names) == set(names)
 
 
-# Indices in place of names
+# Tests of labels that are indices instead of names.
 
 
 def test_numbers_that_spell_labels_differently_are_not_indices(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_index_requires_listed_names(label: Any, tmp_path: Path) -> None:
         (("LABEL_0", "LABEL_1"), True),
         (("covid-19", "flu"), True),
         (("sports", "sci.med", "h1n1"), True),
-        (("0", "1"), False),  # An integer is read as a name here, with the same result.
+        (("0", "1"), False),  # The integer 0 is read as the name "0", which has the index 0.
         (("1.0", "2.0"), False),
         (("no", " 1 "), False),
         (("no", "1e0"), False),
@@ -152,7 +152,7 @@ def test_integer_is_an_index_only_if_unambiguous(names: tuple[str, ...], expecte
     assert indices_are_clear(names) == expected
 
 
-# Label order
+# Tests of the order of labels.
 
 
 def test_label_order_does_not_depend_on_hashes() -> None:
@@ -247,7 +247,7 @@ def test_number_with_an_out_of_range_exponent_is_text() -> None:
     assert spelling("1e" + "9" * 30) == "1e" + "9" * 30
 
 
-# Datasets that store the index of a label name
+# Tests of datasets that store the index of a label name.
 
 
 def named(label: Any, names: tuple[str, ...], **settings: Any) -> Any:

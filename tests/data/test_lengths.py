@@ -1,4 +1,4 @@
-"""Padded lengths: each must be worth compiling its program, and the best are chosen for each number of lengths."""
+"""Padded lengths are chosen well. A further length must save more time than compiling its program takes."""
 
 import itertools
 from typing import Any
@@ -35,7 +35,7 @@ def rows_of(lengths: list[int]) -> TokenisedRows:
 
 
 def lengths_of(*train: TokenisedRows, num_steps: int = 10**6, config: TrainConfig = CONFIG, **given: Any) -> tuple:
-    """The lengths of training batches, by default for a run so long that the cost of compilation is negligible."""
+    """Chooses the lengths of training batches, by default for a run so long that compilation costs almost nothing."""
     return train_lengths(train, config, PROGRAM_TOKENS, num_steps=num_steps, **given)
 
 
@@ -82,7 +82,7 @@ def test_dev_rows_have_their_own_lengths() -> None:
     train, dev = rows_of([8] * 12), rows_of([39] * 10 + [4] * 10)
     found = choose_lengths([train], [dev], CONFIG, COST, num_steps=10, num_evaluations=1)
     assert found == PaddedLengths(train=(8,), dev=(40,))
-    # With enough evaluations, the short dev rows are worth a program.
+    # With enough evaluations, a program for the short dev rows saves more time than it takes to compile.
     found = choose_lengths([train], [dev], CONFIG, COST, num_steps=10, num_evaluations=10**4)
     assert found == PaddedLengths(train=(8,), dev=(4, 40))
     # The third batch has both short and long rows.

@@ -1,4 +1,4 @@
-"""Notices about suspicious data and results, with counts."""
+"""Notices report suspicious data and results, with counts."""
 
 import time
 
@@ -62,7 +62,7 @@ def test_label_of_few_rows_that_looks_like_a_frequent_one_is_named() -> None:
         assert told(rare) == ""
     numbered = ["class_12", *["class_1", "class_2"] * 25]
     assert misspelled_label("train", rows(*texts, labels=numbered[:50])) == ""
-    # Three rows are not few, and another word is another label.
+    # There is no notice if three rows have the spelling, or if the label is another word.
     assert told("positve", "positve", "positve") == ""
     assert told("neutral") == ""
     assert told() == ""

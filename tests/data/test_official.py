@@ -1,4 +1,4 @@
-"""Official benchmark files: small files of every task in the official layouts, and row counts of the real files."""
+"""The official files of benchmarks are read: small files of every task, and the real files if they are available."""
 
 import csv
 import gzip
@@ -16,7 +16,7 @@ from afjax.config.tasks import Metric, TaskKind
 from afjax.data.sources.official import OFFICIAL, SPLITS, Split, find_official, read_official
 from afjax.errors import UserError
 
-# By task: file contents by path, and the rows of each split.
+# ``{task: ({path: contents}, {split: expected rows})}``.
 Cases = dict[str, tuple[dict[str, str | bytes], dict[str, list[dict[str, Any]]]]]
 
 MARK = "\ufeff"
@@ -463,7 +463,7 @@ OTHERS: Cases = {
     },
 }
 
-# Tasks without official splits, with the names of their text and label columns.
+# Tasks without official splits: ``{task: (path, text column, label column)}``.
 STANCE = (
     "q1_from_reading_the_tweet_which_of_the_options_below_is_most_likely_to_be_true_about_the_stance_or_outlook_of_the_"
     "tweeter_towards_the_target"
@@ -506,7 +506,7 @@ def test_rows_of_every_task(tmp_path: Path, name: str) -> None:
 
 
 def shard_rows(name: str, folder: Path) -> set[tuple[str, str]]:
-    """The rows of all splits; no text occurs in two splits."""
+    """Returns the ``(text, label)`` of all splits, and checks that no text occurs in two splits."""
     rows = rows_of(name, folder)
     assert list(rows) == list(SPLITS)
     texts = [{row["text"] for row in split} for split in rows.values()]
@@ -543,7 +543,7 @@ def test_official_task_table_is_valid() -> None:
         assert task.no_answer == (name == "squad_v2")
 
 
-# Cases that the parametrised tests leave out.
+# Tests of cases that the parametrized tests do not cover.
 
 
 def test_wnut17_has_words_and_tags(tmp_path: Path) -> None:
@@ -726,7 +726,7 @@ def test_cells_without_text_or_label_are_skipped(tmp_path: Path) -> None:
         assert shard_rows("crowdflower_emotion", tmp_path) == set(rows)
 
 
-# Missing and unofficial files.
+# Tests of missing and unofficial files.
 
 
 def test_unknown_task_is_refused(tmp_path: Path) -> None:
@@ -761,7 +761,7 @@ def test_files_in_our_own_format_are_not_official(tmp_path: Path) -> None:
         (tmp_path / name / "labels.json").unlink()
         (tmp_path / name / "train.tsv").unlink()
     found = {name for name in OFFICIAL if find_official(name, tmp_path)}
-    # The folders CB, RTE and BoolQ have the same names in SuperGLUE.
+    # SuperGLUE's folders are also called CB, RTE and BoolQ, and also have JSON lines, so these may be found.
     assert found <= {"cb", "rte", "boolq"}
 
 
@@ -770,7 +770,7 @@ def test_folder_names_are_case_sensitive(tmp_path: Path) -> None:
     assert find_official("rte", tmp_path) == {}
 
 
-# Files that differ from the published ones.
+# Tests of files that differ from the published ones.
 
 
 def test_duplicate_ids_are_refused(tmp_path: Path) -> None:
@@ -813,7 +813,7 @@ def test_truncated_files_are_refused(tmp_path: Path) -> None:
     refused("cola", tmp_path, "train", str(path), "middle", "gzip")
 
 
-# The real files, if available.
+# Tests of the real files, if they are available.
 
 COUNTS = {
     "mrpc": {"train": 3668, "dev": 408, "test": 1725},

@@ -1,4 +1,4 @@
-"""The tables of kinds of sources and of file formats: every entry has every part."""
+"""The tables of source kinds and of file formats have complete entries."""
 
 import dataclasses
 from pathlib import Path

@@ -23,7 +23,7 @@ tfds = pytest.importorskip("tensorflow_datasets")
 
 
 class TinyPairs(tfds.core.GeneratorBasedBuilder):
-    """GLUE's layout, in which test labels are -1."""
+    """A dataset in GLUE's layout, in which test labels are -1."""
 
     VERSION = tfds.core.Version("1.0.0")
 
@@ -55,7 +55,7 @@ class TinyPairs(tfds.core.GeneratorBasedBuilder):
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The version folder of the prepared dataset."""
+    """Prepares the dataset, and returns the folder of its version."""
     builder = TinyPairs(data_dir=tmp_path_factory.mktemp("tfds"), file_format="array_record")
     builder.download_and_prepare()
     return Path(builder.data_path)
@@ -115,7 +115,7 @@ def test_dataset_that_needs_tensorflow_is_refused() -> None:
 
 
 class TinyStars(tfds.core.GeneratorBasedBuilder):
-    """Labels whose names are numbers, so that an index could be mistaken for a name."""
+    """A dataset whose label names are numbers, so that an index could be mistaken for a name."""
 
     VERSION = tfds.core.Version("1.0.0")
 
@@ -135,7 +135,7 @@ class TinyStars(tfds.core.GeneratorBasedBuilder):
 
 @pytest.fixture(scope="module")
 def stars(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The source of the prepared dataset."""
+    """Prepares the dataset, and returns its source."""
     builder = TinyStars(data_dir=tmp_path_factory.mktemp("tfds"), file_format="array_record")
     builder.download_and_prepare()
     return f"tfds:{builder.data_path}"
@@ -155,7 +155,7 @@ def test_class_indices_are_names_of_the_dataset(stars: str, labels: tuple[str, .
 
 
 class TinyQuestions(tfds.core.GeneratorBasedBuilder):
-    """SQuAD's layout with an additional list of choices."""
+    """A dataset in SQuAD's layout, with an additional list of choices."""
 
     VERSION = tfds.core.Version("1.0.0")
 

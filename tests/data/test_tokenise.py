@@ -1,4 +1,4 @@
-"""Token ids equal the tokenizer's direct output, and the cache is found, keyed correctly and validated."""
+"""Token ids equal the tokenizer's output. They are cached by texts and tokenizer, and damaged caches are rebuilt."""
 
 import os
 import warnings

@@ -4,7 +4,7 @@ Every ``python`` and ``bash`` block runs, in the order of the page, in one folde
 before a block changes this:
 
 - ``<!-- not run: REASON -->`` excludes the block.
-- ``<!-- file: PATH -->`` writes the block to this file, whatever its language. Later blocks can read it.
+- ``<!-- file: PATH -->`` writes a block of any language to this file. Later blocks can read it.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from afjax.cli.main import main
 
 ROOT = Path(__file__).parents[2]
 LANGUAGES = ("python", "bash")
-# Installing packages is the work of the launch scripts and their tests.
+# Lines that begin with these words are not run, because they do not run afjax.
 NOT_OURS = ("pip ", "cat ", "cd ", "git ", "head ")
 
 
@@ -109,7 +109,7 @@ def run_line(line: str, trunk: Path, *, where: str) -> None:
         if "--config=quickstart" in words:
             words += [f"--config.sources.{name}.train.max_steps=2" for name in ("entail", "paraphrase", "target")]
     if words[0] == "sweep":
-        # One run: the first value of each setting, and the first seed.
+        # Run only the first combination: the first value of each setting, and the first seed.
         words = [word.partition(",")[0] if word.startswith(("--grid.", "--seeds=")) else word for word in words]
     try:
         code = main(words)

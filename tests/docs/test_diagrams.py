@@ -23,12 +23,12 @@ def parse(file: str) -> ET.Element:
 
 
 def texts(root: ET.Element) -> list[str]:
-    """The texts of a diagram, including the title and the description."""
+    """Returns the texts of a diagram, including the title and the description."""
     return ["".join(element.itertext()) for tag in ("title", "desc", "text") for element in root.iter(SVG + tag)]
 
 
 def contrast(first: str, second: str) -> float:
-    """The contrast ratio of two colors such as #1b1f24, as WCAG 2.2 defines it."""
+    """Returns the contrast ratio of two colors such as #1b1f24, as defined by WCAG 2.2."""
 
     def luminance(color: str) -> float:
         parts = [int(color[start : start + 2], 16) / 255 for start in (1, 3, 5)]

@@ -98,7 +98,7 @@ def test_fusion_activations(run: Callable[[str], Result]) -> None:
 
 
 def test_relations_of_the_target_task_are_named_in_order() -> None:
-    """The activations notebook relies on the order of the built-in rows."""
+    """Checks the names of relations in the notebook about activations, which relies on the order of built-in rows."""
     source = "".join(cell.source for cell in code_cells(FOLDER / "fusion_activations.ipynb"))
     (relations,) = re.findall(r"RELATIONS = (\(.*?\))", source)
     assert list(ast.literal_eval(relations)) == [relation.__name__ for relation, _ in GRAMMARS["target"].relations]

@@ -28,7 +28,7 @@ QUICKSTART = "runs/quickstart"
 
 @pytest.fixture(scope="module")
 def quickstart(tmp_path_factory: pytest.TempPathFactory, tiny_trunk_folder: Path, cache_folder: Path) -> Path:
-    """The folder with the quickstart's workdir and store."""
+    """Trains the quickstart, and returns the folder in which the command ran."""
     folder = tmp_path_factory.mktemp("quickstart")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
@@ -40,7 +40,7 @@ def quickstart(tmp_path_factory: pytest.TempPathFactory, tiny_trunk_folder: Path
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache_folder: Path) -> Path:
-    """The current folder of the page: it has reviews.csv with two columns, and new.csv without labels."""
+    """Makes the current folder of a page, with reviews.csv (texts and labels) and new.csv (texts)."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("AFJAX_CACHE", str(cache_folder))
     words, labels = ("all", "some", "no", "most"), ("positive", "negative")
@@ -66,7 +66,7 @@ def check_several_tasks(names: dict[str, Any]) -> None:
 
 
 def check_export(names: dict[str, Any]) -> None:
-    """The exported program gives the logits of the stored model."""
+    """Checks that the exported program gives the logits of the stored model."""
     store, name = f"{QUICKSTART}/store", "target-fusion"
     model = afjax.load_task_model(store, names["trunk"], head=name, fusion=name)
     batch = {key: names[key] for key in ("tokens", "types", "mask")}
@@ -76,7 +76,7 @@ def check_export(names: dict[str, Any]) -> None:
     assert afjax.load_trunk("entail-trunk").sha256 == names["model"].merged().trunk.sha256
 
 
-# Checks of the Python names that a page defines.
+# ``{page: function}``. The function checks the Python names that the page defines.
 CHECKS = {"several_tasks": check_several_tasks, "export": check_export}
 
 

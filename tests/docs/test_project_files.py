@@ -30,7 +30,7 @@ def page(name: str) -> str:
 
 @pytest.fixture
 def settings(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """The arguments that setup.py passes to ``setup``."""
+    """Returns the arguments that setup.py passes to ``setup``."""
     given: dict[str, Any] = {}
     monkeypatch.setattr(setuptools, "setup", lambda **arguments: given.update(arguments))
     monkeypatch.chdir(ROOT)
@@ -64,7 +64,7 @@ def workflow_jobs() -> dict[str, dict[str, Any]]:
 
 
 def scripts(job: dict[str, Any]) -> list[str]:
-    """The commands of a job, once per value of its matrix."""
+    """Returns the commands of a job. Commands that use its matrix are repeated for each value."""
     commands = [step["run"] for step in job["steps"] if "run" in step]
     for key, values in job.get("strategy", {}).get("matrix", {}).items():
         used = f"${{{{ matrix.{key} }}}}"

@@ -46,7 +46,7 @@ def float64() -> Iterator[None]:
         yield
 
 
-# The textbook form, for one layer and slot
+# The textbook form of a fusion, for one layer and slot.
 
 
 def fuse_adapters(
@@ -81,11 +81,11 @@ def as_last(vector: jax.Array, array: jax.Array) -> jax.Array:
     return vector.reshape((1,) * (array.ndim - 1) + vector.shape)
 
 
-# Inputs of both forms
+# Inputs of the textbook form and of the factored form.
 
 
 def draw(tree: Tree, seed: int) -> Tree:
-    """Draws new values for every leaf, in float64, large enough to matter."""
+    """Draws new float64 values for every leaf, large enough to change outputs."""
     generator = np.random.default_rng(seed)
 
     def leaf(path: str, old: jax.Array) -> np.ndarray:
@@ -114,7 +114,7 @@ def make_inputs(
 
 
 def make_z(*shape: int) -> np.ndarray:
-    """Makes hidden states. The last two tokens of the last row are padding, whose arbitrary embedding is zero here."""
+    """Makes hidden states. The last two tokens of the last row are padding. Their hidden states are zero."""
     z = np.random.default_rng(99).normal(size=shape)
     z[-1, -2:] = 0
     return z
@@ -125,7 +125,7 @@ def first_layer(tree: Any) -> Any:
 
 
 def check_close(ours: Any, theirs: Any) -> None:
-    """Checks equality up to LIMIT, relative to the largest value of all leaves."""
+    """Checks that two trees are equal up to ``LIMIT`` times the largest value of all leaves."""
     scale = max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(theirs))
     for mine, expected in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
         assert mine.dtype == expected.dtype == np.float64
@@ -164,7 +164,8 @@ CASES = {
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize(
     ("case", "length"),
-    # Lengths with two rows: too short to multiply any matrices first, long enough for query and key, and for all.
+    # Inputs have two rows. With the first length, no matrices are multiplied with each other first. With the second,
+    # query and key are, and with the third, all matrices.
     [(case, HIDDEN // 2) for case in CASES]
     + [
         (case, length)
@@ -267,21 +268,22 @@ def test_folding_in_training_saves_operations() -> None:
         return compiled.compile().cost_analysis()["flops"] / tokens
 
     assert flops_per_token(FOLDING_TOKENS) < 0.6 * flops_per_token(FOLDING_TOKENS - 1)
-    # Folding only query and key: 3 d² fewer multiply-adds per token, and 3 d³ more in total.
+    # If only query and key are multiplied first, each token needs 3 d² fewer multiply-adds, and the product itself
+    # needs 3 d³.
     tokens = FOLDING_TOKENS - 1
     saved = 6 * hidden**2 * (1 - hidden / tokens)
     assert flops_per_token(hidden) - flops_per_token(tokens) == pytest.approx(saved, rel=0.01)
 
 
 def test_folding_pays_if_it_saves_multiply_adds() -> None:
-    # Counted as in the docstring, for BERT-base and 4096 tokens.
+    # These are the formulas in the docstring of afjax/fusion/cost.py, for BERT-base and 4096 tokens.
     for num_adapters, expected in ((4, True), (16, True), (28, True), (32, False), (200, False)):
         units = 48 * num_adapters
         factored = 4096 * (6 * 768**2 + 6 * units * 768) + 3 * 768**3
         folded = 4096 * 8 * units * 768 + 7 * 768**2 * (units + num_adapters)
         assert folding_pays(4096, [48] * num_adapters, 768) == (folded < factored) == expected
     assert not folding_pays(FOLDING_TOKENS - 1, [48], 768)
-    # Folding makes matrices for all units, which never pays for large bottlenecks.
+    # Folding makes matrices with one row per unit. With large bottlenecks, these cost more than they save.
     assert not folding_pays(10**6, [768] * 8, 768)
 
 
@@ -296,7 +298,7 @@ def test_fusion_without_dropout_uses_no_key() -> None:
     assert all(np.array_equal(*pair) for pair in zip(without_key, without_rate, strict=True))
 
 
-# Initialization and penalty
+# Tests of the initialization and the penalty.
 
 
 def test_initial_values_are_nearly_the_identity_with_uniform_attention() -> None:
@@ -323,7 +325,7 @@ def test_penalty_is_the_sum_over_layers_and_slots() -> None:
     assert float(value_penalty(static)) == 0.0
 
 
-# Sums over units, and values broadcast to units
+# Tests of sums over units, and of values that are broadcast to units.
 
 
 @settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])

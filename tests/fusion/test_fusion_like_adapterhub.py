@@ -52,7 +52,7 @@ def adapter_config(theirs: dict[str, Any], num_layers: int) -> AdapterConfig:
 
 
 def ours_from_theirs(state: dict[str, np.ndarray], table: dict[str, str], prefix: str, layers: Any) -> Tree:
-    """Stacks ``{prefix}encoder.layer.<layer>.<their name>`` over the layers; kernels are transposed."""
+    """Stacks the tensors ``{prefix}encoder.layer.<layer>.<their name>`` over the layers, and transposes kernels."""
     leaves = {}
     for path, name in table.items():
         tensors = [state.pop(f"{prefix}encoder.layer.{layer}.{name}") for layer in layers]
@@ -107,7 +107,7 @@ def part(arrays: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
 
 
 class Base:
-    """A model family's trunk, heads and batch, and the cases in its other files."""
+    """The trunk, heads and batch of an encoder family, and its fusion cases."""
 
     def __init__(self, family: str) -> None:
         self.family = family

@@ -39,7 +39,7 @@ def cases() -> dict[str, np.ndarray]:
 
 
 def stacked(state: dict[str, np.ndarray], table: dict[str, str], num_layers: int) -> Tree:
-    """Stacks ``layers.<layer>.<their name>`` over the layers; kernels are transposed."""
+    """Stacks the tensors ``layers.<layer>.<their name>`` over the layers, and transposes kernels."""
     leaves = {}
     for path, name in table.items():
         tensors = [state.pop(f"layers.{layer}.{name}") for layer in range(num_layers)]
@@ -89,7 +89,7 @@ def test_hidden_states_equal_the_librarys(
     settings.pop("fusion", None)
     configs = {name: adapter_config(theirs, trunk.num_layers) for name, theirs in settings.items()}
     if settings["a"]["ln_before"]:
-        # The library has this LayerNorm twice, also as a part of adapter_down.
+        # The library has this LayerNorm twice. The second copy is a part of adapter_down.
         state = {name: array for name, array in state.items() if "adapter_down.0" not in name}
     params: Tree = {
         "trunk": from_hugging_face(weights, trunk, where="golden"),

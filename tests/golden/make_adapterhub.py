@@ -1,16 +1,16 @@
-"""Golden outputs of the `adapters` library on tiny models: ``adapterhub_*.npz`` next to this script.
+"""Writes golden outputs of the `adapters` library on tiny models to ``adapterhub_*.npz`` next to this script.
 
-Run by hand, in a separate environment, and only when a case is added:
+Run this script by hand, in a separate environment, and only when a case is added:
 
     python -m venv /tmp/golden
     /tmp/golden/bin/pip install torch==2.13.0 adapters==1.3.0
     /tmp/golden/bin/python tests/golden/make_adapterhub.py [FAMILY ...]
 
-For each family there are two files; families other than `bert` and `roberta` only have the first. Everything is
-float32, in evaluation mode, on one padded batch of three rows of twelve tokens; state keys and configs are those that
-the library has in its saved checkpoints.
+For each family there are two files. Families other than `bert` and `roberta` only have the first. All outputs are
+float32, in evaluation mode, for one padded batch of three rows of twelve tokens. State keys and configs are the same as
+in the library's checkpoints.
 
-`adapterhub_base_<family>.npz`, the trunk and heads shared by all cases:
+`adapterhub_base_<family>.npz` has the trunk and heads that all cases share:
     config                  config.json of the trunk, a string
     state/<torch key>       weights of the trunk
     tokens, types, mask     int32 [3, 12]
@@ -18,7 +18,7 @@ the library has in its saved checkpoints.
     heads/<head>/state/...  its weights
     heads/<head>/logits     [3, labels] without any adapter
 
-`adapterhub_fusion_<family>.npz`, fusion `a,b,c` of three adapters with reduction factors 2, 4 and 8:
+`adapterhub_fusion_<family>.npz` has the fusion `a,b,c` of three adapters with reduction factors 2, 4 and 8:
     <case>/config           {"a": BnConfig, "b": BnConfig, "c": BnConfig, "fusion": AdapterFusionConfig}, JSON
     <case>/temperature      the divisor of the scores
     <case>/state/...        weights of the three adapters and of the fusion
@@ -27,8 +27,8 @@ the library has in its saved checkpoints.
     <case>/attention/<layer>/<attention or ffn>    [3, 12, 3], softmax scores over a, b, c
 
 Running the script again gives equal arrays. The script checks that every case is within a third of 1e-5 of float64,
-that adapters change the logits, that no two cases of a file give the same logits (so that no knobs can be swapped
-unnoticed), and that fusion attention is far from uniform.
+that adapters change the logits, that no two cases of a file give the same logits (so that a test fails if two settings
+are confused), and that fusion attention is far from uniform.
 """
 
 import itertools
@@ -81,7 +81,7 @@ FAMILIES = {
     "electra": (adapters.ElectraAdapterModel, ElectraConfig, {**LAYERS, "embedding_size": 16}),
     "deberta_v2": (adapters.DebertaV2AdapterModel, DebertaV2Config, {**LAYERS, **DEBERTA}),
 }
-# The families with files of all cases.
+# The families that have all cases.
 FULL = ("bert", "roberta")
 WITHOUT_POOLER = ("distilbert", "electra", "deberta_v2")
 HEADS = {
@@ -92,7 +92,7 @@ HEADS = {
 }
 SLOTS = {"mh_adapter": "attention", "output_adapter": "ffn"}
 
-# Each case is a preset of the library and its changes; make_adapterhub_folders.py uses the cases with adapters.
+# Each case is a preset of the library and changes to it. make_adapterhub_folders.py also uses ADAPTERS.
 Case = tuple[type[adapters.BnConfig], dict[str, Any]]
 PFEIFFER, HOULSBY = adapters.SeqBnConfig, adapters.DoubleSeqBnConfig
 BOTH = {"mh_adapter": True, "output_adapter": True}
@@ -128,7 +128,7 @@ ADAPTERS: dict[str, Case] = {
     ),
 }
 FUSED = {"a": 2, "b": 4, "c": 8}  # The fused adapters and their reduction factors.
-# Fusion cases add the kind of fusion and its temperature.
+# ``{case: (adapter, kind of fusion, temperature)}``.
 FUSIONS: dict[str, tuple[Case, str, float]] = {
     "pfeiffer": ((PFEIFFER, {}), "dynamic", 1.0),
     "houlsby": ((HOULSBY, {}), "dynamic", 1.0),
@@ -160,7 +160,7 @@ def main() -> None:
 
 
 def build(family: str) -> tuple[Any, dict[str, torch.Tensor]]:
-    """The family's model with its heads, the same weights at every call, and its inputs."""
+    """Returns the family's model with its heads, and its inputs. The weights are the same in every call."""
     model_class, config_class, sizes = FAMILIES[family]
     model = model_class(config_class(**sizes))
     for head, options in heads_of(family).items():
@@ -174,7 +174,7 @@ def build(family: str) -> tuple[Any, dict[str, torch.Tensor]]:
 
 
 def heads_of(family: str) -> dict[str, dict[str, Any]]:
-    """The flex heads of a family's model; without a pooler, none that uses it."""
+    """Returns the flex heads of a family's model. A model without a pooler has no head that reads it."""
     return {name: options for name, options in HEADS.items() if name != "pooler" or family not in WITHOUT_POOLER}
 
 

@@ -1,6 +1,6 @@
-"""Folders saved by the `adapters` library for tiny models: ``adapterhub_folders_*.zip`` next to this script.
+"""Saves folders with the `adapters` library for tiny models, in ``adapterhub_folders_*.zip`` next to this script.
 
-Run by hand, in the environment described in ``make_adapterhub.py``, and only when a case is added:
+Run this script by hand, in the environment described in ``make_adapterhub.py``, and only when a case is added:
 
     /tmp/golden/bin/python tests/golden/make_adapterhub_folders.py [FAMILY ...]
 
@@ -75,7 +75,7 @@ STATIC_HEADS = {
 }
 OLD_ADAPTERS = ("pfeiffer", "houlsby", "gelu", "gelu_new", "ln_before")
 EXTRA_ADAPTERS = {
-    # Settings that afjax does not have, but whose function it can compute.
+    # Settings that afjax does not have. It can still compute the same function.
     "factor_per_layer": (PFEIFFER, {"reduction_factor": {"0": 8, "default": 4}}),
     "scaling_learned": (PFEIFFER, {"scaling": "learned"}),
     "scaling_channel": (PFEIFFER, {"scaling": "channel"}),
@@ -84,7 +84,7 @@ EXTRA_ADAPTERS = {
 
 # The cases of families that are not in FULL.
 FEW = ("pfeiffer", "houlsby", "everything", "leave_out", "two_layers", "span", *STATIC_HEADS)
-# The first parts of the names of Hugging Face's classes.
+# The prefixes of the names of Hugging Face's classes.
 CLASSES = {
     "bert": "Bert",
     "roberta": "Roberta",
@@ -123,7 +123,7 @@ def main() -> None:
                     copy_rewritten(root / "fusion" / "pfeiffer", root / "old" / f"fusion_{year}", rewrite)
             for kind in ("adapters", "fusion"):
                 cases = sorted((root / kind).glob("*/expected.npz"))
-                # `dropout` equals `swish`, under the activation's other name.
+                # The case `dropout` has the logits of `swish`, because its activation `silu` is the same function.
                 logits = {path.parent.name: np.load(path)["logits"] for path in cases}
                 check_distinct({case: logits[case] for case in logits if case != "dropout"})
             pack(root, FOLDER / f"adapterhub_folders_{family}.zip")
@@ -228,8 +228,8 @@ def write(folder: Path, computed: dict[str, np.ndarray], save: Save) -> None:
     try:
         save(folder / "safetensors", True)
     except RuntimeError as error:
-        # A LayerNorm before an adapter has two names, so the library cannot save it as safetensors.
-        # Its users convert the files.
+        # A LayerNorm before an adapter has two names, so the library cannot save it as safetensors. Convert the files
+        # instead, as users of the library do.
         if "share memory" not in str(error):
             raise
         shutil.rmtree(folder / "safetensors")
@@ -241,7 +241,7 @@ def write(folder: Path, computed: dict[str, np.ndarray], save: Save) -> None:
             path.unlink()
 
 
-# A predecessor's version of a current file: its JSON and the names of its tensors.
+# Changes the JSON of a current file to a predecessor's format, and returns a function that renames its tensors.
 Rewrite = Callable[[dict[str, Any]], Callable[[str], str]]
 KEYS_2020 = """
 ln_after ln_before mh_adapter output_adapter adapter_residual_before_ln residual_before_ln non_linearity
@@ -252,7 +252,7 @@ num_labels layers activation_function head_type label2id
 
 
 def to_2020(envelope: dict[str, Any]) -> Callable[[str], str]:
-    """v1: no version, adapter types in the names, other names for GELUs, fusions without adapter_names."""
+    """Converts to v1, which has no version, adapter types in names, other names of GELUs, and no adapter_names."""
     config = envelope["config"]
     envelope["config"] = {key: value for key, value in config.items() if key in KEYS_2020}
     envelope.pop("version")
@@ -262,7 +262,7 @@ def to_2020(envelope: dict[str, Any]) -> Callable[[str], str]:
         envelope["type"] = "text_task"
         activation = config["non_linearity"]
         envelope["config"]["non_linearity"] = {"gelu": "gelu_orig", "gelu_new": "gelu"}.get(activation, activation)
-        # Declared by every Pfeiffer adapter, but only present in language adapters.
+        # Every Pfeiffer adapter names an invertible adapter, but only language adapters have one.
         envelope["config"]["invertible_adapter"] = {
             "block_type": "nice",
             "non_linearity": "relu",
@@ -302,7 +302,7 @@ def copy_rewritten(source: Path, target: Path, rewrite: Rewrite) -> None:
 
 
 def pack(root: Path, path: Path) -> None:
-    """Packs one archive; the same files give the same bytes."""
+    """Packs the files into an archive. The same files always give the same bytes."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         for file in sorted(file for file in root.rglob("*") if file.is_file()):
             archive.writestr(zipfile.ZipInfo(str(file.relative_to(root))), file.read_bytes(), zipfile.ZIP_DEFLATED)

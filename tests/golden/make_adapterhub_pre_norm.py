@@ -1,14 +1,14 @@
-"""Golden outputs of the `adapters` library in layers that normalize first: ``adapterhub_modernbert.npz``.
+"""Writes golden outputs of the `adapters` library in layers that normalize first, to ``adapterhub_modernbert.npz``.
 
-Run by hand, in a separate environment, and only when a case is added:
+Run this script by hand, in a separate environment, and only when a case is added:
 
     python -m venv /tmp/golden
     /tmp/golden/bin/pip install torch==2.13.0 adapters==1.3.0
     /tmp/golden/bin/python tests/golden/make_adapterhub_pre_norm.py
 
-The library has no ModernBERT. This script puts its adapters into one in the same way as the library does for ViT,
-mBART, GPT-2 and LLaMA: ``BottleneckLayer(output, residual, layer_norm=None)`` replaces each residual connection. The
-trunk, the tokens and the mask are those in ``encoder_modernbert.npz``. For each case, the file holds:
+The library has no ModernBERT. This script puts the library's adapters into a ModernBERT in the same way as the library
+does for ViT, mBART, GPT-2 and LLaMA: ``BottleneckLayer(output, residual, layer_norm=None)`` replaces each residual
+connection. The trunk, the tokens and the mask are in ``encoder_modernbert.npz``. For each case, the file holds:
 
     <case>/config               {"a": BnConfig, ...}, for a fusion also {"fusion": AdapterFusionConfig}, JSON
     <case>/state/...            weights of the adapters and of the fusion
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def build() -> Any:
-    """The model of ``encoder_modernbert.npz``, with slots of the library."""
+    """Returns the model of ``encoder_modernbert.npz``, with the library's slots for adapters."""
     model = MODELS["modernbert"][1]()
     randomize(model, [*MODELS].index("modernbert"))
     interface = AdapterModelInterface(
@@ -76,7 +76,7 @@ def build() -> Any:
     )
     adapters.init(model, interface=interface)
     for layer in model.layers:
-        # The interface calls the adapters in hooks, without the residual.
+        # Remove the interface's hooks. They would call the adapters without the residual.
         for part in (layer.attn.Wo, layer.mlp.Wo):
             part._forward_hooks.clear()
         for slot in (layer.attention_adapters, layer.output_adapters):
@@ -86,7 +86,7 @@ def build() -> Any:
 
 
 def run_layer(layer: Any, x: torch.Tensor, **options: Any) -> tuple[torch.Tensor]:
-    """A layer as in the library's ``models/vit/modeling_vit.py``."""
+    """Computes a layer in the same way as the library's ``models/vit/modeling_vit.py``."""
     attention = layer.attn(layer.attn_norm(x), **options)[0]
     between = layer.attention_adapters.bottleneck_layer_forward(attention, x, None)
     return (layer.output_adapters.bottleneck_layer_forward(layer.mlp(layer.mlp_norm(between)), between, None),)

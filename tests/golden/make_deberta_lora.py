@@ -1,6 +1,6 @@
-"""Golden outputs of PEFT's LoRA and (IA)³ in a torch DeBERTa: ``deberta_lora.npz`` next to this script.
+"""Writes golden outputs of PEFT's LoRA and (IA)³ in a torch DeBERTa to ``deberta_lora.npz`` next to this script.
 
-Run by hand, in the environment described in ``make_encoder.py``, with ``peft==0.21.2``:
+Run this script by hand, in the environment described in ``make_encoder.py``, with ``peft==0.21.2``:
 
     /tmp/golden/bin/python tests/golden/make_deberta_lora.py
 

@@ -1,6 +1,6 @@
-"""Golden outputs of Hugging Face's torch encoders: ``encoder_<name>.npz`` next to this script.
+"""Writes golden outputs of Hugging Face's torch encoders to ``encoder_<name>.npz`` next to this script.
 
-Run by hand, in a separate environment, and only when a case is added:
+Run this script by hand, in a separate environment, and only when a case is added:
 
     python -m venv /tmp/golden
     /tmp/golden/bin/pip install torch==2.13.0 transformers==5.24.0
@@ -9,9 +9,9 @@ Run by hand, in a separate environment, and only when a case is added:
 
 Each file holds `config` (config.json as a string), `state/<torch key>` (float32 weights), `tokens`, `types` and `mask`
 (int32, [rows, length]), and the model's outputs in evaluation mode and float32: `last_hidden_state` [rows, length,
-hidden], and `pooled` [rows, hidden] if the model has a pooler. `encoder_minilm.npz` has no `state`: its weights are the
-weights of the packaged model. `encoder_mpnet.npz` also holds `distances` and their `entries` in the table of the
-attention bias. `encoder_deberta_v2.npz` holds `distances` and their `buckets` for several `bucket_settings` (number of
+hidden], and `pooled` [rows, hidden] if the model has a pooler. `encoder_minilm.npz` has no `state`, because its weights
+are in the packaged model. `encoder_mpnet.npz` also holds `distances` and their `entries` in the table of the attention
+bias. `encoder_deberta_v2.npz` holds `distances` and their `buckets` for several `bucket_settings` (number of
 buckets, maximum distance). Running the script again gives equal weights and inputs, and outputs that differ only by
 rounding. The files of BERT, RoBERTa, ModernBERT, minilm and DeBERTa were made with transformers 4.57.6.
 """
@@ -65,8 +65,9 @@ DEBERTA = {
 DISTILBERT_NAMES = {"intermediate_size": "hidden_dim"}
 DISTILBERT = {DISTILBERT_NAMES.get(name, name): value for name, value in SHORT.items()}
 MORE_LENGTHS = (34, *LENGTHS)
-# The first layer reads all tokens, and so does the fourth one. The rows of 12 and 34 tokens are longer than the window.
-# The eager attention computes its softmax in float32, where the masks of the float64 check are infinite.
+# The first and the fourth layer have global attention. The rows of 12 and 34 tokens are longer than the window of the
+# other layers. The eager attention computes its softmax in float32, in which the masks of the float64 check are
+# infinite.
 MODERNBERT = {
     **TRUNK,
     "num_hidden_layers": 4,
@@ -84,9 +85,11 @@ MODERNBERT_BIASES = {
     "norm_eps": 1e-3,
     **dict.fromkeys(("attention_bias", "mlp_bias", "norm_bias"), True),
 }
-# Numbers of buckets and maximum distances: of DeBERTa-v3, and some in which a distance lies on a bucket's bound.
+# ``(number of buckets, maximum distance)``: first DeBERTa-v3's, and then some for which a distance is exactly the bound
+# of a bucket.
 BUCKETS = ((256, 512), (320, 512), (10, 81), (34, 257), (9, 1024), (2, 40))
-# Name -> the lengths of the rows, and the model. The seed of a model is its place here, so new models come last.
+# ``{name: (lengths of the rows, function that makes the model)}``. The seed of a model is its index in this dict, so
+# new models must be added at the end.
 MODELS: dict[str, tuple[tuple[int, ...], Callable[[], PreTrainedModel]]] = {
     "bert": (LENGTHS, lambda: BertModel(BertConfig(**LAYERS))),
     "bert_gelu_new": (LENGTHS, lambda: BertModel(BertConfig(**LAYERS, hidden_act="gelu_new", layer_norm_eps=1e-3))),
@@ -133,7 +136,7 @@ def packaged_minilm() -> Path:
 
 
 def golden(model: PreTrainedModel, lengths: tuple[int, ...]) -> dict[str, np.ndarray | str]:
-    """The model's config, a batch and the model's outputs."""
+    """Returns the arrays of a golden file: the model's config, a batch and the model's outputs."""
     config = model.config
     config.name_or_path = ""
     num_types = getattr(config, "type_vocab_size", 0)
@@ -152,7 +155,7 @@ def golden(model: PreTrainedModel, lengths: tuple[int, ...]) -> dict[str, np.nda
 
 
 def bias_entries(name: str, model: PreTrainedModel) -> dict[str, np.ndarray]:
-    """The entries of MPNet's attention bias for distances of up to 511 tokens, or DeBERTa's buckets of up to 1500."""
+    """Returns MPNet's entries in the attention bias for distances of up to 511, or DeBERTa's buckets of up to 1500."""
     if name == "deberta_v2":
         distances = torch.arange(-1500, 1501)
         buckets = [make_log_bucket_position(distances, *settings).long().numpy() for settings in BUCKETS]

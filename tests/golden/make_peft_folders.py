@@ -1,6 +1,6 @@
-"""Folders saved by the `peft` library for tiny models: ``peft_folders.zip`` next to this script.
+"""Saves folders with the `peft` library for tiny models, in ``peft_folders.zip`` next to this script.
 
-Run by hand, in a separate environment, and only when a case is added:
+Run this script by hand, in a separate environment, and only when a case is added:
 
     python -m venv /tmp/golden
     /tmp/golden/bin/pip install torch==2.13.0 transformers==4.57.6 peft==0.21.2
@@ -12,9 +12,9 @@ The trunks and the batches are in ``encoder_<family>.npz`` (see ``make_encoder.p
     <family>/<case>/expected.npz                                        the outputs of PEFT's model
 
 `expected.npz` has `logits`, or `hidden` for the case `features`, a model without a head. Heads for multiple choice use
-the rows of the batch as the choices of one row. The logits of question answering are [rows, length, 2], for token types
-of 0: PEFT's model does not pass them on. BERT has all cases. The other families have the cases that depend on the names
-of modules, and on the heads of their models.
+the rows of the batch as the choices of one row. The logits of question answering are [rows, length, 2]. They are for
+token types of 0, because PEFT's model ignores token types. BERT has all cases. The other families have only the cases
+that depend on the names of modules and on the heads of their models.
 """
 
 import json
@@ -51,13 +51,13 @@ CLASSES = {
 }
 # The names of the query and value layers.
 QUERY_VALUE = {"mpnet": ["q", "v"], "distilbert": ["q_lin", "v_lin"]}
-# The names of all dense layers of the encoder's layers, and of others that are called the same.
+# The names of all dense layers in the encoder's layers. "dense" also selects other layers with this name.
 DENSE = {
     "mpnet": ["q", "k", "v", "o", "dense"],
     "distilbert": ["q_lin", "k_lin", "v_lin", "out_lin", "lin1", "lin2"],
 }
 SEQ = {"task_type": "SEQ_CLS"}
-# The cases of BERT: the class of the base model, its number of labels, and the settings.
+# The cases of BERT: ``{case: (class of the base model, number of labels, settings)}``.
 BERT_CASES: dict[str, tuple[str, int, dict[str, Any]]] = {
     "default": (SEQUENCE, 3, {**SEQ, "r": 4, "lora_alpha": 8, "lora_dropout": 0.1}),
     "all_linear": (SEQUENCE, 3, {**SEQ, "target_modules": "all-linear", "r": 2}),
@@ -101,7 +101,7 @@ BERT_CASES: dict[str, tuple[str, int, dict[str, Any]]] = {
 
 
 def cases(family: str) -> dict[str, tuple[str, int, dict[str, Any]]]:
-    """The cases of a family."""
+    """Returns the cases of a family."""
     if family == "bert":
         return BERT_CASES
     query_value = {"target_modules": QUERY_VALUE.get(family, ["query", "value"]), "r": 2}
@@ -152,7 +152,7 @@ def write_case(
         for name, parameter in adapted.named_parameters():
             if parameter.requires_grad:
                 noise = np.random.default_rng([seed, zlib.crc32(name.encode())]).standard_normal(parameter.shape)
-                # Rounded, so that the files compress.
+                # Round the values to float16, so that the files can be compressed well.
                 parameter.copy_(torch.from_numpy((0.1 * noise).astype(np.float16)))
     inputs = model_inputs({name: arrays[name] for name in ("tokens", "types", "mask")})
     if not getattr(config, "type_vocab_size", 0):
@@ -180,7 +180,7 @@ def outputs(given: Any) -> dict[str, np.ndarray]:
 
 
 def pack(root: Path, path: Path) -> None:
-    """Packs one archive; the same files give the same bytes."""
+    """Packs the files into an archive. The same files always give the same bytes."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         for file in sorted(file for file in root.rglob("*") if file.is_file()):
             archive.writestr(zipfile.ZipInfo(str(file.relative_to(root))), file.read_bytes(), zipfile.ZIP_DEFLATED)

@@ -1,9 +1,9 @@
-"""Writes the configs that this version records in workdirs, to check later versions against::
+"""Writes the configs that this version records in workdirs. Tests compare later versions with them::
 
     python tests/golden/make_workdir_configs.py tests/golden/workdir_configs.json
 
-The file was made by the last version without multi-label tasks. Do not make it again: it stands for the workdirs that
-users have.
+The file was made by the last version without multi-label tasks. Do not make it again, because it represents the
+workdirs that users have.
 """
 
 import json
@@ -13,7 +13,7 @@ from pathlib import Path
 from afjax.cli.configs import load_experiment
 from afjax.config.from_dict import to_dict
 
-# Configs of every recipe that need no data.
+# Configs that need no data files.
 NAMES = ("quickstart", "single:task=entail", "single:task=entail,partition=head")
 
 if __name__ == "__main__":

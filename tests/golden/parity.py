@@ -2,8 +2,8 @@
 
     python tests/golden/parity.py
 
-Reads the golden files next to this script. They have random weights and the outputs of torch for padded rows of several
-lengths, so neither torch nor transformers is needed.
+The script reads the golden files next to it, which have random weights and the outputs of torch for padded rows of
+several lengths. Neither torch nor transformers is needed.
 """
 
 import json
@@ -40,13 +40,13 @@ def largest(values: Sequence[float]) -> str:
 
 
 def differences(arrays: Mapping[str, np.ndarray], where: str) -> tuple[float, float | None, set[int]]:
-    """The maximum absolute difference of the hidden states and of the pooler's outputs, and the lengths of the rows."""
+    """Returns ``(hidden, pooled, lengths)``: two maximum absolute differences, and the lengths of the rows."""
     config = trunk_config(json.loads(str(arrays["config"])), where=where)
     state = {name.removeprefix("state/"): array for name, array in arrays.items() if name.startswith("state/")}
     params = from_hugging_face(state, config, where=where)
     batch = {"tokens": arrays["tokens"], "types": arrays["types"], "mask": arrays["mask"].astype(bool)}
     hidden, _ = encode(params, config, batch)
-    # DeBERTa's padded queries attend to all tokens in torch, and to the tokens except padding here.
+    # DeBERTa's padding is not compared: its queries attend to all tokens in torch, but here only to real tokens.
     compared = batch["mask"] if config.relative_buckets else np.ones_like(batch["mask"])
     pooled = None
     if "pooled" in arrays:

@@ -1,6 +1,6 @@
-"""Shared code of the makers of golden files: random weights, a padded batch, and the conditioning check.
+"""Makes random weights and padded batches for golden files, and checks how much rounding changes the outputs.
 
-Imported only by the ``make_*.py`` scripts in this folder, which run in their own virtual environments.
+Only the ``make_*.py`` scripts in this folder import this module. They run in their own virtual environments.
 """
 
 import zlib
@@ -27,11 +27,11 @@ TRUNK = {
 
 
 def randomize(module: nn.Module, seed: int, scale: float = 0.2) -> None:
-    """Reinitializes every parameter of a module at random, each from ``seed`` and its own name.
+    """Draws new values for every parameter of a module, from ``seed`` and the parameter's name.
 
-    Kernels and embeddings are N(0, scale), biases N(0, 0.2), LayerNorm scales 1 + N(0, 0.3): large enough that an
-    error in any of them changes the outputs, small enough that float32 has digits to spare. They are rounded to
-    float16 so that the files compress.
+    Kernels and embeddings are N(0, scale), biases N(0, 0.2), LayerNorm scales 1 + N(0, 0.3). These values are so large
+    that an error in any of them changes the outputs, and so small that rounding in float32 does not matter. They are
+    rounded to float16, so that the files can be compressed well.
     """
     norms = [name for name, part in module.named_modules() if isinstance(part, nn.LayerNorm)]
     with torch.no_grad():
@@ -65,7 +65,7 @@ def padded_batch(
 
 
 def model_inputs(batch: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
-    """The batch under Hugging Face's names."""
+    """Returns the batch as torch tensors with Hugging Face's names."""
     names = {"input_ids": "tokens", "token_type_ids": "types", "attention_mask": "mask"}
     return {name: torch.from_numpy(batch[ours].astype(np.int64)) for name, ours in names.items()}
 
@@ -77,9 +77,9 @@ def state_arrays(module: nn.Module, *parts: str) -> dict[str, np.ndarray]:
 
 
 def run_checked(model: nn.Module, compute: Callable[[], dict[str, np.ndarray]], limit: float) -> dict[str, np.ndarray]:
-    """Returns ``compute()`` in float32, after checking it against float64.
+    """Returns ``compute()`` in float32, and checks that it differs from float64 by at most a third of ``limit``.
 
-    A test that allows a difference of at most ``limit`` therefore has a margin of three for our own rounding.
+    A test that allows a difference of at most ``limit`` therefore has a margin for afjax's own rounding.
     """
     model.eval()
     with torch.no_grad():
@@ -95,7 +95,7 @@ def run_checked(model: nn.Module, compute: Callable[[], dict[str, np.ndarray]], 
 
 
 def save(name: str, arrays: Mapping[str, Any]) -> None:
-    """Writes ``<name>.npz`` to this folder; a string becomes a 0-d array."""
+    """Writes ``<name>.npz`` to this folder. A string becomes an array without axes."""
     path = FOLDER / f"{name}.npz"
     np.savez_compressed(path, **{key: np.asarray(value) for key, value in arrays.items()})
     print(f"{path.name}: {path.stat().st_size / 1000:.0f} kB, {len(arrays)} arrays")

@@ -31,7 +31,7 @@ LABELS = ("few", "many")
 
 
 def pair_rows() -> list[dict]:
-    """Eight pairs, four of each label."""
+    """Returns eight pairs of texts, four with each label."""
     return [
         {"text_a": f"{word} of the {number}", "text_b": "some of the two", "label": label}
         for number in ("two", "three", "four", "five")
@@ -40,7 +40,7 @@ def pair_rows() -> list[dict]:
 
 
 def single_rows() -> list[dict]:
-    """Eight single texts, four of each label."""
+    """Returns eight single texts, four with each label."""
     return [{"text": row["text_a"], "label": row["label"]} for row in pair_rows()]
 
 
@@ -183,7 +183,7 @@ def write_tokenizer(folder: Path, vocabulary: list[str]) -> None:
 
 
 def quick_compilation() -> None:
-    """Sets XLA flags for a script that compiles many tiny programs; call before JAX is imported."""
+    """Sets XLA flags for a script that compiles many tiny programs. Call it before JAX is imported."""
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     flags = (
         "--xla_backend_optimization_level=0",

@@ -1,4 +1,4 @@
-"""The class of a hostile case, and small functions that damage a copy of the base folder."""
+"""Defines the class of a hostile case, and functions that damage a copy of the base folder."""
 
 import dataclasses
 import hashlib
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-# Called with the sandbox: the copy of the base folder, which is also the working directory.
+# A change to the sandbox, a copy of the base folder that is also the working directory. It is called with its path.
 Damage = Callable[[Path], None]
 
 # refused: exit code 2 with one line, or a UserError. warned: refused, or success with a warning. clean: refused, or
@@ -50,12 +50,15 @@ class Case:
         return self.id.partition("/")[0]
 
     def needs(self, part: str) -> bool:
-        """Whether the sandbox needs a part of the base folder. It needs large parts only if the command names them."""
+        """Whether the sandbox needs an entry of the base folder.
+
+        It needs the entries in ``LARGE`` only if the command uses them.
+        """
         names = set(re.findall(r"\w+", " ".join(self.argv)))
         return part not in LARGE or part in names or (part == "store" and bool(names & {"run", "solo"}))
 
 
-# Parts of the base folder with many files.
+# Entries of the base folder with many files.
 LARGE = ("store", "run", "solo", "half")
 
 # Commands on the base folder. A later flag overrides an earlier one only if the flag may be repeated, so a case that
@@ -82,11 +85,11 @@ def changed(argv: tuple[str, ...], *flags: str) -> tuple[str, ...]:
     return (*kept, *(flag for flag in flags if "=" in flag))
 
 
-# Damage. Each function returns a change to a sandbox.
+# Functions that return a change to a sandbox.
 
 
 def write(path: str, contents: bytes | str) -> Damage:
-    """Writes a file in place of any existing entry."""
+    """Returns a change that writes a file and replaces any existing entry."""
 
     def damage(sandbox: Path) -> None:
         target = sandbox / path
@@ -102,7 +105,7 @@ def remove(path: str) -> Damage:
 
 
 def link_loop(path: str) -> Damage:
-    """Creates a symbolic link to itself in place of any existing entry."""
+    """Returns a change that creates a symbolic link to itself and replaces any existing entry."""
 
     def damage(sandbox: Path) -> None:
         _remove(sandbox / path)
@@ -120,7 +123,7 @@ def link(path: str, target: str) -> Damage:
 
 
 def make_folder(path: str) -> Damage:
-    """Creates an empty folder in place of any existing entry."""
+    """Returns a change that creates an empty folder and replaces any existing entry."""
 
     def damage(sandbox: Path) -> None:
         _remove(sandbox / path)
@@ -130,9 +133,10 @@ def make_folder(path: str) -> Damage:
 
 
 def full_device(path: str) -> Damage:
-    """Creates a full device like ``/dev/full`` in the sandbox, so that a command cannot replace the machine's device.
+    """Returns a change that creates a full device like ``/dev/full`` in the sandbox.
 
-    If devices cannot be created, creates a symbolic link to ``/dev/full`` instead.
+    A command can then not replace the machine's own device. If devices cannot be created, the change creates a symbolic
+    link to ``/dev/full`` instead.
     """
 
     def damage(sandbox: Path) -> None:
@@ -146,7 +150,7 @@ def full_device(path: str) -> Damage:
 
 
 def cut(path: str, share: float) -> Damage:
-    """Truncates a file to ``share`` of its size."""
+    """Returns a change that truncates a file to ``share`` of its size."""
 
     def damage(sandbox: Path) -> None:
         contents = (sandbox / path).read_bytes()
@@ -156,7 +160,10 @@ def cut(path: str, share: float) -> Damage:
 
 
 def flip(path: str, share: float) -> Damage:
-    """Flips a bit of the byte at ``share`` of a file. In a JSON file, the next letter or digit is changed."""
+    """Returns a change that flips a bit of a file's byte, at ``share`` of its size.
+
+    In a JSON file, the next letter or digit is changed instead.
+    """
 
     def damage(sandbox: Path) -> None:
         contents = bytearray((sandbox / path).read_bytes())
@@ -189,11 +196,11 @@ class Raw:
 
 
 def edit_json(path: str, change: Mapping[str, Any], *, seal: bool = False) -> Damage:
-    """Sets values of a JSON object by dotted path.
+    """Returns a change that sets values of a JSON object by dotted path.
 
     Args:
       path: The file.
-      change: ``{dotted path: value}``; a value may be ``Drop`` or a ``Raw`` text.
+      change: ``{dotted path: value}``. A value may be ``Drop`` or a ``Raw`` text.
       seal: Whether the manifest's checksum is recomputed, so that it does not reveal the change.
     """
 
@@ -234,11 +241,11 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-# Values used by several families.
+# Values that several families of cases use.
 
 DEEP = "[" * 100_000 + "]" * 100_000
 DEEP_OBJECT = '{"a":' * 100_000 + "1" + "}" * 100_000
-# More levels than in any file of afjax, but few enough for Python's parser.
+# A list with more levels than any file of afjax has, but few enough for Python's parser.
 NESTED = "[" * 200 + "]" * 200
 DIGITS = "9" * 5000
 LONG = "a" * 300

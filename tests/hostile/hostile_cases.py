@@ -1,4 +1,4 @@
-"""All hostile cases, and the fixed sample of them that runs with the other tests."""
+"""Collects all hostile cases, and draws the fixed sample of them that runs with the other tests."""
 
 import functools
 import random

@@ -63,12 +63,13 @@ def outputs() -> Iterator[Case]:
             "url": (f"http://x/y{ending}", None),
         }
         for name, (output, damage) in kinds.items():
-            # A figure's three files have the given name with different endings.
+            # A figure is written to three files whose names are the given name with an ending. An entry that has the
+            # given name is therefore not in the way.
             if (command == "plot" and name in ("folder", "link-to-itself", "full-device")) or (
                 command in MAKES_A_FOLDER and name == "folder"
             ):
                 continue
-            # Some file systems accept any bytes in names. A URL may be used as a path, whose folders are created.
+            # Some file systems accept any bytes in names. A URL is also a valid path, whose folders can be created.
             wanted = "clean" if name in ("half-a-surrogate", "url") else "refused"
             flag = f"--output={output}"
             slow = command not in ("pack", "adapterhub", "table")
@@ -113,7 +114,7 @@ def folders() -> Iterator[Case]:
             yield Case(f"workdirs/table-{name}", ("table", "adapterfusion", f"--runs={folder}"), damage)
 
 
-# Flags: the command, and invalid values for each of its flags.
+# ``{name: (command, {flag: invalid values})}``.
 NUMBERS = ("0", "-1", "x", "1.5", "", "nan", DIGITS)
 FLAGS: Mapping[str, tuple[tuple[str, ...], Mapping[str, tuple[str, ...]]]] = {
     "predict": (PREDICT, {"--batch_size": NUMBERS, "--max_length": ("0", "3", "129", "-1", "x", DIGITS)}),
@@ -215,7 +216,7 @@ def flags() -> Iterator[Case]:
         yield Case(f"commands/{name}", argv)
 
 
-# Calls from Python.
+# Hostile calls from Python.
 
 
 def _function(module: str, name: str, *arguments: Any, **settings: Any) -> Callable[[], object]:
@@ -349,7 +350,7 @@ def _train_single(change: Mapping[str, Any]) -> object:
     return train_single(**arguments, method=Method(**method), options=RunOptions(**options))
 
 
-# Inputs that must be accepted.
+# Good inputs, which must be accepted.
 
 
 def good_inputs() -> Iterator[Case]:

@@ -117,7 +117,7 @@ def _with(line: bytes) -> bytes:
 
 
 def _split(name: str, contents: bytes, ending: str = "jsonl") -> tuple[Damage, ...]:
-    """Replaces the rows of a split of ``data``, or of ``rows.jsonl``."""
+    """Returns changes that replace the rows of a split of ``data``, or of ``rows.jsonl`` for the name "rows"."""
     if name == "rows":
         return (write(f"rows.{ending}", contents),)
     return remove(f"data/{name}.jsonl"), write(f"data/{name}.{ending}", contents)
@@ -153,7 +153,7 @@ def row_files() -> Iterator[Case]:
 
 
 def places(path: str) -> dict[str, Damage]:
-    """Removes a file, or replaces it by an entry of another kind."""
+    """Returns changes by name: they remove a file, or replace it by an entry of another kind."""
     return {
         "missing": remove(path),
         "folder": make_folder(path),

@@ -20,7 +20,7 @@ from typing import NoReturn
 
 from hostile_case import OUTSIDE, Case
 
-# In the order of the report, the worst first.
+# All outcomes, in the order of the report, the worst first.
 OUTCOMES = (
     "impossible",
     "timeout",
@@ -167,7 +167,7 @@ def _last_lines(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]} [{place}]"
 
 
-# Changed files
+# Detection of changed files.
 
 
 Snapshot = dict[str, tuple[int, ...]]
@@ -209,7 +209,7 @@ def _strays() -> list[str]:
     return [f"+{OUTSIDE}"]
 
 
-# Environment
+# The environment in which a case runs.
 
 
 @contextlib.contextmanager

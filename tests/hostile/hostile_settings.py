@@ -247,7 +247,7 @@ def files() -> Iterator[Case]:
         yield Case(f"config-file/json-{path}-{plain(value)}", argv, (damage,))
 
 
-# For settings given from Python: each class with its module, its required settings, and invalid values by field.
+# Settings given from Python: ``{class: (module, required settings, {field: invalid values})}``.
 CLASSES: Mapping[str, tuple[str, dict[str, Any], dict[str, tuple[Any, ...]]]] = {
     "TaskConfig": (
         "afjax.config.tasks",

@@ -63,7 +63,7 @@ def manifests() -> Iterator[Case]:
     readers = {"predict": PREDICT, "verify": VERIFY, "pack": PACK}
     for index, (key, wrong) in enumerate(KEYS.items()):
         for number, value in enumerate((Drop, *wrong)):
-            # Each change is tested with one of the readers.
+            # Each change is tested with one of the commands only, to save time.
             command = tuple(readers)[(index + number) % len(readers)]
             damage = edit_json(MANIFEST, {key: value})
             yield Case(f"manifest/{command}-{key}-{plain(value)}", readers[command], (damage,))
@@ -173,7 +173,7 @@ def sealed_manifests() -> Iterator[Case]:
         yield Case(f"sealed-manifest/{name}", argv, (damage,), separate=huge, wanted=wanted)
 
 
-# Arrays. Orbax gives data files random names, so the largest file of a folder is damaged.
+# Hostile arrays. Orbax gives data files random names, so the largest file of a folder is damaged.
 
 
 def _data_file(sandbox: Path, folder: str) -> str:
@@ -183,7 +183,7 @@ def _data_file(sandbox: Path, folder: str) -> str:
 
 
 def of_data(folder: str, damage: Callable[[str], Damage]) -> Damage:
-    """Damages the largest file of a folder."""
+    """Returns a change that damages the largest file of a folder, which has the data of the largest array."""
     return lambda sandbox: damage(_data_file(sandbox, folder))(sandbox)
 
 
@@ -273,11 +273,11 @@ def pairings() -> Iterator[Case]:
                 yield Case(f"pairing/{command}-{name}", changed(argv, *flags), (link_loop("loop"),))
 
 
-# Archives
+# Hostile archives.
 
 
 def archive(change: Callable[[list[tuple[tarfile.TarInfo, bytes]]], object], tail: bytes | None = None) -> Damage:
-    """Repacks ``packed.tar`` with changed members, and appends ``tail``."""
+    """Returns a change that repacks ``packed.tar`` with changed members, and appends ``tail``."""
 
     def damage(sandbox: Path) -> None:
         with tarfile.open(sandbox / "packed.tar") as tar:
@@ -295,7 +295,7 @@ def archive(change: Callable[[list[tuple[tarfile.TarInfo, bytes]]], object], tai
 
 
 def added(name: str, kind: bytes = tarfile.REGTYPE, *, target: str = "", contents: bytes = b"evil") -> Damage:
-    """Adds a member to the archive."""
+    """Returns a change that adds a member to the archive."""
 
     def change(members: list[tuple[tarfile.TarInfo, bytes]]) -> None:
         member = tarfile.TarInfo(name)
@@ -308,7 +308,7 @@ def added(name: str, kind: bytes = tarfile.REGTYPE, *, target: str = "", content
 
 
 def renamed(old: str, new: str) -> Damage:
-    """Replaces a part of all member names in the archive."""
+    """Returns a change that replaces the text ``old`` in the names of all members of the archive."""
 
     def change(members: list[tuple[tarfile.TarInfo, bytes]]) -> None:
         for member, _ in members:
@@ -338,7 +338,7 @@ def _repeat(members: list[tuple[tarfile.TarInfo, bytes]]) -> None:
 
 
 def _as_links(kind: bytes, target: str) -> Damage:
-    """Replaces the arrays' files by links."""
+    """Returns a change that replaces the archive's files with arrays by links."""
 
     def change(members: list[tuple[tarfile.TarInfo, bytes]]) -> None:
         for member, _ in members:

@@ -123,7 +123,7 @@ def names() -> Iterator[Case]:
         yield Case(f"trunk-name/train-{name}", (*TRAIN, f"--config.trunk={trunk!r}"), damage)
 
 
-# Weights
+# Hostile weights.
 
 
 def edit_tensors(change: Callable[[dict[str, np.ndarray]], object]) -> Damage:
@@ -219,7 +219,7 @@ def weights() -> Iterator[Case]:
         yield Case(f"trunk-weights/train-{name}", TRAIN, (damage,))
 
 
-# Tokenizers
+# Hostile tokenizers.
 
 
 def edit_tokenizer(change: Callable[[dict[str, Any]], object]) -> Damage:
@@ -271,7 +271,7 @@ def tokenizers() -> Iterator[Case]:
 
 
 def as_written(change: Callable[[dict[str, Any]], object]) -> Damage:
-    """Edits the tokenizer, and makes transformers use it exactly as written.
+    """Returns a change that edits the tokenizer, and makes transformers use it exactly as written.
 
     For a BertTokenizer, transformers reads only the vocabulary, and ignores the other parts of the file.
     """

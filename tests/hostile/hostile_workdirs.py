@@ -85,7 +85,7 @@ RECORD, OLD_RECORD = "run.json", "fused.json"
 
 
 def _of_record(damage: Damage, old: Damage) -> Damage:
-    """Damages the record of the fusion run, under its new or its old name."""
+    """Returns a change that damages the record of the fusion run, under its new or its old name."""
     return lambda sandbox: (damage if (sandbox / "run/target" / RECORD).exists() else old)(sandbox)
 
 
@@ -169,7 +169,7 @@ def changed_records() -> Iterator[Case]:
         yield Case(f"workdir/run-record-digest-{name}", REPEAT, (digest, remove("run/target/result.json")))
 
 
-# Flags with which a run must not be resumed.
+# Flags that change the result of a run, so that the run must not be resumed with them.
 SETTINGS = {
     "learning_rate": "--config.train.learning_rate=0.5",
     "batch_size": "--config.train.batch_size=8",

@@ -31,7 +31,8 @@ from hostile_base import prepare, quick_compilation
 from hostile_cases import all_cases, select
 from hostile_harness import OUTCOMES, Outcome, run_case
 
-# Limits of a case in its own process. JAX and its libraries reserve 2 GB of address space at import.
+# Limits of a case that runs in its own process: bytes of address space, and seconds. JAX and its libraries reserve 2 GB
+# of address space when they are imported.
 MAX_ADDRESSES = 8 * 2**30
 SEPARATE_TIMEOUT = 60
 
@@ -52,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.list:
         print("\n".join(case.id for case in cases))
         return 0
-    # Set before JAX and the Hugging Face libraries are imported.
+    # These must be set before JAX and the Hugging Face libraries are imported.
     quick_compilation()
     os.environ["HF_HUB_OFFLINE"] = "1"
     if arguments.one:

@@ -1,4 +1,4 @@
-"""Folders saved by AdapterHub's own library, and the trunk that they belong to."""
+"""Reads folders that AdapterHub's library has saved, and the trunks of their adapters."""
 
 import dataclasses
 import json
@@ -17,7 +17,7 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 
 @dataclasses.dataclass(frozen=True)
 class Folders:
-    """A model family's trunk and batch, and the folders that the library saved."""
+    """The folders that the library saved for an encoder family, with their trunk and a batch."""
 
     family: str
     trunk: Trunk

@@ -1,4 +1,4 @@
-"""Models with random parameters, large enough to matter, and folders saved by AdapterHub's library."""
+"""Makes models with large random parameters, and reads folders that AdapterHub's library has saved."""
 
 from collections.abc import Callable, Mapping
 
@@ -34,7 +34,10 @@ def draw(tree: Tree, name: str) -> Tree:
 
 @pytest.fixture(scope="session")
 def make_model(tiny_trunk: Trunk) -> MakeModel:
-    """Makes a task model named after its head, with one adapter, or with several and a fusion of the same name."""
+    """Returns a function that makes a task model.
+
+    The model has a head, and either one adapter, or several adapters and a fusion with the head's name.
+    """
 
     def make(
         name: str,

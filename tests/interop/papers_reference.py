@@ -1,7 +1,7 @@
-"""BERT as implemented in the papers' original code: random tensors with its names, and its outputs, in NumPy.
+"""Implements the BERT of the papers' original code in NumPy, and draws random tensors with the names of that code.
 
-This module does not use afjax. ``Weights`` reads tensors by the scopes of either code base: TensorFlow's
-(``bert/encoder/layer_0/output/dense/kernel``) or PyTorch's (``bert.encoder.layer.0.output.dense.weight``).
+This module does not use afjax. ``Weights`` reads tensors by the names of TensorFlow
+(``bert/encoder/layer_0/output/dense/kernel``) or of PyTorch (``bert.encoder.layer.0.output.dense.weight``).
 """
 
 import dataclasses
@@ -39,7 +39,7 @@ def write_files(folder: Path, **switches: object) -> None:
 
 
 def random_tensor(name: str, *shape: int) -> Array:
-    """Draws a float32 tensor that only depends on its name. Scales of LayerNorms are around 1."""
+    """Draws a float32 tensor that depends only on its name and shape. Scales of LayerNorms are around 1."""
     noise = 0.3 * np.random.default_rng(zlib.crc32(name.encode())).standard_normal(shape)
     return np.float32(1 + noise if name.endswith("gamma") else noise)
 
@@ -99,7 +99,14 @@ def same(x: Array) -> Array:
 
 @dataclasses.dataclass(frozen=True)
 class Weights:
-    """The tensors of a BERT, and its parts as functions of scopes. ``join`` separates the parts of a scope."""
+    """The tensors of a BERT, and methods that compute its layers.
+
+    A scope is the prefix of the names of a layer's tensors, such as ``bert/pooler/dense``.
+
+    Attributes:
+      tensors: The tensors by name.
+      join: The separator in names: ``/`` for TensorFlow, ``.`` for PyTorch.
+    """
 
     tensors: Mapping[str, Array]
     join: str
@@ -116,7 +123,7 @@ class Weights:
         return self.tensors[f"{scope}{self.join}gamma"] * normal + self.tensors[f"{scope}{self.join}beta"]
 
     def self_attention(self, scope: str, x: Array, mask: Array, num_heads: int) -> Array:
-        """Applies ``query``, ``key`` and ``value`` of a scope, without an output matrix."""
+        """Applies self-attention with the ``query``, ``key`` and ``value`` of a scope, without an output matrix."""
 
         def heads(name: str) -> Array:
             return self.dense(f"{scope}{self.join}{name}", x).reshape(*x.shape[:2], num_heads, -1).transpose(0, 2, 1, 3)
@@ -131,7 +138,7 @@ class Weights:
     def attention(
         self, scope: str, x: Array, mask: Array, num_heads: int, adapter: Callable[[Array], Array] = same
     ) -> Array:
-        """Applies a block of self-attention with output matrix, residual and LayerNorm."""
+        """Applies self-attention, its output matrix, an adapter, the residual connection and LayerNorm."""
         output = self.join.join((scope, "output"))
         context = self.self_attention(self.join.join((scope, "self")), x, mask, num_heads)
         projected = adapter(self.dense(self.join.join((output, "dense")), context))

@@ -1,4 +1,4 @@
-"""Folders saved by PEFT, and the trunks that they belong to."""
+"""Reads folders that PEFT has saved, and the trunks of their adapters."""
 
 import dataclasses
 import json
@@ -16,7 +16,7 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 
 @dataclasses.dataclass(frozen=True)
 class PeftFolders:
-    """A family's trunk and batch, and the folders that PEFT saved."""
+    """The folders that PEFT saved for an encoder family, with their trunk and a batch."""
 
     family: str
     trunk: Trunk

@@ -1,4 +1,4 @@
-"""Houlsby's checkpoints: the mapping of every variable, the outputs, and invalid checkpoints."""
+"""Houlsby's checkpoints are imported: every variable is mapped, outputs agree, and invalid checkpoints are refused."""
 
 import functools
 from pathlib import Path
@@ -30,7 +30,7 @@ def pretrained() -> Variables:
 
 @pytest.fixture(scope="module")
 def trunk(pretrained: Variables, tmp_path_factory: pytest.TempPathFactory) -> Trunk:
-    """Loads the pretrained BERT from the folder made by ``afjax import bert``."""
+    """Imports the pretrained BERT, and loads the resulting folder."""
     folder = tmp_path_factory.mktemp("pretrained")
     write_files(folder)
     (folder / "bert_model.ckpt.index").touch()
@@ -42,7 +42,10 @@ def trunk(pretrained: Variables, tmp_path_factory: pytest.TempPathFactory) -> Tr
 
 @pytest.fixture
 def variables(pretrained: Variables) -> Variables:
-    """Makes a checkpoint like the authors' code: two classes, trained LayerNorms, and the optimizer's state."""
+    """Makes the variables of a checkpoint as the authors' code writes it.
+
+    It has two classes, trained LayerNorms, and the optimizer's state.
+    """
     shapes: dict[str, tuple[int, ...]] = {"output_weights": (2, 16), "output_bias": (2,)}
     for layer in range(2):
         for scope in SLOTS.values():
@@ -93,7 +96,7 @@ def test_every_variable_is_mapped(variables: Variables, trunk: Trunk) -> None:
 
 
 def their_logits(variables: Variables, rows: dict[str, Array]) -> Array:
-    """Computes ``create_model`` of the authors' code, without dropout."""
+    """Computes the logits of ``create_model`` in the authors' code, without dropout."""
     theirs = Weights(variables, "/")
 
     def adapt(scope: str, x: Array) -> Array:

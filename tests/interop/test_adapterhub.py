@@ -1,4 +1,4 @@
-"""Folders saved by the ``adapters`` library give the library's outputs here."""
+"""Models imported from folders of AdapterHub's ``adapters`` library have the library's outputs."""
 
 import importlib.util
 import json

@@ -95,7 +95,7 @@ def test_other_models_and_sizes_are_refused(bert: Folders, adapter: Path, tmp_pa
     refused(bert, adapter, tmp_path / "store", '"gpt2" model', '"bert" model')
     change_json(path, lambda values: values.update(model_type="bert", hidden_size=768))
     refused(bert, adapter, tmp_path / "store", "hidden size of 768", "the trunk's is 32")
-    # The size may be wrong only in the weights.
+    # Here only the weights have another size.
     change_json(path, lambda values: values.update(hidden_size=32))
     change_json(path, lambda values: values["config"].update(reduction_factor=8))
     refused(bert, adapter, tmp_path / "store", "adapter_down.0.weight [8, 32] (wanted: [4, 32])")
@@ -406,7 +406,8 @@ def test_importing_again_adds_what_is_missing(bert: Folders, setup: Path, tmp_pa
     import_adapterhub(setup, folder, trunk=bert.trunk, name="f")
     assert store.verify(folder) == []
     assert [store.read_manifest(folder, "adapters", name) for name in ("a", "b")] == before
-    # Another fusion of the same adapters reuses them. Importing the same fusion again is refused: its name exists.
+    # Another fusion of the same adapters reuses the stored adapters. Importing the same fusion again is refused,
+    # because its name exists.
     shutil.rmtree(setup / "two_layers")
     change_json(setup / "adapter_setup.json", lambda values: values.update(head_setup=None))
     import_adapterhub(setup, folder, trunk=bert.trunk, name="g")
@@ -431,7 +432,7 @@ def test_import_and_export_commands(
     tiny_trunk_folder: Path, bert: Folders, adapter: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = str(tmp_path / "store")
-    # The file should say which trunk it belongs to; this one does not.
+    # The file does not name its trunk, so the command needs --trunk.
     assert main(["import", "adapterhub", str(adapter), f"--store={folder}"]) == 2
     assert has_facts(capsys.readouterr().err, str(adapter), "not say", "trunk", "--trunk")
     change_json(adapter / "adapter_config.json", lambda values: values.update(model_name="/nowhere/bert"))

@@ -1,4 +1,4 @@
-"""Adapters, fusions and heads of the other encoder families that AdapterHub's library has, in both directions."""
+"""Adapters, fusions and heads of encoders other than BERT and RoBERTa are exchanged with AdapterHub's library."""
 
 import json
 from pathlib import Path
@@ -43,18 +43,19 @@ def check_outputs(folders: Folders, store_folder: Path, case: str, **chosen: str
         assert ours[name].shape == array.shape
         differences = np.abs(np.asarray(ours[name]) - array)
         if folders.trunk.config.relative_buckets and array.ndim == 3:
-            # The hidden states of DeBERTa's padding differ, see docs/how_to/encoders.md.
+            # DeBERTa's hidden states of padding tokens differ from the library's (see docs/how_to/encoders.md).
             differences = differences[batch["mask"]]
         assert differences.max() < LIMIT, name
 
 
 def check_same_files(ours: Path, theirs: Path, *, kinds: tuple[str, ...]) -> None:
-    """Compares the names and values of all tensors, and the envelopes, with files that the library wrote."""
+    """Compares exported files with the library's: names and values of tensors, and the envelopes of JSON files."""
     for kind in kinds:
         for path in theirs.rglob(f"{kind}.safetensors"):
             own = ours / path.relative_to(theirs)
             found, expected = load_file(own), load_file(path)
-            # The library selects the tensors to save by substrings of their names.
+            # The library's file can have more tensors, because the library selects tensors by substrings of their
+            # names.
             assert found.keys() <= expected.keys()
             for name, tensor in found.items():
                 np.testing.assert_array_equal(tensor, expected[name])
@@ -88,7 +89,7 @@ def test_fusions(folders: Folders, tmp_path: Path, case: str) -> None:
     check_outputs(folders, tmp_path / "store", f"fusion/{case}", fusion="abc", head="two_layers")
     exported = tmp_path / "exported"
     export_adapterhub(tmp_path / "store", "abc", exported, kind="fusion", with_head=False)
-    # The head is exported with a fusion of the same name only.
+    # A head is only exported with a fusion of the same name, so the library's head is used.
     (exported / "two_layers").symlink_to(source / "two_layers")
     check_same_files(exported, source, kinds=("adapter", "model_adapter_fusion"))
 

@@ -100,7 +100,7 @@ TASKS = st.sampled_from(
 
 
 def drawn(shapes: dict[str, tuple[int, ...]], seed: int) -> Tree:
-    """Draws a tree of random bits; every finite float32 may occur."""
+    """Draws a tree whose leaves have random bits, so that every finite float32 can occur."""
     random = np.random.default_rng(seed)
     bits = {path: random.integers(0, 2**32, shape, dtype=np.uint32).view(np.float32) for path, shape in shapes.items()}
     return unflatten({path: np.where(np.isfinite(leaf), leaf, np.float32(1)) for path, leaf in bits.items()})
@@ -163,7 +163,7 @@ def test_adapters(config: AdapterConfig, seed: int) -> None:
     again, params, notes = read_adapter(part, TRUNK)
     assert (again, notes) == (config, [])
     same_bits(tree, params)
-    # Without afjax's own fields, the file still gives an adapter that computes the same function.
+    # Without the fields of afjax, the import still gives an adapter that computes the same function.
     envelope_of_others = {key: value for key, value in part.envelope.items() if key != OWN}
     plain = dataclasses.replace(part, envelope=envelope_of_others)
     theirs_alone, params, _ = read_adapter(plain, TRUNK)

@@ -1,4 +1,4 @@
-"""Stickland & Murray's checkpoints: the mapping of every tensor, the outputs, and invalid checkpoints."""
+"""Stickland & Murray's checkpoints are imported: tensors are mapped, outputs agree, and invalid ones are refused."""
 
 import itertools
 import json
@@ -65,14 +65,15 @@ ADAPTERS: dict[str, Adapter | None] = {
 
 
 def state_dict(kind: str, layers: tuple[int, ...] = (0, 1)) -> State:
-    """Makes the state dict of ``BertForMultiTask`` for two classes, one output and three classes."""
+    """Makes the state dict of ``BertForMultiTask`` for three tasks, with two, one and three outputs."""
     shapes = bert_shapes(tensorflow=False)
     for task, outputs in enumerate((2, 1, 3)):
         shapes |= dense_shapes(f"classifier.{task}", HIDDEN, outputs)
         shapes |= module_shapes(kind, task, layers)
     state = {name: random_tensor(name, *shape) for name, shape in shapes.items()}
     if kind == "pals":
-        # aug_dense and aug_dense2 of every layer are shared modules of the encoder, so the state dict repeats them.
+        # All layers use the same modules aug_dense and aug_dense2 of the encoder. The state dict repeats their tensors
+        # for each layer.
         for layer, task, projection, leaf in itertools.product(
             layers, range(TASKS), ("aug_dense", "aug_dense2"), ("weight", "bias")
         ):
@@ -110,7 +111,7 @@ def mapped(kind: str, state: State) -> Checkpoint:
 
 
 def their_hidden(kind: str, state: State, task: int, rows: dict[str, Array]) -> Array:
-    """Computes the last hidden state as ``BERTEncoder`` does."""
+    """Computes the last hidden states as the authors' ``BERTEncoder`` does."""
     theirs, encoder, mask = Weights(state, "."), "bert.encoder", rows["mask"]
     x = theirs.embed(rows["tokens"], rows["types"])
     for number in range(LAYERS):
@@ -141,7 +142,7 @@ def their_logits(kind: str, state: State, task: int, rows: dict[str, Array]) -> 
 
 
 def expected_leaves(kind: str, state: State, task: int) -> State:
-    """Lists our leaves of a task's module, each built from the authors' tensors."""
+    """Returns the expected leaves of a task's module in afjax, made from the authors' tensors."""
     encoder = "bert.encoder"
     leaves: State = {}
 
@@ -277,7 +278,7 @@ def test_mismatched_tensors_are_listed(change: dict[str, Array | None], sentence
 
 @pytest.fixture
 def words(tmp_path: Path) -> list[str]:
-    """Builds a command that imports the PALs of three tasks."""
+    """Writes a checkpoint, and returns a command that imports the PALs of three tasks from it."""
     write_files(tmp_path / "bert", **SWITCHES["pals"])
     state = {name: tensor.copy() for name, tensor in state_dict("pals").items()}
     save_file(state, tmp_path / "best_model.safetensors")

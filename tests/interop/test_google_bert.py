@@ -1,4 +1,4 @@
-"""Google's BERT checkpoints: the mapping of every variable, the outputs, and invalid folders."""
+"""Google's BERT checkpoints are imported: every variable is mapped, outputs agree, and invalid folders are refused."""
 
 import json
 from pathlib import Path
@@ -36,7 +36,10 @@ def variables() -> Variables:
 
 @pytest.fixture
 def source(variables: Variables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Makes a folder like Google's archives, except for the variables, which are read without TensorFlow."""
+    """Makes a folder with the files of Google's archives.
+
+    The checkpoint is an empty file. ``variables`` are returned instead of its contents, so TensorFlow is not needed.
+    """
     folder = tmp_path / "uncased"
     write_files(folder)
     (folder / "bert_model.ckpt.index").touch()

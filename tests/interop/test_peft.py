@@ -1,4 +1,4 @@
-"""Folders saved by PEFT give PEFT's outputs here, and adapters survive an export and an import."""
+"""Models imported from PEFT's folders have PEFT's outputs. An export followed by an import changes no adapter."""
 
 import dataclasses
 import itertools
@@ -40,7 +40,8 @@ regression choices span tagging features
 CASES = "default dense choices span tagging features".split()
 FAMILIES = ("roberta", "xlm_roberta", "camembert", "mpnet", "distilbert", "electra")
 EVERY_CASE = [("bert", case) for case in BERT_CASES] + list(itertools.product(FAMILIES, CASES))
-# PEFT's tensors of these cases are changed by the import: padded, multiplied by a scale, or added to the pooler.
+# Cases in which the import changes PEFT's tensors: it pads them, multiplies them by a scale, or adds them to the
+# pooler.
 CHANGED = ("patterns", "uneven", "all_linear", "expression")
 DESCRIPTION = ("config", "digest", "labels", "task", "metrics", "seed", "trunk", "trained_with")
 
@@ -56,7 +57,7 @@ def bert(folders: dict[str, PeftFolders]) -> PeftFolders:
 
 
 def outputs(there: PeftFolders, store_folder: Path, name: str) -> dict[str, np.ndarray]:
-    """The logits of an adapter and its head; without a head, the last hidden states."""
+    """Returns the logits of an adapter and its head, or the last hidden states if it has no head."""
     params = {"trunk": there.trunk.params}
     if name not in store.names(store_folder, "heads"):
         config, tree = load_adapter(store_folder, name)
@@ -68,7 +69,7 @@ def outputs(there: PeftFolders, store_folder: Path, name: str) -> dict[str, np.n
     if task_model.task.kind == "multiple_choice":
         batch = {field: array[None] for field, array in batch.items()}
     if task_model.task.kind == "span":
-        # PEFT's model for question answering does not pass token types on.
+        # PEFT's model for question answering ignores token types.
         batch = {**batch, "types": np.zeros_like(batch["types"])}
     return {"logits": np.asarray(task_model.model({**params, **task_model.params}, batch).logits)}
 
@@ -300,7 +301,7 @@ def test_exported_targets_select_only_their_dense_layer(family: str) -> None:
 
 
 def test_trained_head_survives(make_model: MakeModel, tmp_path: Path) -> None:
-    """Heads with a pooler of their own, which PEFT saves with the classifier, and every kind of task."""
+    """Tests every kind of task, with heads that have their own pooler. PEFT saves the pooler with the classifier."""
     for kind in CLASS_OF_KIND:
         model = make_model(kind, {kind: LoraConfig(rank=2)}, kind=kind)
         # Heads that read every token ignore the pooling.

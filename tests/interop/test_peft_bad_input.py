@@ -36,7 +36,7 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> PeftFolders:
 
 @pytest.fixture
 def adapter(bert: PeftFolders, tmp_path: Path) -> Path:
-    """A copy of an adapter with a head, which tests may damage."""
+    """Returns a copy of PEFT's folder of an adapter with a head, which a test may damage."""
     return Path(shutil.copytree(bert.root / "default", tmp_path / "adapter"))
 
 
@@ -191,7 +191,7 @@ def test_settings(bert: PeftFolders, adapter: Path, change: dict[str, Any], fact
             lambda tensors: tensors.update({f"{ROOT}classifier.weight": np.zeros((3, 768), np.float32)}),
             ("classifier.weight", "[3, 768]", "32"),
         ),
-        # A file of a few bytes with a head of a billion labels.
+        # The tensor has no elements, so the file has few bytes, but its shape claims a billion labels.
         (
             lambda tensors: tensors.update({f"{ROOT}classifier.weight": np.zeros((10**9, 0), np.float32)}),
             ("classifier.weight", "[1000000000, 0]"),
@@ -261,7 +261,8 @@ def test_damaged_files(bert: PeftFolders, adapter: Path) -> None:
 
 
 def test_folder_of_folders_that_peft_has_saved(bert: PeftFolders, adapter: Path) -> None:
-    # PEFT's folder of an adapter that is not called "default", and a folder of checkpoints.
+    # Two kinds of folders contain adapters' folders: a folder of checkpoints, and PEFT's folder of an adapter whose
+    # name is not "default".
     outer = adapter.parent / "outer"
     outer.mkdir()
     adapter.rename(outer / "checkpoint-5")
@@ -316,7 +317,7 @@ def test_other_trunks(bert: PeftFolders, adapter: Path, family: str, tmp_path: P
     )
     refused(bert.trunk, adapter, str(adapter / TENSORS), '"transformer"', '"bert"')
     adapter = Path(shutil.copytree(bert.root / "default", tmp_path / "same_family"))
-    # Names of a model without a head do not tell RoBERTa from BERT. Sizes and numbers of layers do.
+    # Without a head, the tensors of RoBERTa and BERT have the same names. Only sizes and numbers of layers can differ.
     smaller = dataclasses.replace(bert.trunk.config, num_layers=2)
     refused(dataclasses.replace(bert.trunk, config=smaller), adapter, "+bert.encoder.layer.2")
     larger = dataclasses.replace(bert.trunk.config, num_layers=12)

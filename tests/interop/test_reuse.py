@@ -1,4 +1,4 @@
-"""The examples in docs/how_to/reuse.md run as written and give afjax's own outputs."""
+"""The examples in docs/how_to/reuse.md run as written, and their outputs equal afjax's."""
 
 import re
 import sys
@@ -34,7 +34,7 @@ BATCH = {
 
 
 def example(words: str) -> dict[str, Any]:
-    """Runs the example that contains these words; returns its variables."""
+    """Runs the example that contains these words, and returns its variables."""
     (code,) = [code for code in EXAMPLES if words in code]
     names: dict[str, Any] = {}
     with jax.numpy_rank_promotion("allow"):  # The reader's own code may promote ranks.
@@ -82,7 +82,7 @@ def test_every_example_is_short_and_tested() -> None:
 
 def test_plain_jax(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setitem(sys.modules, "afjax", None)  # Importing it would fail.
+        patch.setitem(sys.modules, "afjax", None)  # An import of afjax fails.
         names = example("ocp.StandardCheckpointer")
     check_close(names["output"], own_bottleneck(names["z"]))
 
@@ -102,7 +102,7 @@ def test_equinox() -> None:
     stacked, _ = make_bank([member for _, member in members.values()], configs)
     params = of_layer({**stacked["ffn"], "fusion": tree["ffn"]}, 1)
     z = names["z"]
-    # As in a model's slot, with identity LayerNorms and no residual.
+    # Compute the fusion in a model's slot, with identities as LayerNorms and without a residual.
     at = Sublayer(
         output=z, residual=jnp.zeros_like(z), norm=lambda x: x, layer_input=z, mask=jnp.ones(z.shape[:2], bool)
     )

@@ -1,4 +1,4 @@
-"""A routed model is exported with its adapters as arguments, and its file runs without afjax's classes."""
+"""A routed model is exported as a program that takes its adapters as arguments and runs without afjax."""
 
 import contextlib
 import json

@@ -35,7 +35,7 @@ MAX_LENGTH = 16
 KEY = jax.random.key(0)
 TEXTS = [("All cats sleep.", "Some cats sleep."), ("No dogs", "sleep"), ("Cats", "run.")]
 
-# The steps of a reader without afjax: load the file, pass arrays, get logits.
+# A program that uses exported files without afjax: it loads a file, passes arrays, and gets logits.
 READER = """
 import json, re, sys
 sys.modules["afjax"] = None
@@ -69,7 +69,7 @@ json.dump(told, open("told.json", "w"))
 def random_trunk(family: str) -> Trunk:
     defaults = dict(ENCODER_FAMILIES[family].defaults)
     if "window" in defaults:
-        # Shorter than the rows.
+        # The rows are longer than the window.
         defaults["window"] = 5
     config = TrunkConfig(
         family=family,
@@ -91,12 +91,12 @@ def make_batch(shape: tuple[int, ...]) -> dict[str, np.ndarray]:
     tokens = generator.integers(5, 40, shape).astype(np.int32)
     mask = np.arange(shape[-1]) < generator.integers(2, shape[-1] + 1, (*shape[:-1], 1))
     if len(shape) == 3:
-        mask[0, -1] = False  # The first row does not have this choice.
+        mask[0, -1] = False  # The first row has one choice less.
     return {"tokens": np.where(mask, tokens, 0), "types": (tokens % 2).astype(np.int32), "mask": mask}
 
 
 def tokenised(trunk: Trunk) -> dict[str, np.ndarray]:
-    """Tokenizes with the tokenizer only, without afjax."""
+    """Tokenizes ``TEXTS`` with the trunk's tokenizer, without other code of afjax."""
     first, second = zip(*TEXTS, strict=True)
     found = trunk.tokenizer()(list(first), list(second), padding=True, return_tensors="np")
     parts = (found["input_ids"], found["token_type_ids"])
@@ -137,7 +137,7 @@ def test_files_run_without_afjax_and_give_the_same_logits(
         "local": (2, 7),
     }
     batches = {f"{name}/tokens": make_batch(shape) for name, shape in shapes.items()}
-    # The same file with another batch size and length.
+    # The fusion's file is used with a second batch size and length.
     texts = "fusion/tokens-text"
     batches[texts] = tokenised(tiny_trunk)
     for name, model in models.items():
@@ -150,18 +150,18 @@ def test_files_run_without_afjax_and_give_the_same_logits(
 
     told = json.loads((tmp_path / "told.json").read_text())
     for name in models:
-        # JAX adds these calls and removes them once shapes are known: the shape check, and the position count of
-        # RoBERTa and MPNet.
+        # JAX adds these custom calls, and removes them when the shapes are known: the check of shapes, and for RoBERTa
+        # and MPNet the count of positions.
         calls = ["shape_assertion", *(["stablehlo.dynamic_reduce_window"] if name in ("regression", "topics") else [])]
         assert told[name] == {"platforms": list(PLATFORMS), "custom_calls": calls, "too long": "refused"}
-    # Read into memory, so that no open file is left for the garbage collector.
+    # Read the file into memory and close it, so that the garbage collector does not find an open file.
     with np.load(tmp_path / "outputs.npz") as file:
         outputs = dict(file)
     for key, batch in batches.items():
         model = models[key.partition("/")[0]]
         expected = models["fusion"].predict(TEXTS).logits if key == texts else own_logits(model, batch)
         expected = expected * np.float32(model.task.scale)
-        # In bfloat16, compilers round at different places.
+        # In bfloat16, the two compilers round after different operations.
         limit = 2e-2 if model.trunk.dtype == "bfloat16" else 1e-5
         assert outputs[key].dtype == expected.dtype == np.float32
         np.testing.assert_allclose(

@@ -1,4 +1,4 @@
-"""Reading checkpoints written by TensorFlow 1's saver. Tests that need TensorFlow are skipped if it is missing."""
+"""Checkpoints of TensorFlow 1's saver are read. Tests that need TensorFlow are skipped if it is missing."""
 
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ def tensorflow() -> Any:
 
 
 def save(tensorflow: Any, path: Path, arrays: dict[str, np.ndarray]) -> None:
-    """Writes a checkpoint like the papers' code, using ``tf.train.Saver`` with variables in a graph."""
+    """Writes a checkpoint as the papers' code does: with ``tf.train.Saver``, from variables in a graph."""
     v1 = tensorflow.compat.v1
     with tensorflow.Graph().as_default(), v1.Session() as session:
         for name, array in arrays.items():

@@ -1,4 +1,4 @@
-"""A fake gcloud with one slice. The slice's state is a file, and its workers are local folders.
+"""Replaces gcloud in tests. It has one slice, whose state is a file and whose workers are local folders.
 
 ``FAKE_CLOUD`` is a folder with these entries:
 
@@ -8,7 +8,7 @@
 - ``bin``: the commands of the workers.
 """
 
-# To save time, functions import other modules only when they need them. Most calls do not.
+# Functions import other modules only when they need them, because most calls do not need them and start faster.
 import json
 import os
 import sys
@@ -66,7 +66,7 @@ def show(cloud: dict, group: str, name: str, flags: list[str]) -> int:
         failed = {"failedData": {"error": {"message": "Internal\nstockout"}}} if state == "FAILED" else {}
         print(json.dumps({"name": name, "state": {"state": state, **failed}}))
         return 0
-    # The node exists once its request is active.
+    # The node does not exist until its request is active.
     if not cloud["node"] or (cloud["request"] and len(cloud["request"]) > 1):
         return not_found("nodes", name)
     endpoints = [{"ipAddress": f"10.0.0.{worker}"} for worker in range(cloud["workers"])]
@@ -90,7 +90,7 @@ def reach(cloud: dict, verb: str, words: list[str]) -> int:
     import subprocess
 
     flags = dict(word[2:].split("=", 1) for word in words if word.startswith("--") and "=" in word)
-    # bash -c SCRIPT worker FUNCTION ...
+    # The command is: bash -c SCRIPT worker FUNCTION ...
     function = "".join(shlex.split(flags.get("command", ""))[4:5])
     busy = all(os.path.exists(f"{FOLDER}/worker-{worker}/waits") for worker in range(cloud["workers"]))
     if function == "status" and busy and cloud["preemptions"]:

@@ -1,4 +1,4 @@
-"""Runs the commands of ``launch/tpu_vm.py`` with a fake gcloud, which runs the workers' commands locally."""
+"""Tests the commands of ``launch/tpu_vm.py`` with a fake gcloud, which runs the workers' commands locally."""
 
 import contextlib
 import json
@@ -76,7 +76,7 @@ while time.monotonic() < end:
 
 
 class Cloud:
-    """The fake cloud, and the environment of the user's machine."""
+    """Controls the fake cloud, and runs ``tpu_vm.py`` in the environment of a user's machine."""
 
     def __init__(self, folder: Path, machine: Path) -> None:
         self.folder = folder
@@ -143,11 +143,11 @@ class Cloud:
 
     @property
     def calls(self) -> list[str]:
-        """The gcloud calls that are not queries, such as ``queued-resources create`` or ``tpu-vm ssh start``."""
+        """Returns the gcloud calls except queries, such as ``queued-resources create`` or ``tpu-vm ssh start``."""
         found = []
         for words in self._called():
             command = next((word.split("=", 1)[1] for word in words if word.startswith("--command=")), "")
-            # bash -c SCRIPT worker FUNCTION ...
+            # The command is: bash -c SCRIPT worker FUNCTION ...
             function = shlex.split(command)[4:5] if command.startswith("bash") else []
             found.append(" ".join([*words[2:4], *function]))
         return [call for call in found if "describe" not in call and call != "--format=json"]
@@ -185,7 +185,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / name).mkdir()
     for name, text in STAND_INS.items():
         (folder / "bin" / name).write_text(text)
-    # Without site-packages, Python starts faster.
+    # The flags -SE make Python start faster, because it does not read site-packages.
     gcloud = Path(__file__).with_name("fake_gcloud.py").read_text()
     (folder / "laptop" / "gcloud").write_text(f"#!{sys.executable} -SE\n{gcloud}")
     for path in (*folder.glob("bin/*"), *folder.glob("laptop/*")):
@@ -227,7 +227,7 @@ def set_up(slice_: Cloud) -> Cloud:
     return slice_
 
 
-# Creating, describing and deleting
+# Tests of creating, describing and deleting a slice.
 
 
 def test_slice_life_cycle(cloud: Cloud) -> None:
@@ -310,7 +310,7 @@ def test_dry_run_calls_nothing(cloud: Cloud) -> None:
         "tpu-vm ssh",
         "tpu-vm ssh",
     ]
-    # The printed command has the same effect when a shell runs it.
+    # A shell can run the printed command, with the same effect.
     cloud.set(request=["ACTIVE"], node="READY", workers=1)
     cloud.run("setup", "--zone=z")
     start = done.stdout[done.stdout.rindex("gcloud compute tpus tpu-vm ssh") :]
@@ -355,7 +355,7 @@ def test_manifest_distinguishes_user_errors_from_preemption() -> None:
     assert job["completions"] == job["parallelism"]
 
 
-# Refusals
+# Tests of refused commands.
 
 
 def test_missing_gcloud_is_reported(cloud: Cloud, tmp_path: Path) -> None:
@@ -529,7 +529,7 @@ def test_delete_asks_for_confirmation(slice_: Cloud) -> None:
     assert "nothing to delete" in slice_.run("delete").stderr
 
 
-# Setting up
+# Tests of setting up a slice.
 
 
 def test_setup_copies_tracked_files_and_can_be_repeated(slice_: Cloud) -> None:
@@ -571,7 +571,7 @@ def test_setup_failures_are_reported(slice_: Cloud, tmp_path: Path) -> None:
     assert sentence in slice_.refused("run", "--", *TRAIN)
 
 
-# Running
+# Tests of running commands on a slice.
 
 
 def test_arguments_arrive_unchanged(set_up: Cloud) -> None:
@@ -669,7 +669,7 @@ def test_logs_are_printed_and_followed(set_up: Cloud) -> None:
         assert process.wait(timeout=300) == 130
 
 
-# Babysitting
+# Tests of babysit.
 
 
 def test_babysit_creates_runs_and_deletes(cloud: Cloud) -> None:

@@ -34,7 +34,7 @@ INPUTS = (BATCH["tokens"], BATCH["types"], BATCH["mask"])
 
 def made(setup: Setup) -> Tree:
     params = setup.init(jax.random.key(0), init_trunk(jax.random.key(1), TRUNK))
-    # Adapters are initialized near zero; larger values affect the outputs.
+    # Adapters are initialized near zero. With larger values, they change the outputs.
     params["adapters"] = jax.tree.map(lambda leaf: leaf + 0.1, params["adapters"])
     return params
 

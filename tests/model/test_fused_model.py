@@ -1,4 +1,4 @@
-"""A fusion in the full model: its attention, its folded form, its penalty, and incompatible adapters."""
+"""Models with a fusion have the right attention, folded form and penalty, and refuse incompatible adapters."""
 
 import dataclasses
 from typing import Any
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 TRUNK = dataclasses.replace(SMALL_TRUNK, init_scale=0.3)
 
 
-# Values large enough for every leaf to matter.
+# With these scales, every leaf changes the outputs.
 FUSION = FusionConfig(init_scale=0.4, value_init_scale=0.2)
 
 
@@ -99,7 +99,7 @@ def test_banked_adapters_give_the_same_fusion_gradients_as_separate_ones(
     for one, other in zip(jax.tree.leaves(mine), jax.tree.leaves(expected), strict=True):
         assert np.abs(other).max() > 1e-4
         np.testing.assert_allclose(one, other, atol=1e-5)
-    # Folding for evaluation gives the same result as with separate adapters in the tree.
+    # The folded matrices for evaluation are the same with the bank as with separate adapters.
     folded, again = (flatten(model.fold(tree)["fusion"]["both"]) for tree in (params, with_bank))
     assert folded.keys() == again.keys()
     for path, leaf in folded.items():
@@ -137,7 +137,7 @@ def test_folding_does_not_modify_its_argument() -> None:
     assert folded["trunk"] is params["trunk"]
 
 
-# Incompatible adapters
+# Tests of adapters that cannot be fused.
 
 
 @pytest.mark.parametrize(

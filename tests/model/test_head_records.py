@@ -1,4 +1,4 @@
-"""A head records its adapter, fusion or trunk, and using it with another requires an explicit flag."""
+"""A head records the adapter, fusion or trunk that it was trained with. Another one requires an explicit flag."""
 
 import dataclasses
 import shutil
@@ -168,7 +168,7 @@ def test_only_a_matching_head_is_packed(saved: Path, tmp_path: Path) -> None:
     assert [manifest.kind for manifest in packed] == ["heads", "adapters"]
     share.unpack(tmp_path / "a.tar", tmp_path / "new", name="x")
     assert store.read_manifest(tmp_path / "new", "heads", "x").trained_with["name"] == "x"
-    # Another adapter is saved under the name; the head of that name was not trained with it.
+    # Save another adapter under the name "a". The head "a" was not trained with it, so it is not packed.
     other = dataclasses.replace(store.load(saved, "adapters", "b").manifest, name="a")
     params = store.load(saved, "adapters", "b").params
     store.save(saved, "adapters", "a", params, config=other.config, trunk=other.trunk, overwrite=True)

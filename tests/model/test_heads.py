@@ -72,7 +72,8 @@ def test_a_model_can_be_jitted(tiny_trunk: Trunk, batch: dict[str, jax.Array]) -
 
 
 def test_module_on_top_outputs_every_token_for_a_token_head(tiny_trunk: Trunk, batch: dict[str, jax.Array]) -> None:
-    # Feed-forward networks on top do not mix tokens, so a pooled head would read the same output of the first token.
+    # Feed-forward networks on top do not mix tokens, so they do not need all tokens for a pooled head. For a token
+    # head, they must compute all of them.
     config = TopFfnConfig(size=8, num_layers=1, hidden_sizes=(8,))
     for name, adapter in (("ffn", config), ("layer", ADAPTER_PRESETS["top_layer"])):
         model = Model(trunk=tiny_trunk.config, head_name="task", reads="tokens", adapters=((name, adapter),))
@@ -86,7 +87,7 @@ def test_choices_are_computed_like_separate_rows(tiny_trunk: Trunk, batch: dict[
     params = params_of(tiny_trunk, model, 1)
     run = jax.jit(lambda *inputs: model(*inputs).logits)
     each = run(params, batch)[:, 0]
-    # Two rows of two choices; the last choice is missing.
+    # Make two rows of two choices. The last choice is missing.
     mask = batch["mask"].at[3].set(False)
     choices = {name: leaf.reshape(2, 2, 6) for name, leaf in {**batch, "mask": mask}.items()}
     together = run(params, choices)

@@ -1,4 +1,4 @@
-"""Complete parameter trees, name by name, and the parameter counts stated in the papers."""
+"""Parameter trees have exactly the expected leaves, and the numbers of parameters that the papers state."""
 
 import dataclasses
 import functools
@@ -39,7 +39,7 @@ TINY = TrunkConfig(
 
 @functools.cache
 def trunk_shapes(config: TrunkConfig) -> Tree:
-    """Computes only shapes; nothing is allocated."""
+    """Returns the tree of a trunk with shapes instead of arrays, so that nothing is allocated."""
     return jax.eval_shape(lambda: init_trunk(jax.random.key(0), config))
 
 
@@ -61,7 +61,7 @@ def shapes(tree: Tree) -> dict[str, Any]:
     return {path: leaf.shape for path, leaf in flatten(tree).items()}
 
 
-# Complete trees
+# Tests of complete trees.
 
 
 def test_tree_of_a_trunk() -> None:
@@ -243,7 +243,7 @@ def test_tree_of_a_head() -> None:
     assert shapes(head(HeadConfig(pooler="trunk"))) == output
 
 
-# Counts
+# Tests of numbers of parameters.
 
 
 def test_every_preset_is_pinned() -> None:
@@ -279,7 +279,7 @@ ADAPTER_COUNTS: list[tuple[str, TrunkConfig, dict[str, Any], int]] = [
     # Table 2 of the LoRA paper has 0.3 M for RoBERTa-base and 0.8 M for RoBERTa-large.
     ("lora", BASE, {}, 294_912),
     ("lora", LARGE, {}, 786_432),
-    # Four layers of 768 to 768, and two of 768 to 3072 or back.
+    # In each layer, four dense layers map 768 features to 768, and two map 768 to 3072 or back.
     ("lora_all", BASE, {}, 12 * 8 * (4 * 2 * 768 + 2 * (768 + 3072))),
     ("ia3", BASE, {}, 12 * (2 * 768 + 3072)),
 ]
@@ -295,7 +295,7 @@ def ratio_to_bert_base(name: str, num_tasks: int = 8) -> float:
     [("pals", 1.133), ("low_rank", 1.135), ("top_attention", 1.097), ("top_layer", 1.518), ("lhuc", 1.001)],
 )
 def test_parameter_ratio_to_bert_base_for_eight_tasks(name: str, expected: float) -> None:
-    # Table 2 of the BERT and PALs paper has PALs, low rank and top attention.
+    # The ratios of PALs, low rank and top attention are in table 2 of the BERT and PALs paper.
     assert ratio_to_bert_base(name) == pytest.approx(expected, abs=6e-4)
 
 

@@ -1,4 +1,4 @@
-"""Which parameters are trained, and that frozen leaves cost nothing and do not change."""
+"""A partition trains the right parameters, and frozen leaves cost nothing and do not change."""
 
 import dataclasses
 import functools
@@ -80,7 +80,7 @@ def made_params(name: str) -> Tree:
     return {**params, "trunk": split_layers(params["trunk"], 1)} if name == "top_k" else params
 
 
-# Presets
+# Tests of the presets.
 
 HEAD = {f"heads/task/{layer}/{leaf}" for layer in ("pooler", "output") for leaf in ("kernel", "bias")}
 NORMS = {
@@ -159,7 +159,7 @@ def test_rules_match_whole_paths() -> None:
         label({"heads": {"a": jnp.zeros(1)}}, (Rule("head", True),))
 
 
-# Splitting
+# Tests of splitting parameters into a trained and a frozen tree.
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -186,7 +186,7 @@ def test_invalid_top_k_is_refused(top_k: int) -> None:
         split_layers(made_params("head")["trunk"], top_k)
 
 
-# The training step
+# Tests of the training step.
 
 
 def make_batch(model: Model, rows: int, length: int) -> dict[str, jax.Array]:
@@ -236,7 +236,7 @@ def test_frozen_adapters_of_a_fusion_are_stored_once_in_a_bank() -> None:
     assert len(jax.tree.leaves(frozen["bank"])) == 4 * TRUNK.num_layers
 
 
-# The compiled step's floating-point operations
+# Tests of the compiled step's floating-point operations.
 
 LARGE = dataclasses.replace(TRUNK, num_layers=4, hidden_size=256, num_heads=4, intermediate_size=1024, max_positions=64)
 ROWS, LENGTH, ADAPTERS = 8, 64, 3
@@ -244,7 +244,7 @@ ROWS, LENGTH, ADAPTERS = 8, 64, 3
 
 @functools.cache
 def compiled_flops(name: str, *, everything: bool = False) -> float:
-    """Returns XLA's FLOP count for one training step; nothing is allocated or run."""
+    """Returns XLA's FLOP count for one training step. The step is only compiled."""
     model = make_model(name, LARGE, ADAPTERS)
     params = jax.eval_shape(lambda: init_params(model))
     params["trunk"]["layers"] = jax.eval_shape(unstack_layers, params["trunk"]["layers"])
@@ -262,8 +262,11 @@ def matmul(rows: int, *sizes: int) -> int:
 
 
 def expected_flops(name: str) -> int:
-    """Counts only matmuls: forward; backward with respect to activations if something below is trained; backward
-    with respect to trained weights. The last layer only computes the first token."""
+    """Counts the FLOPs of the matrix products that a training step needs.
+
+    These are the forward products, the gradients with respect to trained weights, and the gradients with respect to
+    activations that have trained leaves below them. The last layer computes only the first token.
+    """
     hidden, inner, tokens, whole = LARGE.hidden_size, LARGE.intermediate_size, ROWS * LENGTH, LARGE.num_layers - 1
 
     def dense_layers(rows: int) -> int:
@@ -276,16 +279,18 @@ def expected_flops(name: str) -> int:
         if name == "adapter":
             return 2 * (down + up) + up, down
         biases, square = matmul(rows, hidden, num), matmul(rows, hidden, hidden)
-        # Query, key and value. With many rows, the first two are multiplied with each other first.
+        # The matrices are query, key and value. With many rows, query and key are multiplied with each other first.
         matrices, joining = (2, 3 * matmul(hidden, hidden, hidden)) if rows > hidden else (3, 0)
-        forward = down + 2 * up + 2 * biases + matrices * square  # up and biases: for scores and for outputs.
+        # The products with up-projections and biases occur twice: in the scores and in the outputs.
+        forward = down + 2 * up + 2 * biases + matrices * square
         weights = matrices * square + joining
         return forward + weights + 2 * up + 2 * biases + (matrices - 1) * square, down + square
 
-    # Scores and mixture. Both operands are activations, so the backward pass has two products for each.
+    # Attention has two products: the scores and the weighted sum of values. Both operands are activations, so the
+    # backward pass has two products for each.
     attention = 2 * matmul(tokens, LENGTH, hidden)
     last_attention = 2 * matmul(ROWS * LARGE.num_heads, LENGTH, hidden)
-    # Nothing below the lowest layer is trained.
+    # The lowest layer needs no gradient with respect to its input, because nothing below it is trained.
     trunk = whole * (dense_layers(tokens) + attention) + (whole - 1) * (dense_layers(tokens) + 2 * attention)
     trunk += 2 * dense_layers(ROWS) + 3 * last_attention
     slots = whole * slot(tokens)[0] + (whole - 1) * slot(tokens)[1] + sum(slot(ROWS))
@@ -310,7 +315,7 @@ def flops_of_top(top_k: int) -> float:
     for run in ("layers", "top_layers"):
         if run in params["trunk"]:
             params["trunk"][run] = jax.eval_shape(unstack_layers, params["trunk"][run])
-    # The trunk's embeddings are frozen, so training all layers is not full fine-tuning.
+    # The trunk's embeddings are always frozen here, also if all layers are trained.
     rules = tuple(dataclasses.replace(rule, optional=True) for rule in preset(name))
     step, (trained, optimizer), frozen = make_step(model, params, label(params, rules))
     state = jax.eval_shape(lambda: init_state(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), trained), optimizer))
@@ -324,12 +329,13 @@ def test_backward_pass_stops_at_the_lowest_trained_layer() -> None:
     dense_layers = 4 * matmul(tokens, hidden, hidden) + 2 * matmul(tokens, hidden, inner)
     attention = 2 * matmul(tokens, LENGTH, hidden)
     forward = (LARGE.num_layers - 1) * (dense_layers + attention)
-    # Only the head: the forward pass, whose last layer only computes the first token.
+    # If only the head is trained, the trunk has only a forward pass, whose last layer computes only the first token.
     assert flops_of_top(0) == pytest.approx(forward, rel=0.1)
     # The last layer is trained on its first token. Every additional layer costs only its backward pass.
     assert flops_of_top(1) - flops_of_top(0) < 0.1 * dense_layers
     for top_k in (2, 3, 4):
         backward = 2 * dense_layers + 2 * attention
-        # The lowest layer's gradient with respect to its input is skipped: the products for queries, keys and values.
+        # The lowest trained layer needs no gradient with respect to its input, which saves three products, for query,
+        # key and value.
         unneeded = 3 * matmul(tokens, hidden, hidden) if top_k == 2 else 0
         assert flops_of_top(top_k) - flops_of_top(top_k - 1) == pytest.approx(backward - unneeded, rel=0.05), top_k

@@ -1,4 +1,4 @@
-"""Every method on layers that normalize first equals a plain form of its formula, in float64.
+"""Every method on layers that normalize first equals a plain NumPy implementation of its formula, in float64.
 
 The formulas are in ``docs/explanation/methods.md``.
 """
@@ -75,7 +75,7 @@ def plain_norm(params: Tree, x: np.ndarray, config: TrunkConfig) -> np.ndarray:
 
 
 def plain_attention(params: Tree, x: np.ndarray, mask: np.ndarray, config: TrunkConfig, *, local: bool) -> np.ndarray:
-    """Attention without its output matrix, head by head, token by token."""
+    """Computes attention without its output matrix, head by head and token by token."""
     theta = config.local_rotary_theta if local else config.rotary_theta
     assert theta is not None
     assert config.window is not None
@@ -96,7 +96,7 @@ def plain_attention(params: Tree, x: np.ndarray, mask: np.ndarray, config: Trunk
             for token in range(length):
                 near = np.abs(np.arange(length) - token) <= (config.window // 2 if local else length)
                 read = mask[row] & near
-                # A padding token without any token to read is not compared.
+                # A padding token may have no token in its window, so its sum of weights is zero. It is not compared.
                 weights = np.exp(rotated_keys[row] @ rotated_query[row, token] / math.sqrt(config.head_size)) * read
                 context[row, token] = weights @ values[head][row] / max(weights.sum(), 1e-300)
         contexts.append(context)
@@ -114,7 +114,7 @@ def plain_layer(
     attention_slot: Callable[..., np.ndarray] = lambda output, residual, layer_input: residual + output,
     ffn_slot: Callable[..., np.ndarray] = lambda output, residual, layer_input: residual + output,
 ) -> np.ndarray:
-    """One layer. The slots take a sub-layer's output and input, and the layer's input."""
+    """Computes one layer. Its slots take a sub-layer's output and input, and the layer's input."""
     inputs = plain_norm(layer["attention"]["norm"], x, config) if has_attention_norm else x
     context = plain_attention(layer["attention"], inputs, mask, config, local=local)
     h = attention_slot(plain_dense(layer["attention"]["output"], context), x, x)
@@ -127,7 +127,7 @@ def plain_layer(
 def plain_encoder(
     trunk: Tree, config: TrunkConfig, batch: Mapping[str, np.ndarray], slots: Mapping[str, PlainSlot]
 ) -> np.ndarray:
-    """The last hidden states of an encoder with modules in its slots."""
+    """Computes the last hidden states of an encoder with modules in its slots."""
     assert config.global_every is not None
     x = plain_norm(trunk["embeddings"]["norm"], np.asarray(trunk["embeddings"]["word"])[batch["tokens"]], config)
     for index in range(config.num_layers):
@@ -149,7 +149,7 @@ def make_params(adapter: Adapter, config: TrunkConfig) -> tuple[Model, Tree]:
 
 
 def check(model: Model, params: Tree, plain: Callable[[Mapping[str, np.ndarray]], np.ndarray]) -> None:
-    """Compares a model, as straight-line code and as a loop, and all forms of its fusion, with a plain form."""
+    """Compares a model with a plain implementation, as straight-line code, as a loop, and in all forms of a fusion."""
     batch = make_batch(model.trunk)
     expected, present = plain(batch), batch["mask"]
     for scan_layers in (False, True):
@@ -267,7 +267,8 @@ def test_adapters_in_dense_layers_equal_merged_weights(config: LoraConfig | Ia3C
     assert flatten(layers).keys() == flatten(params["trunk"]["layers"]).keys()
     merged = {**params["trunk"], "layers": layers}
     check(model, params, lambda batch: plain_encoder(merged, trunk, batch, {}))
-    # For the first token, the value matrix is applied to mixed tokens, if the adapter can be merged into it.
+    # If only the first token is computed, the merged value matrix is applied to the weighted sum of tokens. The result
+    # is the same.
     batch = make_batch(trunk)
     pooled = dataclasses.replace(model, reads="pooled", head=HeadConfig(pooling="first", pooler="none"))
     first = pooled(params, batch).logits
@@ -275,7 +276,7 @@ def test_adapters_in_dense_layers_equal_merged_weights(config: LoraConfig | Ia3C
     np.testing.assert_allclose(first, model(params, batch).logits[:, 0], atol=1e-10)
 
 
-# Fusion
+# Tests of fusions.
 
 
 def fusion_params(adapters: Mapping[str, Adapter]) -> tuple[Model, Tree]:
@@ -318,7 +319,7 @@ def test_every_form_of_a_fusion_equals_the_textbook(adapters: Mapping[str, Any])
     check(model, params, plain)
 
 
-# What is trained
+# Tests of the trained leaves.
 
 
 def test_first_layers_attention_norm_is_not_used() -> None:

@@ -1,4 +1,4 @@
-"""Functions for other JAX code: extracting one layer's parameters from a tree, and using them."""
+"""The functions for other JAX code extract a layer's parameters from a tree, and compute with them."""
 
 import inspect
 from functools import partial
@@ -117,7 +117,7 @@ def test_results_have_the_dtype_of_the_input(dtype: str) -> None:
 
 
 def narrowed(params: Tree, name: str) -> Tree:
-    """Removes the last output of a dense layer."""
+    """Returns the parameters without the last output of a dense layer."""
     return {**params, name: {leaf: array[..., :-1] for leaf, array in params[name].items()}}
 
 
@@ -125,7 +125,7 @@ def test_bad_arguments_are_explained() -> None:
     tree, pal_tree = draw(BOTTLENECK), draw(PAL)
     one = layer_params(tree, BOTTLENECK, 0)
     fusion = layer_params(init_fusion(KEY, FusionConfig(), BOTTLENECK, hidden_size=12, num_layers=3), BOTTLENECK, 0)
-    # Without the tests' own shape checks, which would refuse the arguments first.
+    # Call pal without the tests' own shape checks, which would refuse the arguments first.
     unchecked_pal = inspect.unwrap(afjax.pal)
     cases: list[tuple[Any, tuple[str, ...]]] = [
         (lambda: afjax.bottleneck(tree, X, BOTTLENECK), (" ffn, ", 'no "down/kernel"')),
@@ -140,7 +140,7 @@ def test_bad_arguments_are_explained() -> None:
         (lambda: unchecked_pal(layer_params(pal_tree, PAL, 0), X[0], MASK, PAL), ("x ", "(5, 12)")),
         (lambda: unchecked_pal(layer_params(pal_tree, PAL, 0), X, MASK[:, :3], PAL), ("mask (2, 3)",)),
     ]
-    # A matrix of another output size would give a result of the wrong size.
+    # Without a check, a matrix with another number of outputs would give a result of the wrong size.
     pal_params = layer_params(pal_tree, PAL, 0)
     for name in ("key", "value"):
         cases.append(

@@ -1,4 +1,4 @@
-"""Adapters and fusions are loaded from a store as trees with their architectures, or refused."""
+"""Adapters and fusions are loaded from a store together with their architectures, or refused."""
 
 import dataclasses
 from pathlib import Path
@@ -87,7 +87,7 @@ def test_invalid_artefacts_are_refused(tmp_path: Path) -> None:
         load_fusion(tmp_path, "mixed")
 
 
-# The trunk and the head that a manifest names
+# Tests of the trunk and the head that a manifest names.
 
 
 def save_head(folder: Path, name: str, adapter: str = "") -> None:

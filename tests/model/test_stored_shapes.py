@@ -25,7 +25,7 @@ Save = Callable[..., None]
 
 @pytest.fixture
 def save(tiny_trunk: Trunk, tmp_path: Path) -> Save:
-    """Trains an adapter, and saves it with its head after changing fields of one of them."""
+    """Returns a function that changes fields of a trained adapter or its head, and saves both."""
     rows = rows_from_lists(["a b", "c d", "e f", "g h"], ["no", "yes", "no", "yes"])
     data: Mapping[str, Rows] = {"train": rows, "dev": rows}  # type: ignore[dict-item]
     config = TrainConfig(max_steps=1, batch_size=4, max_length=8, buckets=(8,), eval_every=1)

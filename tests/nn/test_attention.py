@@ -1,4 +1,4 @@
-"""Attention's custom derivative equals JAX's own, and the residuals it keeps are small."""
+"""Attention's custom derivative equals JAX's own, and stores small residuals for the backward pass."""
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ def normal(seed: int, *shape: int) -> Array:
 def test_weighted_sum_equals_jax_in_value_and_gradient(rate: float, with_bias: bool) -> None:
     with jax.enable_x64(True):
         scores, values = normal(0, BATCH, HEADS, QUERIES, LENGTH) * 3, normal(1, BATCH, HEADS, LENGTH, SIZE)
-        # One row has padding, and one consists of padding.
+        # One row ends with padding, and one consists only of padding.
         mask = jnp.ones((BATCH, 1, 1, LENGTH), bool).at[0, ..., -2:].set(False).at[2].set(False)
         # For one query, dropout removes all weights.
         kept = (normal(2, *scores.shape) > -0.5).at[1, 0, 0].set(False) if rate else None
@@ -75,7 +75,7 @@ def test_one_weights_array_in_the_dtype_of_the_values_is_kept_for_the_gradient()
     assert (sums.dtype, totals.dtype) == (jnp.bfloat16, jnp.float32)
     large = [leaf.dtype for leaf in jax.tree.leaves(backward) if leaf.size >= scores.size]
     assert large == [jnp.bfloat16]
-    # Rounded once to bfloat16, which has 8 bits of precision.
+    # The results are rounded once to bfloat16, which has 8 bits of precision.
     to_scores, to_values = backward((to_sums, jnp.zeros_like(totals)))
     assert (to_scores.dtype, to_values.dtype) == (jnp.float32, jnp.bfloat16)
     (exact_sums, _), exact_backward = jax.vjp(attend, scores, values.astype(jnp.float32))

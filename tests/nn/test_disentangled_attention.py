@@ -1,4 +1,4 @@
-"""Disentangled attention equals a plain form that looks up the products of every pair of tokens."""
+"""Disentangled attention equals a plain implementation with a lookup for every pair of tokens."""
 
 from collections.abc import Callable
 
@@ -13,8 +13,8 @@ from afjax.nn.layers import dense
 
 BATCH, HEADS, SIZE, INPUTS = 3, 2, 4, 5
 BUCKETS = RelativeBuckets(num_buckets=6, max_distance=12)
-# Distances of up to 3 have buckets of their own, and the last bucket begins at 11.
-# Rows of 34 and 48 tokens are cut into blocks. 37 has no divisors.
+# Distances of up to 3 have buckets of their own, and the last bucket begins at 11. Rows of 34 and 48 tokens are
+# computed in blocks. 37 is a prime number, so a row of 37 tokens cannot be divided into equal blocks.
 LENGTHS = (1, 2, 4, 9, 34, 37, 48)
 
 
@@ -23,7 +23,7 @@ def normal(seed: int, *shape: int) -> Array:
 
 
 def plain_scores(buckets: RelativeBuckets, query: Array, keys: Array, table_query: Array, table_key: Array) -> Array:
-    """The formula for one row, with a lookup for every pair of tokens.
+    """Computes the formula for one row, with a lookup for every pair of tokens.
 
     Args:
       buckets: Maps distances to rows of the tables.
@@ -89,7 +89,7 @@ def test_scores_without_keys_equal_the_plain_form_in_value_and_gradient(length: 
 
         def plain(query: Array, x: Array, kernel: Array, bias: Array, *tables: Array) -> Array:
             keys = dense({"kernel": kernel, "bias": bias}, x).reshape(BATCH, length, HEADS, SIZE).swapaxes(1, 2)
-            # Only the first token's query matters.
+            # Only the first token's scores are used, so all tokens may have the same query.
             queries = jnp.broadcast_to(query.swapaxes(0, 1)[:, :, None], keys.shape)
             return jax.vmap(lambda *row: plain_scores(BUCKETS, *row, *tables))(queries, keys)[:, :, 0]
 
@@ -111,7 +111,7 @@ def test_only_rows_within_reach_are_used(length: int, first: int, last: int) -> 
 
 
 def test_products_with_distances_have_no_gather_of_the_scores() -> None:
-    """The gradient of a gather is a scatter, and both are slow on TPU."""
+    """Checks that the gradient has no scatter, which a gather would cause. Both are slow on TPUs."""
     query, table = jnp.ones((BATCH, HEADS, 48, SIZE)), jnp.ones((1, BUCKETS.num_entries, HEADS * SIZE))
     projections = PositionProjections(query=table, key=table, buckets=BUCKETS)
     text = jax.jit(jax.grad(lambda x: projections.scores(x, x).sum())).lower(query).as_text()

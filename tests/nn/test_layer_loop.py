@@ -1,6 +1,6 @@
 """The loop over layers equals JAX's scan in value and gradient, and skips unneeded computation.
 
-Full models with the loop equal models in straight-line code.
+Complete models with the loop equal models in straight-line code.
 """
 
 import dataclasses
@@ -35,7 +35,7 @@ PARTS = ("x", "kernel", "bias", "shared")
 
 
 def run_layer(x: jax.Array, of_one: Any, of_all: Any) -> tuple[jax.Array, Any]:
-    """Applies a layer with its own and shared parameters, a key, an integer, and a missing part."""
+    """Applies a layer with its own and shared parameters, among them a key, an integer, and None."""
     assert of_one["missing"] is None
     hidden = jnp.tanh(x @ of_one["kernel"] + of_one["bias"][None])
     noise = jax.random.normal(of_one["key"], hidden.shape, hidden.dtype)
@@ -121,7 +121,8 @@ def test_one_compiled_loop_is_differentiated_with_respect_to_different_inputs(
     def both(loop: Any, x: jax.Array, kernel: jax.Array) -> jax.Array:
         run = jax.jit(lambda x, kernel: loop(layer, x, {"kernel": kernel, "bias": bias}, None)[0])
         fixed = jnp.ones_like(x)
-        # A gradient with respect to x continues below the bottom layer; a gradient with respect to the kernel does not.
+        # The gradient with respect to x needs the complete backward pass of the bottom layer. The gradient with respect
+        # to the kernel does not.
         parts = [run(x, kernel).sum(), jnp.square(run(fixed, kernel)).sum()]
         return parts[0] * parts[1] if first == "x" else parts[1] * parts[0]
 
@@ -159,7 +160,8 @@ def test_layers_without_residuals(inputs: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("trained", "products"),
     [
-        # Forward: one product per layer. Backward: one per layer for its input and one for its kernel.
+        # The forward pass has one product per layer. The backward pass has one per layer for the gradient with respect
+        # to its input, and one for its kernel. The bottom layer's input needs no gradient unless x is trained.
         (("bias",), DEPTH + DEPTH - 1),
         (("kernel",), DEPTH + DEPTH - 1 + DEPTH),
         (("shared",), DEPTH + DEPTH - 1),
@@ -186,7 +188,8 @@ def test_inputs_of_layers_are_not_copied_as_residuals(inputs: dict[str, Any]) ->
 
     x, kernel, bias = (jnp.asarray(inputs[name], jnp.float32) for name in ("x", "kernel", "bias"))
     kept = jax.tree.leaves(jax.vjp(run, bias)[1])
-    # The given kernels and each layer's derivative of the sine; a zero-byte array holds how far to differentiate.
+    # The residuals are the given kernels, and each layer's derivative of the sine. Another array, without elements,
+    # only says how far to differentiate.
     assert sorted(leaf.shape for leaf in kept if leaf.size) == [(DEPTH, ROWS, SIZE), (DEPTH, SIZE, SIZE)]
     assert any(leaf is kernel for leaf in kept)
 
@@ -199,12 +202,12 @@ def test_constants_are_not_kept_as_residuals(inputs: dict[str, Any], name: str) 
 
     x, bias = (jnp.asarray(inputs[name], jnp.float32) for name in ("x", "bias"))
     kept = jax.tree.leaves(jax.vjp(lambda bias: loop_over_layers(layer, x, bias, None)[0], bias)[1])
-    # The mask of relu's positive inputs, gelu's input, or dropout's mask.
+    # The only residual is the mask of relu's positive inputs, the input of gelu, or dropout's mask.
     dtype = np.dtype("float32" if name == "gelu" else "bool")
     assert [(leaf.shape, leaf.dtype) for leaf in kept if leaf.size] == [((DEPTH, ROWS, SIZE), dtype)]
 
 
-# Full models
+# Tests of complete models.
 
 TRUNK = TrunkConfig(
     family="bert",
@@ -266,7 +269,7 @@ def test_model_gradients_equal_those_of_straight_line_code(
     batch = {"tokens": tokens, "types": jnp.zeros_like(tokens), "mask": jnp.arange(6)[None] < jnp.array([[6], [4]])}
 
     with jax.enable_x64(True):
-        # Values large enough for every leaf to matter.
+        # Add noise, so that every leaf changes the outputs.
         wide = map_with_path(lambda _, leaf: jnp.asarray(leaf + 0.1 * generator.normal(size=leaf.shape)), params)
         part = {root: wide[root] for root in trained}
 

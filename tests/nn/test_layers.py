@@ -1,4 +1,4 @@
-"""Dense layers and activations in bfloat16, compared with float64."""
+"""Dense layers and activations in bfloat16 agree with float64 up to rounding."""
 
 import math
 
@@ -39,7 +39,7 @@ def test_dense_in_bfloat16_sums_in_float32(kernel_dtype: str) -> None:
     rows = np.asarray(x, np.float64).reshape(-1, 256)
     kernel = np.asarray(params["kernel"].astype(jnp.bfloat16), np.float64)
     cotangent = np.asarray(normal(3, 4, 8, 16).astype(jnp.bfloat16), np.float64).reshape(-1, 16)
-    # One rounding to bfloat16 (8 bits of precision) after nearly exact sums: an error of half a unit.
+    # The sums are nearly exact and are rounded once to bfloat16 (8 bits of precision), so the error is half a unit.
     for found, exact in ((output, rows @ kernel + np.asarray(params["bias"])), (to_x, cotangent @ kernel.T)):
         np.testing.assert_allclose(np.asarray(found, np.float64).reshape(exact.shape), exact, rtol=2**-7, atol=0.1)
     tolerance = 1e-5 if kernel_dtype == "float32" else 2**-7

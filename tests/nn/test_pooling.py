@@ -1,4 +1,4 @@
-"""Pooling: which vector of each row a head reads."""
+"""A head reads the first token's hidden state or the mean over tokens, depending on its pooling."""
 
 import dataclasses
 
@@ -61,7 +61,7 @@ def test_mean_of_a_row_of_padding_is_zero() -> None:
 def params_of(trunk: Trunk, model: Model) -> Tree:
     head = init_head(KEY, model.head, 3, trunk=trunk.params, reads=model.reads, init_scale=0.5)
     adapters = {name: init_adapter(KEY, config, trunk.config) for name, config in model.adapters}
-    # An adapter is initialized as nearly the identity; larger weights make its outputs matter.
+    # An adapter is initialized as nearly the identity. With larger weights, it changes the outputs.
     adapters = jax.tree.map(lambda leaf: leaf * 20, adapters)
     trunk_params = jax.tree.map(jnp.asarray, trunk.params)
     return {"trunk": trunk_params, "adapters": adapters, "fusion": {}, "heads": {"task": head}}
@@ -86,7 +86,7 @@ def test_mean_pooling_reads_all_tokens_except_padding(
         rows = np.tanh(rows @ own["kernel"] + own["bias"][None])
     output = params["heads"]["task"]["output"]
     np.testing.assert_allclose(logits, rows @ output["kernel"] + output["bias"][None], atol=1e-5)
-    # Padding does not matter, and every other token does.
+    # Changing a padding token does not change the logits. Changing another token does.
     changed = {**batch, "tokens": batch["tokens"].at[1, 4].set(7)}
     np.testing.assert_array_equal(model(params, changed).logits, logits)
     changed = {**batch, "tokens": batch["tokens"].at[1, 2].set(7)}
@@ -111,7 +111,8 @@ def test_first_token_pooling_skips_the_other_tokens_of_the_last_layer(tiny_trunk
 
     every = Model(trunk=tiny_trunk.config, head_name="task", head=HeadConfig(pooling="mean"), reads="tokens")
     d = tiny_trunk.config.hidden_size
-    # A head on tokens has no pooler, and two outputs for each of 8 tokens instead of two for each row.
+    # A head on tokens has no pooler. For two rows of 8 tokens, it computes 16 times two outputs. A head with mean
+    # pooling computes a pooler and two outputs for each of the two rows.
     tokens = minimum_flops(every, "nothing", batch_size=2, length=8, num_outputs=2)
     assert flops("mean") == tokens + 2 * (2 * d * d + 2 * d * 2 - 16 * d * 2)
     assert flops("first") < flops("mean")

@@ -9,7 +9,7 @@ from afjax.nn.rotary import rotary_angles, rotate
 
 
 def as_complex(x: np.ndarray, num_heads: int) -> np.ndarray:
-    """Each pair of features as a complex number, ``[batch, tokens, heads, head size / 2]``."""
+    """Returns each pair of features as a complex number, ``[batch, tokens, heads, head size / 2]``."""
     first, second = np.split(x.reshape(*x.shape[:2], num_heads, -1), 2, axis=-1)
     return first + 1j * second
 

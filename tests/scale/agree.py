@@ -1,6 +1,7 @@
-"""One of two hosts that check that they have the same config. Tests run ``agree.py ADDRESS NUMBER DIGEST FAILS``.
+"""Runs one of two hosts, which check that they have the same config.
 
-NUMBER is the process id of this host, DIGEST represents its config, and FAILS is the host on which an error is raised.
+Tests run ``agree.py ADDRESS NUMBER DIGEST FAILS``. ADDRESS is the coordinator's address, NUMBER is the process id of
+this host, DIGEST represents its config, and FAILS is the number of the host on which an error is raised.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Fixtures for tests that need several devices or hosts."""
+"""Defines fixtures for tests that need several devices or hosts."""
 
 import sys
 from pathlib import Path

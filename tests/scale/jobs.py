@@ -1,4 +1,4 @@
-"""Starts workers: by default one process with eight fake devices, or a multi-host job of several processes."""
+"""Starts workers: by default one process with eight fake devices, otherwise a multi-host job with several processes."""
 
 import os
 import socket
@@ -45,7 +45,8 @@ class Job:
         for number, log in enumerate(self.logs):
             host = [*multi_host, f"--process_id={number}"] if processes > 1 else []
             argv = [f"--trunk={trunk}", f"--folder={folder}", *arguments, *host]
-            # A worker prints to a pipe, because some tests limit the size of the files that a worker may write.
+            # Some tests limit the size of the files that a worker may write. The limit must not apply to the log, so a
+            # worker prints to a pipe.
             with log.open("w") as file:
                 cat = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=file)
             assert cat.stdin is not None
@@ -63,7 +64,10 @@ class Job:
         self.kill()
 
     def wait(self, seconds: float = 600) -> list[int | None]:
-        """Returns the exit code of each process. Processes that take longer are killed: ``-SIGKILL``."""
+        """Returns the exit code of each process.
+
+        Processes that take longer than ``seconds`` are killed. Their exit code is ``-SIGKILL``.
+        """
         end = time.monotonic() + seconds
         try:
             for process in self.processes:
@@ -80,7 +84,7 @@ class Job:
             cat.wait()
 
     def output(self) -> str:
-        """Returns the end of each process's output, to show when a test fails."""
+        """Returns the end of each process's output. Tests show it when they fail."""
         return "\n".join(log.read_text(errors="replace")[-3000:] for log in self.logs)
 
 

@@ -80,7 +80,7 @@ def main() -> int:
             assert newest == logged, "SIGTERM lost a step"
         else:
             assert took < 60, "a process ran for more than a minute after the other was killed"
-            # The latest checkpoint may have been incomplete.
+            # The newest complete checkpoint can be one interval older, because the last one may have been incomplete.
             assert newest >= logged - logged % EVERY - EVERY, "SIGKILL lost more than the latest checkpoint"
     if not done:
         job = Job(options.trunk, folder / "killed", arguments, processes=2, cache=cache)

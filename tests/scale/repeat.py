@@ -42,7 +42,7 @@ def run_once(tests: list[str], timeout: float) -> dict[str, Any]:
     """Runs the tests once. Returns the exit code, the seconds, and the end of the output if they failed."""
     begin = time.monotonic()
     command = [sys.executable, "-m", "pytest", "-q", "-x", *tests]
-    # A new session, so that after a timeout all processes that the tests started can be killed.
+    # Start a new session, so that all processes of the tests can be killed after a timeout.
     process = subprocess.Popen(
         command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     )

@@ -1,4 +1,7 @@
-"""Multi-host jobs, also when hosts are stopped, are killed or fail. A job is two processes with two devices each."""
+"""Multi-host jobs train and resume, and every host exits if one is stopped, is killed or fails.
+
+A job has two processes with two devices each.
+"""
 
 import json
 import os
@@ -46,7 +49,7 @@ def interrupt(trunk: Path, folder: Path, compiled: Path) -> None:
     """Stops a job, resumes it, and kills one of its hosts."""
     workdir = folder / NAME
 
-    # If one host gets SIGTERM, both hosts save the same step, and no step is lost.
+    # If one host gets SIGTERM, both hosts save a checkpoint of the same step, and no step is lost.
     job = Job(trunk, folder, [*ARGUMENTS, "--fault=term:1:7"], processes=2, devices=4, cache=compiled)
     assert job.wait() == [75, 75], job.output()
     stopped = max(checkpoint_steps(workdir))
@@ -92,7 +95,7 @@ def test_an_interrupted_job_resumes_bit_identically_and_also_on_fewer_hosts_and_
     np.testing.assert_allclose(resumed["losses"], expected["losses"], rtol=1e-5)
     for path, leaf in expected.items():
         if path.startswith("metrics/"):
-            # The 69 dev rows are not divisible by the number of devices.
+            # The metrics are equal although the 69 dev rows are not divisible by the number of devices.
             assert resumed[path] == leaf
 
 
@@ -163,7 +166,7 @@ def test_hosts_agree_before_anything_is_spent(given: list[tuple[str, str, int]],
 def test_a_host_exits_with_a_message_if_the_others_never_join() -> None:
     shorter = "hosts.QUIET_SECONDS, hosts.JOIN_SECONDS = 1, 3"
     processes = []
-    # Each host waits at a different address, so the other one never joins.
+    # The two hosts wait at different addresses, so they never find each other.
     for number in (0, 1):
         job = f"hosts.Job('127.0.0.1:{free_port()}', 2, {number}, explain=lambda error: None).__enter__()"
         processes.append(start_python("-c", f"from afjax.distributed import hosts; {shorter}; {job}"))
@@ -197,7 +200,7 @@ def test_every_host_says_what_to_do_if_one_is_aborted() -> None:
     for aborted, job in enumerate(jobs):
         for number, (code, errors) in enumerate(outcome(job)):
             assert errors.count("start the same command again on all hosts") == 1, errors
-            # Host 0 runs the coordination service. If it dies, the runtime may abort the others before they can exit.
+            # Host 0 runs the coordination service. If it dies, JAX's runtime may abort the others before they can exit.
             assert code in ((-signal.SIGABRT,) if number == aborted else (HOST_LOST, -signal.SIGABRT)), errors
             if number != aborted and aborted != 0:
                 assert code == HOST_LOST
@@ -211,7 +214,7 @@ def test_every_host_says_what_to_do_if_one_is_aborted() -> None:
         ("crash:{}:3", 1, HOST_LOST, "RuntimeError: This host is broken."),
         ("interrupt:{}:3", 130, 130, "interrupted"),
         ("stop:{}:0", PREEMPTED, PREEMPTED, "told to stop"),
-        # On host 0, the first limit is too small for the log, and the second for a checkpoint. Host 1 writes only a
+        # On host 0, 700 bytes are too few for metrics.jsonl, and 6000 bytes for a checkpoint. Host 1 writes only its
         # part of each checkpoint.
         ("full:{}:700", 2, 2, "File too large"),
         ("full:{}:6000", 2, 2, "A checkpoint could not be written"),

@@ -1,4 +1,4 @@
-"""How leaves and batches are sharded, and that results do not depend on the mesh."""
+"""Leaves and batches are sharded by rules, and results do not depend on the mesh."""
 
 from pathlib import Path
 from typing import Any
@@ -112,7 +112,7 @@ def test_the_config_has_a_mesh() -> None:
     assert config.remat == "none"
 
 
-# Relative tolerance of losses and parameters: on another mesh, sums have another order.
+# Relative tolerance of losses and parameters. It is needed because sums are computed in another order on another mesh.
 TOLERANCE = 1e-5
 RUNS = {
     "adapter:1,1,1": "adapter:8,1,1",
@@ -170,5 +170,5 @@ def check_same_results(folder: Path, one_device: str, mesh: str) -> None:
         scale = max(float(np.abs(leaf).max()), 1e-3)
         np.testing.assert_allclose(actual[path], leaf, rtol=0, atol=10 * TOLERANCE * scale, err_msg=path)
         if path.startswith("metrics/"):
-            # The 69 dev rows are not divisible by the number of devices.
+            # The metrics are equal although the 69 dev rows are not divisible by the number of devices.
             assert actual[path] == leaf

@@ -1,4 +1,4 @@
-"""The part of a machine that one of several processes uses."""
+"""Each of several processes uses its own part of a machine."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from afjax.errors import UserError
 
 @pytest.fixture
 def unlimited(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """No variable limits the devices."""
+    """Removes the environment variables that limit the devices, and returns the fixture ``monkeypatch``."""
     for name in ("TPU_VISIBLE_CHIPS", "CUDA_VISIBLE_DEVICES"):
         monkeypatch.delenv(name, raising=False)
     return monkeypatch
@@ -78,7 +78,7 @@ def test_processes_on_a_cpu_need_no_settings() -> None:
 def test_given_share_of_gpu_memory_is_kept(unlimited: pytest.MonkeyPatch) -> None:
     unlimited.setattr(parts, "find_devices", lambda: Devices(gpus=("0", "1")))
     unlimited.setattr(parts.os, "sched_setaffinity", lambda *given: None)
-    # So that the test's environment is restored.
+    # Set these with monkeypatch, so that it restores them after ``use_part`` has changed os.environ.
     unlimited.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     unlimited.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.3")
     unlimited.delenv("XLA_CLIENT_MEM_FRACTION", raising=False)

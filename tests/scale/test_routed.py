@@ -1,4 +1,4 @@
-"""A routed model on several devices."""
+"""A routed model works on several devices."""
 
 import os
 import subprocess

@@ -1,6 +1,7 @@
-"""Trains one or more cases on a mesh of fake devices, as a single process or as one host of a job. Tests start it.
+"""Trains one or more cases on a mesh of fake devices, as a single process or as one host of a job.
 
-Each case's result is written to ``NAME.npz``: losses, dev metrics and all trained leaves by path.
+Tests start this program. It writes each case's result to ``NAME.npz``: losses, dev metrics, and all trained leaves by
+path.
 """
 
 import argparse
@@ -40,7 +41,7 @@ WORDS = ("all", "most", "some", "none")
 
 
 def rows(first: int, last: int) -> Any:
-    """Makes the rows ``first`` to ``last - 1`` of a task: does a sentence's first word mean many or few?"""
+    """Makes the rows ``first`` to ``last - 1`` of a task: whether a sentence's first word means many or few."""
     texts = [
         (f"{word} of the {number} and the {other}", word) for number in NUMBERS for other in NUMBERS for word in WORDS
     ]
@@ -54,7 +55,7 @@ DATA = {"train": rows(0, 160), "dev": rows(160, 229)}
 def train(case: str, trunk: Any, workdir: Path, config: TrainConfig, **shared: Any) -> dict[str, Any]:
     """Trains a case. Returns its trained leaves and its metrics by path."""
     if case in ("full", "multitask"):
-        # With class weights, the loss is divided by a sum of weights over the rows of all devices.
+        # Use class weights to test that the loss is divided by the sum of weights over the rows of all devices.
         config = dataclasses.replace(config, class_weights={"many": 3.0}, label_smoothing=0.1)
     task, given = TaskConfig(name="quantity"), {"workdir": workdir, "config": config, **shared}
     if case == "multitask":
@@ -85,7 +86,10 @@ def train(case: str, trunk: Any, workdir: Path, config: TrainConfig, **shared: A
 
 
 def deeper(trunk: Trunk) -> Trunk:
-    """Doubles the trunk's layers. A scan leaves out the last layer, so two layers would be a scan over one layer."""
+    """Returns the trunk with each layer twice.
+
+    The compiled loop does not contain the last layer, so with two layers it would have only one iteration.
+    """
     params = {**trunk.params, "layers": jax.tree.map(lambda leaf: np.concatenate([leaf, leaf]), trunk.params["layers"])}
     config = dataclasses.replace(trunk.config, num_layers=2 * trunk.config.num_layers)
     return dataclasses.replace(trunk, config=config, params=params, sha256=tree_digest(params))

@@ -1,4 +1,4 @@
-"""Task models with random parameters, of any kind of adapter, fusion, head and task."""
+"""Makes task models with random parameters, for any kind of adapter, fusion, head and task."""
 
 import dataclasses
 from typing import Any
@@ -30,7 +30,7 @@ def random_task(
     labels: tuple[str, ...] = ("few", "many"),
     max_length: int = 16,
 ) -> TaskModel:
-    """Makes a model whose parameters depend only on its name, and are large enough to matter."""
+    """Makes a model whose parameters depend only on its name, and are large enough to change predictions."""
     task = TaskConfig(name=name) if task is None else dataclasses.replace(task, name=name)
     key = named_key(jax.random.key(0), name)
 

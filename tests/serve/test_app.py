@@ -1,4 +1,4 @@
-"""The HTTP application answers like the models, and refuses requests that it cannot answer."""
+"""The HTTP application returns the models' predictions, and refuses requests that it cannot answer."""
 
 import asyncio
 import dataclasses
@@ -67,7 +67,7 @@ def test_rows_are_predicted_in_order(client: TestClient, models: dict[str, TaskM
         {"adapter": None, "text": TEXTS[1]},
         {"adapter": "entail", "text_a": TEXTS[2], "text_b": TEXTS[1]},
     ]
-    # The model of "entail" accepts single texts and pairs, because it does not record the form of its rows.
+    # The model of "entail" does not record the number of its text columns, so it accepts single texts and pairs.
     response = predict(client, rows)
     assert response.status_code == 200
     topic, embedding, entail = response.json()["predictions"]
@@ -250,12 +250,13 @@ def test_requests_of_other_sites_are_refused(client: TestClient) -> None:
         for response in (predict(client, [GOOD], **headers), client.get("/adapters", headers=headers)):
             assert response.status_code == (403 if "adapters.example" in headers["Host"] else 400)
             assert list(response.json()) == ["error"]
-    # A link on another site to the page, and the probe of a load balancer.
+    # A link on another site may open the page, but must not send predictions. A load balancer's probe of /healthz may
+    # use any name in Host.
     link = {**own, "Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
     assert client.get("/", headers=link).status_code == 200
     assert predict(client, [GOOD], **link).status_code == 403
     assert client.get("/healthz", headers={"Host": "10.0.0.7:8000"}).status_code == 200
-    # A form of another site can only send these types without asking first.
+    # Browsers send these types from forms on other sites without a preflight request, so they are refused.
     for media_type in ("text/plain", "application/x-www-form-urlencoded", ""):
         response = client.post("/predict", content=b'{"rows": []}', headers={"Content-Type": media_type})
         assert response.status_code == 415
@@ -292,7 +293,7 @@ def test_adapters_that_cannot_be_loaded_leave_the_others_unharmed(
 ) -> None:
     response = client.put("/adapters/broken")
     assert response.status_code == 422
-    # Names of the server's files are only in its log.
+    # The message names a file of the server, so it is only in the server's log, not in the response.
     assert "secret" not in response.text
     assert "/secret/folder is damaged" in capsys.readouterr().err
     assert predict(client, [GOOD]).status_code == 200
@@ -336,7 +337,7 @@ def test_a_full_queue_refuses_requests(routed: RoutedModel, monkeypatch: pytest.
     monkeypatch.setattr(routed, "outputs", blocked)
     limits = dataclasses.replace(LIMITS, max_rows=9)
     with TestClient(make_app(routed, None, limits)) as client, ThreadPoolExecutor() as pool:
-        # It would never fit.
+        # The queue holds fewer rows than this request has, so the request could never be accepted.
         assert predict(client, [GOOD] * 9).status_code == 413
         first = pool.submit(predict, client, [GOOD] * 6)
         started.wait()

@@ -13,14 +13,14 @@ from afjax.serve.requests import Sequences
 
 
 def part(*values: int) -> Sequences:
-    """A part with one token per sequence."""
+    """Returns sequences of one token each, with these tokens."""
     tokens = np.array(values, np.int32)
     data = TokenisedRows(tokens, np.zeros(len(tokens), np.int8), np.arange(len(tokens) + 1), None, 0)
     return Sequences(None, data, tuple(range(len(tokens))))
 
 
 class Computer:
-    """Returns each part's tokens, when it is released."""
+    """Computes batches for the tests: waits for ``released``, and returns the tokens of each part."""
 
     def __init__(self) -> None:
         self.batches: list[list[int]] = []
@@ -50,7 +50,7 @@ def test_requests_that_arrive_during_a_computation_are_computed_together() -> No
     assert values(first) == [[1], [2]]
     assert [values(other) for other in others] == [[[3, 4]], [[5]], [[6, 7]], [[8]]]
     batcher.close()
-    # Never more than four sequences, in the order of arrival.
+    # The parts are computed in the order of arrival. No batch has more than four sequences.
     assert computer.batches == [[1, 2], [3, 4, 5], [6, 7, 8]]
     assert batcher.num_sequences == 0
 
@@ -97,7 +97,8 @@ def test_room_can_be_reserved_before_the_number_of_sequences_is_known() -> None:
     with pytest.raises(QueueFullError):
         batcher.reserve(1)
     batcher.release(2)
-    # The request has more sequences than were reserved: first more than fit at all, then as many as fit.
+    # The requests have more sequences than they reserved. The first request does not fit into the queue, the second
+    # does.
     with pytest.raises(TooLargeError):
         batcher.submit([part(1, 2, 3), part(4, 5)], reserved=2)
     assert batcher.num_sequences == 0

@@ -1,4 +1,4 @@
-"""Tests of splitting the sequences of many tasks into batches."""
+"""The sequences of many tasks are split into batches with little padding."""
 
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
@@ -17,7 +17,10 @@ LENGTHS = (4, 8, 16)
 
 
 def sequences(lengths: Sequence[int], number: int | None = None, bank: int = 0) -> Sequences:
-    """Sequences of these lengths, of a task with an entry in a bank or without a task."""
+    """Returns sequences with these lengths.
+
+    They belong to a task with an entry in ``bank``, or, without ``number``, to no task.
+    """
     offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
     tokens = np.arange(1, 1 + sum(lengths), dtype=np.int32)
     task: Any = None if number is None else SimpleNamespace(number=number, entries={bank: None})
@@ -27,7 +30,7 @@ def sequences(lengths: Sequence[int], number: int | None = None, bank: int = 0) 
 
 
 def shapes(batches: Sequence[RoutedBatch]) -> list[tuple[int, int, int]]:
-    """The number of sequences and the shape of each batch."""
+    """Returns ``(number of sequences, batch size, length)`` of each batch."""
     return [(len(batch.members), batch.batch_size, batch.length) for batch in batches]
 
 
@@ -37,10 +40,10 @@ def shapes(batches: Sequence[RoutedBatch]) -> list[tuple[int, int, int]]:
         ([16], [(1, 1, 16)]),
         # Nine sequences do not fill up a batch of 32.
         ([16] * 9, [(1, 1, 16), (8, 8, 16)]),
-        # Short and long sequences are apart if the padding costs more than another call.
+        # Short and long sequences are in different batches if their padding would cost more than another call.
         ([4, 16] * 8, [(8, 8, 4), (8, 8, 16)]),
         ([16, 4], [(1, 1, 4), (1, 1, 16)]),
-        # A shorter sequence takes the place of an empty row.
+        # A shorter sequence fills a row that would otherwise be empty.
         ([4, 16, 16, 16, 16, 16, 16, 16], [(8, 8, 16)]),
         ([16] * 40, [(8, 8, 16), (32, 32, 16)]),
     ],
@@ -79,7 +82,7 @@ def test_inputs_have_the_sequences_and_padding() -> None:
 
 
 def partitions(num_sequences: int, batch_sizes: Sequence[int]) -> Iterator[list[int]]:
-    """All ways to split a sorted list into batches, as the number of sequences of each."""
+    """Yields all ways to split a sorted list into batches, each as the list of the batches' numbers of sequences."""
     if num_sequences == 0:
         yield []
     for count in range(1, min(num_sequences, batch_sizes[-1]) + 1):

@@ -11,7 +11,7 @@ def test_places_are_distinct_and_the_least_recently_used_entry_is_evicted(
     num_places: int, batches: list[list[int]]
 ) -> None:
     places = Places(num_places)
-    # From the least to the most recently used entry.
+    # The entries that have a place, from the least to the most recently used one.
     expected: list[int] = []
     for batch in batches:
         batch = batch[:num_places]

@@ -54,7 +54,7 @@ def test_a_replica_answers_with_the_adapters_of_a_store(
             assert client.post("/predict", json={"rows": [{**row, "adapter": "topik"}]}).status_code == 404
             (by_name,) = client.post("/predict_all", json={"rows": [{"text": "no dogs"}]}).json()["predictions"]
             np.testing.assert_allclose(by_name["topic"]["logits"], prediction["logits"], rtol=1e-4, atol=1e-5)
-            # The request would only reach one of several replicas.
+            # Adapters cannot be changed, because a request would only reach one of several replicas.
             assert client.delete("/adapters/topic").status_code == 403
         process.communicate("")
     assert process.returncode == 0

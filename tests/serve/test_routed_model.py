@@ -1,4 +1,4 @@
-"""In a routed model every row gets the prediction of its own task's model."""
+"""A routed model predicts each row like the model of the row's task."""
 
 import contextlib
 import dataclasses
@@ -41,7 +41,7 @@ TEXTS = ("all cats are small", "no dogs", "some small cats are not dogs")
 def check_rows(
     routed: RoutedModel, models: dict[str, TaskModel], rows: list[Any], names: list[str | None], max_length: int = 16
 ) -> None:
-    """Checks each prediction against the task's own model, or the trunk."""
+    """Compares each prediction with the task's own model, or, for a row without a task, with the trunk's embedding."""
     predictions = routed.predict(rows, names)
     assert len(predictions) == len(rows)
     for row, name, prediction in zip(rows, names, predictions, strict=True):
@@ -111,7 +111,7 @@ def test_all_kinds_of_adapters_in_one_batch(tiny_trunk: Trunk) -> None:
     names: list[str | None] = [*models, None]
     with no_compilation_after(routed):
         predictions = routed.predict([TEXTS[0]] * len(names), names)
-    # The adapters matter: no two tasks give the same logits.
+    # Make sure that the adapters matter: no two tasks have the same logits.
     logits = {tuple(np.round(prediction["logits"], 4)) for prediction in predictions[:-1]}
     assert len(logits) == len(models)
     check_rows(routed, models, [TEXTS[number % 3] for number in range(len(names))], names)
@@ -167,7 +167,8 @@ def test_fusions_and_adapters_in_one_batch(tiny_trunk: Trunk) -> None:
     }
     models |= {"adapter": random_task(tiny_trunk, "adapter", BOTTLENECK), "head": random_task(tiny_trunk, "head")}
     routed = RoutedModel(tiny_trunk, models, dataclasses.replace(SMALL, batch_sizes=(16,)))
-    # The first three and the pruned fusion share arrays; "warm" has another temperature.
+    # The parameters of the first three fusions and of the pruned one are in the same arrays. "warm" has another
+    # temperature.
     check_rows(routed, models, [TEXTS[number % 3] for number in range(11)], [*models, None])
 
 
@@ -269,7 +270,7 @@ def test_every_row_is_predicted_for_all_tasks(tiny_trunk: Trunk) -> None:
 
 
 def test_layers_below_the_first_adapter_are_computed_once_per_row(tiny_trunk: Trunk) -> None:
-    """Compares the operations of programs for one task and for eight tasks."""
+    """Compares the FLOPs of the compiled programs for one task and for eight tasks."""
 
     def flops(tasks: int, *layers: int) -> float:
         models = {
@@ -299,7 +300,8 @@ def test_few_tasks_are_computed_as_rows_if_this_takes_fewer_layers(
         return program(batch_size, length, kind)
 
     monkeypatch.setattr(routed._runner, "_program", recorded)
-    # Two layers for four tasks: 8 with the program of all tasks. As rows, two tasks take 4 and three tasks 16.
+    # The program of all tasks computes two layers for four tasks, which are 8 layers. With one row per task, two tasks
+    # take a batch of 2 rows (4 layers), and three tasks a batch of 8 rows (16 layers).
     for names, shape in ((["0"], (1, "rows")), (["0", "3"], (2, "rows")), (["1", "0", "3"], (1, "all"))):
         shapes.clear()
         (row,) = routed.predict_all(TEXTS[:1], names)
@@ -356,7 +358,7 @@ def test_tasks_are_added_and_removed_without_compilation(tiny_trunk: Trunk, many
         check_equal(routed.predict([TEXTS[0]], ["a"])[0], expected["task0"], "before")
         routed.remove("a")
         assert routed.names == ("b",)
-        # The new task of the same name must not get the parameters of the former one, which are still on the device.
+        # The new task "a" must not use the parameters of the removed task "a", which are still on the device.
         routed.add("a", many["task2"])
         a, b = routed.predict([TEXTS[0]] * 2, ["a", "b"])
     check_equal(a, expected["task2"], "added")

@@ -1,4 +1,4 @@
-"""A store to share from, and the checks that every refused import must pass."""
+"""Makes a store to share from, and checks imports that must be refused."""
 
 import contextlib
 import os
@@ -15,7 +15,7 @@ from afjax.errors import UserError
 
 @pytest.fixture(scope="module", autouse=True)
 def _no_waiting() -> Iterator[None]:
-    """Skips syncing to disk: no test simulates a power failure, and the wait would take most of the time."""
+    """Skips syncing to disk. No test simulates a power failure, and syncing would take most of the time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
         yield
@@ -23,7 +23,10 @@ def _no_waiting() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Adapters rte (with a head) and mnli, and their fusion both (with a head). Tests must not change it."""
+    """Makes a store with the adapters rte (with a head) and mnli, and their fusion both (with a head).
+
+    Tests must not change it.
+    """
     path = tmp_path_factory.mktemp("made") / "store"
     members = [save(path, "adapters", name, seed) for seed, name in enumerate(("rte", "mnli"))]
     save(path, "heads", "rte", 2)
@@ -35,13 +38,16 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def source(made: Path, tmp_path: Path) -> Path:
-    """A copy of the store that tests may change."""
+    """Returns a copy of the store that a test may change."""
     return shutil.copytree(made, tmp_path / "source")
 
 
 @pytest.fixture
 def refused(tmp_path: Path) -> Callable[..., contextlib.AbstractContextManager[None]]:
-    """A block that must be refused with a message and must leave the disk unchanged."""
+    """Returns a context manager for a block that must raise UserError and leave the disk unchanged.
+
+    Its arguments are facts that the message must contain.
+    """
 
     @contextlib.contextmanager
     def run(*facts: str) -> Iterator[None]:

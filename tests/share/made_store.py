@@ -1,4 +1,4 @@
-"""Tiny artefacts whose manifests contain private folders, and helpers that list a folder's contents."""
+"""Saves tiny artefacts whose manifests contain private paths, and lists the contents of folders."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ TRUNK = {
 
 
 def save(path: Path, kind: str, name: str, seed: int = 0, **kwargs) -> store.Manifest:
-    """Saves a small artefact."""
+    """Saves a small artefact, and returns its manifest."""
     draw = np.random.default_rng(seed)
     params = {"output": {"kernel": draw.normal(size=(4, 2)).astype(np.float32), "bias": np.zeros(2, np.float32)}}
     told = {
@@ -35,11 +35,11 @@ def save(path: Path, kind: str, name: str, seed: int = 0, **kwargs) -> store.Man
 
 
 def contents(folder: Path) -> dict[str, bytes | None]:
-    """All files and folders below a folder."""
+    """Returns ``{path: contents}`` of everything in a folder. The contents of a folder are None."""
     return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
 
 
 def digests(path: Path) -> dict[str, str]:
-    """``{kind/name: digest}`` of a valid store."""
+    """Checks a store, and returns ``{kind/name: digest}`` of its artefacts."""
     assert store.verify(path) == []
     return {f"{entry.kind}/{entry.name}": entry.digest for entry in store.entries(path)}

@@ -1,4 +1,4 @@
-"""Archives: which artefacts are packed together, what stays private, and what untrusted archives may not do."""
+"""Archives contain an artefact with its dependencies and no private paths, and untrusted archives are checked."""
 
 import contextlib
 import functools
@@ -45,14 +45,14 @@ def packed(made: Path, name: str) -> bytes:
 
 @pytest.fixture
 def archive(made: Path, tmp_path: Path) -> Path:
-    """The packed adapter rte, with its head."""
+    """Returns an archive of the adapter rte with its head."""
     (tmp_path / "rte.tar").write_bytes(packed(made, "rte"))
     return tmp_path / "rte.tar"
 
 
 @pytest.fixture
 def fusion(made: Path, tmp_path: Path) -> Path:
-    """The packed fusion."""
+    """Returns an archive of the fusion with its adapters and its head."""
     (tmp_path / "both.tar").write_bytes(packed(made, "both"))
     return tmp_path / "both.tar"
 
@@ -61,7 +61,7 @@ def named(manifests: tuple[store.Manifest, ...]) -> list[str]:
     return [f"{part.kind}/{part.name}" for part in manifests]
 
 
-# Artefacts that are packed together
+# Tests of packing artefacts with their dependencies.
 
 
 @pytest.mark.parametrize("name", PARTS)
@@ -73,7 +73,7 @@ def test_packed_artefacts_round_trip_with_their_dependencies(made: Path, tmp_pat
     for part in PARTS[name]:
         kind, other = part.split("/")
         assert store.read_manifest(tmp_path / "new", kind, other) == shareable(store.read_manifest(made, kind, other))
-    # Packing again gives a byte-identical archive, whoever packs it.
+    # If the recipient packs the artefact again, the archive is byte-identical.
     share.pack(tmp_path / "new", name, tmp_path / "y.tar")
     assert (tmp_path / "x.tar").read_bytes() == (tmp_path / "y.tar").read_bytes()
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == sorted(
@@ -163,7 +163,7 @@ def test_existing_archive_is_replaced_atomically(
     assert archive.read_bytes() == packed(made, "both")
 
 
-# Names in the store
+# Tests of names in the store.
 
 
 def test_existing_name_is_kept_unless_overwritten(archive: Path, tmp_path: Path, refused: Refused) -> None:
@@ -194,7 +194,7 @@ def test_new_name_also_applies_to_the_head(archive: Path, fusion: Path, made: Pa
 def test_fusion_with_adapters_already_in_the_store(
     archive: Path, fusion: Path, source: Path, tmp_path: Path, refused: Refused
 ) -> None:
-    """Identical adapters stay unchanged, even if they were never removed; different ones need another store."""
+    """Adapters that are already in the store are kept if they are identical. Otherwise the archive is refused."""
     shutil.rmtree(source / "fusion")
     shutil.rmtree(source / "heads" / "both")
     before = contents(source)
@@ -262,7 +262,7 @@ def test_unpack_into_an_object_store(
     assert digests(tmp_path / "new")["adapters/rte"] == digests(made)["adapters/rte"]
 
 
-# Damage
+# Tests of damaged files.
 
 
 @settings(deadline=None, max_examples=80)
@@ -315,7 +315,7 @@ def test_files_that_are_not_archives_are_refused(archive: Path, tmp_path: Path, 
             share.unpack(file, new)
 
 
-# Forged archives
+# Tests of forged archives.
 
 
 def members_of(archive: Path) -> Members:
@@ -408,7 +408,7 @@ def test_unrelated_artefacts_are_refused(archive: Path, made: Path, source: Path
     write(archive, {**members_of(archive), **members_of(mnli)})
     with refused("adapters/mnli, adapters/rte, heads/rte, ", "not one adapter", "pack it again"):
         share.unpack(archive, source.parent / "new")
-    # A fusion whose adapters have the right names but other weights.
+    # Make an archive of a fusion whose adapters have the right names but other weights.
     save(source, "adapters", "rte", 9, overwrite=True)
     share.pack(source, "rte", archive)
     both = source.parent / "both.tar"

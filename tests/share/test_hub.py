@@ -1,4 +1,4 @@
-"""The Hugging Face hub, replaced by a fake with the real client's arguments and errors."""
+"""Artefacts are pushed to and pulled from a fake hub, which has the real client's arguments and errors."""
 
 import contextlib
 import fnmatch
@@ -20,7 +20,7 @@ Refused = Callable[..., contextlib.AbstractContextManager[None]]
 
 
 class Hub:
-    """Repositories in memory; every call must fit the signature of the real client's method."""
+    """A fake hub with repositories in memory. Every call must fit the signature of the real client's method."""
 
     def __init__(self) -> None:
         self.commits: dict[str, list[dict[str, bytes]]] = {}
@@ -71,13 +71,13 @@ class Hub:
             if any(fnmatch.fnmatch(path, pattern) for pattern in allow_patterns):
                 (local_dir / path).parent.mkdir(parents=True, exist_ok=True)
                 (local_dir / path).write_bytes(contents)
-        # Metadata that the real client stores next to the files.
+        # The real client stores metadata in this folder next to the files.
         (local_dir / ".cache" / "huggingface").mkdir(parents=True, exist_ok=True)
 
 
 @pytest.fixture
 def there(monkeypatch: pytest.MonkeyPatch) -> Hub:
-    """The fake hub."""
+    """Replaces the hub's client by the fake hub, and returns it."""
     found = Hub()
     monkeypatch.setattr(hub, "_client", lambda: found)
     return found

@@ -1,4 +1,4 @@
-"""The hub's real client, against a local server that implements the endpoints it calls."""
+"""The hub's real client works with a local server that implements the endpoints that it calls."""
 
 import base64
 import hashlib
@@ -18,7 +18,7 @@ from afjax.share import hub
 
 
 class Repository(http.server.BaseHTTPRequestHandler):
-    """One repository; a commit's name is the SHA-1 of its number."""
+    """Serves one repository. A commit's name is the SHA-1 of its number."""
 
     protocol_version = "HTTP/1.1"
     commits: list[dict[str, bytes]]
@@ -79,7 +79,7 @@ class Repository(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def commits(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, bytes]]]:
-    """The repository's contents by commit, while the server runs."""
+    """Runs the server, and returns the list of its commits, each with the contents of the repository."""
     found: list[dict[str, bytes]] = [{".gitattributes": b"* text=auto\n"}]
     handler = type("Handler", (Repository,), {"commits": found})
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:

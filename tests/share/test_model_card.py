@@ -1,4 +1,4 @@
-"""Model cards: the metadata that the hub reads, and escaping of untrusted text."""
+"""Model cards have the metadata that the hub reads, and escape untrusted text."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""``afjax store pack``, ``unpack``, ``push`` and ``pull``."""
+"""Tests the commands ``afjax store pack``, ``unpack``, ``push`` and ``pull``."""
 
 import shutil
 from pathlib import Path

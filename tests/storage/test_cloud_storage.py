@@ -1,6 +1,6 @@
-"""Workdirs, stores, trunks and data on ``gs://``, against a local emulator of Google Cloud Storage.
+"""Workdirs, stores, trunks and data work on ``gs://``, with a local emulator of Google Cloud Storage.
 
-gcsfs and TensorStore's own driver both talk to the emulator as they talk to Google's servers.
+gcsfs and TensorStore's own driver send the same requests to the emulator as to Google's servers.
 """
 
 import functools
@@ -57,7 +57,8 @@ ROWS = [
     for number in ("two", "three", "four", "five", "six", "seven", "eight", "nine")
     for word in ("all", "some")
 ]
-# Buckets that refuse every request, or only requests for the bucket itself (as with roles on objects only).
+# Buckets that refuse requests. OBJECTS_ONLY refuses only requests about the bucket itself, as for an account whose
+# roles cover only objects.
 FORBIDDEN, PRIVATE, OBJECTS_ONLY = "forbidden", "private", "objects-only"
 
 
@@ -65,10 +66,10 @@ class Bucket(Storage):
     """The emulator's storage, kept only in memory."""
 
     def _write_config_to_file(self) -> None:
-        """Does nothing; the original rewrites almost every object whenever one is written."""
+        """Does nothing. The original method rewrites almost every object whenever one is written."""
 
     def generation(self, path: str) -> str:
-        """The generation of the object that a request is about, or 0 if it does not exist."""
+        """Returns the generation of the object that a request is about, or 0 if the object does not exist."""
         parts = urllib.parse.urlsplit(path)
         bucket, _, name = parts.path.partition("/b/")[2].partition("/o")
         name = urllib.parse.unquote(name[1:]) or urllib.parse.parse_qs(parts.query).get("name", [""])[0]
@@ -76,9 +77,9 @@ class Bucket(Storage):
 
 
 class Handler(RequestHandler):
-    """The emulator's handler plus refusing buckets, object generations in responses, and preconditions.
+    """Adds buckets that refuse requests, generations of objects, and preconditions to the emulator's handler.
 
-    TensorStore uses the latter two to replace its manifests safely.
+    TensorStore uses generations and preconditions to replace its manifests safely.
     """
 
     def parse_request(self) -> bool:
@@ -87,7 +88,7 @@ class Handler(RequestHandler):
         status = self._refusal()
         if status is None:
             return True
-        # A client that is still sending would not see the response.
+        # Read the whole body first. A client that is still sending would not read the response.
         self.rfile.read(int(self.headers.get("Content-Length") or 0))
         answer = json.dumps({"error": {"code": status, "message": f"no access to {self.path}"}}).encode()
         self.send_response(status)
@@ -118,12 +119,12 @@ class Handler(RequestHandler):
 
 class Server(http.server.HTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Logs nothing: clients, including killed ones, disconnect at any time."""
+        """Logs nothing, because clients disconnect at any time, for example when they are killed."""
 
 
 @pytest.fixture(scope="module", autouse=True)
 def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
-    """The emulator's contents while it runs; the environment directs this process and its children to it."""
+    """Runs the emulator, and returns its storage. Environment variables direct this process and its children to it."""
     storage = Bucket(use_memory_fs=True)
     for name in ("bucket", FORBIDDEN, PRIVATE, OBJECTS_ONLY):
         create_bucket(name, storage)
@@ -131,7 +132,7 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
         address = f"http://127.0.0.1:{server.server_port}"
         patch.setenv("STORAGE_EMULATOR_HOST", address)
         patch.setenv("TENSORSTORE_GCS_HTTP_URL", address)
-        # Do not use this machine's credentials, and do not search its network for any.
+        # Do not use credentials of this machine, and do not search its network for credentials.
         patch.setenv("GOOGLE_AUTH_TOKEN_FOR_TESTING", "none")
         patch.setenv("NO_GCE_CHECK", "true")
         patch.setenv("CLOUDSDK_CONFIG", str(tmp_path_factory.mktemp("gcloud")))
@@ -147,12 +148,12 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
 
 @pytest.fixture(autouse=True)
 def _training(training: None) -> None:
-    """Commands train, or compile the programs that training compiled."""
+    """Makes the tests share a cache of compiled programs, because their commands train or compile the same programs."""
 
 
 @pytest.fixture(scope="module")
 def config(tiny_trunk_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A config file next to its data folder."""
+    """Writes a config file and its data."""
     folder = tmp_path_factory.mktemp("experiment")
     for split in ("train", "dev"):
         write_rows(folder / "data" / f"{split}.jsonl")
@@ -177,7 +178,10 @@ def names_in(cloud: Bucket, prefix: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def trained(config: Path, cloud: Bucket, cache_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A local workdir; the same run was killed in ``gs://bucket/run``, with its store in ``gs://bucket/store``."""
+    """Trains a run in a local workdir, and the same run in ``gs://bucket/run``, and returns the local workdir.
+
+    The run in the bucket is killed and resumed. Its store is ``gs://bucket/store``.
+    """
     local = tmp_path_factory.mktemp("local") / "run"
     words = ["train", f"--config={config}", "--workdir=gs://bucket/run", "--store=gs://bucket/store"]
     with pytest.MonkeyPatch.context() as patch:
@@ -210,7 +214,7 @@ def test_killed_run_resumes_bit_identical_to_a_local_run(trained: Path, cloud: B
     assert (remote / "result.json").read_text() == (local / "result.json").read_text()
     steps = [line["step"] for line in map(json.loads, (local / "metrics.jsonl").read_text().splitlines())]
     assert sorted(set(steps)) == list(range(1, 13))
-    # One file from the killed process, up to its last checkpoint, and one from the second process.
+    # The killed process wrote a file up to its last checkpoint, and the second process wrote another one.
     boards = [name for name in names_in(cloud, "run/target/tensorboard/") if name.rpartition(".")[2] != "0"]
     assert len(boards) == 1
     assert len(names_in(cloud, "run/target/tensorboard/")) == 2
@@ -244,7 +248,7 @@ def test_store_commands_work_on_a_bucket(
         output = tmp_path / "predictions.jsonl"
         assert main(["predict", *model, f"--input={config.parent / 'data' / 'dev.jsonl'}", f"--output={output}"]) == 0
         lines = capsys.readouterr().out.splitlines()
-        # Runs have their own identifiers and times.
+        # Identifiers and times are removed, because they differ between runs.
         told = [re.sub(r"20\d\d-[\d-]+[ T][\d:.+]+", "", line) for line in lines if not line.startswith("  run ")]
         printed.append((told, output.read_text()))
     assert printed[0] == printed[1]
@@ -263,7 +267,7 @@ def test_overwriting_and_partially_written_artefacts(cloud: Bucket) -> None:
     assert store.load("gs://bucket/own", "adapters", "a").params["up"]["kernel"][0, 0] == 2.0
     assert store.names("gs://bucket/own", "adapters") == ["a"]
     assert not [name for name in names_in(cloud, "own/") if "," in name]
-    # The files of a writer that was killed before its last file, and before another file.
+    # A writer that is killed before it writes the manifest leaves an artefact without one.
     (epath.Path("gs://bucket/own/adapters/a") / "manifest.json").unlink()
     assert store.names("gs://bucket/own", "adapters") == []
     with pytest.raises(UserError, match=r"adapters/a .*no manifest\.json"):
@@ -357,7 +361,7 @@ def test_folder_is_fetched_once_and_again_after_changes(
             **{setting: "gs://bucket/rows/train.jsonl"},  # type: ignore[arg-type]
         )
         assert len(load_split(chosen, "train")) == 2
-    # The folder is fetched completely or not at all.
+    # If a download of the folder is interrupted, nothing of it is kept.
     write_rows(epath.Path("gs://bucket/rows/train.jsonl"), ROWS[:4])
     before = sorted(tmp_path.rglob("*"))
     with monkeypatch.context() as patch:
@@ -405,12 +409,15 @@ def test_folder_of_hugging_face_is_read_from_a_bucket(tmp_path: Path) -> None:
     assert list(found.text_a) == [row["text"] for row in ROWS]
 
 
-# Bad input
+# Tests of bad input.
 
 
 @pytest.fixture
 def refused(cloud: Bucket, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Runs a command that must be refused and returns its message: exit code 2, one line, nothing written."""
+    """Returns a function that runs a command and returns its message.
+
+    The command must be refused: its exit code is 2, its message is one line, and nothing is written.
+    """
 
     def run(*words: str) -> str:
         before = {bucket: set(objects) for bucket, objects in cloud.objects.items() if objects}

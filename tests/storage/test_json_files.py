@@ -1,4 +1,4 @@
-"""JSON files that may be damaged or hostile: every failure is a UserError that names the file."""
+"""A damaged or hostile JSON file is refused with a UserError that names the file."""
 
 from pathlib import Path
 

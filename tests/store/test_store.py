@@ -1,4 +1,4 @@
-"""The adapter store: round trips, damage, full disks, killed writers, and concurrent readers and writers."""
+"""A store returns what was saved, detects damage, and survives full disks, killed writers and concurrent access."""
 
 import contextlib
 import dataclasses
@@ -37,7 +37,7 @@ TRUNK = {"name": "minilm", "sha256": "ab" * 32, "hidden_size": 4, "num_layers": 
 
 
 def make_params(seed: int = 0) -> trees.Tree:
-    """A tree with a leaf of every relevant dtype, whose keys sort differently as paths."""
+    """Makes a tree with a leaf of each dtype that is stored. Its keys have another order than its paths."""
     draw = np.random.default_rng(seed)
     return {
         "ffn": {
@@ -73,7 +73,7 @@ def load_error(path: pathlib.Path, *, kind: str = "adapters", name: str = "rte",
     return str(raised.value)
 
 
-# Round trip
+# Tests of saving and loading.
 
 
 def test_round_trip_keeps_every_bit_and_the_metadata(tmp_path: pathlib.Path) -> None:
@@ -130,7 +130,7 @@ def test_nothing_is_printed(tmp_path: pathlib.Path, capfd: pytest.CaptureFixture
     assert capfd.readouterr() == ("", "")
 
 
-# Names
+# Tests of names.
 
 
 def test_names_and_entries_ignore_incomplete_artefacts(saved: pathlib.Path) -> None:
@@ -174,7 +174,7 @@ def test_existing_name_is_kept_unless_overwritten(saved: pathlib.Path) -> None:
     assert os.listdir(saved / "adapters") == ["rte"]
 
 
-# Mismatches
+# Tests of artefacts that do not match.
 
 
 def test_saving_the_same_artefact_again_changes_nothing(saved: pathlib.Path, folder: pathlib.Path) -> None:
@@ -182,7 +182,7 @@ def test_saving_the_same_artefact_again_changes_nothing(saved: pathlib.Path, fol
     manifest = store.read_manifest(saved, "adapters", "rte")
     assert save(saved, make_params()) == manifest
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
-    # Other metadata or a missing part make it another artefact.
+    # An artefact with other metadata, or without one of its leaves, is another artefact.
     draft = store.Draft(
         kind="adapters",
         name="rte",
@@ -235,7 +235,7 @@ def test_folder_moved_to_another_kind_or_name_is_refused(saved: pathlib.Path, fo
     assert has_facts(load_error(saved, name="cb"), '"rte" of adapters', '"cb" of adapters', "adapters/rte")
 
 
-# Damage
+# Tests of damaged files.
 
 
 def leaf_files(folder: pathlib.Path) -> list[pathlib.Path]:
@@ -353,7 +353,7 @@ def swap_labels(values: dict) -> None:
     values["labels"] = ["b", "a"]
 
 
-# A value of the wrong type, by its path, and the name that the message must contain.
+# ``{path in the manifest: (value of a wrong type, name that the message must contain)}``.
 WRONG_TYPES = {
     ("trunk", "sha256"): (["ab"], "trunk.sha256"),
     ("trunk", "name"): ({}, "trunk.name"),
@@ -388,7 +388,7 @@ def test_manifest_value_of_the_wrong_type_is_refused(tmp_path: pathlib.Path, key
     for key in keys[:-1]:
         place = place[key]
     place[keys[-1]] = value
-    # Refused whether or not its checksum was updated.
+    # The manifest is refused with an old checksum and also with an updated one.
     del values["manifest_sha256"]
     for checksum in ("0" * 64, hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()):
         file.write_text(json.dumps({**values, "manifest_sha256": checksum}))
@@ -433,7 +433,7 @@ def test_edited_manifest_is_refused(
     assert has_facts(load_error(saved), *facts)
 
 
-# Failing disks
+# Tests of failing disks.
 
 
 def test_full_disk_loses_no_data(saved: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -483,8 +483,8 @@ def test_read_only_store_can_be_read_but_not_written(saved: pathlib.Path) -> Non
         (saved / "adapters").chmod(0o755)
 
 
-# Processes: killed writers, writers that run out of space, and concurrent readers. They are forked from a server
-# that has already imported everything, which takes milliseconds instead of seconds for a new interpreter.
+# Processes: killed writers, writers that run out of space, and concurrent readers. They are forked from a server that
+# has already imported everything. They start in milliseconds, and a new interpreter would take seconds.
 
 
 @pytest.fixture(scope="module")
@@ -496,7 +496,7 @@ def processes() -> multiprocessing.context.ForkServerContext:
 def running(
     processes: multiprocessing.context.ForkServerContext, target: Callable[..., None], *arguments: object
 ) -> Iterator[multiprocessing.process.BaseProcess]:
-    """A process that gets SIGKILL at the end of the block."""
+    """Starts a process, and sends SIGKILL to it at the end of the block."""
     process = processes.Process(target=target, args=arguments)
     process.start()
     try:
@@ -512,7 +512,7 @@ def write_again_and_again(path: pathlib.Path) -> None:
 
 
 def write_until(path: pathlib.Path, last_step: int) -> None:
-    """Overwrites the artefact and is killed before the given call that moves or deletes folders."""
+    """Overwrites the artefact, and kills this process before the call ``last_step`` that moves or deletes a folder."""
     steps = iter(range(1_000_000))
 
     def killing(function: Callable[..., None]) -> Callable[..., None]:
@@ -536,7 +536,7 @@ def write_with_little_space(path: pathlib.Path, messages: "multiprocessing.Queue
 
 
 def whole(path: pathlib.Path) -> int:
-    """The seed of the stored artefact; fails unless the artefact is complete."""
+    """Checks that the stored artefact is complete, and returns its seed."""
     params = store.load(path, "adapters", "rte").params
     seed = int(params["layers"][2])
     assert same(params, make_params(seed))
@@ -558,7 +558,8 @@ def test_writer_killed_at_any_step_of_the_swap(
         assert os.listdir(saved / "adapters") == ["rte"]
     assert writer.exitcode == 0
     assert seeds == sorted(seeds)
-    assert seeds.count(0) >= 2  # Before and after the old artefact is moved aside; then the new artefact is visible.
+    # The old artefact is found before and after it is moved aside, and then the new artefact.
+    assert seeds.count(0) >= 2
     assert seeds.count(1) >= 2
 
 
@@ -577,7 +578,8 @@ def test_writer_killed_at_random_times(
     assert os.listdir(saved / "adapters") == ["rte"]
 
 
-# If a writer replaces files during a read, Orbax gives up, and other reads of TensorStore find their event loop closed.
+# If a writer replaces files during a read, Orbax gives up, and TensorStore's other reads fail because their event loop
+# is closed.
 CLOSED_LOOP = pytest.mark.filterwarnings(
     "ignore:(?s)Exception ignored in. None.*Event loop is closed:pytest.PytestUnraisableExceptionWarning"
 )
@@ -617,7 +619,7 @@ def test_disk_that_fills_up_during_the_checkpoint(
     assert same(store.load(saved, "adapters", "rte").params, make_params())
 
 
-# Object stores, which cannot rename folders
+# Tests of object stores, which cannot rename folders.
 
 
 @pytest.fixture
@@ -661,7 +663,7 @@ def test_object_store_keeps_the_old_artefact_until_the_new_is_complete(
     assert os.listdir(object_store / "adapters") == ["rte"]
 
 
-# Checks and commands
+# Tests of checks and commands.
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Related artefacts are saved together or not at all, by one run at a time; older formats stay readable."""
+"""Related artefacts are saved together or not at all, by one run at a time. Older formats can be read."""
 
 import errno
 import hashlib
@@ -62,7 +62,7 @@ def fail_at_second(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException],
     return arrange
 
 
-# All or nothing
+# Tests of saving either all artefacts or none.
 
 
 def test_nothing_is_saved_if_one_name_is_taken(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_concurrent_saves_are_not_mixed(tmp_path: Path) -> None:
 
 
 def test_overwritten_writer_on_an_object_store_gets_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Another writer also finds the names free, and writes the head just before this writer finishes.
+    # Another writer also finds the names free, and saves the same names just before this writer finishes.
     monkeypatch.setattr("afjax.store.artefacts.is_remote", lambda path: True)
     release = store.artefacts.reservations.release
 
@@ -156,7 +156,7 @@ def test_overwritten_writer_on_an_object_store_gets_an_error(tmp_path: Path, mon
 
 
 class unlocked:  # noqa: N801
-    """The lock of a store without locks."""
+    """Replaces the writers' lock. It does not lock, like on an object store."""
 
     def __init__(self, store: Path) -> None:
         pass
@@ -168,7 +168,7 @@ class unlocked:  # noqa: N801
         pass
 
 
-# Runs
+# Tests of stores that several runs use.
 
 
 def test_run_replaces_only_its_own_artefacts(tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ def test_second_run_with_reserved_names_is_refused(tmp_path: Path) -> None:
         store.save_all(folder, pair(2), run="two")
     with pytest.raises(UserError, match=str(one)):
         store.save_all(folder, pair(2))
-    # Nothing was reserved by the refused call.
+    # The refused call has not reserved the name that was free.
     store.reserve(folder, [("heads", "other")], run="one", workdir=one)
     store.save_all(folder, pair(1), run="one")
     with pytest.raises(UserError, match=r"saved .*another run"):
@@ -253,7 +253,7 @@ def test_workdirs_and_store_agree_on_the_file_name() -> None:
     assert WORKDIR_FILE == workdirs.STORE
 
 
-# Older formats
+# Tests of older formats.
 
 
 def as_format_1(manifest: Path) -> None:
@@ -300,7 +300,7 @@ def test_deeply_nested_or_mistyped_manifests_are_refused(tmp_path: Path) -> None
             store.read_manifest(tmp_path, "adapters", "rte")
 
 
-# Names
+# Tests of names.
 
 
 @pytest.mark.parametrize("name", ["x" * 300, "ä" * 130, "x" * (MAX_NAME_BYTES + 1)])

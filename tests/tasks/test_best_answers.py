@@ -15,7 +15,7 @@ CHARACTERS = [(0, 3), (4, 7), (8, 13), (14, 18), (19, 23)]
 
 
 def make_windows(pieces: list[list[tuple[int, int]]], contexts: list[str] | None = None) -> TokenisedSpans:
-    """For each (row, token range): a window of a special token, the tokens in the range, and a special token."""
+    """Makes a window for each token range of each row. It has a special token before and after the tokens."""
     row_of = [row for row, row_pieces in enumerate(pieces) for _ in row_pieces]
     bounds = [piece for row_pieces in pieces for piece in row_pieces]
     characters = [np.array([(-1, -1), *CHARACTERS[begin:end], (-1, -1)], np.int32) for begin, end in bounds]
@@ -35,7 +35,7 @@ def make_windows(pieces: list[list[tuple[int, int]]], contexts: list[str] | None
 
 def logits_of(*windows: tuple[list[float], list[float]]) -> np.ndarray:
     length = max(len(starts) for starts, _ in windows)
-    # Logits after the end of a window must not be read.
+    # The padding after a window has large logits, so that a test fails if they are read.
     logits = np.full((len(windows), length, 2), 99.0, np.float32)
     for number, (starts, ends) in enumerate(windows):
         logits[number, : len(starts)] = np.stack([starts, ends], -1)
@@ -50,7 +50,7 @@ def test_best_span_and_its_characters() -> None:
     assert sum(answer.probability for answer in best) == pytest.approx(1)
     assert best[0].probability > best[1].probability
     assert all(answer.text for answer in best)
-    # With at most two tokens another span is best.
+    # If answers have at most two tokens, another span is the best.
     assert best_answers(logits, data, SpanConfig(max_answer_length=2))[0][0].text == "two"
     assert len(best_answers(logits, data, SpanConfig(num_best=3))[0]) == 3
 
@@ -66,7 +66,7 @@ def test_span_in_several_windows_is_listed_once_with_its_best_score() -> None:
 @pytest.mark.parametrize(("threshold", "text"), [(0.0, ""), (3.9, ""), (4.0, "two"), (5.0, "two")])
 def test_no_answer_threshold(threshold: float, text: str) -> None:
     data = make_windows([[(0, 5), (0, 5)]])
-    # "No answer" scores 12 and 10, and the lower score counts; the best span scores 6.
+    # "No answer" has the scores 12 and 10 in the two windows, and the lower one counts. The best span has the score 6.
     two = ([6, 0, 3, 0, 0, 0, 0], [6, 0, 3, 0, 0, 0, 0])
     logits = logits_of(two, ([5, *two[0][1:]], [5, *two[1][1:]]))
     best = best_answers(logits, data, SpanConfig(no_answer=True, no_answer_threshold=threshold))[0]

@@ -1,4 +1,4 @@
-"""Multiple-choice rows: columns, labels, and a clear message for every malformed row."""
+"""Multiple-choice rows are read by columns and labels, and every malformed row is refused with a clear message."""
 
 from typing import Any
 

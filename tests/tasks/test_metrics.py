@@ -1,4 +1,4 @@
-"""Scores of hand-computed cases, including degenerate ones."""
+"""Scores equal values computed by hand, also in degenerate cases."""
 
 import re
 import string
@@ -22,7 +22,7 @@ def logits_of(predictions: list[int], num_labels: int) -> np.ndarray:
 
 
 def test_scores_of_two_labels() -> None:
-    # 2 true positives, 1 false positive, 1 false negative, 1 true negative.
+    # There are 2 true positives, 1 false positive, 1 false negative and 1 true negative.
     found = classification_scores(logits_of([1, 1, 1, 0, 0], 2), np.array([1, 1, 0, 1, 0]))
     assert found.keys() == {"accuracy", "f1", "macro_f1", "matthews"}
     assert found["accuracy"] == pytest.approx(3 / 5)
@@ -115,20 +115,20 @@ def test_multiple_choice_accuracy() -> None:
 @pytest.mark.parametrize(
     ("prediction", "answers", "exact", "f1"),
     [
-        ("the Denver Broncos", ["Denver Broncos"], 1, 1),  # articles
-        ("Denver Broncos!", ["a Denver, Broncos"], 1, 1),  # punctuation
-        ("  denver\tBRONCOS ", ["Denver Broncos"], 1, 1),  # case and white space
-        ("Beyoncé", ["Beyonce"], 0, 0),  # an accent is a letter
+        ("the Denver Broncos", ["Denver Broncos"], 1, 1),  # Articles are removed.
+        ("Denver Broncos!", ["a Denver, Broncos"], 1, 1),  # Punctuation is removed.
+        ("  denver\tBRONCOS ", ["Denver Broncos"], 1, 1),  # Case and white space do not matter.
+        ("Beyoncé", ["Beyonce"], 0, 0),  # A letter with an accent is another letter.
         ("Beyoncé", ["beyoncé"], 1, 1),
-        ("20–30", ["20-30"], 0, 0),  # only ASCII punctuation is removed, so "20–30" keeps its dash
-        ("theatre", ["a theatre"], 1, 1),  # "the" is an article only as a word
+        ("20–30", ["20-30"], 0, 0),  # Only ASCII punctuation is removed, so "20–30" keeps its dash.
+        ("theatre", ["a theatre"], 1, 1),  # "the" is an article only as a word.
         ("Broncos", ["Denver Broncos"], 0, 2 / 3),
-        ("the the Broncos Broncos", ["Broncos"], 0, 2 / 3),  # repeated words are counted
-        ("Broncos", ["Carolina", "Denver Broncos", "Broncos"], 1, 1),  # the best of several
-        ("red blue", ["blue red"], 0, 1),  # in any order
+        ("the the Broncos Broncos", ["Broncos"], 0, 2 / 3),  # Repeated words are counted.
+        ("Broncos", ["Carolina", "Denver Broncos", "Broncos"], 1, 1),  # The best of several answers counts.
+        ("red blue", ["blue red"], 0, 1),  # For F1, the order of words does not matter.
         ("Paris", ["London"], 0, 0),
         ("", ["London"], 0, 0),
-        ("the", ["the"], 1, 0),  # empty after normalization: version 1.1's script finds no common word
+        ("the", ["the"], 1, 0),  # Both are empty without the article, so version 1.1 finds no common word.
     ],
 )
 def test_squad_scores_of_hand_computed_cases(prediction: str, answers: list[str], exact: float, f1: float) -> None:
@@ -142,7 +142,7 @@ def test_squad_scores_of_hand_computed_cases(prediction: str, answers: list[str]
         ("Paris", [], 0, 0),
         ("the", [], 1, 1),
         ("", ["Paris"], 0, 0),
-        ("", ["the"], 1, 1),  # an answer that is empty after normalization counts as no answer
+        ("", ["the"], 1, 1),  # An answer that is empty after normalization counts as no answer.
         ("Paris", ["the", "Paris"], 1, 1),
         ("", ["the", "Paris"], 0, 0),
     ],
@@ -157,7 +157,7 @@ def test_squad_scores_are_means_over_questions() -> None:
 
 
 def official_f1(prediction: str, answer: str) -> float:
-    """A second implementation of SQuAD 1.1's definition, in steps over the lower-case text."""
+    """Computes SQuAD 1.1's F1 with a second, independent implementation of its definition."""
 
     def words(text: str) -> list[str]:
         kept = "".join(character for character in text.lower() if character not in set(string.punctuation))

@@ -1,4 +1,4 @@
-"""Multi-label classification: reading, predictions, scores, thresholds and training."""
+"""Multi-label tasks are read, trained, predicted and scored, and their threshold can be tuned."""
 
 import dataclasses
 import json
@@ -133,7 +133,8 @@ def test_initial_bias_is_the_log_odds_of_the_labels() -> None:
     bias = initial_output_bias("multi_label", rows)
     assert bias is not None
     assert bias.dtype == np.float32
-    shares = np.array([4 / 5, 2 / 5, 1 / 5])  # smoothed: the bias of a label that all rows or no row has is finite
+    # One row with and one without each label are added, so that a label that all rows or no row has gets a finite bias.
+    shares = np.array([4 / 5, 2 / 5, 1 / 5])
     np.testing.assert_allclose(multi_label.sigmoid(bias[None])[0], shares, rtol=1e-6)
     assert initial_output_bias("classification", rows_from_lists(["1", "2"], [0, 1])) is None
 

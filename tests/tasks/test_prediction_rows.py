@@ -1,4 +1,4 @@
-"""Rows for prediction: formats, the training task's columns, and input fields that are copied to the output."""
+"""Rows for prediction are read in every format, by the training task's columns, and their fields can be kept."""
 
 import io
 import json
@@ -73,7 +73,7 @@ def test_default_columns_are_also_read(tmp_path: Path) -> None:
     ((_, rows),) = read_prediction_rows(path, REVIEWS, 1).forms
     assert isinstance(rows, Rows)
     assert rows.text_a == ["x", "y"]
-    # A span task's columns are read in the order of the model's inputs, not of the settings.
+    # The first input of a span model is the question, although text_a names the column of the context.
     spans = TaskConfig(name="t", kind="span", text_a="passage", text_b="query")
     row = {"query": "what", "passage": "this"}
     ((_, found),) = read_prediction_rows(write(tmp_path / "a.jsonl", json.dumps(row)), spans).forms
@@ -100,7 +100,7 @@ def test_unknown_columns_are_refused_with_the_existing_columns(tmp_path: Path) -
     message = refused(write(tmp_path / "a.csv", "comment,stars\nx,1\n"), REVIEWS, 1)
     for fact in (f"{tmp_path / 'a.csv'}:2", "comment, stars", '["review"]', '["text"]'):
         assert fact in message
-    # A single column cannot form a pair.
+    # The task has pairs, so a row with a single text is refused.
     assert '"text_b"' in refused(write(tmp_path / "a.csv", "text\nx\n"), TaskConfig(name="t"), 2)
 
 

@@ -1,4 +1,4 @@
-"""Splits from folders and lists: columns, labels, and a clear message for every malformed row."""
+"""Splits are read from folders and lists, and every malformed row is refused with a clear message."""
 
 import json
 import warnings
@@ -329,7 +329,7 @@ def test_single_string_instead_of_a_list_is_refused() -> None:
         rows_from_lists("hello")
 
 
-# Row form: single texts or pairs
+# Tests of rows with single texts and with pairs.
 
 
 def test_splits_must_share_one_form(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Questions, contexts and answers: columns, and a clear message for every malformed row."""
+"""Questions, contexts and answers are read, and every malformed row is refused with a clear message."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Statistics of splits that are small enough to count by hand."""
+"""The statistics of small splits equal values that are counted by hand."""
 
 import dataclasses
 
@@ -28,7 +28,7 @@ def summary(trunk: Trunk, rows: AnyRows, task: TaskConfig | None = None, config:
 
 
 def test_classification_summary(tiny_trunk: Trunk) -> None:
-    # 3, 4, 5 and 12 tokens, including the two special ones; the last row is truncated to 8.
+    # The rows have 3, 4, 5 and 12 tokens, including the two special tokens. The last row is truncated to 8 tokens.
     texts = [words(num) for num in (1, 2, 3, 10)]
     rows = rows_from_lists(texts, ["b", "b", "a", "b"], label_names=("a", "b", "c"))
     assert summary(tiny_trunk, rows) == SplitSummary(
@@ -43,7 +43,7 @@ def test_classification_summary(tiny_trunk: Trunk) -> None:
         truncated=0.25,
         windows=None,
         padded=(2, 4, 6, 8),
-        # Two rows in a batch of length 4 and two in one of length 8: 20 tokens in 24 positions.
+        # Two rows are in a batch of length 4, and two in a batch of length 8. They have 20 tokens in 24 positions.
         padding=pytest.approx(1 - 20 / 24),
     )
     unlabelled = summary(tiny_trunk, dataclasses.replace(rows, labels=None))
@@ -65,7 +65,8 @@ def test_multiple_choice_summary(tiny_trunk: Trunk) -> None:
     # A row with three choices has one more choice than there are names.
     assert found.labels == {"A": Count(0, 0.0), "B": Count(2, 1.0), "2": Count(0, 0.0)}
     assert found.choices == {2: Count(1, 0.5), 3: Count(1, 0.5)}
-    # Contexts with choices have 5, 6, 6, 9 and 6 tokens; a batch has two rows of three choices of 8 tokens.
+    # The contexts with their choices have 5, 6, 6, 9 and 6 tokens. The batch has two rows with three choices of 8
+    # tokens.
     assert found.lengths == (5, 6, 6, 6, 9, 9, 9)
     assert found.truncated == pytest.approx(1 / 5)
     assert found.padding == pytest.approx(1 - (5 + 6 + 6 + 8 + 6) / 48)
@@ -87,7 +88,7 @@ def test_span_summary(tiny_trunk: Trunk) -> None:
     assert found.lengths == (7, 7, 10, 12, 12, 12, 12)
     assert found.windows == (2.0, 3)
     assert found.truncated == pytest.approx(2 / 3)
-    # Windows of 7, 8, 8, 8, 8 and 8 tokens, two per batch.
+    # The windows have 7, 8, 8, 8, 8 and 8 tokens. A batch has two windows.
     assert found.padding == pytest.approx(1 - 47 / 48)
     # The question is truncated before the context.
     rows = SpanRows([words(9)], [words(3)], None, ids=["x"])

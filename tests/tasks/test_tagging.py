@@ -1,4 +1,4 @@
-"""Tagging: reading, windows, entities and scores."""
+"""Tagging tasks are read and split into windows, and their entities are found and scored."""
 
 import dataclasses
 import json
@@ -46,9 +46,9 @@ def table(words: list[Any], tags: list[Any], **config: Any) -> TagRows:
 @pytest.mark.parametrize(
     ("tags", "entities"),
     [
-        (["B-per", "I-per", "O", "B-loc"], [("per", 0, 1), ("loc", 3, 3)]),  # IOB2
-        (["I-per", "I-per", "B-per", "O"], [("per", 0, 1), ("per", 2, 2)]),  # IOB1
-        (["B-per", "I-per", "E-per", "S-loc"], [("per", 0, 2), ("loc", 3, 3)]),  # BIOES
+        (["B-per", "I-per", "O", "B-loc"], [("per", 0, 1), ("loc", 3, 3)]),  # The scheme is IOB2.
+        (["I-per", "I-per", "B-per", "O"], [("per", 0, 1), ("per", 2, 2)]),  # The scheme is IOB1.
+        (["B-per", "I-per", "E-per", "S-loc"], [("per", 0, 2), ("loc", 3, 3)]),  # The scheme is BIOES.
         (["B-per", "I-loc", "I-per"], [("per", 0, 0), ("loc", 1, 1), ("per", 2, 2)]),
         (["O", "O"], []),
     ],
@@ -184,7 +184,7 @@ def test_entities_that_begin_with_i_are_reported() -> None:
 
 
 def test_first_token_of_each_word_has_its_label(tiny_trunk: Trunk) -> None:
-    # "two" is one token of the tiny vocabulary, and the others are several.
+    # With the tiny vocabulary, "two" is one token, and the other words are several.
     rows = rows_from_lists([["two", "sixty", "of"]], [["O", "B-x", "O"]], label_names=("O", "B-x"), kind="tagging")
     data = tokenize(rows, tiny_trunk.tokenizer(), TASK, max_length=32)
     assert isinstance(data, TokenisedTags)
@@ -213,7 +213,7 @@ def test_every_word_is_predicted_in_one_window_with_enough_context(tiny_trunk: T
         room, last = max_length - 2, len(rows.bounds[row]) - 1
         for place in places:
             left, right = place - 1, len(word_of) - 2 - place
-            # A quarter of a window on each side, except at the ends of the sentence.
+            # A word has at least a quarter of a window on each side, except at the ends of the sentence.
             enough = room // 4 - 1
             assert left >= enough or word_of[place] - left == 0
             assert right >= enough or word_of[place] + right == last

@@ -1,4 +1,4 @@
-"""The table of task kinds is complete."""
+"""The table of task kinds has a complete entry for each kind."""
 
 import typing
 

@@ -1,4 +1,4 @@
-"""Tasks by name: in downloads, in folders of our own format, in TFDS and in TOML files."""
+"""Tasks are found by name in benchmarks' downloads, in folders in afjax's format, in TFDS and in TOML files."""
 
 import json
 from pathlib import Path
@@ -30,7 +30,7 @@ def write(path: Path, *rows: object) -> Path:
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """A folder with the downloads of CSQA and RTE, and a folder in our own format."""
+    """Makes a folder with the downloads of CSQA and RTE, and a folder in afjax's format."""
     for split in ("train", "dev"):
         write(tmp_path / f"csqa/{split}_rand_split.jsonl", CSQA, {**CSQA, "id": "x2", "answerKey": "A"})
         (tmp_path / "glue/RTE").mkdir(parents=True, exist_ok=True)
@@ -56,7 +56,7 @@ def test_download_sets_kind_labels_and_metric(data: Path) -> None:
 
 def test_folder_in_our_own_format(data: Path) -> None:
     assert find_task("mine", data) == TaskConfig(name="mine", source=str(data / "mine"))
-    # A known name sets kind and labels, unless the folder defines its own.
+    # The name of a benchmark's task sets kind and labels, unless the folder has a labels.json.
     write(data / "cb/train.jsonl", {"text_a": "one", "text_b": "two", "label": 2})
     assert find_task("cb", data).labels == ("entailment", "contradiction", "neutral")
     (data / "cb/labels.json").write_text('["no", "yes", "maybe"]')
@@ -90,7 +90,7 @@ def test_missing_tasks_are_refused(data: Path) -> None:
 
 def test_tfds_names() -> None:
     rte = find_task("rte", "tfds:")
-    # The dataset's own label order is used.
+    # The task has no labels, because the order of the dataset's own label names is used.
     assert (rte.source, rte.labels) == ("tfds:glue/rte", ())
     assert find_task("mnli", "tfds:").dev == "validation_matched"
     assert find_task("cosmosqa", "tfds:").choices[0] == "answer0"

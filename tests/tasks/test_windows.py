@@ -74,7 +74,7 @@ def test_short_context_equals_a_direct_tokenizer_call(tokenizer: Any) -> None:
 
 
 def test_windows_start_one_stride_apart() -> None:
-    # [CLS] who [SEP] + 5 context tokens + [SEP]
+    # A window is [CLS] who [SEP], five tokens of the context, and [SEP].
     data = evaluated(spans(["a b c d e f g h i j"]), SpanConfig(doc_stride=2), max_length=9)
     pieces = [
         "".join("a b c d e f g h i j"[begin:end] for begin, end in window(data, n)[2] if begin >= 0)
@@ -102,7 +102,7 @@ def test_labels_are_the_first_and_last_answer_tokens() -> None:
     rows = spans([context] * 3, [(("d e", 6),), (("a", 0), ("b", 2)), ()])
     data = tokenise_spans(rows, TOKENIZER, config, max_length=9, training=True, cache_dir=None)
     assert data.labels is not None
-    # Windows abcde, cdefg, efghi and ghij, each after three tokens.
+    # The windows are abcde, cdefg, efghi and ghij. In each window, three tokens come before the context.
     assert data.labels.tolist() == [
         [6, 7], [4, 5], [0, 0], [0, 0],
         [3, 3], [0, 0], [0, 0], [0, 0],

@@ -1,4 +1,4 @@
-"""Steps of tiny models computed from shapes only, and the TPU compiler if it is installed."""
+"""Compiles steps of tiny models from shapes only, and skips tests if the TPU compiler is not installed."""
 
 import importlib.util
 from collections.abc import Callable, Sequence
@@ -42,7 +42,7 @@ def needs_libtpu() -> None:
 
 @pytest.fixture(scope="session")
 def make_model() -> Callable[..., Model]:
-    """Makes a tiny model, given its adapters, ``fuse``, the head's ``reads``, and ``scan_layers``."""
+    """Returns a function that makes a tiny model, given its adapters, ``fuse``, ``reads`` and ``scan_layers``."""
 
     def make(
         adapters: Sequence[Adapter] = (), *, fuse: bool = False, reads: Reads = "pooled", scan_layers: bool = False
@@ -61,9 +61,10 @@ def make_model() -> Callable[..., Model]:
 
 @pytest.fixture(scope="session")
 def compile_gradients() -> Callable[..., jax.stages.Compiled]:
-    """Compiles the loss and its gradients for the leaves that a preset trains, or only the logits for ``nothing``.
+    """Returns a function that compiles the loss and its gradients with respect to the leaves that a preset trains.
 
-    Dropout, which has no matrix products, and the optimizer are left out.
+    For the preset ``nothing``, it compiles only the logits. Dropout and the optimizer are left out, because they have
+    no matrix products.
     """
 
     def compiled(model: Model, trained: str, *, top_k: int = 0, sharding: Any = None) -> jax.stages.Compiled:

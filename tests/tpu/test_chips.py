@@ -1,4 +1,4 @@
-"""The table of chips, and the names of slices."""
+"""The table of chips is complete, and the names of slices are parsed."""
 
 import sys
 

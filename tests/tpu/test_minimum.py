@@ -1,4 +1,4 @@
-"""The analytic minimum compared with sums computed by hand, and with XLA's FLOP counts of real steps."""
+"""The minimum number of FLOPs equals sums computed by hand, and agrees with XLA's counts for real steps."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -65,7 +65,8 @@ def test_full_training_costs_three_times_evaluation(make_model: Callable[..., Mo
 def test_training_only_the_head_needs_no_backward_pass_in_the_trunk(make_model: Callable[..., Model]) -> None:
     model = make_model()
     head = ROWS * (D * D + D * 2)
-    # No gradient is needed for the pooler's input, but one is for the output layer's input.
+    # The gradient with respect to the output layer's input is needed for the pooler. The gradient with respect to the
+    # pooler's input is not needed.
     assert minimum(model, "head") - minimum(model, "nothing") == 2 * (head + ROWS * D * 2)
 
 
@@ -75,7 +76,8 @@ def test_backward_pass_ends_at_the_adapter_of_the_lowest_layer(make_model: Calla
     weights = LAYERS * TOKENS * 2 * D * 8
     inputs = TOKENS * D * 8 + TOKENS * 2 * D * 8
     head = 2 * TOKENS * D * 2
-    # The upper layer's attention has gradients with respect to both factors of its two products.
+    # In the upper layer, both factors of attention's two products need gradients, which is why LENGTH is counted 2 * 2
+    # times.
     assert minimum(model, "adapter") - minimum(model, "nothing") == 2 * (layer + weights + inputs + head)
 
 
@@ -86,7 +88,7 @@ def test_lora_pays_for_its_matrices_and_for_the_layers_above(make_model: Callabl
     lower = TOKENS * (D * D + 2 * D * FFN + LENGTH * D)
     upper = TOKENS * (4 * D * D + 2 * D * FFN + 2 * 2 * LENGTH * D)
     forward, weights = LAYERS * TOKENS * 2 * D * 8, LAYERS * TOKENS * 2 * D * 8
-    # A's inputs are not live in the lower layer.
+    # In the lower layer, the inputs of A need no gradients, because nothing below is trained.
     inputs = TOKENS * D * 8 + TOKENS * 2 * D * 8
     head = 2 * TOKENS * D * 2
     expected = lower + upper + forward + weights + inputs + head
@@ -105,7 +107,7 @@ def test_top_k_only_pays_for_the_upper_layers(make_model: Callable[..., Model]) 
     products = TOKENS * (4 * D * D + 2 * D * FFN)
     attention = TOKENS * 2 * LENGTH * D
     head = 2 * TOKENS * D * 2
-    # In the trained layer, the products for query, key and value need no gradient with respect to their input.
+    # The trained layer's input needs no gradient, which saves three products, for query, key and value.
     expected = 2 * products - 3 * TOKENS * D * D + 2 * attention + head
     assert minimum(model, "top_k", top_k=1) - minimum(model, "nothing") == 2 * expected
 
@@ -123,7 +125,7 @@ def test_fusion_is_cheaper_than_the_textbook_form_and_grows_slowly() -> None:
         return minimum_flops(model, "fusion", batch_size=256, length=128, num_outputs=2)
 
     def textbook_mixing(num: int) -> int:
-        """Returns the forward FLOPs of 11 layers: d² + 2 N d² + 2 N r d multiply-adds per token."""
+        """Returns the forward FLOPs of 11 layers with d² + 2 N d² + 2 N r d multiply-adds per token each."""
         return 2 * 11 * 256 * 128 * (768**2 + 2 * num * 768**2 + 2 * num * 48 * 768)
 
     assert fused(16) < textbook_mixing(16)
@@ -158,7 +160,7 @@ def test_real_steps_need_at_most_two_percent_more_than_the_minimum(
 
 
 def modernbert(window: int = 2 * LENGTH, **sizes: int) -> TrunkConfig:
-    """The trunk of the other tests as a ModernBERT. By default all rows fit in the window."""
+    """Returns a ModernBERT with the sizes of the other tests' trunk. By default, all rows fit in the window."""
     defaults = {**ENCODER_FAMILIES["modernbert"].defaults, "window": window}
     sizes = {
         "vocab_size": 50,

@@ -1,4 +1,4 @@
-"""Counts from the text of programs: captured ones with known answers, and real ones compared with XLA's count."""
+"""Operations and bytes are counted in captured programs with known counts, and in programs that XLA counts too."""
 
 import re
 from collections.abc import Callable
@@ -130,7 +130,8 @@ metadata={op_name="jit(loss)/jvp()/while"}
 }
 """
 
-# An all-gather whose steps are spread over fusions that compute meanwhile, and arrays that are reduced together.
+# A program with an all-gather whose steps are parts of fusions that also compute, and with arrays that are all-reduced
+# together.
 COLLECTIVES = """\
 HloModule jit_f, is_scheduled=true, num_partitions=16
 
@@ -185,7 +186,7 @@ metadata={op_name="jit(f)/transpose(jvp(Encoder))/dot_general"}
 }
 """
 
-# A mask written into the stack that a loop keeps, and one read from it, as the v5e compiler writes them.
+# The v5e compiler's output for a loop that writes a mask into a stack of masks, and a loop that reads one from it.
 MASKS = """\
 HloModule jit_step, is_scheduled=true, num_partitions=1
 
@@ -253,7 +254,7 @@ def test_batched_product_is_counted_as_a_convolution_over_window_axes() -> None:
 
 
 def test_bytes_include_padding_and_main_memory_is_counted_separately() -> None:
-    # The last axis is padded to 128: from 32, and from 16 for the scores.
+    # The last axis is padded to 128. It has 32 elements in the queries and keys, and 16 in the scores.
     query, scores = 4 * 2 * 16 * 4 * 128, 4 * 2 * 4 * 16 * 128
     work = count_work(ATTENTION_SCORES)
     assert work.bytes_accessed == 2 * query + 2 * query + scores
@@ -263,16 +264,16 @@ def test_bytes_include_padding_and_main_memory_is_counted_separately() -> None:
 def test_scan_counts_every_trip_and_only_slices_of_stacked_arrays() -> None:
     work = count_work(scan())
     assert work.matmul_flops == 3 * 2 * 8 * 128 * 128
-    # The counter: one addition per trip, and one more comparison than trips.
+    # The other operations are the counter's: one addition per trip, and one more comparison than trips.
     assert work.flops - work.matmul_flops == 3 + 4
     weights, rows = 4 * 128 * 128, 4 * 8 * 128
-    # Only the copies of the counter remain: scalars padded to a tile.
+    # The remaining bytes are copies of the counter, a scalar that is padded to a tile.
     assert 0 < work.bytes_accessed - 3 * (weights + 2 * rows + 2 * rows) < 20_000
 
 
 def test_stacked_masks_that_change_tiling_are_counted_once() -> None:
     mask, x = 32 * 128, 4 * 32 * 128
-    # The mask is read, written into the stack and read from it again; x is read and written.
+    # The mask is read, written into the stack, and read from it again. x is read and written.
     assert count_work(MASKS).hbm_bytes == 3 * mask + 2 * x
     apart = MASKS.replace("output_to_operand_aliasing={{}: (0, {})}, calls=%copy_fusion.1", "calls=%copy_fusion.1")
     assert count_work(apart).hbm_bytes > 3 * 10 * mask
@@ -335,7 +336,7 @@ def test_every_notation_of_device_groups_is_parsed(groups: str, size: int) -> No
 
 
 def test_prefetched_slice_counts_only_the_bytes_fetched() -> None:
-    # The operand is in a tuple of its own, as in the compiler's text.
+    # As in the compiler's text, the operand is in parentheses.
     fetch = (
         "slice-start(%param.1), slice={[0:1], [0:16], [0:4], [0:32]}\n"
         "  %copy-done = f32[2,16,4,32]{3,2,1,0:T(4,128)S(1)} copy-done(%slice-start)"
@@ -415,7 +416,7 @@ def test_unrolled_steps_agree_with_xla_and_scanned_steps_with_unrolled(
     )
     straight, looped = read_program(unrolled).work, read_program(scanned).work
     assert agrees_with_xla(unrolled, straight)
-    # Elementwise arithmetic differs: in straight-line code, XLA repeats some of it in several fusions.
+    # Only the matrix products are compared, because XLA repeats some elementwise operations in straight-line code.
     assert looped.matmul_flops == straight.matmul_flops
 
 
@@ -473,7 +474,8 @@ def test_tpu_scan_has_the_counts_of_unrolled_layers_and_reduces_every_gradient()
         read_program(jax.jit(jax.grad(loss), static_argnames="unroll").lower(kernels, x, unroll=unroll).compile())
         for unroll in (True, False)
     ]
-    # Forward, and backward except the gradient with respect to x: 8 rows per chip.
+    # With 8 rows per chip, the forward pass has 3 products, and the backward pass has 5, or 6 with the unneeded
+    # gradient with respect to x.
     assert [program.work.matmul_flops for program in programs] in (
         [8 * 2 * 8 * 128 * 128, 9 * 2 * 8 * 128 * 128],
         [9 * 2 * 8 * 128 * 128] * 2,
@@ -496,5 +498,5 @@ def test_bits_of_a_mask_kept_by_a_loop_are_drawn_once() -> None:
         return jax.lax.scan(lambda x, key: (jnp.sin(dropout(key, x, 0.1)), None), x, keys)[0].sum()
 
     text = jax.jit(jax.grad(loss)).lower(of_shape(256, 384, sharding=here), keys).compile().as_text()
-    # 20 rounds, and one to combine the two words of a draw.
+    # The generator has 20 rounds with one xor each, and one more xor combines the two words of a draw.
     assert len(re.findall(r"u32\[(?:1,)?256,384\]\S* xor\(", text)) == 21

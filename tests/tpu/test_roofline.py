@@ -1,4 +1,4 @@
-"""Seconds from operations, bytes and collectives."""
+"""Lower bounds of the time are computed from operations, bytes and collectives."""
 
 import dataclasses
 
@@ -10,7 +10,7 @@ from afjax.tpu.chips import parse_topology
 from afjax.tpu.program import Collective, Work
 from afjax.tpu.roofline import collective_seconds, roofline
 
-# Two links of 50 GB/s at a corner of the slice.
+# A chip at a corner of this slice has two links of 50 GB/s.
 V5E = parse_topology("v5e:2x4")
 GATHER = Collective(kind="all-gather", dtype="bf16", num_bytes=10**9, times=1, group_size=8, op_name="")
 

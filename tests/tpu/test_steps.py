@@ -47,7 +47,7 @@ def plan_method(folder: Path, method: str, **changes: Any) -> plan.Plan:
 
 
 def with_depth(planned: plan.Plan, num_layers: int) -> plan.Plan:
-    """Uses a deeper trunk. A loop needs three layers or more, because the last layer is not part of it."""
+    """Returns a plan with another number of layers. A loop needs at least three, because it excludes the last layer."""
     trunk = dataclasses.replace(planned.model.trunk, num_layers=num_layers)
     setup = dataclasses.replace(planned.setup, model=dataclasses.replace(planned.model, trunk=trunk))
     return dataclasses.replace(planned, setup=setup)
@@ -125,7 +125,8 @@ def test_every_method_compiles_to_nearly_the_minimum_flops(tiny_trunk_folder: Pa
     program = read_program(compiled)
     least = minimum_flops(planned.model, planned.trained, batch_size=256, length=8, num_outputs=max(planned.outputs))
     assert seconds > 0
-    # Fusion stays factored for the few tokens of the last layer, although folding is cheaper for such a small model.
+    # For the few tokens of the last layer, the fusion is factored, although folding would be cheaper for such a small
+    # model.
     assert least <= program.work.matmul_flops <= (1.1 if method == "fusion" else 1.001) * least
     evaluated = read_program(compile_eval_step(planned, one_device())[0]).work.matmul_flops
     # Fusion is folded before evaluation, in a separate program.
@@ -176,7 +177,7 @@ def test_report_warns_if_the_step_compiles_but_its_memory_may_not_fit(tiny_trunk
     topology = parse_topology("v5e:2x2")
     planned = plan_method(tiny_trunk_folder, "head")
     program = read_program(compile_train_step(planned, one_device())[0])
-    # The compiler's numbers for BERT-large with 16 rows of 512 tokens per chip.
+    # These are the compiler's numbers for BERT-large with 16 rows of 512 tokens per chip.
     memory = Memory(
         arguments=4022040064,
         outputs=4021966848,
@@ -219,7 +220,7 @@ def test_command_for_a_slice(needs_libtpu: None, tiny_trunk_folder: Path, capsys
     assert (
         values["minimum_flops_per_chip"] <= values["matmul_flops_per_chip"] <= 1.05 * values["minimum_flops_per_chip"]
     )
-    # Arrays this small are padded to the chip's tiles.
+    # The all-reduced bytes can be more than the gradients, because such small arrays are padded to the chip's tiles.
     assert values["gradient_bytes"] <= values["all_reduce_bytes"]
 
 
@@ -285,7 +286,7 @@ def test_method_defaults_equal_those_in_the_help(
     }
     numbers |= {"dtype": "bfloat16", "scan_layers": True, "remat": "none", "mesh": MeshConfig()}
     assert planned == [plan.MethodCase(method="full", **numbers)]
-    # Wide enough that no line of the help is wrapped.
+    # The terminal must be so wide that no line of the help is wrapped.
     monkeypatch.setenv("COLUMNS", "200")
     with pytest.raises(SystemExit):
         main(["tpu", "--help"])

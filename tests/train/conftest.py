@@ -1,4 +1,4 @@
-"""A task that tiny trunks learn in seconds, and its settings."""
+"""Makes a task that tiny trunks learn in seconds, and settings for training on it."""
 
 import json
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ def tiny() -> TrainConfig:
 
 @pytest.fixture(scope="session")
 def rows() -> Mapping[str, Rows]:
-    """Makes rows labelled by whether a sentence mentions many or few."""
+    """Makes the rows of a task whose label says whether a sentence is about many or few."""
     numbers = ("two", "three", "four", "five", "six", "seven", "eight", "nine")
     texts = [(f"{word} of the {number}", word) for number in numbers for word in ("all", "most", "some", "none")]
     labels = ["many" if word in ("all", "most") else "few" for _, word in texts]

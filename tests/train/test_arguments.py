@@ -1,4 +1,4 @@
-"""Arguments of a wrong type are refused by name before anything is written."""
+"""If an argument has a wrong type, an error names it before anything is written."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path

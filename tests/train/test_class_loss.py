@@ -1,4 +1,4 @@
-"""Class weights and label smoothing: their values, their checks, and that other runs are unaffected."""
+"""Class weights and label smoothing change the loss as documented, are checked, and do not affect other runs."""
 
 import dataclasses
 import json
@@ -76,7 +76,7 @@ def test_loss_and_gradient_equal_the_formula(weights: np.ndarray, smoothing: flo
         np.testing.assert_allclose(loss, expected[0], rtol=1e-12)
         np.testing.assert_allclose(gradient, expected[1], atol=1e-8)
 
-        # The task is the second of two. The first task's head has more outputs.
+        # In a multitask step, the drawn task is the second of two. The first task's head has more outputs.
         table = TaskTable(
             ("classification",) * 2, (4, 3), (ClassLoss(np.full(4, 7.0), smoothing), ClassLoss(weights, smoothing))
         )
@@ -108,7 +108,7 @@ def test_balanced_weights_equal_scikit_learn() -> None:
     found = make_class_loss(config, NAMES, labels)
     assert found is not None
     np.testing.assert_allclose(found.weights, compute_class_weight("balanced", classes=np.arange(3), y=labels))
-    # A fourth label without train rows does not change the other weights.
+    # A fourth label that no train row has does not change the other weights.
     more = make_class_loss(config, (*NAMES, "mixed"), labels)
     assert more is not None
     np.testing.assert_allclose(more.weights, [*found.weights, 1.0])

@@ -1,4 +1,4 @@
-"""Defaults that depend on the method and the trunk, and runs that began with the defaults of an earlier version."""
+"""Defaults depend on the method and the trunk. Runs that began with an earlier version's defaults keep them."""
 
 import dataclasses
 import json
@@ -40,7 +40,7 @@ from afjax.trunk.pretrained import Trunk, find_pooling, load_trunk
 from afjax.trunk.sizes import size_pooling
 
 ADAPTER = AdapterConfig(size=2)
-# Made by tests/golden/make_workdir_configs.py.
+# The recorded configs of an earlier version. tests/golden/make_workdir_configs.py made this file.
 WORKDIR_CONFIGS = Path(__file__).parents[1] / "golden/workdir_configs.json"
 
 
@@ -50,7 +50,7 @@ def no_trunk() -> Pooling:
 
 @pytest.fixture(scope="module")
 def mean_trunk(tiny_trunk_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Trunk:
-    """The tiny trunk as a sentence-transformers model with mean pooling."""
+    """Returns the tiny trunk as a sentence-transformers model with mean pooling."""
     folder = tmp_path_factory.mktemp("trunks") / "mean"
     shutil.copytree(tiny_trunk_folder, folder)
     (folder / "1_Pooling").mkdir()
@@ -82,7 +82,8 @@ def test_given_pooling_is_kept() -> None:
 def test_resumed_run_keeps_the_former_pooling() -> None:
     assert choose_pooling(HeadConfig(), "adapter", lambda: "mean", {"head.pooling": "first"}).pooling == "first"
     assert choose_pooling(HeadConfig(), "adapter", lambda: "mean", {"head.pooling": "mean"}).pooling == "mean"
-    # "mean" was never the default on a trunk without a pooling of its own, so it was given, and now it is not.
+    # "mean" was never the default for this trunk, so the recorded value was given explicitly. It is not a former
+    # default, and the current default is used.
     assert choose_pooling(HeadConfig(), "adapter", lambda: "first", {"head.pooling": "mean"}).pooling == "first"
 
 
@@ -134,7 +135,7 @@ def test_trunk_with_an_unknown_pooling_needs_a_given_one(
     assert not (tmp_path / "run").exists()
 
 
-# Runs
+# Tests of complete runs.
 
 
 Train = Callable[..., Any]
@@ -246,7 +247,7 @@ def test_experiment_records_the_defaults_and_keeps_former_ones(
     recorded = json.loads(file.read_text())
     assert recorded["head"]["pooling"] == "mean"
     assert recorded["train"]["learning_rate"] == LEARNING_RATES["adapter"]
-    # A workdir of an earlier version has other defaults.
+    # In a workdir of an earlier version, other defaults are recorded. The run keeps them.
     monkeypatch.setattr(defaults, "FORMER_LEARNING_RATE", 0.125)
     old = dataclasses.replace(
         config,
@@ -288,6 +289,6 @@ def test_sweep_accepts_runs_with_former_defaults(mean_trunk: Trunk, tmp_path: Pa
 
 @pytest.mark.parametrize("name", json.loads(WORKDIR_CONFIGS.read_text()))
 def test_workdirs_of_an_earlier_version_have_the_same_config(name: str) -> None:
-    """A new setting needs an entry in ``FORMER_SETTINGS``. Otherwise runs of earlier versions could not be resumed."""
+    """If this fails because of a new setting, add it to ``FORMER_SETTINGS``, so that older runs can be resumed."""
     recorded = json.loads(WORKDIR_CONFIGS.read_text())[name]
     assert setting_differences(recorded, to_dict(load_experiment(name, []))) == []

@@ -1,4 +1,4 @@
-"""Training, storing and loading work on every encoder family."""
+"""Models of every encoder family can be trained, stored and loaded."""
 
 import dataclasses
 from pathlib import Path
@@ -32,7 +32,7 @@ BOTTLENECK = AdapterConfig(size=4, init_scale=0.1)
 
 @pytest.fixture(scope="module", params=distinct_families())
 def trunk(request: pytest.FixtureRequest, tiny_trunk_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Trunk:
-    """A small trunk of each family, with the vocabulary of the tiny BERT."""
+    """Returns a small trunk of each family in turn, with the vocabulary of the tiny BERT."""
     return small_trunk_on_disk(request.param, tiny_trunk_folder, tmp_path_factory.mktemp(request.param))
 
 
@@ -69,7 +69,7 @@ def test_methods_train_and_predict(trunk: Trunk, method: str, settings: TrainCon
     if method == "lora":
         np.testing.assert_allclose(model.merged().predict(TEXTS).logits, logits, atol=1e-5)
     if method == "full":
-        # The head has a pooler of its own.
+        # The trunk's pooler is not trained, because the head has a pooler of its own.
         assert changed == {path for path in before if not path.startswith("pooler/")}
         model.save(tmp_path / "store")
         loaded = load_trunk(model.trunk.name)

@@ -1,4 +1,4 @@
-"""Complete experiments: training, reuse of earlier results, and errors raised before anything is written."""
+"""Experiments train, reuse earlier results, and raise errors before anything is written."""
 
 import dataclasses
 import gzip
@@ -38,7 +38,7 @@ MakeConfig = Callable[..., ExperimentConfig]
 
 @pytest.fixture
 def fusion(data: Path, settings: TrainConfig, tiny_trunk_folder: Path) -> MakeConfig:
-    """Makes the config of a fusion for the task two; the sources are one and two by default."""
+    """Returns a function that makes the config of a fusion for the task two, by default of the sources one and two."""
 
     def make(sources: tuple[str, ...] = ("one", "two"), **kwargs: Any) -> ExperimentConfig:
         tasks = [TaskConfig(name=name, source=str(data)) for name in sources]
@@ -70,7 +70,10 @@ def finished_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def finished(single: MakeConfig, finished_runs: Path, data: Path) -> Path:
-    """Makes the workdir of a finished run of ``single()`` once, with its data where this test's data is."""
+    """Returns the workdir of a finished run of ``single()``.
+
+    The run is trained once for all tests. In each test, its config names the test's own data.
+    """
     if not (finished_runs / "run").exists():
         run_experiment(single(), workdir=finished_runs / "run")
     config = json.loads((finished_runs / "run" / "config.json").read_text())
@@ -161,7 +164,7 @@ def test_workdir_with_changed_data_is_refused(single: MakeConfig, data: Path, tm
     (data / "train.jsonl").write_text(lines.replace(first, other))
     sentence = refusal(single(), tmp_path, workdir=tmp_path / "run")
     assert has_facts(sentence, "other data", "task one's train rows ", "changed")
-    # The same rows in another file are accepted as the same data.
+    # The run can be resumed if another file has the same rows.
     (data / "train.jsonl").unlink()
     with gzip.open(data / "train.jsonl.gz", "wt") as file:
         file.write(lines)
@@ -218,7 +221,7 @@ def test_stored_adapter_of_another_slot_is_refused_before_training(
     assert has_facts(sentence, '"one"', '"two"', "slots", 'position "attention" and "ffn"')
 
 
-# Which store a run uses
+# Tests of the store that a run uses.
 
 
 def test_resumed_run_uses_its_original_store(single: MakeConfig, fusion: MakeConfig, tmp_path: Path) -> None:
@@ -231,7 +234,7 @@ def test_resumed_run_uses_its_original_store(single: MakeConfig, fusion: MakeCon
     sentence = refusal(fusion(), tmp_path, workdir=workdir, store_folder=tmp_path / "other")
     assert has_facts(sentence, f"store {tmp_path / 'here' / 'store'}", f"not {tmp_path / 'other'}")
 
-    # A workdir and store that were moved together are still found, also through a link.
+    # A workdir that was moved together with its store still finds the store, also through a link.
     (tmp_path / "here").rename(tmp_path / "there")
     (tmp_path / "link").symlink_to(tmp_path / "there" / "fusion")
     before = contents(tmp_path)
@@ -239,7 +242,7 @@ def test_resumed_run_uses_its_original_store(single: MakeConfig, fusion: MakeCon
     assert run_experiment(fusion(), workdir=tmp_path / "link") == results
     assert contents(tmp_path) == before
 
-    # If only the store was moved, its new path must be given once.
+    # If only the store was moved, its new path must be given in one command. Later commands know it.
     (tmp_path / "there" / "store").rename(tmp_path / "store")
     workdir = tmp_path / "there" / "fusion"
     assert has_facts(refusal(fusion(), tmp_path, workdir=workdir), "not have (one)", "--store")
@@ -255,7 +258,7 @@ def test_fusion_with_changed_adapters_is_not_resumed(fusion: MakeConfig, tmp_pat
     results = run_experiment(fusion(), workdir=tmp_path / "run")
     shelf = tmp_path / "run" / "store"
     shutil.copytree(shelf, tmp_path / "copy")
-    # As if the run had been killed after its last checkpoint.
+    # Without its result, the run looks as if it was killed after its last checkpoint.
     (tmp_path / "run" / "target" / "result.json").unlink()
     manifest = store.read_manifest(shelf, "adapters", "one")
     params = jax.tree.map(lambda leaf: leaf + 1, load_adapter(shelf, "one")[1])
@@ -270,18 +273,18 @@ def test_fusion_with_changed_adapters_is_not_resumed(fusion: MakeConfig, tmp_pat
     assert run_experiment(fusion(), workdir=tmp_path / "run") == results
 
 
-# Fusions of stored adapters without their data
+# Tests of fusions of stored adapters without their data.
 
 
 @pytest.fixture
 def stored_one(single: MakeConfig, tmp_path: Path, data: Path) -> tuple[Path, Path]:
-    """Makes a store with the adapter one, and returns it with the path of a missing data folder."""
+    """Makes a store with the adapter one, and returns ``(store, path of a data folder that does not exist)``."""
     run_experiment(single("one"), workdir=tmp_path / "one", store_folder=tmp_path / "store")
     return tmp_path / "store", tmp_path / "nowhere"
 
 
 def without_data(config: ExperimentConfig, folder: Path) -> ExperimentConfig:
-    """Returns the config with the first source's data at another path."""
+    """Returns the config with ``folder`` as the data of the first source."""
     first, *others = config.sources
     first = dataclasses.replace(first, task=dataclasses.replace(first.task, source=str(folder)))
     return dataclasses.replace(config, sources=(first, *others))
@@ -302,7 +305,7 @@ def test_stored_source_needs_no_rows_and_its_adapter_is_recorded(
     run = json.loads((tmp_path / "fusion" / "target" / "run.json").read_text())
     assert run["inputs"]["the adapter one"] == digest
 
-    # The rows do not matter, wherever they are; the adapter does.
+    # The run may be resumed with or without the source's rows, but not with another adapter.
     before = contents(tmp_path)
     assert run_experiment(config, **shared) == results
     assert run_experiment(fusion(("one",)), **shared) == results
@@ -317,7 +320,7 @@ def test_stored_source_needs_no_rows_and_its_adapter_is_recorded(
     assert has_facts(refusal(config, tmp_path, **shared), "adapter one ", "changed")
     shutil.rmtree(store_folder / "adapters" / "one")
     assert "not have (one)" in refusal(config, tmp_path, **shared)
-    # Also refused if the run was killed before the fusion started.
+    # The run is also refused if it was killed before the fusion started.
     shutil.rmtree(tmp_path / "fusion" / "target")
     assert "not have (one)" in refusal(config, tmp_path, **shared)
 
@@ -328,7 +331,7 @@ def test_fusion_started_by_an_earlier_version_still_checks_source_rows(
     store_folder, nowhere = stored_one
     shared = {"workdir": tmp_path / "fusion", "store_folder": store_folder}
     results = run_experiment(fusion(("one",)), **shared)
-    # Earlier versions recorded the rows of every source, and no adapters.
+    # Earlier versions recorded the digests of every source's rows, and none of adapters.
     path = tmp_path / "fusion" / "inputs.json"
     inputs = json.loads(path.read_text())
     del inputs["the adapter one"]
@@ -352,7 +355,7 @@ def test_source_without_rows_or_adapter_is_refused_with_a_suggestion(
     assert 'Did you mean "one"?' in sentence
 
 
-# Several tasks
+# Tests of several tasks.
 
 
 PAL = PalConfig(size=4, num_heads=2)
@@ -360,7 +363,7 @@ PAL = PalConfig(size=4, num_heads=2)
 
 @pytest.fixture
 def several(data: Path, settings: TrainConfig, tiny_trunk_folder: Path) -> MakeConfig:
-    """Makes the config of an experiment on the tasks one and two."""
+    """Returns a function that makes the config of an experiment on the tasks one and two."""
 
     def make(**kwargs: Any) -> ExperimentConfig:
         values = {
@@ -393,7 +396,7 @@ def test_jointly_trained_adapters_are_fused_on_their_trunk(
     assert run_experiment(several(), workdir=tmp_path / "mt", store_folder=tmp_path / "store") == results
     assert contents(tmp_path) == before
 
-    # Fusing them on the original trunk is refused.
+    # The adapters were trained together with the trunk, so fusing them on the original trunk is refused.
     shared = {"store_folder": tmp_path / "store"}
     assert has_facts(refusal(fusion(adapter=PAL), tmp_path, **shared), 'adapter "one"', "trunk", "differs")
     fused = run_experiment(fusion(trunk=trunk.name), workdir=tmp_path / "fusion", **shared)
@@ -486,7 +489,7 @@ def test_trunk_pooler_heads_are_refused_if_the_trunk_has_no_pooler(
     assert has_facts(refusal(config, tmp_path), "trunk", "no pooler", "head.pooler")
 
 
-# Workdirs made by someone else, and settings that cannot be trained
+# Tests of workdirs made by someone else, and of settings that cannot be trained.
 
 DAMAGED = ["null", '"x"', "{", "[" * 5000, '{"a":' * 200 + "1" + "}" * 200]
 
@@ -517,7 +520,7 @@ def test_workdir_cannot_redirect_a_run_to_a_folder_that_is_not_a_store(
     for named in ("../private", str(tmp_path / "private"), "../private/passwords"):
         path.write_text(json.dumps({**json.loads(path.read_text()), "store": named}))
         assert str(tmp_path / "private") in refusal(single(), tmp_path, workdir=tmp_path / "run")
-    # The user may explicitly give this folder.
+    # The folder is accepted if the user names it as the store.
     path.write_text(json.dumps({**json.loads(path.read_text()), "store": "../private"}))
     run_experiment(single(), workdir=tmp_path / "run", store_folder=tmp_path / "private")
     assert store.names(tmp_path / "private", "adapters") == ["one"]

@@ -1,4 +1,4 @@
-"""Multiple choice, spans, label sets and tags with every recipe: an adapter, a fusion, several tasks at once."""
+"""Multiple-choice, span, multi-label and tagging tasks work with adapters, fusions and several tasks at once."""
 
 import dataclasses
 import json
@@ -42,7 +42,7 @@ def settings(tiny: TrainConfig) -> TrainConfig:
 
 @pytest.fixture(scope="module")
 def choices() -> Mapping[str, AnyRows]:
-    """Makes rows with two or three choices; the choice that says "all" is correct."""
+    """Makes rows with two or three choices. The choice with the word "all" is correct."""
     texts, labels = [], []
     for row in range(40):
         right, number = row % 2 if row % 3 else row % 3, NUMBERS[row % 8]
@@ -57,7 +57,7 @@ def choices() -> Mapping[str, AnyRows]:
 
 @pytest.fixture(scope="module")
 def spans() -> Mapping[str, AnyRows]:
-    """Makes rows whose answer is the number; half of the contexts are longer than a window."""
+    """Makes rows whose answer is the number in the context. Half of the contexts are longer than a window."""
     texts, labels = [], []
     for row in range(40):
         number = NUMBERS[(3 * row) % 8]
@@ -72,7 +72,7 @@ def spans() -> Mapping[str, AnyRows]:
 
 @pytest.fixture(scope="module")
 def topics() -> Mapping[str, AnyRows]:
-    """Makes rows with a label for each of two words that they contain."""
+    """Makes rows with two labels, "all" and "three". A row has a label if its text has this word."""
     texts = [f"{('all', 'some')[row % 2]} of the {NUMBERS[row // 2 % 4]}" for row in range(40)]
     labels = [[word for word in ("all", "three") if word in text] for text in texts]
     return {
@@ -83,7 +83,7 @@ def topics() -> Mapping[str, AnyRows]:
 
 @pytest.fixture(scope="module")
 def names() -> Mapping[str, AnyRows]:
-    """Makes sentences whose numbers are entities; half of the sentences are longer than a window."""
+    """Makes sentences whose numbers are entities. Half of the sentences are longer than a window."""
     sentences, tags = [], []
     for row in range(40):
         number = NUMBERS[row % 8]
@@ -106,7 +106,7 @@ def models(
     settings: TrainConfig,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> tuple[dict[str, TaskModel], Path]:
-    """Trains an adapter for each task, and saves them to a store."""
+    """Trains an adapter for each task, saves them to a store, and returns ``(models, store)``."""
     folder = tmp_path_factory.mktemp("kinds")
     found = {}
     for task, data in ((CHOICE, choices), (SPAN, spans), (TOPICS, topics), (NAMES, names)):
@@ -124,7 +124,7 @@ def test_multi_label_heads_start_at_the_log_odds_of_their_labels(
     settings: TrainConfig,
     tmp_path: Path,
 ) -> None:
-    # One step with a rate so low that it does not change a bias by more than the tolerance.
+    # Train one step with a learning rate so low that it changes a bias by less than the tolerance.
     config = dataclasses.replace(settings, learning_rate=1e-6, max_steps=1, eval_every=1)
     single = train_single(
         tiny_trunk, TOPICS, topics, workdir=tmp_path / "single", config=config, method=Method(adapter=ADAPTER)
@@ -137,7 +137,7 @@ def test_multi_label_heads_start_at_the_log_odds_of_their_labels(
         config=config,
         method=MultitaskMethod(adapter=ADAPTER),
     )
-    log_odds = np.log([17 / 17, 9 / 25])  # 16 and 8 of 32 rows, smoothed by one row of each kind
+    log_odds = np.log([17 / 17, 9 / 25])  # 16 and 8 of 32 rows have the labels. One row with and one without are added.
     for model in (single, joint["topics"]):
         np.testing.assert_allclose(model.params["heads"]["topics"]["output"]["bias"], log_odds, atol=1e-5)
     np.testing.assert_allclose(joint["names"].params["heads"]["names"]["output"]["bias"], 0, atol=1e-5)
@@ -282,7 +282,7 @@ def test_joint_training_on_several_kinds_of_tasks(
 
 
 def _tagging_every_word(model: TaskModel) -> TaskModel:
-    """Returns the model with a head that tags each word as a number, whatever the features are."""
+    """Returns the model with a head that tags every word as a number."""
     head = model.params["heads"]["names"]
     output = {"kernel": np.zeros_like(head["output"]["kernel"]), "bias": np.asarray([1, 0], np.float32)}
     assert model.labels == ("B-number", "O")

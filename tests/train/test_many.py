@@ -1,4 +1,4 @@
-"""Many runs in one program: a run's results do not depend on the other runs."""
+"""Many runs are trained in one program, and a run's results do not depend on the other runs."""
 
 import contextlib
 import dataclasses
@@ -43,7 +43,7 @@ def planned(task: TaskConfig, rows: Mapping[str, Rows], tiny: TrainConfig, tmp_p
 
 
 class Plan:
-    """Plans runs on one task, with a workdir for each seed."""
+    """Makes planned runs on one task. Each seed has its own workdir."""
 
     def __init__(self, task: TaskConfig, rows: Mapping[str, Rows], config: TrainConfig, folder: Path) -> None:
         self.task, self.rows, self.config, self.folder = task, rows, config, folder
@@ -87,7 +87,7 @@ def scalars(folder: Path) -> list[dict[str, float]]:
 
 
 def group_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Returns a list that receives the number of runs of each step."""
+    """Returns a list. During the test, the number of runs in each compiled step is appended to it."""
     sizes: list[int] = []
     step_together = together._step_together
 
@@ -112,7 +112,7 @@ def test_one_slot_gives_the_bits_and_files_of_separate_runs(
 
     monkeypatch.setattr(single_run, "_compile", counted)
     together_models = train_many(tiny_trunk, runs)
-    # The first two runs share their programs.
+    # There are three runs and only two compiled programs, because the first two runs share their program.
     assert len(compiled) == 2
     separate = [alone(tiny_trunk, run, tmp_path / "alone" / str(run.options.seed)) for run in runs]
     assert digests(together_models) == digests(separate)
@@ -137,7 +137,7 @@ def test_runs_in_one_step_equal_separate_runs_up_to_rounding(
     tiny_trunk: Trunk, planned: Plan, tmp_path: Path, method: Method
 ) -> None:
     changes: list[dict[str, Any]] = [{}, {"learning_rate": 3e-3, "warmup": 0.5}, {"max_steps": 5}, {"max_steps": 9}]
-    # A larger epsilon keeps Adam's first steps from turning rounding differences into different signs.
+    # With the default epsilon, Adam's first steps have the sign of each gradient, and rounding could change the sign.
     runs = [planned(seed, method=method, adam_epsilon=1e-3, **changes[seed]) for seed in range(4)]
     outcomes = models(train_many(tiny_trunk, runs, slots=SLOTS))
     for run, model in zip(runs, outcomes, strict=True):
@@ -156,7 +156,7 @@ def test_runs_in_one_step_share_a_single_compiled_step(
 ) -> None:
     sizes = group_sizes(monkeypatch)
     models(train_many(tiny_trunk, [planned(seed) for seed in range(4)], slots=SLOTS))
-    # Three runs of 16 steps, and then the fourth.
+    # Three runs share 16 steps. The fourth run then trains 16 steps without others.
     assert sizes == [3] * 16 + [1] * 16
 
 
@@ -195,7 +195,7 @@ def test_tasks_with_other_names_share_programs_and_steps(
     tiny_trunk: Trunk, planned: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes = group_sizes(monkeypatch)
-    # The names sort before and after each other, and one could be mistaken for a LayerNorm's.
+    # The order of the names differs from the order of the runs, and "norm" is also the name of LayerNorms in paths.
     runs = [
         dataclasses.replace(planned(seed, weight_decay_on="weights"), options=RunOptions(seed=seed, name=name))
         for seed, name in enumerate(("zeta", "norm", "alpha"))
@@ -252,7 +252,7 @@ def test_failed_runs_do_not_change_a_bit_of_the_others(tiny_trunk: Trunk, planne
     assert isinstance(outcomes[1], UserError)
     assert isinstance(outcomes[2], UserError)
     assert list((tmp_path / "many" / "2").glob("not_finite_step_*/report.json"))
-    # The failed run's result is not mistaken for a finished one.
+    # If the call is repeated, the failed run is not treated as finished.
     again = train_many(tiny_trunk, runs, slots=SLOTS)
     assert digests([again[0], again[3]]) == expected
     assert isinstance(again[1], UserError)
@@ -284,7 +284,7 @@ def test_runs_stopped_by_sigterm_resume_bit_identically(
         with pytest.raises(PreemptionError):
             train_many(tiny_trunk, runs, slots=SLOTS)
     assert signal.getsignal(signal.SIGTERM) == before
-    # The active runs have saved different numbers of steps; the waiting ones have not begun.
+    # The three active runs have saved checkpoints of different steps. The other two runs have not begun.
     assert [(tmp_path / "many" / str(seed) / "checkpoints").exists() for seed in range(5)] == [True] * 3 + [False] * 2
     assert digests(train_many(tiny_trunk, runs, slots=SLOTS)) == whole
     # A finished run is returned without training.
@@ -378,7 +378,7 @@ def test_interrupt_closes_all_runs(tiny_trunk: Trunk, planned: Plan, monkeypatch
         patched.setattr(SingleRun, "extra_metrics", extra_metrics)
         with pytest.raises(KeyboardInterrupt):
             train_many(tiny_trunk, [planned(seed) for seed in range(3)], slots=SLOTS)
-    # The folders' locks are free.
+    # The interrupted call has released the locks of the workdirs.
     models(train_many(tiny_trunk, [planned(seed) for seed in range(3)], slots=SLOTS))
 
 
@@ -434,7 +434,7 @@ def test_error_of_a_callback_ends_all_runs(tiny_trunk: Trunk, planned: Plan, tmp
     )
     with pytest.raises(BrokenPipeError):
         together.run_together([training], slots=1, shared=shared, requested=requested)
-    # The run is closed, so it can be resumed.
+    # The run's workdir is not locked any more, so the run can be resumed.
     assert tree_digest(alone(tiny_trunk, run, Path(run.workdir)).params) == tree_digest(
         alone(tiny_trunk, run, tmp_path / "alone").params
     )

@@ -1,4 +1,4 @@
-"""Several tasks in one program: training, storing and resuming, jointly and sequentially."""
+"""Several tasks are trained jointly or sequentially, stored, and resumed."""
 
 import dataclasses
 import itertools
@@ -165,7 +165,7 @@ def test_eight_tasks_and_four_lengths_compile_four_programs(
     for number, task in enumerate(tasks):
         splits = {}
         for split, num in words.items():
-            # Rows of 4 to 34 tokens, so that every task has batches of every length.
+            # The rows have 4 to 34 tokens, so that every task has batches of every padded length.
             texts = [" ".join(["all"] * (2 + 4 * (row % 8))) for row in range(num)]
             labels: list[Any] = [row % (2 + number // 2) for row in range(num)]
             if task.kind == "regression":
@@ -184,7 +184,7 @@ def test_eight_tasks_and_four_lengths_compile_four_programs(
     assert sum("jit(step)" in message for message in compiled) == 4
 
 
-# Sequential training
+# Tests of sequential training.
 
 
 def test_sequential_training_and_forgetting(tiny_trunk: Trunk, data: Any, tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ def test_sequential_training_and_forgetting(tiny_trunk: Trunk, data: Any, tmp_pa
         model = result.models[task.name]
         assert model.evaluate(data[task.name]["dev"], batch_size=8) == last
         assert model.metrics == last
-    # Training on number changed the trunk used by quantity's head, which was evaluated again.
+    # Training on number changed the trunk, so quantity was evaluated again on the new trunk.
     assert result.scores[1][0].keys() == result.scores[0][0].keys()
     assert result.models["quantity"].trunk.sha256 != tiny_trunk.sha256
     again = train_sequential(tiny_trunk, TASKS, data, **given)
@@ -208,7 +208,7 @@ def test_sequential_training_and_forgetting(tiny_trunk: Trunk, data: Any, tmp_pa
     ]
 
 
-# Invalid arguments
+# Tests of invalid arguments.
 
 
 @pytest.mark.parametrize(

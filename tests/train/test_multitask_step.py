@@ -73,7 +73,8 @@ def model(tiny_trunk: Trunk) -> Model:
 
 @pytest.mark.parametrize("name", ["adapter+trunk", "adapter"])
 def test_step_equals_a_single_task_step_of_the_drawn_task(tiny_trunk: Trunk, model: Model, name: str) -> None:
-    # The clipping bound is active, and with this epsilon Adam's step is smooth in the gradient.
+    # Gradients are larger than clip_norm, so they are clipped. With this epsilon, small differences of a gradient
+    # change Adam's step only a little.
     config = TrainConfig(learning_rate=0.1, clip_norm=0.05, adam_epsilon=1.0, dropout=False)
     own = [own_tree(tiny_trunk, task, num) for task, num in zip(TASKS, NUM_OUTPUTS, strict=True)]
     rules, key, rate = partition.preset(name, model.head), jax.random.key(0), jnp.float32(0.1)
@@ -95,7 +96,8 @@ def test_step_equals_a_single_task_step_of_the_drawn_task(tiny_trunk: Trunk, mod
 
         optimizer = make_optimizer(config, alone_trained)
         alone_state = init_state(jax.tree.map(jnp.asarray, alone_trained), optimizer)
-        # The shared parameters' Adam moments come from the earlier steps, so only the task's own leaves are compared.
+        # Only the leaves of the drawn task are compared. The Adam moments of shared parameters also depend on earlier
+        # steps.
         single = jax.jit(make_train_step(model, optimizer, KINDS[task], dropout=False))
         batch, settings = make_batch(task), step_settings(config, float(rate))
         labels = batch["labels"].astype(np.int32) if KINDS[task] == "classification" else batch["labels"]
@@ -122,7 +124,7 @@ def test_step_equals_a_single_task_step_of_the_drawn_task(tiny_trunk: Trunk, mod
         assert {int(count) for count in shared_counts} == {3}
     else:
         assert state["trained"]["shared"] == {}
-    # Padded outputs, which a task's own head does not have, stay zero.
+    # Stacked heads are padded to the largest number of outputs. The padding stays zero.
     kernel = state["trained"]["own"]["heads"]["drawn"]["output"]["kernel"]
     assert not np.any(kernel[0][:, 2:])
     assert not np.any(kernel[2][:, 1:])
@@ -154,12 +156,12 @@ def test_losses_of_all_kinds_of_tasks() -> None:
     assert float(classified) == pytest.approx(-(np.log(0.75) + np.log(0.5)) / 2, rel=1e-6)
     squared = multitask_loss(logits, {**batch, "task": jnp.asarray(1)}, table, rows)
     assert float(squared) == pytest.approx(((np.log(0.25) - 1) ** 2 + np.log(0.5) ** 2) / 2, rel=1e-6)
-    # Multiple choice has as many logits as choices, independent of the heads.
+    # In a multiple-choice task, the number of logits is the number of choices, not the number of the head's outputs.
     of_choices = {**batch, "mask": jnp.ones((2, 2, 4), bool), "task": jnp.asarray(0)}
     choices = TaskTable(("multiple_choice",), (1,))
     chosen = multitask_loss(logits[:, :2], of_choices, choices, ("multiple_choice",))
     assert float(chosen) == pytest.approx(float(classified), rel=1e-6)
-    # Span: two outputs per token, except that padding tokens do not count.
+    # In a span task, there are two outputs per token. Padding tokens do not count.
     tokens = jnp.log(jnp.array([[[0.25, 0.1, 9.0], [0.75, 0.9, 9.0], [5.0, 5.0, 9.0]]]))
     of_span = {"labels": jnp.array([[0, 1]]), "weights": jnp.ones(1), "mask": jnp.array([[True, True, False]])}
     spanned = multitask_loss(tokens, {**of_span, "task": jnp.asarray(0)}, TaskTable(("span",), (2,)), ("span",))

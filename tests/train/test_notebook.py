@@ -1,4 +1,4 @@
-"""Notebooks: short reprs and tables, slices of rows, confusion matrices, reports of runs started from Python."""
+"""Public values have short reprs and tables in notebooks, rows can be sliced, and runs from Python have reports."""
 
 import dataclasses
 import json
@@ -30,7 +30,7 @@ from afjax.trunk.pretrained import Trunk
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("training")]
 
 HOSTILE = "<script>alert('&')</script>"
-# The size of a notebook's screen.
+# The maximum number of characters of a repr: about one screen of a notebook.
 LIMIT = 1000
 
 PAIRS = rows_from_lists([("one " * 500, "two"), (HOSTILE, "b")], ["x", "y"])
@@ -54,7 +54,11 @@ def fused(
     cache_folder: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> tuple[TaskModel, Path]:
-    """Trains a fusion of two adapters from Python; returns it with the folder of its ``run`` and ``store``."""
+    """Trains a fusion of two adapters from Python.
+
+    Returns:
+      ``(model, folder)``. The folder has the workdir ``run`` and the store ``store``.
+    """
     folder = tmp_path_factory.mktemp("fused")
     config = dataclasses.replace(tiny, max_steps=2, eval_every=2)
     shared: dict[str, Any] = {"trunk": tiny_trunk, "task": task, "data": rows, "config": config}
@@ -67,7 +71,7 @@ def fused(
 
 
 def public_values(model: TaskModel, rows: Mapping[str, Rows], store: Path) -> dict[str, Any]:
-    """Lists values that the names in ``afjax.__all__`` refer to, create or return."""
+    """Returns values by name: those in ``afjax.__all__``, and values that these classes and functions return."""
     labels = tuple(f"label {number}" for number in range(150))
     return {
         **{name: getattr(afjax, name) for name in afjax.__all__},
@@ -264,11 +268,11 @@ def test_run_from_python_can_be_reported(
         assert fact in text
     assert "cannot be" not in text
     assert "their digests differ" not in text
-    # Several runs in one folder, reported without their store.
+    # A report of a folder with several runs does not need their store.
     assert main(["report", f"--output={page}", f"--workdir={folder}"]) == 0
     text = page.read_text(encoding="utf-8")
     assert has_facts(text, "3 of 3 runs", "finished")
-    # A run of an earlier version has no trained.json; calling the recipe again writes it.
+    # A run of an earlier version has no trained.json. If the recipe is called again, it writes the file.
     earlier = tmp_path / "earlier"
     config = dataclasses.replace(TrainConfig(), max_steps=1, batch_size=8, max_length=8, buckets=(8,))
     shared: dict[str, Any] = {"method": Method(partition="head"), "config": config}

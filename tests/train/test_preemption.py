@@ -1,4 +1,4 @@
-"""SIGTERM during a run, at its end, and between runs."""
+"""If a process gets SIGTERM during a run, at its end or between runs, it saves, exits, and can be resumed."""
 
 import os
 import signal
@@ -66,7 +66,7 @@ def test_run_stopped_by_sigterm_saves_and_resumes_bit_identically(
     steps = [path.name for path in (tmp_path / "stopped" / "checkpoints").iterdir() if path.name.isdecimal()]
     assert str(stops_at) in steps
     found = train_single(tiny_trunk, task, rows, **given)
-    # Every step ran exactly once in total.
+    # Each of the 16 steps was computed exactly once.
     assert len(noted) == 16
     for path, leaf in flatten(whole.params).items():
         assert np.array_equal(flatten(found.params)[path], leaf), path
@@ -82,7 +82,7 @@ def test_sigterm_between_runs_ends_the_command() -> None:
 
 @pytest.fixture
 def interruptible() -> Iterator[None]:
-    """Ctrl-C raises KeyboardInterrupt. The test runner's worker processes ignore it."""
+    """Makes SIGINT raise KeyboardInterrupt, because the test runner's worker processes ignore it."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)

@@ -1,4 +1,4 @@
-"""The recipes: the parameters they train and freeze, and the models loaded from the store."""
+"""The recipes train and freeze the right parameters, and stored models can be loaded."""
 
 import dataclasses
 import json
@@ -52,7 +52,7 @@ def params_digest(task_model: TaskModel) -> str:
 
 @pytest.fixture
 def single(tiny_trunk: Trunk, task: TaskConfig, rows: Mapping[str, Rows], tiny: TrainConfig, tmp_path: Path) -> Any:
-    """Calls ``train_single`` on the tiny task, in the folder ``tmp_path/NAME``."""
+    """Returns a function that calls ``train_single`` on the tiny task, in the workdir ``tmp_path/FOLDER``."""
 
     def train(folder: str = "run", settings: TrainConfig = tiny, **kwargs: Any) -> TaskModel:
         return train_single(
@@ -67,7 +67,7 @@ def fit_falls(folder: Path) -> bool:
     return np.mean(values[-4:]) < np.mean(values[:4])
 
 
-# The trained parameters of each partition
+# Tests of the trained parameters of each partition.
 
 
 @pytest.mark.parametrize("partition_name", ["adapter", "head"])
@@ -184,7 +184,7 @@ def test_predicting_again_compiles_nothing(single: Any, caplog: pytest.LogCaptur
     np.testing.assert_array_equal(again.logits, first.logits[::-1])
 
 
-# A trunk in bfloat16
+# Tests of a trunk in bfloat16.
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_training_on_a_bfloat16_trunk_keeps_float32_leaves(
     assert {leaf.dtype.name for leaf in trained.values()} == {"float32"}
     assert tree_digest(tiny_trunk.params) == tiny_trunk.sha256
 
-    # The loaded model computes in the run's dtype, whatever the dtype of the given trunk.
+    # A loaded model computes in the dtype of its training run, even if the given trunk has another dtype.
     task_model.save(tmp_path / "store")
     wide = dataclasses.replace(task_model.trunk, dtype="float32")
     adapter = "quantity" if partition_name == "adapter" else ""
@@ -280,7 +280,7 @@ def test_regression_learns_and_predicts_values(tiny_trunk: Trunk, tiny: TrainCon
     assert found.labels == found.logits[:, 0].tolist()
 
 
-# Seeds, early stopping, failures
+# Tests of seeds, early stopping and failures.
 
 
 def test_results_are_determined_by_the_seed(single: Any, tiny: TrainConfig) -> None:
@@ -305,10 +305,10 @@ def test_best_evaluation_is_kept_and_patience_stops_training(
     best = int(np.argmax(scores))
     assert task_model.metrics["accuracy"] == scores[best]
     assert task_model.metrics["step"] == found[best]["step"]
-    # Training stops after three evaluations without improvement; the last one is at the run's last step.
+    # Training stops after three evaluations without improvement. The third is at the run's last step.
     assert len(found) == best + 1 + 3
     assert len(losses(tmp_path / "run")) == 2 * len(found)
-    # The parameters of the best evaluation are returned, not the last ones.
+    # The returned parameters are from the best evaluation, not from the last one.
     again = task_model.evaluate(rows["dev"])
     assert {name: task_model.metrics[name] for name in again} == pytest.approx(again)
 
@@ -341,12 +341,12 @@ def test_non_finite_loss_stops_and_saves_step_rows_and_state(single: Any, tiny: 
         single(settings=settings)
 
 
-# Saving, loading, predicting
+# Tests of saving, loading and predicting.
 
 
 @pytest.fixture(scope="module")
 def store(tiny_trunk: Trunk, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Makes a store with two untrained adapters of different sizes, saved as if trained, as sources of a fusion."""
+    """Makes a store with two untrained adapters of different sizes. A fusion uses them as sources."""
     folder = tmp_path_factory.mktemp("store")
     for name, size in (("first", 3), ("second", 5)):
         config = AdapterConfig(size=size, init_scale=0.3)
@@ -367,7 +367,7 @@ def fused(
     tmp_path_factory: pytest.TempPathFactory,
     cache_folder: Path,
 ) -> tuple[TaskModel, Path]:
-    """Trains a fusion of the store's adapters; returns it with its folder."""
+    """Trains a fusion of the store's adapters, and returns ``(model, folder)``."""
     folder = tmp_path_factory.mktemp("fused")
     shutil.copytree(store, folder / "store")
     task_model = train_fusion(
@@ -486,7 +486,7 @@ def test_saved_name_is_only_replaced_with_overwrite(fused: tuple[TaskModel, Path
     assert saving.artefacts(task_model) == [("fusion", "quantity-fusion"), ("heads", "quantity-fusion")]
 
 
-# Without afjax
+# Test of an adapter without afjax.
 
 
 def test_adapter_can_be_used_with_only_jax_and_orbax(store: Path) -> None:
@@ -501,7 +501,7 @@ def test_adapter_can_be_used_with_only_jax_and_orbax(store: Path) -> None:
         np.testing.assert_allclose(by_hand, afjax.bottleneck(params, x, AdapterConfig(size=3)), atol=1e-6)
 
 
-# Single texts and pairs of texts
+# Tests of single texts and pairs of texts.
 
 
 def test_model_refuses_pairs_if_trained_on_single_texts(

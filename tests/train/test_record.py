@@ -1,4 +1,4 @@
-"""A run's folder records the run, and is only resumed or returned for the same settings and inputs."""
+"""A workdir records its run. The run is only resumed or returned for the same settings and inputs."""
 
 import dataclasses
 import fcntl
@@ -54,7 +54,7 @@ def finished(
     settings: TrainConfig,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> tuple[Path, TaskModel]:
-    """Trains a run; returns its folder and its result."""
+    """Trains a run, and returns ``(workdir, model)``."""
     folder = tmp_path_factory.mktemp("finished") / "run"
     return folder, train_single(tiny_trunk, task, rows, workdir=folder, config=settings, method=Method(adapter=ADAPTER))
 
@@ -68,7 +68,7 @@ def again(
     settings: TrainConfig,
     tmp_path: Path,
 ) -> Train:
-    """Trains again in a copy of the finished run's folder, with some arguments changed."""
+    """Returns a function that trains again in a copy of the finished run's workdir, with changed arguments."""
     shutil.copytree(finished[0], tmp_path / "run")
 
     def train(trunk: Trunk = tiny_trunk, task: TaskConfig = task, data: Any = rows, **changes: Any) -> TaskModel:
@@ -243,7 +243,7 @@ def test_resumed_run_keeps_its_padded_lengths(
     began = json.loads((tmp_path / "run" / "run.json").read_text())["lengths"]
     shutil.rmtree(tmp_path / "run" / "checkpoints" / "4")
     capsys.readouterr()
-    # As if a later version chose other lengths for the same rows.
+    # A later version may choose other lengths for the same rows. The resumed run must use the recorded ones.
     monkeypatch.setattr(single_run, "choose_lengths", lambda *_, **__: PaddedLengths((3, 5, 8), (3, 8)))
     again(config=free)
     assert f"padded to {one_of(began)} tokens" in capsys.readouterr().err
@@ -272,7 +272,7 @@ def test_run_of_an_earlier_version_resumes_and_lists_unchecked_inputs(
     said = capsys.readouterr().err
     assert "its settings" in said
     assert "its padded lengths" in said
-    # Its checkpoints record some of its inputs.
+    # The seed is compared, because checkpoints record it.
     with pytest.raises(UserError) as refused:
         again(seed=1)
     assert has_facts(str(refused.value), "seed: 0 ", " 1 ")
@@ -403,7 +403,7 @@ def test_multitask_and_sequential_runs_with_other_settings_are_refused(
 
 
 def test_dev_rows_with_other_label_names_are_refused(again: Train, rows: Mapping[str, Rows]) -> None:
-    # Labels are indices into the names, so a dev split that lacks a class would be scored against the wrong names.
+    # Labels are indices of label names. If the dev split had other names, its rows would be scored with wrong labels.
     other = dataclasses.replace(rows["dev"], label_names=("many", "some"))
     with pytest.raises(UserError) as refused:
         again(data={**rows, "dev": other})

@@ -52,7 +52,7 @@ def train_command(config: Path, workdir: Path, cache: Path) -> None:
     os.environ["AFJAX_CACHE"] = str(cache)
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
         code = main(["train", f"--config={config}", f"--workdir={workdir}"])
-    # Skips the interpreter's own shutdown, which waits for threads.
+    # Exit without the interpreter's shutdown, which would wait for threads.
     os._exit(code)
 
 
@@ -100,7 +100,7 @@ def test_run_killed_at_ten_random_moments_is_bit_identical(
         return path.read_bytes().count(b"\n") if path.exists() else 0
 
     def wait_for_steps(process: multiprocessing.process.BaseProcess, workdir: Path, steps: int = 1) -> None:
-        # As it starts, the run drops the lines after its last checkpoint.
+        # A run that starts removes the lines after its last checkpoint, so the number of lines can decrease.
         last, deadline = lines(workdir), time.monotonic() + 600
         while process.is_alive() and steps > 0 and time.monotonic() < deadline:
             time.sleep(0.005)
@@ -117,7 +117,9 @@ def test_run_killed_at_ten_random_moments_is_bit_identical(
     draw, num_killed = random.Random(0), 0
     for attempt in range(10):
         process = start(killed)
-        if attempt % 3 == 0:  # At any moment since the start; otherwise during steps, checkpoints and evaluations.
+        # Every third attempt is killed at any moment after its start. The others are killed after some steps, so that
+        # steps, checkpoints and evaluations are interrupted.
+        if attempt % 3 == 0:
             process.join(draw.uniform(0, 2))
         else:
             wait_for_steps(process, killed, draw.randint(1, 6))
@@ -196,7 +198,7 @@ def test_checkpoint_of_another_run_is_refused(
     assert not (tmp_path / "run.json").exists()
     train_single(tiny_trunk, task, rows, workdir=tmp_path, config=settings)
 
-    # A record copied next to the checkpoints of another run.
+    # The record of another run does not fit the checkpoints of this run.
     train_single(tiny_trunk, task, rows, workdir=tmp_path / "other", config=settings, options=RunOptions(seed=1))
     shutil.copy(tmp_path / "other" / "run.json", tmp_path)
     with pytest.raises(UserError, match=r"seed: 0 .* 1 "):

@@ -1,4 +1,4 @@
-"""The task drawn in each step: probabilities computed by hand, and draws that follow them."""
+"""Each step draws a task. The probabilities equal values computed by hand, and the draws follow them."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ SIZES = (10_000, 400, 100)
         ("round_robin", 1, (1, 1, 1)),
         ("proportional", 3, (10_000, 400, 100)),
         ("square_root", 3, (100, 20, 10)),
-        # α = 1, 0.6 and 0.2 in epochs 1, 3 and 5 of 5.
+        # α is 1, 0.6 and 0.2 in epochs 1, 3 and 5 of 5.
         ("annealed", 1, (10_000, 400, 100)),
         ("annealed", 3, (10_000**0.6, 400**0.6, 100**0.6)),
         ("annealed", 5, (10_000**0.2, 400**0.2, 100**0.2)),
@@ -41,7 +41,7 @@ def test_draws_follow_the_probabilities_epoch_by_epoch(sampler: str) -> None:
     for epoch in range(epochs):
         share = probabilities(sampler, SIZES, epoch=epoch + 1, num_epochs=epochs)
         found = np.bincount(drawn[epoch], minlength=3) / steps
-        # Five standard deviations.
+        # The limit is five standard deviations of the share of draws.
         assert np.all(np.abs(found - share) < 5 * np.sqrt(share * (1 - share) / steps))
 
 

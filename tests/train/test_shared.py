@@ -1,4 +1,4 @@
-"""The values that runs share."""
+"""Runs share values, and the values that were used last are kept."""
 
 from afjax.train.shared import KEPT, Shared
 
@@ -37,12 +37,12 @@ def test_values_that_were_used_last_are_kept() -> None:
         shared.once("programs", number, lambda: "first")
     shared.once("trunk", 0, lambda: "trunk")
     assert shared.once("programs", 0, lambda: "second") == "first"
-    # One more value, so the value that was not used for the longest time is dropped.
+    # There is now one value more than is kept, so the least recently used value is dropped.
     shared.once("programs", KEPT, lambda: "first")
     assert shared.once("programs", 0, lambda: "second") == "first"
     assert shared.once("trunk", 0, lambda: "second") == "trunk"
     assert shared.once("programs", 1, lambda: "second") == "second"
-    # Fewer large values are kept.
+    # With kept=2, only two values are kept, for example because they are large.
     for number in range(3):
         shared.once("frozen trunk", number, lambda: "first", kept=2)
     assert shared.once("frozen trunk", 1, lambda: "second", kept=2) == "first"

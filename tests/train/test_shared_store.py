@@ -27,7 +27,7 @@ Start = Callable[..., Any]
 
 @pytest.fixture
 def start(data: Path, tiny_trunk_folder: Path, tmp_path: Path) -> Start:
-    """Runs an experiment in the workdir with a given name. All save to one store under the name ``quantity``."""
+    """Returns a function that runs an experiment in a workdir. All runs save to one store, as ``quantity``."""
 
     def run(workdir: str, **changes: Any) -> Any:
         task = TaskConfig(name="quantity", source=str(data))
@@ -39,7 +39,7 @@ def start(data: Path, tiny_trunk_folder: Path, tmp_path: Path) -> Start:
 
 @pytest.fixture
 def unfinished(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leaves a run in the workdir ``first`` that was killed while it trained."""
+    """Makes a run in the workdir ``first`` that was killed while it trained."""
 
     class Killed(BaseException):
         pass
@@ -80,7 +80,7 @@ def test_deleting_a_workdir_frees_its_names(start: Start, tmp_path: Path) -> Non
 def test_repeated_run_only_overwrites_its_own_artefacts(start: Start, tmp_path: Path) -> None:
     results = start("first")
     shutil.copytree(tmp_path / "store", tmp_path / "before")
-    # As if the run had been killed after saving its artefacts and before writing its results.
+    # Without its result, the run looks as if it was killed after it saved its artefacts and before it wrote the result.
     (tmp_path / "first" / "target" / "result.json").unlink()
     assert start("first") == results
     shutil.rmtree(tmp_path / "store")

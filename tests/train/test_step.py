@@ -1,4 +1,4 @@
-"""The training step in isolation: schedule, optimizer, loss, padded rows, non-finite losses."""
+"""Tests the parts of a training step: schedule, optimizer, loss, padded rows and non-finite losses."""
 
 import dataclasses
 from typing import Any
@@ -62,7 +62,7 @@ DECAYS = {
     "trunk/layers/ffn/norm/scale": "",
     "trunk/pooler/kernel": "kernels, weights",
     "adapters/rte/ffn/scale": "weights",
-    # The name of an adapter does not matter.
+    # "norm" is the name of an adapter here, so the leaf does not belong to a LayerNorm.
     "adapters/norm/weights": "weights",
     "adapters/rte/ffn/down/kernel": "kernels, weights",
     "adapters/rte/ffn/up/bias": "",
@@ -101,7 +101,7 @@ def test_weight_decay_and_clipping_can_be_inputs_of_an_update(clip_by: Any) -> N
     gradients = {"a": {"kernel": jnp.array([[3.0, -1.0]])}, "b": {"bias": jnp.full(1, 40.0)}}
     config = TrainConfig(clip_norm=7.0, clip_by=clip_by, weight_decay=0.25, adam_epsilon=1.0)
     optimizer = make_optimizer(TrainConfig(clip_norm=1.0, clip_by=clip_by, adam_epsilon=1.0), trained)
-    # Traced, as in a step.
+    # Use jit, because the inputs are traced in a training step, too.
     update = jax.jit(lambda inputs: optimizer.update(gradients, optimizer.init(trained), trained, **inputs))
     given, _ = update({"clip_norm": 7.0, "weight_decay": 0.25})
     own = make_optimizer(config, trained)
@@ -139,7 +139,10 @@ def test_classification_loss_is_the_weighted_mean_of_cross_entropies() -> None:
 
 @pytest.fixture(scope="module")
 def step_and_params(tiny_trunk: Trunk) -> tuple[TrainStep, State, Tree]:
-    """Makes a compiled step of an adapter without dropout, its first state, and the frozen parameters."""
+    """Returns ``(step, state, frozen)``: a compiled step of an adapter, its first state, and the frozen parameters.
+
+    The step has no dropout.
+    """
     config = AdapterConfig(reduction_factor=4.0, init_scale=0.5)
     model = Model(trunk=tiny_trunk.config, head_name="task", adapters=(("task", config),), scan_layers=True)
     adapter = init_adapter(jax.random.key(1), config, tiny_trunk.config)
@@ -153,7 +156,7 @@ def step_and_params(tiny_trunk: Trunk) -> tuple[TrainStep, State, Tree]:
 
 
 def make_batch(num_rows: int, *, of: int = 6) -> dict[str, np.ndarray]:
-    """Makes a batch of six slots. The first ``num_rows`` hold rows; the content of the others must not matter."""
+    """Makes a batch with ``num_rows`` rows, padded to ``of`` rows. The contents of the padding must not matter."""
     draw = np.random.default_rng(0)
     tokens = draw.integers(5, 300, (of, 8), dtype=np.int32)
     tokens[num_rows:] = 7

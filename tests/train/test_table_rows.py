@@ -1,4 +1,4 @@
-"""Recipes called with tables, or without dev rows."""
+"""Recipes accept tables instead of rows, and make dev rows if there are none."""
 
 import dataclasses
 import json
@@ -69,7 +69,7 @@ def test_training_on_tables_equals_training_on_rows(
         tiny_trunk, COLUMNS, rows, workdir=tmp_path / "run", config=settings, method=Method(adapter=ADAPTER)
     )
     assert tree_digest(from_tables.params) == tree_digest(from_rows.params)
-    # The same rows in another type resume the run.
+    # The run is resumed if it is given the same rows as tables.
     again = train_single(
         tiny_trunk, COLUMNS, tables, workdir=tmp_path / "run", config=settings, method=Method(adapter=ADAPTER)
     )

@@ -1,4 +1,4 @@
-"""The output of a run: a summary at the start, a line per evaluation, and a short note for a finished run."""
+"""A run prints a summary at the start and a line per evaluation. A finished run prints a short note."""
 
 import dataclasses
 import re
@@ -52,7 +52,7 @@ def test_a_run_prints_a_summary_and_a_line_per_evaluation(
         with pytest.raises(KeyboardInterrupt):
             train()
     lines = capsys.readouterr().err.splitlines()
-    # A progress bar, which a file or pipe cannot show, is not printed.
+    # The output is not a terminal, so no progress bar is printed.
     assert not any("%|" in line or "\r" in line for line in lines)
     start = next(line for line in lines if "parameters are trained" in line)
     head = 32 * 32 + 32 + 2 * 32 + 2
@@ -138,5 +138,5 @@ def test_progress_bars_are_only_shown_in_terminals(
 def test_tables_align_texts_left_and_numbers_right() -> None:
     lines = table_lines([("right", "yes", "no"), ("yes", "10", "2"), ("no", "3", "400")])
     assert lines == ["right  yes   no", "yes     10    2", "no       3  400"]
-    # Wide characters take two columns.
+    # Wide characters take two columns of a terminal.
     assert table_lines([("\u65e5\u672c", "1"), ("abc", "22")]) == ["\u65e5\u672c   1", "abc   22"]

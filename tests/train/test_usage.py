@@ -1,4 +1,4 @@
-"""The resources a run used are summed over its starts, up to its last checkpoint."""
+"""The time that a run used is summed over its starts, up to its last checkpoint."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ def test_usage_is_summed_over_starts(tmp_path: Path, monkeypatch: pytest.MonkeyP
     first.write(8)
     assert (usage.read_usage(folder)["seconds"], usage.read_usage(folder)["starts"]) == (25, 1)
     second = usage.Usage(folder, 8)
-    second.write(8)  # no steps since the start
+    second.write(8)  # The second start has not computed a step yet.
     second.write(9)
     found = usage.read_usage(folder)
     assert (found["step"], found["seconds"], found["starts"]) == (9, 29, 2)

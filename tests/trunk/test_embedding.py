@@ -1,4 +1,4 @@
-"""Embeddings, and the files of sentence-transformers that define them."""
+"""Embeddings are computed as the files of sentence-transformers define them."""
 
 import dataclasses
 import json
@@ -23,7 +23,7 @@ MODES = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens")
 
 
 def write_files(folder: Path, *, pooling: object = None, modules: object = None, length: object = None) -> Path:
-    """Writes the given files into a folder."""
+    """Writes the files whose contents are given into a folder."""
     names = {"1_Pooling/config.json": pooling, "modules.json": modules, "sentence_bert_config.json": length}
     for name, value in names.items():
         if value is not None:
@@ -83,7 +83,7 @@ def test_embedding_is_the_mean_over_the_tokens_of_each_text(tiny_trunk: Trunk) -
     assert found.shape == (3, 32)
     assert found.dtype == np.float32
     for text, embedding in zip(TEXTS, found, strict=True):
-        # Each text is encoded separately, so without padding.
+        # The expected embedding is computed for each text separately, without padding.
         tokens = np.array([tiny_trunk.tokenizer()(text)["input_ids"]])
         mask = np.ones(tokens.shape, bool)
         batch = {"tokens": tokens, "types": np.zeros_like(tokens), "mask": mask}
@@ -137,7 +137,7 @@ def test_embeddings_that_are_not_finite_are_refused(tiny_trunk: Trunk) -> None:
 def test_interrupted_save_over_another_trunk_does_not_keep_its_digest(
     tiny_trunk: Trunk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the old digest, the next save of the old trunk would be skipped and leave the other trunk's weights."""
+    """If the old digest was kept, saving the old trunk again would write nothing, and leave the other weights."""
     folder = str(tmp_path / "trunk")
     params = {**tiny_trunk.params, "pooler": jax.tree.map(lambda leaf: leaf + 1, tiny_trunk.params["pooler"])}
     first = dataclasses.replace(tiny_trunk, name=folder, trained=True)

@@ -1,4 +1,4 @@
-"""The encoder equals Hugging Face's torch models, and all of its forms give the same result."""
+"""The encoder has the outputs of Hugging Face's torch models, and all of its forms give the same result."""
 
 import functools
 import importlib.util
@@ -77,14 +77,15 @@ def batch() -> dict[str, jax.Array]:
     return as_batch(tokens, types, jnp.arange(7)[None] < jnp.array([[7], [4], [1]]))
 
 
-# Parity with Hugging Face
+# Tests of parity with Hugging Face.
 
 
 def check_parity(arrays: dict[str, np.ndarray], params: Tree, config: TrunkConfig, *, scan: bool) -> None:
     hidden, attention = encode(params, config, batch_of(arrays), options=EncoderOptions(scan_layers=scan))
     assert attention == {}
     assert hidden.dtype == jnp.float32
-    # Padding is compared too: in both models, padded queries attend to the real tokens. In DeBERTa they do not.
+    # Padding is compared too, because its queries attend to the real tokens in both implementations. Only DeBERTa's
+    # padding is not compared, because its queries attend to all tokens in torch.
     compared = arrays["mask"].astype(bool) if config.relative_buckets else np.ones_like(arrays["mask"], bool)
     assert np.abs(hidden - arrays["last_hidden_state"])[compared].max() < 1e-4
     assert ("pooler" in params) == ("pooled" in arrays)
@@ -130,7 +131,7 @@ def test_buckets_of_deberta_equal_hugging_face_torch() -> None:
         np.testing.assert_array_equal(buckets.entries(arrays["distances"]), entries)
 
 
-# Equivalent forms of the computation
+# Tests of equivalent forms of the computation.
 
 
 @pytest.mark.parametrize("dropout", [False, True])
@@ -160,7 +161,7 @@ def test_first_token_only_equals_the_full_computation_in_value_and_gradient(trun
         contents = {"attention": jnp.arange(1.0, 4.0, dtype=jnp.float64)}
 
         def make_slots(held: Tree, shared: None, key: jax.Array | None) -> LayerSlots:
-            # Before the last layer's own feed-forward network, so that both of its blocks matter.
+            # The slot is before the last layer's feed-forward network, so that both sub-layers of this layer matter.
             def slot(given: Sublayer) -> tuple[jax.Array, None]:
                 return given.norm(held["attention"] * given.output + given.residual), None
 
@@ -207,7 +208,8 @@ def test_more_rematerialization_keeps_fewer_residuals(trunk: Tree, batch: Any, d
 
     nothing, matmuls, layers = (kept(remat) for remat in ("none", "matmuls", "layers"))
     assert layers < 0.5 * matmuls
-    # Bytes, one percent above the actual residuals. JAX's own derivative of attention keeps more in every case.
+    # The bounds in bytes are one percent larger than the actual residuals. With JAX's own derivative of attention, the
+    # residuals exceed them in every case.
     bounds = {"float32": (95_100, 75_000), "bfloat16": (49_900, 39_400)}
     assert (nothing < bounds[dtype][0], matmuls < bounds[dtype][1]) == (True, True), (nothing, matmuls)
 
@@ -271,10 +273,10 @@ def test_dropout_depends_on_the_key(trunk: Tree, batch: Any) -> None:
     assert np.abs(hidden(3) - encode(trunk, CONFIG, batch)[0]).max() > 0.1
 
 
-# Padding
+# Tests of padding.
 
 
-# The parity tests above check this for BERT. RoBERTa's positions depend on the padding.
+# This tests RoBERTa, whose positions depend on the padding. The parity tests above cover BERT.
 def test_padding_does_not_affect_other_positions() -> None:
     arrays, values = load("roberta")
     config = trunk_config(values, where="roberta")
@@ -311,7 +313,7 @@ def test_rows_longer_than_the_positions_are_refused(name: str) -> None:
         encode(params, config, as_batch(tokens, 0 * tokens, tokens > 0))
 
 
-# Cost
+# Tests of the cost.
 
 
 def test_first_token_only_saves_almost_all_of_the_last_layer(trunk: Tree) -> None:
@@ -335,5 +337,6 @@ def test_gradient_of_the_top_layer_stops_below_it(trunk: Tree, batch: Any) -> No
         rest = {name: tree for name, tree in split_trunk.items() if name not in trained}
         return jax.jit(jax.grad(loss)).lower(part, rest).compile().cost_analysis()["flops"]
 
-    # Forward through three layers, and twice that for the backward pass of each trained layer: 3 + 2 against 3 + 6.
+    # The forward pass has three layers. The backward pass of a trained layer costs as much as two forward passes, so
+    # the ratio is (3 + 2) / (3 + 6).
     assert flops(("top_layers",)) < 0.65 * flops(("layers", "top_layers"))

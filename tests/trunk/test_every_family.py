@@ -147,7 +147,7 @@ def test_padding_does_not_affect_other_tokens(family: str) -> None:
 
 @pytest.mark.parametrize("first_token_only", [False, True])
 def test_program_of_deberta_for_any_length_gives_the_same_result(first_token_only: bool) -> None:
-    """The distances of tokens are constants of a program, unless its length is a symbolic size."""
+    """Tests a program with a symbolic length. In other programs, the distances of tokens are constants."""
     config, trunk = make_trunk("deberta-v2")
 
     def run(tokens: Any, types: Any, mask: Any) -> jax.Array:
@@ -174,7 +174,7 @@ def test_bfloat16_is_close_to_float32(family: str) -> None:
     assert np.abs(hidden.astype(jnp.float32) - expected).max() < 0.1
 
 
-# Files
+# Tests of files.
 
 
 def write_trunk(folder: Path, family: str) -> Path:
@@ -238,7 +238,7 @@ def test_missing_and_unknown_weights_are_named(family: str, tmp_path: Path) -> N
 @pytest.mark.parametrize("other", FAMILIES)
 @pytest.mark.parametrize("family", DISTINCT)
 def test_weights_of_another_family_are_refused(family: str, other: str, tmp_path: Path) -> None:
-    """Families with the same names of tensors and of fields have the same architecture, except for positions."""
+    """Skips families whose tensors have the same names, because their architectures differ only in positions."""
     names, other_names = (ENCODER_FAMILIES[name].weight_names for name in (family, other))
     folder = write_trunk(tmp_path, family)
     values = config_values(small_trunk(other))
@@ -356,7 +356,7 @@ def test_absolute_positions_and_poolers_of_debertas_heads_are_not_read(tmp_path:
 
 
 def test_layer_norms_include_the_one_of_relative_positions() -> None:
-    """Houlsby's adapters carry trained copies of all LayerNorms."""
+    """Houlsby's adapters have trained copies of all LayerNorms, so also of the LayerNorm of relative positions."""
     config, trunk = make_trunk("deberta-v2")
     batch = make_batch(config)
     norms = trunk_layer_norms(trunk)

@@ -1,4 +1,4 @@
-"""The table of encoder families: every family has every part."""
+"""The table of encoder families has a complete entry for each family."""
 
 import dataclasses
 from pathlib import Path

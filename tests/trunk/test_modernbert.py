@@ -1,4 +1,4 @@
-"""ModernBERT's config.json, its pooling, its tokenizer, and the tensors that some of its encoders lack."""
+"""ModernBERT's config.json, weights, pooling and tokenizer are read, also if optional tensors are missing."""
 
 import dataclasses
 import json
@@ -42,13 +42,13 @@ def layer_types(text: str) -> list[str]:
     return [{"f": "full_attention", "s": "sliding_attention"}[letter] for letter in text]
 
 
-# config.json
+# Tests of config.json.
 
 
 def test_sizes_are_those_of_the_config_class_in_transformers() -> None:
     values = json.loads(transformers.ModernBertConfig().to_json_string(use_diff=False))
     assert trunk_config(values, where="config.json") == SIZES["modernbert-base"]
-    # Published encoders have the fields of transformers 4.
+    # Published encoders have the fields of transformers 4, so the fields of transformers 5 can be missing.
     lacking = {"model_type": "modernbert", **{name: values[name] for name in ("vocab_size", "hidden_size")}}
     lacking |= {"num_hidden_layers": 22, "num_attention_heads": 12, "intermediate_size": 1152}
     assert trunk_config({**lacking, "max_position_embeddings": 8192}, where="") == SIZES["modernbert-base"]
@@ -122,7 +122,7 @@ def test_rates_do_not_identify_the_architecture() -> None:
     assert len(trunk_difference(recorded, in_use).differences) == 2
 
 
-# Weights
+# Tests of weights.
 
 
 def write_trunk(folder: Path, config: TrunkConfig = SMALL, **changes: Any) -> Path:
@@ -187,11 +187,11 @@ def test_tensors_of_other_shapes_are_refused(name: str, shape: tuple[int, ...], 
     assert has_facts(str(raised.value), str(folder), "shapes")
 
 
-# Positions
+# Tests of positions.
 
 
 def test_local_layers_do_not_read_tokens_outside_of_the_window() -> None:
-    # Only the second layer is local, and the first one has no effect because its matrices are zero.
+    # Only the second layer has local attention. The first layer has no effect, because its matrices are zero.
     config = dataclasses.replace(SMALL, num_layers=2, window=5)
     params = jax.jit(init_trunk, static_argnums=1)(jax.random.key(0), dataclasses.replace(config, init_scale=0.3))
     params["layers"] = jax.tree.map(lambda leaf: leaf.at[0].set(0.0), params["layers"])
@@ -208,7 +208,7 @@ def test_rows_may_be_as_long_as_the_config_says() -> None:
     assert SIZES["modernbert-base"].max_length == 8192
 
 
-# Dropout
+# Tests of dropout.
 
 
 @pytest.mark.parametrize("field", ["embedding_dropout", "hidden_dropout", "attention_dropout"])
@@ -224,14 +224,14 @@ def test_every_rate_matters_in_training_only(field: str) -> None:
     assert np.abs(encode(params, with_rate, batch, key=jax.random.key(1))[0] - expected).max() > 0.1
 
 
-# Pooling
+# Tests of pooling.
 
 
 @pytest.mark.parametrize(("value", "pooling"), [("cls", "first"), ("mean", "mean"), (None, "first")])
 def test_pooling_of_classifiers_is_the_default(value: str | None, pooling: str, tmp_path: Path) -> None:
     folder = write_trunk(tmp_path, **({} if value is None else {"classifier_pooling": value}))
     assert load_trunk(str(folder)).pooling == find_pooling(str(folder)) == size_pooling(str(folder)) == pooling
-    # A sentence encoder has a pooling of its own, and embeddings are means by default.
+    # Embeddings are means by default. The files of a sentence encoder define another pooling, also for heads.
     assert load_trunk(str(folder)).embedding_config().pooling == "mean"
     (folder / "1_Pooling").mkdir()
     (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode_cls_token": true}')
@@ -250,11 +250,11 @@ def test_published_sizes_pool_the_mean() -> None:
     assert size_pooling("modernbert-base") == size_pooling("modernbert-large") == "mean"
 
 
-# Tokenizer
+# Tests of the tokenizer.
 
 
 def test_tokenizer_of_published_encoders_is_read(tmp_path: Path) -> None:
-    """They have byte-level pieces, BERT's special tokens, and no token types."""
+    """Published tokenizers have byte-level pieces, BERT's special tokens, and no token types."""
     special = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     ids = {piece: number for number, piece in enumerate((*special, *alphabet))}

@@ -47,7 +47,7 @@ def test_code_in_a_trunks_folder_is_not_run(
     for name, change in changes.items():
         values = json.loads((folder / name).read_text())
         (folder / name).write_text(json.dumps({**values, **change}))
-    # A user who answers every question with yes.
+    # Answer every question with yes, as a careless user would.
     questions: list[str] = []
     monkeypatch.setattr("builtins.input", lambda question="": questions.append(question) or "yes")
     try:
@@ -68,7 +68,7 @@ UNIGRAM = {
 
 
 def write_unigram(name: str, folder: Path) -> int:
-    """Writes a tokenizer with a small Unigram vocabulary; returns the number of its tokens."""
+    """Writes a tokenizer with a small Unigram vocabulary, and returns its number of tokens."""
     pieces = {"\u2581all": -1.0, "\u2581cats": -1.0, "\u2581sleep": -1.0, "\u2581": -2.0, "s": -3.0}
     vocabulary = [*((token, 0.0) for token in UNIGRAM[name]), *pieces.items()]
     tokenizer = getattr(transformers, name)(vocab=vocabulary)
@@ -109,7 +109,7 @@ def test_sentencepiece_model_is_copied_but_not_read(name: str, tmp_path: Path) -
 
 
 def test_normalizer_of_debertas_tokenizer_json_is_kept(tmp_path: Path) -> None:
-    """With the class DebertaV2Tokenizer, transformers 5 replaces it (docs/how_to/encoders.md)."""
+    """With the class DebertaV2Tokenizer, transformers 5 would replace the normalizer (docs/how_to/encoders.md)."""
     special = ("[PAD]", "[CLS]", "[SEP]", "[UNK]")
     vocabulary = [*((token, 0.0) for token in special), ("\u2581all", -1.0), ("\u2581cats", -1.0), ("A", -2.0)]
     tokenizer = Tokenizer(Unigram(vocabulary, unk_id=3))
@@ -124,7 +124,7 @@ def test_normalizer_of_debertas_tokenizer_json_is_kept(tmp_path: Path) -> None:
     transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names).save_pretrained(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "deberta-v2"}))
     loaded = load_tokenizer(tmp_path, vocab_size=len(vocabulary))
-    # A fullwidth A.
+    # The text has a fullwidth A, which the normalizer NFKC replaces by A.
     data = tokenise(rows_from_lists([("all cats\uff21", "cats")]), loaded, max_length=12, cache_dir=None)
     assert " ".join(loaded.convert_ids_to_tokens(data.tokens)).replace("\u2581", "_") == (
         "[CLS] _all _cats A [SEP] _cats [SEP]"

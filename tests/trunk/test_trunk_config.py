@@ -1,4 +1,4 @@
-"""A trunk's config.json is checked field by field, and against the weights before anything is allocated."""
+"""Each field of a trunk's config.json is checked, and compared with the weights before anything is allocated."""
 
 import json
 import shutil
