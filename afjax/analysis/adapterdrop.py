@@ -75,7 +75,7 @@ def adapterdrop_curve(
 def rank_adapters(
     task_model: TaskModel, rows: AnyRows, *, batch_size: int = 32
 ) -> dict[str, Float[np.ndarray, "filled_layers num_adapters"]]:
-    """Each adapter's mean share of a fusion's attention over rows and tokens.
+    """Returns each adapter's mean share of a fusion's attention over rows and tokens.
 
     Returns:
       ``{slot: shares}``.
@@ -94,7 +94,7 @@ def rank_adapters(
 def most_used(
     shares: dict[str, Float[np.ndarray, "filled_layers num_adapters"]], num_kept: int
 ) -> tuple[tuple[tuple[int, ...], ...], ...]:
-    """The adapters with the largest shares in each slot and layer, in the form of ``FusionConfig.kept``.
+    """Returns the adapters with the largest shares in each slot and layer, in the form of ``FusionConfig.kept``.
 
     Each layer's adapters are given by their indices, in increasing order.
 

@@ -93,7 +93,7 @@ def make_cells(
 
 
 def task_metrics(records: Iterable[RunRecord], metric: str = "") -> dict[str, str]:
-    """The metric for comparing the runs of each task: ``{task: metric}``.
+    """Returns the metric for comparing the runs of each task: ``{task: metric}``.
 
     Raises:
       UserError: Runs on one task follow different metrics, or no run has the metric.
@@ -120,7 +120,7 @@ def task_metrics(records: Iterable[RunRecord], metric: str = "") -> dict[str, st
 
 
 def size_name(record: RunRecord) -> str:
-    """A method's suffix for the adapters' size: ``:64``, or ``:1/16`` for a fraction of the trunk's width.
+    """Returns a method's suffix for the adapters' size: ``:64``, or ``:1/16`` for a fraction of the trunk's width.
 
     Empty without adapters, and for adapters without a size.
     """
@@ -132,7 +132,7 @@ def size_name(record: RunRecord) -> str:
 
 
 def order(methods: Iterable[str]) -> list[str]:
-    """The methods, without duplicates, in the order of tables."""
+    """Returns the methods, without duplicates, in the order of tables."""
 
     def place(method: str) -> tuple[int, float, str]:
         name, _, size = method.partition(":")

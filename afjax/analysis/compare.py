@@ -152,7 +152,7 @@ def row_scores(model: TaskModel, rows: AnyRows, predictions: Predictions) -> tup
 
 
 def to_lines(found: Comparison) -> list[str]:
-    """The comparison as lines of text, as ``afjax compare`` prints it."""
+    """Returns the comparison as lines of text, as ``afjax compare`` prints it."""
     lines = [f"{letter}  {', '.join(titles)}" for letter, titles in zip("AB", found.titles, strict=True)]
     num_pairs = len(found.titles[0])
     lines += [
@@ -209,7 +209,7 @@ def shortened_settings(settings: Mapping[str, tuple[str, str]]) -> dict[str, tup
 
 
 def to_json(found: Comparison) -> dict[str, Any]:
-    """The comparison as a JSON object. The main metric's numbers are also at the top level."""
+    """Returns the comparison as a JSON object. The main metric's numbers are also at the top level."""
     names = {"first": "a", "second": "b"}
     results = {
         name: {names.get(key, key): value for key, value in dataclasses.asdict(result).items()}
@@ -230,7 +230,7 @@ def to_json(found: Comparison) -> dict[str, Any]:
 
 
 def _model_settings(model: TaskModel) -> dict[str, Any]:
-    """The settings recorded with a stored model, by dotted path."""
+    """Returns the settings recorded with a stored model, by dotted path."""
     parts = model.model
     settings: dict[str, Any] = {
         "trunk": model.trunk.name,
@@ -250,7 +250,7 @@ def _model_settings(model: TaskModel) -> dict[str, Any]:
 
 
 def _settings_of_both(first: Sequence[Side], second: Sequence[Side]) -> dict[str, tuple[str, str]]:
-    """The settings whose values differ between A and B, each with its values over the runs of A and of B."""
+    """Returns the settings whose values differ between A and B, each with its values over the runs of A and of B."""
     # Configs are compared only if every side has one: a config and a stored model share few settings.
     configs = all(side.config is not None for side in (*first, *second))
     both_settings = [

@@ -111,7 +111,7 @@ def evaluate_dev_rows(
 
 
 def mean_activations(predictions: Predictions) -> dict[str, Float64[np.ndarray, "filled_layers num_adapters"]]:
-    """The mean over rows of each row's attention over adapters.
+    """Returns the mean over rows of each row's attention over adapters.
 
     A row's attention is its mean over tokens, without padding.
 

@@ -11,7 +11,7 @@ _ARCHITECTURE += ("shared_projections", "placement")
 
 
 def method_of(config: ExperimentConfig) -> str:
-    """The name of a run's method.
+    """Returns the name of a run's method.
 
     * One task without adapters: the partition, ``head``, ``full``, ``layernorm`` or ``top-K``.
     * One task with adapters: the name of their architecture, see :func:`architecture_name`. The suffix ``-trunk`` means
@@ -34,7 +34,7 @@ def method_of(config: ExperimentConfig) -> str:
 
 
 def architecture_name(adapter: Adapter) -> str:
-    """The name of an adapter's architecture: its preset's name, or its kind.
+    """Returns the name of an adapter's architecture: its preset's name, or its kind.
 
     Presets are compared without their sizes, activation and initialization.
     """

@@ -24,7 +24,7 @@ BASELINES = ("head", "full", "layernorm", "pfeiffer", "houlsby")
 def command(
     collection: Collection, cells: Mapping[tuple[str, str], Cell], task: str, method: str, seed: int
 ) -> str | None:
-    """The command that trains a missing run, or None if it is unknown how its method is trained.
+    """Returns the command that trains a missing run, or None if it is unknown how its method is trained.
 
     The command is the first of these that is possible:
 
@@ -49,12 +49,12 @@ def command(
 
 
 def is_baseline(method: str) -> bool:
-    """Whether ``configs/baselines.py`` trains a method."""
+    """Returns whether ``configs/baselines.py`` trains a method."""
     return method in BASELINES or (method.startswith("top-") and method[4:].isdecimal())
 
 
 def overrides(there: ExperimentConfig, wanted: ExperimentConfig) -> list[str]:
-    """The ``--config.a.b=value`` flags that turn the config ``there`` into ``wanted``.
+    """Returns the ``--config.a.b=value`` flags that turn the config ``there`` into ``wanted``.
 
     ``wanted`` must not have sources that ``there`` lacks.
     """
@@ -121,7 +121,7 @@ def _trained_sources(donor: RunRecord) -> bool:
 
 
 def _new_workdir(workdir: epath.Path, name: str) -> epath.Path:
-    """A new folder next to another workdir, or next to the sweep that the workdir belongs to."""
+    """Returns a new folder next to another workdir, or next to the sweep that the workdir belongs to."""
     parent = workdir.parent
     if parent.name == "runs" and (parent.parent / "sweep.json").exists():
         parent = parent.parent.parent
@@ -148,7 +148,7 @@ def _leaves(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]
 
 
 def _text(value: Any) -> str:
-    """A value in the syntax of ``--config.SETTING=VALUE``."""
+    """Returns a value in the syntax of ``--config.SETTING=VALUE``."""
     if not isinstance(value, str):
         return repr(value)
     try:

@@ -87,7 +87,7 @@ def _sample(evaluations: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, A
 
 
 def activations(result: Result, evaluation: DevEvaluation | None) -> list[Markup]:
-    """A fusion's mean attention over its adapters, as a heatmap and as a table."""
+    """Returns a fusion's mean attention over its adapters, as a heatmap and as a table."""
     if evaluation is None:
         return [
             tag("p", f"{result.name} was not evaluated on its dev rows, so its attention over adapters is unknown.")
@@ -126,7 +126,7 @@ def activations(result: Result, evaluation: DevEvaluation | None) -> list[Markup
 
 
 def confusion(result: Result, evaluation: DevEvaluation) -> list[Markup]:
-    """The confusion matrix, or a plot of predicted against right values for regression."""
+    """Returns the confusion matrix, or a plot of predicted against right values for regression."""
     if evaluation.values is not None:
         labels, predicted = evaluation.values
         scores = ", ".join(f"{name} {value:.4f}" for name, value in evaluation.scores.items())
@@ -171,7 +171,7 @@ def confusion(result: Result, evaluation: DevEvaluation) -> list[Markup]:
 
 
 def mistakes(result: Result, evaluation: DevEvaluation) -> list[Markup]:
-    """The worst mistakes, as cards because texts are too long for a table on a phone."""
+    """Returns the worst mistakes, as cards because texts are too long for a table on a phone."""
     if not evaluation.num_wrong:
         return [tag("p", f"{result.name} gets all {counted(evaluation.num_rows, 'dev row')} right.")]
     share = evaluation.num_wrong / evaluation.num_rows
@@ -236,7 +236,7 @@ def cost(experiments: Sequence[ExperimentRecord]) -> list[Markup]:
 
 
 def settings_table(experiment: ExperimentRecord) -> Markup:
-    """All settings, folded because there are many."""
+    """Returns all settings, folded because there are many."""
     rows: list[list[Content]] = [[name, str(value)] for name, value in experiment.settings.items()]
     settings = table(["setting", "value"], rows)
     return tag("details", tag("summary", f"All {len(rows)} settings"), settings)

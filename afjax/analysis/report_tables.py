@@ -38,7 +38,7 @@ class EvaluatedResult:
 def trained_table(
     best: ExperimentRecord, evaluated_results: Sequence[EvaluatedResult], manifests: Sequence[Manifest]
 ) -> Markup:
-    """The best experiment's results: names, kinds, tasks, parameters and the steps that were kept."""
+    """Returns the best experiment's results: names, kinds, tasks, parameters and the steps that were kept."""
     sizes = {(manifest.kind, manifest.name): manifest.num_parameters for manifest in manifests}
     fused = {m.name: ", ".join(str(member["name"]) for member in m.adapters) for m in manifests if m.kind == "fusion"}
     parameters = {id(evaluated.result): evaluated.parameters for evaluated in evaluated_results}
@@ -75,7 +75,7 @@ def trained_table(
 
 
 def score_tables(finished: Sequence[ExperimentRecord], evaluated_results: Sequence[EvaluatedResult]) -> list[Markup]:
-    """The scores of all runs over seeds, per task, and every score of the run that the report is about."""
+    """Returns the scores of all runs over seeds, per task, and every score of the run that the report is about."""
     parts = []
     if len(finished) > 1:
         groups = by_tasks(finished)
@@ -168,7 +168,7 @@ def _spreads(experiments: Sequence[ExperimentRecord]) -> list[tuple[str, str, st
 
 
 def _task(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """The settings of the task with this name, or an empty mapping."""
+    """Returns the settings of the task with this name, or an empty mapping."""
     sources = (source.get("task") for source in config.get("sources") or ())
     tasks = [config.get("task"), *(config.get("tasks") or ()), *sources]
     return next((task for task in tasks if task and task.get("name") == name), {})

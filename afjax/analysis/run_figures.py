@@ -59,7 +59,7 @@ class Point:
 
 
 def tradeoff_points(grid: Grid) -> list[Point]:
-    """The trade-off between score and trained parameters (Houlsby 2019, figures 1 and 3).
+    """Returns the trade-off between score and trained parameters (Houlsby 2019, figures 1 and 3).
 
     Scores are relative to full fine-tuning. Tasks without a run of full fine-tuning are left out.
 

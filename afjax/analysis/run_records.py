@@ -97,7 +97,7 @@ class RunRecord:
         return json.dumps(values, sort_keys=True)
 
     def _by_rows(self, task: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-        """A task's settings, with the digests of its rows, if known, instead of their paths."""
+        """Returns a task's settings, with the digests of its rows, if known, instead of their paths."""
         if task is None:
             return None
         rows = [

@@ -184,7 +184,7 @@ class _Stores:
 
 
 def _readable(folder: epath.Path) -> list[epath.Path]:
-    """The store that a workdir names, or nothing if it cannot be read: scores do not depend on it."""
+    """Returns the store that a workdir names, or nothing if it cannot be read: scores do not depend on it."""
     try:
         store.names(folder, "heads")
     except UserError:
@@ -237,7 +237,7 @@ def _read_config(path: epath.Path) -> ExperimentConfig:
 
 
 def _source_config(config: ExperimentConfig, name: str) -> ExperimentConfig:
-    """The experiment that trains a fusion's source on its own."""
+    """Returns the experiment that trains a fusion's source on its own."""
     source = next(source for source in config.sources if source.task.name == name)
     changes: dict[str, Any] = {"recipe": "single", "task": source.task, "train": source.train}
     return dataclasses.replace(config, **changes, sources=(), fused=(), name="", partition="adapter", top_k=0)

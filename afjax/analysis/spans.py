@@ -105,7 +105,7 @@ def score_spans(task_model: TaskModel, rows: AnyRows, *, batch_size: int = 32) -
 def _step_under_masks(
     masks: tuple[tuple[bool, ...], ...], model: Model, params: Tree, batch: Mapping[str, Any]
 ) -> Float[jax.Array, "batch masks ..."]:
-    """The logits for each mask."""
+    """Returns the logits for each mask."""
     return model.under_masks(params, batch, np.array(masks))
 
 

@@ -255,7 +255,7 @@ def _is_searched(record: RunRecord) -> bool:
 
 
 def _bottleneck(adapter: AdapterConfig) -> float:
-    """The adapter's size, or its negated reduction factor if it has no size."""
+    """Returns the adapter's size, or its negated reduction factor if it has no size."""
     return float(adapter.size) if adapter.size is not None else -adapter.reduction_factor
 
 
@@ -271,7 +271,7 @@ def _named(value: float) -> str:
 
 
 def _value(record: RunRecord, setting: str) -> float | None:
-    """The value of a setting of the run's adapters, or None if it does not apply to them."""
+    """Returns the value of a setting of the run's adapters, or None if it does not apply to them."""
     if setting == "reduction_factor" and getattr(record.adapter, "size", None) is not None:
         return None
     value = getattr(record.adapter, setting, None)
@@ -279,7 +279,7 @@ def _value(record: RunRecord, setting: str) -> float | None:
 
 
 def _settings_without(record: RunRecord, setting: str) -> str:
-    """All settings of a run except one, in a form that can be compared."""
+    """Returns all settings of a run except one, in a form that can be compared."""
     values: dict[str, Any] = json.loads(record.settings)
     values["adapter"].pop(setting)
     return json.dumps(values, sort_keys=True)

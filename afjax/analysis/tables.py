@@ -61,7 +61,7 @@ class Grid:
     seeds: Mapping[str, tuple[int, ...]]
 
     def row(self, method: str) -> list[Cell]:
-        """The cells of a method, without the tasks that lack one."""
+        """Returns the cells of a method, without the tasks that lack one."""
         return [self.cells[task, method] for task in self.tasks if (task, method) in self.cells]
 
 
@@ -170,7 +170,7 @@ def arrows(grid: Grid) -> Table:
 
 
 def _uneven_seeds_note(grid: Grid, pairs: Sequence[tuple[str, str]]) -> list[str]:
-    """A sentence on the pairs whose means are over different seeds, if there are any."""
+    """Returns a sentence on the pairs whose means are over different seeds, if there are any."""
     uneven = [
         f"{method} and {other} on {task}"
         for method, other in pairs
@@ -183,14 +183,14 @@ def _uneven_seeds_note(grid: Grid, pairs: Sequence[tuple[str, str]]) -> list[str
 
 
 def arrow(change: float) -> str:
-    """The arrow for a difference in points. A difference of exactly ``LEVEL`` is level."""
+    """Returns the arrow for a difference in points. A difference of exactly ``LEVEL`` is level."""
     # Rounding is needed because in binary 80.3 - 80 is not exactly 0.3.
     change = round(change, 9)
     return UP if change > LEVEL else DOWN if change < -LEVEL else SAME
 
 
 def differences(grid: Grid) -> Table:
-    """Every method's difference to full fine-tuning, in points (AdapterFusion, figure 3)."""
+    """Returns every method's difference to full fine-tuning, in points (AdapterFusion, figure 3)."""
     methods = difference_methods(grid)
     rows, data = [], []
     for task in grid.tasks:
@@ -203,7 +203,7 @@ def differences(grid: Grid) -> Table:
 
 
 def difference_methods(grid: Grid) -> tuple[str, ...]:
-    """The methods to compare with full fine-tuning.
+    """Returns the methods to compare with full fine-tuning.
 
     Raises:
       UserError: There is no run of ``full``, or no other method.
@@ -218,7 +218,7 @@ def difference_methods(grid: Grid) -> tuple[str, ...]:
 
 
 def task_difference(grid: Grid, task: str, method: str) -> float | None:
-    """A method's mean minus full fine-tuning's, in points, or None if either has no run."""
+    """Returns a method's mean minus full fine-tuning's, in points, or None if either has no run."""
     return _difference(grid, task, method, "full")
 
 
@@ -261,7 +261,7 @@ def _with_columns(table: Table, names: tuple[str, ...], columns: Mapping[str, tu
 
 
 def _unknown_sizes_note(grid: Grid) -> list[str]:
-    """A note on the runs whose parameters are unknown, with a remedy, if there are any."""
+    """Returns a note on the runs whose parameters are unknown, with a remedy, if there are any."""
     records = [record for method in grid.methods for cell in grid.row(method) for record in cell.records[:1]]
     folders = [str(record.folder) for record in records if record.own_parameters is None]
     if not folders:
@@ -294,7 +294,7 @@ def houlsby(grid: Grid) -> Table:
 
 
 def _relative_size(grid: Grid, method: str) -> float | None:
-    """The parameters of all tasks' models together, relative to the pretrained trunk.
+    """Returns the parameters of all tasks' models together, relative to the pretrained trunk.
 
     None if a task lacks the method or a number of parameters is unknown.
     """
@@ -351,7 +351,7 @@ def _table(
 
 
 def missing(grid: Grid) -> dict[tuple[str, str], list[str]]:
-    """The commands for all runs that a table lacks: ``{(task, method): commands}``."""
+    """Returns the commands for all runs that a table lacks: ``{(task, method): commands}``."""
     commands_by_cell: dict[tuple[str, str], list[str]] = {}
     for task in grid.tasks:
         for method in grid.methods:
@@ -398,13 +398,13 @@ def _score(cell: Cell | None, seeds: Sequence[int]) -> str:
 
 
 def _mean(grid: Grid, method: str) -> str:
-    """The mean over tasks, or a gap if the method lacks a task."""
+    """Returns the mean over tasks, or a gap if the method lacks a task."""
     cells = grid.row(method)
     return f"{statistics.fmean(cell.mean for cell in cells):.2f}" if len(cells) == len(grid.tasks) else GAP
 
 
 def _numbers_of(cell: Cell, grid: Grid) -> tuple[Any, ...]:
-    """A cell's values of the columns ``metric`` to ``runs`` in ``_DATA``."""
+    """Returns a cell's values of the columns ``metric`` to ``runs`` in ``_DATA``."""
     seeds = " ".join(map(str, cell.seeds))
     return grid.metrics[cell.task], cell.mean, cell.std, seeds, cell.num_settings, cell.num_runs
 

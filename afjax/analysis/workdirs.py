@@ -132,13 +132,13 @@ def by_tasks(finished: Sequence[ExperimentRecord]) -> dict[str, list[ExperimentR
 
 
 def find_best(finished: Sequence[ExperimentRecord]) -> ExperimentRecord:
-    """The experiment with the best dev score on the task that has most experiments (the first such task)."""
+    """Returns the experiment with the best dev score on the task that has most experiments (the first such task)."""
     largest_group = max(by_tasks(finished).values(), key=len)
     return max(largest_group, key=lambda experiment: experiment.score)
 
 
 def is_of_run(manifest: Manifest, experiment: ExperimentRecord, result: Result, *, source: bool = False) -> bool:
-    """Whether an artefact was saved by a run. A store may have another run's artefact of the same name.
+    """Returns whether an artefact was saved by a run. A store may have another run's artefact of the same name.
 
     Args:
       manifest: The artefact's manifest.
@@ -208,7 +208,7 @@ def load_result(
 
 
 def differing_settings(sides: Sequence[Mapping[str, Any]], leave_out: Sequence[str] = ()) -> dict[str, list[Any]]:
-    """The settings that differ, with their value on each side: ``{setting: [value, ...]}``.
+    """Returns the settings that differ, with their value on each side: ``{setting: [value, ...]}``.
 
     The value is ``NOT_SET`` if a side does not have the setting.
 
@@ -222,7 +222,7 @@ def differing_settings(sides: Sequence[Mapping[str, Any]], leave_out: Sequence[s
 
 
 def _search(folder: epath.Path, depth: int) -> list[epath.Path]:
-    """The workdirs in a folder, which may be one itself."""
+    """Returns the workdirs in a folder, which may be one itself."""
     # A config.json is not enough: a trunk's folder has one too, but no inputs.
     if (folder / CONFIG).exists() and (folder / INPUTS).exists():
         return [folder]
@@ -308,7 +308,7 @@ def _lines(path: epath.Path) -> tuple[Mapping[str, Any], ...]:
 
 
 def _usage(place: epath.Path) -> dict[str, Any]:
-    """The recorded usage of a run, without invalid values."""
+    """Returns the recorded usage of a run, without invalid values."""
     usage = read_usage(place)
     return {
         key: value

@@ -17,7 +17,7 @@ from afjax.tasks.by_name import find_task, known_task
 
 
 def builtin_configs() -> dict[str, Path]:
-    """The configs that come with afjax: ``{name: file}``.
+    """Returns the configs that come with afjax: ``{name: file}``.
 
     They are in ``configs/`` of the repository, and in ``afjax/configs`` of an installed package.
     """
@@ -193,7 +193,7 @@ def run_config_file(given: str) -> tuple[Path, dict[str, Any]]:
 
 
 def config_function(given: str) -> tuple[Path, Callable[..., Any]]:
-    """A config's file and its ``get_config``; raises as :func:`run_config_file`."""
+    """Returns a config's file and its ``get_config``; raises as :func:`run_config_file`."""
     path, names = run_config_file(given)
     get_config = names.get("get_config")
     if not callable(get_config):
@@ -244,7 +244,7 @@ def _read_config(path: Path, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _failure(given: str, path: Path, error: BaseException) -> UserError:
-    """The error to raise if a config's code fails, with the line number if known."""
+    """Returns the error to raise if a config's code fails, with the line number if known."""
     if isinstance(error, SyntaxError):
         number = error.lineno
     else:

@@ -105,7 +105,7 @@ def make_parser() -> tuple[argparse.ArgumentParser, Any]:
 
 
 def _unknown_command(argv: Sequence[str], commands: Any) -> str | None:
-    """The error message for an unknown command (``stor``, ``store lst``), or None."""
+    """Returns the error message for an unknown command (``stor``, ``store lst``), or None."""
     if not argv or argv[0].startswith("-"):
         return None
     names = commands.choices
@@ -119,7 +119,7 @@ def _unknown_command(argv: Sequence[str], commands: Any) -> str | None:
 
 
 def _empty_flag(argv: Sequence[str]) -> str | None:
-    """The error message for the first flag with an empty value, or None.
+    """Returns the error message for the first flag with an empty value, or None.
 
     An example is ``--adapter=$NAME`` with an unset variable. The values of settings (``--config.SETTING=``) may be
     empty.

@@ -60,7 +60,7 @@ def _add_parser(commands: Any, name: str, summary: str, example: str | None) -> 
 
 
 def one_of(*names: str) -> Callable[[str], str]:
-    """An argparse ``type`` that only accepts these names.
+    """Returns an argparse ``type`` that only accepts these names.
 
     The error for any other word suggests the nearest name.
     """

@@ -79,7 +79,7 @@ def predict_all(arguments: argparse.Namespace, keep: Mapping[str, str]) -> None:
 
 
 def _name(place: str, row: dict[str, Any]) -> str | None:
-    """The name of a row's adapter; None for an embedding."""
+    """Returns the name of a row's adapter; None for an embedding."""
     if ADAPTER_COLUMN not in row:
         raise UserError(
             f'{place} has no "{ADAPTER_COLUMN}" with the name of an adapter, a fusion or a head. Add it, or name one '

@@ -13,7 +13,7 @@ from afjax.config.from_dict import UNIONS, shown
 
 @functools.cache
 def settings_text() -> str:
-    """Every setting of an experiment, with its default and the names it allows."""
+    """Returns every setting of an experiment, with its default and the names it allows."""
     lines = [
         "settings and their defaults, as in --config.train.epochs=3 (a config sets some of them):",
         *(f"  {line}" for line in _settings(ExperimentConfig)),
@@ -62,7 +62,7 @@ def _setting(field: Any, hint: Any, path: str) -> str:
 
 
 def _dataclasses(hint: Any) -> list[Any]:
-    """The dataclasses in a type hint: the hint itself, the members of a union, or the items of a tuple."""
+    """Returns the dataclasses in a type hint: the hint itself, the members of a union, or the items of a tuple."""
     if dataclasses.is_dataclass(hint):
         return [hint]
     if typing.get_origin(hint) is tuple or typing.get_origin(hint) in UNIONS:
@@ -71,7 +71,7 @@ def _dataclasses(hint: Any) -> list[Any]:
 
 
 def _literals(hint: Any) -> list[Any]:
-    """The values that a type hint allows, if it lists them."""
+    """Returns the values that a type hint allows, if it lists them."""
     if typing.get_origin(hint) is Literal:
         return list(typing.get_args(hint))
     if typing.get_origin(hint) in UNIONS:
@@ -80,5 +80,5 @@ def _literals(hint: Any) -> list[Any]:
 
 
 def default_text(value: Any) -> str:
-    """A default in the form that the command line accepts after ``=``."""
+    """Returns a default in the form that the command line accepts after ``=``."""
     return (value or "''") if isinstance(value, str) else shown(value)

@@ -17,7 +17,7 @@ StorePath = str | os.PathLike[str]
 
 
 def list_lines(path: StorePath) -> list[str]:
-    """A table of all artefacts with a heading, one line per artefact, or two on a narrow terminal.
+    """Returns a table of all artefacts with a heading, one line per artefact, or two on a narrow terminal.
 
     Raises:
       UserError: The store does not exist.
@@ -34,7 +34,7 @@ def list_lines(path: StorePath) -> list[str]:
 
 
 def show_lines(path: StorePath, name: str) -> list[str]:
-    """The manifests of all artefacts with a name, of any kind.
+    """Returns the manifests of all artefacts with a name, of any kind.
 
     Raises:
       UserError: The store does not exist, no artefact has the name (the message suggests the nearest name), or a

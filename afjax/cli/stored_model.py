@@ -129,7 +129,7 @@ def rows_of(task_model: Any, arguments: argparse.Namespace, split: Any) -> Any:
 
 
 def _is_same_file(first: str, second: str) -> bool:
-    """Whether two paths are the same file, so that the sources have the same dev rows."""
+    """Returns whether two paths are the same file, so that the sources have the same dev rows."""
     return os.path.isfile(first) and os.path.isfile(second) and os.path.samefile(first, second)
 
 

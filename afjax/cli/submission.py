@@ -128,7 +128,7 @@ def _described(task_model: TaskModel) -> str:
 def _contents(
     benchmark: str, job: Job, labels: Sequence[str | float], answers: Sequence[list[Answer]]
 ) -> dict[str, str]:
-    """The contents of a job's files: ``{name: text}``."""
+    """Returns the contents of a job's files: ``{name: text}``."""
     if benchmark == "glue":
         return {job.entry.file: glue_text(job.entry, job.ids, labels)}
     if benchmark == "superglue":

@@ -81,7 +81,7 @@ def plan(
 
 
 def _chosen(entries: Sequence[Entry], tasks: str) -> list[Entry]:
-    """The entries of the named tasks.
+    """Returns the entries of the named tasks.
 
     The name of a task that has a head selects all files that the head predicts.
     """
@@ -151,7 +151,7 @@ def _warn(
 
 
 def _test_task(entry: Entry, data_dir: Path) -> TaskConfig | None:
-    """The task whose test split an entry's file predicts; None if the split is missing."""
+    """Returns the task whose test split an entry's file predicts; None if the split is missing."""
     # RTE is in both benchmarks, with different files: use the rows of the requested benchmark.
     lines = entry in SUPER_GLUE
     folders = [data_dir / name for name in ("super_glue", "superglue", "SuperGLUE")] if lines else []
@@ -198,7 +198,7 @@ def _squad_job(chosen: Sequence[Entry], store_folder: str, data_dir: Path, names
 
 
 def _check_head(store_folder: str, name: str, task: str) -> TaskConfig:
-    """The task that a head was trained on.
+    """Returns the task that a head was trained on.
 
     Raises:
       UserError: Its kind or its labels differ from the task that it should predict.

@@ -150,7 +150,7 @@ def plan(
 
 
 def run_folder(workdir: Path, run: Run) -> Path:
-    """The folder of a run."""
+    """Returns the folder of a run."""
     return workdir / "runs" / run.name
 
 
@@ -185,7 +185,7 @@ def _grid(config: str, overrides: Sequence[str], flags: Sequence[str]) -> dict[s
 
 
 def _file_grid(config: str) -> dict[str, tuple[str, ...]]:
-    """The grid that the config file's ``get_sweep`` returns; empty if it has no such function."""
+    """Returns the grid that the config file's ``get_sweep`` returns; empty if it has no such function."""
     path = config.partition(":")[0]
     if path.endswith(".json"):
         return {}
@@ -264,7 +264,7 @@ def _seeds(text: str) -> tuple[int, ...]:
 
 
 def _from_record(record: Mapping[str, Any], path: Path) -> Sweep:
-    """The sweep that a record describes.
+    """Returns the sweep that a record describes.
 
     Raises:
       UserError: A field is missing or has the wrong type.

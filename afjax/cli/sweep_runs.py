@@ -129,7 +129,7 @@ def _run_in_groups(
 
 
 def _computes_its_steps(experiment: ExperimentConfig) -> bool:
-    """Whether a run cannot share its steps with other runs."""
+    """Returns whether a run cannot share its steps with other runs."""
     return (
         experiment.recipe in ("multitask", "sequential")
         or (experiment.recipe == "single" and experiment.partition in TRAINS_LAYERS)

@@ -38,7 +38,7 @@ LARGE_FILE, MANY_ROWS = 20_000_000, 20_000
 
 
 def list_lines(*, as_json: bool) -> list[str]:
-    """A table of the known tasks with a heading.
+    """Returns a table of the known tasks with a heading.
 
     With ``as_json`` the last line is a JSON object with the same content.
     """
@@ -183,7 +183,7 @@ def load_splits(task: TaskConfig, only: str) -> dict[Split, AnyRows]:
 
 
 def _label_names(task: TaskConfig, split: Split) -> tuple[str, ...]:
-    """The label names that occur in a split.
+    """Returns the label names that occur in a split.
 
     Empty if the task or its source names them, or if the split has no labels.
     """
@@ -199,7 +199,7 @@ def _is_large(files: Sequence[str]) -> bool:
 
 
 def _official_description(task: TaskConfig) -> str:
-    """The description of an official task; empty for other tasks."""
+    """Returns the description of an official task; empty for other tasks."""
     if source_kind(task.source) is official.KIND:
         return OFFICIAL[official.split_official(task.source)[0]].about
     tfds = (entry.about for entry in OFFICIAL.values() if entry.tfds and task.source == f"tfds:{entry.tfds}")

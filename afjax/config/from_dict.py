@@ -74,7 +74,7 @@ def check_fields(config: Any, path: str, *, unbounded: tuple[str, ...] = ()) -> 
 
 @functools.cache
 def _hints(cls: Any) -> Mapping[str, Any]:
-    """The types of a dataclass's fields by name."""
+    """Returns the types of a dataclass's fields by name."""
     hints = typing.get_type_hints(cls)
     return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
 
@@ -174,7 +174,7 @@ def check_value(hint: Any, value: Any, path: str) -> Any:
 
 
 def shown(value: Any) -> str:
-    """A value for an error message: its ``repr``, shortened to 200 characters.
+    """Returns a value for an error message: its ``repr``, shortened to 200 characters.
 
     ``repr`` fails for integers of more than 4,300 digits and for deeply nested values. They are described by type.
     """

@@ -132,7 +132,7 @@ class TrainConfig:
             raise UserError(f"train.buckets is {self.buckets}; each must be from 1 to max_length={self.max_length}.")
 
     def num_steps(self, steps_per_epoch: int) -> int:
-        """The number of steps of a run: ``max_steps`` if it is set, or else the steps of ``epochs``.
+        """Returns the number of steps of a run: ``max_steps`` if it is set, or else the steps of ``epochs``.
 
         Raises:
           UserError: The number of steps exceeds the range of int32.

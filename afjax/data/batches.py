@@ -139,7 +139,7 @@ def eval_batches(data: TokenisedRows, batching: Batching, *, part: slice = slice
 def train_groups(
     row_lengths: np.ndarray, batch_size: int, lengths: Sequence[int], seed: int, epoch: int
 ) -> list[np.ndarray]:
-    """The row indices of each training batch, in order."""
+    """Returns the row indices of each training batch, in order."""
     rng = np.random.default_rng([seed, epoch])
     order = rng.permutation(len(row_lengths))
     buckets = bucket_of(row_lengths[order], lengths)
@@ -156,7 +156,7 @@ def train_groups(
 
 
 def eval_groups(row_lengths: np.ndarray, batch_size: int) -> list[np.ndarray]:
-    """The row indices of each evaluation batch, in order."""
+    """Returns the row indices of each evaluation batch, in order."""
     order = np.argsort(row_lengths, kind="stable")
     return [order[first : first + batch_size] for first in range(0, len(order), batch_size)]
 
@@ -203,7 +203,7 @@ def make_batch(data: TokenisedRows, rows: np.ndarray, batching: Batching, part: 
 
 
 def _batch_labels(data: TokenisedRows, rows: np.ndarray, batch_size: int) -> np.ndarray:
-    """The labels of rows, [B, ...]; zeros if the split has no labels."""
+    """Returns the labels of rows, [B, ...]; zeros if the split has no labels."""
     given = np.zeros((0,), np.int32) if data.labels is None else data.labels
     labels = np.zeros((batch_size, *given.shape[1:]), given.dtype)
     if data.labels is not None:
@@ -224,7 +224,7 @@ def sequences_of(data: TokenisedRows, rows: np.ndarray, batch_size: int) -> np.n
 def padding_share(
     data: TokenisedRows, *, batch_size: int, lengths: Sequence[int], seed: int = 0, padding_rows: bool = True
 ) -> float:
-    """The share of padding among the tokens of one training epoch, including padding choices.
+    """Returns the share of padding among the tokens of one training epoch, including padding choices.
 
     Args:
       data: The split.
@@ -241,7 +241,7 @@ def padding_share(
 def eval_padding_share(
     data: TokenisedRows, *, batch_size: int, lengths: Sequence[int], padding_rows: bool = True
 ) -> float:
-    """The share of padding among the tokens of one evaluation; see :func:`padding_share`."""
+    """Returns the share of padding among the tokens of one evaluation; see :func:`padding_share`."""
     groups = eval_groups(data.lengths, batch_size)
     return _share(data, groups, batch_size, lengths, padding_rows)
 

@@ -140,7 +140,7 @@ def check_ids(places: Sequence[str], ids: Sequence[str] | None) -> None:
 def text_names(
     place: str, row: dict[str, Any], text_a: str, text_b: str, known: Sequence[tuple[str, ...]]
 ) -> tuple[str, ...]:
-    """The one or two text columns to read."""
+    """Returns the one or two text columns to read."""
     if text_a:
         return (text_a, text_b) if text_b else (text_a,)
     if text_b:
@@ -162,7 +162,7 @@ def value_of(place: str, row: dict[str, Any], name: str) -> Any:
 
 
 def missing_column(place: str, name: str, columns: Iterable[Any], setting: str = "", *, flag: str = "") -> UserError:
-    """The error for a row that lacks a required column.
+    """Returns the error for a row that lacks a required column.
 
     Args:
       place: The row's file and line.
@@ -238,7 +238,7 @@ def is_missing(label: Any) -> bool:
 
 
 def is_visible(text: str) -> bool:
-    """Whether a text has at least one character that is neither white space nor invisible."""
+    """Returns whether a text has at least one character that is neither white space nor invisible."""
     return any(not sign.isspace() and is_visible_or_blank(sign) for sign in text)
 
 
@@ -248,7 +248,7 @@ def is_visible_or_blank(sign: str) -> bool:
 
 
 def no_labels(columns: Columns) -> UserError:
-    """The error for a split without a label column."""
+    """Returns the error for a split without a label column."""
     if not columns.names:
         return UserError(f"{columns.source} has no labels; give one label per text.")
     return missing_column(columns.places[0], columns.label, columns.names, "label")

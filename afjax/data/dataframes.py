@@ -54,7 +54,7 @@ def table_rows(table: Any, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def is_dataset(value: Any) -> bool:
-    """Whether a value is a ``Dataset`` or an ``IterableDataset`` of Hugging Face's datasets."""
+    """Returns whether a value is a ``Dataset`` or an ``IterableDataset`` of Hugging Face's datasets."""
     return all(callable(getattr(value, method, None)) for method in ("with_format", "iter"))
 
 

@@ -162,7 +162,7 @@ def class_labels(columns: Columns, names: tuple[str, ...], *, listed: bool) -> n
 
 
 def indices_are_clear(names: Sequence[str]) -> bool:
-    """Whether an integer label is unambiguously the index of a name.
+    """Returns whether an integer label is unambiguously the index of a name.
 
     It is ambiguous if any name is itself a number: among "1.0", "2.0" and "3.0", the index 1 is "2.0". It is also
     ambiguous if a name contains an index other than its own: among "1 star", "2 stars" and "3 stars", the index 1 is
@@ -228,7 +228,7 @@ def _is_integer(name: str) -> bool:
 
 
 def _unknown_label(name: str, names: Sequence[str], *, listed: bool, has_indices: bool) -> str:
-    """The end of an error message about a label that is not among the names."""
+    """Returns the end of an error message about a label that is not among the names."""
     alike = [other for other in names if spelling(other) == spelling(name)]
     listing = f"{', '.join(names[:_SHOWN])}{', ...' if len(names) > _SHOWN else ''}"
     if alike:

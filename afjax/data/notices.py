@@ -194,7 +194,7 @@ def no_better_than_majority(name: str, rows: AnyRows, metrics: Mapping[str, floa
 
 
 def _labels(rows: AnyRows) -> list[Any]:
-    """A hashable label for each row; all None if the rows are not labelled."""
+    """Returns a hashable label for each row; all None if the rows are not labelled."""
     if rows.labels is None:
         return [None] * len(rows)
     return [rows.label_of(row) for row in range(len(rows))] if isinstance(rows, MultiLabelRows) else list(rows.labels)

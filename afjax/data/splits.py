@@ -45,17 +45,17 @@ class _Split(abc.ABC):
 
     @abc.abstractmethod
     def texts_of(self, row: int) -> tuple[tuple[str, str], ...]:
-        """The texts of a row, as pairs ``(name, text)``."""
+        """Returns the texts of a row, as pairs ``(name, text)``."""
 
     @abc.abstractmethod
     def label_of(self, row: int) -> str:
-        """The label of a row as text; empty if the split is not labelled."""
+        """Returns the label of a row as text; empty if the split is not labelled."""
 
     def _label_summary(self) -> str:
         return "no labels"
 
     def label_counts(self) -> dict[str, int]:
-        """The number of rows with each label name. Empty for unlabelled rows, numbers and answers.
+        """Returns the number of rows with each label name. Empty for unlabelled rows, numbers and answers.
 
         For multiple choice, a label is the correct choice: its name, or else its index.
         """
@@ -69,7 +69,7 @@ class _Split(abc.ABC):
         return f"{len(self)} {one if len(self) == 1 else several}"
 
     def _repr_html_(self) -> str:
-        """The first rows as a table, for notebooks."""
+        """Returns the first rows as a table, for notebooks."""
         numbers = range(min(len(self), _SHOWN_ROWS))
         labelled = any(map(self.label_of, numbers))
         header = ["row", *(name for name, _ in self.texts_of(0))] if len(self) else ["row"]
@@ -197,7 +197,7 @@ class MultiLabelRows(Rows):
     """
 
     def names_of(self, row: int) -> list[str]:
-        """The names of a row's labels."""
+        """Returns the names of a row's labels."""
         assert self.labels is not None, "the split is labelled"
         return [self.label_names[index] for index in np.flatnonzero(self.labels[row])]
 
@@ -364,7 +364,7 @@ class TagRows(_Split):
         return "sentence", "sentences"
 
     def words_of(self, row: int) -> list[str]:
-        """The words of a row."""
+        """Returns the words of a row."""
         return [self.texts[row][begin:end] for begin, end in self.bounds[row]]
 
     def texts_of(self, row: int) -> tuple[tuple[str, str], ...]:
@@ -398,7 +398,7 @@ class TagRows(_Split):
 
 
 def entities_text(tags: Sequence[str], words: Sequence[str]) -> str:
-    """The entities of a sentence as text, such as "person: Ada Lovelace; place: London"."""
+    """Returns the entities of a sentence as text, such as "person: Ada Lovelace; place: London"."""
     found = (f"{type_}: {' '.join(words[first : last + 1])}" for type_, first, last in chunks(tags))
     return "; ".join(found) or "(no entities)"
 

@@ -45,7 +45,7 @@ class TokenisedRows:
     token_labels: np.ndarray | None = None
 
     def __len__(self) -> int:
-        """The number of rows."""
+        """Returns the number of rows."""
         return len(self.offsets if self.choices is None else self.choices) - 1
 
     @property
@@ -69,7 +69,7 @@ class TokenisedRows:
         return values
 
     def source_row(self, index: int) -> tuple[int, int]:
-        """The index of the split's row that entry ``index`` belongs to, and the split's number of rows."""
+        """Returns the index of the split's row that entry ``index`` belongs to, and the split's number of rows."""
         return index, len(self)
 
 

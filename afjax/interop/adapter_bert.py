@@ -51,7 +51,7 @@ _HEAD: Table = {
 
 
 def adapter_table(num_layers: int) -> Table:
-    """The table of the adapters and of all LayerNorms, which are part of the adapter's tree."""
+    """Returns the table of the adapters and of all LayerNorms, which are part of the adapter's tree."""
     table: Table = {}
     for number in range(num_layers):
         for slot, scope in _SLOTS:

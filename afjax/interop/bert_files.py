@@ -98,7 +98,7 @@ def read_vocabulary(path: AnyPath, vocab_size: int) -> list[str]:
 
 
 def is_uncased(tokens: list[str]) -> bool:
-    """Whether no token has a capital letter (A to Z), except tokens in brackets such as ``[CLS]``."""
+    """Returns whether no token has a capital letter (A to Z), except tokens in brackets such as ``[CLS]``."""
     return not any(re.search("[A-Z]", token) for token in tokens if not token.startswith("["))
 
 

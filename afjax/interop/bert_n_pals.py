@@ -173,7 +173,7 @@ def import_bert_n_pals(
 
 
 def _architecture(tensors: Tensors, values: Mapping[str, Any], config: TrunkConfig, where: str) -> Adapter | None:
-    """The architecture of the modules: the config gives the kind, and the tensors give the size."""
+    """Returns the architecture of the modules: the config gives the kind, and the tensors give the size."""
     active = {switch for switch in _SWITCHES if values.get(switch)}
     # These two only select a variant of the other switches, and have no effect without them.
     if not active & {"mult", "houlsby"}:
@@ -212,7 +212,7 @@ def _architecture(tensors: Tensors, values: Mapping[str, Any], config: TrunkConf
 
 
 def _size(tensors: Tensors, name: str, where: str) -> int:
-    """The size that a module projects to, from the bias of its encoder.
+    """Returns the size that a module projects to, from the bias of its encoder.
 
     The config's hidden_size_aug is not used, because a flag of the authors' code overrides it.
     """
@@ -224,7 +224,7 @@ def _size(tensors: Tensors, name: str, where: str) -> int:
 
 
 def _module_table(adapter: Adapter, task: int, config: TrunkConfig) -> Table:
-    """The table of one task's module. The trees are described in the modules of :mod:`afjax.adapters`."""
+    """Returns the table of one task's module. The trees are described in the modules of :mod:`afjax.adapters`."""
     table: Table = {}
     on_top = f"{_ENCODER}.multi_layers.{task}"
     layers = [PYTORCH.layer_scope(number) for number in adapter_layers(adapter, config.num_layers)]

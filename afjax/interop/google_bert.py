@@ -19,7 +19,7 @@ _PRETRAINING = ("cls/predictions/", "cls/seq_relationship/")
 
 
 def optimizer_variables(names: Iterable[str]) -> set[str]:
-    """The variables of BERT's optimizer: the step, and Adam's two moments of other variables in ``names``."""
+    """Returns the variables of BERT's optimizer: the step, and Adam's two moments of other variables in ``names``."""
     names = set(names)
     moments = {name for name in names for slot in ("/adam_m", "/adam_v") if name.removesuffix(slot) in names - {name}}
     return moments | (names & {"global_step"})

@@ -83,7 +83,7 @@ def save_imported(
 
 
 def _is_same(artefact: Imported, trunk: Trunk, store_folder: str | Path) -> bool:
-    """Whether the store already has an identical artefact of that name."""
+    """Returns whether the store already has an identical artefact of that name."""
     try:
         manifest = store.read_manifest(store_folder, artefact.kind, artefact.name)
     except UserError:  # The stored artefact is damaged.

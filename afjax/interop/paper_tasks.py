@@ -33,7 +33,7 @@ _OUR_NAMES = {"sst": "sst2", "sts": "stsb"}
 
 
 def paper_task(name: str, outputs: int, *, labels: Sequence[str] = (), where: str) -> TaskConfig:
-    """The task of a head, with its labels in the order of the head's outputs.
+    """Returns the task of a head, with its labels in the order of the head's outputs.
 
     Args:
       name: The benchmark's name for the task, spelled as in the papers' code or in afjax, or any other name.

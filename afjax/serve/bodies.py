@@ -120,7 +120,7 @@ def _rows(request: dict[str, Any], config: ServerConfig, form: str) -> list[dict
 
 
 def _num_chars(value: Any) -> int:
-    """The number of characters of all strings in a value of JSON.
+    """Returns the number of characters of all strings in a value of JSON.
 
     Raises:
       UnicodeEncodeError: A string is not Unicode, because of a lone surrogate.

@@ -47,7 +47,7 @@ class HeadForm:
         return dataclasses.replace(self, num_outputs=1)
 
     def takes(self, form: "HeadForm") -> bool:
-        """Whether a head of another form can be brought into this one."""
+        """Returns whether a head of another form can be brought into this one."""
         return form.key() == self.key() and form.num_outputs <= self.num_outputs
 
     def __str__(self) -> str:
@@ -101,7 +101,7 @@ class SlotForm:
         return dataclasses.replace(self.resized(1, 1), layers=())
 
     def takes(self, form: "SlotForm") -> bool:
-        """Whether an adapter or fusion of another form can be brought into this one."""
+        """Returns whether an adapter or fusion of another form can be brought into this one."""
         return (
             form.key() == self.key()
             and (form.size or 1) <= (self.size or 1)
@@ -199,14 +199,14 @@ def head_entry(form: HeadForm, head: Tree) -> Tree:
 
 
 def _contents(form: SlotForm, model: Model, tree: Tree) -> tuple[Tree, Any]:
-    """The stacked contents of the slots with one adapter, and the leaves that all layers share."""
+    """Returns the stacked contents of the slots with one adapter, and the leaves that all layers share."""
     filled = form.model.filled_slots({"adapters": {"0": _widened(form, model.adapters[0][1], tree)}})
     assert type(filled.contents) is dict, "stored trees are stacked"
     return filled.contents, filled.shared
 
 
 def _fused_contents(form: SlotForm, model: Model, params: Tree, trees: list[Tree]) -> tuple[Tree, Any]:
-    """The stacked contents of the slots with a folded fusion, and the leaves that all layers share."""
+    """Returns the stacked contents of the slots with a folded fusion, and the leaves that all layers share."""
     configs = model.fused_configs()
     if model.fusion.kept is not None:
         trees = keep_adapters(trees, model.adapters[0][1], model.fusion.kept)
@@ -260,13 +260,13 @@ def _on_host(tree: Any) -> Any:
 
 
 def _size(config: Adapter, trunk: TrunkConfig) -> int:
-    """The number of inner activations of an adapter; 1 if it cannot be widened."""
+    """Returns the number of inner activations of an adapter; 1 if it cannot be widened."""
     widening = kind_of(config).widening
     return 1 if widening is None else widening.size(config, trunk.hidden_size)
 
 
 def _resized(config: Adapter, size: int) -> Adapter:
-    """The architecture with another number of inner activations, if the adapter can be widened."""
+    """Returns the architecture with another number of inner activations, if the adapter can be widened."""
     widening = kind_of(config).widening
     resized: Adapter = config if widening is None else widening.config(config, size)
     return resized

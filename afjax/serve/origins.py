@@ -36,7 +36,7 @@ class OriginMiddleware:
         await self._app(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> tuple[int, str] | None:
-        """The status and the message of a refused request; None if it is not refused."""
+        """Returns the status and the message of a refused request; None if it is not refused."""
         headers = Headers(scope=scope)
         host = headers.get("host", "").lower()
         if scope["path"] != _FOR_ANY_HOST and _without_port(host) not in self._allowed_hosts:
@@ -57,7 +57,7 @@ def _without_port(host: str) -> str:
 
 
 def _host_of(origin: str) -> str | None:
-    """The host and port of an origin; None if there are none, as in the origin "null" of sandboxed pages."""
+    """Returns the host and port of an origin; None if there are none, as in the origin "null" of sandboxed pages."""
     try:
         return urlsplit(origin).netloc.lower() or None
     except ValueError:

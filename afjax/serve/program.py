@@ -220,7 +220,7 @@ class _Member:
         return compute() if self.used is None else jax.lax.cond(self.used, compute, lambda: otherwise)
 
     def layer_slots(self) -> tuple[Array, LayerSlots]:
-        """The row's slots in one layer, and whether it has any."""
+        """Returns the row's slots in one layer, and whether it has any."""
         own = _pick(self.bank["layer"], self.place)
         shared = _pick(self.bank["shared"], self.place)
         return (self.place > 0) & own["present"], self.form.model.layer_slots(own["contents"], shared, None)
@@ -243,7 +243,7 @@ def _pick(bank: Any, place: Array) -> Any:
 
 
 def _with_own_norms(trunk: Tree, members: Sequence[_Member]) -> Tree:
-    """The trunk with a row's LayerNorms: its adapter's, if the adapter has any."""
+    """Returns the trunk with a row's LayerNorms: its adapter's, if the adapter has any."""
     with_norms = [member for member in members if "norms" in member.bank]
     if not with_norms:
         return trunk
@@ -255,7 +255,7 @@ def _with_own_norms(trunk: Tree, members: Sequence[_Member]) -> Tree:
 
 
 def _routed_slots(members: Sequence[_Member], num_fused: Mapping[str, int]) -> FilledSlots:
-    """The encoder's slots, with the contents of every bank in each layer.
+    """Returns the encoder's slots, with the contents of every bank in each layer.
 
     Args:
       members: All banks of adapters and fusions, and a row's places in them.

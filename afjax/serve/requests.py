@@ -58,7 +58,7 @@ class Sequences:
     rows: tuple[int, ...]
 
     def __len__(self) -> int:
-        """The number of sequences."""
+        """Returns the number of sequences."""
         return len(self.data.offsets) - 1
 
 
@@ -76,7 +76,7 @@ class SharedSequences:
     rows: tuple[int, ...]
 
     def __len__(self) -> int:
-        """The number of sequences, counted once per task."""
+        """Returns the number of sequences, counted once per task."""
         return len(self.tasks) * (len(self.data.offsets) - 1)
 
     @property
@@ -254,7 +254,7 @@ def fusion_attention_of(
 def _row_attention(
     part: Sequences, attention: Mapping[str, Float[np.ndarray, "sequences layers num_adapters"]]
 ) -> list[dict[str, Any]]:
-    """The attention of each row with the names of its axes, for JSON."""
+    """Returns the attention of each row with the names of its axes, for JSON."""
     assert part.task is not None, "the task has a fusion"
     names, layers = attention_axes(part.task.model.model)
     data = part.data

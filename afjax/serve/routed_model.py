@@ -404,7 +404,7 @@ class RoutedModel:
         return self._plan
 
     def params(self) -> Tree:
-        """The arrays of the programs on the device.
+        """Returns the arrays of the programs on the device.
 
         Returns:
           ``{"trunk": the trunk, "banks": the list of banks}``; see :func:`afjax.serve.program.routed_outputs`. Later
@@ -488,7 +488,7 @@ class RoutedModel:
         target[tuple(map(slice, logits.shape))] = logits[..., : target.shape[-1]]
 
     def _time(self, batches: Sequence[RoutedBatch], layers_per_row: int) -> int:
-        """The estimated time of batches, as a number of tokens and layers."""
+        """Returns the estimated time of batches, as a number of tokens and layers."""
         calls = len(batches) * self._tokens_per_call * self.trunk.config.num_layers
         return calls + layers_per_row * sum(batch.num_tokens for batch in batches)
 

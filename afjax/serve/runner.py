@@ -156,7 +156,7 @@ class Runner:
         return places
 
     def _program(self, batch_size: int, length: int, kind: ProgramKind) -> Any:
-        """The compiled program for a shape. It is kept, because a call of jit could compile again unnoticed."""
+        """Returns the compiled program for a shape. It is kept, because a call of jit could compile again unnoticed."""
         shape = (batch_size, length, kind)
         if shape not in self._programs:
             by_rows, everywhere = batch_sharding(self._mesh), replicated(self._mesh)

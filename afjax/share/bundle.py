@@ -257,7 +257,7 @@ def _kind_of(store: StorePath, name: str) -> str:
 
 
 def _is_same(store: StorePath, part: Manifest) -> bool:
-    """Whether the store already has this artefact. Only the folders in its paths may differ."""
+    """Returns whether the store already has this artefact. Only the folders in its paths may differ."""
     try:
         return shareable(read_manifest(store, part.kind, part.name)) == shareable(part)
     except UserError:  # The stored artefact is damaged.

@@ -131,7 +131,7 @@ def _commit(api: Any, repository: str, files: dict[str, Path], main: Manifest, p
 
 
 def _main_artefacts(paths: Collection[str]) -> set[str]:
-    """The ``kind/name`` of a repository's fusions, or else its adapters, or else its heads."""
+    """Returns the ``kind/name`` of a repository's fusions, or else its adapters, or else its heads."""
     manifests = [path.removesuffix(f"/{MANIFEST}") for path in paths if path.split("/")[2:] == [MANIFEST]]
     paths_by_kind = (
         {path for path in manifests if path.startswith(f"{kind}/")} for kind in ("fusion", "adapters", "heads")

@@ -27,7 +27,7 @@ _METRICS = {"matthews": "matthews_correlation", "pearson": "pearsonr", "spearman
 
 
 def model_card(manifests: Sequence[Manifest], *, repository: str = "", license: str = "") -> str:
-    """The model card of an artefact and everything it needs.
+    """Returns the model card of an artefact and everything it needs.
 
     Args:
       manifests: The manifests of all shared artefacts, with the main artefact's last. Local paths must have been
@@ -49,7 +49,7 @@ def code_span(text: str) -> str:
 
 
 def _front_matter(manifests: Sequence[Manifest], license: str) -> list[str]:
-    """The card's metadata, with the scores in the fields that the hub reads."""
+    """Returns the card's metadata, with the scores in the fields that the hub reads."""
     # Imported here because the import takes a third of a second.
     from huggingface_hub import EvalResult, ModelCardData
 

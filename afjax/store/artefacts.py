@@ -374,7 +374,7 @@ def load(
 
 
 def exists(store: StorePath) -> bool:
-    """Whether the store's folder exists.
+    """Returns whether the store's folder exists.
 
     Args:
       store: The store's folder, local or ``gs://``.
@@ -490,7 +490,7 @@ def folders(store: StorePath) -> list[tuple[str, str]]:
 
 
 def title(kind: str, name: str) -> str:
-    """The artefact as the subject of an error message: ``The adapter "entail"``."""
+    """Returns the artefact as the subject of an error message: ``The adapter "entail"``."""
     return f'The {_noun(kind)} "{name}"'
 
 
@@ -552,7 +552,7 @@ def _check_shapes(manifest: Manifest, shapes: Mapping[str, tuple[int, ...]]) -> 
 
 
 def folder_of(store: StorePath, kind: str, name: str) -> epath.Path:
-    """The folder of an artefact, which need not exist.
+    """Returns the folder of an artefact, which need not exist.
 
     Raises:
       UserError: The kind or name is invalid, or the store is on an unknown kind of object store.

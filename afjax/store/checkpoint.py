@@ -130,7 +130,7 @@ def _check_leaves(params: Tree, manifest: Manifest, where: str) -> None:
 
 
 def _checkpointer() -> Any:
-    """A checkpointer with one folder per leaf that does not synchronize with other processes."""
+    """Returns a checkpointer with one folder per leaf that does not synchronize with other processes."""
     import orbax.checkpoint as ocp
 
     this = jax.process_index()

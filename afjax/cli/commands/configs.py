@@ -53,7 +53,7 @@ def show_lines(given: str) -> list[str]:
 
 
 def _described(given: str) -> tuple[Path, str, list[str]]:
-    """A config's file, its docstring, and its arguments as ``name=default``."""
+    """Returns a config's file, its docstring, and its arguments as ``name=default``."""
     from afjax.cli.configs import config_function
 
     path, get_config = config_function(given)

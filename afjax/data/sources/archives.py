@@ -84,7 +84,7 @@ def _read_zip(archive: Path, is_wanted: Callable[[str], bool]) -> Iterator[tuple
 
 
 def _link_target(packed: zipfile.ZipFile, archive: Path, member: zipfile.ZipInfo) -> str:
-    """The target of a symbolic link, which zip archives store as the link's content."""
+    """Returns the target of a symbolic link, which zip archives store as the link's content."""
     _check_size(archive, member.filename, member.file_size)
     return packed.read(member).decode("utf-8", "replace")
 

@@ -49,13 +49,13 @@ def arrow_rows(file: IO[bytes], name: str) -> Iterator[tuple[str, dict[str, Any]
 
 
 def parquet_label_names(path: Path, column: str) -> tuple[str, ...]:
-    """The label names that a Parquet file defines for a column; see :func:`stored_label_names`."""
+    """Returns the label names that a Parquet file defines for a column; see :func:`stored_label_names`."""
     with open_data_file(path) as file, explain_errors(str(path), "Parquet"):
         return stored_label_names(_open_parquet(file, str(path)).schema_arrow.metadata, column)
 
 
 def arrow_label_names(path: Path, column: str) -> tuple[str, ...]:
-    """The label names that an Arrow file defines for a column; see :func:`stored_label_names`."""
+    """Returns the label names that an Arrow file defines for a column; see :func:`stored_label_names`."""
     with open_data_file(path) as file, explain_errors(str(path), "Arrow"):
         return stored_label_names(_open_arrow(file, str(path)).schema.metadata, column)
 

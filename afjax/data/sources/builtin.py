@@ -101,7 +101,7 @@ def voice(rng: np.random.Generator, words: Words, label: str) -> Pair:
 
 
 def comparison(rng: np.random.Generator, words: Words, label: str) -> Pair:
-    """A comparative and its opposite."""
+    """Returns a comparative and its opposite."""
     more, less = pick(rng, words.compared)
     direct, reverse = f"The {{0}} is {more} than the {{1}}.", f"The {{1}} is {less} than the {{0}}."
     return converse(rng, label, two(rng, words.people), direct, reverse)
@@ -198,7 +198,7 @@ GRAMMARS = {
 
 
 def builtin_rows(name: str, split: str) -> Rows:
-    """The rows of the ``train``, ``dev`` or ``test`` split of a built-in task: pairs with class labels.
+    """Returns the rows of the ``train``, ``dev`` or ``test`` split of a built-in task: pairs with class labels.
 
     Raises:
       UserError: There is no such task.

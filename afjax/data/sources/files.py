@@ -210,12 +210,12 @@ def split_commas(
 
 
 def shown_path(path: Path) -> str:
-    """A path for a message, shortened if it is longer than file systems allow."""
+    """Returns a path for a message, shortened if it is longer than file systems allow."""
     text = str(path)
     return text if len(text) <= 4096 else f"{text[:200]}..."
 
 
 def shorten(value: object) -> str:
-    """A value for a message: its ``repr``, shortened to 40 characters."""
+    """Returns a value for a message: its ``repr``, shortened to 40 characters."""
     text = shown(value)
     return text if len(text) <= 40 else f"{text[:37]}..."

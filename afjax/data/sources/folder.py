@@ -37,7 +37,7 @@ def _split_files(task: TaskConfig, split: Split) -> list[str]:
 
 
 def _read_from(task: TaskConfig, split: Split) -> Split:
-    """The split whose file has the rows of ``split``."""
+    """Returns the split whose file has the rows of ``split``."""
     return "train" if split == "dev" and _makes_dev(task) else split
 
 
@@ -52,7 +52,7 @@ def _shared_form(source: str) -> str:
 
 
 def missing_split(task: TaskConfig, split: Split) -> UserError:
-    """The error for a split that is missing from a folder or a file."""
+    """Returns the error for a split that is missing from a folder or a file."""
     name = f"The task {task.name} has no {split} split"
     share = " or a task.dev_share above 0" if split == "dev" and not task.dev_share else ""
     if task.source and is_one_file(task):
@@ -67,7 +67,7 @@ def missing_split(task: TaskConfig, split: Split) -> UserError:
 
 
 def is_one_file(task: TaskConfig) -> bool:
-    """Whether a task's source is a single file rather than a folder."""
+    """Returns whether a task's source is a single file rather than a folder."""
     if not task.source:
         return False
     path = fetched(task.source)
@@ -110,7 +110,7 @@ def _similar_file(folder: Path, split: Split) -> str:
 
 
 def _dev_files(folder: Path) -> list[str]:
-    """The data files of a folder whose names indicate a dev split."""
+    """Returns the data files of a folder whose names indicate a dev split."""
     return [name for name in _data_files(folder) if looks_like_dev(name)]
 
 

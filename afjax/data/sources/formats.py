@@ -44,7 +44,7 @@ class FileFormat:
 
 
 def _text_format(ending: str, rows_of_lines: Callable[[str, Iterator[tuple[int, str]]], NamedRows]) -> FileFormat:
-    """A format of text files, with a function that yields the rows of a file's name and numbered lines."""
+    """Returns a format of text files, with a function that yields the rows of a file's name and numbered lines."""
 
     def read_stream(stream: IO[bytes], name: str) -> NamedRows:
         lines = ((number, decode(name, line, ("utf-8",), number)) for number, line in enumerate(stream, start=1))
@@ -118,7 +118,7 @@ def rows_of_stream(stream: IO[bytes], name: str, ending: str) -> NamedRows:
 
 
 def file_format(name: str, ending: str = "") -> FileFormat:
-    """The format of a file, by its name or by the given ending.
+    """Returns the format of a file, by its name or by the given ending.
 
     Raises:
       UserError: There is no such format.
@@ -178,10 +178,10 @@ def find_split_files(folder: Path, split: Split) -> tuple[Path, ...]:
 
 
 def is_split_file(name: str) -> bool:
-    """Whether a file name is one that :func:`find_split_files` finds for a split."""
+    """Returns whether a file name is one that :func:`find_split_files` finds for a split."""
     return bool(_PART.fullmatch(name)) or name in {f"{split}{ending}" for split in SPLIT_NAMES for ending in ENDINGS}
 
 
 def file_stem(name: str) -> str:
-    """A data file's name without its endings: ``train`` for ``train.jsonl.gz``."""
+    """Returns a data file's name without its endings: ``train`` for ``train.jsonl.gz``."""
     return Path(name.removesuffix(".gz")).stem

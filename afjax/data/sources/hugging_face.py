@@ -50,7 +50,7 @@ def open_splits(source: str) -> Mapping[str, Any]:
 
 
 def possible_names(location: str) -> list[Name]:
-    """The datasets and configs that the text after ``hf:`` can name. The first that exists is used.
+    """Returns the datasets and configs that the text after ``hf:`` can name. The first that exists is used.
 
     Raises:
       UserError: The text has another form than NAME, ORG/NAME, NAME/CONFIG and ORG/NAME/CONFIG.
@@ -97,7 +97,7 @@ def _hub_splits(location: str) -> Mapping[str, Any]:
 
 
 def _full_name(datasets: Any, name: str) -> str:
-    """The full name of a dataset on the hub, such as nyu-mll/glue for glue; empty if there is no such dataset.
+    """Returns the full name of a dataset on the hub, such as nyu-mll/glue for glue; empty if there is no such dataset.
 
     Unlike ``load_dataset``, this does not repeat its request for about 20 seconds if the hub cannot be reached.
     """
@@ -167,7 +167,7 @@ def _import_datasets(source: str) -> Any:
 
 
 def _reason(error: Exception) -> str:
-    """An error's type and the beginning of its message, in one line."""
+    """Returns an error's type and the beginning of its message, in one line."""
     text = " ".join(str(error).partition("Example of usage")[0].split())
     return f"{type(error).__name__}: {text if len(text) <= 300 else text[:297] + '...'}"
 
@@ -234,7 +234,7 @@ def _split_files(task: TaskConfig, split: Split) -> list[str]:
 
 
 def _is_saved(folder: Path) -> bool:
-    """Whether ``save_to_disk`` has written a folder."""
+    """Returns whether ``save_to_disk`` has written a folder."""
     names = (("dataset_dict.json",), ("dataset_info.json", "state.json"))
     return any(all(os.path.isfile(folder / name) for name in together) for together in names)
 

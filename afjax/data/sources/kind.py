@@ -24,7 +24,7 @@ _DEV_WORD = re.compile(r"(dev|devel|development|val|valid|validation)([^a-z]|$)"
 
 
 def looks_like_dev(name: str) -> bool:
-    """Whether the name of a file or split indicates a dev split, such as ``validation_matched``."""
+    """Returns whether the name of a file or split indicates a dev split, such as ``validation_matched``."""
     return _DEV_WORD.match(name) is not None
 
 

@@ -78,7 +78,7 @@ def existing(data_dir: Path, folders: Iterable[str]) -> Iterator[Path]:
 
 
 def missing(name: str, data_dir: Path, folder: Path | None, split: Split) -> str:
-    """The error message for a missing split, with the expected files and folder."""
+    """Returns the error message for a missing split, with the expected files and folder."""
     task = OFFICIAL[name]
     names = {other: [text for layout in task.layouts for text in layout.describe(other)] for other in SPLITS}
     if not names[split]:

@@ -38,7 +38,7 @@ def _crowdflower(
     drop: tuple[str, ...] = (),
     rename: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[str, OfficialTask]:
-    """A task of CrowdFlower's "Data for Everyone", which has no splits. Labels in ``drop`` are not classes."""
+    """Returns a task of CrowdFlower's "Data for Everyone", which has no splits. Labels in ``drop`` are not classes."""
     table = spreadsheet(files, fields(text=text, label=label, rename=rename), drop)
     about = f"{about} (CrowdFlower; one of Houlsby 2019's additional tasks)"
     return f"crowdflower_{name}", OfficialTask(
@@ -47,7 +47,7 @@ def _crowdflower(
 
 
 def spreadsheet(files: tuple[str, ...], row: RowReader, drop: tuple[str, ...] = ()) -> Table:
-    """A CSV file exported from a spreadsheet, without splits.
+    """Returns a CSV file exported from a spreadsheet, without splits.
 
     It can be encoded in Windows-1252 or Latin-1, and it can have empty cells.
     """

@@ -137,7 +137,7 @@ def label_set_row(names: Sequence[str], **columns: str) -> RowReader:
 
 
 def value_of(place: str, raw: Row, names: str | tuple[str, ...]) -> Any:
-    """The value of the first of the named columns or fields that exists."""
+    """Returns the value of the first of the named columns or fields that exists."""
     for name in (names,) if isinstance(names, str) else names:
         if name in raw:
             return raw[name]
@@ -156,7 +156,7 @@ def text_of(place: str, raw: Row, names: str | tuple[str, ...]) -> str:
 
 
 def label_of(place: str, raw: Row, names: str | tuple[str, ...], labelled: bool) -> Any:
-    """A row's label, with booleans as "true" or "false"; None if it is missing and not required."""
+    """Returns a row's label, with booleans as "true" or "false"; None if it is missing and not required."""
     alternatives = (names,) if isinstance(names, str) else names
     if not labelled and all(raw.get(name) in (None, "") for name in alternatives):
         return None

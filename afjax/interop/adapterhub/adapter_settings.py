@@ -171,7 +171,7 @@ def read_config(settings: Mapping[str, Any], sizes: Mapping[int, int], trunk: Tr
 
 
 def _given_settings(part: Part) -> Mapping[str, Any]:
-    """The settings in a part's file, or the settings that the file names."""
+    """Returns the settings in a part's file, or the settings that the file names."""
     given = part.envelope.get("config")
     if isinstance(given, str):
         if given not in _NAMED:
@@ -183,7 +183,7 @@ def _given_settings(part: Part) -> Mapping[str, Any]:
 
 
 def own_config(part: Part, trunk: TrunkConfig) -> AdapterConfig | None:
-    """The architecture that afjax wrote into the part, or None if another program wrote the part.
+    """Returns the architecture that afjax wrote into the part, or None if another program wrote the part.
 
     It has details that the library's format cannot express.
 
@@ -256,12 +256,12 @@ def bottleneck_sizes(settings: Mapping[str, Any], trunk: TrunkConfig, where: str
 
 
 def is_learnt(settings: Mapping[str, Any]) -> bool:
-    """Whether the scale of the up-projection's output is a parameter."""
+    """Returns whether the scale of the up-projection's output is a parameter."""
     return settings["scaling"] in ("learned", "channel")
 
 
 def _reduction_factor(config: AdapterConfig, hidden_size: int) -> float:
-    """A reduction factor that the library rounds to the adapter's bottleneck size."""
+    """Returns a reduction factor that the library rounds to the adapter's bottleneck size."""
     if config.size is None:
         return config.reduction_factor
     factor = hidden_size / config.size

@@ -108,7 +108,7 @@ def write_adapter(
 
 
 def own_adapter(config: AdapterConfig) -> dict[str, Any]:
-    """The fields that afjax adds to an adapter's file, for :func:`read_adapter`."""
+    """Returns the fields that afjax adds to an adapter's file, for :func:`read_adapter`."""
     return {"config": to_dict(config)}
 
 

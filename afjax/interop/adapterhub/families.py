@@ -23,7 +23,7 @@ class LibraryFamily:
     sublayers: Mapping[str, str]
 
     def module(self, layer: int, slot: str) -> str:
-        """The name of the module that holds the adapters of a slot."""
+        """Returns the name of the module that holds the adapters of a slot."""
         return f"{self.prefix}.{self.layer}.{layer}.{self.sublayers[slot]}"
 
 

@@ -99,7 +99,7 @@ class Part:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file.
+    """Returns the object in a JSON file.
 
     Raises:
       UserError: The file does not exist, or does not contain a JSON object.

@@ -264,7 +264,7 @@ def _architecture(adapter: Imported) -> AdapterConfig:
 
 
 def _named(part: Part, name: str) -> str:
-    """The name to import a part under: ``name``, or its own name if that is empty."""
+    """Returns the name to import a part under: ``name``, or its own name if that is empty."""
     chosen = name or part.name
     if not chosen:
         raise UserError(f"{part.where} has no name; give --name.")

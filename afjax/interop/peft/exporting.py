@@ -120,7 +120,7 @@ def _settings(config: LoraConfig, manifest: Manifest, family: str, num_layers: i
 
 
 def _head_manifest(store_folder: str | Path, adapter: Manifest) -> Manifest | None:
-    """The manifest of the head of the same name that was trained with an adapter, or None.
+    """Returns the manifest of the head of the same name that was trained with an adapter, or None.
 
     A head without a record of its training counts if its trunk matches.
     """

@@ -125,19 +125,19 @@ def peft_family(name: str) -> PeftFamily:
 
 
 def dense_modules(family: str) -> dict[DenseLayer, str]:
-    """The modules of a layer's dense layers, such as ``{"query": "attention.self.query"}``."""
+    """Returns the modules of a layer's dense layers, such as ``{"query": "attention.self.query"}``."""
     layers = ENCODER_FAMILIES[family].weight_names.layers
     modules = {path: name.removesuffix(".weight") for name, weight in layers.items() for path in weight.paths}
     return {name: modules[f"{block}/{layer}/kernel"] for name, (block, layer) in DENSE_LAYERS.items()}
 
 
 def layer_prefix(family: str, layer: int) -> str:
-    """The first parts of the names of a layer's modules: ``encoder.layer.0.``."""
+    """Returns the first parts of the names of a layer's modules: ``encoder.layer.0.``."""
     return f"{ENCODER_FAMILIES[family].weight_names.layer}.{layer}."
 
 
 def encoder_modules(trunk: TrunkConfig) -> list[str]:
-    """All modules of an encoder that have weights, without the family's prefix."""
+    """Returns all modules of an encoder that have weights, without the family's prefix."""
     names = trunk.encoder_family.weight_names
     tables: list[Mapping[str, Weight]] = [names.embeddings, names.pooler]
     if trunk.projects_embeddings:
@@ -150,7 +150,7 @@ def encoder_modules(trunk: TrunkConfig) -> list[str]:
 
 
 def target_names(family: str, layers: Sequence[int], names: Sequence[DenseLayer]) -> list[str]:
-    """The shortest entries of PEFT's ``target_modules`` that select dense layers.
+    """Returns the shortest entries of PEFT's ``target_modules`` that select dense layers.
 
     PEFT selects every module whose name ends with an entry. ``output.dense`` of a BERT would also select the output
     layer of the attention block, so that entry begins with a layer's number: ``0.output.dense``.

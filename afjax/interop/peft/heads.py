@@ -77,7 +77,7 @@ class HeadPlan:
     pooler: str
 
     def shapes(self, hidden_size: int, prefix: str) -> dict[str, tuple[int, ...]]:
-        """The shapes of the tensors, by name."""
+        """Returns the shapes of the tensors, by name."""
         modules = dict.fromkeys(self.layout.linear, hidden_size) | {self.layout.linear[-1]: self.num_outputs}
         if self.pooler == "saved":
             modules[prefix + POOLER] = hidden_size
@@ -165,7 +165,7 @@ def read_head(plan: HeadPlan, tensors: Mapping[str, np.ndarray], pooler: Tree | 
 
 
 def dense_tree(tensors: Mapping[str, np.ndarray], module: str) -> Tree:
-    """A linear layer in our layout."""
+    """Returns a linear layer in our layout."""
     kernel = np.ascontiguousarray(tensors[f"{module}.weight"].T)  # [inputs, outputs]
     return {"kernel": kernel, "bias": tensors[f"{module}.bias"]}
 
@@ -236,7 +236,7 @@ def _settings(config: HeadConfig) -> str:
 
 
 def _num_outputs(header: Header, output: str, hidden_size: int) -> int:
-    """The number of rows of a head's output layer. Checked before anything of this size is made."""
+    """Returns the number of rows of a head's output layer. Checked before anything of this size is made."""
     shape = header.saved.get(output)
     if shape is None:
         raise UserError(
@@ -258,7 +258,7 @@ def _default_kind(model_class: str, outputs: int) -> TaskKind:
 
 
 def _labels(given: PeftHead, record: HeadRecord | None, kind: TaskKind, outputs: int, where: str) -> tuple[str, ...]:
-    """The names of a head's labels."""
+    """Returns the names of a head's labels."""
     labels = given.labels or (record.labels if record else ())
     if kind == "multiple_choice":
         return labels

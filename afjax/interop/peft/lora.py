@@ -17,7 +17,7 @@ from afjax.trunk.config import TrunkConfig
 
 
 def lora_shapes(targets: Mapping[str, Scale], trunk: TrunkConfig, prefix: str) -> dict[str, tuple[int, ...]]:
-    """The shapes of the tensors of modules with LoRA, by name.
+    """Returns the shapes of the tensors of modules with LoRA, by name.
 
     Args:
       targets: The scale of each module, see :func:`~afjax.interop.peft.settings.read_targets`.
@@ -89,7 +89,7 @@ def read_lora(
 
 
 def write_lora(config: LoraConfig, tree: Tree, family: str, num_layers: int, prefix: str) -> dict[str, np.ndarray]:
-    """The inverse of :func:`read_lora`: the tensors by name."""
+    """Returns the inverse of :func:`read_lora`: the tensors by name."""
     tensors = {}
     for name in config.target_modules:
         block, dense_layer = DENSE_LAYERS[name]
@@ -102,7 +102,7 @@ def write_lora(config: LoraConfig, tree: Tree, family: str, num_layers: int, pre
 
 
 def merged_pooler(pooler: Tree, scale: Scale, tensors: Mapping[str, np.ndarray], prefix: str) -> Tree:
-    """The trunk's pooler with its LoRA added: ``{kernel, bias}``, float32."""
+    """Returns the trunk's pooler with its LoRA added: ``{kernel, bias}``, float32."""
     a, b = (tensors[f"{prefix}{POOLER}.lora_{part}.weight"] for part in "AB")
     change = np.float32(scale.scaling) * (a.T @ b.T)  # [inputs, outputs]
     return {
@@ -112,7 +112,7 @@ def merged_pooler(pooler: Tree, scale: Scale, tensors: Mapping[str, np.ndarray],
 
 
 def _places(trunk: TrunkConfig) -> dict[tuple[DenseLayer, int], str]:
-    """The module of each dense layer of each layer, without the family's prefix."""
+    """Returns the module of each dense layer of each layer, without the family's prefix."""
     modules = dense_modules(trunk.family)
     return {
         (name, layer): layer_prefix(trunk.family, layer) + module

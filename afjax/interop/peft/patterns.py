@@ -68,6 +68,6 @@ def matching(
 
 
 def shown(value: object) -> str:
-    """A value of a setting for an error message; long ones are shortened."""
+    """Returns a value of a setting for an error message; long ones are shortened."""
     text = json.dumps(value, default=repr)
     return text if len(text) <= 80 else f"{text[:77]}..."

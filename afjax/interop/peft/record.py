@@ -55,5 +55,5 @@ def read_record(folder: Path) -> Record:
 
 
 def write_record(name: str, adapter: Manifest, head: HeadRecord | None) -> dict[str, Any]:
-    """The contents of a record."""
+    """Returns the contents of a record."""
     return {"name": name, "adapter": facts_of(adapter), "head": None if head is None else to_dict(head)}

@@ -237,7 +237,7 @@ def read_targets(settings: PeftSettings, trunk: TrunkConfig, head: HeadLayout | 
 
 
 def _selected(settings: PeftSettings, names: Sequence[str], trunk: TrunkConfig, prefix: str) -> set[str]:
-    """The names that target_modules and layers_to_transform select."""
+    """Returns the names that target_modules and layers_to_transform select."""
     where, targets = settings.where, settings.target_modules
     if isinstance(targets, str):
         if targets.lower() != ALL_LINEAR:
@@ -264,7 +264,7 @@ def _selected(settings: PeftSettings, names: Sequence[str], trunk: TrunkConfig, 
 
 
 def _in_layers(settings: PeftSettings, names: Sequence[str], trunk: TrunkConfig, prefix: str) -> set[str]:
-    """The names of modules in the layers of layers_to_transform."""
+    """Returns the names of modules in the layers of layers_to_transform."""
     layer_list = prefix + trunk.encoder_family.weight_names.layer
     for pattern in settings.layers_pattern:
         if not pattern.replace(".", "").replace("_", "").isalnum():
@@ -280,7 +280,7 @@ def _in_layers(settings: PeftSettings, names: Sequence[str], trunk: TrunkConfig,
 
 
 def _excluded(settings: PeftSettings, names: Sequence[str]) -> set[str]:
-    """The names of modules that have no LoRA: excluded ones, and modules whose weights are in the file."""
+    """Returns the names of modules that have no LoRA: excluded ones, and modules whose weights are in the file."""
     where, excluded = settings.where, settings.exclude_modules
     if isinstance(excluded, str):
         found = matching([excluded], names, where=f"{where}: exclude_modules")[0] if excluded else set()
@@ -293,7 +293,7 @@ def _excluded(settings: PeftSettings, names: Sequence[str]) -> set[str]:
 
 
 def _by_pattern(pattern: Mapping[str, Any], names: Sequence[str], where: str) -> dict[str, Any]:
-    """The value of each name that a pattern matches. The first matching pattern counts."""
+    """Returns the value of each name that a pattern matches. The first matching pattern counts."""
     found = matching(list(pattern), names, where=where, before=r"(.*\.)?")
     values: dict[str, Any] = {}
     for value, matched in zip(pattern.values(), found, strict=True):
@@ -302,14 +302,14 @@ def _by_pattern(pattern: Mapping[str, Any], names: Sequence[str], where: str) ->
 
 
 def _dense(trunk: TrunkConfig) -> list[str]:
-    """The dense layers of all layers, without the family's prefix."""
+    """Returns the dense layers of all layers, without the family's prefix."""
     layer_name = trunk.encoder_family.weight_names.layer
     modules = dense_modules(trunk.family).values()
     return [f"{layer_name}.{layer}.{module}" for layer in range(trunk.num_layers) for module in modules]
 
 
 def _model_class(values: Mapping[str, Any], where: str, family: PeftFamily) -> str:
-    """The class of the base model, without the family's prefix. Empty if it is unknown.
+    """Returns the class of the base model, without the family's prefix. Empty if it is unknown.
 
     Raises:
       UserError: The class is of another family, or the task type is not one that encoders have.
