@@ -177,7 +177,7 @@ def run_config_file(given: str) -> tuple[Path, dict[str, Any]]:
     """Runs a config's file.
 
     Args:
-      given: As for :func:`find_config`.
+      given: The config's name or path, as for :func:`find_config`.
 
     Returns:
       The file, and its global names: ``{name: value}``.
@@ -193,7 +193,11 @@ def run_config_file(given: str) -> tuple[Path, dict[str, Any]]:
 
 
 def config_function(given: str) -> tuple[Path, Callable[..., Any]]:
-    """Returns a config's file and its ``get_config``; raises as :func:`run_config_file`."""
+    """Returns a config's file and its function ``get_config``.
+
+    Raises:
+      UserError: There is no such config, its file fails, or it does not define ``get_config``.
+    """
     path, names = run_config_file(given)
     get_config = names.get("get_config")
     if not callable(get_config):

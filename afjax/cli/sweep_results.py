@@ -78,7 +78,7 @@ def summaries(sweep: Sweep, outcomes: Mapping[str, Outcome]) -> list[Summary]:
 
 
 def report_lines(sweep: Sweep, outcomes: Mapping[str, Outcome], workdir: Path) -> list[str]:
-    """The table of settings, the failed runs, and the command that trains only the best of several combinations."""
+    """Reports the settings' scores, the failed runs, and the command that trains only the best setting."""
     table = summaries(sweep, outcomes)
     metrics = dict.fromkeys(summary.metric for summary in table if summary.metric)
     rows = [[*sweep.grid, f"dev {' or '.join(metrics)}" if metrics else "score", "seeds", ""]]

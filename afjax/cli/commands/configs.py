@@ -65,7 +65,7 @@ def _described(given: str) -> tuple[Path, str, list[str]]:
 
 
 def _paragraphs(docstring: str) -> list[str]:
-    """The lines of a docstring. Its prose is wrapped again if stdout is a narrow terminal; commands are not changed."""
+    """Splits a docstring into lines. On a narrow terminal, its prose is wrapped again, but not commands and tables."""
     width = terminal_width(sys.stdout)
     if width is None or max(map(len, docstring.splitlines())) <= width:
         return docstring.splitlines()
