@@ -13,8 +13,8 @@ from afjax.model.task_model import TaskModel
 from afjax.storage.writing import check_output, write_output
 from afjax.tasks.prediction_rows import STANDARD, PredictionRows
 
-# The fields of a prediction. Only span tasks have answers, and only tagging has entities. Rows whose adapter is null have
-# an embedding. With --all, rows have predictions, one per adapter.
+# The fields of a prediction. Only span tasks have answers, and only tagging has entities. Rows whose adapter is null
+# have an embedding. With --all, rows have predictions, one per adapter.
 FIELDS = ("logits", "label", "probabilities", "answers", "entities", "embedding", "predictions")
 
 

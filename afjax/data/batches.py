@@ -39,7 +39,7 @@ class Batching:
       pad_id: The id of the padding token.
 
     Raises:
-      UserError: A batch size or a length below 1, no length, or lengths that are not in ascending order.
+      UserError: The batch size or a length is below 1, there is no length, or the lengths are not in ascending order.
 
     Example:
       >>> from afjax import Batching
@@ -89,8 +89,8 @@ def train_batches(
     Yields:
       Batches, dicts of NumPy arrays: ``tokens`` and ``types`` int32, ``mask`` bool, each ``[batch_size, length]``;
       ``labels`` int32 or float32 ``[batch_size]``; ``weights`` float32 ``[batch_size]``; and ``rows`` int32
-      ``[batch_size]``. ``length`` is one of the padded lengths. See :mod:`afjax.data.batches` for multiple choice and
-      span tasks.
+      ``[batch_size]``. ``length`` is one of the padded lengths. See :mod:`afjax.data.batches` for multiple-choice,
+      span, multi-label and tagging tasks.
 
     Raises:
       UserError: A row is longer than the last of the padded lengths.
@@ -162,7 +162,7 @@ def eval_groups(row_lengths: np.ndarray, batch_size: int) -> list[np.ndarray]:
 
 
 def bucket_of(row_lengths: np.ndarray, lengths: Sequence[int]) -> np.ndarray:
-    """For each row, the index of the smallest length that it fits into.
+    """Returns, for each row, the index of the smallest length that it fits into.
 
     Raises:
       UserError: A row is longer than the last length.
@@ -212,7 +212,10 @@ def _batch_labels(data: TokenisedRows, rows: np.ndarray, batch_size: int) -> np.
 
 
 def sequences_of(data: TokenisedRows, rows: np.ndarray, batch_size: int) -> np.ndarray:
-    """The sequence indices of rows: int64 [B], or [B, C] for multiple choice; -1 for a missing row or choice."""
+    """Returns the sequence indices of rows: int64 [B], or [B, C] for multiple choice.
+
+    A missing row or choice has the index -1.
+    """
     if data.choices is None:
         return np.pad(rows.astype(np.int64), (0, batch_size - len(rows)), constant_values=-1)
     sequences = np.full((batch_size, data.num_choices), -1, np.int64)
@@ -231,7 +234,8 @@ def padding_share(
       batch_size: Rows per batch.
       lengths: The padded lengths.
       seed: The seed of the batches.
-      padding_rows: Whether to count the padding rows that complete a batch. With few rows, they are most of the tokens.
+      padding_rows: Whether to count the padding rows that complete a batch. If the split has few rows, most tokens can
+        be in padding rows.
     """
     return _share(
         data, train_groups(data.lengths, batch_size, lengths, seed, epoch=0), batch_size, lengths, padding_rows

@@ -71,7 +71,7 @@ def pick_columns(
       source: The split's name in error messages.
       rows: At least one ``(the row's name in error messages, its values by column name)``.
       text_a, text_b: Names of text columns. If empty, the first entry of ``known`` whose columns all exist.
-      label: Name of the label column. If empty, ``label``, which may then be missing.
+      label: Name of the label column. If empty, the column "label" is used, which may then be missing.
       known: Names of text columns to look for.
       ignore_labels: Whether to skip the label column, which may then be missing even if ``label`` names it.
 
@@ -233,7 +233,10 @@ def number_labels(columns: Columns) -> np.ndarray:
 
 
 def is_missing(label: Any) -> bool:
-    """Whether a label is a placeholder for a missing one: null, an empty string, -1, or -1.0 (STS-B's test rows)."""
+    """Returns whether a label is a placeholder for a missing one.
+
+    Placeholders are null, an empty string, the string "-1", and the number -1 or -1.0 (as in STS-B's test rows).
+    """
     return label is None or (isinstance(label, (str, int, float)) and label in ("", "-1", -1))
 
 
@@ -243,7 +246,10 @@ def is_visible(text: str) -> bool:
 
 
 def is_visible_or_blank(sign: str) -> bool:
-    """Whether a character is neither a format character (such as a zero-width space) nor a variation selector."""
+    """Returns whether a character is visible or white space.
+
+    All others are format characters, such as the zero-width space, and variation selectors.
+    """
     return sign.isascii() or (unicodedata.category(sign) != "Cf" and not "\ufe00" <= sign <= "\ufe0f")
 
 

@@ -51,7 +51,7 @@ def split_part(task: TaskConfig, rows: AnyRows, name: str, split: str) -> AnyRow
     """Returns the train or dev rows of :func:`divide` without logging.
 
     Raises:
-      UserError: The part would have no rows.
+      UserError: The split would have no rows.
     """
     hashes = row_hashes(rows)
     is_dev = hashes < task.dev_share

@@ -44,7 +44,10 @@ def read_label_names(path: Path) -> tuple[str, ...]:
 
 
 def check_label_names(names: tuple[str, ...], place: str) -> tuple[str, ...]:
-    """Raises UserError unless there are at least two label names, all different and none of them blank."""
+    """Returns label names unchanged, or raises UserError.
+
+    There must be at least two names, all different, not blank, and valid Unicode.
+    """
     counts = Counter(names)
     repeated = [name for name in names if counts[name] > 1]
     if repeated or len(names) < 2 or not all(isinstance(name, str) and is_visible(name) for name in names):
@@ -59,7 +62,7 @@ def check_label_names(names: tuple[str, ...], place: str) -> tuple[str, ...]:
 
 
 def find_label_names(columns: Columns) -> tuple[str, ...]:
-    """Collects the label names of a split, sorted; in numeric order if all are integers.
+    """Collects the label names of a split. They are sorted, in numeric order if all of them are integers.
 
     Raises:
       UserError: There are no labels, a row has no label (the message names the row), or two names differ only in
@@ -92,11 +95,11 @@ def find_label_names(columns: Columns) -> tuple[str, ...]:
 def name_classes(
     task: TaskConfig, rows: Iterable[tuple[str, dict[str, Any]]], names: Sequence[str]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Replaces the class indices of a published dataset by label names, and its mark of unlabelled rows, -1, by None.
+    """Replaces a published dataset's class indices by label names, and -1 (no label) by None.
 
-    A name keeps its meaning where an index would not: if the names are themselves numbers ("1" to "5"), or if the task
-    or another split lists them in another order. If the task lists as many names, and none of the dataset's, they
-    replace the dataset's names in order. For regression, indices are numbers and are not replaced.
+    Unlike an index, a name keeps its meaning if the names are themselves numbers ("1" to "5"), or if the task or another
+    split lists them in another order. If the task lists as many names as the dataset, and none of the same, its names
+    are used instead, in order. For regression, indices are numbers, and only -1 is replaced.
 
     Args:
       task: The task, which names the label column.

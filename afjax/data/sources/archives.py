@@ -32,11 +32,11 @@ _DAMAGED = (
 
 
 def read_archive(archive: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
-    """Yields ``(name, bytes)`` for the wanted files of an archive, in its order. Links are not followed.
+    """Yields ``(name, bytes)`` for the wanted files of an archive, in the archive's order. Links are not followed.
 
     Raises:
-      UserError: The archive is missing, truncated, damaged or encrypted; a wanted file is larger than
-        ``MAX_MEMBER_BYTES``; or the path of any member, wanted or not, leads out of the archive.
+      UserError: The archive is missing, truncated or damaged; a wanted file is encrypted or larger than
+        ``MAX_MEMBER_BYTES``; or the path or the link target of any member, wanted or not, leads out of the archive.
     """
     kind = ".zip" if archive.name.endswith(".zip") else ".tar.gz"
     try:

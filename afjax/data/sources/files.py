@@ -142,9 +142,13 @@ def table_rows(
       path: The file's name in error messages.
       lines: Numbered lines, as from :func:`read_lines`.
       tabs: Whether columns are separated by tabs, without quoting. Otherwise by commas, with quoting.
-      names: Column names, for a table without a line of column names.
+      names: Column names, for a table without a header line.
       lenient: Whether to accept unnamed columns and stray quotes, which spreadsheets write.
       short: If given, rows with too few columns are skipped, and their ``PATH:LINE`` is appended to this list.
+
+    Raises:
+      UserError: The file uses another separator, a column name is repeated, a row has another number of columns, or the
+        quotes of a CSV row are wrong.
     """
     columns = list(names)
     checked = False

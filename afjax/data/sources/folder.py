@@ -19,7 +19,7 @@ def _open_split(task: TaskConfig, split: Split) -> SplitSource:
         raise missing_split(task, split)
     folder = None if is_one_file(task) or not task.source else fetched(task.source)
     names_path = folder / "labels.json" if folder else None
-    # A broken link counts as a file, so that label names are not guessed in its place.
+    # A broken link counts as a file: reading it raises an error. Otherwise the label names would be guessed.
     listed_names = read_label_names(names_path) if names_path and os.path.lexists(names_path) else ()
     named_task = task if task.labels else dataclasses.replace(task, labels=listed_names)
     stored_names = [file_format(str(path)).label_names(path, task.label_column) for path in paths]
@@ -76,12 +76,13 @@ def is_one_file(task: TaskConfig) -> bool:
 
 
 def split_paths(task: TaskConfig, split: Split) -> tuple[Path, ...]:
-    """Returns the files of a split: the file that the task names, or else the default; empty if there are none.
+    """Returns the files of a split: the file that the task names, or else the default files, if there are any.
 
     File names in the task's ``train``, ``dev`` and ``test`` settings are relative to the source's folder.
 
     Raises:
-      UserError: The source's folder is missing, or the source is a file and the task also names a train file.
+      UserError: The source's folder is missing, has two files for the split, or lacks some of several files; or the
+        source is a file and the task also names a train file.
     """
     chosen = getattr(task, split)
     source = fetched(task.source) if task.source else Path()

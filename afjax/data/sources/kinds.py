@@ -14,7 +14,10 @@ SOURCE_KINDS: Mapping[str, SourceKind] = {
 
 
 def source_kind(source: str) -> SourceKind:
-    """The kind that a task's ``source`` names. If the word before the colon is not a scheme, it is a path (``gs://``)."""
+    """Returns the kind that a task's ``source`` names.
+
+    If the source does not begin with the scheme of a kind and a colon, it is a path, also ``gs://...``.
+    """
     scheme, colon, _ = source.partition(":")
     return SOURCE_KINDS.get(scheme if colon else "", folder.KIND)
 

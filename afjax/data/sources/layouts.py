@@ -23,11 +23,12 @@ from afjax.storage.json_files import parse_json
 
 Row = dict[str, Any]
 
-# (the row's name in errors, the row in the file's format, whether it must have a label) -> the row with common keys.
+# Converts a row to the common keys. The arguments are the row's name in errors, the row in the file's format, and
+# whether it must have a label.
 RowReader = Callable[[str, Row, bool], Row]
 
-# (split, its files) -> a predicate that decides whether a row belongs to the split. The predicate's arguments are the
-# row's name in errors, the row in the file's format, and the row with common keys.
+# Given a split and its files, returns a predicate that decides whether a row belongs to the split. The predicate's
+# arguments are the row's name in errors, the row in the file's format, and the row with common keys.
 RowChooser = Callable[[Split, tuple[Path, ...]], Callable[[str, Row, Row], bool]]
 
 # File names in order of preference. All files of an inner tuple must exist.
@@ -55,7 +56,7 @@ class Files:
         return [(names,) if isinstance(names, str) else names for names in (*getattr(self, split), *self.every)]
 
     def find(self, folder: Path, split: Split) -> tuple[Path, ...]:
-        """Finds the files of a split; empty if any of them is missing."""
+        """Finds the files of a split. Returns an empty tuple if the folder does not have all of them."""
         if self.needs and not any(any(folder.glob(need + packed)) for need in self.needs for packed in ("", ".gz")):
             return ()
         for names in self.candidates(split):
@@ -80,11 +81,11 @@ class Table(Files):
     Attributes:
       row: Converts a row to the common keys.
       commas: Whether the table is CSV instead of TSV.
-      names: Column names, for a table without a line of column names.
+      names: Column names, for a table without a header line.
       encodings: Encodings to try; the first that fits the file is used.
       lenient: Whether to accept unnamed columns and stray quotes, which spreadsheets write.
       choose: Selects the rows of a split, if its files also have rows of other splits.
-      aside: Auxiliary files of a split, which have no rows.
+      aside: Names of auxiliary files of a split, which have no rows.
       skip_short: Whether rows with too few columns are skipped with a warning instead of raising an error.
       drop_empty: Whether rows without text or label are skipped with a warning.
       drop_labels: Rows with these labels are skipped.
@@ -210,8 +211,8 @@ class Folders:
       archives: Names of archives with all roots, without endings.
       classes: The label of each class's folder. If empty, the folders are named by their labels.
       encoding: Encoding of the texts.
-      choose: Selects the texts of a split, if splits share a root. Its arguments are the split, a text, and the text's
-        index in its class.
+      choose: Decides whether a text belongs to a split, because splits can share a root. Its arguments are the split,
+        the text, and the text's index in its class.
     """
 
     roots: Mapping[Split, str]
