@@ -97,9 +97,9 @@ def name_classes(
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Replaces a published dataset's class indices by label names, and -1 (no label) by None.
 
-    Unlike an index, a name keeps its meaning if the names are themselves numbers ("1" to "5"), or if the task or another
-    split lists them in another order. If the task lists as many names as the dataset, and none of the same, its names
-    are used instead, in order. For regression, indices are numbers, and only -1 is replaced.
+    Unlike an index, a name keeps its meaning if the names are themselves numbers ("1" to "5"), or if the task or
+    another split lists them in another order. If the task lists as many names as the dataset, and none of the same, its
+    names are used instead, in order. For regression, indices are numbers, and only -1 is replaced.
 
     Args:
       task: The task, which names the label column.

@@ -18,7 +18,8 @@ from afjax.data.splits import AnyRows, MultiLabelRows, Rows, SpanRows, TagRows, 
 from afjax.data.tags import num_unmarked
 from afjax.display.words import counted
 
-# In a split with fewer rows, a large number of different labels is plausible. A label with at least as many is frequent.
+# In a split with fewer rows, a large number of different labels is plausible. A label with at least as many rows is
+# frequent.
 _MANY_ROWS = 20
 # A label with at most as many rows may be a misspelling of a frequent label.
 _FEW_ROWS = 2

@@ -28,8 +28,8 @@ from afjax.errors import UserError, did_you_mean
 
 NUMBERS = ("two", "three", "four", "five", "six", "seven", "eight", "nine")
 
-# For each label, pairs of quantifiers. The label holds between a sentence with the first quantifier and the same sentence
-# with the second.
+# For each label, pairs of quantifiers. The label holds between a sentence with the first quantifier and the same
+# sentence with the second.
 QUANTIFIERS = {
     "entailment": (("All", "Some"), ("All", "Most"), ("Most", "Some"), ("None", "Not all")),
     "neutral": (("Some", "All"), ("Most", "All"), ("Some", "Most"), ("Not all", "None")),

@@ -61,8 +61,8 @@ class SourceKind:
       has_split: Whether a task has a split.
       split_files: The files that a split is read from, or the source's name for the split.
       makes_dev: Whether the dev split is taken from the train rows because the task has no dev split.
-      recognizes: Whether a local folder holds data of this kind. If so, a task's source can be the folder's path without
-        a scheme, and this kind reads it.
+      recognizes: Whether a local folder holds data of this kind. If so, a task's source can be the folder's path
+        without a scheme, and this kind reads it.
       shared_form: Removes this machine's folders from the text after the colon, for artefacts that are shared.
       portable: Whether the source refers to the same data on every machine.
       text_columns: Text columns to look for if a task names none.
