@@ -57,7 +57,8 @@ class TokenActivations:
     """A fusion's softmax weights at every token of one text.
 
     Attributes:
-      fusion, adapters: As in :class:`Activations`.
+      fusion: The fusion's name.
+      adapters: The names of the fused adapters, in order.
       tokens: The tokens that are fed to the trunk.
       num_tokens: The number of tokens before truncation. ``tokens`` has fewer if the text was truncated to the length
         in training.

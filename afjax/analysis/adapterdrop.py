@@ -28,7 +28,7 @@ class Point:
 
     Attributes:
       what: A description of the dropped adapters.
-      kept: The fraction of the adapters (times layers) that is left.
+      kept: The fraction of the adapters of all layers that is left.
       scores: Every metric over the rows.
       rows_per_second: Throughput of the fastest of three passes, without tokenization and compilation.
       flops_per_row: Floating-point operations per row of the model's ``max_length``, as counted by XLA.
@@ -56,7 +56,7 @@ def adapterdrop_curve(
       One point for each number of dropped layers, from zero to all but one.
 
     Raises:
-      UserError: The model has no adapters in its layers.
+      UserError: The model has no adapters in its layers, or the rows' labels are missing or not the head's.
     """
     if not task_model.model.adapters:
         raise UserError(f'The head "{task_model.model.head_name}" is used without adapters: there is nothing to drop.')
@@ -127,6 +127,9 @@ def prune_curve(
 
     Yields:
       One point for each number of kept adapters, from all to one.
+
+    Raises:
+      UserError: The fusion cannot be pruned, or the rows' labels are missing or not the head's.
     """
     task_model.check_labels(rows)
     num_adapters, data = next(iter(shares.values())).shape[-1], task_model.tokenised(rows)

@@ -74,7 +74,7 @@ def make_cells(
       by_sampler: Whether each sampler of multi-task runs is a separate method, named ``METHOD:SAMPLER``.
 
     Raises:
-      UserError: Runs on one task follow different metrics, or no run has the metric.
+      UserError: Runs on one task have different main metrics, or no run has ``metric``.
     """
     metrics = task_metrics(records, metric)
     groups: dict[tuple[str, str], dict[str, dict[int, RunRecord]]] = {}
@@ -96,7 +96,7 @@ def task_metrics(records: Iterable[RunRecord], metric: str = "") -> dict[str, st
     """Returns the metric for comparing the runs of each task: ``{task: metric}``.
 
     Raises:
-      UserError: Runs on one task follow different metrics, or no run has the metric.
+      UserError: Runs on one task have different main metrics, or no run has ``metric``.
     """
     records_by_metric: dict[str, dict[str, RunRecord]] = {}
     for record in records:
@@ -122,7 +122,7 @@ def task_metrics(records: Iterable[RunRecord], metric: str = "") -> dict[str, st
 def size_name(record: RunRecord) -> str:
     """Returns a method's suffix for the adapters' size: ``:64``, or ``:1/16`` for a fraction of the trunk's width.
 
-    Empty without adapters, and for adapters without a size.
+    The suffix is empty for methods without adapters, and for adapters without a size.
     """
     adapter = record.adapter
     if isinstance(adapter, AdapterConfig) and adapter.size is None:

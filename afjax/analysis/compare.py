@@ -1,6 +1,7 @@
-"""Comparison of two models, or two groups of runs, on the same rows.
+"""Compares two models, or two groups of runs, on the same rows.
 
-It has scores, a significance test, the number of rows that each side gets right, and the settings that differ.
+A comparison has scores, a significance test, the number of rows that each side gets right, and the settings that
+differ.
 """
 
 import dataclasses
@@ -58,7 +59,7 @@ class Comparison:
       main_metric: The metric that decides which side is better.
       num_rows: The number of rows.
       num_resamples: The number of resamples of the bootstrap.
-      metrics: Every metric for which higher is better.
+      metrics: The paired scores of every metric for which higher is better, by name.
       rows: Numbers of rows, averaged over the pairs of runs. For regression these are ``nearer_a``, ``nearer_b`` and
         ``equal``; otherwise ``both_right``, ``only_a``, ``only_b`` and ``both_wrong`` (for span by exact match).
       settings: The settings that differ: ``{setting: (values of A's runs, values of B's runs)}``.
@@ -89,7 +90,7 @@ def compare(
     Args:
       first, second: The runs of each side, paired in order.
       rows: Labelled rows.
-      metric: The metric to decide by; empty for the task's main metric.
+      metric: The metric that decides which side is better; empty for the task's main metric.
       bootstrap: The number of resamples, and their seed.
       batch_size: Rows per step.
       max_length: Tokens per row; longer rows are truncated. None for the length in training.

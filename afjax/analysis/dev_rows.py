@@ -43,7 +43,8 @@ class DevEvaluation:
       digest: The digest of the rows.
       scores: Every metric.
       labels: The label names for classification; otherwise empty.
-      confusion: The confusion matrix for classification, right labels by predicted labels; otherwise None.
+      confusion: The confusion matrix for classification, with right labels as rows and predicted labels as columns;
+        otherwise None.
       values: ``(labels, predictions)`` for regression; otherwise None.
       mistakes: The worst mistakes. The most confident (or the largest errors) are first.
       num_wrong: The number of rows with a wrong prediction; for regression all rows.

@@ -20,8 +20,8 @@ def method_of(config: ExperimentConfig) -> str:
       *BERT and PALs*), or ``sequential-`` if they are trained one after the other.
     * Fusions: ``fusion`` for Pfeiffer's adapters, otherwise ``fusion-`` and the name of the adapters' architecture.
 
-    :func:`collect` adds the suffix ``-mt`` to runs on a trunk that another run has trained on several tasks, as in
-    ``fusion-mt``. It recognizes such a trunk by its digest, which is not in the config.
+    :func:`afjax.analysis.runs.collect` adds the suffix ``-mt`` to runs on a trunk that another run has trained on
+    several tasks, as in ``fusion-mt``. It recognizes such a trunk by its digest, which is not in the config.
     """
     if config.recipe == "fusion":
         name = architecture_name(config.adapter)
@@ -43,6 +43,6 @@ def architecture_name(adapter: Adapter) -> str:
 
 
 def _architecture(adapter: Adapter) -> tuple[Any, ...]:
-    # Presets differ in the number of hidden layers.
+    # The number of hidden layers belongs to the architecture, because presets differ in it.
     depth = len(getattr(adapter, "hidden_sizes", ()))
     return (adapter.kind, depth, *(getattr(adapter, field, None) for field in _ARCHITECTURE))

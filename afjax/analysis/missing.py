@@ -28,7 +28,7 @@ def command(
 
     The command is the first of these that is possible:
 
-    * resume an unfinished run,
+    * resume the run, if it was started and not finished,
     * repeat the method's run on the same task with another seed,
     * repeat the method's run on another task with the task replaced,
     * train the method with ``configs/baselines.py``.
@@ -78,7 +78,7 @@ def _donor_command(donor: RunRecord, task: TaskConfig, method: str, seed: int) -
     config = dataclasses.replace(donor.config, seed=seed)
     name = f"{task.name}-{method}"
     if task.name in [other.name for other in config.tasks]:
-        # One run fills the gaps of all its tasks, so its name has no task.
+        # One run fills the gaps of all its tasks, so the workdir's name has no task.
         name = method
     elif config.tasks:
         config = dataclasses.replace(config, tasks=(*config.tasks, task))
@@ -96,7 +96,7 @@ def _donor_command(donor: RunRecord, task: TaskConfig, method: str, seed: int) -
 def _baseline_command(example: RunRecord, known_config: ExperimentConfig | None, method: str, seed: int) -> str:
     name, layers = ("top_k", f",top_k={method[4:]}") if method.startswith("top-") else (method, "")
     plain = to_dict(TaskConfig(name=example.task))
-    # Always pass the source, even if it is empty: the file has a default source.
+    # Always pass the source, even if it is empty, because the config file has a default source.
     flags = [f"--config.task.source={_text(example.task_config.source)}"]
     flags += [
         f"--config.task.{path}={_text(value)}"
@@ -121,7 +121,7 @@ def _trained_sources(donor: RunRecord) -> bool:
 
 
 def _new_workdir(workdir: epath.Path, name: str) -> epath.Path:
-    """Returns a new folder next to another workdir, or next to the sweep that the workdir belongs to."""
+    """Returns an unused path next to another workdir, or next to the sweep that the workdir belongs to."""
     parent = workdir.parent
     if parent.name == "runs" and (parent.parent / "sweep.json").exists():
         parent = parent.parent.parent

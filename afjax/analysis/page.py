@@ -1,4 +1,4 @@
-"""HTML pages of reports: style, sections, images and the document around them."""
+"""Makes the HTML pages of reports: their style, sections and images, and the document that contains them."""
 
 import base64
 

@@ -95,7 +95,7 @@ def resample_weights(num_rows: int, num_resamples: int, seed: int) -> Iterator[F
 def _differences(
     pairs: Sequence[tuple[Weighted, Weighted]], weights: Float[np.ndarray, "resamples rows"]
 ) -> dict[str, tuple[Float[np.ndarray, "pairs resamples"], Float[np.ndarray, "pairs resamples"]]]:
-    """Both models' scores by metric."""
+    """Computes both models' scores by metric, for every pair of runs and every resample."""
     scored = [(first(weights), second(weights)) for first, second in pairs]
     return {
         metric: (

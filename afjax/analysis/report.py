@@ -69,8 +69,8 @@ def write_report(
       batch_size: Rows per step.
 
     Raises:
-      UserError: There is no finished run, the given store does not exist, or the file cannot be written. Missing rows,
-        trunks and artefacts are not errors: the page reports them.
+      UserError: There is no finished run, a file of a run is damaged, the given store does not exist, or the HTML file
+        cannot be written. Missing rows, trunks and artefacts are not errors: the page reports them.
     """
     check_output(output, make_folder=True)
     if moved.store_folder and not open_path(moved.store_folder).is_dir():
@@ -200,7 +200,7 @@ def _summary(experiments: Sequence[ExperimentRecord]) -> str:
 
 
 def _which_task(finished: Sequence[ExperimentRecord], best: ExperimentRecord) -> list[Markup]:
-    """Returns a sentence that names the task of the page and says why, if the runs are on several tasks."""
+    """Returns a sentence that says which task the page is about and why, if the runs are on several tasks."""
     groups = by_tasks(finished)
     if len(groups) == 1:
         return []

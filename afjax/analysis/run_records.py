@@ -1,4 +1,4 @@
-"""Records of finished runs, as tables and figures read them."""
+"""Records of runs, from which tables and figures are made."""
 
 import dataclasses
 import json
@@ -20,7 +20,7 @@ class RunRecord:
 
     Attributes:
       task_config: The task.
-      method: See :func:`method_of`.
+      method: The name of the run's method; see :func:`afjax.analysis.methods.method_of`.
       seed: The run's seed.
       metrics: Dev metrics that are finite.
       config: The experiment of the run; for a source of a fusion, the experiment that would train only the source. None
@@ -83,7 +83,7 @@ class RunRecord:
 
     @property
     def settings(self) -> str:
-        """Everything that the result depends on except the seed, in a form that can be compared.
+        """Everything that the result depends on except the seed, as text that can be compared.
 
         Trunk and rows are represented by their digests, not by their paths.
         """
@@ -135,7 +135,7 @@ class Collection:
     scoreless: tuple[RunRecord, ...] = ()
 
     def left_out(self, tasks: Sequence[str]) -> list[str]:
-        """One sentence for each run on these tasks that is left out, with the reason."""
+        """Returns a sentence for each run on these tasks that is left out, with the reason."""
         return [
             f"{run.folder} ({run.method} on {run.task}, seed {run.seed}) is not finished"
             for run in self.unfinished

@@ -69,13 +69,13 @@ class Score:
 
 
 def robustness(records: Sequence[RunRecord], *, metric: str = "") -> list[Score]:
-    """Scores by swept setting, all else equal (Houlsby 2019, section 3.6, figure 6 right).
+    """Returns scores by the values of a swept setting, all else equal (Houlsby 2019, section 3.6, figure 6 right).
 
     For each task and each of ``SETTINGS``, runs are grouped so that they differ only in that setting and the seed. The
     group with the most values counts. Ties are broken by the best mean score.
 
     Raises:
-      UserError: No setting has two values.
+      UserError: No setting has two values, runs on one task have different main metrics, or no run has ``metric``.
     """
     metrics = task_metrics(records, metric)
     adapters = [record for record in records if record.adapter is not None and record.config is not None]
@@ -138,14 +138,14 @@ def draw_robustness(scores: Sequence[Score], output: Path) -> list[Path]:
 
 
 def search(records: Sequence[RunRecord], *, metric: str = "") -> list[Score]:
-    """Scores of the architecture search (AdapterFusion, appendix A.2, figures 7 to 9).
+    """Returns the scores of the architecture search (AdapterFusion, appendix A.2, figures 7 to 9).
 
     Each task has its own search. An option's score at a reduction factor (or size) is its best mean over seeds among
     all other settings. Each step uses only runs with the options that the previous steps have chosen.
 
     Raises:
-      UserError: No runs of single adapters differ in a step's setting, or the options of a step do not share a
-        reduction factor or size.
+      UserError: No runs of single adapters differ in a step's setting, the options of a step do not share a reduction
+        factor or size, runs on one task have different main metrics, or no run has ``metric``.
     """
     metrics = task_metrics(records, metric)
     scores: list[Score] = []

@@ -16,8 +16,8 @@ from afjax.data.tokenise import TokenisedRows
 MOST = 8
 # The cost of a program of :func:`inference_lengths`, in tokens; see ProgramTokens.
 INFERENCE_PROGRAM_TOKENS = 100_000
-# The distance from an allowed length to the next one. Each distance applies to lengths from its key. Allowed lengths are
-# sparse, so that different tasks share compiled programs.
+# The distance from an allowed length to the next one, for lengths from each key on. Allowed lengths are sparse, so that
+# different tasks share compiled programs.
 STEPS = {0: 2, 24: 4, 48: 8, 80: 16, 128: 32, 256: 64, 512: 128}
 
 
