@@ -1,4 +1,4 @@
-"""Records of runs, from which tables and figures are made."""
+"""Records of runs, for tables and figures."""
 
 import dataclasses
 import json

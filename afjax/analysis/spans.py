@@ -2,7 +2,8 @@
 
 The trained adapters of a contiguous span of layers are removed and the model is evaluated without further training. A
 single program evaluates all spans. Each span is a mask over the layers, and the first layers that masks have in common
-are computed once. As in the paper, only adapters are removed: LayerNorms that were trained with them stay in all layers.
+are computed once. As in the paper, only adapters are removed. LayerNorms that were trained with them stay in all
+layers.
 """
 
 import dataclasses
