@@ -1,4 +1,4 @@
-"""The bodies of HTTP requests: checked before anything is computed."""
+"""Parses the bodies of HTTP requests, and checks them before anything is computed."""
 
 import dataclasses
 import json

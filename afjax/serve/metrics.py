@@ -45,7 +45,7 @@ class Metrics:
 
     @contextlib.contextmanager
     def timed_request(self) -> Iterator[Outcome]:
-        """Counts a request and its time."""
+        """Counts a request and measures its time. The block sets the outcome's status."""
         begin, outcome = time.perf_counter(), Outcome()
         try:
             yield outcome

@@ -1,4 +1,4 @@
-"""The device's side of a routed model: the banks, the compiled programs, and batches under way."""
+"""Runs the batches of a routed model on the device, with its banks and compiled programs."""
 
 import functools
 import threading
@@ -19,7 +19,8 @@ from afjax.serve.program import Plan, all_outputs, attention_outputs, routed_out
 from afjax.serve.requests import Sequences, ServedTask
 from afjax.trees import Tree
 
-# The kinds of programs: each row with its own task, each row with all tasks, and each row's attention over adapters.
+# The kinds of programs: "rows" computes each row with its own task, "all" computes each row with several tasks, and
+# "attention" computes each row's attention over adapters.
 ProgramKind = Literal["rows", "all", "attention"]
 _STEPS: Mapping[ProgramKind, Callable[..., Any]] = {
     "rows": routed_outputs,
@@ -52,7 +53,7 @@ class Runner:
           tasks_per_row: The number of tasks that the program of all tasks computes for each row.
         """
         self._plan, self._trunk_params, self._banks, self._mesh = plan, trunk_params, tuple(banks), mesh
-        # All entries of a batch are on the device at once.
+        # These limit the tasks of a batch, because all entries of a batch are on the device at once.
         self.num_places = tuple(bank.places.num_places for bank in banks)
         self.tasks_per_row = tasks_per_row
         self._programs: dict[tuple[int, int, ProgramKind], Any] = {}
@@ -116,7 +117,7 @@ class Runner:
 
         Args:
           parts: The sequences of the batches.
-          jobs: Batches with their tasks: a task per row, or tasks for all of the rows if the kind is ``"all"``.
+          jobs: Batches with their tasks: one task per row, or tasks for all of the rows if the kind is ``"all"``.
           store: Called with each batch, its tasks and the results on the host.
           kind: The kind of program.
         """
@@ -156,7 +157,10 @@ class Runner:
         return places
 
     def _program(self, batch_size: int, length: int, kind: ProgramKind) -> Any:
-        """Returns the compiled program for a shape. It is kept, because a call of jit could compile again unnoticed."""
+        """Returns the compiled program of a kind for a shape, and compiles it if necessary.
+
+        Compiled programs are kept here, because a jitted function could compile again without notice.
+        """
         shape = (batch_size, length, kind)
         if shape not in self._programs:
             by_rows, everywhere = batch_sharding(self._mesh), replicated(self._mesh)
