@@ -119,7 +119,7 @@ def import_adapter_bert(
       max_length: Tokens per row.
 
     Raises:
-      UserError: The checkpoint or the trunk does not exist, or they do not match.
+      UserError: The checkpoint or the trunk does not exist, they do not match, or the labels do not match the outputs.
     """
     loaded = load_trunk(trunk)
     config, adapter, head = from_adapter_bert(read_variables(source), loaded, where=str(source))

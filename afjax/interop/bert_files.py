@@ -23,7 +23,7 @@ Gelu = Literal["exact", "tanh"]
 Case = Literal["cased", "uncased"]
 
 _SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-# Keys that Hugging Face's config.json shares.
+# The keys that bert_config.json and Hugging Face's config.json have in common.
 _KEYS = (
     "vocab_size",
     "hidden_size",

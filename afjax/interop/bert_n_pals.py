@@ -175,7 +175,7 @@ def import_bert_n_pals(
 def _architecture(tensors: Tensors, values: Mapping[str, Any], config: TrunkConfig, where: str) -> Adapter | None:
     """Returns the architecture of the modules: the config gives the kind, and the tensors give the size."""
     active = {switch for switch in _SWITCHES if values.get(switch)}
-    # These two only select a variant of the other switches, and have no effect without them.
+    # pals and bert_lay_top only select variants of the other switches, and have no effect without them.
     if not active & {"mult", "houlsby"}:
         active.discard("pals")
     if "top" not in active:

@@ -87,7 +87,7 @@ _EMBEDDINGS = (
 
 
 def dense_table(spelling: Spelling, scope: str, path: str, index: int | None = None) -> Table:
-    """Returns the table of a dense layer's kernel and bias."""
+    """Returns the table's entries for a dense layer's kernel and bias."""
     return {
         spelling.join(scope, spelling.kernel): Place(
             path=f"{path}/kernel", index=index, transposed=spelling.transposed
@@ -97,7 +97,7 @@ def dense_table(spelling: Spelling, scope: str, path: str, index: int | None = N
 
 
 def norm_table(spelling: Spelling, scope: str, path: str, index: int | None = None) -> Table:
-    """Returns the table of a LayerNorm's scale and bias."""
+    """Returns the table's entries for a LayerNorm's scale and bias."""
     return {
         spelling.join(scope, "gamma"): Place(path=f"{path}/scale", index=index),
         spelling.join(scope, "beta"): Place(path=f"{path}/bias", index=index),
@@ -105,7 +105,7 @@ def norm_table(spelling: Spelling, scope: str, path: str, index: int | None = No
 
 
 def layer_table(spelling: Spelling, scope: str, path: str, index: int | None = None) -> Table:
-    """Returns the table of an encoder layer, at ``path`` in our tree."""
+    """Returns the table's entries for an encoder layer, which is at ``path`` in our tree."""
     table: Table = {}
     for scopes, subpath in _DENSE:
         table |= dense_table(spelling, spelling.join(scope, *scopes), f"{path}/{subpath}", index)
@@ -115,7 +115,7 @@ def layer_table(spelling: Spelling, scope: str, path: str, index: int | None = N
 
 
 def trunk_norms_table(spelling: Spelling, num_layers: int, paths: Mapping[str, str]) -> Table:
-    """Returns the table of all LayerNorms of a trunk.
+    """Returns the table's entries for all LayerNorms of a trunk.
 
     ``paths`` maps ``embeddings``, ``attention`` and ``ffn`` to the paths of their LayerNorms in our tree.
     """
@@ -128,7 +128,7 @@ def trunk_norms_table(spelling: Spelling, num_layers: int, paths: Mapping[str, s
 
 
 def trunk_table(spelling: Spelling, num_layers: int) -> Table:
-    """Returns the table of a complete BERT, including its pooler."""
+    """Returns the table of all tensors of a BERT, including its pooler."""
     table: Table = {
         spelling.join("bert", "embeddings", name, spelling.table): Place(path=path) for name, path in _EMBEDDINGS
     }
@@ -163,7 +163,7 @@ def fill(shapes: Tree, table: Table, tensors: Tensors, *, where: str) -> Tree:
     """Builds a tree of float32 arrays from tensors. All tensors of the table must be present.
 
     Args:
-      shapes: The tree, with any leaves that have a ``shape``.
+      shapes: The tree to build. Its leaves can be any objects that have a ``shape``.
       table: Maps tensors to the tree's leaves or their slices. It must cover all leaves.
       tensors: The tensors by name. Tensors outside the table are ignored.
       where: Names the file in error messages.
@@ -190,7 +190,7 @@ def fill(shapes: Tree, table: Table, tensors: Tensors, *, where: str) -> Tree:
 
 
 def slice_of(leaves: Mapping[str, Any], place: Place) -> Any:
-    """Returns the leaf or slice at a place, from flattened leaves."""
+    """Returns the leaf, or the slice of a leaf, that ``place`` refers to. ``leaves`` is a flattened tree."""
     return leaves[place.path] if place.index is None else leaves[place.path][place.index]
 
 

@@ -11,7 +11,7 @@ from afjax.store import Manifest
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Facts:
-    """Fields of a manifest about the training; empty unless afjax wrote the part."""
+    """The fields of a manifest that describe the training. They are empty unless afjax wrote the files."""
 
     task: dict = dataclasses.field(default_factory=dict)
     labels: tuple[str, ...] = ()

@@ -31,7 +31,8 @@ def from_google(variables: Tensors, config: TrunkConfig, *, where: str) -> Tree:
     The variables of the pretraining tasks (``cls/...``) and of the optimizer are dropped.
 
     Raises:
-      UserError: Variables are missing, unknown or do not have the shape given by the config. The message lists them.
+      UserError: Variables are missing, unknown or do not have the shape given by the config (the message lists them),
+        or a variable contains NaN or infinity.
     """
     table = trunk_table(TENSORFLOW, config.num_layers)
     ignored = optimizer_variables(variables) | {name for name in variables if name.startswith(_PRETRAINING)}

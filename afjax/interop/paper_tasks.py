@@ -17,7 +17,7 @@ from afjax.tasks.kinds import TASK_KINDS
 from afjax.trees import Tree
 from afjax.trunk.pretrained import Trunk, check_length
 
-# In the order of get_labels() in both papers' code, with the names from the benchmark's own files.
+# The label names of the benchmark's own files, in the order of get_labels() in both papers' code.
 _LABELS: Mapping[str, tuple[str, ...]] = types.MappingProxyType(
     {
         "cola": ("unacceptable", "acceptable"),

@@ -63,7 +63,7 @@ def export_stablehlo(
     platforms = check_platforms(platforms)
     check_length(max_length, task_model.trunk)
     targets = (expanded(path), description_path(path))
-    # Checked first, because the export takes a while.
+    # Check the output first, because the export takes a while.
     for target in targets:
         check_output(target)
     data, shapes = _serialise(task_model, max_length, platforms)

@@ -101,7 +101,7 @@ _INITS: Mapping[str, tuple[Literal["normal", "truncated_normal"], float]] = {
 
 
 def read_settings(part: Part) -> dict[str, Any]:
-    """Reads a part's settings and fills in the library's defaults.
+    """Reads an adapter's settings and fills in the library's defaults.
 
     Raises:
       UserError: A setting is missing, invalid, unknown or not supported by afjax.
@@ -171,7 +171,7 @@ def read_config(settings: Mapping[str, Any], sizes: Mapping[int, int], trunk: Tr
 
 
 def _given_settings(part: Part) -> Mapping[str, Any]:
-    """Returns the settings in a part's file, or the settings that the file names."""
+    """Returns the settings in an adapter's file. If the file has only a config's name, returns that config."""
     given = part.envelope.get("config")
     if isinstance(given, str):
         if given not in _NAMED:
@@ -183,12 +183,12 @@ def _given_settings(part: Part) -> Mapping[str, Any]:
 
 
 def own_config(part: Part, trunk: TrunkConfig) -> AdapterConfig | None:
-    """Returns the architecture that afjax wrote into the part, or None if another program wrote the part.
+    """Returns the architecture that afjax wrote to an adapter's file, or None if another program wrote the file.
 
     It has details that the library's format cannot express.
 
     Raises:
-      UserError: It contradicts the part's settings.
+      UserError: The architecture contradicts the settings in the file.
     """
     if not part.own:
         return None

@@ -1,4 +1,4 @@
-"""AdapterHub's folders: a JSON file and a file of tensors for each adapter, fusion and head.
+"""Reads and writes AdapterHub's folders. Each adapter, fusion and head has a JSON file and a tensor file.
 
     adapter_config.json          adapter.safetensors                 or pytorch_adapter.bin
     adapter_fusion_config.json   model_adapter_fusion.safetensors    or pytorch_model_adapter_fusion.bin
@@ -171,7 +171,7 @@ def module_tensors(part: Part, kinds: tuple[str, ...]) -> dict[tuple[str, int], 
 
     Args:
       part: An adapter or a fusion.
-      kinds: The names that the library uses for such modules.
+      kinds: The library's names for the modules of this kind of part.
 
     Raises:
       UserError: The part has no modules, or the file has tensors of other kinds of modules.
@@ -280,7 +280,7 @@ def shortened(names: Any, most: int = 6) -> str:
 
 
 def envelope(config: Any, trunk: Mapping[str, Any], name: str, **more: Any) -> dict[str, Any]:
-    """Builds a part's JSON. ``trunk`` is the trunk's entry in a manifest.
+    """Builds the contents of a part's JSON file. ``trunk`` is the trunk's entry in a manifest.
 
     Raises:
       UserError: The trunk's family is not supported.

@@ -179,10 +179,10 @@ def _config(settings: Mapping[str, Any], where: str) -> FusionConfig:
 
 
 def _own_config(part: Part) -> FusionConfig | None:
-    """Returns the architecture that afjax wrote into the part, or None if another program wrote the part.
+    """Returns the architecture that afjax wrote to a fusion's file, or None if another program wrote the file.
 
     Raises:
-      UserError: It contradicts the part's settings.
+      UserError: The architecture contradicts the settings in the file.
     """
     if not part.own:
         return None

@@ -44,7 +44,7 @@ class PeftFamily:
 
     Attributes:
       classes: The first part of the names of the family's classes.
-      library: The module that has the classes.
+      library: The Python module that defines the classes.
       heads: The heads, by the rest of the class's name.
     """
 
@@ -111,7 +111,7 @@ PEFT_FAMILIES: Mapping[str, PeftFamily] = types.MappingProxyType(
 
 
 def peft_family(name: str) -> PeftFamily:
-    """Returns the names in Hugging Face's models of an encoder family.
+    """Returns the names that Hugging Face's models of an encoder family use.
 
     Raises:
       UserError: afjax does not exchange adapters of the family with PEFT.
@@ -125,19 +125,19 @@ def peft_family(name: str) -> PeftFamily:
 
 
 def dense_modules(family: str) -> dict[DenseLayer, str]:
-    """Returns the modules of a layer's dense layers, such as ``{"query": "attention.self.query"}``."""
+    """Returns the module names of a layer's dense layers, such as ``{"query": "attention.self.query"}``."""
     layers = ENCODER_FAMILIES[family].weight_names.layers
     modules = {path: name.removesuffix(".weight") for name, weight in layers.items() for path in weight.paths}
     return {name: modules[f"{block}/{layer}/kernel"] for name, (block, layer) in DENSE_LAYERS.items()}
 
 
 def layer_prefix(family: str, layer: int) -> str:
-    """Returns the first parts of the names of a layer's modules: ``encoder.layer.0.``."""
+    """Returns the prefix of the names of a layer's modules, such as ``encoder.layer.0.``."""
     return f"{ENCODER_FAMILIES[family].weight_names.layer}.{layer}."
 
 
 def encoder_modules(trunk: TrunkConfig) -> list[str]:
-    """Returns all modules of an encoder that have weights, without the family's prefix."""
+    """Returns the names of all modules of an encoder that have weights, without the family's prefix."""
     names = trunk.encoder_family.weight_names
     tables: list[Mapping[str, Weight]] = [names.embeddings, names.pooler]
     if trunk.projects_embeddings:

@@ -135,7 +135,7 @@ class _Files:
         targets = read_targets(self.settings, trunk, layout, prefix)
         self._check_layers(list(targets))
         if prefix + POOLER not in self.header.lora:
-            # The class of the base model has no pooler.
+            # The base model's class has no pooler, although PEFT's settings select it.
             targets = {module: scale for module, scale in targets.items() if module != POOLER}
         shapes = {
             f"{module}.lora_{part}.weight": shape
@@ -196,7 +196,7 @@ class _Files:
         return f"{own}." if has_prefix else ""
 
     def _plan_head(self, given: PeftHead | None, prefix: str) -> HeadPlan | None:
-        """Returns the head to read, or None. Other tensors than those of heads are refused with the adapter's."""
+        """Returns how to read the head, or None. Tensors that no head has are refused later, by :meth:`read`."""
         if given is None:
             return None
         if not self.header.saved or self.settings.model_class == "Model":
@@ -214,7 +214,7 @@ class _Files:
         )
 
     def _layout(self, plan: HeadPlan | None) -> HeadLayout | None:
-        """Returns the head of the base model's class. Its layers are modules that target_modules can name."""
+        """Returns the layout of the head of the base model's class, because target_modules can name its layers."""
         return plan.layout if plan else self.family.heads.get(self.settings.model_class)
 
     def _check_layers(self, targets: list[str]) -> None:
