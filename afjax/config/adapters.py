@@ -121,7 +121,7 @@ class AdapterConfig:
 
     @property
     def linear_output(self) -> bool:
-        """Whether the output is linear in the inner activations. Always true; see :mod:`afjax.fusion.factored`."""
+        """Whether the output is linear in the inner activations, so that fusion can be factored. Always true."""
         return True
 
     def bottleneck_size(self, hidden_size: int) -> int:
@@ -265,7 +265,7 @@ class ProjectedFfnConfig(_BesideLayers):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LhucConfig(_BesideLayers):
-    """Learning hidden unit contributions: the layer's output times ``2 sigmoid(w)``.
+    """Learning hidden unit contributions (LHUC): multiplies the layer's output by ``2 sigmoid(w)``.
 
     ``w`` is initialized to zero, so that the initial factor is 1. The placement is always ``serial``, because the
     layer's output is scaled.

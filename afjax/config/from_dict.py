@@ -186,7 +186,7 @@ def shown(value: Any) -> str:
 
 
 def settings_repr(config: Any) -> str:
-    """The ``__repr__`` of config classes: the settings that differ from their defaults, with long values shortened."""
+    """Formats a config for ``repr``: the settings that differ from their defaults, with long values shortened."""
     given = [
         f"{field.name}={_cut(repr(value))}"
         for field in dataclasses.fields(config)

@@ -149,7 +149,10 @@ class TrainConfig:
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """Padded lengths that do not depend on the data, ascending: ``buckets`` and ``max_length``, or its quarters."""
+        """Padded lengths that do not depend on the data, in ascending order.
+
+        They are ``buckets`` and ``max_length``, or the quarters of ``max_length`` if there are no buckets.
+        """
         quarters = (self.max_length * part // 4 for part in (1, 2, 3))
         return tuple(sorted({*(self.buckets or quarters), self.max_length}))
 

@@ -223,7 +223,7 @@ def staging_folder(store: StorePath) -> Iterator[Path]:
 
 
 def _parts(store: StorePath, name: str, kind: str) -> list[tuple[str, str]]:
-    """``(kind, name)`` of an artefact, which is the last, and of everything it needs."""
+    """Lists ``(kind, name)`` of everything that an artefact needs, and last of the artefact itself."""
     main = read_manifest(store, kind or _kind_of(store, name), name)
     parts = [("adapters", str(member["name"])) for member in main.adapters]
     has_head = main.kind != "heads" and name in names(store, "heads")

@@ -1,4 +1,4 @@
-"""Model cards for shared artefacts: a README.md with the front matter of the Hugging Face hub.
+"""Makes model cards for shared artefacts: a README.md with the front matter that the Hugging Face hub reads.
 
 Names of labels, tasks and folders are untrusted text. Control characters are removed, and in the body the names are
 code spans. A name therefore cannot end a line, create a link or become HTML.
@@ -179,7 +179,10 @@ def _parts(manifests: Sequence[Manifest]) -> list[str]:
 
 
 def _task_kind(manifest: Manifest) -> KindSpec | None:
-    """The kind of the artefact's task. None if it has no task, or if the task is from another version of afjax."""
+    """Returns the kind of the artefact's task.
+
+    The result is None if the artefact has no task, or if its task is from another version of afjax.
+    """
     try:
         return TASK_KINDS[from_dict(TaskConfig, manifest.task).kind] if manifest.task else None
     except UserError:
@@ -188,7 +191,7 @@ def _task_kind(manifest: Manifest) -> KindSpec | None:
 
 def _finite(metrics: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     for metric, score in metrics.items():
-        # The scores include the step at which they were computed.
+        # The metrics also have the step at which they were computed, which is not a score.
         if metric != "step" and isinstance(score, int | float) and math.isfinite(score):
             yield metric, float(score)
 
@@ -202,6 +205,6 @@ def _text(value: object) -> str:
 
 
 def _printable(text: str) -> str:
-    """``text`` on one line, without control characters."""
+    """Returns ``text`` on one line, without control characters."""
     plain = text.encode("utf-8", "replace").decode()
     return " ".join("".join(sign if sign.isprintable() else " " for sign in plain).split())

@@ -116,7 +116,11 @@ def check_unpacked_size(manifests: Sequence[Manifest], num_bytes: int, where: st
 
 
 def _is_sound(manifest: Manifest) -> bool:
-    """Whether the values that ``from_json`` does not check are valid, as written by :func:`afjax.store.save`."""
+    """Returns whether the values that ``from_json`` does not check are values that afjax writes.
+
+    Raises:
+      UserError: The name of a fused adapter is invalid.
+    """
     members = [adapter["name"] for adapter in manifest.adapters]
     for member in members:
         check_name(member, "adapter")

@@ -218,7 +218,7 @@ def is_path(name: str) -> bool:
 
 
 def last_part(path: str) -> str:
-    """Returns the last part of a path, as in ``./rte``."""
+    """Returns the last part of a path as a relative path, such as ``./rte``."""
     last = PurePosixPath(path.replace("\\", "/")).name
     return f"./{last}" if last not in ("", "..") else "."
 

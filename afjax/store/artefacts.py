@@ -41,7 +41,7 @@ class Artefact:
 
     Attributes:
       manifest: The description of the artefact.
-      params: The artefact's tree. NumPy arrays with the shapes and dtypes that were saved.
+      params: The artefact's tree of NumPy arrays, with the shapes and dtypes that were saved.
 
     Example:
       >>> import numpy as np
@@ -101,18 +101,20 @@ def save(
     overwrite: bool = False,
     **more: Any,
 ) -> Manifest:
-    """Saves one artefact: :func:`save_all` of a single :class:`Draft`.
+    """Saves one artefact, as :func:`save_all` does with a single :class:`Draft`.
 
     Args:
-      store, overwrite: As in :func:`save_all`.
-      kind, name, params, config, trunk: As in :class:`Draft`.
-      **more: The other fields of the draft.
+      store: The store's folder, local or ``gs://``. It is created if it does not exist.
+      kind, name, params, config, trunk: The required fields of :class:`Draft`.
+      overwrite: Whether an existing artefact with this kind and name may be replaced.
+      **more: The other fields of :class:`Draft`.
 
     Returns:
       The manifest of the saved artefact.
 
     Raises:
-      UserError: As in :func:`save_all`.
+      UserError: The kind or name is invalid, the artefact exists and may not be replaced, an unfinished run has
+        reserved the name, or the store cannot be written. The store is then unchanged.
 
     Example:
       >>> import numpy as np
@@ -147,7 +149,8 @@ def save_all(
         replaced if the same run saved it, or if it does not record a run and its tree is identical.
 
     Returns:
-      The manifests, in the order of the drafts.
+      The manifests, in the order of the drafts. Without ``overwrite`` and ``run``, these are the existing manifests if
+      the store already has all of the artefacts with the same content.
 
     Raises:
       UserError: A kind or name is invalid, an artefact exists and may not be replaced, another unfinished run has
@@ -339,10 +342,11 @@ def load(
     """Loads an artefact as NumPy arrays, and checks it completely.
 
     Args:
-      store, kind, name: As in :func:`save`.
+      store: The store's folder, local or ``gs://``.
+      kind, name: The artefact's kind (one of ``KINDS``) and name.
       trunk: ``Trunk.identity()`` of the trunk in use, or the part of it to compare, such as ``{"sha256": digest}``.
         None accepts any trunk. See :func:`trunk_difference`.
-      shapes: ``{leaf path: shape}`` of the model that it will be used in. None accepts any shapes.
+      shapes: ``{leaf path: shape}`` of the model that the artefact will be used in. None accepts any shapes.
 
     Returns:
       The manifest and the tree, with the shapes and dtypes that were saved.

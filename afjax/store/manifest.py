@@ -1,4 +1,4 @@
-"""The manifest of an artefact, ``manifest.json``, and how to write and strictly read it."""
+"""The manifest of an artefact, ``manifest.json``: its fields, and functions that write and strictly read it."""
 
 import dataclasses
 import hashlib
