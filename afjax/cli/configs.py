@@ -65,8 +65,8 @@ def load_experiment(
     """Runs a config's ``get_config`` and applies overrides.
 
     Args:
-      config: ``NAME``, ``NAME:key=value,key=value`` or the same with ``FILE.py``; the keys are arguments of
-        ``get_config``. Or ``WORKDIR/config.json``, the experiment of a workdir.
+      config: ``NAME``, ``NAME:key=value,key=value`` or the same with ``FILE.py``, where the keys are arguments of
+        ``get_config``; or ``WORKDIR/config.json``, which holds the experiment of a workdir.
       overrides: Each ``a.b=value``, such as ``train.learning_rate=1e-3`` or ``sources.rte.train.epochs=5``. Values are
         Python literals; any other value is a string.
       find_store: Returns the experiment's store. A fusion does not need the data of sources whose adapters are in the

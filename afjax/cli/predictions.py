@@ -95,6 +95,6 @@ def _kept_fields(fields: Mapping[str, Any]) -> str:
     text = json.dumps(fields, ensure_ascii=False)
     try:
         text.encode()
-    except UnicodeEncodeError:  # A lone surrogate, which can only be written as an escape.
+    except UnicodeEncodeError:  # A text has a lone surrogate, which can only be written as an escape.
         return json.dumps(fields)
     return text

@@ -49,7 +49,8 @@ def predict_all(arguments: argparse.Namespace, keep: Mapping[str, str]) -> None:
     A line of the output has the row's kept fields, and ``predictions``: ``{adapter's name: prediction}``.
 
     Args:
-      arguments, keep: As for :func:`predict_routed`.
+      arguments: The command's flags.
+      keep: ``{column: field}``, the columns to copy to the output.
 
     Raises:
       UserError: There is no adapter or an unknown one, or a row has other columns than an adapter's task.

@@ -44,7 +44,7 @@ class Run:
 
     @property
     def name(self) -> str:
-        """The name of the run's folder: readable and unique."""
+        """The name of the run's folder, which is readable and unique."""
         parts = {**self.settings, "seed": str(self.seed)}
         unchanged = ",".join(f"{setting}={value}" for setting, value in parts.items())
         plain = ",".join(f"{_plain(setting)}={_plain(value)}" for setting, value in parts.items())
@@ -113,7 +113,7 @@ def plan(
       config: ``NAME[:key=value,...]`` or the same with ``FILE.py``. If the file has a function ``get_sweep``, it
         returns the grid: ``{dotted setting: [values]}``.
       overrides: Overrides of every run, each ``a.b=value``.
-      grid: Each ``a.b=value,value``. Replaces the file's values of the same setting, or adds a setting to the grid.
+      grid: Each ``a.b=value,value``. It replaces the file's values of the same setting, or adds a setting to the grid.
       seeds: Integers, separated by commas. Without a grid, there must be several.
       workdir: The sweep's folder. If it holds a sweep, the sweep is resumed; values and seeds may be added.
       adapters: A local store whose adapters every run starts with; may be empty.

@@ -1,4 +1,4 @@
-"""Batches with a small number of static shapes.
+"""Builds batches with a small number of static shapes.
 
 A batch is a dict of arrays:
 
@@ -31,7 +31,7 @@ Batch = dict[str, np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class Batching:
-    """Batch size, padded lengths and padding token.
+    """The settings of batches: their size, padded lengths and padding token.
 
     Attributes:
       batch_size: Rows per batch, over all hosts.
@@ -114,7 +114,9 @@ def eval_batches(data: TokenisedRows, batching: Batching, *, part: slice = slice
     """Yields batches with every row once, shortest rows first.
 
     Args:
-      data, batching, part: As in :func:`train_batches`.
+      data: The split.
+      batching: Batch size, padded lengths and padding token.
+      part: The rows of each batch that this host builds. A batch's ``rows`` always covers all hosts.
 
     Yields:
       Batches as in :func:`train_batches`.
@@ -227,7 +229,7 @@ def sequences_of(data: TokenisedRows, rows: np.ndarray, batch_size: int) -> np.n
 def padding_share(
     data: TokenisedRows, *, batch_size: int, lengths: Sequence[int], seed: int = 0, padding_rows: bool = True
 ) -> float:
-    """Returns the share of padding among the tokens of one training epoch, including padding choices.
+    """Returns the share of padding among the tokens of one training epoch, including missing choices.
 
     Args:
       data: The split.

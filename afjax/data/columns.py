@@ -248,7 +248,7 @@ def is_visible(text: str) -> bool:
 def is_visible_or_blank(sign: str) -> bool:
     """Returns whether a character is visible or white space.
 
-    All others are format characters, such as the zero-width space, and variation selectors.
+    Format characters, such as the zero-width space, and variation selectors are neither.
     """
     return sign.isascii() or (unicodedata.category(sign) != "Cf" and not "\ufe00" <= sign <= "\ufe0f")
 

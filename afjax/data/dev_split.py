@@ -59,7 +59,7 @@ def split_part(task: TaskConfig, rows: AnyRows, name: str, split: str) -> AnyRow
     if len(chosen):
         return rows.take(chosen)
     num_dev = int(is_dev.sum())
-    # Rounded up to hundredths, as a user would write it.
+    # Round up to hundredths, as a user would write it.
     lowest = math.floor(100 * hashes.min() + 1) / 100
     minimum = f" of at least {lowest:.2f}" if hashes.min() < lowest <= hashes.max() else ""
     advice = f"give another task.dev_share{minimum}, or a dev split" if len(set(hashes)) > 1 else "give a dev split"

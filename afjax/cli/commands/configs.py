@@ -30,7 +30,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def list_lines() -> list[str]:
-    """Lists the built-in configs: name, first docstring line, arguments with defaults."""
+    """Lists the built-in configs with their descriptions and their arguments."""
     from afjax.cli.configs import builtin_configs
 
     lines = []
@@ -43,7 +43,7 @@ def list_lines() -> list[str]:
 
 
 def show_lines(given: str) -> list[str]:
-    """Shows one config, built-in or a file: docstring, arguments with defaults, file.
+    """Shows one config: its docstring, its arguments with their defaults, and its file.
 
     Raises:
       UserError: The config does not exist or fails.

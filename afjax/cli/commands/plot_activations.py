@@ -23,7 +23,7 @@ The command writes OUTPUT.png, OUTPUT.svg and OUTPUT.csv."""
 
 
 def add(plots: Any) -> None:
-    """Adds the command to the figures."""
+    """Adds the command to the group ``afjax plot``."""
     summary = "plot the adapters that fusions attend to, over a split or per token of a text"
     parser = add_command(plots, "activations", summary, EXAMPLE, group="plot", run=_run)
     parser.add_argument("--store", required=True, help="the store's folder, or gs://...")

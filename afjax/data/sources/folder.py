@@ -1,4 +1,4 @@
-"""Sources that are a folder with one file per split, or a single file."""
+"""Reads sources that are a folder with one file per split, or a single file."""
 
 import dataclasses
 import os

@@ -16,7 +16,7 @@ SOURCE_KINDS: Mapping[str, SourceKind] = {
 def source_kind(source: str) -> SourceKind:
     """Returns the kind that a task's ``source`` names.
 
-    If the source does not begin with the scheme of a kind and a colon, it is a path, also ``gs://...``.
+    A source that does not begin with the scheme of a kind and a colon is a path, such as ``gs://BUCKET/rte``.
     """
     scheme, colon, _ = source.partition(":")
     return SOURCE_KINDS.get(scheme if colon else "", folder.KIND)

@@ -50,7 +50,7 @@ def find_tfds_split(task: TaskConfig, split: Split) -> str:
     """
     splits = open_builder(task.source).info.splits
     chosen = getattr(task, split)
-    # "train[:10%]" is a part of "train".
+    # A setting such as "train[:10%]" is a part of the split "train".
     if chosen and chosen.partition("[")[0] not in splits:
         raise UserError(
             f"{task.source} has no split {chosen}, but {', '.join(splits) or 'none at all'}; change the task's "
@@ -123,7 +123,7 @@ def missing_package(source: str, error: ImportError) -> str:
 
 
 def decode(rows: Iterable[dict[str, Any]], source: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields each row's name in error messages, and the row with bytes, NumPy numbers and arrays as Python types."""
+    """Yields each row's name in error messages, and the row with its values converted to Python's types."""
     for number, row in enumerate(rows, start=1):
         try:
             yield f"{source}:{number}", {name: _plain(value) for name, value in row.items()}
