@@ -13,7 +13,7 @@ from afjax.analysis.figures import AMOUNTS, PAGE_WIDTH, new_figure, save_figure
 from afjax.errors import UserError
 
 _TOKENS_WITH_NUMBERS = 24
-# The number of tokens that is legible across a page. Longer texts are broken into lines, up to _MOST_LINES per figure.
+# The number of tokens that are legible across a page. Longer texts are broken into lines, up to _MOST_LINES per figure.
 _TOKENS_A_LINE = 40
 _MOST_LINES = 24
 

@@ -1,4 +1,4 @@
-"""Cells of tables: the runs of one method on one task, with the setting that is best on dev, over its seeds."""
+"""Makes the cells of tables. A cell has the runs of one method on one task with one setting, over its seeds."""
 
 import dataclasses
 import statistics
@@ -32,7 +32,7 @@ class Cell:
       task, method: The names of the task and the method.
       records: The runs of the chosen setting, one per seed, in the order of their seeds.
       scores: The runs' scores in points (times 100).
-      num_settings: The number of settings that were tried; the best on dev was chosen.
+      num_settings: The number of settings that were tried. :func:`make_cells` says which one was chosen.
       num_runs: The number of runs of all these settings.
       repeated: Folders of runs that repeat another run but have a different score. They do not count.
     """

@@ -1,4 +1,4 @@
-"""Evaluation of a model on labelled rows: scores, confusion matrix, mistakes and fusion activations."""
+"""Evaluates a model on labelled rows: scores, confusion matrix, mistakes and fusion activations."""
 
 import dataclasses
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Tables as plain text, Markdown, LaTeX and CSV."""
+"""Formats tables as plain text, Markdown, LaTeX and CSV."""
 
 from collections.abc import Callable, Iterable, Mapping
 

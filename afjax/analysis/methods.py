@@ -1,4 +1,4 @@
-"""Names of the methods of runs, for tables and figures."""
+"""Names the methods of runs, for tables and figures."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Commands that train the runs that a table lacks, as variations of similar finished runs."""
+"""Makes the commands that train the runs that a table lacks, as variations of similar finished runs."""
 
 import ast
 import dataclasses

@@ -1,4 +1,4 @@
-"""The number of parameters in a run's trunk, and how many of them the run trains."""
+"""Counts the parameters in a run's trunk, and how many of them the run trains."""
 
 import functools
 import math

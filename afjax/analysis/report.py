@@ -1,4 +1,4 @@
-"""HTML reports of workdirs: the records of the runs, and an evaluation of the best run on its dev rows."""
+"""Writes HTML reports of workdirs: the records of the runs, and an evaluation of the best run on its dev rows."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Figures of reports: training curves, fusion activations and predicted values."""
+"""Draws the figures of reports: training curves, fusion activations and predicted values."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""Tables of reports: the trained models and their scores."""
+"""Makes the tables of reports: the trained models and their scores."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""Figures of finished runs' scores: differences to full fine-tuning, and score against trained parameters."""
+"""Draws figures of finished runs' scores: differences to full fine-tuning, and score against trained parameters."""
 
 import dataclasses
 import math
@@ -84,7 +84,7 @@ def tradeoff_points(grid: Grid) -> list[Point]:
 
 
 def task_points(grid: Grid, task: str) -> list[Point]:
-    """Returns one task's scores with the trained parameters (Houlsby 2019, figures 4 and 5).
+    """Returns one task's scores and trained parameters (Houlsby 2019, figures 4 and 5).
 
     Raises:
       UserError: There is nothing to draw, or a run's number of trained parameters is unknown.

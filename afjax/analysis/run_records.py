@@ -35,7 +35,7 @@ class RunRecord:
       origin: If another run has trained the trunk on several tasks, that run's settings, with the pretrained trunk's
         digest; otherwise empty.
       trunk_name: The pretrained trunk's name.
-      trunk_parameters: Its number of parameters, or None if unknown.
+      trunk_parameters: The pretrained trunk's number of parameters, or None if unknown.
       folder: The workdir, or the store.
       store: The store with the run's artefacts, or an empty string if they were not found.
     """

@@ -1,4 +1,4 @@
-"""Records of finished runs, read from workdirs, folders of sweeps, and stores.
+"""Reads records of runs from workdirs, folders of sweeps, and stores.
 
 A record has the contents of a run's workdir (``config.json``, ``inputs.json``, ``result.json``) and of its artefacts'
 manifests. The method and the number of parameters trained in the trunk are derived from them, see :func:`method_of` and
@@ -187,7 +187,7 @@ class _Stores:
 
 
 def _readable(folder: epath.Path) -> list[epath.Path]:
-    """Returns a list of the store, which is empty if the store cannot be read: scores do not depend on it."""
+    """Returns ``[folder]``, or an empty list if this store cannot be read. Scores do not depend on it."""
     try:
         store.names(folder, "heads")
     except UserError:

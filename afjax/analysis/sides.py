@@ -1,4 +1,4 @@
-"""The two sides of a comparison, loaded by name: models of a store, or workdirs."""
+"""Loads the two sides of a comparison by name: models of a store, or workdirs."""
 
 import dataclasses
 import re

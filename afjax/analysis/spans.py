@@ -1,4 +1,4 @@
-"""Ablation of the adapters of every span of layers (Houlsby 2019, section 3.6 and figure 6, left and centre).
+"""Ablates the adapters of every span of layers (Houlsby 2019, section 3.6 and figure 6, left and centre).
 
 The trained adapters of a contiguous span of layers are removed and the model is evaluated without further training. A
 single program evaluates all spans. Each span is a mask over the layers, and the first layers that masks have in common

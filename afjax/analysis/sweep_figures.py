@@ -1,4 +1,4 @@
-"""Figures of sweeps: scores by the adapters' initialization, size and architecture."""
+"""Draws figures of sweeps: scores by the adapters' initialization, size and architecture."""
 
 import dataclasses
 import json
@@ -279,7 +279,7 @@ def _value(record: RunRecord, setting: str) -> float | None:
 
 
 def _settings_without(record: RunRecord, setting: str) -> str:
-    """Returns all settings of a run except one, in a form that can be compared."""
+    """Returns all settings of a run except one, as text that can be compared."""
     values: dict[str, Any] = json.loads(record.settings)
     values["adapter"].pop(setting)
     return json.dumps(values, sort_keys=True)

@@ -1,4 +1,4 @@
-"""The papers' tables of scores, from finished runs.
+"""Makes the papers' tables of scores from finished runs.
 
 A :class:`Table` has formatted cells and the same data at full precision. :mod:`afjax.analysis.formats` writes it.
 """
@@ -119,7 +119,7 @@ def make_table(layout: str, grid: Grid) -> Table:
 
 
 def adapterfusion(grid: Grid) -> Table:
-    """Makes a table of tasks by methods: means and deviations over seeds (AdapterFusion, tables 1, 3 and 4)."""
+    """Makes a table of tasks by methods: mean and standard deviation over seeds (AdapterFusion, tables 1, 3, 4)."""
     rows = []
     for task in grid.tasks:
         seeds = grid.seeds[task]
@@ -132,7 +132,9 @@ def adapterfusion(grid: Grid) -> Table:
 
 
 def arrows(grid: Grid) -> Table:
-    """Makes a table of arrows, from the adapters that a fusion could replace to the fusion (AdapterFusion, table 2).
+    """Makes a table that compares fusions with the adapters they could replace (AdapterFusion, table 2).
+
+    Arrows show whether the fusion is better, worse or neither.
 
     Raises:
       UserError: There are no fusions, or no adapters to compare them with.

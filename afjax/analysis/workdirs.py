@@ -1,4 +1,4 @@
-"""Records of workdirs: an experiment's config and its runs, with their logs, results, time and memory."""
+"""Reads workdirs: an experiment's config and its runs, with their logs, results, time and memory."""
 
 import dataclasses
 import math

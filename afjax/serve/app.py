@@ -147,7 +147,7 @@ class _Service:
             except UnknownTaskError:
                 raise HTTPException(404, f'The store has no adapter, fusion or head "{name}".') from None
             except UserError as error:
-                # The message may name files of the server, so it is only printed there.
+                # The message may name files of the server, so the client does not get it. The server prints it.
                 print_line(f'Adding "{name}" failed: {error}')
                 raise HTTPException(422, f'"{name}" cannot be served; the server\'s log says why.') from None
         return JSONResponse(self._description(name), 201)

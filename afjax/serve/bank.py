@@ -18,8 +18,8 @@ from afjax.trees import Tree
 class Bank:
     """The parameters of adapters, fusions or heads of one form, stacked in arrays on the device.
 
-    Each adapter, fusion or head is an entry, and its place is its index along the first axis. Place 0 has no entry:
-    rows that do not use the bank use it. If there is no free place, the least recently used entry is evicted.
+    Each adapter, fusion or head is an entry, and its place is its index along the first axis. Place 0 has no entry: it
+    is for rows that do not use the bank. If there is no free place, the least recently used entry is evicted.
 
     Attributes:
       arrays: The tree of arrays on the mesh, ``[1 + num_places, ...]``.

@@ -1,4 +1,4 @@
-"""Batches of sequences of many tasks, with a small number of static shapes."""
+"""Makes batches of the sequences of many tasks, with a small number of static shapes."""
 
 import dataclasses
 from collections.abc import Sequence

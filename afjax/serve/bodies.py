@@ -126,7 +126,7 @@ def _num_chars(value: Any) -> int:
       UnicodeEncodeError: A string is not Unicode, because of a lone surrogate.
     """
     total, waiting = 0, [value]
-    # A loop, because recursion is limited and a value can be deep.
+    # This is a loop, because recursion is limited and a value can be deep.
     while waiting:
         value = waiting.pop()
         if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""Metrics of the server in the format of Prometheus."""
+"""Counts and times the server's requests, and formats the metrics for Prometheus."""
 
 import contextlib
 import dataclasses

@@ -74,8 +74,8 @@ class RoutedModel:
     def __init__(self, trunk: Trunk, models: Mapping[str, TaskModel], capacity: Capacity = Capacity()) -> None:
         """Puts the tasks into service.
 
-        The given models determine what later ones can be: their adapters and fusions must have one of the same forms,
-        and must not be larger than the largest, and the same holds for heads.
+        The given models determine which models can be added later: the adapters, fusions and heads of these must have
+        the same forms as the given ones, and must not be larger than the largest of them.
 
         Args:
           trunk: The encoder.
@@ -352,7 +352,8 @@ class RoutedModel:
         num_layers, num_shared = self.trunk.config.num_layers, self._plan.num_shared_layers
         layers_of_all = num_shared + self._runner.tasks_per_row * (num_layers - num_shared)
         time_of_all = len(chunks) * self._time(batches, layers_of_all)
-        # This check ignores padding. It often saves the split into batches, which takes time for many sequences.
+        # This check ignores padding. It often avoids splitting the sequences into batches, which takes time if there are
+        # many.
         if len(parts) * len(group.data.tokens) * num_layers < time_of_all:
             by_rows = self._batches(parts)
             if self._time(by_rows, num_layers) < time_of_all:

@@ -53,7 +53,7 @@ class Runner:
           tasks_per_row: The number of tasks that the program of all tasks computes for each row.
         """
         self._plan, self._trunk_params, self._banks, self._mesh = plan, trunk_params, tuple(banks), mesh
-        # These limit the tasks of a batch, because all entries of a batch are on the device at once.
+        # The numbers of places limit the tasks of a batch, because all entries of a batch are on the device at once.
         self.num_places = tuple(bank.places.num_places for bank in banks)
         self.tasks_per_row = tasks_per_row
         self._programs: dict[tuple[int, int, ProgramKind], Any] = {}
