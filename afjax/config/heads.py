@@ -63,7 +63,7 @@ def stored_head(values: Mapping[str, Any], where: str) -> HeadConfig:
 
     Args:
       values: The recorded fields.
-      where: Names the record in messages.
+      where: The name of the record in error messages.
 
     Raises:
       UserError: The fields do not describe a head.

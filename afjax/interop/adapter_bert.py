@@ -68,7 +68,7 @@ def from_adapter_bert(variables: Tensors, trunk: Trunk, *, where: str) -> tuple[
     Args:
       variables: The checkpoint's variables. Frozen variables may be missing.
       trunk: The pretrained BERT. Frozen weights in ``variables`` must be bit-identical to its weights.
-      where: Names the checkpoint in error messages.
+      where: The name of the checkpoint in error messages.
 
     Raises:
       UserError: Variables are missing, unknown, of the wrong shape, or frozen but different from the trunk's (the

@@ -57,7 +57,7 @@ def hugging_face_config(values: Mapping[str, Any], *, gelu: Gelu, where: str) ->
     Args:
       values: The values of ``bert_config.json``. Keys that do not affect the encoder are dropped.
       gelu: The variant of GELU that "gelu" refers to, see ``docs/how_to/papers.md``.
-      where: Names the file in error messages.
+      where: The name of the file in error messages.
 
     Raises:
       UserError: A value is missing, has the wrong type or is out of range.

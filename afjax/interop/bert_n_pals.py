@@ -69,7 +69,7 @@ def from_bert_n_pals(tensors: Tensors, values: Mapping[str, Any], config: TrunkC
       tensors: The state dict.
       values: The config that the model was created with. It determines the kind of module.
       config: The trunk's architecture.
-      where: Names the state dict in error messages.
+      where: The name of the state dict in error messages.
 
     Raises:
       UserError: afjax does not support the kind of module, the copies of a shared matrix differ, or tensors are

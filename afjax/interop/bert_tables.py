@@ -166,7 +166,7 @@ def fill(shapes: Tree, table: Table, tensors: Tensors, *, where: str) -> Tree:
       shapes: The tree to build. Its leaves can be any objects that have a ``shape``.
       table: Maps tensors to the tree's leaves or their slices. It must cover all leaves.
       tensors: The tensors by name. Tensors outside the table are ignored.
-      where: Names the file in error messages.
+      where: The name of the file in error messages.
 
     Raises:
       UserError: Tensors have the wrong shape (the message lists them), or contain NaN or infinity.

@@ -1,4 +1,4 @@
-"""Finds folders that other libraries have saved, and creates folders for them that are complete or do not exist."""
+"""Finds folders that other libraries have saved, and writes folders for them completely or not at all."""
 
 import contextlib
 import os
@@ -44,7 +44,7 @@ def check_new_folder(output: str | Path) -> Path:
     """Returns the path of a folder to create.
 
     Raises:
-      UserError: It exists.
+      UserError: The folder exists.
     """
     output = expanded(output)
     if output.exists():

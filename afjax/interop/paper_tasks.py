@@ -40,7 +40,7 @@ def paper_task(name: str, outputs: int, *, labels: Sequence[str] = (), where: st
       outputs: The head's number of outputs.
       labels: Label names, in the order of the outputs. Defaults to the benchmark's labels, or 0, 1, ... for other
         tasks.
-      where: Names the head in error messages.
+      where: The name of the head in error messages.
 
     Raises:
       UserError: The numbers of labels and outputs differ, or a task other than STS-B has a single output.

@@ -352,8 +352,7 @@ class RoutedModel:
         num_layers, num_shared = self.trunk.config.num_layers, self._plan.num_shared_layers
         layers_of_all = num_shared + self._runner.tasks_per_row * (num_layers - num_shared)
         time_of_all = len(chunks) * self._time(batches, layers_of_all)
-        # This check ignores padding. It often avoids splitting the sequences into batches, which takes time if there are
-        # many.
+        # This check ignores padding. It often avoids splitting many sequences into batches, which takes time, too.
         if len(parts) * len(group.data.tokens) * num_layers < time_of_all:
             by_rows = self._batches(parts)
             if self._time(by_rows, num_layers) < time_of_all:

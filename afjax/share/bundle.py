@@ -80,7 +80,7 @@ def read(folder: Path, *, where: str, advice: str = REPAIR) -> tuple[Manifest, .
 
     Args:
       folder: The bundle's folder.
-      where: Names the bundle in error messages.
+      where: The name of the bundle in error messages.
       advice: The advice in error messages.
 
     Returns:

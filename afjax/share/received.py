@@ -21,7 +21,7 @@ def files_by_artefact(paths: Iterable[str], where: str) -> dict[tuple[str, str],
 
     Args:
       paths: The paths of all files, relative to the root of the archive or repository.
-      where: Names the archive or repository in error messages.
+      where: The name of the archive or repository in error messages.
 
     Raises:
       UserError: A path leads out of the folder or occurs twice, a file does not belong to an artefact, a name is

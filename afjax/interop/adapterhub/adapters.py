@@ -40,7 +40,7 @@ _INVERTIBLE = ("invertible_adapters", "invertible_lang_adapters")
 
 
 def read_adapter(part: Part, trunk: TrunkConfig) -> tuple[AdapterConfig, Tree, list[str]]:
-    """Reads an adapter: its architecture, its tree (float32) and notes for the user.
+    """Reads an adapter. Returns its architecture, its tree (float32) and notes for the user.
 
     Raises:
       UserError: afjax does not support the settings, or the tensors do not match the settings and the trunk.

@@ -264,7 +264,7 @@ def dropout_rate(settings: Mapping[str, Any], where: str) -> float | None:
     """Reads the ``dropout_prob`` of a head or a fusion.
 
     Raises:
-      UserError: It is not a number in [0, 1).
+      UserError: The rate is not a number in [0, 1).
     """
     rate = settings.get("dropout_prob")
     if rate is not None and (isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate < 1):

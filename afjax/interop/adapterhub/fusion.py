@@ -48,7 +48,7 @@ def member_names(envelope: Mapping[str, Any], where: str) -> list[str]:
 def read_fusion(
     part: Part, members: Sequence[AdapterConfig], trunk: TrunkConfig
 ) -> tuple[FusionConfig, Tree, list[str]]:
-    """Reads a fusion: its architecture, its tree (float32) and notes for the user.
+    """Reads a fusion. Returns its architecture, its tree (float32) and notes for the user.
 
     Args:
       part: The fusion.

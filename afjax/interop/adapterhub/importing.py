@@ -229,7 +229,7 @@ def _read_head(folder: Path, trunk: Trunk, name: str, otherwise: str) -> Importe
             **to_dict(head.config),
             "num_outputs": head.num_outputs,
             "max_length": head.max_length,
-            # Unknown for heads that afjax did not export.
+            # The number of text columns is unknown for heads that afjax did not export.
             **({} if head.text_columns is None else {"text_columns": head.text_columns}),
         },
         "task": to_dict(head.task),

@@ -96,7 +96,7 @@ _ELECTRA = {
     CHOICE: HeadLayout(("sequence_summary.summary", "classifier"), _GELU),
     **_ON_TOKENS,
 }
-# By the name of our family.
+# The names in Hugging Face's models, by the name of the encoder family in afjax.
 PEFT_FAMILIES: Mapping[str, PeftFamily] = types.MappingProxyType(
     {
         "bert": PeftFamily("Bert", "transformers.models.bert.modeling_bert", _BERT),

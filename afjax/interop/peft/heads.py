@@ -64,8 +64,8 @@ class HeadPlan:
       labels: The names of the labels.
       num_outputs: The number of outputs.
       max_length: The number of tokens that rows are truncated to; None if it is not known.
-      pooler: Where its own pooler comes from: the file has its weights (``saved``) or LoRA of the trunk's pooler
-        (``lora``). Empty if it does not have one.
+      pooler: The origin of the head's own pooler: the file has its weights (``saved``), or LoRA of the trunk's pooler
+        (``lora``). Empty if the head does not have one.
     """
 
     layout: HeadLayout
@@ -109,7 +109,8 @@ def plan_head(
       prefix: The first part of the names of the encoder's modules.
 
     Raises:
-      UserError: afjax does not support the head, its kind is unknown, or the parts contradict each other.
+      UserError: afjax does not support the head, its kind is unknown, or the given facts, the recorded facts and the
+        tensors contradict each other.
     """
     where = str(header.path)
     kind = given.kind or (record.task.kind if record else None)

@@ -39,7 +39,7 @@ def read_record(folder: Path) -> Record:
     """Reads a folder's record.
 
     Raises:
-      UserError: It is damaged.
+      UserError: The record is damaged.
     """
     path = folder / RECORD
     values = read_object(path)
