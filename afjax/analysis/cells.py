@@ -26,7 +26,7 @@ METHODS += ("fusion", "fusion-mt")
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """One method on one task.
+    """The runs of one method on one task.
 
     Attributes:
       task, method: The names of the task and the method.

@@ -73,7 +73,8 @@ def load_recorded_trunk(given: str, store_folder: str, kind: str, name: str) -> 
 
     Args:
       given: The flag's value; empty if it was not given.
-      store_folder, kind, name: The artefact, as for :func:`afjax.model.stored.recorded_trunk`.
+      store_folder: The store.
+      kind, name: The artefact's kind (``adapters``, ``fusion`` or ``heads``) and name.
 
     Raises:
       UserError: The trunk cannot be loaded, or the manifest does not name it.

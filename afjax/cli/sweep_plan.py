@@ -156,7 +156,7 @@ def run_folder(workdir: Path, run: Run) -> Path:
 
 
 def _plain(text: str) -> str:
-    """Replaces by "_" all characters that are special in folder names or that separate the parts of a name."""
+    """Replaces characters that are special in folder names, or that separate the parts of a name, with "_"."""
     return re.sub(r"[^\w.+-]", "_", text, flags=re.ASCII)
 
 

@@ -238,7 +238,7 @@ class LowRankConfig(_BesideLayers):
 class ProjectedFfnConfig(_BesideLayers):
     """A PAL with a feed-forward network instead of attention (Stickland & Murray 2019, section 3.3).
 
-    ``TS(x) = VD (W2 g(W1 VE x + b1) + b2)``.
+    It computes ``TS(x) = VD (W2 g(W1 VE x + b1) + b2)``.
 
     Attributes:
       size: Output size of VE.

@@ -48,11 +48,11 @@ def parse_predict(body: bytes, config: ServerConfig) -> PredictBody:
     """Parses the body of ``POST /predict``.
 
     Args:
-      body: The body.
-      config: The limits.
+      body: The body, a JSON object with ``rows`` and optionally ``fusion_attention``.
+      config: The server's limits.
 
     Raises:
-      HTTPException: The body has another form, or exceeds a limit.
+      HTTPException: The body is not such an object, or exceeds a limit.
     """
     request = _object(body)
     fusion_attention = request.get("fusion_attention", False)
@@ -71,11 +71,11 @@ def parse_predict_all(body: bytes, config: ServerConfig) -> PredictAllBody:
     """Parses the body of ``POST /predict_all``.
 
     Args:
-      body: The body.
-      config: The limits.
+      body: The body, a JSON object with ``rows`` and optionally ``adapters``.
+      config: The server's limits.
 
     Raises:
-      HTTPException: The body has another form, or exceeds a limit.
+      HTTPException: The body is not such an object, or exceeds a limit.
     """
     request = _object(body)
     names = request.get("adapters")

@@ -217,7 +217,7 @@ class _Member:
     used: Array | None
 
     def if_used(self, compute: Callable[[], Any], otherwise: Any) -> Any:
-        """Returns the result of ``compute`` if the bank is used. Otherwise it is not computed."""
+        """Returns the result of ``compute`` if the bank is used, or else ``otherwise`` without calling ``compute``."""
         return compute() if self.used is None else jax.lax.cond(self.used, compute, lambda: otherwise)
 
     def layer_slots(self) -> tuple[Array, LayerSlots]:

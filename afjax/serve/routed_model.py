@@ -417,7 +417,7 @@ class RoutedModel:
         return self._runner.params()
 
     def place_all(self) -> dict[str, list[int]]:
-        """Brings all tasks to the device.
+        """Copies the parameters of all tasks to the device.
 
         Returns:
           ``{task's name: its place in each bank}``.

@@ -78,7 +78,7 @@ class Runner:
         return {"trunk": self._trunk_params, "banks": [bank.arrays for bank in self._banks]}
 
     def place(self, tasks: Sequence[ServedTask | None]) -> list[list[int]]:
-        """Brings the entries of tasks to the device.
+        """Copies the entries of tasks to the device.
 
         Args:
           tasks: The tasks. None uses no entry.
@@ -138,7 +138,7 @@ class Runner:
             fetch()
 
     def _start(self, inputs: Batch, tasks: Sequence[ServedTask | None], kind: ProgramKind) -> Any:
-        """Starts a batch on the device. The entries of its tasks are brought there first."""
+        """Starts a batch on the device, after copying the entries of its tasks there."""
         batch_size, length = inputs["tokens"].shape
         places = np.zeros((self.tasks_per_row if kind == "all" else batch_size, len(self._banks)), np.int32)
         places[: len(tasks)] = self._place(tasks)
@@ -147,7 +147,10 @@ class Runner:
         return program(self.params(), shard_batch(inputs, batch_size, self._mesh), placed)
 
     def _place(self, tasks: Sequence[ServedTask | None]) -> list[list[int]]:
-        """Brings the entries of tasks, which fit together, to the device; returns each task's place in all banks."""
+        """Copies the entries of tasks to the device, and returns each task's place in all banks.
+
+        There must be room for all of the entries together.
+        """
         places = [[0] * len(self._banks) for _ in tasks]
         for number, bank in enumerate(self._banks):
             bank.bring({task.number: task.entries[number] for task in tasks if task and number in task.entries})

@@ -1,7 +1,8 @@
-"""Bundles: one artefact and everything it needs to predict, in a folder that is itself a store.
+"""Writes bundles, and installs them in stores.
 
-An adapter is bundled with the head of the same name, and a fusion with its adapters and its head. The same checks apply
-when a bundle is written from a store and when it is installed in one.
+A bundle is one artefact and everything it needs to predict, in a folder that is itself a store. An adapter is bundled
+with the head of the same name, and a fusion with its adapters and its head. The same checks apply when a bundle is
+written from a store and when it is installed in one.
 """
 
 import contextlib
@@ -257,7 +258,7 @@ def _kind_of(store: StorePath, name: str) -> str:
 
 
 def _is_same(store: StorePath, part: Manifest) -> bool:
-    """Returns whether the store already has this artefact. Only the folders in its paths may differ."""
+    """Returns whether the store already has this artefact. Only the folders of paths in its manifest may differ."""
     try:
         return shareable(read_manifest(store, part.kind, part.name)) == shareable(part)
     except UserError:  # The stored artefact is damaged.

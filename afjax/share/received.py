@@ -9,7 +9,8 @@ from afjax.store.files import MANIFEST
 from afjax.store.manifest import KINDS, REPAIR, Manifest, check_unchanged, from_json, names_difference, to_json
 
 MAX_MANIFEST_BYTES = 2**24
-# A few bytes of compressed zeros can unpack to more than the machine's memory. Trained weights hardly compress.
+# Files may hold FREE_BYTES of parameters plus MAX_RATIO times their own size. Without a limit, a few bytes of
+# compressed zeros could unpack to more than the machine's memory. Trained weights hardly compress.
 FREE_BYTES, MAX_RATIO = 2**30, 100
 
 # The advice for unusable files. The store's own advice is for users who trained the artefact themselves.

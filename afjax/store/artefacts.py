@@ -269,9 +269,9 @@ def check_still_there(store: StorePath, manifests: Sequence[Manifest]) -> None:
 
 
 def _saved_before(store: StorePath, drafts: Sequence[Draft], trees: Sequence[Tree]) -> tuple[Manifest, ...]:
-    """Returns the manifests of the drafts if the store has all of them with the same content; otherwise nothing.
+    """Returns the manifests of the drafts if the store has all of them with the same content, or an empty tuple.
 
-    A program that saves its result can therefore run again.
+    A program that saves its result can therefore run a second time.
     """
     manifests = []
     for draft, tree in zip(drafts, trees, strict=True):

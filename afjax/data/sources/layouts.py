@@ -37,7 +37,7 @@ Candidates = tuple[str | tuple[str, ...], ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Files:
-    """The files of each split. Each file may be gzipped, with .gz appended to its name.
+    """A layout with the files of each split. Each file may be gzipped, with .gz appended to its name.
 
     Attributes:
       train, dev, test: Files of one split.
@@ -76,7 +76,7 @@ def find_file(path: Path) -> Path | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Table(Files):
-    """A table, either TSV without quoting or CSV with quoting.
+    """A layout of tables, either TSV without quoting or CSV with quoting.
 
     Attributes:
       row: Converts a row to the common keys.
@@ -142,7 +142,7 @@ def warn_left_out(places: list[str], total: int, what: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class JsonLines(Files):
-    """One JSON object per line, optionally with a separate file of one label per line.
+    """A layout with one JSON object per line, optionally with a separate file of one label per line.
 
     Attributes:
       row: Converts an object to the common keys.
@@ -180,7 +180,7 @@ def add_labels(
 
 @dataclass(frozen=True, kw_only=True)
 class Conll(Files):
-    """CoNLL files: one word per line with its tag, and a blank line after each sentence.
+    """A layout of CoNLL files: one word per line with its tag, and a blank line after each sentence.
 
     Words without a visible character, such as the variation selectors after emojis in WNUT-17, are left out with a
     warning, because tokenizers have no token for them.
@@ -204,7 +204,7 @@ class Conll(Files):
 
 @dataclass(frozen=True, kw_only=True)
 class Folders:
-    """One file per text in one folder per class, either unpacked or in an archive (.tar.gz, .tgz, .zip).
+    """A layout with one file per text in one folder per class, unpacked or in an archive (.tar.gz, .tgz, .zip).
 
     Attributes:
       roots: The folder of each split, which has the folders of the classes.
@@ -269,7 +269,7 @@ class Folders:
 
 @dataclass(frozen=True, kw_only=True)
 class Squad(Files):
-    """SQuAD's nested JSON of articles, paragraphs and questions.
+    """The layout of SQuAD's files: nested JSON of articles, paragraphs and questions.
 
     Attributes:
       no_answer: Whether questions may have no answer (SQuAD v2).

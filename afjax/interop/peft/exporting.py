@@ -147,7 +147,7 @@ def _head(
     modules, tensors = write_head(config, loaded.params, manifest.name, task, family, prefix)
     record = HeadRecord(
         config=config,
-        # write_head has multiplied the output layer by the scale.
+        # The scale is 1, because write_head has multiplied the output layer by it.
         task=dataclasses.replace(task, scale=1.0),
         labels=manifest.labels,
         metrics=manifest.metrics,

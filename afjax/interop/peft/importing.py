@@ -196,7 +196,10 @@ class _Files:
         return f"{own}." if has_prefix else ""
 
     def _plan_head(self, given: PeftHead | None, prefix: str) -> HeadPlan | None:
-        """Returns how to read the head, or None. Tensors that no head has are refused later, by :meth:`read`."""
+        """Returns the plan for reading the head, or None if no head is to be read.
+
+        Tensors that belong to no head are refused later, by :meth:`read`.
+        """
         if given is None:
             return None
         if not self.header.saved or self.settings.model_class == "Model":
