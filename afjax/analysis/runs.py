@@ -102,7 +102,7 @@ def _search(folder: epath.Path, depth: int) -> Iterator[tuple[bool, epath.Path]]
 
 
 class _Stores:
-    """The given stores. It remembers which of their artefacts belong to runs that were read from workdirs.
+    """A collection of stores. It records which artefacts belong to runs that were read from workdirs.
 
     Attributes:
       trained: ``{trunk digest: record}`` of the runs that have trained a trunk on several tasks.

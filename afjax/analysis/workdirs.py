@@ -32,7 +32,7 @@ _DEPTH = 4
 
 @dataclasses.dataclass(frozen=True)
 class RunRecord:
-    """One run of the training loop.
+    """The record of one run of the training loop.
 
     Attributes:
       title: The path of the run's folder in the workdir, such as ``sources/rte``.
@@ -63,7 +63,7 @@ class RunRecord:
 
 @dataclasses.dataclass(frozen=True)
 class ExperimentRecord:
-    """One experiment.
+    """The record of one experiment.
 
     Attributes:
       workdir: The experiment's folder.

@@ -55,7 +55,7 @@ def check_fields(config: Any, path: str, *, unbounded: tuple[str, ...] = ()) -> 
 
     Args:
       config: The dataclass.
-      path: Its name in error messages, such as ``train``.
+      path: The name of the dataclass in error messages, such as ``train``.
       unbounded: Integer fields that are not limited to ``MAX_INT``, because the caller checks their range.
 
     Raises:
@@ -101,7 +101,7 @@ def check_value(hint: Any, value: Any, path: str) -> Any:
       hint: ``int``, ``float``, ``bool``, ``str``, a ``Literal`` of strings, a tuple, a mapping from strings, a
         dataclass, or a union of these.
       value: The value.
-      path: Its name in error messages.
+      path: The name of the value in error messages.
 
     Raises:
       UserError: The value does not match the type hint.

@@ -45,7 +45,7 @@ def save_imported(
     """Writes imported artefacts to a store, all or nothing.
 
     If the store already has bit-identical copies of some of the artefacts, they are kept. If it has copies of all of
-    them, their names are taken.
+    them, the import is refused, because their names are taken.
 
     Args:
       imported: The artefacts.

@@ -199,14 +199,20 @@ def head_entry(form: HeadForm, head: Tree) -> Tree:
 
 
 def _contents(form: SlotForm, model: Model, tree: Tree) -> tuple[Tree, Any]:
-    """Returns the contents that one adapter puts into the slots, stacked over layers, and the leaves they share."""
+    """Returns the contents that one adapter puts into the slots, and the leaves that all layers share.
+
+    The contents are stacked over layers.
+    """
     filled = form.model.filled_slots({"adapters": {"0": _widened(form, model.adapters[0][1], tree)}})
     assert type(filled.contents) is dict, "stored trees are stacked"
     return filled.contents, filled.shared
 
 
 def _fused_contents(form: SlotForm, model: Model, params: Tree, trees: list[Tree]) -> tuple[Tree, Any]:
-    """Returns the contents that a folded fusion puts into the slots, stacked over layers, and the leaves they share."""
+    """Returns the contents that a folded fusion puts into the slots, and the leaves that all layers share.
+
+    The contents are stacked over layers.
+    """
     configs = model.fused_configs()
     if model.fusion.kept is not None:
         trees = keep_adapters(trees, model.adapters[0][1], model.fusion.kept)

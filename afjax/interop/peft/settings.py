@@ -87,7 +87,7 @@ class PeftSettings:
     Attributes:
       where: The path of the file, for error messages.
       rank, alpha, rank_stabilized, dropout: PEFT's r, lora_alpha, use_rslora and lora_dropout.
-      rank_pattern, alpha_pattern: Other ranks and alphas, by regular expressions of modules.
+      rank_pattern, alpha_pattern: The ranks and alphas of some modules, by regular expressions for their names.
       target_modules, exclude_modules: The names of modules, or a regular expression.
       layers_to_transform: The layers with LoRA; None for all.
       layers_pattern: The names that the encoder's list of layers may have; empty for any.
