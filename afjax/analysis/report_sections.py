@@ -171,7 +171,7 @@ def confusion(result: Result, evaluation: DevEvaluation) -> list[Markup]:
 
 
 def mistakes(result: Result, evaluation: DevEvaluation) -> list[Markup]:
-    """Returns the worst mistakes, as cards because texts are too long for a table on a phone."""
+    """Returns the worst mistakes as cards, because texts are too long for a table on a phone."""
     if not evaluation.num_wrong:
         return [tag("p", f"{result.name} gets all {counted(evaluation.num_rows, 'dev row')} right.")]
     share = evaluation.num_wrong / evaluation.num_rows

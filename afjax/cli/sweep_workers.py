@@ -132,7 +132,7 @@ def _answer(
     """Handles a worker's message."""
     match message, values:
         case "next", []:
-            # If the worker has no planned runs left, take the run that another worker would begin last.
+            # If the worker has no planned runs left, take the last run of the worker with the most planned runs.
             longest = max(workers, key=lambda other: len(other.planned)).planned
             run = worker.planned.popleft() if worker.planned else longest.pop() if longest else None
             if run is None:

@@ -174,7 +174,7 @@ def check_value(hint: Any, value: Any, path: str) -> Any:
 
 
 def shown(value: Any) -> str:
-    """Returns a value for an error message: its ``repr``, shortened to 200 characters.
+    """Formats a value for an error message: its ``repr``, shortened to 200 characters.
 
     ``repr`` fails for integers of more than 4,300 digits and for deeply nested values. They are described by type.
     """

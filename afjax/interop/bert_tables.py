@@ -39,7 +39,7 @@ Tensors = Mapping[str, np.ndarray]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Spelling:
-    """How a framework spells the names of variables.
+    """The naming conventions of a framework's BERT checkpoints.
 
     Attributes:
       separator: Separator between scopes.

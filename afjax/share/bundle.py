@@ -213,7 +213,7 @@ def staging_folder(store: StorePath) -> Iterator[Path]:
     place = store_folder(store)
     parent = None
     if not is_remote(place):
-        # In the store or its nearest existing parent: the store is not created before the checks have passed.
+        # Unpack in the store or its nearest existing parent: the store is not created before the checks have passed.
         parent = next(str(path) for path in (place, *place.parents) if path.is_dir())
     try:
         temporary = tempfile.TemporaryDirectory(prefix=".afjax-", dir=parent)

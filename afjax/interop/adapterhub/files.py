@@ -199,7 +199,10 @@ def module_tensors(part: Part, kinds: tuple[str, ...]) -> dict[tuple[str, int], 
 
 
 def _key_pattern(family: LibraryFamily) -> re.Pattern[str]:
-    """Matches a tensor's name: layer, sub-layer, kind of module, name of the part, and the rest."""
+    """Returns a pattern for names of tensors.
+
+    Its groups are the layer, the sub-layer, the kind of module, the name of the adapter or fusion, and the rest.
+    """
     prefix, layer = re.escape(family.prefix), re.escape(family.layer)
     sublayers = "|".join(re.escape(sublayer) for sublayer in family.sublayers.values())
     return re.compile(rf"(?:{prefix}\.)?{layer}\.(\d+)\.({sublayers})\.([a-z_]+)\.([^.]+)\.(.+)")

@@ -180,9 +180,9 @@ def write_head(
 
     Args:
       config: The head's architecture.
-      tree: Its parameters.
-      name: Its name, for error messages.
-      task: Its task.
+      tree: The head's parameters.
+      name: The head's name, for error messages.
+      task: The head's task.
       family: The trunk's family.
       prefix: The first part of the names of the encoder's modules.
 
