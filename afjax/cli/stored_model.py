@@ -113,7 +113,7 @@ def rows_of(task_model: Any, arguments: argparse.Namespace, split: Any) -> Any:
     elif source == model_task.source or _is_same_file(source, model_task.source):
         data_task = model_task
     elif Path(source).is_file():
-        # All rows of the file are scored, whatever the split.
+        # All rows of the file are scored: dev_share is 0, so no rows are left out as train rows.
         if split == "dev" and model_task.dev_share and not model_task.dev:
             print_line(
                 f"Note: All rows of {source} are used. If the model was trained on some of them, its scores are too "

@@ -24,7 +24,7 @@ Position = Literal["attention", "ffn", "both"]
 # The dense layers of an encoder layer. attention_output and output are the output layers of the attention block and of
 # the feed-forward network.
 DenseLayer = Literal["query", "key", "value", "attention_output", "intermediate", "output"]
-# The trunk's tree has each dense layer in a block, which is also the name of the slot after it.
+# The path of each dense layer in an encoder layer of the trunk's tree. Its first part is also the name of the slot.
 DENSE_LAYERS: Mapping[DenseLayer, tuple[str, str]] = types.MappingProxyType(
     {
         "query": ("attention", "query"),

@@ -80,7 +80,7 @@ def read_vocabulary(path: AnyPath, vocab_size: int) -> list[str]:
         special token.
     """
     try:
-        # Not splitlines(): it also splits at other characters, which may be tokens.
+        # splitlines() would also split at other characters, which may be tokens.
         tokens = fetched(path).read_text(encoding="utf-8").rstrip("\n").split("\n")
     except FileNotFoundError:
         raise UserError(f"{path} does not exist; give --vocab the vocab.txt of the BERT's tokenizer.") from None

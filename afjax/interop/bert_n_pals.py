@@ -107,7 +107,7 @@ class PalsFiles:
 
     Attributes:
       checkpoint: The state dict (``best_model.pth``), or its tensors as ``.safetensors``.
-      config: The config that it was trained with, as ``pals_config.json``.
+      config: The config file that the model was trained with, such as ``pals_config.json``.
       vocab: The tokenizer's ``vocab.txt``; None for the one next to ``config``.
       case: Whether the tokenizer lowercases ("uncased"). Defaults to "uncased" if no token has a capital letter.
     """

@@ -66,7 +66,7 @@ class Spelling:
 TENSORFLOW = Spelling(separator="/", layer="_", kernel="kernel", table="", transposed=False)
 PYTORCH = Spelling(separator=".", layer=".", kernel="weight", table="weight", transposed=True)
 
-# Scopes within a layer, and our paths.
+# The scope of each module within a layer of a BERT checkpoint, and the module's path in our tree.
 _DENSE = (
     (("attention", "self", "query"), "attention/query"),
     (("attention", "self", "key"), "attention/key"),

@@ -41,8 +41,8 @@ class Bank:
         )
         self.arrays: Tree = make()
         self.places = Places(num_places)
-        # Compiled in advance, so that copying an entry to the device never compiles anything. The place is an argument,
-        # so one program suffices.
+        # Compile the program now, so that copying an entry to the device never has to wait for a compilation. The place
+        # is an argument of the program, so one program suffices.
         insert = jax.jit(_with_entry, donate_argnums=0, out_shardings=replicated(mesh))
         self._insert = insert.lower(self.arrays, jnp.int32(0), entry).compile()
 

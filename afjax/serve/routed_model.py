@@ -130,7 +130,7 @@ class RoutedModel:
         for name, task in self._tasks.items():
             self._runner.check(name, task.entries)
         self._tokenizer = trunk.tokenizer()
-        # Otherwise each call would make a copy of the tokenizer without padding and truncation.
+        # Turn off padding and truncation. Otherwise each call would do this in a copy of the tokenizer.
         self._tokenizer.backend_tokenizer.no_padding()
         self._tokenizer.backend_tokenizer.no_truncation()
         self._lock = threading.Lock()
@@ -347,8 +347,8 @@ class RoutedModel:
         parts = group.parts
         batches = self._batches(parts[:1])
         chunks = list(self._fitting_chunks(group.tasks))
-        # The program of all tasks shares the lower layers, but always computes the upper ones for tasks_per_row tasks.
-        # For few tasks, one row per sequence and task can be faster.
+        # The program of the kind "all" shares the lower layers, but always computes the upper ones for tasks_per_row
+        # tasks. For few tasks, one row per sequence and task can be faster.
         num_layers, num_shared = self.trunk.config.num_layers, self._plan.num_shared_layers
         layers_of_all = num_shared + self._runner.tasks_per_row * (num_layers - num_shared)
         time_of_all = len(chunks) * self._time(batches, layers_of_all)
@@ -371,7 +371,7 @@ class RoutedModel:
         return outputs
 
     def _fitting_chunks(self, tasks: Sequence[ServedTask]) -> Iterator[Sequence[ServedTask]]:
-        """Splits tasks into chunks that the program of all tasks takes."""
+        """Splits tasks into chunks that a program of the kind "all" can compute."""
         while tasks:
             count = num_fitting(tasks[: self._runner.tasks_per_row], self._runner.num_places)
             yield tasks[:count]

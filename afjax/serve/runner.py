@@ -37,7 +37,7 @@ class Runner:
 
     Attributes:
       num_places: The number of places of each bank.
-      tasks_per_row: The number of tasks that the program of all tasks computes for each row.
+      tasks_per_row: The number of tasks that a program of the kind "all" computes for each row.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Runner:
           trunk_params: The trunk's parameters on the mesh, with a tree per layer.
           banks: The banks of adapters and fusions, and after them the banks of heads.
           mesh: The devices, which share the rows of a batch.
-          tasks_per_row: The number of tasks that the program of all tasks computes for each row.
+          tasks_per_row: The number of tasks that a program of the kind "all" computes for each row.
         """
         self._plan, self._trunk_params, self._banks, self._mesh = plan, trunk_params, tuple(banks), mesh
         # The numbers of places limit the tasks of a batch, because all entries of a batch are on the device at once.

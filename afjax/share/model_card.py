@@ -50,7 +50,7 @@ def code_span(text: str) -> str:
 
 def _front_matter(manifests: Sequence[Manifest], license: str) -> list[str]:
     """Returns the card's metadata, with the scores in the fields that the hub reads."""
-    # Imported here because the import takes a third of a second.
+    # Import this here, because the import takes a third of a second.
     from huggingface_hub import EvalResult, ModelCardData
 
     main = manifests[-1]

@@ -71,7 +71,7 @@ def _run(arguments: argparse.Namespace) -> int:
             raise UserError(f"{flag} is blank; give a text, whose tokens the figure shows.")
     heads = given_heads or [recorded_head(arguments.store, "fusion", name) for name in fusions]
     for name in fusions:
-        # Checked before a head is loaded, so that the message for a wrong name says that there is no such fusion.
+        # Check this before a head is loaded, so that the message for a wrong name says that there is no such fusion.
         store.read_manifest(arguments.store, "fusion", name)
     trunk = load_recorded_trunk(arguments.trunk, arguments.store, "fusion", fusions[0])
     check_layers(layers, trunk.config.num_layers)
