@@ -158,7 +158,7 @@ def _report_end(worker: _Worker, workdir: Path, progress: Progress) -> str:
     """Waits for the end of a worker's process, and reports the runs that ended with it.
 
     Returns:
-      How the process ended.
+      The process's exit code or signal as text, such as "with exit code 1".
 
     Raises:
       PreemptionError: The worker received SIGTERM.

@@ -46,8 +46,8 @@ def over_rows(
       mesh: The devices.
 
     Returns:
-      A tree of NumPy arrays, the same on every host, whose leading axis is all rows in their original order. If an
-      axis depends on the padded length, shorter outputs are padded with the dtype's lowest value.
+      A tree of NumPy arrays, the same on every host. Their leading axis has all rows in their original order. If
+      another axis depends on the padded length, shorter outputs are padded with the dtype's lowest value.
 
     Raises:
       UserError: An output is NaN or infinite.

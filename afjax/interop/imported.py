@@ -18,8 +18,8 @@ class Imported:
 
     Attributes:
       kind: One of ``store.KINDS``.
-      name: Its name in the store.
-      params: Its tree.
+      name: The artefact's name in the store.
+      params: The artefact's parameters.
       details: The other fields of ``store.Draft``.
       notes: Notes for the user. Each is a part of a sentence.
 

@@ -72,7 +72,7 @@ def possible_names(location: str) -> list[Name]:
     return [(f"{parts[0]}/{parts[1]}", parts[2])]
 
 
-# The cache makes all splits that a process reads come from the same version of a dataset.
+# Cache the datasets, so that all splits that a process reads come from the same version of a dataset.
 @functools.lru_cache(maxsize=8)
 def _hub_splits(location: str) -> Mapping[str, Any]:
     names = possible_names(location)
