@@ -16,8 +16,8 @@ from afjax.data.tokenise import TokenisedRows
 MOST = 8
 # The cost of a program of :func:`inference_lengths`, in tokens; see ProgramTokens.
 INFERENCE_PROGRAM_TOKENS = 100_000
-# The step between allowed lengths, by the length from which it applies: 2 below 24, 4 from 24 to 48, and so on. Allowed
-# lengths are sparse, so that different tasks share compiled programs.
+# The step between allowed lengths: 2 up to the length 24, 4 up to 48, and so on. Allowed lengths are sparse, so that
+# different tasks share compiled programs.
 STEPS = {0: 2, 24: 4, 48: 8, 80: 16, 128: 32, 256: 64, 512: 128}
 
 
