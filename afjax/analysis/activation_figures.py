@@ -1,4 +1,4 @@
-"""Heatmaps of fusion activations, from the numbers of :mod:`afjax.analysis.activations`."""
+"""Draws heatmaps of fusion activations, which :mod:`afjax.analysis.activations` computes."""
 
 import dataclasses
 import math
@@ -13,7 +13,7 @@ from afjax.analysis.figures import AMOUNTS, PAGE_WIDTH, new_figure, save_figure
 from afjax.errors import UserError
 
 _TOKENS_WITH_NUMBERS = 24
-# The number of tokens that is legible across a page. Longer texts are broken into lines, up to _MOST_LINES per figure.
+# The number of tokens that are legible across a page. Longer texts are broken into lines, up to _MOST_LINES per figure.
 _TOKENS_A_LINE = 40
 _MOST_LINES = 24
 
@@ -51,7 +51,7 @@ def draw_activations(found: Sequence[Activations], output: str | Path, *, layers
       The paths of the PNG, the SVG and the CSV.
 
     Raises:
-      UserError: A layer that does not exist or is given twice, or a file that cannot be written.
+      UserError: A layer does not exist or is given twice, the layers have no adapters, or a file cannot be written.
     """
     assert found, "at least one fusion is needed"
     depth = len(next(iter(found[0].means.values()))[ALL])
@@ -91,12 +91,14 @@ def draw_activations(found: Sequence[Activations], output: str | Path, *, layers
 
 
 def draw_token_activations(found: TokenActivations, output: str | Path, *, layers: Sequence[int] = ()) -> list[Path]:
-    """Draws adapters x tokens of each layer and writes the numbers as CSV.
+    """Draws the activations of one text as heatmaps and writes the numbers as CSV.
 
-    A long text is broken into several lines of tokens. The arguments are those described in :func:`draw_activations`.
+    There is one heatmap of adapters x tokens per layer. A long text is broken into several lines of tokens. ``output``
+    and ``layers`` are as for :func:`draw_activations`.
 
     Raises:
-      UserError: As :func:`draw_activations`, or the text needs more lines than one figure shows.
+      UserError: A layer does not exist or is given twice, the layers have no adapters, the text needs more lines than
+        one figure shows, or a file cannot be written.
     """
     depth = len(next(iter(found.weights.values())))
     check_layers(layers, depth)
@@ -146,7 +148,7 @@ def _draw(
     amount: str,
     cell: tuple[float, float],
 ) -> list[Path]:
-    """Draws heatmaps that share rows and colours. ``cell`` is the width and height of an entry in inches."""
+    """Draws heatmaps that share rows and colours. ``cell`` is the width and height of a heatmap's cell in inches."""
     if not lines:
         raise UserError("The requested layers have no adapters, so there is nothing to show.")
     first = panels[0]

@@ -57,7 +57,8 @@ class TokenActivations:
     """A fusion's softmax weights at every token of one text.
 
     Attributes:
-      fusion, adapters: As in :class:`Activations`.
+      fusion: The fusion's name.
+      adapters: The names of the fused adapters, in order.
       tokens: The tokens that are fed to the trunk.
       num_tokens: The number of tokens before truncation. ``tokens`` has fewer if the text was truncated to the length
         in training.
@@ -174,7 +175,7 @@ def _check_fusion(task_model: TaskModel) -> None:
 def _weighted_step(
     model: Model, params: Tree, batch: Mapping[str, Any]
 ) -> dict[str, Float[jax.Array, "groups filled_layers num_adapters"]]:
-    """The weighted sum of the rows' mean attention for each group, by slot."""
+    """Returns the weighted sum of the rows' mean attention for each group, by slot."""
     means = model(params, batch, fusion_attention=True).row_attention(batch["mask"])
     return {
         slot: jnp.einsum("bg,bln->gln", batch["weights"], slot_means, precision="highest")
@@ -186,7 +187,7 @@ def _weighted_step(
 def _token_step(
     model: Model, params: Tree, batch: Mapping[str, Any]
 ) -> dict[str, Float[jax.Array, "batch length filled_layers num_adapters"]]:
-    """The attention at every token, by slot."""
+    """Returns the attention at every token, by slot."""
     attention = model(params, batch, fusion_attention=True).fusion_attention
     return {
         slot: slot_attention.transpose(1, 2, 0, 3).astype(jnp.float32) for slot, slot_attention in attention.items()

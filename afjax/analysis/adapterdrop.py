@@ -1,4 +1,4 @@
-"""Score and speed of models with dropped adapters or pruned fusions.
+"""Measures score and speed of models with dropped adapters or pruned fusions.
 
 Adapters are dropped layer by layer. Fusions are pruned to their most used adapters in each layer. The authors of
 AdapterFusion name both as future work. Dropping adapters from layers is AdapterDrop (Rücklé 2021).
@@ -28,7 +28,7 @@ class Point:
 
     Attributes:
       what: A description of the dropped adapters.
-      kept: The fraction of the adapters (times layers) that is left.
+      kept: The fraction of the adapters of all layers that is left.
       scores: Every metric over the rows.
       rows_per_second: Throughput of the fastest of three passes, without tokenization and compilation.
       flops_per_row: Floating-point operations per row of the model's ``max_length``, as counted by XLA.
@@ -56,7 +56,7 @@ def adapterdrop_curve(
       One point for each number of dropped layers, from zero to all but one.
 
     Raises:
-      UserError: The model has no adapters in its layers.
+      UserError: The model has no adapters in its layers, or the rows' labels are missing or not the head's.
     """
     if not task_model.model.adapters:
         raise UserError(f'The head "{task_model.model.head_name}" is used without adapters: there is nothing to drop.')
@@ -75,7 +75,7 @@ def adapterdrop_curve(
 def rank_adapters(
     task_model: TaskModel, rows: AnyRows, *, batch_size: int = 32
 ) -> dict[str, Float[np.ndarray, "filled_layers num_adapters"]]:
-    """Each adapter's mean share of a fusion's attention over rows and tokens.
+    """Returns each adapter's mean share of a fusion's attention over rows and tokens.
 
     Returns:
       ``{slot: shares}``.
@@ -94,7 +94,7 @@ def rank_adapters(
 def most_used(
     shares: dict[str, Float[np.ndarray, "filled_layers num_adapters"]], num_kept: int
 ) -> tuple[tuple[tuple[int, ...], ...], ...]:
-    """The adapters with the largest shares in each slot and layer, in the form of ``FusionConfig.kept``.
+    """Returns the adapters with the largest shares in each slot and layer, in the form of ``FusionConfig.kept``.
 
     Each layer's adapters are given by their indices, in increasing order.
 
@@ -127,6 +127,9 @@ def prune_curve(
 
     Yields:
       One point for each number of kept adapters, from all to one.
+
+    Raises:
+      UserError: The fusion cannot be pruned, or the rows' labels are missing or not the head's.
     """
     task_model.check_labels(rows)
     num_adapters, data = next(iter(shares.values())).shape[-1], task_model.tokenised(rows)

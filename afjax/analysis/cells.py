@@ -1,4 +1,4 @@
-"""Cells of tables: the runs of one method on one task, with the setting that is best on dev, over its seeds."""
+"""Makes the cells of tables. A cell has the runs of one method on one task with one setting, over its seeds."""
 
 import dataclasses
 import statistics
@@ -26,13 +26,13 @@ METHODS += ("fusion", "fusion-mt")
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """One method on one task.
+    """The runs of one method on one task.
 
     Attributes:
       task, method: The names of the task and the method.
       records: The runs of the chosen setting, one per seed, in the order of their seeds.
       scores: The runs' scores in points (times 100).
-      num_settings: The number of settings that were tried; the best on dev was chosen.
+      num_settings: The number of settings that were tried. :func:`make_cells` says which one was chosen.
       num_runs: The number of runs of all these settings.
       repeated: Folders of runs that repeat another run but have a different score. They do not count.
     """
@@ -74,7 +74,7 @@ def make_cells(
       by_sampler: Whether each sampler of multi-task runs is a separate method, named ``METHOD:SAMPLER``.
 
     Raises:
-      UserError: Runs on one task follow different metrics, or no run has the metric.
+      UserError: Runs on one task have different main metrics, or no run has ``metric``.
     """
     metrics = task_metrics(records, metric)
     groups: dict[tuple[str, str], dict[str, dict[int, RunRecord]]] = {}
@@ -93,10 +93,10 @@ def make_cells(
 
 
 def task_metrics(records: Iterable[RunRecord], metric: str = "") -> dict[str, str]:
-    """The metric for comparing the runs of each task: ``{task: metric}``.
+    """Returns the metric for comparing the runs of each task: ``{task: metric}``.
 
     Raises:
-      UserError: Runs on one task follow different metrics, or no run has the metric.
+      UserError: Runs on one task have different main metrics, or no run has ``metric``.
     """
     records_by_metric: dict[str, dict[str, RunRecord]] = {}
     for record in records:
@@ -120,9 +120,9 @@ def task_metrics(records: Iterable[RunRecord], metric: str = "") -> dict[str, st
 
 
 def size_name(record: RunRecord) -> str:
-    """A method's suffix for the adapters' size: ``:64``, or ``:1/16`` for a fraction of the trunk's width.
+    """Returns a method's suffix for the adapters' size: ``:64``, or ``:1/16`` for a fraction of the trunk's width.
 
-    Empty without adapters, and for adapters without a size.
+    The suffix is empty for methods without adapters, and for adapters without a size.
     """
     adapter = record.adapter
     if isinstance(adapter, AdapterConfig) and adapter.size is None:
@@ -132,7 +132,7 @@ def size_name(record: RunRecord) -> str:
 
 
 def order(methods: Iterable[str]) -> list[str]:
-    """The methods, without duplicates, in the order of tables."""
+    """Returns the methods, without duplicates, in the order of tables."""
 
     def place(method: str) -> tuple[int, float, str]:
         name, _, size = method.partition(":")

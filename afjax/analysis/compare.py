@@ -1,6 +1,7 @@
-"""Comparison of two models, or two groups of runs, on the same rows.
+"""Compares two models, or two groups of runs, on the same rows.
 
-It has scores, a significance test, the number of rows that each side gets right, and the settings that differ.
+A comparison has scores, a significance test, the number of rows that each side gets right, and the settings that
+differ.
 """
 
 import dataclasses
@@ -58,7 +59,7 @@ class Comparison:
       main_metric: The metric that decides which side is better.
       num_rows: The number of rows.
       num_resamples: The number of resamples of the bootstrap.
-      metrics: Every metric for which higher is better.
+      metrics: The paired scores of every metric for which higher is better, by name.
       rows: Numbers of rows, averaged over the pairs of runs. For regression these are ``nearer_a``, ``nearer_b`` and
         ``equal``; otherwise ``both_right``, ``only_a``, ``only_b`` and ``both_wrong`` (for span by exact match).
       settings: The settings that differ: ``{setting: (values of A's runs, values of B's runs)}``.
@@ -89,7 +90,7 @@ def compare(
     Args:
       first, second: The runs of each side, paired in order.
       rows: Labelled rows.
-      metric: The metric to decide by; empty for the task's main metric.
+      metric: The metric that decides which side is better; empty for the task's main metric.
       bootstrap: The number of resamples, and their seed.
       batch_size: Rows per step.
       max_length: Tokens per row; longer rows are truncated. None for the length in training.
@@ -152,7 +153,7 @@ def row_scores(model: TaskModel, rows: AnyRows, predictions: Predictions) -> tup
 
 
 def to_lines(found: Comparison) -> list[str]:
-    """The comparison as lines of text, as ``afjax compare`` prints it."""
+    """Returns the comparison as lines of text, as ``afjax compare`` prints it."""
     lines = [f"{letter}  {', '.join(titles)}" for letter, titles in zip("AB", found.titles, strict=True)]
     num_pairs = len(found.titles[0])
     lines += [
@@ -209,7 +210,7 @@ def shortened_settings(settings: Mapping[str, tuple[str, str]]) -> dict[str, tup
 
 
 def to_json(found: Comparison) -> dict[str, Any]:
-    """The comparison as a JSON object. The main metric's numbers are also at the top level."""
+    """Returns the comparison as a JSON object. The main metric's numbers are also at the top level."""
     names = {"first": "a", "second": "b"}
     results = {
         name: {names.get(key, key): value for key, value in dataclasses.asdict(result).items()}
@@ -230,7 +231,7 @@ def to_json(found: Comparison) -> dict[str, Any]:
 
 
 def _model_settings(model: TaskModel) -> dict[str, Any]:
-    """The settings recorded with a stored model, by dotted path."""
+    """Returns the settings recorded with a stored model, by dotted path."""
     parts = model.model
     settings: dict[str, Any] = {
         "trunk": model.trunk.name,
@@ -250,7 +251,7 @@ def _model_settings(model: TaskModel) -> dict[str, Any]:
 
 
 def _settings_of_both(first: Sequence[Side], second: Sequence[Side]) -> dict[str, tuple[str, str]]:
-    """The settings whose values differ between A and B, each with its values over the runs of A and of B."""
+    """Returns the settings whose values differ between A and B, each with its values over the runs of A and of B."""
     # Configs are compared only if every side has one: a config and a stored model share few settings.
     configs = all(side.config is not None for side in (*first, *second))
     both_settings = [

@@ -1,4 +1,4 @@
-"""Evaluation of a model on labelled rows: scores, confusion matrix, mistakes and fusion activations."""
+"""Evaluates a model on labelled rows: scores, confusion matrix, mistakes and fusion activations."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -43,7 +43,8 @@ class DevEvaluation:
       digest: The digest of the rows.
       scores: Every metric.
       labels: The label names for classification; otherwise empty.
-      confusion: The confusion matrix for classification, right labels by predicted labels; otherwise None.
+      confusion: The confusion matrix for classification, with right labels as rows and predicted labels as columns;
+        otherwise None.
       values: ``(labels, predictions)`` for regression; otherwise None.
       mistakes: The worst mistakes. The most confident (or the largest errors) are first.
       num_wrong: The number of rows with a wrong prediction; for regression all rows.
@@ -111,7 +112,7 @@ def evaluate_dev_rows(
 
 
 def mean_activations(predictions: Predictions) -> dict[str, Float64[np.ndarray, "filled_layers num_adapters"]]:
-    """The mean over rows of each row's attention over adapters.
+    """Returns the mean over rows of each row's attention over adapters.
 
     A row's attention is its mean over tokens, without padding.
 

@@ -54,7 +54,7 @@ _STYLE: Any = {
 
 @contextlib.contextmanager
 def style() -> Iterator[None]:
-    """Applies the common style to lines, legends and titles. A context manager that also works as a decorator."""
+    """Applies the common style to lines, legends and titles. It works as a context manager and as a decorator."""
     from matplotlib import rc_context
 
     with rc_context(_STYLE):

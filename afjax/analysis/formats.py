@@ -1,4 +1,4 @@
-"""Tables as plain text, Markdown, LaTeX and CSV."""
+"""Formats tables as plain text, Markdown, LaTeX and CSV."""
 
 from collections.abc import Callable, Iterable, Mapping
 
@@ -26,7 +26,7 @@ _LATEX = {
 
 
 def to_text(table: Table) -> str:
-    """A table as aligned plain text, followed by its notes and commands."""
+    """Returns a table as aligned plain text, followed by its notes and commands."""
     lines = [table.title, "", *table_lines([table.header, *table.rows]), "", *table.notes]
     if table.commands:
         lines += ["", "These fill the gaps:", *(f"  {command}" for command in table.commands)]
@@ -34,7 +34,7 @@ def to_text(table: Table) -> str:
 
 
 def to_markdown(table: Table) -> str:
-    """A table in GitHub's Markdown. Its source is aligned too."""
+    """Returns a table in GitHub's Markdown. Its source is aligned too."""
     rows = [[_markdown(cell) for cell in row] for row in (table.header, *table.rows)]
     # The second row makes each column wide enough for its rule, and is then replaced by the rules.
     header, rule, *body = table_lines([rows[0], ["----" for _ in table.header], *rows[1:]], separator=" | ")
@@ -48,7 +48,7 @@ def to_markdown(table: Table) -> str:
 
 
 def to_latex(table: Table) -> str:
-    r"""A ``tabular`` with booktabs rules. Notes and commands are comments."""
+    r"""Returns a ``tabular`` with booktabs rules. Notes and commands are comments."""
     rows = [[_latex(cell) for cell in row] for row in (table.header, *table.rows)]
     lines = [f"{line} \\\\" for line in table_lines(rows, separator=" & ")]
     lines = [
@@ -67,7 +67,7 @@ def to_latex(table: Table) -> str:
 
 
 def to_csv(table: Table) -> str:
-    """A table as CSV, with one line per number, at full precision. Gaps are empty."""
+    """Returns a table as CSV, with one line per number, at full precision. Gaps are empty."""
     return csv_text([table.data_header, *table.data])
 
 

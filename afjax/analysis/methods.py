@@ -1,4 +1,4 @@
-"""Names of the methods of runs, for tables and figures."""
+"""Names the methods of runs, for tables and figures."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ _ARCHITECTURE += ("shared_projections", "placement")
 
 
 def method_of(config: ExperimentConfig) -> str:
-    """The name of a run's method.
+    """Returns the name of a run's method.
 
     * One task without adapters: the partition, ``head``, ``full``, ``layernorm`` or ``top-K``.
     * One task with adapters: the name of their architecture, see :func:`architecture_name`. The suffix ``-trunk`` means
@@ -20,8 +20,8 @@ def method_of(config: ExperimentConfig) -> str:
       *BERT and PALs*), or ``sequential-`` if they are trained one after the other.
     * Fusions: ``fusion`` for Pfeiffer's adapters, otherwise ``fusion-`` and the name of the adapters' architecture.
 
-    :func:`collect` adds the suffix ``-mt`` to runs on a trunk that another run has trained on several tasks, as in
-    ``fusion-mt``. It recognizes such a trunk by its digest, which is not in the config.
+    :func:`afjax.analysis.runs.collect` adds the suffix ``-mt`` to runs on a trunk that another run has trained on
+    several tasks, as in ``fusion-mt``. It recognizes such a trunk by its digest, which is not in the config.
     """
     if config.recipe == "fusion":
         name = architecture_name(config.adapter)
@@ -34,7 +34,7 @@ def method_of(config: ExperimentConfig) -> str:
 
 
 def architecture_name(adapter: Adapter) -> str:
-    """The name of an adapter's architecture: its preset's name, or its kind.
+    """Returns the name of an adapter's architecture: its preset's name, or its kind.
 
     Presets are compared without their sizes, activation and initialization.
     """
@@ -43,6 +43,6 @@ def architecture_name(adapter: Adapter) -> str:
 
 
 def _architecture(adapter: Adapter) -> tuple[Any, ...]:
-    # Presets differ in the number of hidden layers.
+    # The number of hidden layers belongs to the architecture, because presets differ in it.
     depth = len(getattr(adapter, "hidden_sizes", ()))
     return (adapter.kind, depth, *(getattr(adapter, field, None) for field in _ARCHITECTURE))

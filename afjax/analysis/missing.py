@@ -1,4 +1,4 @@
-"""Commands that train the runs that a table lacks, as variations of similar finished runs."""
+"""Makes the commands that train the runs that a table lacks, as variations of similar finished runs."""
 
 import ast
 import dataclasses
@@ -24,11 +24,11 @@ BASELINES = ("head", "full", "layernorm", "pfeiffer", "houlsby")
 def command(
     collection: Collection, cells: Mapping[tuple[str, str], Cell], task: str, method: str, seed: int
 ) -> str | None:
-    """The command that trains a missing run, or None if it is unknown how its method is trained.
+    """Returns the command that trains a missing run, or None if it is unknown how its method is trained.
 
     The command is the first of these that is possible:
 
-    * resume an unfinished run,
+    * resume the run, if it was started and not finished,
     * repeat the method's run on the same task with another seed,
     * repeat the method's run on another task with the task replaced,
     * train the method with ``configs/baselines.py``.
@@ -49,12 +49,12 @@ def command(
 
 
 def is_baseline(method: str) -> bool:
-    """Whether ``configs/baselines.py`` trains a method."""
+    """Returns whether ``configs/baselines.py`` trains a method."""
     return method in BASELINES or (method.startswith("top-") and method[4:].isdecimal())
 
 
 def overrides(there: ExperimentConfig, wanted: ExperimentConfig) -> list[str]:
-    """The ``--config.a.b=value`` flags that turn the config ``there`` into ``wanted``.
+    """Returns the ``--config.a.b=value`` flags that turn the config ``there`` into ``wanted``.
 
     ``wanted`` must not have sources that ``there`` lacks.
     """
@@ -78,7 +78,7 @@ def _donor_command(donor: RunRecord, task: TaskConfig, method: str, seed: int) -
     config = dataclasses.replace(donor.config, seed=seed)
     name = f"{task.name}-{method}"
     if task.name in [other.name for other in config.tasks]:
-        # One run fills the gaps of all its tasks, so its name has no task.
+        # One run fills the gaps of all its tasks, so the workdir's name has no task.
         name = method
     elif config.tasks:
         config = dataclasses.replace(config, tasks=(*config.tasks, task))
@@ -96,7 +96,7 @@ def _donor_command(donor: RunRecord, task: TaskConfig, method: str, seed: int) -
 def _baseline_command(example: RunRecord, known_config: ExperimentConfig | None, method: str, seed: int) -> str:
     name, layers = ("top_k", f",top_k={method[4:]}") if method.startswith("top-") else (method, "")
     plain = to_dict(TaskConfig(name=example.task))
-    # Always pass the source, even if it is empty: the file has a default source.
+    # Always pass the source, even if it is empty, because the config file has a default source.
     flags = [f"--config.task.source={_text(example.task_config.source)}"]
     flags += [
         f"--config.task.{path}={_text(value)}"
@@ -121,7 +121,7 @@ def _trained_sources(donor: RunRecord) -> bool:
 
 
 def _new_workdir(workdir: epath.Path, name: str) -> epath.Path:
-    """A new folder next to another workdir, or next to the sweep that the workdir belongs to."""
+    """Returns an unused path next to another workdir, or next to the sweep that the workdir belongs to."""
     parent = workdir.parent
     if parent.name == "runs" and (parent.parent / "sweep.json").exists():
         parent = parent.parent.parent
@@ -148,7 +148,7 @@ def _leaves(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]
 
 
 def _text(value: Any) -> str:
-    """A value in the syntax of ``--config.SETTING=VALUE``."""
+    """Returns a value in the syntax of ``--config.SETTING=VALUE``."""
     if not isinstance(value, str):
         return repr(value)
     try:

@@ -1,4 +1,4 @@
-"""HTML pages of reports: style, sections, images and the document around them."""
+"""Makes the HTML pages of reports: their style, sections and images, and the document that contains them."""
 
 import base64
 
@@ -55,7 +55,7 @@ def section(identifier: str, title: str, *content: Content) -> Markup:
 
 
 def image(svg: bytes, alternative: str, caption: Content) -> Markup:
-    """A figure with an SVG as a data URI.
+    """Returns a figure with an SVG as a data URI.
 
     Embedded this way, the SVG cannot load anything and its ids do not clash with the ids of the page.
     """
@@ -64,7 +64,7 @@ def image(svg: bytes, alternative: str, caption: Content) -> Markup:
 
 
 def page(title: str, *content: Content) -> str:
-    """A complete, self-contained HTML page. Its content security policy forbids all requests."""
+    """Returns a complete, self-contained HTML page. Its content security policy forbids all requests."""
     policy = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
     head = tag(
         "head",

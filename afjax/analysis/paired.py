@@ -79,10 +79,11 @@ def paired_bootstrap(
 
 
 def resample_weights(num_rows: int, num_resamples: int, seed: int) -> Iterator[Float64[np.ndarray, "resamples rows"]]:
-    """Draws resamples, as the number of times that each row was drawn.
+    """Draws bootstrap resamples of the rows.
 
     Yields:
-      Blocks of resamples, with ``num_resamples`` resamples in total.
+      Blocks of resamples, with ``num_resamples`` resamples in total. For each resample, a block has the number of times
+      that each row was drawn.
     """
     random = np.random.default_rng(seed)
     size = max(1, _BLOCK // num_rows)
@@ -95,7 +96,7 @@ def resample_weights(num_rows: int, num_resamples: int, seed: int) -> Iterator[F
 def _differences(
     pairs: Sequence[tuple[Weighted, Weighted]], weights: Float[np.ndarray, "resamples rows"]
 ) -> dict[str, tuple[Float[np.ndarray, "pairs resamples"], Float[np.ndarray, "pairs resamples"]]]:
-    """Both models' scores by metric."""
+    """Computes both models' scores by metric, for every pair of runs and every resample."""
     scored = [(first(weights), second(weights)) for first, second in pairs]
     return {
         metric: (

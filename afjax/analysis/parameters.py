@@ -1,4 +1,4 @@
-"""The number of parameters in a run's trunk, and how many of them the run trains."""
+"""Counts the parameters in a run's trunk, and how many of them the run trains."""
 
 import functools
 import math
@@ -19,7 +19,7 @@ from afjax.trunk.sizes import SIZES
 
 
 def trained_in_trunk(config: ExperimentConfig, architecture: TrunkConfig | None) -> int | None:
-    """The number of a trunk's parameters that a run trains, or None if the architecture is unknown.
+    """Returns the number of a trunk's parameters that a run trains, or None if the architecture is unknown.
 
     It is counted with the partition rules of training. The run's other trained parameters (adapters or a fusion, and
     the head) are in the store.
@@ -46,7 +46,7 @@ def _size(architecture: TrunkConfig) -> int:
 
 
 def trunk_architecture(name: str, kept: epath.Path | None) -> TrunkConfig | None:
-    """The architecture of a trunk, or None if it is unknown.
+    """Returns the architecture of a trunk, or None if it is unknown.
 
     Args:
       name: A local folder, or the name of a known trunk.
@@ -60,7 +60,7 @@ def trunk_architecture(name: str, kept: epath.Path | None) -> TrunkConfig | None
 
 
 def trunk_size(name: str, architecture: TrunkConfig | None) -> int | None:
-    """The number of parameters of a trunk, or None if its architecture is unknown.
+    """Returns the number of parameters of a trunk, or None if its architecture is unknown.
 
     Args:
       name: The name of the trunk.

@@ -1,4 +1,4 @@
-"""HTML reports of workdirs: the records of the runs, and an evaluation of the best run on its dev rows."""
+"""Writes HTML reports of workdirs: the records of the runs, and an evaluation of the best run on its dev rows."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -69,8 +69,8 @@ def write_report(
       batch_size: Rows per step.
 
     Raises:
-      UserError: There is no finished run, the given store does not exist, or the file cannot be written. Missing rows,
-        trunks and artefacts are not errors: the page reports them.
+      UserError: There is no finished run, a file of a run is damaged, the given store does not exist, or the HTML file
+        cannot be written. Missing rows, trunks and artefacts are not errors: the page reports them.
     """
     check_output(output, make_folder=True)
     if moved.store_folder and not open_path(moved.store_folder).is_dir():
@@ -152,7 +152,7 @@ def _evaluate(
 
 
 def _parameters(experiment: ExperimentRecord, model: TaskModel) -> tuple[int, int]:
-    """The numbers of trained and of all parameters of a model."""
+    """Returns the numbers of trained and of all parameters of a model."""
     config = experiment.config
     name = "fusion" if model.model.fusion_name else config["partition"]
     head = model.model.head if model.model.reads == "pooled" else HeadConfig()
@@ -163,7 +163,7 @@ def _parameters(experiment: ExperimentRecord, model: TaskModel) -> tuple[int, in
 
 
 def _manifests(experiment: ExperimentRecord, store_folder: str) -> list[Manifest]:
-    """The manifests of the artefacts that the experiment's runs saved and that its fusions use.
+    """Returns the manifests of the artefacts that the experiment's runs saved and that its fusions use.
 
     Artefacts that are missing or belong to another run are left out.
     """
@@ -200,7 +200,7 @@ def _summary(experiments: Sequence[ExperimentRecord]) -> str:
 
 
 def _which_task(finished: Sequence[ExperimentRecord], best: ExperimentRecord) -> list[Markup]:
-    """A sentence that names the task of the page and says why, if the runs are on several tasks."""
+    """Returns a sentence that says which task the page is about and why, if the runs are on several tasks."""
     groups = by_tasks(finished)
     if len(groups) == 1:
         return []

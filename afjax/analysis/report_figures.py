@@ -1,4 +1,4 @@
-"""Figures of reports: training curves, fusion activations and predicted values."""
+"""Draws the figures of reports: training curves, fusion activations and predicted values."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -121,7 +121,7 @@ def values_figure(labels: Float[np.ndarray, "rows"], predicted: Float[np.ndarray
 
 
 def shown_metrics(run: RunRecord, main_metrics: Mapping[str, str]) -> list[str]:
-    """The dev metrics to plot.
+    """Returns the dev metrics to plot.
 
     With several tasks these are the mean and each task's main metric. Otherwise they are all metrics except the mean
     squared error, with the main metric first.

@@ -1,4 +1,4 @@
-"""The longer sections of reports."""
+"""Makes the longer sections of HTML reports."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -24,7 +24,7 @@ _CLASSES = 40
 
 
 def curves(experiment: ExperimentRecord, main_metrics: Mapping[str, str]) -> list[Markup]:
-    """Loss, learning rate and dev metrics of every run. The curves of a fusion's sources are folded."""
+    """Plots the loss, the learning rate and the dev metrics of every run. A fusion's sources are collapsed."""
     runs = [run for run in reversed(experiment.runs) if run.steps]
     if not runs:
         return [tag("p", "The workdir has no logs of training steps.")]
@@ -80,14 +80,14 @@ def _run_figures(run: RunRecord, main_metrics: Mapping[str, str]) -> Markup:
 
 
 def _sample(evaluations: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-    """At most twelve of the evaluations, to keep alternative texts short: screen readers read them aloud."""
+    """Returns at most twelve of the evaluations. Alternative texts must be short, because they are read aloud."""
     if len(evaluations) <= 12:
         return evaluations
     return [evaluations[place] for place in np.linspace(0, len(evaluations) - 1, 12).round().astype(int)]
 
 
 def activations(result: Result, evaluation: DevEvaluation | None) -> list[Markup]:
-    """A fusion's mean attention over its adapters, as a heatmap and as a table."""
+    """Returns a fusion's mean attention over its adapters, as a heatmap and as a table."""
     if evaluation is None:
         return [
             tag("p", f"{result.name} was not evaluated on its dev rows, so its attention over adapters is unknown.")
@@ -126,7 +126,7 @@ def activations(result: Result, evaluation: DevEvaluation | None) -> list[Markup
 
 
 def confusion(result: Result, evaluation: DevEvaluation) -> list[Markup]:
-    """The confusion matrix, or a plot of predicted against right values for regression."""
+    """Returns the confusion matrix, or a plot of predicted against right values for regression."""
     if evaluation.values is not None:
         labels, predicted = evaluation.values
         scores = ", ".join(f"{name} {value:.4f}" for name, value in evaluation.scores.items())
@@ -171,7 +171,7 @@ def confusion(result: Result, evaluation: DevEvaluation) -> list[Markup]:
 
 
 def mistakes(result: Result, evaluation: DevEvaluation) -> list[Markup]:
-    """The worst mistakes, as cards because texts are too long for a table on a phone."""
+    """Returns the worst mistakes as cards, because texts are too long for a table on a phone."""
     if not evaluation.num_wrong:
         return [tag("p", f"{result.name} gets all {counted(evaluation.num_rows, 'dev row')} right.")]
     share = evaluation.num_wrong / evaluation.num_rows
@@ -202,7 +202,7 @@ def _cut(text: str) -> str:
 
 
 def cost(experiments: Sequence[ExperimentRecord]) -> list[Markup]:
-    """Time, devices and memory used by the runs, if recorded."""
+    """Returns a table of the time, devices and memory that the runs used, if they recorded them."""
     rows: list[list[Content]] = []
     total = 0.0
     for experiment in experiments:
@@ -236,14 +236,14 @@ def cost(experiments: Sequence[ExperimentRecord]) -> list[Markup]:
 
 
 def settings_table(experiment: ExperimentRecord) -> Markup:
-    """All settings, folded because there are many."""
+    """Returns a table of all settings. It is collapsed, because there are many."""
     rows: list[list[Content]] = [[name, str(value)] for name, value in experiment.settings.items()]
     settings = table(["setting", "value"], rows)
     return tag("details", tag("summary", f"All {len(rows)} settings"), settings)
 
 
 def versions(experiment: ExperimentRecord, manifests: Sequence[Manifest]) -> list[Markup]:
-    """Package versions and the digests of stored artefacts and inputs, to identify them later."""
+    """Returns package versions, and the digests that identify the stored artefacts and the inputs."""
     used = dict.fromkeys(tuple(manifest.versions.items()) for manifest in manifests)
     lines = [", ".join(f"{name} {version}" for name, version in package_versions) for package_versions in used]
     parts = [tag("p", f"Trained with {'; '.join(lines)}.")] if lines else []

@@ -1,4 +1,4 @@
-"""Tables of reports: the trained models and their scores."""
+"""Makes the tables of reports: the trained models and their scores."""
 
 import dataclasses
 import math
@@ -38,7 +38,7 @@ class EvaluatedResult:
 def trained_table(
     best: ExperimentRecord, evaluated_results: Sequence[EvaluatedResult], manifests: Sequence[Manifest]
 ) -> Markup:
-    """The best experiment's results: names, kinds, tasks, parameters and the steps that were kept."""
+    """Returns a table of the best experiment's results: names, kinds, tasks, parameters and kept steps."""
     sizes = {(manifest.kind, manifest.name): manifest.num_parameters for manifest in manifests}
     fused = {m.name: ", ".join(str(member["name"]) for member in m.adapters) for m in manifests if m.kind == "fusion"}
     parameters = {id(evaluated.result): evaluated.parameters for evaluated in evaluated_results}
@@ -75,7 +75,7 @@ def trained_table(
 
 
 def score_tables(finished: Sequence[ExperimentRecord], evaluated_results: Sequence[EvaluatedResult]) -> list[Markup]:
-    """The scores of all runs over seeds, per task, and every score of the run that the report is about."""
+    """Returns the scores of all runs over seeds, per task, and every score of the run that the report is about."""
     parts = []
     if len(finished) > 1:
         groups = by_tasks(finished)
@@ -102,12 +102,18 @@ def score_tables(finished: Sequence[ExperimentRecord], evaluated_results: Sequen
 
 
 def _settings_table(experiments: Sequence[ExperimentRecord]) -> Markup:
-    """Scores of runs on the same tasks over seeds, one row per setting and task. The best setting is first."""
+    """Returns a table of runs on the same tasks, with scores aggregated over seeds.
+
+    It has one row per setting and task. The best setting is first.
+    """
     sides = [experiment.settings for experiment in experiments]
     varying = differing_settings(sides, IGNORED_SETTINGS)
 
     def telling(name: str) -> tuple[bool, bool, int]:
-        """Sort key: settings of all runs first, then top-level ones such as ``recipe``, then by number of values."""
+        """Returns the sort key of a setting.
+
+        Settings that all runs have come first, then top-level ones such as ``recipe``, then ones with many values.
+        """
         return not all(name in side for side in sides), "." in name, -len(set(map(str, varying[name])))
 
     shown_settings = sorted(varying, key=telling)[:_SETTINGS]
@@ -135,7 +141,7 @@ def _settings_table(experiments: Sequence[ExperimentRecord]) -> Markup:
 
 
 def other_rows(best: ExperimentRecord, evaluated_results: Sequence[EvaluatedResult]) -> list[Markup]:
-    """Warnings about dev rows that differ from the dev rows used in training."""
+    """Returns warnings about dev rows that differ from the dev rows used in training."""
     parts = []
     for evaluated in evaluated_results:
         recorded_digest = best.inputs.get(f"task {evaluated.result.task}'s dev rows")
@@ -149,7 +155,7 @@ def other_rows(best: ExperimentRecord, evaluated_results: Sequence[EvaluatedResu
 
 
 def _spreads(experiments: Sequence[ExperimentRecord]) -> list[tuple[str, str, str, str]]:
-    """One row per task for runs of one setting: task, main metric, mean ± std and seeds."""
+    """Returns one row per task for the runs of one setting: task, main metric, mean ± std and seeds."""
     rows = []
     for task, result in experiments[0].results.items():
         task_results = [
@@ -168,7 +174,7 @@ def _spreads(experiments: Sequence[ExperimentRecord]) -> list[tuple[str, str, st
 
 
 def _task(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """The settings of the task with this name, or an empty mapping."""
+    """Returns the settings of the task with this name, or an empty mapping."""
     sources = (source.get("task") for source in config.get("sources") or ())
     tasks = [config.get("task"), *(config.get("tasks") or ()), *sources]
     return next((task for task in tasks if task and task.get("name") == name), {})

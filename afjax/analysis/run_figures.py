@@ -1,4 +1,4 @@
-"""Figures of finished runs' scores: differences to full fine-tuning, and score against trained parameters."""
+"""Draws figures of finished runs' scores: differences to full fine-tuning, and score against trained parameters."""
 
 import dataclasses
 import math
@@ -59,7 +59,7 @@ class Point:
 
 
 def tradeoff_points(grid: Grid) -> list[Point]:
-    """The trade-off between score and trained parameters (Houlsby 2019, figures 1 and 3).
+    """Returns the trade-off between score and trained parameters (Houlsby 2019, figures 1 and 3).
 
     Scores are relative to full fine-tuning. Tasks without a run of full fine-tuning are left out.
 
@@ -67,8 +67,8 @@ def tradeoff_points(grid: Grid) -> list[Point]:
       grid: A grid made with ``by_size``.
 
     Raises:
-      UserError: There is no run of full fine-tuning, no other method to compare with it, or a run with an unknown
-        number of parameters.
+      UserError: There is no run of full fine-tuning, there is no other method to compare with it, or a run's number of
+        trained parameters is unknown.
     """
     difference_methods(grid)
     points = []
@@ -84,10 +84,10 @@ def tradeoff_points(grid: Grid) -> list[Point]:
 
 
 def task_points(grid: Grid, task: str) -> list[Point]:
-    """One task's score against trained parameters (Houlsby 2019, figures 4 and 5).
+    """Returns one task's scores and trained parameters (Houlsby 2019, figures 4 and 5).
 
     Raises:
-      UserError: There is nothing to draw, or a run has an unknown number of parameters.
+      UserError: There is nothing to draw, or a run's number of trained parameters is unknown.
     """
     points = []
     for method in order(grid.methods):
@@ -121,9 +121,9 @@ def draw_tradeoff(points: Sequence[Point], output: Path, *, task: str = "", full
 
     Args:
       points: The points of :func:`tradeoff_points` or :func:`task_points`.
-      output: See :func:`afjax.analysis.figures.save_figure`.
+      output: The files' common name.
       task: The name of the task with its metric, for the points of one task.
-      full: Full fine-tuning on that task.
+      full: The runs of full fine-tuning on that task, if there are any.
     """
     figure, (axes,) = new_figure(COLUMN_WIDTH, 2.7)
     parameters_axis(axes, [point.parameters for point in points])
@@ -208,7 +208,7 @@ def _draw_family(axes: "Axes", family: str, points: Sequence[Point], index: int)
 
 
 def _family(method: str) -> str:
-    """The label of the line that a method belongs to, or an empty string if the figure does not show the method."""
+    """Returns the label of a method's line, or an empty string if the figure does not show the method."""
     name, colon, _ = method.partition(":")
     if name.startswith("top-"):
         return "top layers"

@@ -1,4 +1,4 @@
-"""Records of finished runs, as tables and figures read them."""
+"""Records of runs, for tables and figures."""
 
 import dataclasses
 import json
@@ -20,7 +20,7 @@ class RunRecord:
 
     Attributes:
       task_config: The task.
-      method: See :func:`method_of`.
+      method: The name of the run's method; see :func:`afjax.analysis.methods.method_of`.
       seed: The run's seed.
       metrics: Dev metrics that are finite.
       config: The experiment of the run; for a source of a fusion, the experiment that would train only the source. None
@@ -35,7 +35,7 @@ class RunRecord:
       origin: If another run has trained the trunk on several tasks, that run's settings, with the pretrained trunk's
         digest; otherwise empty.
       trunk_name: The pretrained trunk's name.
-      trunk_parameters: Its number of parameters, or None if unknown.
+      trunk_parameters: The pretrained trunk's number of parameters, or None if unknown.
       folder: The workdir, or the store.
       store: The store with the run's artefacts, or an empty string if they were not found.
     """
@@ -83,7 +83,7 @@ class RunRecord:
 
     @property
     def settings(self) -> str:
-        """Everything that the result depends on except the seed, in a form that can be compared.
+        """Everything that the result depends on except the seed, as text that can be compared.
 
         Trunk and rows are represented by their digests, not by their paths.
         """
@@ -97,7 +97,7 @@ class RunRecord:
         return json.dumps(values, sort_keys=True)
 
     def _by_rows(self, task: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-        """A task's settings, with the digests of its rows, if known, instead of their paths."""
+        """Returns a task's settings, with the digests of its rows, if known, instead of their paths."""
         if task is None:
             return None
         rows = [
@@ -135,7 +135,7 @@ class Collection:
     scoreless: tuple[RunRecord, ...] = ()
 
     def left_out(self, tasks: Sequence[str]) -> list[str]:
-        """One sentence for each run on these tasks that is left out, with the reason."""
+        """Returns a sentence for each run on these tasks that is left out, with the reason."""
         return [
             f"{run.folder} ({run.method} on {run.task}, seed {run.seed}) is not finished"
             for run in self.unfinished

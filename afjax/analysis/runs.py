@@ -1,4 +1,4 @@
-"""Records of finished runs, read from workdirs, folders of sweeps, and stores.
+"""Reads records of runs from workdirs, folders of sweeps, and stores.
 
 A record has the contents of a run's workdir (``config.json``, ``inputs.json``, ``result.json``) and of its artefacts'
 manifests. The method and the number of parameters trained in the trunk are derived from them, see :func:`method_of` and
@@ -30,18 +30,21 @@ from afjax.train.checks import target_kinds
 from afjax.train.experiment import Result, read_results
 from afjax.train.workdir import CONFIG, INPUTS, RESULT, TARGET, find_store, source_folder
 
-# How deep the given folders are searched. The runs of a sweep are two levels below its folder.
+# The number of levels of folders that are searched. The runs of a sweep are two levels below its folder.
 _DEPTH = 4
 
 
 def collect(folders: Sequence[str | os.PathLike[str]]) -> Collection:
-    """Reads all finished runs.
+    """Reads the runs in workdirs, sweeps and stores.
 
     Args:
-      folders: Workdirs, folders of sweeps, stores, or folders of any of these; local or ``gs://``.
+      folders: Workdirs, folders of sweeps, stores, or folders that contain any of these; local or ``gs://``.
+
+    Returns:
+      The finished runs with a dev score, and the runs that are not finished or have no dev score.
 
     Raises:
-      UserError: A folder does not exist, there is no finished run, a file is damaged, a task has no run with a dev
+      UserError: A folder does not exist, no run is finished, a file is damaged, none of the runs on a task has a dev
         score, or the runs started from different pretrained trunks.
     """
     workdirs: dict[str, epath.Path] = {}
@@ -85,7 +88,7 @@ def _identity(folder: epath.Path) -> str:
 
 
 def _search(folder: epath.Path, depth: int) -> Iterator[tuple[bool, epath.Path]]:
-    """Yields ``(is_workdir, folder)`` for the workdirs and stores in a folder, which may be one itself."""
+    """Yields ``(is_workdir, folder)`` for the workdirs and stores in a folder, or for the folder if it is one."""
     if (folder / CONFIG).exists() and (folder / INPUTS).exists():
         yield True, folder
         if (folder / "store").is_dir():
@@ -99,7 +102,7 @@ def _search(folder: epath.Path, depth: int) -> Iterator[tuple[bool, epath.Path]]
 
 
 class _Stores:
-    """A collection of stores that marks artefacts of runs that were read from workdirs.
+    """A collection of stores. It records which artefacts belong to runs that were read from workdirs.
 
     Attributes:
       trained: ``{trunk digest: record}`` of the runs that have trained a trunk on several tasks.
@@ -134,7 +137,7 @@ class _Stores:
         return first_match
 
     def adapters(self, folder: str, manifest: Manifest) -> dict[str, int]:
-        """``{digest: number of parameters}`` of the adapters of a fusion that the store has."""
+        """Returns ``{digest: number of parameters}`` for the adapters of a fusion that are in the store."""
         names = store.names(folder, "adapters")
         manifests = [
             store.read_manifest(folder, "adapters", member["name"])
@@ -144,7 +147,7 @@ class _Stores:
         return {adapter.digest: adapter.num_parameters for adapter in manifests}
 
     def left(self) -> list[RunRecord]:
-        """Records of the adapters and fusions that do not belong to a workdir."""
+        """Returns records of the adapters and fusions that do not belong to a run of a workdir."""
         records = []
         for folder in self._stores:
             for kind in ("adapters", "fusion"):
@@ -184,7 +187,7 @@ class _Stores:
 
 
 def _readable(folder: epath.Path) -> list[epath.Path]:
-    """The store that a workdir names, or nothing if it cannot be read: scores do not depend on it."""
+    """Returns ``[folder]``, or an empty list if this store cannot be read. Scores do not depend on it."""
     try:
         store.names(folder, "heads")
     except UserError:
@@ -237,7 +240,7 @@ def _read_config(path: epath.Path) -> ExperimentConfig:
 
 
 def _source_config(config: ExperimentConfig, name: str) -> ExperimentConfig:
-    """The experiment that trains a fusion's source on its own."""
+    """Returns the experiment that trains a fusion's source on its own."""
     source = next(source for source in config.sources if source.task.name == name)
     changes: dict[str, Any] = {"recipe": "single", "task": source.task, "train": source.train}
     return dataclasses.replace(config, **changes, sources=(), fused=(), name="", partition="adapter", top_k=0)

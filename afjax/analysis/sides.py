@@ -1,4 +1,4 @@
-"""The two sides of a comparison, loaded by name: models of a store, or workdirs."""
+"""Loads the two sides of a comparison by name: models of a store, or workdirs."""
 
 import dataclasses
 import re
@@ -52,7 +52,7 @@ def open_sides(
       store_folder: The store. For workdirs, empty means their own stores.
       trunk: The name of the trunk. Empty means the trunk recorded in the store or the workdir.
       task: The task to compare, for runs on several tasks.
-      allow_mismatch: As in ``load_task_model``.
+      allow_mismatch: Whether a stored head may be used with another adapter or fusion than it was trained with.
 
     Raises:
       UserError: A name is neither a stored model nor a workdir, its model cannot be loaded, or a sweep has several

@@ -1,8 +1,9 @@
-"""Ablation of the adapters of every span of layers (Houlsby 2019, section 3.6 and figure 6, left and centre).
+"""Ablates the adapters of every span of layers (Houlsby 2019, section 3.6 and figure 6, left and centre).
 
 The trained adapters of a contiguous span of layers are removed and the model is evaluated without further training. A
-single program evaluates all spans. Each span is a mask over the layers, and the computation of shared first layers is
-done once. As in the paper, only adapters are removed: LayerNorms that were trained with them stay in all layers.
+single program evaluates all spans. Each span is a mask over the layers, and the first layers that masks have in common
+are computed once. As in the paper, only adapters are removed. LayerNorms that were trained with them stay in all
+layers.
 """
 
 import dataclasses
@@ -45,7 +46,7 @@ class SpanScores:
     without: Mapping[tuple[int, int], Mapping[str, float]]
 
     def relative_change(self, metric: str) -> Float[np.ndarray, "first_layers last_layers"]:
-        """``(without - whole) / |whole|`` of a metric, NaN where the last layer comes before the first.
+        """Returns ``(without - whole) / |whole|`` of a metric, or NaN if the last layer comes before the first.
 
         Raises:
           UserError: The score with all adapters is 0 or not finite.
@@ -64,7 +65,7 @@ class SpanScores:
 
 
 def layer_spans(layers: Sequence[int]) -> list[tuple[int, int]]:
-    """All contiguous spans of layers as ``(first, last)``, sorted by their first layer, then by their length."""
+    """Returns all contiguous spans of layers as ``(first, last)``, sorted by first layer, then by length."""
     return [(first, last) for index, first in enumerate(layers) for last in layers[index:]]
 
 
@@ -105,7 +106,7 @@ def score_spans(task_model: TaskModel, rows: AnyRows, *, batch_size: int = 32) -
 def _step_under_masks(
     masks: tuple[tuple[bool, ...], ...], model: Model, params: Tree, batch: Mapping[str, Any]
 ) -> Float[jax.Array, "batch masks ..."]:
-    """The logits for each mask."""
+    """Returns the logits for each mask."""
     return model.under_masks(params, batch, np.array(masks))
 
 
@@ -122,6 +123,9 @@ def draw_spans(scores: SpanScores, metric: str, output: str | Path, *, title: st
 
     Returns:
       The paths of the PNG, the SVG and the CSV.
+
+    Raises:
+      UserError: The score with all adapters is 0 or not finite, or a file cannot be written.
     """
     change, count = 100 * scores.relative_change(metric), len(scores.layers)
     width = COLUMN_WIDTH if count <= 12 else PAGE_WIDTH

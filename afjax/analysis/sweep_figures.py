@@ -1,4 +1,4 @@
-"""Figures of sweeps: scores by the adapters' initialization, size and architecture."""
+"""Draws figures of sweeps: scores by the adapters' initialization, size and architecture."""
 
 import dataclasses
 import json
@@ -69,13 +69,13 @@ class Score:
 
 
 def robustness(records: Sequence[RunRecord], *, metric: str = "") -> list[Score]:
-    """Scores by swept setting, all else equal (Houlsby 2019, section 3.6, figure 6 right).
+    """Returns scores by the values of a swept setting, all else equal (Houlsby 2019, section 3.6, figure 6 right).
 
     For each task and each of ``SETTINGS``, runs are grouped so that they differ only in that setting and the seed. The
     group with the most values counts. Ties are broken by the best mean score.
 
     Raises:
-      UserError: No setting has two values.
+      UserError: No setting has two values, runs on one task have different main metrics, or no run has ``metric``.
     """
     metrics = task_metrics(records, metric)
     adapters = [record for record in records if record.adapter is not None and record.config is not None]
@@ -138,14 +138,14 @@ def draw_robustness(scores: Sequence[Score], output: Path) -> list[Path]:
 
 
 def search(records: Sequence[RunRecord], *, metric: str = "") -> list[Score]:
-    """Scores of the architecture search (AdapterFusion, appendix A.2, figures 7 to 9).
+    """Returns the scores of the architecture search (AdapterFusion, appendix A.2, figures 7 to 9).
 
     Each task has its own search. An option's score at a reduction factor (or size) is its best mean over seeds among
     all other settings. Each step uses only runs with the options that the previous steps have chosen.
 
     Raises:
-      UserError: No runs of single adapters differ in a step's setting, or the options of a step do not share a
-        reduction factor or size.
+      UserError: No runs of single adapters differ in a step's setting, the options of a step do not share a reduction
+        factor or size, runs on one task have different main metrics, or no run has ``metric``.
     """
     metrics = task_metrics(records, metric)
     scores: list[Score] = []
@@ -255,7 +255,7 @@ def _is_searched(record: RunRecord) -> bool:
 
 
 def _bottleneck(adapter: AdapterConfig) -> float:
-    """The adapter's size, or its negated reduction factor if it has no size."""
+    """Returns the adapter's size, or its negated reduction factor if it has no size."""
     return float(adapter.size) if adapter.size is not None else -adapter.reduction_factor
 
 
@@ -271,7 +271,7 @@ def _named(value: float) -> str:
 
 
 def _value(record: RunRecord, setting: str) -> float | None:
-    """The value of a setting of the run's adapters, or None if it does not apply to them."""
+    """Returns the value of a setting of the run's adapters, or None if it does not apply to them."""
     if setting == "reduction_factor" and getattr(record.adapter, "size", None) is not None:
         return None
     value = getattr(record.adapter, setting, None)
@@ -279,7 +279,7 @@ def _value(record: RunRecord, setting: str) -> float | None:
 
 
 def _settings_without(record: RunRecord, setting: str) -> str:
-    """All settings of a run except one, in a form that can be compared."""
+    """Returns all settings of a run except one, as text that can be compared."""
     values: dict[str, Any] = json.loads(record.settings)
     values["adapter"].pop(setting)
     return json.dumps(values, sort_keys=True)

@@ -1,4 +1,4 @@
-"""The papers' tables of scores, from finished runs.
+"""Makes the papers' tables of scores from finished runs.
 
 A :class:`Table` has formatted cells and the same data at full precision. :mod:`afjax.analysis.formats` writes it.
 """
@@ -61,7 +61,7 @@ class Grid:
     seeds: Mapping[str, tuple[int, ...]]
 
     def row(self, method: str) -> list[Cell]:
-        """The cells of a method, without the tasks that lack one."""
+        """Returns the cells of a method, without the tasks that lack one."""
         return [self.cells[task, method] for task in self.tasks if (task, method) in self.cells]
 
 
@@ -86,7 +86,8 @@ def make_grid(
       metric, by_size, by_sampler: See :func:`afjax.analysis.cells.make_cells`.
 
     Raises:
-      UserError: A named task or method has no run, or ``seeds`` is not a list of integers.
+      UserError: A named task or method has no run, ``seeds`` is not a list of integers, runs on one task have different
+        main metrics, or no run has ``metric``.
     """
     records = collection.records
     shown_tasks = chosen(tasks, "--tasks", sorted({record.task for record in records}))
@@ -109,7 +110,7 @@ def make_table(layout: str, grid: Grid) -> Table:
     """Makes a table in one of the ``LAYOUTS``.
 
     Raises:
-      UserError: The runs that the layout is about are missing.
+      UserError: The layout needs runs that are missing.
     """
     return LAYOUTS[layout](grid)
 
@@ -118,7 +119,7 @@ def make_table(layout: str, grid: Grid) -> Table:
 
 
 def adapterfusion(grid: Grid) -> Table:
-    """Tasks by methods, mean and standard deviation over seeds (AdapterFusion, tables 1, 3 and 4)."""
+    """Makes a table of tasks by methods: mean and standard deviation over seeds (AdapterFusion, tables 1, 3, 4)."""
     rows = []
     for task in grid.tasks:
         seeds = grid.seeds[task]
@@ -131,7 +132,13 @@ def adapterfusion(grid: Grid) -> Table:
 
 
 def arrows(grid: Grid) -> Table:
-    """Fusions compared with the adapters that they could replace, as arrows (AdapterFusion, table 2)."""
+    """Makes a table that compares fusions with the adapters they could replace (AdapterFusion, table 2).
+
+    Arrows show whether the fusion is better, worse or neither.
+
+    Raises:
+      UserError: There are no fusions, or no adapters to compare them with.
+    """
     pairs = [(fusion, adapter) for fusion in ("fusion", "fusion-mt") for adapter in ("pfeiffer", "mt-pfeiffer")]
     pairs = [pair for pair in pairs if set(pair) <= set(grid.methods)]
     if not pairs:
@@ -170,7 +177,7 @@ def arrows(grid: Grid) -> Table:
 
 
 def _uneven_seeds_note(grid: Grid, pairs: Sequence[tuple[str, str]]) -> list[str]:
-    """A sentence on the pairs whose means are over different seeds, if there are any."""
+    """Returns a sentence on the pairs whose means are over different seeds, if there are any."""
     uneven = [
         f"{method} and {other} on {task}"
         for method, other in pairs
@@ -183,14 +190,18 @@ def _uneven_seeds_note(grid: Grid, pairs: Sequence[tuple[str, str]]) -> list[str
 
 
 def arrow(change: float) -> str:
-    """The arrow for a difference in points. A difference of exactly ``LEVEL`` is level."""
+    """Returns the arrow for a difference in points. A difference of at most ``LEVEL`` counts as no change."""
     # Rounding is needed because in binary 80.3 - 80 is not exactly 0.3.
     change = round(change, 9)
     return UP if change > LEVEL else DOWN if change < -LEVEL else SAME
 
 
 def differences(grid: Grid) -> Table:
-    """Every method's difference to full fine-tuning, in points (AdapterFusion, figure 3)."""
+    """Makes a table of every method's difference to full fine-tuning, in points (AdapterFusion, figure 3).
+
+    Raises:
+      UserError: There is no run of ``full``, or no other method.
+    """
     methods = difference_methods(grid)
     rows, data = [], []
     for task in grid.tasks:
@@ -203,7 +214,7 @@ def differences(grid: Grid) -> Table:
 
 
 def difference_methods(grid: Grid) -> tuple[str, ...]:
-    """The methods to compare with full fine-tuning.
+    """Returns the methods to compare with full fine-tuning.
 
     Raises:
       UserError: There is no run of ``full``, or no other method.
@@ -218,7 +229,7 @@ def difference_methods(grid: Grid) -> tuple[str, ...]:
 
 
 def task_difference(grid: Grid, task: str, method: str) -> float | None:
-    """A method's mean minus full fine-tuning's, in points, or None if either has no run."""
+    """Returns a method's mean minus full fine-tuning's, in points, or None if either has no run."""
     return _difference(grid, task, method, "full")
 
 
@@ -226,7 +237,7 @@ def task_difference(grid: Grid, task: str, method: str) -> float | None:
 
 
 def pals(grid: Grid) -> Table:
-    """Methods and samplers by tasks (Stickland & Murray 2019, tables 2 and 3)."""
+    """Makes a table of methods and samplers by tasks (Stickland & Murray 2019, tables 2 and 3)."""
     rows, sizes = [], {}
     for method in grid.methods:
         cells, total = grid.row(method), _relative_size(grid, method)
@@ -261,7 +272,7 @@ def _with_columns(table: Table, names: tuple[str, ...], columns: Mapping[str, tu
 
 
 def _unknown_sizes_note(grid: Grid) -> list[str]:
-    """A note on the runs whose parameters are unknown, with a remedy, if there are any."""
+    """Returns a note on the runs whose parameters are unknown, with a remedy, if there are any."""
     records = [record for method in grid.methods for cell in grid.row(method) for record in cell.records[:1]]
     folders = [str(record.folder) for record in records if record.own_parameters is None]
     if not folders:
@@ -280,7 +291,7 @@ _PARAMETERS = (
 
 
 def houlsby(grid: Grid) -> Table:
-    """Methods by tasks, with total and trained parameters (Houlsby 2019, tables 1 and 2)."""
+    """Makes a table of methods by tasks, with total and trained parameters (Houlsby 2019, tables 1 and 2)."""
     rows, columns = [], {}
     for method in grid.methods:
         total, trained = _relative_size(grid, method), _trained_share(grid, method)
@@ -294,22 +305,26 @@ def houlsby(grid: Grid) -> Table:
 
 
 def _relative_size(grid: Grid, method: str) -> float | None:
-    """The parameters of all tasks' models together, relative to the pretrained trunk.
+    """Returns the parameters of all tasks' models together, relative to the pretrained trunk.
 
-    None if a task lacks the method or a number of parameters is unknown.
+    The result is None if a task lacks the method or a number of parameters is unknown.
     """
     records = [cell.records[0] for cell in grid.row(method)]
     sizes = [record.own_parameters for record in records]
     if len(records) < len(grid.tasks) or None in sizes or not records[0].trunk_parameters:
         return None
-    # One trunk counts as shared, pretrained or jointly trained. A task's own trunk is among its own parameters.
+    # A trunk that tasks share, pretrained or jointly trained, counts once. A task's own trunk is counted in its own
+    # parameters.
     base = 0 if all(record.replaces_trunk for record in records) else records[0].trunk_parameters
     frozen = {digest: size for record in records for digest, size in record.adapters.items()}
     return (base + sum(size or 0 for size in sizes) + sum(frozen.values())) / records[0].trunk_parameters
 
 
 def _trained_share(grid: Grid, method: str) -> float | None:
-    """The parameters trained per task, relative to the pretrained trunk, averaged over tasks; None if unknown."""
+    """Returns the parameters trained per task, relative to the pretrained trunk; None if unknown.
+
+    The result is the mean over the tasks that have the method.
+    """
     records = [cell.records[0] for cell in grid.row(method)]
     sizes = [record.trained_parameters for record in records]
     if not records or None in sizes or not records[0].trunk_parameters:
@@ -351,7 +366,7 @@ def _table(
 
 
 def missing(grid: Grid) -> dict[tuple[str, str], list[str]]:
-    """The commands for all runs that a table lacks: ``{(task, method): commands}``."""
+    """Returns the commands for all runs that a table lacks: ``{(task, method): commands}``."""
     commands_by_cell: dict[tuple[str, str], list[str]] = {}
     for task in grid.tasks:
         for method in grid.methods:
@@ -398,13 +413,13 @@ def _score(cell: Cell | None, seeds: Sequence[int]) -> str:
 
 
 def _mean(grid: Grid, method: str) -> str:
-    """The mean over tasks, or a gap if the method lacks a task."""
+    """Returns the mean over tasks, or a gap if the method lacks a task."""
     cells = grid.row(method)
     return f"{statistics.fmean(cell.mean for cell in cells):.2f}" if len(cells) == len(grid.tasks) else GAP
 
 
 def _numbers_of(cell: Cell, grid: Grid) -> tuple[Any, ...]:
-    """A cell's values of the columns ``metric`` to ``runs`` in ``_DATA``."""
+    """Returns a cell's values of the columns ``metric`` to ``runs`` in ``_DATA``."""
     seeds = " ".join(map(str, cell.seeds))
     return grid.metrics[cell.task], cell.mean, cell.std, seeds, cell.num_settings, cell.num_runs
 

@@ -1,4 +1,4 @@
-"""Records of workdirs: an experiment's config and its runs, with their logs, results, time and memory."""
+"""Reads workdirs: an experiment's config and its runs, with their logs, results, time and memory."""
 
 import dataclasses
 import math
@@ -21,18 +21,18 @@ from afjax.train.usage import read_usage
 from afjax.train.workdir import CONFIG, INPUTS, TARGET, find_store
 from afjax.trunk.pretrained import Trunk
 
-# The value of a setting on a side that does not have it.
+# The value of a setting on a side of a comparison that does not have the setting.
 NOT_SET = "not set"
 # Settings in which repeated runs may differ: the seed, the name, and settings that do not affect results.
 IGNORED_SETTINGS = ("seed", "name", "mesh", "scan_layers", "remat")
 RESTORE = "restore it from a copy"
-# How deep a given folder is searched, as in ``afjax table``.
+# The number of levels of folders that are searched for workdirs, as in ``afjax table``.
 _DEPTH = 4
 
 
 @dataclasses.dataclass(frozen=True)
 class RunRecord:
-    """One run of the training loop.
+    """The record of one run of the training loop.
 
     Attributes:
       title: The path of the run's folder in the workdir, such as ``sources/rte``.
@@ -63,7 +63,7 @@ class RunRecord:
 
 @dataclasses.dataclass(frozen=True)
 class ExperimentRecord:
-    """One experiment.
+    """The record of one experiment.
 
     Attributes:
       workdir: The experiment's folder.
@@ -132,13 +132,16 @@ def by_tasks(finished: Sequence[ExperimentRecord]) -> dict[str, list[ExperimentR
 
 
 def find_best(finished: Sequence[ExperimentRecord]) -> ExperimentRecord:
-    """The experiment with the best dev score on the task that has most experiments (the first such task)."""
+    """Returns the experiment with the best dev score on the tasks that most experiments have.
+
+    If several tasks have the same number of experiments, the first of them is chosen.
+    """
     largest_group = max(by_tasks(finished).values(), key=len)
     return max(largest_group, key=lambda experiment: experiment.score)
 
 
 def is_of_run(manifest: Manifest, experiment: ExperimentRecord, result: Result, *, source: bool = False) -> bool:
-    """Whether an artefact was saved by a run. A store may have another run's artefact of the same name.
+    """Returns whether an artefact was saved by a run. A store may have another run's artefact of the same name.
 
     Args:
       manifest: The artefact's manifest.
@@ -208,7 +211,7 @@ def load_result(
 
 
 def differing_settings(sides: Sequence[Mapping[str, Any]], leave_out: Sequence[str] = ()) -> dict[str, list[Any]]:
-    """The settings that differ, with their value on each side: ``{setting: [value, ...]}``.
+    """Returns the settings that differ, with their value on each side: ``{setting: [value, ...]}``.
 
     The value is ``NOT_SET`` if a side does not have the setting.
 
@@ -222,7 +225,7 @@ def differing_settings(sides: Sequence[Mapping[str, Any]], leave_out: Sequence[s
 
 
 def _search(folder: epath.Path, depth: int) -> list[epath.Path]:
-    """The workdirs in a folder, which may be one itself."""
+    """Returns the workdirs in a folder. The folder may itself be a workdir."""
     # A config.json is not enough: a trunk's folder has one too, but no inputs.
     if (folder / CONFIG).exists() and (folder / INPUTS).exists():
         return [folder]
@@ -263,10 +266,10 @@ def _python_run(folder: epath.Path, title: str) -> ExperimentRecord:
     if not (isinstance(trunk, str) and isinstance(entries, list)):
         raise UserError(f"{folder / TRAINED} is damaged (it has no trunk or no results); {RESTORE}.")
     results = parse_results(entries, folder / TRAINED, RESTORE)
-    # A fusion does not have a partition. The config of an experiment has the default one.
+    # The settings of a fusion have no partition, but an experiment's config has the default partition.
     config = {"trunk": trunk, "partition": "adapter", **settings}
     _check_config(config, folder / RECORD)
-    # The names of rows in an experiment's inputs also have the task's role.
+    # In an experiment's inputs, the names of rows begin with the role of their task, here "task".
     rows = {f"task {name}" if name.endswith(" rows") else name: value for name, value in inputs.items()}
     run = RunRecord(TARGET, _lines(folder / "metrics.jsonl"), tuple(results), _usage(folder))
     return ExperimentRecord(folder, title, config, rows, (run,))
@@ -288,7 +291,10 @@ def _folders(place: epath.Path) -> list[epath.Path]:
 
 
 def _lines(path: epath.Path) -> tuple[Mapping[str, Any], ...]:
-    """The numbers on the lines of a log. Damaged lines are skipped: a killed run may leave an incomplete one."""
+    """Reads the numbers on each line of a log.
+
+    Damaged lines are skipped, because a killed run may leave an incomplete line.
+    """
     if not path.exists():
         return ()
     try:
@@ -308,7 +314,7 @@ def _lines(path: epath.Path) -> tuple[Mapping[str, Any], ...]:
 
 
 def _usage(place: epath.Path) -> dict[str, Any]:
-    """The recorded usage of a run, without invalid values."""
+    """Returns the recorded usage of a run, without invalid values."""
     usage = read_usage(place)
     return {
         key: value

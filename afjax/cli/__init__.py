@@ -1,1 +1,1 @@
-"""The command line: one module per command."""
+"""The command line. The commands are in :mod:`afjax.cli.commands`; the modules here do their work."""

@@ -17,7 +17,7 @@ from afjax.tasks.by_name import find_task, known_task
 
 
 def builtin_configs() -> dict[str, Path]:
-    """The configs that come with afjax: ``{name: file}``.
+    """Returns the configs that come with afjax: ``{name: file}``.
 
     They are in ``configs/`` of the repository, and in ``afjax/configs`` of an installed package.
     """
@@ -65,8 +65,8 @@ def load_experiment(
     """Runs a config's ``get_config`` and applies overrides.
 
     Args:
-      config: ``NAME``, ``NAME:key=value,key=value`` or the same with ``FILE.py``; the keys are arguments of
-        ``get_config``. Or ``WORKDIR/config.json``, the experiment of a workdir.
+      config: ``NAME``, ``NAME:key=value,key=value`` or the same with ``FILE.py``, where the keys are arguments of
+        ``get_config``; or ``WORKDIR/config.json``, which holds the experiment of a workdir.
       overrides: Each ``a.b=value``, such as ``train.learning_rate=1e-3`` or ``sources.rte.train.epochs=5``. Values are
         Python literals; any other value is a string.
       find_store: Returns the experiment's store. A fusion does not need the data of sources whose adapters are in the
@@ -177,7 +177,7 @@ def run_config_file(given: str) -> tuple[Path, dict[str, Any]]:
     """Runs a config's file.
 
     Args:
-      given: As for :func:`find_config`.
+      given: The config's name or path, as for :func:`find_config`.
 
     Returns:
       The file, and its global names: ``{name: value}``.
@@ -193,7 +193,11 @@ def run_config_file(given: str) -> tuple[Path, dict[str, Any]]:
 
 
 def config_function(given: str) -> tuple[Path, Callable[..., Any]]:
-    """A config's file and its ``get_config``; raises as :func:`run_config_file`."""
+    """Returns a config's file and its function ``get_config``.
+
+    Raises:
+      UserError: There is no such config, its file fails, or it does not define ``get_config``.
+    """
     path, names = run_config_file(given)
     get_config = names.get("get_config")
     if not callable(get_config):
@@ -244,7 +248,7 @@ def _read_config(path: Path, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _failure(given: str, path: Path, error: BaseException) -> UserError:
-    """The error to raise if a config's code fails, with the line number if known."""
+    """Returns the error to raise if a config's code fails, with the line number if known."""
     if isinstance(error, SyntaxError):
         number = error.lineno
     else:

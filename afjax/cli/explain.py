@@ -16,7 +16,7 @@ def explain(error: BaseException) -> tuple[int, str] | None:
     if isinstance(error, PreemptionError):
         return PREEMPTED, str(error)
     if isinstance(error, UserError):
-        # One line, even if the message contains a library's message of several lines.
+        # Make it one line, because it can contain a library's message of several lines.
         return 2, " ".join(str(error).split())
     if isinstance(error, BrokenPipeError):
         return 128 + signal.SIGPIPE, "The program that reads this command's output has exited."

@@ -65,10 +65,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns:
       The exit code. 0: done. 1: some runs of a sweep failed, or Cloud Storage failed temporarily. 2: an error that the
-      user can correct; its message is printed. ``PREEMPTED``: training was stopped by SIGTERM and saved a checkpoint to
-      resume from. ``HOST_LOST``: training lost a host.
+      user can correct, whose message is printed; or ``afjax store verify`` found a damaged artefact. 130: Ctrl-C.
+      141: the program that reads the output has exited. ``PREEMPTED``: training was stopped by SIGTERM and saved a
+      checkpoint to resume from. If training loses a host, the process exits with ``HOST_LOST`` before this returns.
     """
-    # If TensorFlow is installed, epath would use it for gs://, and raise errors that afjax does not handle.
+    # If TensorFlow is installed, epath would use it for gs://, and raise its errors, which afjax does not handle.
     os.environ.setdefault("EPATH_USE_TF", "false")
     argv = sys.argv[1:] if argv is None else argv
     parser, commands = make_parser()
@@ -105,7 +106,7 @@ def make_parser() -> tuple[argparse.ArgumentParser, Any]:
 
 
 def _unknown_command(argv: Sequence[str], commands: Any) -> str | None:
-    """The error message for an unknown command (``stor``, ``store lst``), or None."""
+    """Returns the error message for an unknown command (``stor``, ``store lst``), or None."""
     if not argv or argv[0].startswith("-"):
         return None
     names = commands.choices
@@ -119,7 +120,7 @@ def _unknown_command(argv: Sequence[str], commands: Any) -> str | None:
 
 
 def _empty_flag(argv: Sequence[str]) -> str | None:
-    """The error message for the first flag with an empty value, or None.
+    """Returns the error message for the first flag with an empty value, or None.
 
     An example is ``--adapter=$NAME`` with an unset variable. The values of settings (``--config.SETTING=``) may be
     empty.

@@ -31,7 +31,7 @@ def add_command(
     group: str = "",
     dotted: Sequence[str] = (),
 ) -> argparse.ArgumentParser:
-    """Adds a command.
+    """Adds a command to the main parser or to a group.
 
     Args:
       commands: The subparsers action of the main parser or of a group.
@@ -41,6 +41,9 @@ def add_command(
       run: Runs the command and returns the exit code.
       group: Name of the command's group, if any.
       dotted: Prefixes of flags that end with a setting's name, such as ``--config.`` for ``--config.train.epochs=3``.
+
+    Returns:
+      The command's parser, to add its flags to.
     """
     parser = _add_parser(commands, name, summary, example)
     parser.set_defaults(run=run, parser=parser, dotted=tuple(dotted), command=f"{group} {name}".strip())
@@ -60,9 +63,9 @@ def _add_parser(commands: Any, name: str, summary: str, example: str | None) -> 
 
 
 def one_of(*names: str) -> Callable[[str], str]:
-    """An argparse ``type`` that only accepts these names.
+    """Returns an argparse ``type`` that only accepts these names.
 
-    The error for any other word suggests the nearest name.
+    The error for any other word suggests a similar name, if there is one.
     """
 
     def check(name: str) -> str:

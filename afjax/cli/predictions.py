@@ -13,8 +13,8 @@ from afjax.model.task_model import TaskModel
 from afjax.storage.writing import check_output, write_output
 from afjax.tasks.prediction_rows import STANDARD, PredictionRows
 
-# The fields of a prediction. Only span tasks have answers, and only tagging has entities. Rows without an adapter have
-# an embedding, and rows with many adapters have predictions.
+# The fields of a prediction. Only span tasks have answers, and only tagging has entities. Rows whose adapter is null
+# have an embedding. With --all, rows have predictions, one per adapter.
 FIELDS = ("logits", "label", "probabilities", "answers", "entities", "embedding", "predictions")
 
 
@@ -71,7 +71,7 @@ def prediction_line(kept: Mapping[str, Any], prediction: Mapping[str, Any], row:
     """
     try:
         text = json.dumps(prediction, ensure_ascii=False, allow_nan=False)
-    except ValueError:  # The sum of two large logits overflowed.
+    except ValueError:  # For example, the sum of two large logits has overflowed.
         raise UserError(
             f"The scores of row {row + 1} are not finite; check the files of the trunk, the adapter and the head."
         ) from None
@@ -95,6 +95,6 @@ def _kept_fields(fields: Mapping[str, Any]) -> str:
     text = json.dumps(fields, ensure_ascii=False)
     try:
         text.encode()
-    except UnicodeEncodeError:  # A lone surrogate, which can only be written as an escape.
+    except UnicodeEncodeError:  # A text has a lone surrogate, which can only be written as an escape.
         return json.dumps(fields)
     return text

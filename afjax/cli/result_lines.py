@@ -1,4 +1,4 @@
-"""The table of an experiment's results."""
+"""Formats the table of an experiment's results."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from afjax.train.experiment import Result
 
 
 def result_lines(config: ExperimentConfig, results: Sequence[Result], store_folder: epath.Path) -> list[str]:
-    """Returns the lines of the table of an experiment's dev metrics, and the store of its artefacts."""
+    """Returns the lines of a table with the dev metrics of an experiment, and a line that names its store."""
     rows = [("trained", "on", "dev metric")]
     for result in results:
         value = result.metrics.get(result.main_metric)

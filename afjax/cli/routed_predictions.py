@@ -26,7 +26,7 @@ def predict_routed(arguments: argparse.Namespace, keep: Mapping[str, str]) -> No
       keep: ``{column: field}``, the columns to copy to the output.
 
     Raises:
-      UserError: A row names no adapter, or an unknown one, or has other columns than its task.
+      UserError: A row has no adapter's name, or an unknown one, or other columns than its task; or all names are null.
     """
     rows = list(rows_of_input(arguments.input, arguments.input_format))
     names = [_name(place, row) for place, row in rows]
@@ -46,10 +46,11 @@ def predict_routed(arguments: argparse.Namespace, keep: Mapping[str, str]) -> No
 def predict_all(arguments: argparse.Namespace, keep: Mapping[str, str]) -> None:
     """Predicts each row with every adapter of ``--all``.
 
-    A line of the output has the row's kept fields, and ``predictions``, with the prediction of each adapter by name.
+    A line of the output has the row's kept fields, and ``predictions``: ``{adapter's name: prediction}``.
 
     Args:
-      arguments, keep: As for :func:`predict_routed`.
+      arguments: The command's flags.
+      keep: ``{column: field}``, the columns to copy to the output.
 
     Raises:
       UserError: There is no adapter or an unknown one, or a row has other columns than an adapter's task.
@@ -64,7 +65,7 @@ def predict_all(arguments: argparse.Namespace, keep: Mapping[str, str]) -> None:
         if not names:
             raise UserError(f"The store {arguments.store} has no adapter with a head; train one first.")
     routed = _load(arguments, names)
-    # The tasks can have other columns, so each of them picks its own input.
+    # Tasks can have different columns, so each group of tasks with equal columns picks its own input.
     predictions: list[dict[str, Any]] = [{} for _ in rows]
     for group in groups_with_equal_columns(map(routed.task, names)):
         inputs = [pick_task_input(place, row, group[0]) for place, row in rows]
@@ -79,7 +80,7 @@ def predict_all(arguments: argparse.Namespace, keep: Mapping[str, str]) -> None:
 
 
 def _name(place: str, row: dict[str, Any]) -> str | None:
-    """The name of a row's adapter; None for an embedding."""
+    """Returns the name of a row's adapter; None for an embedding."""
     if ADAPTER_COLUMN not in row:
         raise UserError(
             f'{place} has no "{ADAPTER_COLUMN}" with the name of an adapter, a fusion or a head. Add it, or name one '

@@ -1,4 +1,4 @@
-"""The output of runs that train in one process: each run's output goes to its own log."""
+"""Writes each run's output to its own log if several runs train in one process."""
 
 import contextlib
 import io

@@ -16,7 +16,7 @@ from afjax.errors import UserError
 from afjax.model.task_model import TaskModel
 from afjax.serve.loading import find_artefact, load_model, load_routed_model, names_with_heads
 
-# Seconds that requests have to end after SIGTERM.
+# Seconds that active requests have to finish after SIGTERM.
 GRACE_S = 30
 # Seconds before the server closes an idle connection. Clients and load balancers close theirs after 60 seconds or less.
 # If the server closed first, a request that is sent at that moment would get an error.
@@ -30,8 +30,8 @@ def serve(arguments: argparse.Namespace) -> None:
       arguments: The command's flags.
 
     Raises:
-      UserError: The extra is not installed, a flag has an invalid value, there is no adapter, or the address cannot be
-        used.
+      UserError: The extra ``serve`` is not installed, a flag has an invalid value, there is no adapter, the model
+        cannot be loaded, or the address cannot be used.
     """
     try:
         import uvicorn
@@ -41,7 +41,7 @@ def serve(arguments: argparse.Namespace) -> None:
         raise UserError(
             f"The server needs the package {error.name}; install it with pip install 'afjax[serve]'."
         ) from None
-    # Before the model is loaded, which takes longer.
+    # Check the flags before the model is loaded, which takes longer.
     config = ServerConfig(
         max_wait_ms=arguments.max_wait_ms,
         max_queue=arguments.max_queue,
@@ -113,7 +113,7 @@ def _batch_sizes(text: str) -> tuple[int, ...]:
 
 
 def _reserve_address(host: str, port: int) -> socket.socket:
-    """Reserves an address. Clients can connect when the server listens, after its programs are compiled."""
+    """Binds a socket to the address. Clients can connect later, once the programs are compiled and it listens."""
     if not host:
         raise UserError("--host is empty, which would mean all addresses; give 0.0.0.0 for these, or 127.0.0.1.")
     if not 0 <= port < 65536:

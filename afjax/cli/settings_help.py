@@ -13,7 +13,7 @@ from afjax.config.from_dict import UNIONS, shown
 
 @functools.cache
 def settings_text() -> str:
-    """Every setting of an experiment, with its default and the names it allows."""
+    """Returns the help text with every setting, its default and its allowed names."""
     lines = [
         "settings and their defaults, as in --config.train.epochs=3 (a config sets some of them):",
         *(f"  {line}" for line in _settings(ExperimentConfig)),
@@ -42,7 +42,7 @@ def _settings(cls: Any, prefix: str = "") -> Iterator[str]:
 
 
 def _parts(cls: Any) -> str:
-    """Names the settings of ``tasks.NAME`` or ``sources.NAME``, which other lines list in full."""
+    """Describes the settings within ``tasks.NAME`` or ``sources.NAME``, which other lines of the help list in full."""
     hints = typing.get_type_hints(cls)
     parts = [field.name for field in dataclasses.fields(cls) if _dataclasses(hints[field.name])]
     return ", ".join(f"{part}.SETTING" for part in parts) if "task" in parts else "as task.SETTING"
@@ -54,7 +54,7 @@ def _setting(field: Any, hint: Any, path: str) -> str:
         # The default depends on the partition.
         names = [f"{partition}: {rate:g}" for partition, rate in LEARNING_RATES.items()]
     if path == "head.pooling":
-        # The default depends on the trunk as well.
+        # The default depends on the trunk.
         names += [f"default: the trunk's own for {', '.join(sorted(POOL_LIKE_TRUNK))}; otherwise first"]
     allowed = f"  ({', '.join(names)})" if len(names) > 1 else ""
     default = "" if field.default is dataclasses.MISSING else default_text(field.default)
@@ -62,7 +62,7 @@ def _setting(field: Any, hint: Any, path: str) -> str:
 
 
 def _dataclasses(hint: Any) -> list[Any]:
-    """The dataclasses in a type hint: the hint itself, the members of a union, or the items of a tuple."""
+    """Returns the dataclasses in a type hint: the hint itself, the members of a union, or the items of a tuple."""
     if dataclasses.is_dataclass(hint):
         return [hint]
     if typing.get_origin(hint) is tuple or typing.get_origin(hint) in UNIONS:
@@ -71,7 +71,7 @@ def _dataclasses(hint: Any) -> list[Any]:
 
 
 def _literals(hint: Any) -> list[Any]:
-    """The values that a type hint allows, if it lists them."""
+    """Returns the values that a type hint allows, if it lists them."""
     if typing.get_origin(hint) is Literal:
         return list(typing.get_args(hint))
     if typing.get_origin(hint) in UNIONS:
@@ -80,5 +80,5 @@ def _literals(hint: Any) -> list[Any]:
 
 
 def default_text(value: Any) -> str:
-    """A default in the form that the command line accepts after ``=``."""
+    """Returns a default as text that the command line accepts after ``=``."""
     return (value or "''") if isinstance(value, str) else shown(value)

@@ -17,7 +17,9 @@ StorePath = str | os.PathLike[str]
 
 
 def list_lines(path: StorePath) -> list[str]:
-    """A table of all artefacts with a heading, one line per artefact, or two on a narrow terminal.
+    """Returns a table of a store's artefacts, with a header.
+
+    Each artefact has one line, or several if the terminal is narrow.
 
     Raises:
       UserError: The store does not exist.
@@ -34,7 +36,7 @@ def list_lines(path: StorePath) -> list[str]:
 
 
 def show_lines(path: StorePath, name: str) -> list[str]:
-    """The manifests of all artefacts with a name, of any kind.
+    """Formats the manifests of all artefacts named ``name``, of any kind.
 
     Raises:
       UserError: The store does not exist, no artefact has the name (the message suggests the nearest name), or a
@@ -111,7 +113,7 @@ def _row(manifest: Manifest) -> tuple[str, ...]:
 def _main_metric(manifest: Manifest) -> str:
     try:
         metric = from_dict(TaskConfig, manifest.task).main_metric
-    except UserError:  # No task, or a task with the settings of another version.
+    except UserError:  # The artefact has no task, or a task with the settings of another version.
         return "-"
     return f"{metric} {_number(manifest.metrics[metric])}" if metric in manifest.metrics else "-"
 

@@ -23,12 +23,14 @@ def set_up_libraries() -> None:
 
 
 def load_stored_model(arguments: argparse.Namespace) -> Any:
-    """Loads the model of ``--adapter`` or ``--fusion`` and ``--head``.
+    """Loads the stored model that ``--adapter`` or ``--fusion``, and ``--head`` name.
 
-    ``--trunk`` and ``--head`` default to the trunk and the head that the store records.
+    ``--trunk`` and ``--head`` default to the trunk and the head that the store records. Then ``--with``, ``--without``
+    and ``--drop_layers`` change the model.
 
     Raises:
-      UserError: The store does not have the model, does not record the trunk, or does not record exactly one head.
+      UserError: The flags name no model, or both an adapter and a fusion; the store does not have the model, does not
+        record the trunk, or does not record exactly one head; or the model cannot be changed in this way.
     """
     from afjax.model.loading import load_adapters, load_task_model
     from afjax.model.stored import recorded_head
@@ -71,7 +73,8 @@ def load_recorded_trunk(given: str, store_folder: str, kind: str, name: str) -> 
 
     Args:
       given: The flag's value; empty if it was not given.
-      store_folder, kind, name: The artefact, as for :func:`afjax.model.stored.recorded_trunk`.
+      store_folder: The store.
+      kind, name: The artefact's kind (``adapters``, ``fusion`` or ``heads``) and name.
 
     Raises:
       UserError: The trunk cannot be loaded, or the manifest does not name it.
@@ -110,7 +113,7 @@ def rows_of(task_model: Any, arguments: argparse.Namespace, split: Any) -> Any:
     elif source == model_task.source or _is_same_file(source, model_task.source):
         data_task = model_task
     elif Path(source).is_file():
-        # All rows of the file are scored, for any split.
+        # All rows of the file are scored: dev_share is 0, so no rows are left out as train rows.
         if split == "dev" and model_task.dev_share and not model_task.dev:
             print_line(
                 f"Note: All rows of {source} are used. If the model was trained on some of them, its scores are too "
@@ -129,7 +132,7 @@ def rows_of(task_model: Any, arguments: argparse.Namespace, split: Any) -> Any:
 
 
 def _is_same_file(first: str, second: str) -> bool:
-    """Whether two paths are the same file, so that the sources have the same dev rows."""
+    """Returns whether two paths name the same file. Then the sources have the same dev rows."""
     return os.path.isfile(first) and os.path.isfile(second) and os.path.samefile(first, second)
 
 

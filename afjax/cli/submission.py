@@ -39,13 +39,13 @@ def write(
     Args:
       benchmark: ``glue``, ``superglue`` or ``squad``.
       jobs: The files to write.
-      models: The model of each job's head by name, as :func:`load_models` returns them.
+      models: ``{head's name: model}``, as :func:`load_models` returns it.
       output: The folder for the files.
       batch_size: Rows per step.
       max_length: Tokens per row; None for the length used in training.
 
     Returns:
-      One line per file, with its number of rows and the model that predicted it.
+      One line per file, with its number of rows and the model that predicted it, and one line for the archive.
 
     Raises:
       UserError: The length or batch size is out of range, or the folder cannot be written.
@@ -94,7 +94,7 @@ def load_models(
 
 
 def load_model(store_folder: str, trunk: Trunk, name: str, *, allow_mismatch: bool = False) -> TaskModel:
-    """Loads a head with the fusion of the same name, or else the adapter, if any."""
+    """Loads a head with the fusion of the same name, or else with the adapter of that name, if there is one."""
     fusion = name if name in store.names(store_folder, "fusion") else ""
     adapter = name if not fusion and name in store.names(store_folder, "adapters") else ""
     return load_task_model(
@@ -128,7 +128,7 @@ def _described(task_model: TaskModel) -> str:
 def _contents(
     benchmark: str, job: Job, labels: Sequence[str | float], answers: Sequence[list[Answer]]
 ) -> dict[str, str]:
-    """The contents of a job's files: ``{name: text}``."""
+    """Returns the contents of a job's files: ``{name: text}``."""
     if benchmark == "glue":
         return {job.entry.file: glue_text(job.entry, job.ids, labels)}
     if benchmark == "superglue":
@@ -141,6 +141,6 @@ def _archive(files: Mapping[str, str]) -> bytes:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         for name, text in files.items():
-            # Without the time, so that equal predictions give an identical archive.
+            # ZipInfo's default date is constant, so that equal predictions give identical archives.
             archive.writestr(zipfile.ZipInfo(name), text, zipfile.ZIP_DEFLATED)
     return packed.getvalue()

@@ -1,4 +1,4 @@
-"""Plans ``afjax submit``: files to write, their rows, and the heads that predict them."""
+"""Plans ``afjax submit``: the files to write, their rows, and the heads that predict these rows."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,7 +27,7 @@ class Job:
     """A file to write.
 
     Attributes:
-      entry: The benchmark's entry for the file.
+      entry: The file's name, and the tasks of its rows and its head.
       rows: The rows to predict.
       ids: The server's identifier of each row.
       head: The head's name in the store. If it is empty, every row gets the first label.
@@ -59,8 +59,8 @@ def plan(
       One job per file.
 
     Raises:
-      UserError: A task is unknown, a head or split is missing, a head has another kind or other labels, or rows cannot
-        be read.
+      UserError: The store or ``data_dir`` does not exist, ``split`` or ``names`` does not suit the benchmark, a task is
+        unknown, a head or split is missing, a head has another kind or other labels, or rows cannot be read.
     """
     if not store.exists(store_folder):
         raise UserError(f"There is no store at {store_folder}; give the folder that holds adapters, fusion, heads.")
@@ -81,9 +81,9 @@ def plan(
 
 
 def _chosen(entries: Sequence[Entry], tasks: str) -> list[Entry]:
-    """The entries of the named tasks.
+    """Returns the entries of the named tasks.
 
-    The name of a task that has a head selects all files that the head predicts.
+    A task whose head predicts several files, such as ``mnli``, selects all of them.
     """
     known_names = list(dict.fromkeys(name for entry in entries for name in (entry.head, entry.task)))
     chosen_names = [name.strip() for name in tasks.split(",")] if tasks else known_names
@@ -151,7 +151,7 @@ def _warn(
 
 
 def _test_task(entry: Entry, data_dir: Path) -> TaskConfig | None:
-    """The task whose test split an entry's file predicts; None if the split is missing."""
+    """Returns the task with the test rows of an entry's file, or None if ``data_dir`` does not have them."""
     # RTE is in both benchmarks, with different files: use the rows of the requested benchmark.
     lines = entry in SUPER_GLUE
     folders = [data_dir / name for name in ("super_glue", "superglue", "SuperGLUE")] if lines else []
@@ -198,10 +198,10 @@ def _squad_job(chosen: Sequence[Entry], store_folder: str, data_dir: Path, names
 
 
 def _check_head(store_folder: str, name: str, task: str) -> TaskConfig:
-    """The task that a head was trained on.
+    """Checks that a head can predict ``task``, and returns the task that it was trained on.
 
     Raises:
-      UserError: Its kind or its labels differ from the task that it should predict.
+      UserError: The kinds or labels of the two tasks differ, or the head's manifest is damaged.
     """
     manifest = store.read_manifest(store_folder, "heads", name)
     trained: TaskConfig = from_dict(TaskConfig, manifest.task, f'the task of head "{name}"')

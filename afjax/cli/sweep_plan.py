@@ -44,7 +44,7 @@ class Run:
 
     @property
     def name(self) -> str:
-        """The name of the run's folder: readable and unique."""
+        """The name of the run's folder, which is readable and unique."""
         parts = {**self.settings, "seed": str(self.seed)}
         unchanged = ",".join(f"{setting}={value}" for setting, value in parts.items())
         plain = ",".join(f"{_plain(setting)}={_plain(value)}" for setting, value in parts.items())
@@ -66,7 +66,7 @@ class Sweep:
       config: The experiment, ``NAME[:key=value,...]`` or the same with ``FILE.py``.
       overrides: Overrides of every run, each ``a.b=value``.
       grid: ``{setting: values}``, with values as in ``--config.SETTING=VALUE``.
-      seeds: The seeds to run every combination of settings with.
+      seeds: The random seeds. Every combination of settings is run with each of them.
       adapters: A store whose adapters are copied into each run's own store before it starts; may be empty.
     """
 
@@ -99,7 +99,7 @@ class Share:
     hosts: int
 
     def runs_of(self, sweep: Sweep) -> list[Run]:
-        """Returns this host's runs. They follow each other, because such runs often share compiled programs."""
+        """Returns this host's runs. They are consecutive, because such runs often share compiled programs."""
         runs = sweep.runs
         return runs[self.host * len(runs) // self.hosts : (self.host + 1) * len(runs) // self.hosts]
 
@@ -113,14 +113,15 @@ def plan(
       config: ``NAME[:key=value,...]`` or the same with ``FILE.py``. If the file has a function ``get_sweep``, it
         returns the grid: ``{dotted setting: [values]}``.
       overrides: Overrides of every run, each ``a.b=value``.
-      grid: Each ``a.b=value,value``. Replaces the file's values of the same setting, or adds a setting to the grid.
-      seeds: Integers, separated by commas. Without a grid, the only setting is run with each of several seeds.
+      grid: Each ``a.b=value,value``. It replaces the file's values of the same setting, or adds a setting to the grid.
+      seeds: Integers, separated by commas. Without a grid, there must be several.
       workdir: The sweep's folder. If it holds a sweep, the sweep is resumed; values and seeds may be added.
-      adapters: A local store; see :class:`Sweep`.
+      adapters: A local store whose adapters every run starts with; may be empty.
 
     Raises:
-      UserError: A combination of settings is not a valid experiment, there is nothing to sweep, a value is empty,
-        repeated or unreadable, or the workdir holds another sweep or runs of another config.
+      UserError: A combination of settings is not a valid experiment, or two are the same experiment; there is nothing
+        to sweep; a setting or a value is given twice; a value is empty or unreadable; ``adapters`` is not a local store
+        with adapters; or the workdir holds another sweep or runs of another config.
     """
     requested = Sweep(config, tuple(overrides), _grid(config, overrides, grid), _seeds(seeds), adapters)
     if not requested.grid and len(requested.seeds) < 2:
@@ -150,12 +151,12 @@ def plan(
 
 
 def run_folder(workdir: Path, run: Run) -> Path:
-    """The folder of a run."""
+    """Returns the folder of a run."""
     return workdir / "runs" / run.name
 
 
 def _plain(text: str) -> str:
-    """Replaces characters that are special in folder names or separate a name's parts by "_"."""
+    """Replaces characters that are special in folder names, or that separate the parts of a name, with "_"."""
     return re.sub(r"[^\w.+-]", "_", text, flags=re.ASCII)
 
 
@@ -185,7 +186,7 @@ def _grid(config: str, overrides: Sequence[str], flags: Sequence[str]) -> dict[s
 
 
 def _file_grid(config: str) -> dict[str, tuple[str, ...]]:
-    """The grid that the config file's ``get_sweep`` returns; empty if it has no such function."""
+    """Returns the grid that the config file's ``get_sweep`` returns; empty if it has no such function."""
     path = config.partition(":")[0]
     if path.endswith(".json"):
         return {}
@@ -264,7 +265,7 @@ def _seeds(text: str) -> tuple[int, ...]:
 
 
 def _from_record(record: Mapping[str, Any], path: Path) -> Sweep:
-    """The sweep that a record describes.
+    """Returns the sweep that a record describes.
 
     Raises:
       UserError: A field is missing or has the wrong type.
@@ -288,9 +289,9 @@ def _is_list_of(values: Any, kind: type) -> bool:
 
 
 def _resume(sweep: Sweep, workdir: Path) -> Sweep:
-    """Resumes the workdir's sweep, if any: takes over the order of its settings.
+    """Returns the sweep with its settings in the order of the workdir's sweep, if the workdir holds one.
 
-    The new sweep may only add values and seeds to it.
+    The sweep may add values and seeds to the workdir's sweep, but not change anything else.
 
     Raises:
       UserError: The workdir holds another sweep or a damaged record, or is not a folder.

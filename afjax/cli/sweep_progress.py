@@ -1,4 +1,4 @@
-"""The progress of ``afjax sweep``: a line per run that ends, bars of the active runs, and the time left."""
+"""Shows the progress of ``afjax sweep``: one line per run that ended, one bar per active run, and the time left."""
 
 import statistics
 import time
@@ -16,15 +16,15 @@ QUIET_SECONDS = 60.0
 
 
 class SweepProgress:
-    """Reports the runs of a sweep on stderr, and writes the tables after each run.
+    """Reports the runs of a sweep on stderr, and writes the sweep's CSV files after each run.
 
-    This is a context manager; the bars are removed at its end.
+    This is a context manager. The bars are removed when it exits.
 
     Args:
       sweep: The sweep.
       own: The runs of this host.
       workdir: The sweep's folder.
-      outcomes: The outcomes of the runs that are already finished.
+      outcomes: ``{run's name: outcome}`` for the runs that are already finished.
       slots: The number of runs that train at a time.
 
     Attributes:
@@ -38,7 +38,7 @@ class SweepProgress:
         self._sweep, self._own, self._workdir, self._slots = sweep, own, workdir, slots
         self._begun: dict[str, float] = {}
         self._seconds: list[float] = []
-        # For each active run, its bar, and the number of finished steps and of all steps.
+        # For each active run: its bar, its number of finished steps, and its total number of steps.
         self._active: dict[str, tuple[Any, int, int]] = {}
         self._last_line = 0.0
         finished = sum(run.name in outcomes for run in own)
@@ -83,7 +83,7 @@ class SweepProgress:
                 print_line(f"{self._title(by_name[name])}: step {finished:,} of {total:,}")
 
     def ended(self, run: Run, outcome: Outcome, failure: str) -> None:
-        """Prints a run's outcome and the estimated time left, and writes the tables.
+        """Prints a run's outcome and the estimated time left, and writes the CSV files.
 
         Args:
           run: The run.

@@ -78,7 +78,7 @@ def summaries(sweep: Sweep, outcomes: Mapping[str, Outcome]) -> list[Summary]:
 
 
 def report_lines(sweep: Sweep, outcomes: Mapping[str, Outcome], workdir: Path) -> list[str]:
-    """The table of settings, the failed runs, and the command that trains only the best of several combinations."""
+    """Reports the settings' scores, the failed runs, and the command that trains only the best setting."""
     table = summaries(sweep, outcomes)
     metrics = dict.fromkeys(summary.metric for summary in table if summary.metric)
     rows = [[*sweep.grid, f"dev {' or '.join(metrics)}" if metrics else "score", "seeds", ""]]
@@ -105,13 +105,13 @@ def report_lines(sweep: Sweep, outcomes: Mapping[str, Outcome], workdir: Path) -
 
 
 def train_arguments(sweep: Sweep, folder: Path, overrides: Sequence[str]) -> list[str]:
-    """The arguments of ``afjax`` that train one run."""
+    """Returns the arguments of ``afjax`` that train one run."""
     settings = [f"--config.{override}" for override in (*sweep.overrides, *overrides)]
     return ["train", f"--config={sweep.config}", f"--workdir={folder}", *settings]
 
 
 def finished_outcome(workdir: Path, run: Run) -> Outcome | None:
-    """The outcome of a finished run, or None if it is not finished.
+    """Returns the outcome of a finished run, or None if it is not finished.
 
     If a task has several results (in a sequence of tasks, one after each task), the last one counts.
 

@@ -1,4 +1,4 @@
-"""Runs the runs of ``afjax sweep``: in this process, in workers, or each in a process of its own."""
+"""Trains the runs of ``afjax sweep``: in this process, in worker processes, or in one process per run."""
 
 import contextlib
 import dataclasses
@@ -37,7 +37,7 @@ def run_sweep(
     processes: int = 1,
     isolate: bool = False,
 ) -> dict[str, Outcome]:
-    """Runs the unfinished runs of this host, and reports each on stderr.
+    """Trains the unfinished runs of this host, and reports each on stderr.
 
     If a run fails, the failure is reported and the sweep continues. The two CSV files are written after every run.
 
@@ -53,9 +53,9 @@ def run_sweep(
       ``{run's name: outcome}`` for every run of this host, and for other runs that are finished in this workdir.
 
     Raises:
-      UserError: The workdir cannot be written, a run's result cannot be read, or this host is one of several that JAX
-        has joined.
-      PreemptionError: SIGTERM was received. Without ``isolate``, all runs that were training have saved their state.
+      UserError: The workdir cannot be written, a run's result cannot be read, or JAX has joined this host with others.
+      PreemptionError: SIGTERM was received, and all runs that were training have saved their state. With ``isolate``,
+        SIGTERM is not handled: it ends this process.
     """
     outcomes = {run.name: outcome for run in sweep.runs if (outcome := finished_outcome(workdir, run))}
     own = share.runs_of(sweep)
@@ -67,7 +67,8 @@ def run_sweep(
         elif waiting and not isolate:
             job = stack.enter_context(hosts.Job(explain=explain))
             stack.enter_context(stopping_between_runs(job.leave))
-            # With several processes, this one must not use the devices: JAX would reserve all of them.
+            # This check does not initialize JAX's backend. If workers will train, this process must not initialize it,
+            # because JAX would reserve all devices.
             if job.is_one_of_several:
                 raise UserError(
                     "Several hosts have joined, but each host of a sweep trains its own runs; give --hosts=N --host=I."
@@ -83,7 +84,8 @@ def run_sweep(
             if isolate:
                 _run_isolated(sweep, workdir, waiting, progress)
             elif waiting:
-                # This process would claim the chips of all hosts. A worker has one chip.
+                # On TPU hosts, even one process is a worker: this process would claim the chips of all hosts, but a
+                # worker has one chip.
                 in_workers = processes > 1 or (share.hosts > 1 and bool(find_devices().tpu_chips))
                 _run_in_groups(sweep, workdir, waiting, progress, slots, processes if in_workers else 0)
         except OSError as error:
@@ -100,7 +102,7 @@ def run_sweep(
 def _run_in_groups(
     sweep: Sweep, workdir: Path, runs: Sequence[Run], progress: SweepProgress, slots: int, workers: int
 ) -> None:
-    """Trains runs that share trunks and programs, in a number of workers, or in this process if there are none."""
+    """Trains runs in groups that share a trunk, in ``workers`` processes, or in this process if ``workers`` is 0."""
     set_up_libraries()
     find_adapters = (lambda: sweep.adapters) if sweep.adapters else None
     experiments = [
@@ -129,7 +131,10 @@ def _run_in_groups(
 
 
 def _computes_its_steps(experiment: ExperimentConfig) -> bool:
-    """Whether a run cannot share its steps with other runs."""
+    """Returns whether a run's steps must be computed separately.
+
+    With ``--slots``, the steps of several other runs are stacked and computed as one.
+    """
     return (
         experiment.recipe in ("multitask", "sequential")
         or (experiment.recipe == "single" and experiment.partition in TRAINS_LAYERS)

@@ -1,4 +1,4 @@
-"""Trains runs of ``afjax sweep`` in one process, which is the command's own or one of its workers."""
+"""Trains runs of ``afjax sweep`` in one process: the command's own process, or one of its workers."""
 
 import functools
 import shlex
@@ -24,7 +24,7 @@ from afjax.train.workdir import find_store
 
 
 class Progress(Protocol):
-    """Is told what happens to the runs; see :class:`afjax.cli.sweep_progress.SweepProgress`."""
+    """Receives the start, the steps and the end of each run; see :class:`afjax.cli.sweep_progress.SweepProgress`."""
 
     def started(self, run: Run) -> None: ...
 
@@ -41,8 +41,8 @@ def train_runs(sweep: Sweep, workdir: Path, runs: Iterable[Run], progress: Progr
     Args:
       sweep: The sweep.
       workdir: The sweep's folder.
-      runs: The runs. The next one is taken when it starts.
-      progress: Is told when a run starts, has finished a step, and ends.
+      runs: The runs. Each is taken from the iterable when it starts.
+      progress: Its methods are called when a run starts, has finished a step, and ends.
       slots: The number of runs that train at a time.
 
     Raises:
@@ -75,7 +75,7 @@ def train_runs(sweep: Sweep, workdir: Path, runs: Iterable[Run], progress: Progr
 
 
 def _training(sweep: Sweep, workdir: Path, run: Run, progress: Progress, shared: Shared) -> Training[Outcome]:
-    """Does what ``afjax train`` does, for a caller that computes the steps and redirects the output."""
+    """Trains a run as ``afjax train`` does. The caller computes the steps and redirects the output."""
     progress.started(run)
     local = run_folder(workdir, run)
     folder = open_path(local)
@@ -104,7 +104,7 @@ def _message(error: Exception) -> str:
 
 
 def begin_run(sweep: Sweep, run: Run, folder: Path) -> list[str]:
-    """Makes a run's folder with the adapters that it starts with, and begins its log.
+    """Makes a run's folder, copies the sweep's adapters into its store, and begins its log.
 
     Returns:
       The arguments of ``afjax`` that train the run.

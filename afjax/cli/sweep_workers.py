@@ -1,4 +1,4 @@
-"""Trains the runs of ``afjax sweep`` in several processes, the workers, each on its own part of the machine.
+"""Trains the runs of ``afjax sweep`` in several worker processes, each on its own part of the machine.
 
 On a machine with several TPU chips or GPUs, each run then has its own, and no step waits for another chip. Much of a
 short run is also work for one core: reading, tokenisation, tracing, compilation. With several workers, the other cores
@@ -35,11 +35,11 @@ class _Worker:
     Attributes:
       process: The process.
       connection: The parent's end of the pipe to the process.
-      number: Its number, from 0.
-      planned: The runs that it takes first.
-      active: The runs that it has begun and not ended.
-      has_begun: Whether it has begun a run.
-      is_done: Whether it has been told that there are no more runs.
+      number: The worker's number, from 0.
+      planned: The runs that the worker trains before it takes runs from other workers.
+      active: The runs that the worker has begun and not ended.
+      has_begun: Whether the worker has begun a run.
+      is_done: Whether the worker has been told that there are no more runs.
     """
 
     process: BaseProcess
@@ -56,15 +56,15 @@ def train_in_workers(
 ) -> None:
     """Trains runs in several processes.
 
-    Each worker has a part of the runs that follow each other, because these often share compiled programs. A worker
-    without runs takes one from the worker that has most left. If a worker dies, its active runs have failed, and a new
-    worker takes its place.
+    Each worker begins with consecutive runs, because these often share compiled programs. A worker without runs takes
+    one from the worker that has the most left. If a worker dies, its active runs have failed, and a new worker trains
+    the rest of its runs. If it had not begun any run, another worker trains them instead.
 
     Args:
       sweep: The sweep.
       workdir: The sweep's folder.
       runs: The runs, in order.
-      progress: Is told when a run starts, has finished a step, and ends.
+      progress: Its methods are called when a run starts, has finished a step, and ends.
       slots: The number of runs that each worker trains at a time.
       processes: The number of workers.
 
@@ -91,13 +91,14 @@ def train_in_workers(
                     elif others := [other for other in workers if not other.is_done]:
                         others[0].planned.extend(worker.planned)
                     else:
-                        # It could not begin, so another one could not either.
+                        # This process could not begin a run, so a new one probably could not either.
                         for run in worker.planned:
                             progress.ended(run, Outcome(), f"failed: the process that it waited for ended {how}")
                 else:
                     _answer(worker, message, values, workers, progress)
     finally:
-        # A worker that waits for this process must notice that there will be no answer.
+        # Stop the workers. A worker that waits for its next run would block forever, so its connection is closed too:
+        # its recv then raises EOFError.
         for worker in workers:
             worker.process.terminate()
             worker.connection.close()
@@ -131,7 +132,7 @@ def _answer(
     """Handles a worker's message."""
     match message, values:
         case "next", []:
-            # Runs at the end of another worker's part are the last that it would begin.
+            # If the worker has no planned runs left, take the last run of the worker with the most planned runs.
             longest = max(workers, key=lambda other: len(other.planned)).planned
             run = worker.planned.popleft() if worker.planned else longest.pop() if longest else None
             if run is None:
@@ -139,7 +140,7 @@ def _answer(
             else:
                 worker.active.append(run)
                 worker.has_begun = True
-            # A process that has ended since is noticed at the next message.
+            # If the worker has ended meanwhile, the next recv from its connection reports that.
             with contextlib.suppress(OSError):
                 worker.connection.send(run)
         case "started", [run]:
@@ -157,7 +158,7 @@ def _report_end(worker: _Worker, workdir: Path, progress: Progress) -> str:
     """Waits for the end of a worker's process, and reports the runs that ended with it.
 
     Returns:
-      How the process ended.
+      The process's exit code or signal as text, such as "with exit code 1".
 
     Raises:
       PreemptionError: The worker received SIGTERM.
@@ -168,7 +169,7 @@ def _report_end(worker: _Worker, workdir: Path, progress: Progress) -> str:
         raise PreemptionError("A process of the sweep was told to stop; run the same command again to resume.")
     how = f"by signal {-code} ({signal.strsignal(-code)})" if code < 0 else f"with exit code {code}"
     for run in worker.active:
-        # It may have ended after it had written its result.
+        # The process may have ended after the run had written its result.
         outcome = finished_outcome(workdir, run)
         progress.ended(run, outcome or Outcome(), "" if outcome else f"failed: its process ended {how}")
     return how
@@ -178,7 +179,7 @@ def _report_end(worker: _Worker, workdir: Path, progress: Progress) -> str:
 
 
 class _Reports:
-    """Sends a worker's progress to the parent. Its methods are those of :class:`Progress`."""
+    """Implements :class:`Progress` in a worker: sends each call to the parent."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -226,5 +227,5 @@ def _send(connection: Connection, *message: Any) -> None:
 
 
 def _stop() -> None:
-    """Stops this worker, because its parent has ended: active runs save at their next step."""
+    """Stops this worker, because its parent has ended. Active runs save their state at their next step."""
     signal.raise_signal(signal.SIGTERM)

@@ -31,14 +31,14 @@ from afjax.trunk.program_cost import program_tokens
 Split = Literal["train", "dev", "test"]
 
 NUM_EXAMPLES = 3
-# Maximum characters of a text and of a row's tokens; maximum number of label names printed.
+# Maximum numbers of characters printed for a text and for a row's tokens, and maximum number of printed labels.
 TEXT, TOKENS, LABELS = 200, 220, 24
 # Reading a file with more bytes, or tokenising more rows, is announced on stderr.
 LARGE_FILE, MANY_ROWS = 20_000_000, 20_000
 
 
 def list_lines(*, as_json: bool) -> list[str]:
-    """A table of the known tasks with a heading.
+    """Returns a table of the known tasks, with a header.
 
     With ``as_json`` the last line is a JSON object with the same content.
     """
@@ -66,8 +66,8 @@ def task_to_show(name: str, *, data_dir: str, source: str) -> TaskConfig:
       source: The task's own source; may be empty.
 
     Raises:
-      UserError: Both ``data_dir`` and ``source`` were given, neither was given for a task's name, or ``find_task``
-        fails.
+      UserError: Both ``data_dir`` and ``source`` were given, neither was given for a task's name, or the task cannot be
+        found or read.
     """
     if source and data_dir:
         raise UserError(f"Both --data_dir={data_dir} and --source={source} were given; give one of them.")
@@ -75,7 +75,7 @@ def task_to_show(name: str, *, data_dir: str, source: str) -> TaskConfig:
         if name.endswith(ENDINGS):
             return TaskConfig(name=file_stem(Path(name).name), source=name)
         if source_kind(name).scheme:
-            # The last part of tfds:glue/rte, and the name in official:NAME:FOLDER.
+            # The task's name is rte for tfds:glue/rte, and NAME for official:NAME:FOLDER.
             return task_to_show(Path(name.split(":")[1]).name, data_dir="", source=name)
     if not source:
         if not (data_dir or name.endswith(".toml")):
@@ -108,11 +108,12 @@ def show_lines(
 ) -> list[str]:
     """Describes a task: its settings, statistics of its splits, and three examples.
 
-    The padded lengths are for a run on the platform. With ``as_json`` the last line is a JSON object with the same
-    content.
+    The padded lengths are the ones that a run on ``platform`` would use. With ``as_json`` the last line is a JSON
+    object with the same content.
 
     Raises:
-      UserError: The split (or every split) is missing or cannot be read, or the trunk does not support the length.
+      UserError: The split (or every split) is missing, a split cannot be read, the batch size is not positive, or the
+        trunk does not support the length.
     """
     check_length(max_length, trunk)
     if batch_size < 1:
@@ -157,7 +158,7 @@ def show_lines(
 
 
 def load_splits(task: TaskConfig, only: str) -> dict[Split, AnyRows]:
-    """Loads all existing splits, or only one, with or without labels.
+    """Loads all existing splits, or only the split ``only``. Their rows may lack labels.
 
     Raises:
       UserError: The split is missing, the task has no splits, or a split cannot be read.
@@ -183,9 +184,9 @@ def load_splits(task: TaskConfig, only: str) -> dict[Split, AnyRows]:
 
 
 def _label_names(task: TaskConfig, split: Split) -> tuple[str, ...]:
-    """The label names that occur in a split.
+    """Returns the label names that occur in a split.
 
-    Empty if the task or its source names them, or if the split has no labels.
+    The result is empty if the task or its source names the labels, or if the split has no labels.
     """
     source = open_source(task, split)
     if task.labels or source.label_names:
@@ -199,7 +200,7 @@ def _is_large(files: Sequence[str]) -> bool:
 
 
 def _official_description(task: TaskConfig) -> str:
-    """The description of an official task; empty for other tasks."""
+    """Returns the description of an official task; empty for other tasks."""
     if source_kind(task.source) is official.KIND:
         return OFFICIAL[official.split_official(task.source)[0]].about
     tfds = (entry.about for entry in OFFICIAL.values() if entry.tfds and task.source == f"tfds:{entry.tfds}")

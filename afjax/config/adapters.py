@@ -24,7 +24,7 @@ Position = Literal["attention", "ffn", "both"]
 # The dense layers of an encoder layer. attention_output and output are the output layers of the attention block and of
 # the feed-forward network.
 DenseLayer = Literal["query", "key", "value", "attention_output", "intermediate", "output"]
-# The trunk's tree has each dense layer in a block, which is also the name of the slot after it.
+# The path of each dense layer in an encoder layer of the trunk's tree. Its first part is also the name of the slot.
 DENSE_LAYERS: Mapping[DenseLayer, tuple[str, str]] = types.MappingProxyType(
     {
         "query": ("attention", "query"),
@@ -121,7 +121,7 @@ class AdapterConfig:
 
     @property
     def linear_output(self) -> bool:
-        """Whether the output is linear in the inner activations. Always true; see :mod:`afjax.fusion.factored`."""
+        """Whether the output is linear in the inner activations, so that fusion can be factored. Always true."""
         return True
 
     def bottleneck_size(self, hidden_size: int) -> int:
@@ -238,7 +238,7 @@ class LowRankConfig(_BesideLayers):
 class ProjectedFfnConfig(_BesideLayers):
     """A PAL with a feed-forward network instead of attention (Stickland & Murray 2019, section 3.3).
 
-    ``TS(x) = VD (W2 g(W1 VE x + b1) + b2)``.
+    It computes ``TS(x) = VD (W2 g(W1 VE x + b1) + b2)``.
 
     Attributes:
       size: Output size of VE.
@@ -265,7 +265,7 @@ class ProjectedFfnConfig(_BesideLayers):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LhucConfig(_BesideLayers):
-    """Learning hidden unit contributions: the layer's output times ``2 sigmoid(w)``.
+    """Learning hidden unit contributions (LHUC): multiplies the layer's output by ``2 sigmoid(w)``.
 
     ``w`` is initialized to zero, so that the initial factor is 1. The placement is always ``serial``, because the
     layer's output is scaled.

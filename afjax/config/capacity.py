@@ -12,9 +12,9 @@ class Capacity:
 
     Attributes:
       resident: The number of adapters, fusions or heads of the same form that are on the device at once. Others are in
-        the host's memory, and the least recently used one makes room. None for as many as are given.
-      batch_sizes: The numbers of rows that a batch can have. Rows are split into batches of similar lengths by the
-        estimated time; what remains is filled with empty rows.
+        the host's memory, and the least recently used one makes room. None for as many as the given models have.
+      batch_sizes: The numbers of rows that a batch can have. Rows are split into batches of similar lengths so that the
+        estimated time is as short as possible. A batch that is not full gets empty rows.
       tasks_per_row: The number of tasks that ``predict_all`` computes at a time for each row.
       lengths: The padded lengths of batches. If empty, the quarters of the tasks' largest length in training.
 

@@ -139,7 +139,7 @@ class ExperimentConfig:
         return self.recipe != "fusion" and self.method.trains_trunk
 
     def artefact_name(self, task: TaskConfig) -> str:
-        """The name in the store of the artefacts that are trained for one of the tasks."""
+        """Returns the name in the store of the artefacts that are trained for one of the tasks."""
         if self.tasks:
             return f"{self.name}-{task.name}" if self.name else task.name
         return self.name or task.name + ("-fusion" if self.recipe == "fusion" else "")

@@ -55,7 +55,7 @@ def check_fields(config: Any, path: str, *, unbounded: tuple[str, ...] = ()) -> 
 
     Args:
       config: The dataclass.
-      path: Its name in error messages, such as ``train``.
+      path: The name of the dataclass in error messages, such as ``train``.
       unbounded: Integer fields that are not limited to ``MAX_INT``, because the caller checks their range.
 
     Raises:
@@ -74,7 +74,7 @@ def check_fields(config: Any, path: str, *, unbounded: tuple[str, ...] = ()) -> 
 
 @functools.cache
 def _hints(cls: Any) -> Mapping[str, Any]:
-    """The types of a dataclass's fields by name."""
+    """Returns the types of a dataclass's fields by name."""
     hints = typing.get_type_hints(cls)
     return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
 
@@ -101,7 +101,7 @@ def check_value(hint: Any, value: Any, path: str) -> Any:
       hint: ``int``, ``float``, ``bool``, ``str``, a ``Literal`` of strings, a tuple, a mapping from strings, a
         dataclass, or a union of these.
       value: The value.
-      path: Its name in error messages.
+      path: The name of the value in error messages.
 
     Raises:
       UserError: The value does not match the type hint.
@@ -174,7 +174,7 @@ def check_value(hint: Any, value: Any, path: str) -> Any:
 
 
 def shown(value: Any) -> str:
-    """A value for an error message: its ``repr``, shortened to 200 characters.
+    """Formats a value for an error message: its ``repr``, shortened to 200 characters.
 
     ``repr`` fails for integers of more than 4,300 digits and for deeply nested values. They are described by type.
     """
@@ -186,7 +186,7 @@ def shown(value: Any) -> str:
 
 
 def settings_repr(config: Any) -> str:
-    """The ``__repr__`` of config classes: the settings that differ from their defaults, with long values shortened."""
+    """Formats a config for ``repr``: the settings that differ from their defaults, with long values shortened."""
     given = [
         f"{field.name}={_cut(repr(value))}"
         for field in dataclasses.fields(config)

@@ -10,13 +10,13 @@ from afjax.errors import UserError
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FusionConfig:
-    """Attention over adapters (AdapterFusion).
+    """The settings of the attention over adapters (AdapterFusion).
 
     Attributes:
       value: Whether a value matrix V is learnt ("dynamic"). Otherwise the adapters' outputs are mixed without one
         ("static").
       dropout: Dropout rate on the scores; None for the trunk's attention dropout.
-      temperature: Divides the scores.
+      temperature: The scores are divided by this.
       init_scale: Standard deviation of the initial query and key kernels.
       value_init_scale: Standard deviation of the noise that is added to the identity to initialize V.
       regularization: Weight of ``sum over layers of ||V - I||²`` in the loss.

@@ -16,8 +16,8 @@ class HeadConfig:
 
     Attributes:
       pooling: The vector that represents a row: the last hidden state of the first token (``first``), or the mean of
-        the last hidden states of all tokens except padding (``mean``). None for the default, which depends on what is
-        trained: if the trunk's layers are (``full``, ``top_k`` and ``adapter+trunk``), the first token; otherwise the
+        the last hidden states of all tokens except padding (``mean``). None for the default. For the partitions that
+        train the trunk's layers (``full``, ``top_k`` and ``adapter+trunk``) this is the first token, otherwise the
         trunk's own pooling (:attr:`afjax.Trunk.pooling`). Heads that read every token ignore it.
       pooler: A dense layer with tanh on that vector. ``head``: the head has its own, initialized from the trunk's
         pooler if there is one, and trained with the head. ``trunk``: the trunk's pooler, shared by all tasks, and
@@ -63,7 +63,7 @@ def stored_head(values: Mapping[str, Any], where: str) -> HeadConfig:
 
     Args:
       values: The recorded fields.
-      where: Names the record in messages.
+      where: The name of the record in error messages.
 
     Raises:
       UserError: The fields do not describe a head.

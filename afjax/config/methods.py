@@ -94,7 +94,7 @@ class MultitaskMethod(Method):
         trained.
 
     Raises:
-      UserError: As in :class:`Method`.
+      UserError: A field is invalid, for the same reasons as in :class:`Method`.
 
     Example:
       >>> from afjax import ADAPTER_PRESETS, MultitaskMethod, SamplingConfig
@@ -115,7 +115,7 @@ class MultitaskMethod(Method):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FusionMethod:
-    """Trains a fusion of stored adapters, and a head.
+    """A method that trains a fusion of stored adapters, and a head.
 
     The trunk and the adapters are frozen.
 

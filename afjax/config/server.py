@@ -9,7 +9,7 @@ from afjax.errors import UserError
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ServerConfig:
-    """The limits of the HTTP server.
+    """The limits and other settings of the HTTP server.
 
     Attributes:
       max_wait_ms: The longest time that a row waits for rows of other requests, in milliseconds.

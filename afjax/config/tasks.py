@@ -134,11 +134,11 @@ class TaskConfig:
         - a folder that ``save_to_disk`` of Hugging Face's datasets has written.
 
         Folders and files can be on ``gs://``, except official downloads; they are copied to the cache.
-      train, dev, test: Files that replace the folder's, relative to the folder; or names or slices of the splits of
-        TFDS and Hugging Face, such as ``train[:10%]``.
+      train, dev, test: Files to read instead of the folder's default files, relative to the folder; or names or slices
+        of the splits of TFDS and Hugging Face, such as ``train[:10%]``.
       dev_share: The share of the train rows that becomes the dev split if the task has none. A hash of the row's texts
-        decides, so that equal rows are in the same split, independently of other rows and of the order of rows. 0
-        disables this, and a task without a dev split is an error.
+        decides, so that equal rows are in the same split, independently of other rows and of the order of rows. If 0,
+        a task without a dev split is an error. Benchmarks' downloads, TFDS and built-in tasks are never divided.
       kind: Classification; regression; multiple choice (a context and its choices per row); span (a question and a
         context per row, and the answer is a span of the context); multi-label classification (any number of labels per
         row); or tagging (a tag for each word, such as named entities).

@@ -132,7 +132,7 @@ class TrainConfig:
             raise UserError(f"train.buckets is {self.buckets}; each must be from 1 to max_length={self.max_length}.")
 
     def num_steps(self, steps_per_epoch: int) -> int:
-        """The number of steps of a run: ``max_steps`` if it is set, or else the steps of ``epochs``.
+        """Returns the number of steps of a run: ``max_steps`` if it is set, or else the steps of ``epochs``.
 
         Raises:
           UserError: The number of steps exceeds the range of int32.
@@ -149,7 +149,10 @@ class TrainConfig:
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """Padded lengths that do not depend on the data, ascending: ``buckets`` and ``max_length``, or its quarters."""
+        """Padded lengths that do not depend on the data, in ascending order.
+
+        They are ``buckets`` and ``max_length``, or the quarters of ``max_length`` if there are no buckets.
+        """
         quarters = (self.max_length * part // 4 for part in (1, 2, 3))
         return tuple(sorted({*(self.buckets or quarters), self.max_length}))
 

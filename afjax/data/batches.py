@@ -1,4 +1,4 @@
-"""Batches with a small number of static shapes.
+"""Builds batches with a small number of static shapes.
 
 A batch is a dict of arrays:
 
@@ -31,7 +31,7 @@ Batch = dict[str, np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class Batching:
-    """Batch size, padded lengths and padding token.
+    """The settings of batches: their size, padded lengths and padding token.
 
     Attributes:
       batch_size: Rows per batch, over all hosts.
@@ -39,7 +39,7 @@ class Batching:
       pad_id: The id of the padding token.
 
     Raises:
-      UserError: A batch size or a length below 1, no length, or lengths that are not in ascending order.
+      UserError: The batch size or a length is below 1, there is no length, or the lengths are not in ascending order.
 
     Example:
       >>> from afjax import Batching
@@ -89,8 +89,8 @@ def train_batches(
     Yields:
       Batches, dicts of NumPy arrays: ``tokens`` and ``types`` int32, ``mask`` bool, each ``[batch_size, length]``;
       ``labels`` int32 or float32 ``[batch_size]``; ``weights`` float32 ``[batch_size]``; and ``rows`` int32
-      ``[batch_size]``. ``length`` is one of the padded lengths. See :mod:`afjax.data.batches` for multiple choice and
-      span tasks.
+      ``[batch_size]``. ``length`` is one of the padded lengths. See :mod:`afjax.data.batches` for multiple-choice,
+      span, multi-label and tagging tasks.
 
     Raises:
       UserError: A row is longer than the last of the padded lengths.
@@ -114,7 +114,9 @@ def eval_batches(data: TokenisedRows, batching: Batching, *, part: slice = slice
     """Yields batches with every row once, shortest rows first.
 
     Args:
-      data, batching, part: As in :func:`train_batches`.
+      data: The split.
+      batching: Batch size, padded lengths and padding token.
+      part: The rows of each batch that this host builds. A batch's ``rows`` always covers all hosts.
 
     Yields:
       Batches as in :func:`train_batches`.
@@ -139,7 +141,7 @@ def eval_batches(data: TokenisedRows, batching: Batching, *, part: slice = slice
 def train_groups(
     row_lengths: np.ndarray, batch_size: int, lengths: Sequence[int], seed: int, epoch: int
 ) -> list[np.ndarray]:
-    """The row indices of each training batch, in order."""
+    """Returns the row indices of each training batch, in order."""
     rng = np.random.default_rng([seed, epoch])
     order = rng.permutation(len(row_lengths))
     buckets = bucket_of(row_lengths[order], lengths)
@@ -156,13 +158,13 @@ def train_groups(
 
 
 def eval_groups(row_lengths: np.ndarray, batch_size: int) -> list[np.ndarray]:
-    """The row indices of each evaluation batch, in order."""
+    """Returns the row indices of each evaluation batch, in order."""
     order = np.argsort(row_lengths, kind="stable")
     return [order[first : first + batch_size] for first in range(0, len(order), batch_size)]
 
 
 def bucket_of(row_lengths: np.ndarray, lengths: Sequence[int]) -> np.ndarray:
-    """For each row, the index of the smallest length that it fits into.
+    """Returns, for each row, the index of the smallest length that it fits into.
 
     Raises:
       UserError: A row is longer than the last length.
@@ -203,7 +205,7 @@ def make_batch(data: TokenisedRows, rows: np.ndarray, batching: Batching, part: 
 
 
 def _batch_labels(data: TokenisedRows, rows: np.ndarray, batch_size: int) -> np.ndarray:
-    """The labels of rows, [B, ...]; zeros if the split has no labels."""
+    """Returns the labels of rows, [B, ...]; zeros if the split has no labels."""
     given = np.zeros((0,), np.int32) if data.labels is None else data.labels
     labels = np.zeros((batch_size, *given.shape[1:]), given.dtype)
     if data.labels is not None:
@@ -212,7 +214,10 @@ def _batch_labels(data: TokenisedRows, rows: np.ndarray, batch_size: int) -> np.
 
 
 def sequences_of(data: TokenisedRows, rows: np.ndarray, batch_size: int) -> np.ndarray:
-    """The sequence indices of rows: int64 [B], or [B, C] for multiple choice; -1 for a missing row or choice."""
+    """Returns the sequence indices of rows: int64 [B], or [B, C] for multiple choice.
+
+    A missing row or choice has the index -1.
+    """
     if data.choices is None:
         return np.pad(rows.astype(np.int64), (0, batch_size - len(rows)), constant_values=-1)
     sequences = np.full((batch_size, data.num_choices), -1, np.int64)
@@ -224,14 +229,15 @@ def sequences_of(data: TokenisedRows, rows: np.ndarray, batch_size: int) -> np.n
 def padding_share(
     data: TokenisedRows, *, batch_size: int, lengths: Sequence[int], seed: int = 0, padding_rows: bool = True
 ) -> float:
-    """The share of padding among the tokens of one training epoch, including padding choices.
+    """Returns the share of padding among the tokens of one training epoch, including missing choices.
 
     Args:
       data: The split.
       batch_size: Rows per batch.
       lengths: The padded lengths.
       seed: The seed of the batches.
-      padding_rows: Whether to count the padding rows that complete a batch. With few rows, they are most of the tokens.
+      padding_rows: Whether to count the padding rows that complete a batch. If the split has few rows, most tokens can
+        be in padding rows.
     """
     return _share(
         data, train_groups(data.lengths, batch_size, lengths, seed, epoch=0), batch_size, lengths, padding_rows
@@ -241,7 +247,7 @@ def padding_share(
 def eval_padding_share(
     data: TokenisedRows, *, batch_size: int, lengths: Sequence[int], padding_rows: bool = True
 ) -> float:
-    """The share of padding among the tokens of one evaluation; see :func:`padding_share`."""
+    """Returns the share of padding among the tokens of one evaluation; see :func:`padding_share`."""
     groups = eval_groups(data.lengths, batch_size)
     return _share(data, groups, batch_size, lengths, padding_rows)
 

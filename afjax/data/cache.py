@@ -1,4 +1,4 @@
-"""Reads and writes cached arrays. Their file name is a digest of everything they depend on."""
+"""Reads and writes files of cached arrays. Callers name a file by a digest of everything that its arrays depend on."""
 
 import os
 import tempfile
@@ -12,7 +12,7 @@ from afjax.errors import UserError
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray] | None:
-    """Reads the arrays that :func:`write_arrays` wrote; None if the file is missing or damaged."""
+    """Reads the arrays that :func:`write_arrays` wrote. Returns None if the file is missing or damaged."""
     try:
         with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}

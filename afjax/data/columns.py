@@ -71,7 +71,7 @@ def pick_columns(
       source: The split's name in error messages.
       rows: At least one ``(the row's name in error messages, its values by column name)``.
       text_a, text_b: Names of text columns. If empty, the first entry of ``known`` whose columns all exist.
-      label: Name of the label column. If empty, ``label``, which may then be missing.
+      label: Name of the label column. If empty, the column "label" is used, which may then be missing.
       known: Names of text columns to look for.
       ignore_labels: Whether to skip the label column, which may then be missing even if ``label`` names it.
 
@@ -140,7 +140,7 @@ def check_ids(places: Sequence[str], ids: Sequence[str] | None) -> None:
 def text_names(
     place: str, row: dict[str, Any], text_a: str, text_b: str, known: Sequence[tuple[str, ...]]
 ) -> tuple[str, ...]:
-    """The one or two text columns to read."""
+    """Returns the one or two text columns to read."""
     if text_a:
         return (text_a, text_b) if text_b else (text_a,)
     if text_b:
@@ -162,7 +162,7 @@ def value_of(place: str, row: dict[str, Any], name: str) -> Any:
 
 
 def missing_column(place: str, name: str, columns: Iterable[Any], setting: str = "", *, flag: str = "") -> UserError:
-    """The error for a row that lacks a required column.
+    """Returns the error for a row that lacks a required column.
 
     Args:
       place: The row's file and line.
@@ -233,22 +233,28 @@ def number_labels(columns: Columns) -> np.ndarray:
 
 
 def is_missing(label: Any) -> bool:
-    """Whether a label is a placeholder for a missing one: null, an empty string, -1, or -1.0 (STS-B's test rows)."""
+    """Returns whether a label is a placeholder for a missing one.
+
+    Placeholders are null, an empty string, the string "-1", and the number -1 or -1.0 (as in STS-B's test rows).
+    """
     return label is None or (isinstance(label, (str, int, float)) and label in ("", "-1", -1))
 
 
 def is_visible(text: str) -> bool:
-    """Whether a text has at least one character that is neither white space nor invisible."""
+    """Returns whether a text has at least one character that is neither white space nor invisible."""
     return any(not sign.isspace() and is_visible_or_blank(sign) for sign in text)
 
 
 def is_visible_or_blank(sign: str) -> bool:
-    """Whether a character is neither a format character (such as a zero-width space) nor a variation selector."""
+    """Returns whether a character is visible or white space.
+
+    Format characters, such as the zero-width space, and variation selectors are neither.
+    """
     return sign.isascii() or (unicodedata.category(sign) != "Cf" and not "\ufe00" <= sign <= "\ufe0f")
 
 
 def no_labels(columns: Columns) -> UserError:
-    """The error for a split without a label column."""
+    """Returns the error for a split without a label column."""
     if not columns.names:
         return UserError(f"{columns.source} has no labels; give one label per text.")
     return missing_column(columns.places[0], columns.label, columns.names, "label")

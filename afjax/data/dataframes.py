@@ -19,7 +19,10 @@ TABLES = "a DataFrame, a Dataset or a dictionary of columns"
 
 
 def is_table(value: Any) -> bool:
-    """Whether a value is a table: a dictionary of columns, a Dataset, or an object with named columns (a DataFrame)."""
+    """Returns whether a value is a table.
+
+    Tables are dictionaries of columns, Datasets, and other objects with named columns (DataFrames).
+    """
     if isinstance(value, Mapping) or is_dataset(value):
         return True
     named = hasattr(value, "column_names") or hasattr(value, "columns")
@@ -54,7 +57,7 @@ def table_rows(table: Any, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def is_dataset(value: Any) -> bool:
-    """Whether a value is a ``Dataset`` or an ``IterableDataset`` of Hugging Face's datasets."""
+    """Returns whether a value is a ``Dataset`` or an ``IterableDataset`` of Hugging Face's datasets."""
     return all(callable(getattr(value, method, None)) for method in ("with_format", "iter"))
 
 
@@ -80,7 +83,10 @@ def dataset_rows(dataset: Any, name: str, *, first: int = 0) -> Iterator[tuple[s
 
 
 def dataset_label_names(dataset: Any, column: str) -> tuple[str, ...]:
-    """The names of a dataset's ``ClassLabel`` column, or of its column of ``ClassLabel`` lists; empty if neither."""
+    """Returns the label names that a dataset defines for a column.
+
+    The result is empty unless the column's type is ``ClassLabel`` or a list of ``ClassLabel``.
+    """
     features = getattr(dataset, "features", None)
     feature = features.get(column) if isinstance(features, Mapping) else None
     return tuple(getattr(getattr(feature, "feature", feature), "names", None) or ())

@@ -51,7 +51,7 @@ def split_part(task: TaskConfig, rows: AnyRows, name: str, split: str) -> AnyRow
     """Returns the train or dev rows of :func:`divide` without logging.
 
     Raises:
-      UserError: The part would have no rows.
+      UserError: The split would have no rows.
     """
     hashes = row_hashes(rows)
     is_dev = hashes < task.dev_share
@@ -59,7 +59,7 @@ def split_part(task: TaskConfig, rows: AnyRows, name: str, split: str) -> AnyRow
     if len(chosen):
         return rows.take(chosen)
     num_dev = int(is_dev.sum())
-    # Rounded up to hundredths, as a user would write it.
+    # Round up to hundredths, as a user would write it.
     lowest = math.floor(100 * hashes.min() + 1) / 100
     minimum = f" of at least {lowest:.2f}" if hashes.min() < lowest <= hashes.max() else ""
     advice = f"give another task.dev_share{minimum}, or a dev split" if len(set(hashes)) > 1 else "give a dev split"

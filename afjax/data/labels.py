@@ -44,7 +44,10 @@ def read_label_names(path: Path) -> tuple[str, ...]:
 
 
 def check_label_names(names: tuple[str, ...], place: str) -> tuple[str, ...]:
-    """Raises UserError unless there are at least two label names, all different and none of them blank."""
+    """Returns label names unchanged, or raises UserError.
+
+    There must be at least two names, all different, not blank, and valid Unicode.
+    """
     counts = Counter(names)
     repeated = [name for name in names if counts[name] > 1]
     if repeated or len(names) < 2 or not all(isinstance(name, str) and is_visible(name) for name in names):
@@ -59,7 +62,7 @@ def check_label_names(names: tuple[str, ...], place: str) -> tuple[str, ...]:
 
 
 def find_label_names(columns: Columns) -> tuple[str, ...]:
-    """Collects the label names of a split, sorted; in numeric order if all are integers.
+    """Collects the label names of a split. They are sorted, in numeric order if all of them are integers.
 
     Raises:
       UserError: There are no labels, a row has no label (the message names the row), or two names differ only in
@@ -92,11 +95,11 @@ def find_label_names(columns: Columns) -> tuple[str, ...]:
 def name_classes(
     task: TaskConfig, rows: Iterable[tuple[str, dict[str, Any]]], names: Sequence[str]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Replaces the class indices of a published dataset by label names, and its mark of unlabelled rows, -1, by None.
+    """Replaces a published dataset's class indices by label names, and -1 (no label) by None.
 
-    A name keeps its meaning where an index would not: if the names are themselves numbers ("1" to "5"), or if the task
-    or another split lists them in another order. If the task lists as many names, and none of the dataset's, they
-    replace the dataset's names in order. For regression, indices are numbers and are not replaced.
+    Unlike an index, a name keeps its meaning if the names are themselves numbers ("1" to "5"), or if the task or
+    another split lists them in another order. If the task lists as many names as the dataset, and none of the same, its
+    names are used instead, in order. For regression, indices are numbers, and only -1 is replaced.
 
     Args:
       task: The task, which names the label column.
@@ -162,7 +165,7 @@ def class_labels(columns: Columns, names: tuple[str, ...], *, listed: bool) -> n
 
 
 def indices_are_clear(names: Sequence[str]) -> bool:
-    """Whether an integer label is unambiguously the index of a name.
+    """Returns whether an integer label is unambiguously the index of a name.
 
     It is ambiguous if any name is itself a number: among "1.0", "2.0" and "3.0", the index 1 is "2.0". It is also
     ambiguous if a name contains an index other than its own: among "1 star", "2 stars" and "3 stars", the index 1 is
@@ -228,7 +231,7 @@ def _is_integer(name: str) -> bool:
 
 
 def _unknown_label(name: str, names: Sequence[str], *, listed: bool, has_indices: bool) -> str:
-    """The end of an error message about a label that is not among the names."""
+    """Returns the end of an error message about a label that is not among the names."""
     alike = [other for other in names if spelling(other) == spelling(name)]
     listing = f"{', '.join(names[:_SHOWN])}{', ...' if len(names) > _SHOWN else ''}"
     if alike:

@@ -22,8 +22,8 @@ COMMON_LENGTH = 0.05
 COMMON_TOKENS = 32 * 128
 # The cost of a program of :func:`inference_lengths`, in tokens; see ProgramTokens.
 INFERENCE_PROGRAM_TOKENS = 100_000
-# The distance to the next allowed length, by the length it starts at. Allowed lengths are sparse, so that different
-# tasks share compiled programs.
+# The step between allowed lengths: 2 up to the length 24, 4 up to 48, and so on. Allowed lengths are sparse, so that
+# different tasks share compiled programs.
 STEPS = {0: 2, 24: 4, 48: 8, 80: 16, 128: 32, 256: 64, 512: 128}
 
 
@@ -47,8 +47,8 @@ class ProgramTokens:
     An additional length must remove this much padding from the whole run.
 
     Attributes:
-      train: The cost of a training step.
-      dev: The cost of an evaluation step.
+      train: The cost of compiling a training step.
+      dev: The cost of compiling an evaluation step.
     """
 
     train: float
@@ -133,7 +133,7 @@ def eval_lengths(
     num_evaluations: int = 1,
     common: bool = False,
 ) -> tuple[int, ...]:
-    """Chooses the lengths of evaluation batches, by the same criterion as :func:`train_lengths`.
+    """Chooses the lengths of evaluation batches by the criterion of :func:`train_lengths`, if no buckets are set.
 
     Args:
       splits: Splits that are evaluated with the same compiled programs.
@@ -187,7 +187,10 @@ def inference_lengths(data: TokenisedRows, *, batch_size: int, max_length: int) 
 
 
 def ladder(longest: int, max_length: int) -> list[int]:
-    """The lengths to choose from: 2, 4, ..., 24, 28, ..., 48, 56, ..., up to the first that fits the longest row."""
+    """Returns the lengths to choose from: 2, 4, ..., 24, 28, ..., 48, 56, and so on.
+
+    The last one is the first that the longest row fits into, and is at most ``max_length``.
+    """
     lengths = [0]
     while lengths[-1] < longest:
         step = STEPS[max(begin for begin in STEPS if begin <= lengths[-1])]
@@ -196,16 +199,17 @@ def ladder(longest: int, max_length: int) -> list[int]:
 
 
 def _padding(train: Sequence[TokenisedRows], rates: np.ndarray, lengths: Sequence[int], batch_size: int) -> float:
-    """:func:`padding_share` of several splits, weighted by how often their rows are drawn."""
+    """Returns the :func:`padding_share` of several splits, weighted by how often their rows are drawn."""
     tokens = rates * [float(data.offsets[-1]) for data in train]
     shares = np.array([padding_share(data, batch_size=batch_size, lengths=lengths) for data in train])
     return 1 - float(tokens.sum() / (tokens / (1 - shares)).sum())
 
 
 def _cheapest(weights: np.ndarray, allowed: np.ndarray) -> list[tuple[int, ...]]:
-    """For each number of lengths from 1, the allowed lengths that minimize the total number of padded tokens.
+    """Returns, for each number of lengths from 1, the allowed lengths that minimize the number of padded tokens.
 
-    Every result includes the longest allowed length. Solved by dynamic programming over the number of lengths.
+    There are at most ``MOST`` lengths. Every choice includes the longest allowed length. The method is dynamic
+    programming over the number of lengths.
     """
     upto = np.cumsum(weights)[allowed]  # Weight of the rows that fit into each length.
     # places[i, j]: padded tokens of the rows that fit into allowed[j] but not into allowed[i - 1].

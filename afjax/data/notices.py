@@ -18,9 +18,10 @@ from afjax.data.splits import AnyRows, MultiLabelRows, Rows, SpanRows, TagRows, 
 from afjax.data.tags import num_unmarked
 from afjax.display.words import counted
 
-# In a split with fewer rows, a large number of different labels is plausible.
+# In a split with fewer rows, a large number of different labels is plausible. A label with at least as many rows is
+# frequent.
 _MANY_ROWS = 20
-# A label with at most as many rows can be misspelled.
+# A label with at most as many rows may be a misspelling of a frequent label.
 _FEW_ROWS = 2
 
 
@@ -51,7 +52,9 @@ def data_notices(task: TaskConfig, splits: Mapping[str, AnyRows]) -> list[str]:
 
 
 def blank_texts(name: str, rows: AnyRows) -> str:
-    """Reports the number of rows with a text that has no visible character; empty if there are none.
+    """Returns a notice about rows with a blank text, or an empty string if there are none.
+
+    A text is blank if it has no visible character.
 
     Args:
       name: The split's name.
@@ -66,7 +69,7 @@ def blank_rows(rows: AnyRows) -> list[int]:
 
 
 def blank_rows_notice(name: str, blank: Sequence[int], num_rows: int) -> str:
-    """Reports the number of rows with a blank text; empty if there are none.
+    """Returns a notice with the number of rows that have a blank text, or an empty string if there are none.
 
     Args:
       name: The rows' name, such as ``rte's train``.
@@ -80,9 +83,9 @@ def blank_rows_notice(name: str, blank: Sequence[int], num_rows: int) -> str:
 
 
 def many_labels(name: str, rows: AnyRows) -> str:
-    """Reports that most rows of a classification split have different labels, as if the column contained ids.
+    """Returns a notice if most rows of a classification split have different labels, or else an empty string.
 
-    Returns an empty string if this is not the case.
+    The label column may then be a column of ids.
 
     Args:
       name: The split's name.
@@ -99,7 +102,7 @@ def many_labels(name: str, rows: AnyRows) -> str:
 
 
 def misspelled_label(name: str, rows: AnyRows) -> str:
-    """Reports a label of few rows whose name is similar to a label of many rows; empty if there is none.
+    """Returns a notice about a rare label whose name is similar to a frequent one, or else an empty string.
 
     Args:
       name: The split's name.
@@ -125,14 +128,18 @@ def misspelled_label(name: str, rows: AnyRows) -> str:
 
 
 def _may_be_misspelled(rare: str, frequent: str) -> bool:
-    """Whether a name can be a misspelling: not another number or a prefix, as in class_12 and not_entailment."""
+    """Returns whether a rare label's name can be a misspelling of a frequent one.
+
+    It cannot be if the names differ only in digits (class_11 and class_12), or if one name contains the other and more
+    than one further character (not_entailment and entailment).
+    """
     bare, bare_frequent = (re.sub(r"\d", "", name) for name in (rare, frequent))
     contained = rare in frequent or frequent in rare
     return bare != bare_frequent and not (contained and abs(len(rare) - len(frequent)) > 1)
 
 
 def unmarked_entities(name: str, rows: AnyRows) -> str:
-    """Reports the number of entities that begin with an ``I-`` or ``E-`` tag; empty if there are none.
+    """Returns a notice about entities that begin with an ``I-`` or ``E-`` tag, or an empty string if there are none.
 
     Args:
       name: The split's name.
@@ -148,7 +155,7 @@ def unmarked_entities(name: str, rows: AnyRows) -> str:
 
 
 def rows_in_both(name: str, train: AnyRows, dev: AnyRows) -> str:
-    """Reports the number of rows whose texts are in both train and dev; empty if there are none.
+    """Returns a notice about rows whose texts are in both train and dev, or an empty string if there are none.
 
     Args:
       name: The task's name.
@@ -171,7 +178,7 @@ def rows_in_both(name: str, train: AnyRows, dev: AnyRows) -> str:
 
 
 def no_better_than_majority(name: str, rows: AnyRows, metrics: Mapping[str, float]) -> str:
-    """Reports an accuracy that does not exceed the share of the largest class; empty if it does.
+    """Returns a notice if the accuracy does not exceed the share of the largest class, or else an empty string.
 
     For multiple choice, the class is the index of the correct choice.
 
@@ -194,7 +201,7 @@ def no_better_than_majority(name: str, rows: AnyRows, metrics: Mapping[str, floa
 
 
 def _labels(rows: AnyRows) -> list[Any]:
-    """A hashable label for each row; all None if the rows are not labelled."""
+    """Returns a hashable label for each row; all None if the rows are not labelled."""
     if rows.labels is None:
         return [None] * len(rows)
     return [rows.label_of(row) for row in range(len(rows))] if isinstance(rows, MultiLabelRows) else list(rows.labels)

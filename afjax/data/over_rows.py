@@ -46,8 +46,8 @@ def over_rows(
       mesh: The devices.
 
     Returns:
-      A tree of NumPy arrays, the same on every host, whose leading axis is all rows in their original order. If an
-      axis depends on the padded length, shorter outputs are padded with the dtype's lowest value.
+      A tree of NumPy arrays, the same on every host. Their leading axis has all rows in their original order. If
+      another axis depends on the padded length, shorter outputs are padded with the dtype's lowest value.
 
     Raises:
       UserError: An output is NaN or infinite.
@@ -163,7 +163,7 @@ def sum_over_rows(
 
 @jax.jit
 def _added(total: tuple[Any, Any], value: Any) -> tuple[Any, Any]:
-    """Kahan summation: adds to a running sum and its compensation, so that rounding errors do not accumulate."""
+    """Adds a value to a running sum and its compensation, so that rounding errors do not accumulate (Kahan)."""
     addend = jax.tree.map(jnp.subtract, value, total[1])
     new = jax.tree.map(jnp.add, total[0], addend)
     return new, jax.tree.map(lambda new, old, added: (new - old) - added, new, total[0], addend)

@@ -20,7 +20,8 @@ class Pieces:
     Attributes:
       tokens: int32 [tokens].
       offsets: int64 [texts + 1]; the tokens of text ``i`` are ``tokens[offsets[i] : offsets[i + 1]]``.
-      characters: int32 [tokens, 2], each token's first and end character in its text; None if not requested.
+      characters: int32 [tokens, 2], the start and the end (exclusive) of each token in its text in characters; None if
+        not requested.
     """
 
     tokens: np.ndarray
@@ -50,7 +51,7 @@ class Template:
 def plain_backend(tokenizer: Any) -> Any:
     """Returns a tokenizer's backend (of the tokenizers library), without padding and truncation.
 
-    It is a copy if the tokenizer has any of these.
+    If the backend pads or truncates, the result is a copy of it.
     """
     check_fast(tokenizer)
     backend = tokenizer.backend_tokenizer

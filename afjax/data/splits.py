@@ -45,19 +45,20 @@ class _Split(abc.ABC):
 
     @abc.abstractmethod
     def texts_of(self, row: int) -> tuple[tuple[str, str], ...]:
-        """The texts of a row, as pairs ``(name, text)``."""
+        """Returns the texts of a row, as pairs ``(name, text)``."""
 
     @abc.abstractmethod
     def label_of(self, row: int) -> str:
-        """The label of a row as text; empty if the split is not labelled."""
+        """Returns the label of a row as text; empty if the split is not labelled."""
 
     def _label_summary(self) -> str:
         return "no labels"
 
     def label_counts(self) -> dict[str, int]:
-        """The number of rows with each label name. Empty for unlabelled rows, numbers and answers.
+        """Returns the number of rows with each label, by name.
 
-        For multiple choice, a label is the correct choice: its name, or else its index.
+        The result is empty if the rows are not labelled, and for regression and span tasks. For multiple choice, a
+        label is the correct choice: its name, or else its index.
         """
         return {}
 
@@ -69,7 +70,7 @@ class _Split(abc.ABC):
         return f"{len(self)} {one if len(self) == 1 else several}"
 
     def _repr_html_(self) -> str:
-        """The first rows as a table, for notebooks."""
+        """Returns the first rows as an HTML table, for notebooks."""
         numbers = range(min(len(self), _SHOWN_ROWS))
         labelled = any(map(self.label_of, numbers))
         header = ["row", *(name for name, _ in self.texts_of(0))] if len(self) else ["row"]
@@ -179,11 +180,11 @@ class Rows(_Split):
         return dict(zip(self.label_names, counts, strict=True))
 
     def texts_digest(self) -> str:
-        """SHA-256 (hex) of the texts."""
+        """Returns the SHA-256 (hex) of the texts."""
         return _texts_digest(f"{len(self)} {1 if self.text_b is None else 2}\n", [self.text_a, self.text_b or []])
 
     def digest(self) -> str:
-        """SHA-256 (hex) of the texts, the labels and their names."""
+        """Returns the SHA-256 (hex) of the texts, the labels and their names."""
         return _labelled_digest(self.texts_digest(), self.labels, self.label_names)
 
 
@@ -192,12 +193,13 @@ class MultiLabelRows(Rows):
     """One split of a multi-label task on texts or pairs of texts.
 
     Attributes:
-      text_a, text_b, label_names, ids: As in :class:`Rows`.
+      text_a, text_b, ids: The texts and the rows' ids, as in :class:`Rows`.
       labels: float32 [rows, labels], 1 for each label that the row has and 0 for the others; None if not labelled.
+      label_names: Label names in the order of the columns of ``labels``.
     """
 
     def names_of(self, row: int) -> list[str]:
-        """The names of a row's labels."""
+        """Returns the names of a row's labels."""
         assert self.labels is not None, "the split is labelled"
         return [self.label_names[index] for index in np.flatnonzero(self.labels[row])]
 
@@ -267,12 +269,12 @@ class ChoiceRows(_Split):
         return Rows(contexts, list(chain.from_iterable(self.choices)), None, ())
 
     def texts_digest(self) -> str:
-        """SHA-256 (hex) of the contexts and choices."""
+        """Returns the SHA-256 (hex) of the contexts and choices."""
         numbers = ",".join(map(str, self.num_choices))
         return _texts_digest(f"{numbers}\n", [self.contexts, list(chain.from_iterable(self.choices))])
 
     def digest(self) -> str:
-        """SHA-256 (hex) of the texts, the labels and their names."""
+        """Returns the SHA-256 (hex) of the texts, the labels and their names."""
         return _labelled_digest(self.texts_digest(), self.labels, self.label_names)
 
 
@@ -283,8 +285,9 @@ class SpanRows(_Split):
     Attributes:
       questions: One question per row.
       contexts: One context per row.
-      labels: For each row its correct answers, as pairs of the text and its start in the context in characters (-1 if
-        not known). A question without answers has an empty tuple. None if the split is not labelled.
+      labels: For each row, its correct answers as pairs ``(text, start)``. The start is the text's position in the
+        context in characters, or -1 if it is not known. A question without answers has an empty tuple. None if the
+        split is not labelled.
       label_names: Always empty.
       ids: The source's ids of the rows; None if it has none.
     """
@@ -320,16 +323,19 @@ class SpanRows(_Split):
         return f"labelled, {num_unanswerable} without an answer" if num_unanswerable else "labelled"
 
     def trainable(self) -> list[int]:
-        """The indices of rows that can be trained on: the answer's start is known, or the question has no answer."""
+        """Returns the indices of the rows that can be trained on.
+
+        In these rows, the start of the first answer is known, or the question has no answer.
+        """
         # SQuAD's train split has one answer per question. If there are several, only the first is trained on.
         return [row for row, right in enumerate(self.labels or ()) if not right or right[0][1] >= 0]
 
     def texts_digest(self) -> str:
-        """SHA-256 (hex) of the questions and contexts."""
+        """Returns the SHA-256 (hex) of the questions and contexts."""
         return _texts_digest(f"{len(self)} span\n", [self.questions, self.contexts])
 
     def digest(self) -> str:
-        """SHA-256 (hex) of the texts and the answers."""
+        """Returns the SHA-256 (hex) of the texts and the answers."""
         answers = json.dumps(self.labels).encode()
         return hashlib.sha256(self.texts_digest().encode() + answers).hexdigest()
 
@@ -340,9 +346,9 @@ class TagRows(_Split):
 
     Attributes:
       texts: One sentence per row.
-      bounds: For each row the first and end character of each word, int64 [words, 2]. Words do not overlap, and all
-        other characters are white space.
-      labels: For each row the tag of each word; None if the split is not labelled.
+      bounds: For each row, the start and the end (exclusive) of each word in characters, int64 [words, 2]. Words do not
+        overlap, and all other characters are white space.
+      labels: For each row, the tag of each word; None if the split is not labelled.
       label_names: The tags in the order of the outputs.
       ids: The source's ids of the rows; None if it has none.
     """
@@ -364,7 +370,7 @@ class TagRows(_Split):
         return "sentence", "sentences"
 
     def words_of(self, row: int) -> list[str]:
-        """The words of a row."""
+        """Returns the words of a row."""
         return [self.texts[row][begin:end] for begin, end in self.bounds[row]]
 
     def texts_of(self, row: int) -> tuple[tuple[str, str], ...]:
@@ -386,19 +392,19 @@ class TagRows(_Split):
         return "no labels" if self.labels is None else f"tags {listed(self.label_names)}"
 
     def texts_digest(self) -> str:
-        """SHA-256 (hex) of the texts and their words."""
+        """Returns the SHA-256 (hex) of the texts and their words."""
         words = [word for row in range(len(self)) for word in self.words_of(row)]
         counts = ",".join(str(len(row_bounds)) for row_bounds in self.bounds)
         return _texts_digest(f"{len(self)} tags {counts}\n", [self.texts, words])
 
     def digest(self) -> str:
-        """SHA-256 (hex) of the texts, the words, the tags and the tags' order."""
+        """Returns the SHA-256 (hex) of the texts, the words, the tags and the tags' order."""
         labels = json.dumps([self.labels, self.label_names]).encode()
         return hashlib.sha256(self.texts_digest().encode() + labels).hexdigest()
 
 
 def entities_text(tags: Sequence[str], words: Sequence[str]) -> str:
-    """The entities of a sentence as text, such as "person: Ada Lovelace; place: London"."""
+    """Returns the entities of a sentence as text, such as "person: Ada Lovelace; place: London"."""
     found = (f"{type_}: {' '.join(words[first : last + 1])}" for type_, first, last in chunks(tags))
     return "; ".join(found) or "(no entities)"
 
@@ -407,7 +413,10 @@ AnyRows = Rows | ChoiceRows | SpanRows | TagRows
 
 
 def row_texts(rows: AnyRows, *, choices: bool = True) -> Iterator[tuple[Any, ...]]:
-    """The texts of each row. For multiple choice, the context and a tuple of choices, unless ``choices`` is False."""
+    """Returns an iterator over the texts of each row.
+
+    For multiple choice, they are the context and a tuple of choices, or only the context if ``choices`` is False.
+    """
     if isinstance(rows, SpanRows):
         return zip(rows.questions, rows.contexts, strict=True)
     if isinstance(rows, TagRows):
@@ -418,11 +427,11 @@ def row_texts(rows: AnyRows, *, choices: bool = True) -> Iterator[tuple[Any, ...
 
 
 def check_same_form(form: int | None, of: str, rows: AnyRows, rows_name: str, advice: str) -> None:
-    """Raises UserError if rows do not have the expected number of texts; see ``text_columns``.
+    """Raises UserError if rows do not have the expected number of texts, as counted by ``text_columns``.
 
     Args:
       form: The expected number of texts per row. None accepts any number.
-      of: The name in the error message of the rows with the expected form, such as "The task rte's train rows".
+      of: The rows that have the expected number, as named in the error message, such as "The task rte's train rows".
       rows: The rows to check.
       rows_name: The name of ``rows`` in the error message.
       advice: The end of the error message, which tells the user how to fix it.

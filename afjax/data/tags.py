@@ -26,7 +26,7 @@ class Chunk(NamedTuple):
 
 
 def is_tag(text: str) -> bool:
-    """Whether a text is ``O`` or ``PREFIX-TYPE``."""
+    """Returns whether a text is ``O`` or ``PREFIX-TYPE``."""
     prefix, dash, type_ = text.partition("-")
     return text == OUTSIDE or (len(prefix) == 1 and prefix in PREFIXES and bool(dash and type_))
 
@@ -52,19 +52,24 @@ def chunks(tags: Sequence[str]) -> list[Chunk]:
 
 
 def begins(before: str, prefix: str, type_before: str, type_: str) -> bool:
-    """Whether a word begins an entity, given the prefixes and types of the word before it and of the word itself."""
+    """Returns whether a word begins an entity.
+
+    Args:
+      before, type_before: Prefix and type in the tag of the word before it.
+      prefix, type_: Prefix and type in its own tag.
+    """
     if prefix == OUTSIDE:
         return False
     return prefix in "BS" or before in "ESO" or type_before != type_
 
 
 def _ends(before: str, prefix: str, type_before: str, type_: str) -> bool:
-    """Whether an entity ends before a word; the arguments are as for :func:`begins`."""
+    """Returns whether an entity ends before a word. The arguments are the same as for :func:`begins`."""
     if before == OUTSIDE:
         return False
     return before in "ES" or prefix in "BSO" or type_before != type_
 
 
 def num_unmarked(sentences: Sequence[Sequence[str]]) -> int:
-    """The number of entities that begin with an ``I-`` or ``E-`` tag, as in IOB1."""
+    """Returns the number of entities that begin with an ``I-`` or ``E-`` tag, as in IOB1."""
     return sum(tags[chunk.first][0] in "IE" for tags in sentences for chunk in chunks(tags))

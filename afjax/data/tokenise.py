@@ -45,12 +45,12 @@ class TokenisedRows:
     token_labels: np.ndarray | None = None
 
     def __len__(self) -> int:
-        """The number of rows."""
+        """Returns the number of rows."""
         return len(self.offsets if self.choices is None else self.choices) - 1
 
     @property
     def lengths(self) -> np.ndarray:
-        """The number of tokens of each row; for multiple choice, of its longest sequence. int64 [rows]."""
+        """The number of tokens of each row; for multiple choice, of the row's longest sequence. int64 [rows]."""
         lengths = np.diff(self.offsets)
         return lengths if self.choices is None else np.maximum.reduceat(lengths, self.choices[:-1])
 
@@ -61,15 +61,21 @@ class TokenisedRows:
 
     @property
     def right_labels(self) -> Any:
-        """The labels of the split's rows, as in the split. None if the split is not labelled."""
+        """The correct labels to score predictions with, one per row of the split. None if the split is not labelled."""
         return self.labels
 
     def per_row(self, values: np.ndarray) -> np.ndarray:
-        """Converts values of each entry to values of each row of the split; see :class:`TokenisedSpans`."""
+        """Converts one value per row or window to one value per row of the split.
+
+        Here these are the same. ``TokenisedWindows`` averages over the windows of a row.
+        """
         return values
 
     def source_row(self, index: int) -> tuple[int, int]:
-        """The index of the split's row that entry ``index`` belongs to, and the split's number of rows."""
+        """Returns the index in the split of row or window ``index``, and the split's number of rows.
+
+        Here the indices are the same. In ``TokenisedWindows``, several windows can belong to one row.
+        """
         return index, len(self)
 
 
@@ -160,7 +166,7 @@ def cut_longest(first: np.ndarray, second: np.ndarray, room: int) -> list[np.nda
 
 
 def cache_key(rows: Rows, tokenizer: Any, max_length: int) -> str:
-    """SHA-256 (hex) of everything that the token ids depend on."""
+    """Returns the SHA-256 (hex) of everything that the token ids depend on."""
     names = ",".join(tokenizer.model_input_names)
     tokenizer_digest = hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
     everything = (
@@ -170,7 +176,7 @@ def cache_key(rows: Rows, tokenizer: Any, max_length: int) -> str:
 
 
 def read_cache(path: Path, num_rows: int) -> TokenisedRows | None:
-    """Reads the token ids that :func:`write_cache` wrote; None if they are missing or damaged."""
+    """Reads the token ids that :func:`write_cache` wrote. Returns None if they are missing or damaged."""
     arrays = read_arrays(path)
     if arrays is None or arrays.keys() != {"tokens", "types", "offsets", "truncated"}:
         return None

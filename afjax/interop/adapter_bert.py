@@ -51,7 +51,7 @@ _HEAD: Table = {
 
 
 def adapter_table(num_layers: int) -> Table:
-    """The table of the adapters and of all LayerNorms, which are part of the adapter's tree."""
+    """Returns the table of the adapters and of all LayerNorms, which are part of the adapter's tree."""
     table: Table = {}
     for number in range(num_layers):
         for slot, scope in _SLOTS:
@@ -68,7 +68,7 @@ def from_adapter_bert(variables: Tensors, trunk: Trunk, *, where: str) -> tuple[
     Args:
       variables: The checkpoint's variables. Frozen variables may be missing.
       trunk: The pretrained BERT. Frozen weights in ``variables`` must be bit-identical to its weights.
-      where: Names the checkpoint in error messages.
+      where: The name of the checkpoint in error messages.
 
     Raises:
       UserError: Variables are missing, unknown, of the wrong shape, or frozen but different from the trunk's (the
@@ -119,7 +119,7 @@ def import_adapter_bert(
       max_length: Tokens per row.
 
     Raises:
-      UserError: The checkpoint or the trunk does not exist, or they do not match.
+      UserError: The checkpoint or the trunk does not exist, they do not match, or the labels do not match the outputs.
     """
     loaded = load_trunk(trunk)
     config, adapter, head = from_adapter_bert(read_variables(source), loaded, where=str(source))

@@ -23,7 +23,7 @@ Gelu = Literal["exact", "tanh"]
 Case = Literal["cased", "uncased"]
 
 _SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-# Keys that Hugging Face's config.json shares.
+# The keys that bert_config.json and Hugging Face's config.json have in common.
 _KEYS = (
     "vocab_size",
     "hidden_size",
@@ -57,7 +57,7 @@ def hugging_face_config(values: Mapping[str, Any], *, gelu: Gelu, where: str) ->
     Args:
       values: The values of ``bert_config.json``. Keys that do not affect the encoder are dropped.
       gelu: The variant of GELU that "gelu" refers to, see ``docs/how_to/papers.md``.
-      where: Names the file in error messages.
+      where: The name of the file in error messages.
 
     Raises:
       UserError: A value is missing, has the wrong type or is out of range.
@@ -80,7 +80,7 @@ def read_vocabulary(path: AnyPath, vocab_size: int) -> list[str]:
         special token.
     """
     try:
-        # Not splitlines(): it also splits at other characters, which may be tokens.
+        # splitlines() would also split at other characters, which may be tokens.
         tokens = fetched(path).read_text(encoding="utf-8").rstrip("\n").split("\n")
     except FileNotFoundError:
         raise UserError(f"{path} does not exist; give --vocab the vocab.txt of the BERT's tokenizer.") from None
@@ -98,7 +98,7 @@ def read_vocabulary(path: AnyPath, vocab_size: int) -> list[str]:
 
 
 def is_uncased(tokens: list[str]) -> bool:
-    """Whether no token has a capital letter (A to Z), except tokens in brackets such as ``[CLS]``."""
+    """Returns whether no token has a capital letter (A to Z), except tokens in brackets such as ``[CLS]``."""
     return not any(re.search("[A-Z]", token) for token in tokens if not token.startswith("["))
 
 

@@ -69,7 +69,7 @@ def from_bert_n_pals(tensors: Tensors, values: Mapping[str, Any], config: TrunkC
       tensors: The state dict.
       values: The config that the model was created with. It determines the kind of module.
       config: The trunk's architecture.
-      where: Names the state dict in error messages.
+      where: The name of the state dict in error messages.
 
     Raises:
       UserError: afjax does not support the kind of module, the copies of a shared matrix differ, or tensors are
@@ -107,7 +107,7 @@ class PalsFiles:
 
     Attributes:
       checkpoint: The state dict (``best_model.pth``), or its tensors as ``.safetensors``.
-      config: The config that it was trained with, as ``pals_config.json``.
+      config: The config file that the model was trained with, such as ``pals_config.json``.
       vocab: The tokenizer's ``vocab.txt``; None for the one next to ``config``.
       case: Whether the tokenizer lowercases ("uncased"). Defaults to "uncased" if no token has a capital letter.
     """
@@ -173,9 +173,9 @@ def import_bert_n_pals(
 
 
 def _architecture(tensors: Tensors, values: Mapping[str, Any], config: TrunkConfig, where: str) -> Adapter | None:
-    """The architecture of the modules: the config gives the kind, and the tensors give the size."""
+    """Returns the architecture of the modules: the config gives the kind, and the tensors give the size."""
     active = {switch for switch in _SWITCHES if values.get(switch)}
-    # These two only select a variant of the other switches, and have no effect without them.
+    # pals and bert_lay_top only select variants of the other switches, and have no effect without them.
     if not active & {"mult", "houlsby"}:
         active.discard("pals")
     if "top" not in active:
@@ -212,7 +212,7 @@ def _architecture(tensors: Tensors, values: Mapping[str, Any], config: TrunkConf
 
 
 def _size(tensors: Tensors, name: str, where: str) -> int:
-    """The size that a module projects to, from the bias of its encoder.
+    """Returns the size that a module projects to, from the bias of its encoder.
 
     The config's hidden_size_aug is not used, because a flag of the authors' code overrides it.
     """
@@ -224,7 +224,7 @@ def _size(tensors: Tensors, name: str, where: str) -> int:
 
 
 def _module_table(adapter: Adapter, task: int, config: TrunkConfig) -> Table:
-    """The table of one task's module. The trees are described in the modules of :mod:`afjax.adapters`."""
+    """Returns the table of one task's module. The trees are described in the modules of :mod:`afjax.adapters`."""
     table: Table = {}
     on_top = f"{_ENCODER}.multi_layers.{task}"
     layers = [PYTORCH.layer_scope(number) for number in adapter_layers(adapter, config.num_layers)]

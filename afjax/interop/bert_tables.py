@@ -39,7 +39,7 @@ Tensors = Mapping[str, np.ndarray]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Spelling:
-    """How a framework spells the names of variables.
+    """The naming conventions of a framework's BERT checkpoints.
 
     Attributes:
       separator: Separator between scopes.
@@ -59,14 +59,14 @@ class Spelling:
         return self.separator.join(scope for scope in scopes if scope)
 
     def layer_scope(self, number: int) -> str:
-        """The scope of one of the trunk's layers."""
+        """Returns the scope of one of the trunk's layers."""
         return self.join("bert", "encoder", f"layer{self.layer}{number}")
 
 
 TENSORFLOW = Spelling(separator="/", layer="_", kernel="kernel", table="", transposed=False)
 PYTORCH = Spelling(separator=".", layer=".", kernel="weight", table="weight", transposed=True)
 
-# Scopes within a layer, and our paths.
+# The scope of each module within a layer of a BERT checkpoint, and the module's path in our tree.
 _DENSE = (
     (("attention", "self", "query"), "attention/query"),
     (("attention", "self", "key"), "attention/key"),
@@ -87,7 +87,7 @@ _EMBEDDINGS = (
 
 
 def dense_table(spelling: Spelling, scope: str, path: str, index: int | None = None) -> Table:
-    """The table of a dense layer's kernel and bias."""
+    """Returns the table's entries for a dense layer's kernel and bias."""
     return {
         spelling.join(scope, spelling.kernel): Place(
             path=f"{path}/kernel", index=index, transposed=spelling.transposed
@@ -97,7 +97,7 @@ def dense_table(spelling: Spelling, scope: str, path: str, index: int | None = N
 
 
 def norm_table(spelling: Spelling, scope: str, path: str, index: int | None = None) -> Table:
-    """The table of a LayerNorm's scale and bias."""
+    """Returns the table's entries for a LayerNorm's scale and bias."""
     return {
         spelling.join(scope, "gamma"): Place(path=f"{path}/scale", index=index),
         spelling.join(scope, "beta"): Place(path=f"{path}/bias", index=index),
@@ -105,7 +105,7 @@ def norm_table(spelling: Spelling, scope: str, path: str, index: int | None = No
 
 
 def layer_table(spelling: Spelling, scope: str, path: str, index: int | None = None) -> Table:
-    """The table of an encoder layer, at ``path`` in our tree."""
+    """Returns the table's entries for an encoder layer, which is at ``path`` in our tree."""
     table: Table = {}
     for scopes, subpath in _DENSE:
         table |= dense_table(spelling, spelling.join(scope, *scopes), f"{path}/{subpath}", index)
@@ -115,7 +115,7 @@ def layer_table(spelling: Spelling, scope: str, path: str, index: int | None = N
 
 
 def trunk_norms_table(spelling: Spelling, num_layers: int, paths: Mapping[str, str]) -> Table:
-    """The table of all LayerNorms of a trunk.
+    """Returns the table's entries for all LayerNorms of a trunk.
 
     ``paths`` maps ``embeddings``, ``attention`` and ``ffn`` to the paths of their LayerNorms in our tree.
     """
@@ -128,7 +128,7 @@ def trunk_norms_table(spelling: Spelling, num_layers: int, paths: Mapping[str, s
 
 
 def trunk_table(spelling: Spelling, num_layers: int) -> Table:
-    """The table of a complete BERT, including its pooler."""
+    """Returns the table of all tensors of a BERT, including its pooler."""
     table: Table = {
         spelling.join("bert", "embeddings", name, spelling.table): Place(path=path) for name, path in _EMBEDDINGS
     }
@@ -139,7 +139,7 @@ def trunk_table(spelling: Spelling, num_layers: int) -> Table:
 
 
 def trunk_shapes(config: TrunkConfig) -> Tree:
-    """A trunk's tree, with shapes and dtypes instead of arrays."""
+    """Returns a trunk's tree, with shapes and dtypes instead of arrays."""
     shapes: Tree = jax.eval_shape(lambda: init_trunk(jax.random.key(0), config))
     return shapes
 
@@ -163,10 +163,10 @@ def fill(shapes: Tree, table: Table, tensors: Tensors, *, where: str) -> Tree:
     """Builds a tree of float32 arrays from tensors. All tensors of the table must be present.
 
     Args:
-      shapes: The tree, with any leaves that have a ``shape``.
+      shapes: The tree to build. Its leaves can be any objects that have a ``shape``.
       table: Maps tensors to the tree's leaves or their slices. It must cover all leaves.
       tensors: The tensors by name. Tensors outside the table are ignored.
-      where: Names the file in error messages.
+      where: The name of the file in error messages.
 
     Raises:
       UserError: Tensors have the wrong shape (the message lists them), or contain NaN or infinity.
@@ -190,7 +190,7 @@ def fill(shapes: Tree, table: Table, tensors: Tensors, *, where: str) -> Tree:
 
 
 def slice_of(leaves: Mapping[str, Any], place: Place) -> Any:
-    """The leaf or slice at a place, from flattened leaves."""
+    """Returns the leaf, or the slice of a leaf, that ``place`` refers to. ``leaves`` is a flattened tree."""
     return leaves[place.path] if place.index is None else leaves[place.path][place.index]
 
 

@@ -11,7 +11,7 @@ from afjax.store import Manifest
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Facts:
-    """Fields of a manifest about the training; empty unless afjax wrote the part."""
+    """The fields of a manifest that describe the training. They are empty unless afjax wrote the files."""
 
     task: dict = dataclasses.field(default_factory=dict)
     labels: tuple[str, ...] = ()
@@ -20,7 +20,7 @@ class Facts:
 
 
 def facts_of(manifest: Manifest) -> dict[str, Any]:
-    """The task, labels, metrics and seed in an adapter's or a fusion's manifest."""
+    """Returns the task, labels, metrics and seed in an adapter's or a fusion's manifest."""
     task = manifest.task
     if task:
         task = to_dict(without_paths(from_dict(TaskConfig, task, f'the task of "{manifest.name}"')))
@@ -28,6 +28,6 @@ def facts_of(manifest: Manifest) -> dict[str, Any]:
 
 
 def without_paths(task: TaskConfig) -> TaskConfig:
-    """The task without paths of the machine that it was trained on."""
+    """Returns the task without paths of the machine that it was trained on."""
     source = task.source if source_kind(task.source).portable else ""
     return dataclasses.replace(task, source=source, train="", dev="", test="")

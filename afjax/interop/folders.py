@@ -1,4 +1,4 @@
-"""The folders that are exchanged with other libraries: finding them, and making them all at once."""
+"""Finds folders that other libraries have saved, and writes folders for them completely or not at all."""
 
 import contextlib
 import os
@@ -17,7 +17,7 @@ def find_folder(source: str, *, library: str, patterns: Sequence[str]) -> Path:
     Args:
       source: The folder, or its id on the Hugging Face hub.
       library: The name of the library, for error messages.
-      patterns: The files of a repository that are downloaded.
+      patterns: Glob patterns of the files to download from a repository.
 
     Raises:
       UserError: There is no such folder, or the hub does not respond.
@@ -44,7 +44,7 @@ def check_new_folder(output: str | Path) -> Path:
     """Returns the path of a folder to create.
 
     Raises:
-      UserError: It exists.
+      UserError: The folder exists.
     """
     output = expanded(output)
     if output.exists():
@@ -54,7 +54,9 @@ def check_new_folder(output: str | Path) -> Path:
 
 @contextlib.contextmanager
 def new_folder(output: Path) -> Iterator[Path]:
-    """Gives a temporary folder that becomes ``output`` at the end. If the block fails, ``output`` is not created.
+    """Yields a temporary folder, and renames it to ``output`` after the block.
+
+    If the block fails, ``output`` is not created.
 
     Raises:
       UserError: The folder cannot be made or written.

@@ -19,7 +19,7 @@ _PRETRAINING = ("cls/predictions/", "cls/seq_relationship/")
 
 
 def optimizer_variables(names: Iterable[str]) -> set[str]:
-    """The variables of BERT's optimizer: the step, and Adam's two moments of other variables in ``names``."""
+    """Returns the variables of BERT's optimizer: the step, and Adam's two moments of other variables in ``names``."""
     names = set(names)
     moments = {name for name in names for slot in ("/adam_m", "/adam_v") if name.removesuffix(slot) in names - {name}}
     return moments | (names & {"global_step"})
@@ -31,7 +31,8 @@ def from_google(variables: Tensors, config: TrunkConfig, *, where: str) -> Tree:
     The variables of the pretraining tasks (``cls/...``) and of the optimizer are dropped.
 
     Raises:
-      UserError: Variables are missing, unknown or do not have the shape given by the config. The message lists them.
+      UserError: Variables are missing, unknown or do not have the shape given by the config (the message lists them),
+        or a variable contains NaN or infinity.
     """
     table = trunk_table(TENSORFLOW, config.num_layers)
     ignored = optimizer_variables(variables) | {name for name in variables if name.startswith(_PRETRAINING)}

@@ -1,4 +1,4 @@
-"""The artefacts that an import makes, and how they are written to a store."""
+"""Describes imported artefacts, and writes them to a store."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -18,10 +18,10 @@ class Imported:
 
     Attributes:
       kind: One of ``store.KINDS``.
-      name: Its name in the store.
-      params: Its tree.
+      name: The artefact's name in the store.
+      params: The artefact's parameters.
       details: The other fields of ``store.Draft``.
-      notes: Notes for the user, each of them part of a sentence.
+      notes: Notes for the user. Each is a part of a sentence.
 
     Example:
       >>> import numpy as np
@@ -44,7 +44,8 @@ def save_imported(
 ) -> None:
     """Writes imported artefacts to a store, all or nothing.
 
-    If the store already has a bit-identical copy of some of the artefacts, it is kept.
+    If the store already has bit-identical copies of some of the artefacts, they are kept. If it has copies of all of
+    them, the import is refused, because their names are taken.
 
     Args:
       imported: The artefacts.
@@ -83,7 +84,7 @@ def save_imported(
 
 
 def _is_same(artefact: Imported, trunk: Trunk, store_folder: str | Path) -> bool:
-    """Whether the store already has an identical artefact of that name."""
+    """Returns whether the store already has an identical artefact of that name."""
     try:
         manifest = store.read_manifest(store_folder, artefact.kind, artefact.name)
     except UserError:  # The stored artefact is damaged.

@@ -17,7 +17,7 @@ from afjax.tasks.kinds import TASK_KINDS
 from afjax.trees import Tree
 from afjax.trunk.pretrained import Trunk, check_length
 
-# In the order of get_labels() in both papers' code, with the names from the benchmark's own files.
+# The label names of the benchmark's own files, in the order of get_labels() in both papers' code.
 _LABELS: Mapping[str, tuple[str, ...]] = types.MappingProxyType(
     {
         "cola": ("unacceptable", "acceptable"),
@@ -33,14 +33,14 @@ _OUR_NAMES = {"sst": "sst2", "sts": "stsb"}
 
 
 def paper_task(name: str, outputs: int, *, labels: Sequence[str] = (), where: str) -> TaskConfig:
-    """The task of a head, with its labels in the order of the head's outputs.
+    """Returns the task of a head, with its labels in the order of the head's outputs.
 
     Args:
       name: The benchmark's name for the task, spelled as in the papers' code or in afjax, or any other name.
       outputs: The head's number of outputs.
       labels: Label names, in the order of the outputs. Defaults to the benchmark's labels, or 0, 1, ... for other
         tasks.
-      where: Names the head in error messages.
+      where: The name of the head in error messages.
 
     Raises:
       UserError: The numbers of labels and outputs differ, or a task other than STS-B has a single output.

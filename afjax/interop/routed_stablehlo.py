@@ -85,7 +85,7 @@ def export_routed(
 
 
 def _leaves(params: Tree) -> list[tuple[str, Any]]:
-    """The leaves with their paths, such as ``banks/0/layers/3/contents/ffn/down/kernel``."""
+    """Returns the leaves with their paths, such as ``banks/0/layers/3/contents/ffn/down/kernel``."""
     leaves = jax.tree_util.tree_leaves_with_path(params)
     return [(jax.tree_util.keystr(path, simple=True, separator="/"), leaf) for path, leaf in leaves]
 

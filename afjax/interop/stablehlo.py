@@ -63,7 +63,7 @@ def export_stablehlo(
     platforms = check_platforms(platforms)
     check_length(max_length, task_model.trunk)
     targets = (expanded(path), description_path(path))
-    # Checked first, because the export takes a while.
+    # Check the output first, because the export takes a while.
     for target in targets:
         check_output(target)
     data, shapes = _serialise(task_model, max_length, platforms)
@@ -79,7 +79,7 @@ def export_stablehlo(
 
 
 def description_path(path: AnyPath) -> Path:
-    """The path of the JSON file that describes an exported file."""
+    """Returns the path of the JSON file that describes an exported file."""
     return expanded(f"{os.fspath(path)}.json")
 
 
@@ -102,7 +102,7 @@ def check_platforms(platforms: Sequence[str]) -> tuple[str, ...]:
 
 
 def _serialise(task_model: TaskModel, max_length: int, platforms: tuple[str, ...]) -> tuple[bytes, tuple[str, str]]:
-    """The file's contents, and the shapes of the inputs and the logits as text."""
+    """Returns the file's contents, and the shapes of the inputs and the logits as text."""
     model, params = task_model.for_inference()
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(params))
     if size > MAX_WEIGHT_BYTES:

@@ -43,7 +43,7 @@ def read_variables(source: AnyPath) -> dict[str, np.ndarray]:
 
 
 def find_checkpoint(source: AnyPath) -> Path:
-    """The path of a checkpoint's files, without their suffixes.
+    """Returns the path of a checkpoint's files, without their suffixes.
 
     Raises:
       UserError: There is no checkpoint, or the folder contains more than one.

@@ -30,7 +30,7 @@ from afjax.serve.routed_model import RoutedModel
 # The page only loads its own script and style, and only talks to this server.
 _PAGE_POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'"
 _JSON = "application/json"
-# The status of requests whose clients have closed the connection, for metrics. No standard has one; this is nginx's.
+# The status, in metrics, of requests whose client has closed the connection. No standard defines one; nginx uses 499.
 CLIENT_HAS_GONE = 499
 
 
@@ -41,9 +41,9 @@ def make_app(
 
     Args:
       model: The model. Compile its programs first with ``warm_up``.
-      load: Loads a task's model by its name, for ``PUT /adapters/NAME``. It raises UserError if there is none. None if
-        adapters cannot be added and removed.
-      config: The limits.
+      load: Loads a task's model by its name, for ``PUT /adapters/NAME``. It raises UserError if there is none. If
+        ``load`` is None, adapters cannot be added and removed.
+      config: The server's settings and limits.
 
     Returns:
       An ASGI application for any ASGI server. One process serves it, because the model is in its memory.
@@ -81,7 +81,7 @@ class _Service:
             max_queue=config.max_queue,
             on_batch=self._metrics.record_batch,
         )
-        # Rows with many adapters fill batches of their own, so they do not wait for other requests.
+        # Requests for many adapters per row fill batches by themselves, so they do not wait for other requests.
         self._all_batcher: Batcher[SharedSequences, list[np.ndarray]] = Batcher(
             lambda groups: [model.outputs_of_all(group) for group in groups],
             max_batch=1,
@@ -147,7 +147,7 @@ class _Service:
             except UnknownTaskError:
                 raise HTTPException(404, f'The store has no adapter, fusion or head "{name}".') from None
             except UserError as error:
-                # The message may name files of the server, so it is only printed there.
+                # The message may name files of the server, so the client does not get it. The server prints it.
                 print_line(f'Adding "{name}" failed: {error}')
                 raise HTTPException(422, f'"{name}" cannot be served; the server\'s log says why.') from None
         return JSONResponse(self._description(name), 201)
@@ -192,7 +192,7 @@ class _Service:
             return self._model.read(inputs, names)
 
         parts, outputs = await self._compute(request, self._batcher, len(names), read)
-        # Few requests want the attention, so it is not a part of the common batches.
+        # Few requests want the attention, so it is computed separately from the batches that requests share.
         attention = await run_in_threadpool(self._model.attention, parts) if body.fusion_attention else None
         with _errors_of_outputs():
             predictions = await run_in_threadpool(predict_parts, parts, outputs, len(names), attention)
@@ -224,13 +224,14 @@ class _Service:
         """Tokenizes the rows of a request, and computes their outputs.
 
         Args:
-          request: The request. If its client has gone before its outputs are computed, they are not computed.
+          request: The request. If its client disconnects first, its outputs are not computed.
           batcher: Computes the outputs.
-          num_reserved: The number of sequences that the request has at least.
+          num_reserved: The minimum number of sequences of the request.
           read: Checks and tokenizes the rows, in another thread.
         """
         with _queue_errors(self._config.max_queue):
-            # Before the rows are tokenized, so that tokenizing them does not become a queue without a limit.
+            # Reserve room before tokenization. Otherwise the requests that wait for the tokenizer would be a queue
+            # without a limit.
             batcher.reserve(num_reserved)
         try:
             async with self._reading:
@@ -252,7 +253,7 @@ class _Service:
             return parts, outputs.result()
         finally:
             gone.cancel()
-            # Without effect if it is computed already.
+            # This has no effect if the outputs are already computed.
             outputs.cancel()
 
     async def _body(self, request: Request) -> bytes:
@@ -275,14 +276,14 @@ class _Service:
 
 
 async def _disconnected(request: Request) -> None:
-    """Returns when the client closes its connection. The body has been received."""
+    """Returns when the client closes its connection. The body must have been received before."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
 @contextlib.contextmanager
 def _errors_of_outputs() -> Iterator[None]:
-    """Converts errors of outputs to answers: NaN or infinity, from an adapter's parameters."""
+    """Answers with the status 500 if outputs are NaN or infinite, because of an adapter's parameters."""
     try:
         yield
     except UserError as error:
@@ -291,7 +292,7 @@ def _errors_of_outputs() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _queue_errors(max_queue: int) -> Iterator[None]:
-    """Converts the errors of a full queue to answers."""
+    """Converts the batcher's errors to HTTP errors."""
     try:
         yield
     except TooLargeError:

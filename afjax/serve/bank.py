@@ -1,4 +1,4 @@
-"""The entries of many tasks in arrays on the device."""
+"""Keeps the parameters of many tasks in shared arrays on the device."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,21 +16,21 @@ from afjax.trees import Tree
 
 
 class Bank:
-    """Adapters, fusions or heads of one form, in arrays with one entry per place.
+    """The parameters of adapters, fusions or heads of one form, stacked in arrays on the device.
 
-    Place 0 is empty: rows that do not use the bank have it. The least recently used entry is evicted if there is no
-    free place.
+    Each adapter, fusion or head is an entry, and its place is its index along the first axis. Place 0 has no entry: it
+    is for rows that do not use the bank. If there is no free place, the least recently used entry is evicted.
 
     Attributes:
       arrays: The tree of arrays on the mesh, ``[1 + num_places, ...]``.
-      places: The place of each entry.
+      places: Assigns places to entries.
     """
 
     def __init__(self, entry: Tree, num_places: int, mesh: Mesh) -> None:
         """Makes a bank without entries.
 
         Args:
-          entry: An entry, whose shapes and dtypes all entries have.
+          entry: An example of an entry. All entries have its shapes and dtypes.
           num_places: The number of entries on the device.
           mesh: The devices; every device has all entries.
         """
@@ -41,8 +41,8 @@ class Bank:
         )
         self.arrays: Tree = make()
         self.places = Places(num_places)
-        # Compiled here and kept, so that bringing an entry to the device never compiles anything. The place is an
-        # argument, so one program suffices.
+        # Compile the program now, so that copying an entry to the device never has to wait for a compilation. The place
+        # is an argument of the program, so one program suffices.
         insert = jax.jit(_with_entry, donate_argnums=0, out_shardings=replicated(mesh))
         self._insert = insert.lower(self.arrays, jnp.int32(0), entry).compile()
 
@@ -50,7 +50,7 @@ class Bank:
         """Copies entries to the device, if they are not there.
 
         Args:
-          entries: At most as many entries as there are places, each by a number of its own.
+          entries: ``{unique number: entry}``, at most as many as there are places.
         """
         for number, place in self.places.assign(entries).items():
             self.arrays = self._insert(self.arrays, np.int32(place), entries[number])

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence, Sized
 from concurrent.futures import Future
 from typing import Generic, NamedTuple, TypeVar
 
-# A part of a request, whose length is its number of sequences; and its outputs.
+# A part of a request, whose length is its number of sequences.
 Part = TypeVar("Part", bound=Sized)
 PartOutputs = TypeVar("PartOutputs")
 
@@ -17,7 +17,7 @@ class QueueFullError(Exception):
 
 
 class TooLargeError(Exception):
-    """A request has more sequences than may wait at all."""
+    """A request has more sequences than the queue can hold."""
 
 
 class ClosedError(Exception):
@@ -74,11 +74,11 @@ class Batcher(Generic[Part, PartOutputs]):
         """Reserves room in the queue for a request that is not tokenized yet.
 
         Args:
-          num_sequences: The number of sequences that it has at least.
+          num_sequences: The minimum number of sequences of the request.
 
         Raises:
-          TooLargeError: There are more sequences than may wait.
-          QueueFullError: Too many sequences wait.
+          TooLargeError: There are more sequences than the queue can hold.
+          QueueFullError: There is not enough room in the queue now.
           ClosedError: :meth:`close` was called.
         """
         with self._changed:
@@ -106,10 +106,11 @@ class Batcher(Generic[Part, PartOutputs]):
           reserved: The number of sequences that were reserved for it. The room is given back if the request is refused.
 
         Returns:
-          The future outputs of its parts.
+          A future with the outputs of the parts.
 
         Raises:
-          TooLargeError, QueueFullError, ClosedError: As for :meth:`reserve`.
+          TooLargeError, QueueFullError, ClosedError: The request is refused, for the same reasons as by
+            :meth:`reserve`.
         """
         num_sequences = sum(map(len, parts))
         with self._changed:
@@ -137,7 +138,7 @@ class Batcher(Generic[Part, PartOutputs]):
                 self._num_sequences -= sum(request.num_sequences for request in requests)
 
     def _next_requests(self) -> list[_Request[Part, PartOutputs]]:
-        """Waits for the requests that are computed together; empty at the end."""
+        """Waits for requests, and returns the next ones to compute together. The list is empty after :meth:`close`."""
         with self._changed:
             while not self._waiting and not self._closed:
                 self._changed.wait()

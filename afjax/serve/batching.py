@@ -1,4 +1,4 @@
-"""Batches of sequences of many tasks, with a small number of static shapes."""
+"""Makes batches of the sequences of many tasks, with a small number of static shapes."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from afjax.data.batches import Batch
 from afjax.serve.requests import Sequences, ServedTask
 
 # Starting a batch and reading the weights take about as long as computing this many tokens. The number for the CPU was
-# measured with `minilm` and BERT-base. For others it is the ratio of operations and bytes per second of a TPU v5e.
+# measured with `minilm` and BERT-base. For other devices it is a TPU v5e's ratio of operations to bytes per second.
 _TOKENS_PER_CALL = {"cpu": 50}
 _TOKENS_PER_CALL_ELSEWHERE = 250
 
@@ -19,7 +19,7 @@ class RoutedBatch:
     """Sequences that are computed together.
 
     Attributes:
-      members: ``(number of the part, number of the part's sequence)`` of each sequence, in order.
+      members: ``(part, sequence)`` for each row: the index of a part of the requests, and of one of its sequences.
       batch_size: The number of rows. The last rows can be empty.
       length: The padded length.
     """
@@ -37,7 +37,7 @@ class RoutedBatch:
         """Returns the arrays of the program: ``tokens`` and ``types`` int32, ``mask`` bool, ``[batch_size, length]``.
 
         Args:
-          parts: The sequences.
+          parts: The parts that ``members`` refers to.
           pad_id: The id of the padding token.
         """
         shape = (self.batch_size, self.length)
@@ -52,7 +52,7 @@ class RoutedBatch:
 
 
 def estimate_tokens_per_call(platform: str) -> int:
-    """Estimates the time of a batch that does not depend on its shape, as a number of tokens.
+    """Estimates the fixed time per batch, which does not depend on its shape, as a number of tokens.
 
     Args:
       platform: The platform of the device, as JAX names it.
@@ -77,8 +77,8 @@ def routed_batches(
       parts: The sequences of one or several requests.
       batch_sizes: The numbers of rows that a batch can have, in ascending order.
       lengths: The padded lengths, in ascending order. The longest sequence fits into the last one.
-      num_places: The largest number of different entries of each bank in a batch.
-      tokens_per_call: The time of a batch that does not depend on its shape, as a number of tokens.
+      num_places: The number of places of each bank, which limits the number of different tasks in a batch.
+      tokens_per_call: The fixed time per batch, as a number of tokens; see :func:`estimate_tokens_per_call`.
 
     Returns:
       Batches with every sequence once, shortest first.
@@ -91,8 +91,8 @@ def routed_batches(
     tasks = [parts[number].task for number, _ in members]
     all_fit = num_fitting([part.task for part in parts], num_places) == len(parts)
     # Batches are filled from their longest sequence down: a shorter one takes as much time as an empty row does.
-    # shortest_times[end] is for the first `end` sequences, and choices[end] is their last batch: its first sequence and
-    # its number of rows.
+    # shortest_times[end] is the shortest time for the first `end` sequences, and choices[end] is their last batch: its
+    # first sequence and its number of rows.
     shortest_times, choices = [0], [(0, 0)]
     for end in range(1, len(members) + 1):
         largest = tasks[max(0, end - batch_sizes[-1]) : end]
@@ -114,7 +114,7 @@ def routed_batches(
 
 
 def num_fitting(tasks: Sequence[ServedTask | None], num_places: Sequence[int]) -> int:
-    """Returns how many of the first tasks have all of their entries on the device at once.
+    """Returns how many of the first tasks can have all of their entries on the device at once.
 
     Args:
       tasks: The tasks. The first one fits. None uses no entry.

@@ -1,4 +1,4 @@
-"""The bodies of HTTP requests: checked before anything is computed."""
+"""Parses the bodies of HTTP requests, and checks them before anything is computed."""
 
 import dataclasses
 import json
@@ -48,11 +48,11 @@ def parse_predict(body: bytes, config: ServerConfig) -> PredictBody:
     """Parses the body of ``POST /predict``.
 
     Args:
-      body: The body.
-      config: The limits.
+      body: The body, a JSON object with ``rows`` and optionally ``fusion_attention``.
+      config: The server's limits.
 
     Raises:
-      HTTPException: The body has another form, or exceeds a limit.
+      HTTPException: The body is not such an object, or exceeds a limit.
     """
     request = _object(body)
     fusion_attention = request.get("fusion_attention", False)
@@ -71,11 +71,11 @@ def parse_predict_all(body: bytes, config: ServerConfig) -> PredictAllBody:
     """Parses the body of ``POST /predict_all``.
 
     Args:
-      body: The body.
-      config: The limits.
+      body: The body, a JSON object with ``rows`` and optionally ``adapters``.
+      config: The server's limits.
 
     Raises:
-      HTTPException: The body has another form, or exceeds a limit.
+      HTTPException: The body is not such an object, or exceeds a limit.
     """
     request = _object(body)
     names = request.get("adapters")
@@ -120,13 +120,13 @@ def _rows(request: dict[str, Any], config: ServerConfig, form: str) -> list[dict
 
 
 def _num_chars(value: Any) -> int:
-    """The number of characters of all strings in a value of JSON.
+    """Returns the number of characters of all strings in a value of JSON.
 
     Raises:
       UnicodeEncodeError: A string is not Unicode, because of a lone surrogate.
     """
     total, waiting = 0, [value]
-    # A loop, because recursion is limited and a value can be deep.
+    # This is a loop, because recursion is limited and a value can be deep.
     while waiting:
         value = waiting.pop()
         if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""Rows with columns, as in files and HTTP requests, for the tasks of a routed model."""
+"""Picks the columns that tasks of a routed model read, from rows of files and HTTP requests."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -15,7 +15,7 @@ def pick_task_input(place: str, row: Mapping[str, Any], task: ServedTask | None)
     """Picks the columns that a task reads from a row.
 
     Args:
-      place: Where the row is from, for messages.
+      place: The row's name in error messages.
       row: The row's columns.
       task: The task, or None for the trunk's embedding.
 

@@ -43,11 +43,11 @@ class HeadForm:
     num_outputs: int
 
     def key(self) -> "HeadForm":
-        """Returns the same value for all heads that fit in the same arrays."""
+        """Returns a value that is the same for all heads that fit in the same arrays."""
         return dataclasses.replace(self, num_outputs=1)
 
     def takes(self, form: "HeadForm") -> bool:
-        """Whether a head of another form can be brought into this one."""
+        """Returns whether a head of another form can be padded to this form."""
         return form.key() == self.key() and form.num_outputs <= self.num_outputs
 
     def __str__(self) -> str:
@@ -97,11 +97,11 @@ class SlotForm:
         return dataclasses.replace(self, model=dataclasses.replace(self.model, adapters=adapters))
 
     def key(self) -> "SlotForm":
-        """Returns the same value for all adapters, or fusions, that fit in the same arrays."""
+        """Returns a value that is the same for all adapters, or fusions, that fit in the same arrays."""
         return dataclasses.replace(self.resized(1, 1), layers=())
 
     def takes(self, form: "SlotForm") -> bool:
-        """Whether an adapter or fusion of another form can be brought into this one."""
+        """Returns whether an adapter or fusion of another form can be widened to this form."""
         return (
             form.key() == self.key()
             and (form.size or 1) <= (self.size or 1)
@@ -148,7 +148,7 @@ def head_form(model: Model, num_outputs: int) -> HeadForm:
     """Returns the form of a model's head."""
     config = dataclasses.replace(model.head, dropout=0.0)
     if model.reads == "tokens":
-        # Such a head ignores these settings.
+        # A head that reads tokens ignores these settings.
         config = dataclasses.replace(config, pooling="first", pooler="none")
     return HeadForm(config=config, reads=model.reads, num_outputs=num_outputs)
 
@@ -160,19 +160,19 @@ def widest_slot_form(forms: Sequence[SlotForm]) -> SlotForm:
 
 
 def slot_entry(form: SlotForm, model: Model, params: Tree, *, dtype: str = "float32") -> Tree:
-    """Brings a task's adapter or fusion into a form.
+    """Makes a bank's entry of a task's adapter or fusion.
 
     Args:
-      form: The form, which takes the model's.
+      form: The bank's form. It must take the form of the model's adapter or fusion.
       model: The task's model.
       params: The task's tree with the roots ``adapters`` and ``fusion``.
       dtype: The trunk's dtype. Dense layers are stored in it, because they compute in it.
 
     Returns:
-      ``{"layers", "shared", "norms", "top"}``, NumPy arrays. ``layers`` has one tree per layer of the form, ``{"0":
-      {"contents": contents of the slots, "present": whether the task has any}, ...}``. ``shared`` has leaves that all
-      layers share. ``norms`` (the adapter's own LayerNorms) and ``top`` (a module on top of the encoder) are missing
-      unless the form has them.
+      A tree of NumPy arrays with the keys ``layers``, ``shared``, ``norms`` and ``top``. ``layers`` has one tree per
+      layer of the form, ``{"0": {"contents": contents of the slots, "present": whether the task has any}, ...}``.
+      ``shared`` has leaves that all layers share. ``norms`` (the adapter's own LayerNorms) and ``top`` (a module on top
+      of the encoder) are missing unless the form has them.
     """
     (_, config), *_ = model.adapters
     trees = [params["adapters"][name] for name, _ in model.adapters]
@@ -193,20 +193,26 @@ def slot_entry(form: SlotForm, model: Model, params: Tree, *, dtype: str = "floa
 
 
 def head_entry(form: HeadForm, head: Tree) -> Tree:
-    """Brings a head into a form; returns its tree, with NumPy arrays."""
+    """Makes a bank's entry of a head, a tree of NumPy arrays. Missing outputs are filled with zeros."""
     output = {name: pad_axis(leaf, -1, form.num_outputs) for name, leaf in head["output"].items()}
     return _on_host({**head, "output": output})
 
 
 def _contents(form: SlotForm, model: Model, tree: Tree) -> tuple[Tree, Any]:
-    """The stacked contents of the slots with one adapter, and the leaves that all layers share."""
+    """Returns the contents that one adapter puts into the slots, and the leaves that all layers share.
+
+    The contents are stacked over layers.
+    """
     filled = form.model.filled_slots({"adapters": {"0": _widened(form, model.adapters[0][1], tree)}})
     assert type(filled.contents) is dict, "stored trees are stacked"
     return filled.contents, filled.shared
 
 
 def _fused_contents(form: SlotForm, model: Model, params: Tree, trees: list[Tree]) -> tuple[Tree, Any]:
-    """The stacked contents of the slots with a folded fusion, and the leaves that all layers share."""
+    """Returns the contents that a folded fusion puts into the slots, and the leaves that all layers share.
+
+    The contents are stacked over layers.
+    """
     configs = model.fused_configs()
     if model.fusion.kept is not None:
         trees = keep_adapters(trees, model.adapters[0][1], model.fusion.kept)
@@ -232,7 +238,7 @@ def _widened(form: SlotForm, config: Adapter, tree: Tree) -> Tree:
 
 
 def _layer_entry(contents: Tree, layers: Sequence[int], layer: int) -> Tree:
-    """One layer of stacked contents; zeros if the task has nothing in this layer."""
+    """Returns one layer of stacked contents, or zeros if the task has nothing in this layer."""
     present = layer in layers
 
     def select(leaf: Any) -> np.ndarray:
@@ -242,7 +248,10 @@ def _layer_entry(contents: Tree, layers: Sequence[int], layer: int) -> Tree:
 
 
 def _dense_in(dtype: str, tree: Tree) -> Tree:
-    """Casts the kernels and biases of dense layers. LayerNorms and factors of activations compute in float32."""
+    """Casts the kernels and biases of dense layers to ``dtype``.
+
+    LayerNorms and factors of activations stay in float32, because they compute in it.
+    """
     if dtype == "float32":
         return tree
 
@@ -260,13 +269,13 @@ def _on_host(tree: Any) -> Any:
 
 
 def _size(config: Adapter, trunk: TrunkConfig) -> int:
-    """The number of inner activations of an adapter; 1 if it cannot be widened."""
+    """Returns the number of inner activations of an adapter; 1 if it cannot be widened."""
     widening = kind_of(config).widening
     return 1 if widening is None else widening.size(config, trunk.hidden_size)
 
 
 def _resized(config: Adapter, size: int) -> Adapter:
-    """The architecture with another number of inner activations, if the adapter can be widened."""
+    """Returns the architecture with another number of inner activations, if the adapter can be widened."""
     widening = kind_of(config).widening
     resized: Adapter = config if widening is None else widening.config(config, size)
     return resized

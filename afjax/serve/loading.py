@@ -24,16 +24,16 @@ def load_routed_model(
       store_folder: The store.
       trunk: The encoder that all of them were trained on. Its dtype is replaced by the dtype used in training.
       names: The names of adapters and fusions, each with the head that was trained with it, and of heads that were
-        trained without an adapter. If an adapter and a fusion have the same name, or for another reason, a name can
-        be preceded by ``adapters/``, ``fusion/`` or ``heads/``.
+        trained without an adapter. A name can be preceded by ``adapters/``, ``fusion/`` or ``heads/``. This is
+        necessary if an adapter and a fusion have the same name.
       capacity: The limits of the program's shapes.
 
     Returns:
       The model. Rows refer to a task by its name as given.
 
     Raises:
-      UserError: No name was given, a name is unknown, ambiguous or given twice, a part is damaged or was trained on
-        another trunk (see :func:`afjax.load_task_model`), or tasks were trained with different dtypes.
+      UserError: No name was given, a name is unknown, ambiguous or given twice, an artefact is damaged or was trained
+        on another trunk (see :func:`afjax.load_task_model`), or tasks were trained with different dtypes.
 
     Example:
       >>> import jax
@@ -59,7 +59,8 @@ def load_model(store_folder: str | Path, trunk: Trunk, kind: str, name: str) -> 
     """Loads one task's model: an adapter or a fusion with its head, or only a head.
 
     Args:
-      store_folder, trunk: As in :func:`load_routed_model`.
+      store_folder: The store.
+      trunk: The encoder that the artefact was trained on.
       kind, name: The artefact, from :func:`find_artefact`.
     """
     if kind == "heads":
@@ -72,7 +73,7 @@ def load_model(store_folder: str | Path, trunk: Trunk, kind: str, name: str) -> 
 
 
 def find_artefact(store_folder: str | Path, name: str) -> tuple[str, str]:
-    """Finds the adapter, the fusion, or else the head of a name.
+    """Finds the adapter or the fusion of a name, or else the head.
 
     Args:
       store_folder: The store.
@@ -102,7 +103,7 @@ def find_artefact(store_folder: str | Path, name: str) -> tuple[str, str]:
 
 
 def names_with_heads(store_folder: str | Path) -> tuple[list[str], dict[str, str]]:
-    """Lists the adapters and fusions of a store that a routed model can have.
+    """Lists the adapters and fusions of a store that a routed model can serve.
 
     Args:
       store_folder: The store.

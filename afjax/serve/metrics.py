@@ -1,4 +1,4 @@
-"""Metrics of the server in the format of Prometheus."""
+"""Counts and times the server's requests, and formats the metrics for Prometheus."""
 
 import contextlib
 import dataclasses
@@ -45,7 +45,7 @@ class Metrics:
 
     @contextlib.contextmanager
     def timed_request(self) -> Iterator[Outcome]:
-        """Counts a request and its time."""
+        """Counts a request and measures its time. The block sets the outcome's status."""
         begin, outcome = time.perf_counter(), Outcome()
         try:
             yield outcome

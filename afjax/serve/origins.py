@@ -7,7 +7,7 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-# Probes of load balancers address a server by any name. Everyone may know the answer.
+# Health checks of load balancers may use any name for the server. The answer is not secret.
 _FOR_ANY_HOST = "/healthz"
 
 
@@ -24,7 +24,7 @@ class OriginMiddleware:
 
         Args:
           app: The application.
-          allowed_hosts: The names in ``Host``, in lower case. An IPv6 address has brackets.
+          allowed_hosts: The names that ``Host`` may have, in lower case. An IPv6 address has brackets.
         """
         self._app, self._allowed_hosts = app, allowed_hosts
 
@@ -36,7 +36,7 @@ class OriginMiddleware:
         await self._app(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> tuple[int, str] | None:
-        """The status and the message of a refused request; None if it is not refused."""
+        """Returns the status and the message to refuse a request with, or None if the request is allowed."""
         headers = Headers(scope=scope)
         host = headers.get("host", "").lower()
         if scope["path"] != _FOR_ANY_HOST and _without_port(host) not in self._allowed_hosts:
@@ -57,7 +57,7 @@ def _without_port(host: str) -> str:
 
 
 def _host_of(origin: str) -> str | None:
-    """The host and port of an origin; None if there are none, as in the origin "null" of sandboxed pages."""
+    """Returns the host and port of an origin, or None if it has none, like the origin "null" of sandboxed pages."""
     try:
         return urlsplit(origin).netloc.lower() or None
     except ValueError:

@@ -1,4 +1,4 @@
-"""The page of a server, to try its adapters."""
+"""The web page on which users can try a server's adapters: its HTML, CSS and JavaScript."""
 
 PAGE = """\
 <!doctype html>

@@ -1,10 +1,10 @@
-"""The places of a bank's entries on the device. The least recently used entry makes room for another one."""
+"""Assigns places on the device to a bank's entries. The least recently used entry makes room for a new one."""
 
 from collections.abc import Collection
 
 
 class Places:
-    """Assigns the places 1, 2, ..., N of a bank to entries, which have numbers.
+    """Assigns the places 1, 2, ..., N of a bank to entries, which are identified by numbers.
 
     Example:
       >>> from afjax.serve.places import Places
@@ -17,7 +17,7 @@ class Places:
 
     def __init__(self, num_places: int) -> None:
         self.num_places = num_places
-        # In the order of their last use.
+        # {entry: place}, in the order of last use.
         self._places: dict[int, int] = {}
 
     def __contains__(self, entry: int) -> bool:
@@ -34,7 +34,7 @@ class Places:
           entries: At most as many distinct entries as there are places.
 
         Returns:
-          The places of the entries that had none. The entries that had them before have none any more.
+          The places of the entries that had none before. Other entries may have lost these places.
         """
         wanted = list(dict.fromkeys(entries))
         assert len(wanted) <= self.num_places, "a batch has no more entries"

@@ -1,7 +1,7 @@
 """The compiled program: an encoder in which every row has its own adapter or fusion, and its own head.
 
-It is the ordinary program for one row, with the row's parameters picked from the banks, under ``vmap``. The trunk's
-matrices have no rows axis, so their products stay products of all rows together.
+The program for one row picks the row's parameters from the banks. ``vmap`` applies it to all rows. The trunk's matrices
+are the same for all rows, so that each product with them remains one product for the entire batch.
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ from afjax.trunk.slots import PLAIN_DENSE_SLOT, DenseSlot, FilledSlots, LayerSlo
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The static part of the program. Hashable.
+    """The static part of the program. It is hashable.
 
     Attributes:
       trunk: The encoder's architecture.
@@ -77,8 +77,8 @@ def routed_outputs(
 
     Args:
       plan: The static part.
-      params: ``trunk``, with unstacked layers; and ``banks``, one tree per form of the plan, first those of ``slots``.
-        A bank has one entry per place, along a leading axis of each leaf, and its place 0 is empty.
+      params: ``trunk``, with unstacked layers; and ``banks``, with one tree per form of the plan: first the forms of
+        ``slots``, then the forms of ``heads``. Each leaf of a bank has the places as its first axis. Place 0 is empty.
       batch: ``tokens`` and ``types`` int32, ``mask`` bool, each ``[batch, length]``.
       places: Each row's place in every bank, int32. At place 0 a row does not use the bank.
 
@@ -108,7 +108,7 @@ def all_outputs(
       places: Each task's place in every bank, int32.
 
     Returns:
-      As :func:`routed_outputs`, with an axis for the tasks after the batch axis.
+      The outputs of :func:`routed_outputs`, with an axis for the tasks after the batch axis.
     """
 
     places = jnp.asarray(places)
@@ -165,7 +165,7 @@ def _run_row(plan: Plan, params: Tree, row: Tree, places: Array, used: Array) ->
         outputs.append(apply_head(head, form.config, trunk, hidden, mask, reads=form.reads, key=None)[0])
     embedding = pool(hidden.astype(jnp.promote_types(hidden.dtype, jnp.float32)), mask, plan.pooling)[0]
     if plan.normalize:
-        # As in Trunk.embed.
+        # Trunk.embed has the same minimum norm.
         embedding = embedding / jnp.maximum(jnp.linalg.norm(embedding), 1e-12)
     return {"embedding": embedding, "heads": outputs}
 
@@ -207,7 +207,8 @@ class _Member:
       form: The form of the bank's entries.
       bank: The bank, or one layer of it.
       place: The row's place.
-      used: Whether any row of the batch uses the bank. None if this is not worth a branch in the program.
+      used: Whether any row of the batch uses the bank. None if the program has no branch for this, because there is
+        only one bank.
     """
 
     form: SlotForm
@@ -216,11 +217,11 @@ class _Member:
     used: Array | None
 
     def if_used(self, compute: Callable[[], Any], otherwise: Any) -> Any:
-        """Returns the result of ``compute`` if the bank is used. Otherwise it is not computed."""
+        """Returns the result of ``compute`` if the bank is used, or else ``otherwise`` without calling ``compute``."""
         return compute() if self.used is None else jax.lax.cond(self.used, compute, lambda: otherwise)
 
     def layer_slots(self) -> tuple[Array, LayerSlots]:
-        """The row's slots in one layer, and whether it has any."""
+        """Returns whether the row has an adapter or a fusion in one layer, and the slots that are filled with it."""
         own = _pick(self.bank["layer"], self.place)
         shared = _pick(self.bank["shared"], self.place)
         return (self.place > 0) & own["present"], self.form.model.layer_slots(own["contents"], shared, None)
@@ -243,7 +244,7 @@ def _pick(bank: Any, place: Array) -> Any:
 
 
 def _with_own_norms(trunk: Tree, members: Sequence[_Member]) -> Tree:
-    """The trunk with a row's LayerNorms: its adapter's, if the adapter has any."""
+    """Returns the trunk with a row's LayerNorms: its adapter's, if the adapter has any."""
     with_norms = [member for member in members if "norms" in member.bank]
     if not with_norms:
         return trunk
@@ -255,7 +256,7 @@ def _with_own_norms(trunk: Tree, members: Sequence[_Member]) -> Tree:
 
 
 def _routed_slots(members: Sequence[_Member], num_fused: Mapping[str, int]) -> FilledSlots:
-    """The encoder's slots, with the contents of every bank in each layer.
+    """Returns the encoder's slots, with the contents of every bank in each layer.
 
     Args:
       members: All banks of adapters and fusions, and a row's places in them.
@@ -289,7 +290,7 @@ def _routed_slots(members: Sequence[_Member], num_fused: Mapping[str, int]) -> F
 def _combined(
     members: Mapping[str, _Member], num_fused: Mapping[str, int], attention_slots: Collection[str]
 ) -> LayerSlots:
-    """One layer's slots, each with the output of the member that the row uses, or as in the plain encoder.
+    """Returns one layer's slots. Each has the output of the member that the row uses, or the plain encoder's output.
 
     Args:
       members: The members that have contents in this layer.

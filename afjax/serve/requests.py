@@ -1,4 +1,4 @@
-"""The rows of a request: tokenized for the routed program, and predicted from its outputs."""
+"""Tokenizes the rows of a request for the routed program, and makes predictions from the program's outputs."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ from afjax.trees import Tree
 
 
 class UnknownTaskError(UserError):
-    """A name is not in service."""
+    """There is no task with this name in service, or no artefact with this name in the store."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -29,11 +29,11 @@ class ServedTask:
     """A task in service.
 
     Attributes:
-      number: A number of its own. A task that replaces another one of the same name has another number.
+      number: A unique number. A task that replaces another one of the same name has another number.
       name: The task's name.
       model: The task's model, without its parameters.
       head_bank: The number of the bank with its head.
-      entries: The task's entry in each bank that it uses.
+      entries: ``{number of a bank: the task's parameters in it}``, for each bank that the task uses.
     """
 
     number: int
@@ -58,7 +58,7 @@ class Sequences:
     rows: tuple[int, ...]
 
     def __len__(self) -> int:
-        """The number of sequences."""
+        """Returns the number of sequences."""
         return len(self.data.offsets) - 1
 
 
@@ -68,7 +68,8 @@ class SharedSequences:
 
     Attributes:
       tasks: The tasks.
-      data, rows: As for :class:`Sequences`.
+      data: The token ids, as in :class:`Sequences`.
+      rows: The numbers of the rows in the request.
     """
 
     tasks: tuple[ServedTask, ...]
@@ -76,7 +77,7 @@ class SharedSequences:
     rows: tuple[int, ...]
 
     def __len__(self) -> int:
-        """The number of sequences, counted once per task."""
+        """Returns the number of sequences, counted once per task."""
         return len(self.tasks) * (len(self.data.offsets) - 1)
 
     @property
@@ -93,7 +94,7 @@ def read_rows(
     Args:
       task: The task, or None for the trunk's embeddings.
       texts: The rows.
-      rows: Their numbers in the request.
+      rows: The numbers of these rows in the request.
       tokenizer: The trunk's tokenizer.
       embedding_length: The number of tokens per row for embeddings.
 
@@ -111,12 +112,12 @@ def read_rows(
 
 
 def check_rows(task: ServedTask, texts: Sequence[Any], rows: Sequence[int]) -> AnyRows:
-    """Returns rows as a split.
+    """Checks rows of one task, and returns them as a split.
 
     Args:
       task: The task.
       texts: The rows.
-      rows: Their numbers in the request.
+      rows: The numbers of these rows in the request.
 
     Raises:
       UserError: A row has another form than the task's.
@@ -139,7 +140,10 @@ def _as_split(task: ServedTask, texts: Sequence[Any]) -> AnyRows:
 
 
 def groups_with_equal_tokens(tasks: Sequence[ServedTask]) -> list[list[ServedTask]]:
-    """Groups tasks whose rows have the same token ids: they are tokenized alike, and truncated to the same length."""
+    """Groups tasks whose rows have the same token ids.
+
+    These tasks tokenize rows alike and truncate them to the same length.
+    """
     groups: dict[Any, list[ServedTask]] = {}
     for task in tasks:
         config = task.model.task
@@ -166,7 +170,7 @@ def predict_rows(part: Sequences, outputs: Float[np.ndarray, "sequences ..."]) -
         return [{"embedding": embedding.tolist()} for embedding in outputs]
     model, data, logits = part.task.model, part.data, outputs
     if data.choices is not None:
-        # The first output of each choice. Choices that a row lacks have the lowest number.
+        # A choice's logit is its first output. Choices that a row lacks have the lowest number.
         logits = np.full((len(data), data.num_choices), np.finfo(np.float32).min, np.float32)
         for row, (begin, end) in enumerate(zip(data.choices[:-1], data.choices[1:], strict=True)):
             logits[row, : end - begin] = outputs[begin:end, 0]
@@ -221,7 +225,7 @@ def predict_groups(
       num_rows: The number of rows of the request.
 
     Returns:
-      For each row ``{name: prediction}``.
+      For each row, ``{task's name: prediction}``.
 
     Raises:
       UserError: An output is NaN or infinite.
@@ -242,7 +246,7 @@ def fusion_attention_of(
     Args:
       task: A task with a fusion.
       plan: The program's static part.
-      attention: The result.
+      attention: The result of that function.
     """
     names, own_layers = attention_axes(task.model.model)
     bank = next(name for name in plan.num_fused if int(name) in task.entries)
@@ -254,7 +258,7 @@ def fusion_attention_of(
 def _row_attention(
     part: Sequences, attention: Mapping[str, Float[np.ndarray, "sequences layers num_adapters"]]
 ) -> list[dict[str, Any]]:
-    """The attention of each row with the names of its axes, for JSON."""
+    """Returns the attention of each row with the names of its axes, for JSON."""
     assert part.task is not None, "the task has a fusion"
     names, layers = attention_axes(part.task.model.model)
     data = part.data
@@ -263,7 +267,7 @@ def _row_attention(
         if data.choices is None:
             by_row[slot] = data.per_row(values)
         else:
-            # A longer choice has more tokens in the average.
+            # The average is over the tokens of all choices, so longer choices count more.
             num_tokens = np.diff(data.offsets)[:, None, None]
             totals = np.add.reduceat(values * num_tokens, data.choices[:-1], axis=0)
             by_row[slot] = totals / np.add.reduceat(num_tokens, data.choices[:-1], axis=0)

@@ -1,4 +1,4 @@
-"""A trunk that answers for many tasks: each row of a batch uses its own adapter or fusion, and its own head."""
+"""A trunk that serves many tasks: each row of a batch uses its own adapter or fusion, and its own head."""
 
 import dataclasses
 import itertools
@@ -74,8 +74,8 @@ class RoutedModel:
     def __init__(self, trunk: Trunk, models: Mapping[str, TaskModel], capacity: Capacity = Capacity()) -> None:
         """Puts the tasks into service.
 
-        The given models determine what later ones can be: their adapters and fusions must have one of the same forms,
-        and must not be larger than the largest, and the same holds for heads.
+        The given models determine which models can be added later: the adapters, fusions and heads of these must have
+        the same forms as the given ones, and must not be larger than the largest of them.
 
         Args:
           trunk: The encoder.
@@ -83,7 +83,8 @@ class RoutedModel:
           capacity: The limits of the program's shapes.
 
         Raises:
-          UserError: There is no model, or a model has another trunk or another dtype.
+          UserError: There is no model, a model has another trunk or another dtype, or the padded lengths are too long
+            for the trunk or too short for a model.
         """
         if not models:
             raise UserError("No model was given; give at least one.")
@@ -129,7 +130,7 @@ class RoutedModel:
         for name, task in self._tasks.items():
             self._runner.check(name, task.entries)
         self._tokenizer = trunk.tokenizer()
-        # Otherwise each call would copy the tokenizer without these.
+        # Turn off padding and truncation. Otherwise each call would do this in a copy of the tokenizer.
         self._tokenizer.backend_tokenizer.no_padding()
         self._tokenizer.backend_tokenizer.no_truncation()
         self._lock = threading.Lock()
@@ -197,8 +198,8 @@ class RoutedModel:
           the layers, and for each layer the names of its adapters and the attention, averaged over the row's tokens.
 
         Raises:
-          UserError: There are no rows, another number of names than rows, an unknown name, a row in another form than
-            its task's, or a task's outputs are NaN or infinite. Names are checked before anything is computed.
+          UserError: There are no rows, the numbers of names and rows differ, a name is unknown, a row has another form
+            than its task's, or a task's outputs are NaN or infinite. Names are checked before anything is computed.
         """
         rows = list(rows)
         parts = self.read(rows, adapters)
@@ -215,7 +216,8 @@ class RoutedModel:
           The sequences of each task.
 
         Raises:
-          UserError: As in :meth:`predict`.
+          UserError: There are no rows, the numbers of names and rows differ, a name is unknown, or a row has another
+            form than its task's.
         """
         rows, adapters = list(rows), list(adapters)
         if not rows or len(rows) != len(adapters):
@@ -224,7 +226,7 @@ class RoutedModel:
                 "for each of at least one row."
             )
         tasks = self._check_names([name for name in adapters if name is not None])
-        # Single texts and pairs are different splits.
+        # Single texts and pairs are tokenized separately, even if they are for the same task.
         numbers: dict[tuple[str | None, bool], list[int]] = {}
         for number, (row, name) in enumerate(zip(rows, adapters, strict=True)):
             numbers.setdefault((name, isinstance(row, str)), []).append(number)
@@ -243,10 +245,11 @@ class RoutedModel:
           names: The tasks; all tasks in service by default.
 
         Returns:
-          For each row ``{name: prediction}``, with predictions as in :meth:`predict`.
+          For each row, ``{task's name: prediction}``, with predictions as in :meth:`predict`.
 
         Raises:
-          UserError: There are no rows or names, or a name is unknown or given twice, or as in :meth:`predict`.
+          UserError: There are no rows or names, a name is unknown or given twice, a row has another form than a task's,
+            or a task's outputs are NaN or infinite.
         """
         rows, names = list(rows), list(self._tasks if names is None else names)
         groups = self.read_all(rows, names)
@@ -263,7 +266,8 @@ class RoutedModel:
           The sequences of each group of tasks that read the same token ids.
 
         Raises:
-          UserError: As in :meth:`predict_all`.
+          UserError: There are no rows or names, a name is unknown or given twice, or a row has another form than a
+            task's.
         """
         rows, names = list(rows), list(names)
         tasks = self._check_names(names)
@@ -311,8 +315,8 @@ class RoutedModel:
           parts: As in :meth:`outputs`.
 
         Returns:
-          For each part ``{slot: [sequences, layers, adapters]}``, float32, averaged over each sequence's tokens; empty
-          without a fusion.
+          For each part, ``{slot: [sequences, layers, adapters]}``, float32, averaged over each sequence's tokens. It is
+          empty if the part's task has no fusion.
         """
         numbers = [number for number, part in enumerate(parts) if part.task and part.task.model.model.fusion_name]
         fused = [parts[number] for number in numbers]
@@ -343,12 +347,12 @@ class RoutedModel:
         parts = group.parts
         batches = self._batches(parts[:1])
         chunks = list(self._fitting_chunks(group.tasks))
-        # The program of all tasks shares the lower layers, but always computes the upper ones for tasks_per_row tasks.
-        # Few tasks can need fewer layers with one row per sequence and task.
+        # The program of the kind "all" shares the lower layers, but always computes the upper ones for tasks_per_row
+        # tasks. For few tasks, one row per sequence and task can be faster.
         num_layers, num_shared = self.trunk.config.num_layers, self._plan.num_shared_layers
         layers_of_all = num_shared + self._runner.tasks_per_row * (num_layers - num_shared)
         time_of_all = len(chunks) * self._time(batches, layers_of_all)
-        # Without padding. Splitting many sequences takes time, too.
+        # This check ignores padding. It often avoids splitting many sequences into batches, which takes time, too.
         if len(parts) * len(group.data.tokens) * num_layers < time_of_all:
             by_rows = self._batches(parts)
             if self._time(by_rows, num_layers) < time_of_all:
@@ -367,7 +371,7 @@ class RoutedModel:
         return outputs
 
     def _fitting_chunks(self, tasks: Sequence[ServedTask]) -> Iterator[Sequence[ServedTask]]:
-        """Splits tasks into chunks that the program of all tasks takes."""
+        """Splits tasks into chunks that a program of the kind "all" can compute."""
         while tasks:
             count = num_fitting(tasks[: self._runner.tasks_per_row], self._runner.num_places)
             yield tasks[:count]
@@ -404,7 +408,7 @@ class RoutedModel:
         return self._plan
 
     def params(self) -> Tree:
-        """The arrays of the programs on the device.
+        """Returns the arrays of the programs on the device.
 
         Returns:
           ``{"trunk": the trunk, "banks": the list of banks}``; see :func:`afjax.serve.program.routed_outputs`. Later
@@ -413,10 +417,10 @@ class RoutedModel:
         return self._runner.params()
 
     def place_all(self) -> dict[str, list[int]]:
-        """Brings all tasks to the device.
+        """Copies the parameters of all tasks to the device.
 
         Returns:
-          The places of each task in all banks.
+          ``{task's name: its place in each bank}``.
 
         Raises:
           UserError: There are more tasks than places.
@@ -448,7 +452,7 @@ class RoutedModel:
         return tasks
 
     def _task(self, name: str, model: TaskModel) -> ServedTask:
-        """Brings a model's parameters into the forms of the banks."""
+        """Makes a task of a model. The model's parameters are converted to entries of the banks."""
         if model.max_length > self._lengths[-1]:
             raise UserError(
                 f'"{name}" has rows of {model.max_length} tokens, but there is only room for {self._lengths[-1]}; make '
@@ -488,7 +492,7 @@ class RoutedModel:
         target[tuple(map(slice, logits.shape))] = logits[..., : target.shape[-1]]
 
     def _time(self, batches: Sequence[RoutedBatch], layers_per_row: int) -> int:
-        """The estimated time of batches, as a number of tokens and layers."""
+        """Returns the estimated time of batches, as a number of tokens and layers."""
         calls = len(batches) * self._tokens_per_call * self.trunk.config.num_layers
         return calls + layers_per_row * sum(batch.num_tokens for batch in batches)
 

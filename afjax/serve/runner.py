@@ -1,4 +1,4 @@
-"""The device's side of a routed model: the banks, the compiled programs, and batches under way."""
+"""Runs the batches of a routed model on the device, with its banks and compiled programs."""
 
 import functools
 import threading
@@ -19,7 +19,8 @@ from afjax.serve.program import Plan, all_outputs, attention_outputs, routed_out
 from afjax.serve.requests import Sequences, ServedTask
 from afjax.trees import Tree
 
-# The kinds of programs: each row with its own task, each row with all tasks, and each row's attention over adapters.
+# The kinds of programs: "rows" computes each row with its own task, "all" computes each row with several tasks, and
+# "attention" computes each row's attention over adapters.
 ProgramKind = Literal["rows", "all", "attention"]
 _STEPS: Mapping[ProgramKind, Callable[..., Any]] = {
     "rows": routed_outputs,
@@ -36,7 +37,7 @@ class Runner:
 
     Attributes:
       num_places: The number of places of each bank.
-      tasks_per_row: The number of tasks that the program of all tasks computes for each row.
+      tasks_per_row: The number of tasks that a program of the kind "all" computes for each row.
     """
 
     def __init__(
@@ -49,10 +50,10 @@ class Runner:
           trunk_params: The trunk's parameters on the mesh, with a tree per layer.
           banks: The banks of adapters and fusions, and after them the banks of heads.
           mesh: The devices, which share the rows of a batch.
-          tasks_per_row: The number of tasks that the program of all tasks computes for each row.
+          tasks_per_row: The number of tasks that a program of the kind "all" computes for each row.
         """
         self._plan, self._trunk_params, self._banks, self._mesh = plan, trunk_params, tuple(banks), mesh
-        # All entries of a batch are on the device at once.
+        # The numbers of places limit the tasks of a batch, because all entries of a batch are on the device at once.
         self.num_places = tuple(bank.places.num_places for bank in banks)
         self.tasks_per_row = tasks_per_row
         self._programs: dict[tuple[int, int, ProgramKind], Any] = {}
@@ -77,7 +78,7 @@ class Runner:
         return {"trunk": self._trunk_params, "banks": [bank.arrays for bank in self._banks]}
 
     def place(self, tasks: Sequence[ServedTask | None]) -> list[list[int]]:
-        """Brings the entries of tasks to the device.
+        """Copies the entries of tasks to the device.
 
         Args:
           tasks: The tasks. None uses no entry.
@@ -116,7 +117,7 @@ class Runner:
 
         Args:
           parts: The sequences of the batches.
-          jobs: Batches with their tasks: a task per row, or tasks for all of the rows if the kind is ``"all"``.
+          jobs: Batches with their tasks: one task per row, or tasks for all of the rows if the kind is ``"all"``.
           store: Called with each batch, its tasks and the results on the host.
           kind: The kind of program.
         """
@@ -137,7 +138,7 @@ class Runner:
             fetch()
 
     def _start(self, inputs: Batch, tasks: Sequence[ServedTask | None], kind: ProgramKind) -> Any:
-        """Starts a batch on the device. The entries of its tasks are brought there first."""
+        """Starts a batch on the device, after copying the entries of its tasks there."""
         batch_size, length = inputs["tokens"].shape
         places = np.zeros((self.tasks_per_row if kind == "all" else batch_size, len(self._banks)), np.int32)
         places[: len(tasks)] = self._place(tasks)
@@ -146,7 +147,10 @@ class Runner:
         return program(self.params(), shard_batch(inputs, batch_size, self._mesh), placed)
 
     def _place(self, tasks: Sequence[ServedTask | None]) -> list[list[int]]:
-        """Brings the entries of tasks, which fit together, to the device; returns each task's place in all banks."""
+        """Copies the entries of tasks to the device, and returns each task's place in all banks.
+
+        There must be room for all of the entries together.
+        """
         places = [[0] * len(self._banks) for _ in tasks]
         for number, bank in enumerate(self._banks):
             bank.bring({task.number: task.entries[number] for task in tasks if task and number in task.entries})
@@ -156,7 +160,10 @@ class Runner:
         return places
 
     def _program(self, batch_size: int, length: int, kind: ProgramKind) -> Any:
-        """The compiled program for a shape. It is kept, because a call of jit could compile again unnoticed."""
+        """Returns the compiled program of a kind for a shape, and compiles it if necessary.
+
+        Compiled programs are kept here, because a jitted function could compile again without notice.
+        """
         shape = (batch_size, length, kind)
         if shape not in self._programs:
             by_rows, everywhere = batch_sharding(self._mesh), replicated(self._mesh)

@@ -1,6 +1,6 @@
 """Shares adapters through archives and the Hugging Face hub.
 
-Model cards are written, and received files are checked.
+Shared artefacts get a model card. Received files are checked before they are installed.
 
 Example:
   >>> import numpy as np

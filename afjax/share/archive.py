@@ -158,7 +158,7 @@ def _members(tar: tarfile.TarFile, path: Path) -> dict[str, tarfile.TarInfo]:
       UserError: A member is not a plain file or occurs twice, or the archive has no valid end.
     """
     members: dict[str, tarfile.TarInfo] = {}
-    # Checked one by one: with a forged size, the standard library would return the same members forever.
+    # Check the members one by one: with a forged size, the standard library would return the same members forever.
     for member in tar:
         if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE) or member.issparse():
             raise UserError(f"{path} has the member {member.name!r}, which is not a plain file; {FETCH_AGAIN}.")

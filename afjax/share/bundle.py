@@ -1,7 +1,8 @@
-"""Bundles: one artefact and everything it needs to predict, in a folder that is itself a store.
+"""Writes bundles, and installs them in stores.
 
-An adapter is bundled with the head of the same name, and a fusion with its adapters and its head. The same checks apply
-when a bundle is written from a store and when it is installed in one.
+A bundle is one artefact and everything it needs to predict, in a folder that is itself a store. An adapter is bundled
+with the head of the same name, and a fusion with its adapters and its head. The same checks apply when a bundle is
+written from a store and when it is installed in one.
 """
 
 import contextlib
@@ -80,7 +81,7 @@ def read(folder: Path, *, where: str, advice: str = REPAIR) -> tuple[Manifest, .
 
     Args:
       folder: The bundle's folder.
-      where: Names the bundle in error messages.
+      where: The name of the bundle in error messages.
       advice: The advice in error messages.
 
     Returns:
@@ -212,7 +213,7 @@ def staging_folder(store: StorePath) -> Iterator[Path]:
     place = store_folder(store)
     parent = None
     if not is_remote(place):
-        # In the store or its nearest existing parent: the store is not created before the checks have passed.
+        # Unpack in the store or its nearest existing parent: the store is not created before the checks have passed.
         parent = next(str(path) for path in (place, *place.parents) if path.is_dir())
     try:
         temporary = tempfile.TemporaryDirectory(prefix=".afjax-", dir=parent)
@@ -223,7 +224,7 @@ def staging_folder(store: StorePath) -> Iterator[Path]:
 
 
 def _parts(store: StorePath, name: str, kind: str) -> list[tuple[str, str]]:
-    """``(kind, name)`` of an artefact, which is the last, and of everything it needs."""
+    """Lists ``(kind, name)`` of everything that an artefact needs, and last of the artefact itself."""
     main = read_manifest(store, kind or _kind_of(store, name), name)
     parts = [("adapters", str(member["name"])) for member in main.adapters]
     has_head = main.kind != "heads" and name in names(store, "heads")
@@ -257,7 +258,7 @@ def _kind_of(store: StorePath, name: str) -> str:
 
 
 def _is_same(store: StorePath, part: Manifest) -> bool:
-    """Whether the store already has this artefact. Only the folders in its paths may differ."""
+    """Returns whether the store already has this artefact. Only the folders of paths in its manifest may differ."""
     try:
         return shareable(read_manifest(store, part.kind, part.name)) == shareable(part)
     except UserError:  # The stored artefact is damaged.

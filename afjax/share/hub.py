@@ -43,15 +43,16 @@ def push(
       store: The store, local or ``gs://``.
       name: The artefact's name.
       repository: ``USER/REPO``.
-      kind, license: See :func:`afjax.share.pack`.
+      kind: ``adapters``, ``fusion`` or ``heads``. Defaults to the adapter or fusion of that name, or else the head.
+      license: An identifier such as ``apache-2.0`` for the card. Empty if unknown.
       private: Whether to make a new repository private.
 
     Returns:
       The repository's URL.
 
     Raises:
-      UserError: As for :func:`afjax.share.pack`. Also if the hub rejects the request, if the repository contains
-        something else, or if ``private`` is True and the repository is public.
+      UserError: The artefact cannot be packed (see :func:`afjax.share.pack`), the hub rejects the request, the
+        repository contains something else, or ``private`` is True and the repository is public.
 
     Example:
       >>> from afjax import share
@@ -78,14 +79,15 @@ def pull(
       repository: ``USER/REPO``.
       store: The store, local or ``gs://``. It is created if it does not exist.
       revision: A branch, tag or commit. Defaults to the latest commit.
-      name, overwrite: See :func:`afjax.share.unpack`.
+      name: New name of the main artefact and its head. Empty to keep their name. A fusion's adapters are never renamed.
+      overwrite: Whether existing artefacts may be replaced.
 
     Returns:
       The manifests in the store. The main artefact's manifest is the last.
 
     Raises:
-      UserError: As for :func:`afjax.share.unpack`. Also without a network connection, or if the repository or the
-        revision does not exist.
+      UserError: The repository or the revision does not exist, there is no network connection, the repository contains
+        damaged or modified artefacts, or a name is taken. Nothing is written in this case.
 
     Example:
       >>> from afjax import share
@@ -131,7 +133,7 @@ def _commit(api: Any, repository: str, files: dict[str, Path], main: Manifest, p
 
 
 def _main_artefacts(paths: Collection[str]) -> set[str]:
-    """The ``kind/name`` of a repository's fusions, or else its adapters, or else its heads."""
+    """Returns the ``kind/name`` of a repository's fusions, or else its adapters, or else its heads."""
     manifests = [path.removesuffix(f"/{MANIFEST}") for path in paths if path.split("/")[2:] == [MANIFEST]]
     paths_by_kind = (
         {path for path in manifests if path.startswith(f"{kind}/")} for kind in ("fusion", "adapters", "heads")

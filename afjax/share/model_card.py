@@ -1,4 +1,4 @@
-"""Model cards for shared artefacts: a README.md with the front matter of the Hugging Face hub.
+"""Makes model cards for shared artefacts: a README.md with the front matter that the Hugging Face hub reads.
 
 Names of labels, tasks and folders are untrusted text. Control characters are removed, and in the body the names are
 code spans. A name therefore cannot end a line, create a link or become HTML.
@@ -27,7 +27,7 @@ _METRICS = {"matthews": "matthews_correlation", "pearson": "pearsonr", "spearman
 
 
 def model_card(manifests: Sequence[Manifest], *, repository: str = "", license: str = "") -> str:
-    """The model card of an artefact and everything it needs.
+    """Returns the model card of an artefact and everything it needs.
 
     Args:
       manifests: The manifests of all shared artefacts, with the main artefact's last. Local paths must have been
@@ -49,8 +49,8 @@ def code_span(text: str) -> str:
 
 
 def _front_matter(manifests: Sequence[Manifest], license: str) -> list[str]:
-    """The card's metadata, with the scores in the fields that the hub reads."""
-    # Imported here because the import takes a third of a second.
+    """Returns the card's metadata, with the scores in the fields that the hub reads."""
+    # Import this here, because the import takes a third of a second.
     from huggingface_hub import EvalResult, ModelCardData
 
     main = manifests[-1]
@@ -179,7 +179,10 @@ def _parts(manifests: Sequence[Manifest]) -> list[str]:
 
 
 def _task_kind(manifest: Manifest) -> KindSpec | None:
-    """The kind of the artefact's task. None if it has no task, or if the task is from another version of afjax."""
+    """Returns the kind of the artefact's task.
+
+    The result is None if the artefact has no task, or if its task is from another version of afjax.
+    """
     try:
         return TASK_KINDS[from_dict(TaskConfig, manifest.task).kind] if manifest.task else None
     except UserError:
@@ -188,7 +191,7 @@ def _task_kind(manifest: Manifest) -> KindSpec | None:
 
 def _finite(metrics: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     for metric, score in metrics.items():
-        # The scores include the step at which they were computed.
+        # The metrics also have the step at which they were computed, which is not a score.
         if metric != "step" and isinstance(score, int | float) and math.isfinite(score):
             yield metric, float(score)
 
@@ -202,6 +205,6 @@ def _text(value: object) -> str:
 
 
 def _printable(text: str) -> str:
-    """``text`` on one line, without control characters."""
+    """Returns ``text`` on one line, without control characters."""
     plain = text.encode("utf-8", "replace").decode()
     return " ".join("".join(sign if sign.isprintable() else " " for sign in plain).split())

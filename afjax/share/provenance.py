@@ -45,7 +45,7 @@ def shareable(manifest: Manifest) -> Manifest:
 
 
 def hub_id(trunk_name: str) -> str:
-    """The trunk's name on the Hugging Face hub. Empty if the trunk is a local folder or has no name."""
+    """Returns the trunk's name on the Hugging Face hub. Empty if the trunk is a local folder or has no name."""
     name = HUB_IDS.get(trunk_name, trunk_name)
     return name if re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name, re.ASCII) and not name.startswith(".") else ""
 

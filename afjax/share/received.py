@@ -9,7 +9,8 @@ from afjax.store.files import MANIFEST
 from afjax.store.manifest import KINDS, REPAIR, Manifest, check_unchanged, from_json, names_difference, to_json
 
 MAX_MANIFEST_BYTES = 2**24
-# A few bytes of compressed zeros can unpack to more than the machine's memory. Trained weights hardly compress.
+# Files may hold FREE_BYTES of parameters plus MAX_RATIO times their own size. Without a limit, a few bytes of
+# compressed zeros could unpack to more than the machine's memory. Trained weights hardly compress.
 FREE_BYTES, MAX_RATIO = 2**30, 100
 
 # The advice for unusable files. The store's own advice is for users who trained the artefact themselves.
@@ -21,7 +22,7 @@ def files_by_artefact(paths: Iterable[str], where: str) -> dict[tuple[str, str],
 
     Args:
       paths: The paths of all files, relative to the root of the archive or repository.
-      where: Names the archive or repository in error messages.
+      where: The name of the archive or repository in error messages.
 
     Raises:
       UserError: A path leads out of the folder or occurs twice, a file does not belong to an artefact, a name is
@@ -116,7 +117,11 @@ def check_unpacked_size(manifests: Sequence[Manifest], num_bytes: int, where: st
 
 
 def _is_sound(manifest: Manifest) -> bool:
-    """Whether the values that ``from_json`` does not check are valid, as written by :func:`afjax.store.save`."""
+    """Returns whether the values that ``from_json`` does not check are values that afjax writes.
+
+    Raises:
+      UserError: The name of a fused adapter is invalid.
+    """
     members = [adapter["name"] for adapter in manifest.adapters]
     for member in members:
         check_name(member, "adapter")

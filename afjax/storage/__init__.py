@@ -1,1 +1,1 @@
-"""Files on disks and object stores: paths, atomic writes, JSON."""
+"""Handles files on disks and object stores: paths, atomic writes, JSON."""

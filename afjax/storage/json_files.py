@@ -85,7 +85,7 @@ def read_json(
       The parsed value, or None if the file does not exist.
 
     Raises:
-      UserError: The file cannot be read, or as in :func:`parse_json`.
+      UserError: The file cannot be read, or :func:`parse_json` raises it for the contents.
     """
     try:
         text = epath.Path(path).read_bytes()
@@ -111,7 +111,10 @@ _STRICT = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite_
 
 
 def _depth_exceeds(value: Any, limit: int) -> bool:
-    """Whether lists and objects nest deeper than ``limit``. Not recursive, because it guards against deep nesting."""
+    """Returns whether lists and objects nest deeper than ``limit``.
+
+    The search is not recursive, because it guards against deep nesting.
+    """
     pending = [(value, 1)]
     while pending:
         node, depth = pending.pop()

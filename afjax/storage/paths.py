@@ -26,7 +26,7 @@ def cache_folder() -> Path:
 
 
 def is_remote(path: AnyPath) -> bool:
-    """Whether ``path`` is on an object store.
+    """Returns whether ``path`` is on an object store.
 
     Object stores have no folders, and files cannot be renamed or appended to. Writes are atomic.
     """
@@ -212,13 +212,13 @@ def _bucket_info(path: epath.Path) -> dict[str, Any]:
 
 
 def is_path(name: str) -> bool:
-    """Whether a name is a path rather than an id: it looks like a path, or it is an existing folder."""
+    """Returns whether a name is a path rather than an id: it looks like a path, or it is an existing folder."""
     looks_like_one = name.startswith((".", "/", "~")) or "\\" in name or name.count("/") > 1 or is_remote(name)
     return looks_like_one or Path(name).is_dir()
 
 
 def last_part(path: str) -> str:
-    """Returns the last part of a path, as in ``./rte``."""
+    """Returns the last part of a path as a relative path, such as ``./rte``."""
     last = PurePosixPath(path.replace("\\", "/")).name
     return f"./{last}" if last not in ("", "..") else "."
 

@@ -109,7 +109,7 @@ def check_output(path: str | os.PathLike[str], *, make_folder: bool = False) -> 
 
 
 def _is_written_directly(path: str | os.PathLike[str]) -> bool:
-    """Whether a path is a device, a pipe, or an open file of this process."""
+    """Returns whether a path is a device, a pipe, or an open file of this process."""
     name = os.path.abspath(path)
     if name in ("/dev/stdout", "/dev/stderr") or name.startswith(("/dev/fd/", "/proc/")):
         return True

@@ -41,7 +41,7 @@ class Artefact:
 
     Attributes:
       manifest: The description of the artefact.
-      params: The artefact's tree. NumPy arrays with the shapes and dtypes that were saved.
+      params: The artefact's tree of NumPy arrays, with the shapes and dtypes that were saved.
 
     Example:
       >>> import numpy as np
@@ -101,18 +101,20 @@ def save(
     overwrite: bool = False,
     **more: Any,
 ) -> Manifest:
-    """Saves one artefact: :func:`save_all` of a single :class:`Draft`.
+    """Saves one artefact, as :func:`save_all` does with a single :class:`Draft`.
 
     Args:
-      store, overwrite: As in :func:`save_all`.
-      kind, name, params, config, trunk: As in :class:`Draft`.
-      **more: The other fields of the draft.
+      store: The store's folder, local or ``gs://``. It is created if it does not exist.
+      kind, name, params, config, trunk: The required fields of :class:`Draft`.
+      overwrite: Whether an existing artefact with this kind and name may be replaced.
+      **more: The other fields of :class:`Draft`.
 
     Returns:
       The manifest of the saved artefact.
 
     Raises:
-      UserError: As in :func:`save_all`.
+      UserError: The kind or name is invalid, the artefact exists and may not be replaced, an unfinished run has
+        reserved the name, or the store cannot be written. The store is then unchanged.
 
     Example:
       >>> import numpy as np
@@ -147,7 +149,8 @@ def save_all(
         replaced if the same run saved it, or if it does not record a run and its tree is identical.
 
     Returns:
-      The manifests, in the order of the drafts.
+      The manifests, in the order of the drafts. Without ``overwrite`` and ``run``, these are the existing manifests if
+      the store already has all of the artefacts with the same content.
 
     Raises:
       UserError: A kind or name is invalid, an artefact exists and may not be replaced, another unfinished run has
@@ -266,9 +269,9 @@ def check_still_there(store: StorePath, manifests: Sequence[Manifest]) -> None:
 
 
 def _saved_before(store: StorePath, drafts: Sequence[Draft], trees: Sequence[Tree]) -> tuple[Manifest, ...]:
-    """Returns the manifests of the drafts if the store has all of them with the same content; otherwise nothing.
+    """Returns the manifests of the drafts if the store has all of them with the same content, or an empty tuple.
 
-    A program that saves its result can therefore run again.
+    A program that saves its result can therefore run a second time.
     """
     manifests = []
     for draft, tree in zip(drafts, trees, strict=True):
@@ -339,10 +342,11 @@ def load(
     """Loads an artefact as NumPy arrays, and checks it completely.
 
     Args:
-      store, kind, name: As in :func:`save`.
+      store: The store's folder, local or ``gs://``.
+      kind, name: The artefact's kind (one of ``KINDS``) and name.
       trunk: ``Trunk.identity()`` of the trunk in use, or the part of it to compare, such as ``{"sha256": digest}``.
         None accepts any trunk. See :func:`trunk_difference`.
-      shapes: ``{leaf path: shape}`` of the model that it will be used in. None accepts any shapes.
+      shapes: ``{leaf path: shape}`` of the model that the artefact will be used in. None accepts any shapes.
 
     Returns:
       The manifest and the tree, with the shapes and dtypes that were saved.
@@ -374,7 +378,7 @@ def load(
 
 
 def exists(store: StorePath) -> bool:
-    """Whether the store's folder exists.
+    """Returns whether the store's folder exists.
 
     Args:
       store: The store's folder, local or ``gs://``.
@@ -490,7 +494,7 @@ def folders(store: StorePath) -> list[tuple[str, str]]:
 
 
 def title(kind: str, name: str) -> str:
-    """The artefact as the subject of an error message: ``The adapter "entail"``."""
+    """Returns the artefact as the subject of an error message: ``The adapter "entail"``."""
     return f'The {_noun(kind)} "{name}"'
 
 
@@ -552,7 +556,7 @@ def _check_shapes(manifest: Manifest, shapes: Mapping[str, tuple[int, ...]]) -> 
 
 
 def folder_of(store: StorePath, kind: str, name: str) -> epath.Path:
-    """The folder of an artefact, which need not exist.
+    """Returns the folder of an artefact, which need not exist.
 
     Raises:
       UserError: The kind or name is invalid, or the store is on an unknown kind of object store.

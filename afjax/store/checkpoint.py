@@ -1,6 +1,6 @@
 """Writes and strictly reads trees of host arrays as Orbax checkpoints.
 
-Neither function synchronizes with other processes of a multi-host run.
+Neither :func:`write` nor :func:`read` synchronizes with other processes of a multi-host run.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ def write(folder: epath.Path, params: Tree) -> dict[str, str]:
     import orbax.checkpoint as ocp
 
     size = sum(leaf.nbytes for leaf in flatten(params).values())
-    # Checked first, because Orbax prints tracebacks from its threads if the disk is full.
+    # Check the free space first, because Orbax prints tracebacks from its threads if the disk is full.
     if not files.is_remote(folder) and shutil.disk_usage(folder.parent).free < size:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     try:
@@ -55,7 +55,7 @@ def read(folder: epath.Path, manifest: Manifest, where: str) -> Tree:
     Args:
       folder: The checkpoint's folder.
       manifest: The artefact's manifest.
-      where: Names the artefact in error messages.
+      where: The name of the artefact in error messages.
 
     Raises:
       UserError: A leaf or file is missing (``-``), extra (``+``) or unreadable, or its bytes, shape or dtype differ
@@ -64,14 +64,14 @@ def read(folder: epath.Path, manifest: Manifest, where: str) -> Tree:
     import orbax.checkpoint as ocp
 
     try:
-        # Checked first, because Orbax prints tracebacks from its threads for damaged files.
+        # Check the files first, because Orbax prints tracebacks from its threads for damaged files.
         _check_files(folder, manifest, where)
         with quiet_orbax():
             checkpointer = _checkpointer()
             metadata = checkpointer.metadata(folder).item_metadata.tree
-            # Checked before any array is allocated: a damaged or forged shape could exhaust the memory.
+            # Check the shapes before any array is allocated: a damaged or forged shape could exhaust the memory.
             _check_shapes(flatten(metadata), manifest, where)
-            # Restored as NumPy arrays, so that the devices in use may differ from the devices used for training.
+            # Restore NumPy arrays, so that the devices in use may differ from the devices used for training.
             as_numpy = map_with_path(lambda path, leaf: ocp.RestoreArgs(restore_type=np.ndarray), metadata)
             params = checkpointer.restore(folder, args=ocp.args.PyTreeRestore(restore_args=as_numpy))
     except UserError:
@@ -130,7 +130,10 @@ def _check_leaves(params: Tree, manifest: Manifest, where: str) -> None:
 
 
 def _checkpointer() -> Any:
-    """A checkpointer with one folder per leaf that does not synchronize with other processes."""
+    """Returns an Orbax checkpointer that writes one folder per leaf.
+
+    It does not synchronize with other processes.
+    """
     import orbax.checkpoint as ocp
 
     this = jax.process_index()
@@ -142,7 +145,7 @@ def _checkpointer() -> Any:
 
 
 def system_reason(error: Exception) -> str:
-    """Why Orbax or TensorStore failed: the system's error message if the code is known."""
+    """Returns the reason why Orbax or TensorStore failed: the system's error message, if its code is known."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     code = re.search(r"os_error_code='(\d+)'", str(error))
@@ -168,7 +171,7 @@ def quiet_orbax() -> Iterator[None]:
 
 
 def _files(folder: epath.Path) -> list[str]:
-    """Paths of all files below ``folder``, relative to it, sorted."""
+    """Returns the sorted paths of all files below ``folder``, relative to it."""
     paths: list[str] = []
     for entry in folder.iterdir():
         if entry.is_dir():

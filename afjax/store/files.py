@@ -38,7 +38,7 @@ def read_current(folder: epath.Path) -> tuple[epath.Path, bytes] | None:
 
 
 def folder_names(parent: epath.Path, *, incomplete: bool) -> list[str]:
-    """The sorted names of the complete folders in ``parent``.
+    """Returns the sorted names of the complete folders in ``parent``.
 
     With ``incomplete``, incomplete folders are included.
     """

@@ -1,4 +1,4 @@
-"""The manifest of an artefact, ``manifest.json``, and how to write and strictly read it."""
+"""The manifest of an artefact, ``manifest.json``: its fields, and functions that write and strictly read it."""
 
 import dataclasses
 import hashlib
@@ -95,7 +95,7 @@ class Manifest:
     run: str = ""
 
     def belongs_to(self, other: "Manifest") -> bool:
-        """Whether this head was trained with an adapter or a fusion, and on its trunk.
+        """Returns whether this head was trained with an adapter or a fusion, and on its trunk.
 
         Records of older versions are incomplete; only the recorded parts are compared.
         """
@@ -121,7 +121,7 @@ class Manifest:
 
 
 def describe(array: np.ndarray) -> dict[str, Any]:
-    """A leaf's entry in the manifest."""
+    """Returns a leaf's entry in the manifest."""
     return {"shape": list(array.shape), "dtype": array.dtype.name, "sha256": trees.array_digest(array)}
 
 
@@ -140,7 +140,7 @@ def plain(value: Any) -> Any:
 
 
 def to_json(manifest: Manifest) -> str:
-    """The text of a manifest's file, in the manifest's own format version."""
+    """Returns the text of a manifest's file, in the manifest's own format version."""
     values = to_dict(manifest)
     for key in values.keys() - _keys(manifest.format_version):
         del values[key]
@@ -193,7 +193,7 @@ def names_difference(expected: Iterable[str], found: Iterable[str]) -> str:
 
 
 def _keys(version: int) -> set[str]:
-    """The manifest's fields in a format version."""
+    """Returns the manifest's fields in a format version."""
     later = {key for added, keys in _ADDED.items() if added > version for key in keys}
     return {field.name for field in dataclasses.fields(Manifest)} - later
 

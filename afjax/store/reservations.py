@@ -21,7 +21,7 @@ _FOLDER = ".runs"
 
 
 def other_workdir(store: epath.Path, kind: str, name: str, run: str) -> str:
-    """The workdir of another unfinished run that has reserved a name; may be empty.
+    """Returns the workdir of another unfinished run that has reserved a name, or an empty string.
 
     Raises:
       UserError: The reservation is damaged.
@@ -58,10 +58,10 @@ def release(store: epath.Path, kind: str, name: str) -> None:
 
 
 def _run_of(workdir: str) -> str | None:
-    """The identifier of the run in a workdir; None if it is not a workdir or is gone."""
+    """Returns the identifier of the run in a workdir, or None if the folder is not a workdir or does not exist."""
     try:
         record = read_json(open_path(workdir) / WORKDIR_FILE)
-    except (UserError, ValueError):  # Damaged, or not a path at all.
+    except (UserError, ValueError):  # The file is damaged, or the text is not a path.
         return None
     return record.get("run") if record else None
 

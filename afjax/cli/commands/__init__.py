@@ -1,1 +1,1 @@
-"""The commands, one module each, with their flags and help."""
+"""The commands with their flags and help: one module per command or group of commands."""

@@ -54,7 +54,7 @@ def _run(arguments: argparse.Namespace) -> int:
         "task": arguments.task,
         "allow_mismatch": arguments.allow_mismatch,
     }
-    # Cached, because both sides usually have the same trunk.
+    # Cache the trunk, because both sides usually have the same one.
     load = functools.cache(load_trunk)
     first, second = (open_sides(text, load, **options) for text in (arguments.a, arguments.b))
     comparison = comparing.compare(

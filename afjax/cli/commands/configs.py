@@ -30,7 +30,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def list_lines() -> list[str]:
-    """Lists the built-in configs: name, first docstring line, arguments with defaults."""
+    """Lists the built-in configs with their descriptions and their arguments."""
     from afjax.cli.configs import builtin_configs
 
     lines = []
@@ -43,7 +43,7 @@ def list_lines() -> list[str]:
 
 
 def show_lines(given: str) -> list[str]:
-    """Shows one config, built-in or a file: docstring, arguments with defaults, file.
+    """Shows one config: its docstring, its arguments with their defaults, and its file.
 
     Raises:
       UserError: The config does not exist or fails.
@@ -53,7 +53,7 @@ def show_lines(given: str) -> list[str]:
 
 
 def _described(given: str) -> tuple[Path, str, list[str]]:
-    """A config's file, its docstring, and its arguments as ``name=default``."""
+    """Returns a config's file, its docstring, and its arguments as ``name=default``."""
     from afjax.cli.configs import config_function
 
     path, get_config = config_function(given)
@@ -65,7 +65,7 @@ def _described(given: str) -> tuple[Path, str, list[str]]:
 
 
 def _paragraphs(docstring: str) -> list[str]:
-    """The lines of a docstring. Its prose is wrapped again if stdout is a narrow terminal; commands are not changed."""
+    """Splits a docstring into lines. On a narrow terminal, its prose is wrapped again, but not commands and tables."""
     width = terminal_width(sys.stdout)
     if width is None or max(map(len, docstring.splitlines())) <= width:
         return docstring.splitlines()

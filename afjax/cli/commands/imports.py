@@ -250,7 +250,7 @@ def _bert_n_pals(arguments: argparse.Namespace) -> int:
 
 
 def _stored_lines(model: "TaskModel", store: str) -> list[str]:
-    """One line per artefact of a model in the store."""
+    """Returns one line per artefact of a stored model."""
     from afjax.model.saving import artefacts
 
     labels = f"labels {', '.join(model.labels)}" if model.labels else model.task.kind

@@ -23,7 +23,7 @@ The command writes OUTPUT.png, OUTPUT.svg and OUTPUT.csv."""
 
 
 def add(plots: Any) -> None:
-    """Adds the command to the figures."""
+    """Adds the command to the group ``afjax plot``."""
     summary = "plot the adapters that fusions attend to, over a split or per token of a text"
     parser = add_command(plots, "activations", summary, EXAMPLE, group="plot", run=_run)
     parser.add_argument("--store", required=True, help="the store's folder, or gs://...")
@@ -71,7 +71,7 @@ def _run(arguments: argparse.Namespace) -> int:
             raise UserError(f"{flag} is blank; give a text, whose tokens the figure shows.")
     heads = given_heads or [recorded_head(arguments.store, "fusion", name) for name in fusions]
     for name in fusions:
-        # Checked before a head is loaded, so that for a wrong name the message says that no fusion has it.
+        # Check this before a head is loaded, so that the message for a wrong name says that there is no such fusion.
         store.read_manifest(arguments.store, "fusion", name)
     trunk = load_recorded_trunk(arguments.trunk, arguments.store, "fusion", fusions[0])
     check_layers(layers, trunk.config.num_layers)

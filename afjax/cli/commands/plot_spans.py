@@ -18,7 +18,7 @@ OUTPUT.csv, which has every metric of every span."""
 
 
 def add(plots: Any) -> None:
-    """Adds the command to the figures."""
+    """Adds the command to the group ``afjax plot``."""
     summary = "plot the drop in score without the adapters of each span of layers"
     parser = add_command(plots, "spans", summary, EXAMPLE, group="plot", run=_run)
     add_model_flags(parser)

@@ -87,7 +87,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _predict_many(arguments: argparse.Namespace, keep: dict[str, str]) -> None:
-    """Predicts rows with several adapters."""
+    """Predicts rows that name their adapters, or predicts each row with several adapters (``--all``)."""
     from afjax.cli.routed_predictions import predict_all, predict_routed
     from afjax.storage.writing import check_output
     from afjax.tasks.prediction_rows import STANDARD

@@ -56,7 +56,7 @@ def _run(arguments: argparse.Namespace) -> int:
         check_output(output)
     members = [member for member, _ in task_model.model.adapters]
     shares = rank_adapters(task_model, ranking_rows, batch_size=arguments.batch_size)
-    # Raises here, before anything is printed, if the fusion cannot be pruned.
+    # If the fusion cannot be pruned, this raises before anything is printed.
     task_model.with_kept(most_used(shares, 1))
     kept = None if keep is None else most_used(shares, keep)
     layers = adapter_layers(task_model.model.adapters[0][1], task_model.trunk.config.num_layers)

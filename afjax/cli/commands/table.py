@@ -36,7 +36,7 @@ def add(commands: Any) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     from afjax.analysis import formats, runs, tables
 
-    # Checked before the runs are read, which may take a while.
+    # Check the flags before the runs are read, which may take a while.
     for given, names, kind in (
         (arguments.layout, tables.LAYOUTS, "layout"),
         (arguments.format, formats.FORMATS, "format"),

@@ -32,11 +32,11 @@ _DAMAGED = (
 
 
 def read_archive(archive: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
-    """Yields ``(name, bytes)`` for the wanted files of an archive, in its order. Links are not followed.
+    """Yields ``(name, bytes)`` for the wanted files of an archive, in the archive's order. Links are not followed.
 
     Raises:
-      UserError: The archive is missing, truncated, damaged or encrypted; a wanted file is larger than
-        ``MAX_MEMBER_BYTES``; or the path of any member, wanted or not, leads out of the archive.
+      UserError: The archive is missing, truncated or damaged; a wanted file is encrypted or larger than
+        ``MAX_MEMBER_BYTES``; or the path or the link target of any member, wanted or not, leads out of the archive.
     """
     kind = ".zip" if archive.name.endswith(".zip") else ".tar.gz"
     try:
@@ -84,7 +84,7 @@ def _read_zip(archive: Path, is_wanted: Callable[[str], bool]) -> Iterator[tuple
 
 
 def _link_target(packed: zipfile.ZipFile, archive: Path, member: zipfile.ZipInfo) -> str:
-    """The target of a symbolic link, which zip archives store as the link's content."""
+    """Returns the target of a symbolic link, which zip archives store as the link's content."""
     _check_size(archive, member.filename, member.file_size)
     return packed.read(member).decode("utf-8", "replace")
 

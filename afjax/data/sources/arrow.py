@@ -49,19 +49,22 @@ def arrow_rows(file: IO[bytes], name: str) -> Iterator[tuple[str, dict[str, Any]
 
 
 def parquet_label_names(path: Path, column: str) -> tuple[str, ...]:
-    """The label names that a Parquet file defines for a column; see :func:`stored_label_names`."""
+    """Returns the label names that a Parquet file defines for a column; see :func:`stored_label_names`."""
     with open_data_file(path) as file, explain_errors(str(path), "Parquet"):
         return stored_label_names(_open_parquet(file, str(path)).schema_arrow.metadata, column)
 
 
 def arrow_label_names(path: Path, column: str) -> tuple[str, ...]:
-    """The label names that an Arrow file defines for a column; see :func:`stored_label_names`."""
+    """Returns the label names that an Arrow file defines for a column; see :func:`stored_label_names`."""
     with open_data_file(path) as file, explain_errors(str(path), "Arrow"):
         return stored_label_names(_open_arrow(file, str(path)).schema.metadata, column)
 
 
 def stored_label_names(metadata: Mapping[bytes, bytes] | None, column: str) -> tuple[str, ...]:
-    """The names of a column's ``ClassLabel`` in the metadata that Hugging Face's datasets writes; empty if none."""
+    """Returns a column's label names from the metadata that Hugging Face's datasets writes.
+
+    The result is empty unless the column's type there is ``ClassLabel`` or a list of ``ClassLabel``.
+    """
     try:
         feature = json.loads((metadata or {})[b"huggingface"])["info"]["features"][column]
         feature = feature.get("feature", feature)  # The feature of a list of labels.
@@ -86,7 +89,7 @@ def table_rows(table: Any, name: str, *, first: int = 1) -> Iterator[tuple[str, 
     repeated = [column for column in names if names.count(column) > 1]
     if repeated:
         raise UserError(f'{name} has two columns "{repeated[0]}"; column names must differ.')
-    # Reading a damaged table could crash the process.
+    # Without this check, reading a damaged table could crash the process.
     table.validate(full=True)
     for number, row in enumerate(table.to_pylist(), start=first):
         yield f"{name}:{number}", row
@@ -120,7 +123,10 @@ def _open_arrow(file: IO[bytes], name: str) -> Any:
 
 
 def _arrow_batches(reader: Any) -> Iterable[Any]:
-    """The batches of a reader. Only readers of the file format have numbered batches; the others are iterators."""
+    """Returns an iterable over a reader's batches.
+
+    Only readers of the file format have numbered batches. Readers of the stream format are iterators.
+    """
     if hasattr(reader, "num_record_batches"):
         return (reader.get_batch(number) for number in range(reader.num_record_batches))
     return iter(reader)

@@ -28,7 +28,8 @@ from afjax.errors import UserError, did_you_mean
 
 NUMBERS = ("two", "three", "four", "five", "six", "seven", "eight", "nine")
 
-# For each label, pairs of quantifiers: the label holds between a sentence with the first and the same with the second.
+# For each label, pairs of quantifiers. The label holds between a sentence with the first quantifier and the same
+# sentence with the second.
 QUANTIFIERS = {
     "entailment": (("All", "Some"), ("All", "Most"), ("Most", "Some"), ("None", "Not all")),
     "neutral": (("Some", "All"), ("Most", "All"), ("Some", "Most"), ("Not all", "None")),
@@ -42,7 +43,7 @@ SCOPES = {
     "contradiction": (("+narrow", "-wide"), ("-wide", "+narrow")),
 }
 
-# The same for "at least" (+) and "fewer than" (-), with a low and a high number.
+# For each label, pairs of statements, each with "at least" (+) or "fewer than" (-) and a low or a high number.
 COUNTS = {
     "entailment": (("+high", "+low"), ("-low", "-high")),
     "neutral": (("+low", "+high"), ("-high", "-low"), ("+low", "-high"), ("-high", "+low")),
@@ -51,7 +52,7 @@ COUNTS = {
 
 
 def quantifier(rng: np.random.Generator, words: Words, label: str) -> Pair:
-    """Quantifiers: all, most, some, none, not all."""
+    """Makes a pair of sentences with two of the quantifiers all, most, some, none and not all."""
     first, second = pick(rng, QUANTIFIERS[label])
     _, past = pick(rng, words.handled)
     clause = f"of the {pick(rng, words.people)}s {past} {pick(rng, pick(rng, words.things)[1])}."
@@ -59,7 +60,10 @@ def quantifier(rng: np.random.Generator, words: Words, label: str) -> Pair:
 
 
 def scope(rng: np.random.Generator, words: Words, label: str) -> Pair:
-    """Specific and general terms, or a sentence with and without a detail. Negation reverses the entailment."""
+    """Makes a pair with a specific and a general term, or with and without a detail.
+
+    Negation reverses the entailment.
+    """
     general, specials = pick(rng, words.things)
     special = pick(rng, specials)
     if rng.integers(2):
@@ -78,7 +82,7 @@ def scope(rng: np.random.Generator, words: Words, label: str) -> Pair:
 
 
 def number(rng: np.random.Generator, words: Words, label: str) -> Pair:
-    """Numbers: at least and fewer than."""
+    """Makes a pair with numbers, each after "at least" or "fewer than"."""
     low, high = sorted(two(rng, range(len(NUMBERS))))
     count = {
         "+low": f"At least {NUMBERS[low]}",
@@ -93,7 +97,7 @@ def number(rng: np.random.Generator, words: Words, label: str) -> Pair:
 
 
 def voice(rng: np.random.Generator, words: Words, label: str) -> Pair:
-    """Active and passive."""
+    """Makes a pair of an active and a passive sentence."""
     met = pick(rng, words.met)
     return converse(
         rng, label, two(rng, words.people), f"The {{0}} {met} the {{1}}.", f"The {{1}} was {met} by the {{0}}."
@@ -101,28 +105,28 @@ def voice(rng: np.random.Generator, words: Words, label: str) -> Pair:
 
 
 def comparison(rng: np.random.Generator, words: Words, label: str) -> Pair:
-    """A comparative and its opposite."""
+    """Makes a pair with a comparative and its opposite."""
     more, less = pick(rng, words.compared)
     direct, reverse = f"The {{0}} is {more} than the {{1}}.", f"The {{1}} is {less} than the {{0}}."
     return converse(rng, label, two(rng, words.people), direct, reverse)
 
 
 def order(rng: np.random.Generator, words: Words, label: str) -> Pair:
-    """Temporal order: before and after."""
+    """Makes a pair about the temporal order of two events, with "before" and "after"."""
     people, events = two(rng, words.people), two(rng, words.events)
     happenings = (f"{people[0]} {events[0]}", f"{people[1]} {events[1]}")
     return converse(rng, label, happenings, "The {0} before the {1}.", "The {1} after the {0}.")
 
 
 def passing(rng: np.random.Generator, words: Words, label: str) -> Pair:
-    """Giving and receiving."""
+    """Makes a pair with verbs of giving and receiving."""
     (gave, received), held = pick(rng, words.passed), pick(rng, words.held)
     direct, reverse = f"The {{0}} {gave} the {held} to the {{1}}.", f"The {{1}} {received} the {held} from the {{0}}."
     return converse(rng, label, two(rng, words.people), direct, reverse)
 
 
 def converse(rng: np.random.Generator, label: str, pair: tuple[str, str], direct: str, reverse: str) -> Pair:
-    """Pairs one form of a statement with the other form, about the same people or with the people swapped."""
+    """Makes a pair of two forms of a statement, about the same people or events, or with these swapped."""
     second = pair if label == "same" else pair[::-1]
     forms = (direct, reverse) if rng.integers(2) else (reverse, direct)
     return forms[0].format(*pair), forms[1].format(*second)
@@ -133,7 +137,7 @@ def pick(rng: np.random.Generator, items: Sequence[Any]) -> Any:
 
 
 def two(rng: np.random.Generator, items: Sequence[Any]) -> tuple[Any, Any]:
-    """Two different items."""
+    """Draws two different items."""
     first = int(rng.integers(len(items)))
     step = 1 + int(rng.integers(len(items) - 1))
     return items[first], items[(first + step) % len(items)]
@@ -152,8 +156,8 @@ class Grammar:
     Attributes:
       seed: Random seed of the task's rows.
       words: The task's content words.
-      relations: The task's relations, each with its labels for each label of the task. Relations alternate, so that
-        every split has the same number of rows of each.
+      relations: The task's relations, each with a map from the task's labels to its own labels. Relations alternate, so
+        that every split has about the same number of rows of each.
       sizes: Number of rows of train, dev and test.
     """
 
@@ -198,7 +202,7 @@ GRAMMARS = {
 
 
 def builtin_rows(name: str, split: str) -> Rows:
-    """The rows of the ``train``, ``dev`` or ``test`` split of a built-in task: pairs with class labels.
+    """Returns the rows of a built-in task's train, dev or test split: pairs with class labels.
 
     Raises:
       UserError: There is no such task.

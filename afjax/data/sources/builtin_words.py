@@ -32,8 +32,8 @@ class Words:
     held: tuple[str, ...]
 
 
-# As many people as possible that are a single token in BERT's vocabulary. With few people, an adapter memorizes the
-# pairs of people instead of learning the relation between the sentences.
+# The list of people is as long as possible, with words that are a single token in BERT's vocabulary. With few people,
+# an adapter memorizes the pairs of people instead of learning the relation between the sentences.
 SOURCE_WORDS = Words(
     people=tuple(
         "nurse farmer teacher lawyer painter singer driver doctor sailor dancer judge student hunter banker actor "

@@ -44,7 +44,7 @@ def read_lines(path: Path, encodings: tuple[str, ...] = ("utf-8",)) -> Iterator[
 
 
 def read_text(path: Path, encodings: tuple[str, ...] = ("utf-8",)) -> str:
-    """Reads an entire file; encodings are tried as in :func:`read_lines`."""
+    """Reads an entire file. Several encodings are tried in order, as in :func:`read_lines`."""
     return decode(str(path), b"".join(line for _, line in read_raw_lines(path)), encodings)
 
 
@@ -142,9 +142,13 @@ def table_rows(
       path: The file's name in error messages.
       lines: Numbered lines, as from :func:`read_lines`.
       tabs: Whether columns are separated by tabs, without quoting. Otherwise by commas, with quoting.
-      names: Column names, for a table without a line of column names.
+      names: Column names, for a table without a header line.
       lenient: Whether to accept unnamed columns and stray quotes, which spreadsheets write.
       short: If given, rows with too few columns are skipped, and their ``PATH:LINE`` is appended to this list.
+
+    Raises:
+      UserError: The file uses another separator, a column name is repeated, a row has another number of columns, or the
+        quotes of a CSV row are wrong.
     """
     columns = list(names)
     checked = False
@@ -195,7 +199,7 @@ def split_tabs(lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, list[str
 def split_commas(
     path: Path | str, lines: Iterator[tuple[int, str]], *, strict: bool
 ) -> Iterator[tuple[int, list[str]]]:
-    """Splits CSV. A quoted value can span lines; a row has the number of its first line."""
+    """Splits the rows of a CSV file. A quoted value can span lines; a row has the number of its first line."""
     # Contexts can exceed csv's default limit of 131,072 characters per field. The limit is global to the module.
     csv.field_size_limit(2**31 - 1)
     reader = csv.reader((line for _, line in lines), strict=strict)
@@ -210,12 +214,12 @@ def split_commas(
 
 
 def shown_path(path: Path) -> str:
-    """A path for a message, shortened if it is longer than file systems allow."""
+    """Formats a path for a message. It is shortened if it is longer than file systems allow."""
     text = str(path)
     return text if len(text) <= 4096 else f"{text[:200]}..."
 
 
 def shorten(value: object) -> str:
-    """A value for a message: its ``repr``, shortened to 40 characters."""
+    """Formats a value for a message: its ``repr``, shortened to 40 characters."""
     text = shown(value)
     return text if len(text) <= 40 else f"{text[:37]}..."

@@ -1,4 +1,4 @@
-"""Sources that are a folder with one file per split, or a single file."""
+"""Reads sources that are a folder with one file per split, or a single file."""
 
 import dataclasses
 import os
@@ -19,7 +19,7 @@ def _open_split(task: TaskConfig, split: Split) -> SplitSource:
         raise missing_split(task, split)
     folder = None if is_one_file(task) or not task.source else fetched(task.source)
     names_path = folder / "labels.json" if folder else None
-    # A broken link counts as a file, so that label names are not guessed in its place.
+    # A broken link counts as a file: reading it raises an error. Otherwise the label names would be guessed.
     listed_names = read_label_names(names_path) if names_path and os.path.lexists(names_path) else ()
     named_task = task if task.labels else dataclasses.replace(task, labels=listed_names)
     stored_names = [file_format(str(path)).label_names(path, task.label_column) for path in paths]
@@ -37,7 +37,7 @@ def _split_files(task: TaskConfig, split: Split) -> list[str]:
 
 
 def _read_from(task: TaskConfig, split: Split) -> Split:
-    """The split whose file has the rows of ``split``."""
+    """Returns the split whose file has the rows of ``split``."""
     return "train" if split == "dev" and _makes_dev(task) else split
 
 
@@ -52,7 +52,7 @@ def _shared_form(source: str) -> str:
 
 
 def missing_split(task: TaskConfig, split: Split) -> UserError:
-    """The error for a split that is missing from a folder or a file."""
+    """Returns the error for a split that is missing from a folder or a file."""
     name = f"The task {task.name} has no {split} split"
     share = " or a task.dev_share above 0" if split == "dev" and not task.dev_share else ""
     if task.source and is_one_file(task):
@@ -67,7 +67,7 @@ def missing_split(task: TaskConfig, split: Split) -> UserError:
 
 
 def is_one_file(task: TaskConfig) -> bool:
-    """Whether a task's source is a single file rather than a folder."""
+    """Returns whether a task's source is a single file rather than a folder."""
     if not task.source:
         return False
     path = fetched(task.source)
@@ -76,12 +76,13 @@ def is_one_file(task: TaskConfig) -> bool:
 
 
 def split_paths(task: TaskConfig, split: Split) -> tuple[Path, ...]:
-    """Returns the files of a split: the file that the task names, or else the default; empty if there are none.
+    """Returns the files of a split: the file that the task names, or else the default files, if there are any.
 
     File names in the task's ``train``, ``dev`` and ``test`` settings are relative to the source's folder.
 
     Raises:
-      UserError: The source's folder is missing, or the source is a file and the task also names a train file.
+      UserError: The source's folder is missing, has two files for the split, or lacks some of several files; or the
+        source is a file and the task also names a train file.
     """
     chosen = getattr(task, split)
     source = fetched(task.source) if task.source else Path()
@@ -110,7 +111,7 @@ def _similar_file(folder: Path, split: Split) -> str:
 
 
 def _dev_files(folder: Path) -> list[str]:
-    """The data files of a folder whose names indicate a dev split."""
+    """Returns the data files of a folder whose names indicate a dev split."""
     return [name for name in _data_files(folder) if looks_like_dev(name)]
 
 

@@ -15,7 +15,7 @@ from afjax.data.sources.files import decode, json_rows, nearest_in_folder, read_
 from afjax.data.sources.kind import SPLIT_NAMES, Split
 from afjax.errors import UserError
 
-# The name of each row in error messages, such as "PATH:LINE", and its values by column name.
+# Pairs of a row's name in error messages, such as "PATH:LINE", and its values by column name.
 NamedRows = Iterator[tuple[str, dict[str, Any]]]
 
 
@@ -31,8 +31,8 @@ class FileFormat:
       ending: The end of the names of such files, such as ``.csv``.
       read_file: Yields the rows of a file. Raises UserError if the file is missing or malformed.
       read_stream: Yields the rows of a binary stream, given the stream and its name in error messages.
-      label_names: Returns the label names that a file defines for a column; empty if it defines none. Its labels are
-        then indices into these names.
+      label_names: Returns the label names that a file defines for a column, or an empty tuple. If a file defines names,
+        its labels are indices into them.
       gzipped: Whether files may be compressed with gzip, with ``.gz`` after the ending.
     """
 
@@ -44,7 +44,12 @@ class FileFormat:
 
 
 def _text_format(ending: str, rows_of_lines: Callable[[str, Iterator[tuple[int, str]]], NamedRows]) -> FileFormat:
-    """A format of text files, with a function that yields the rows of a file's name and numbered lines."""
+    """Returns a format of text files.
+
+    Args:
+      ending: The end of the files' names.
+      rows_of_lines: Yields the rows of a file, given its name in error messages and its numbered lines.
+    """
 
     def read_stream(stream: IO[bytes], name: str) -> NamedRows:
         lines = ((number, decode(name, line, ("utf-8",), number)) for number, line in enumerate(stream, start=1))
@@ -101,7 +106,7 @@ def read_rows(path: Path, ending: str = "") -> NamedRows:
 
     Raises:
       UserError: The file is missing, empty, truncated, not UTF-8 or malformed, or pyarrow is needed and not installed.
-        The message names the line.
+        The message names the line, if the error is in one.
     """
     yield from _not_empty(file_format(str(path), ending).read_file(path), str(path))
 
@@ -118,7 +123,7 @@ def rows_of_stream(stream: IO[bytes], name: str, ending: str) -> NamedRows:
 
 
 def file_format(name: str, ending: str = "") -> FileFormat:
-    """The format of a file, by its name or by the given ending.
+    """Returns the format of a file, by its name or by the given ending.
 
     Raises:
       UserError: There is no such format.
@@ -139,7 +144,7 @@ def _not_empty(rows: NamedRows, name: str) -> NamedRows:
 
 
 def find_split_files(folder: Path, split: Split) -> tuple[Path, ...]:
-    """Finds the files of a split in a task's folder; empty if there are none.
+    """Finds the files of a split in a task's folder. The result is empty if there are none.
 
     A split is one file, such as ``train.jsonl.gz``, or several with the names of the Hugging Face hub, such as
     ``train-00000-of-00002.parquet``. The hub's dev split is named ``validation``.
@@ -178,10 +183,10 @@ def find_split_files(folder: Path, split: Split) -> tuple[Path, ...]:
 
 
 def is_split_file(name: str) -> bool:
-    """Whether a file name is one that :func:`find_split_files` finds for a split."""
+    """Returns whether a file name is one that :func:`find_split_files` finds for a split."""
     return bool(_PART.fullmatch(name)) or name in {f"{split}{ending}" for split in SPLIT_NAMES for ending in ENDINGS}
 
 
 def file_stem(name: str) -> str:
-    """A data file's name without its endings: ``train`` for ``train.jsonl.gz``."""
+    """Returns a data file's name without its endings: ``train`` for ``train.jsonl.gz``."""
     return Path(name.removesuffix(".gz")).stem

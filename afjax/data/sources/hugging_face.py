@@ -31,7 +31,7 @@ class _UnreachableError(Exception):
 
 
 def open_splits(source: str) -> Mapping[str, Any]:
-    """Opens all splits of ``hf:NAME`` or of a folder; ``{name: datasets.Dataset}``.
+    """Opens all splits of ``hf:NAME`` or of a folder, as ``{name: datasets.Dataset}``.
 
     A dataset of the hub is downloaded to the cache of Hugging Face's datasets. If the hub cannot be reached, it is read
     from that cache. A folder with a single dataset has one split, whose name the folder records, by default train.
@@ -50,7 +50,7 @@ def open_splits(source: str) -> Mapping[str, Any]:
 
 
 def possible_names(location: str) -> list[Name]:
-    """The datasets and configs that the text after ``hf:`` can name. The first that exists is used.
+    """Returns the datasets and configs that the text after ``hf:`` can name. The first that exists is used.
 
     Raises:
       UserError: The text has another form than NAME, ORG/NAME, NAME/CONFIG and ORG/NAME/CONFIG.
@@ -72,7 +72,7 @@ def possible_names(location: str) -> list[Name]:
     return [(f"{parts[0]}/{parts[1]}", parts[2])]
 
 
-# All splits of a process come from the same version of a dataset.
+# Cache the datasets, so that all splits that a process reads come from the same version of a dataset.
 @functools.lru_cache(maxsize=8)
 def _hub_splits(location: str) -> Mapping[str, Any]:
     names = possible_names(location)
@@ -97,9 +97,12 @@ def _hub_splits(location: str) -> Mapping[str, Any]:
 
 
 def _full_name(datasets: Any, name: str) -> str:
-    """The full name of a dataset on the hub, such as nyu-mll/glue for glue; empty if there is no such dataset.
+    """Returns the full name of a dataset on the hub, such as nyu-mll/glue for glue; empty if there is no such dataset.
 
     Unlike ``load_dataset``, this does not repeat its request for about 20 seconds if the hub cannot be reached.
+
+    Raises:
+      _UnreachableError: The hub does not answer, or offline mode is on.
     """
     from huggingface_hub import HfApi, errors
 
@@ -116,7 +119,7 @@ def _full_name(datasets: Any, name: str) -> str:
 
 
 def _cached_splits(datasets: Any, location: str, reason: str) -> Mapping[str, Any]:
-    """Opens the splits of a dataset that was downloaded before; ``reason`` is why the hub cannot be reached."""
+    """Opens the splits of a dataset in the cache. ``reason`` says why the hub cannot be reached."""
     problem, names, cache = "does not have the dataset", possible_names(location), datasets.config.HF_DATASETS_CACHE
     for possible in names:
         try:
@@ -146,7 +149,7 @@ def _load(datasets: Any, name: Name) -> Mapping[str, Any]:
 
 @contextlib.contextmanager
 def _offline(datasets: Any) -> Iterator[None]:
-    """Reads only from the cache. Otherwise, requests would be repeated for about 20 seconds."""
+    """Makes the block read only from the cache. Otherwise, requests would be repeated for about 20 seconds."""
     before = datasets.config.HF_HUB_OFFLINE
     datasets.config.HF_HUB_OFFLINE = True
     try:
@@ -167,13 +170,17 @@ def _import_datasets(source: str) -> Any:
 
 
 def _reason(error: Exception) -> str:
-    """An error's type and the beginning of its message, in one line."""
+    """Returns an error's type and the beginning of its message, in one line."""
     text = " ".join(str(error).partition("Example of usage")[0].split())
     return f"{type(error).__name__}: {text if len(text) <= 300 else text[:297] + '...'}"
 
 
 def _split_name(task: TaskConfig, split: Split, splits: Mapping[str, Any]) -> str:
-    """The dataset's name for a split, or the split that the task names, such as ``train[:10%]``; empty if neither."""
+    """Returns the dataset's name for a split, or an empty string if the dataset does not have the split.
+
+    The name is the task's setting, such as ``train[:10%]``, or else the first name in ``SPLIT_NAMES`` that the dataset
+    has.
+    """
     return getattr(task, split) or next((name for name in SPLIT_NAMES[split] if name in splits), "")
 
 
@@ -213,7 +220,7 @@ def _open_split(task: TaskConfig, split: Split) -> SplitSource:
     label_names = dataset_label_names(dataset, task.label_column)
     rows_name = f"{task.source} {name}"
     rows = name_classes(task, dataset_rows(dataset, rows_name, first=1), label_names)
-    # A folder has the same default columns as a folder of files.
+    # A folder of save_to_disk has the same default columns as a folder of data files.
     columns = PUBLISHED_TEXT_COLUMNS if task.source.startswith(_SCHEME) else TEXT_COLUMNS
     return SplitSource(rows_name, rows, label_names, columns)
 
@@ -234,7 +241,7 @@ def _split_files(task: TaskConfig, split: Split) -> list[str]:
 
 
 def _is_saved(folder: Path) -> bool:
-    """Whether ``save_to_disk`` has written a folder."""
+    """Returns whether a folder was written by ``save_to_disk``."""
     names = (("dataset_dict.json",), ("dataset_info.json", "state.json"))
     return any(all(os.path.isfile(folder / name) for name in together) for together in names)
 

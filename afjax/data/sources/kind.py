@@ -1,4 +1,4 @@
-"""The interface of a kind of source."""
+"""The interface that every kind of source implements."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,13 +18,13 @@ SPLIT_NAMES: Mapping[Split, tuple[str, ...]] = {
     "test": ("test",),
 }
 
-# The beginning of a name that indicates a dev split. If there is one, no dev split is made by hash, even if the name is
-# not among ``SPLIT_NAMES``, because the existing dev split would be ignored.
+# The beginning of a name that indicates a dev split. If a source has such a name, no dev split is made by hash, even if
+# the name is not among ``SPLIT_NAMES``, because the existing dev split would be ignored.
 _DEV_WORD = re.compile(r"(dev|devel|development|val|valid|validation)([^a-z]|$)", re.IGNORECASE)
 
 
 def looks_like_dev(name: str) -> bool:
-    """Whether the name of a file or split indicates a dev split, such as ``validation_matched``."""
+    """Returns whether the name of a file or split indicates a dev split, such as ``validation_matched``."""
     return _DEV_WORD.match(name) is not None
 
 
@@ -61,8 +61,8 @@ class SourceKind:
       has_split: Whether a task has a split.
       split_files: The files that a split is read from, or the source's name for the split.
       makes_dev: Whether the dev split is taken from the train rows because the task has no dev split.
-      recognizes: Whether a local folder holds data of this kind, so that a task's source can be its path, without a
-        scheme. Such a source is then read by this kind.
+      recognizes: Whether a local folder holds data of this kind. If so, a task's source can be the folder's path
+        without a scheme, and this kind reads it.
       shared_form: Removes this machine's folders from the text after the colon, for artefacts that are shared.
       portable: Whether the source refers to the same data on every machine.
       text_columns: Text columns to look for if a task names none.

@@ -14,18 +14,21 @@ SOURCE_KINDS: Mapping[str, SourceKind] = {
 
 
 def source_kind(source: str) -> SourceKind:
-    """The kind that a task's ``source`` names. If the word before the colon is not a scheme, it is a path (``gs://``)."""
+    """Returns the kind that a task's ``source`` names.
+
+    A source that does not begin with the scheme of a kind and a colon is a path, such as ``gs://BUCKET/rte``.
+    """
     scheme, colon, _ = source.partition(":")
     return SOURCE_KINDS.get(scheme if colon else "", folder.KIND)
 
 
 def folder_kind(folder: Path) -> SourceKind | None:
-    """The kind whose data a local folder holds; None if it holds no task."""
+    """Returns the kind whose data a local folder holds; None if it holds no task."""
     return next((kind for kind in SOURCE_KINDS.values() if kind.recognizes(folder)), None)
 
 
 def _reading_kind(source: str) -> SourceKind:
-    """The kind that reads a source. A folder without a scheme is read by the kind that recognizes it."""
+    """Returns the kind that reads a source. A folder without a scheme is read by the kind that recognizes it."""
     kind = source_kind(source)
     return kind if kind.scheme or not source else folder_kind(fetched(source)) or kind
 
@@ -42,12 +45,12 @@ def open_source(task: TaskConfig, split: Split) -> SplitSource:
 
 
 def has_split(task: TaskConfig, split: Split) -> bool:
-    """Whether a task has a split, or its dev split can be made by hash."""
+    """Returns whether a task has a split, or its dev split can be made by hash."""
     return _reading_kind(task.source).has_split(task, split)
 
 
 def makes_dev(task: TaskConfig) -> bool:
-    """Whether the dev split is taken from the train rows because the task has no dev split.
+    """Returns whether the dev split is taken from the train rows because the task has no dev split.
 
     The splits of benchmarks, TFDS and built-in tasks are fixed, and are never divided.
     """
@@ -55,12 +58,12 @@ def makes_dev(task: TaskConfig) -> bool:
 
 
 def split_files(task: TaskConfig, split: Split) -> list[str]:
-    """The files that a split is read from, or the source's name for the split."""
+    """Returns the files that a split is read from, or the source's name for the split."""
     return _reading_kind(task.source).split_files(task, split)
 
 
 def shared_source(source: str) -> str:
-    """A task's ``source`` without this machine's folders, for artefacts that are shared."""
+    """Returns a task's ``source`` without this machine's folders, for artefacts that are shared."""
     kind = source_kind(source)
     if not kind.scheme:
         return kind.shared_form(source)

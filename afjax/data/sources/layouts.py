@@ -23,11 +23,12 @@ from afjax.storage.json_files import parse_json
 
 Row = dict[str, Any]
 
-# (the row's name in errors, the row in the file's format, whether it must have a label) -> the row with common keys.
+# Converts a row to the common keys. The arguments are the row's name in errors, the row in the file's format, and
+# whether it must have a label.
 RowReader = Callable[[str, Row, bool], Row]
 
-# (split, its files) -> a predicate that decides whether a row belongs to the split. The predicate's arguments are the
-# row's name in errors, the row in the file's format, and the row with common keys.
+# Given a split and its files, returns a predicate that decides whether a row belongs to the split. The predicate's
+# arguments are the row's name in errors, the row in the file's format, and the row with common keys.
 RowChooser = Callable[[Split, tuple[Path, ...]], Callable[[str, Row, Row], bool]]
 
 # File names in order of preference. All files of an inner tuple must exist.
@@ -36,7 +37,7 @@ Candidates = tuple[str | tuple[str, ...], ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Files:
-    """The files of each split. Each file may be gzipped, with .gz appended to its name.
+    """A layout with the files of each split. Each file may be gzipped, with .gz appended to its name.
 
     Attributes:
       train, dev, test: Files of one split.
@@ -55,7 +56,7 @@ class Files:
         return [(names,) if isinstance(names, str) else names for names in (*getattr(self, split), *self.every)]
 
     def find(self, folder: Path, split: Split) -> tuple[Path, ...]:
-        """Finds the files of a split; empty if any of them is missing."""
+        """Finds the files of a split. Returns an empty tuple if the folder does not have all of them."""
         if self.needs and not any(any(folder.glob(need + packed)) for need in self.needs for packed in ("", ".gz")):
             return ()
         for names in self.candidates(split):
@@ -75,16 +76,16 @@ def find_file(path: Path) -> Path | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Table(Files):
-    """A table, either TSV without quoting or CSV with quoting.
+    """A layout of tables, either TSV without quoting or CSV with quoting.
 
     Attributes:
       row: Converts a row to the common keys.
       commas: Whether the table is CSV instead of TSV.
-      names: Column names, for a table without a line of column names.
+      names: Column names, for a table without a header line.
       encodings: Encodings to try; the first that fits the file is used.
       lenient: Whether to accept unnamed columns and stray quotes, which spreadsheets write.
       choose: Selects the rows of a split, if its files also have rows of other splits.
-      aside: Auxiliary files of a split, which have no rows.
+      aside: Names of auxiliary files of a split, which have no rows.
       skip_short: Whether rows with too few columns are skipped with a warning instead of raising an error.
       drop_empty: Whether rows without text or label are skipped with a warning.
       drop_labels: Rows with these labels are skipped.
@@ -141,7 +142,7 @@ def warn_left_out(places: list[str], total: int, what: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class JsonLines(Files):
-    """One JSON object per line, optionally with a separate file of one label per line.
+    """A layout with one JSON object per line, optionally with a separate file of one label per line.
 
     Attributes:
       row: Converts an object to the common keys.
@@ -179,7 +180,7 @@ def add_labels(
 
 @dataclass(frozen=True, kw_only=True)
 class Conll(Files):
-    """CoNLL files: one word per line with its tag, and a blank line after each sentence.
+    """A layout of CoNLL files: one word per line with its tag, and a blank line after each sentence.
 
     Words without a visible character, such as the variation selectors after emojis in WNUT-17, are left out with a
     warning, because tokenizers have no token for them.
@@ -203,15 +204,15 @@ class Conll(Files):
 
 @dataclass(frozen=True, kw_only=True)
 class Folders:
-    """One file per text in one folder per class, either unpacked or in an archive (.tar.gz, .tgz, .zip).
+    """A layout with one file per text in one folder per class, unpacked or in an archive (.tar.gz, .tgz, .zip).
 
     Attributes:
       roots: The folder of each split, which has the folders of the classes.
       archives: Names of archives with all roots, without endings.
       classes: The label of each class's folder. If empty, the folders are named by their labels.
       encoding: Encoding of the texts.
-      choose: Selects the texts of a split, if splits share a root. Its arguments are the split, a text, and the text's
-        index in its class.
+      choose: Decides whether a text belongs to a split, because splits can share a root. Its arguments are the split,
+        the text, and the text's index in its class.
     """
 
     roots: Mapping[Split, str]
@@ -268,7 +269,7 @@ class Folders:
 
 @dataclass(frozen=True, kw_only=True)
 class Squad(Files):
-    """SQuAD's nested JSON of articles, paragraphs and questions.
+    """The layout of SQuAD's files: nested JSON of articles, paragraphs and questions.
 
     Attributes:
       no_answer: Whether questions may have no answer (SQuAD v2).

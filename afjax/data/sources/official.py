@@ -19,10 +19,10 @@ SPLITS: tuple[Split, ...] = ("train", "dev", "test")
 
 
 def find_official(name: str, data_dir: Path) -> dict[Split, tuple[Path, ...]]:
-    """Finds the files of each split below ``data_dir``; empty if the task is not there.
+    """Finds the files of each split below ``data_dir``. The result is empty if the task is not there.
 
-    If a task has one file per text, the result has their folder or archive. Folders with a ``labels.json`` are in
-    afjax's own format and are ignored.
+    If a task has one file per text, the result has the folder or the archive of these files. Folders with a
+    ``labels.json`` are in afjax's own format and are ignored.
     """
     return {split: files for split, (_, files) in locate(name, data_dir)[1].items()}
 
@@ -31,9 +31,9 @@ def read_official(name: str, data_dir: Path, split: Split) -> Iterator[tuple[str
     """Yields ``(place, row)`` for the rows of a split, in the order of its files.
 
     ``place`` is the row's name in error messages. A row has ``text``; ``text_a`` and ``text_b``; ``context`` and
-    ``choices``; or ``id``, ``question``, ``context`` and ``answers`` (``text`` and ``answer_start``, both lists). A
-    labelled row has a ``label``; for multiple choice, it is the index of the correct choice. Rows have an ``id`` if the
-    format has one for each row.
+    ``choices``; ``words`` and ``tags``; or ``id``, ``question``, ``context`` and ``answers`` (``text`` and
+    ``answer_start``, both lists). A labelled row of the first three forms has a ``label``; for multiple choice, it is
+    the index of the correct choice. Rows have an ``id`` if the format has one for each row.
 
     Raises:
       UserError: The task or split does not exist, or a file is not in the benchmark's format.
@@ -78,7 +78,7 @@ def existing(data_dir: Path, folders: Iterable[str]) -> Iterator[Path]:
 
 
 def missing(name: str, data_dir: Path, folder: Path | None, split: Split) -> str:
-    """The error message for a missing split, with the expected files and folder."""
+    """Returns the error message for a missing split, with the expected files and folder."""
     task = OFFICIAL[name]
     names = {other: [text for layout in task.layouts for text in layout.describe(other)] for other in SPLITS}
     if not names[split]:

@@ -26,12 +26,12 @@ def super_glue(name: str) -> tuple[str, ...]:
 
 
 def tsv(row: RowReader) -> Table:
-    """The layout of most GLUE tasks."""
+    """Returns the layout of most GLUE tasks."""
     return Table(train=("train.tsv",), dev=("dev.tsv",), test=("test.tsv",), row=row)
 
 
 def jsonl(row: RowReader) -> JsonLines:
-    """The layout of SuperGLUE tasks."""
+    """Returns the layout of SuperGLUE tasks."""
     return JsonLines(train=("train.jsonl",), dev=("val.jsonl",), test=("test.jsonl",), row=row)
 
 

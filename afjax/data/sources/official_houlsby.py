@@ -38,7 +38,10 @@ def _crowdflower(
     drop: tuple[str, ...] = (),
     rename: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[str, OfficialTask]:
-    """A task of CrowdFlower's "Data for Everyone", which has no splits. Labels in ``drop`` are not classes."""
+    """Returns the name and the definition of a task of CrowdFlower's "Data for Everyone", which has no splits.
+
+    Rows with a label in ``drop`` are skipped, because these labels are not classes.
+    """
     table = spreadsheet(files, fields(text=text, label=label, rename=rename), drop)
     about = f"{about} (CrowdFlower; one of Houlsby 2019's additional tasks)"
     return f"crowdflower_{name}", OfficialTask(
@@ -47,9 +50,9 @@ def _crowdflower(
 
 
 def spreadsheet(files: tuple[str, ...], row: RowReader, drop: tuple[str, ...] = ()) -> Table:
-    """A CSV file exported from a spreadsheet, without splits.
+    """Returns the layout of a CSV file that was exported from a spreadsheet and has no splits.
 
-    It can be encoded in Windows-1252 or Latin-1, and it can have empty cells.
+    The file can be encoded in UTF-8, Windows-1252 or Latin-1, and it can have empty cells.
     """
     return Table(
         every=files,

@@ -137,7 +137,7 @@ def label_set_row(names: Sequence[str], **columns: str) -> RowReader:
 
 
 def value_of(place: str, raw: Row, names: str | tuple[str, ...]) -> Any:
-    """The value of the first of the named columns or fields that exists."""
+    """Returns the value of the first of the named columns or fields that exists."""
     for name in (names,) if isinstance(names, str) else names:
         if name in raw:
             return raw[name]
@@ -156,7 +156,7 @@ def text_of(place: str, raw: Row, names: str | tuple[str, ...]) -> str:
 
 
 def label_of(place: str, raw: Row, names: str | tuple[str, ...], labelled: bool) -> Any:
-    """A row's label, with booleans as "true" or "false"; None if it is missing and not required."""
+    """Returns a row's label, with booleans as "true" or "false"; None if it is missing and not required."""
     alternatives = (names,) if isinstance(names, str) else names
     if not labelled and all(raw.get(name) in (None, "") for name in alternatives):
         return None
@@ -173,7 +173,7 @@ def id_of(place: str, raw: Row, name: str) -> Row:
 
 
 def by_column(column: str, splits: Mapping[str, Split]) -> RowChooser:
-    """Selects rows by a column with the name of their split."""
+    """Returns a chooser that selects rows by a column with the name of their split."""
 
     def choose(split: Split, files: tuple[Path, ...]) -> Callable[[str, Row, Row], bool]:
         def belongs(place: str, raw: Row, row: Row) -> bool:
@@ -188,7 +188,7 @@ def by_column(column: str, splits: Mapping[str, Split]) -> RowChooser:
 
 
 def by_dev_ids(split: Split, files: tuple[Path, ...]) -> Callable[[str, Row, Row], bool]:
-    """Selects rows of MRPC's train file as GLUE does: rows whose pair of ids is in ``dev_ids.tsv`` are dev."""
+    """Selects rows of MRPC's train file as GLUE does: if a row's pair of ids is in ``dev_ids.tsv``, the row is dev."""
     lines = (line.split() for _, line in read_lines(files[1]))
     dev_ids = {(line[0], line[1]) for line in lines if len(line) == 2}
     return lambda place, raw, row: (
@@ -202,9 +202,10 @@ def by_hash(split: Split, files: tuple[Path, ...]) -> Callable[[str, Row, Row], 
 
 
 def hashed_split(text: str, *, test: bool) -> Split:
-    """The split of a text, for benchmarks without splits. It does not depend on the text's position in the file.
+    """Assigns a text to a split, for benchmarks without splits.
 
-    A hash of the text assigns one tenth of the texts to dev and, if ``test`` is true, another tenth to test.
+    A hash of the text assigns one tenth of the texts to dev and, if ``test`` is true, another tenth to test. The split
+    does not depend on the text's position in the file.
     """
     part = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") / 2**64
     if part < 0.1:

@@ -18,7 +18,7 @@ class OfficialTask:
       kind: The kind of task.
       labels: Label names in order; for multiple choice, the names of the choices. If empty, the names are the labels
         that occur, in alphabetical order.
-      metric: The default dev metric. If empty, accuracy; Pearson correlation for regression, and F1 for span.
+      metric: The task's main metric. If empty, the main metric of its kind (``MAIN_METRICS``).
       no_answer: Whether questions can have no answer.
       tfds: The name of the dataset in TFDS; empty if TFDS does not have it.
     """

@@ -17,7 +17,7 @@ UKP_TOPICS = tuple(
     "school_uniforms".split()
 )
 
-# In the order of the indices in the files.
+# GoEmotions' labels, in the order of the indices in its files.
 EMOTIONS = tuple(
     "admiration amusement anger annoyance approval caring confusion curiosity desire disappointment disapproval "
     "disgust embarrassment excitement fear gratitude grief joy love nervousness optimism pride realization relief "
@@ -46,7 +46,7 @@ def squad(about: str, version: str, folders: tuple[str, ...], *, no_answer: bool
 
 
 def scitail_table(folder: str) -> Table:
-    """SciTail's TSV layout. It is read without quoting, because quotes in the texts are unbalanced."""
+    """Returns SciTail's TSV layout. It is read without quoting, because quotes in the texts are unbalanced."""
     train, dev, test = (f"{folder}scitail_1.0_{split}.tsv" for split in ("train", "dev", "test"))
     names = ("premise", "hypothesis", "label")
     row = fields(text_a="premise", text_b="hypothesis", label="label")

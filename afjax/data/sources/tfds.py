@@ -19,9 +19,9 @@ def read_tfds(task: TaskConfig, split: Split) -> tuple[str, Iterator[tuple[str, 
     A prepared dataset on ``gs://`` is copied to the cache first, because array_record only reads local files.
 
     Returns:
-      The split's name in error messages; pairs of each row's name in error messages and the row; and the names of the
-      label column's ClassLabel feature (empty if it has another type). Class labels are names, or None for rows
-      without a label.
+      A tuple ``(name, rows, label_names)``. ``name`` is the split's name in error messages. ``rows`` yields ``(the
+      row's name in error messages, row)``; class labels are names, or None for rows without a label. ``label_names``
+      has the names of the label column's ClassLabel feature, and is empty if the column has another type.
 
     Raises:
       UserError: The dataset or split does not exist, or a required package is not installed.
@@ -41,14 +41,16 @@ def read_tfds(task: TaskConfig, split: Split) -> tuple[str, Iterator[tuple[str, 
 
 
 def find_tfds_split(task: TaskConfig, split: Split) -> str:
-    """The dataset's name for a split: the task's setting or a common name; empty if the dataset has no common name.
+    """Returns the dataset's name for a split, or an empty string if the dataset does not have the split.
+
+    The name is the task's setting, or else the first name in ``SPLIT_NAMES`` that the dataset has.
 
     Raises:
       UserError: The dataset does not have the split of the task's setting.
     """
     splits = open_builder(task.source).info.splits
     chosen = getattr(task, split)
-    # "train[:10%]" is a part of "train".
+    # A setting such as "train[:10%]" is a part of the split "train".
     if chosen and chosen.partition("[")[0] not in splits:
         raise UserError(
             f"{task.source} has no split {chosen}, but {', '.join(splits) or 'none at all'}; change the task's "
@@ -82,7 +84,7 @@ def open_builder(source: str) -> Any:
     except (
         ValueError,
         TypeError,
-    ) as error:  # TFDS cannot parse the name, or the dataset does not have its settings.
+    ) as error:  # TFDS cannot parse the name, or the dataset does not have the settings in it.
         reason = str(error).strip().partition("\n")[0]
         raise UserError(
             f'The source "{source}" cannot be opened ({reason}); give tfds:NAME, tfds:NAME/CONFIG, or tfds:FOLDER with '
@@ -121,7 +123,7 @@ def missing_package(source: str, error: ImportError) -> str:
 
 
 def decode(rows: Iterable[dict[str, Any]], source: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields each row's name in error messages, and the row with bytes, NumPy numbers and arrays as Python types."""
+    """Yields each row's name in error messages, and the row with its values converted to Python's types."""
     for number, row in enumerate(rows, start=1):
         try:
             yield f"{source}:{number}", {name: _plain(value) for name, value in row.items()}

@@ -101,7 +101,7 @@ _INITS: Mapping[str, tuple[Literal["normal", "truncated_normal"], float]] = {
 
 
 def read_settings(part: Part) -> dict[str, Any]:
-    """Reads a part's settings and fills in the library's defaults.
+    """Reads an adapter's settings and fills in the library's defaults.
 
     Raises:
       UserError: A setting is missing, invalid, unknown or not supported by afjax.
@@ -171,7 +171,7 @@ def read_config(settings: Mapping[str, Any], sizes: Mapping[int, int], trunk: Tr
 
 
 def _given_settings(part: Part) -> Mapping[str, Any]:
-    """The settings in a part's file, or the settings that the file names."""
+    """Returns the settings in an adapter's file. If the file has only a config's name, returns that config."""
     given = part.envelope.get("config")
     if isinstance(given, str):
         if given not in _NAMED:
@@ -183,12 +183,12 @@ def _given_settings(part: Part) -> Mapping[str, Any]:
 
 
 def own_config(part: Part, trunk: TrunkConfig) -> AdapterConfig | None:
-    """The architecture that afjax wrote into the part, or None if another program wrote the part.
+    """Returns the architecture that afjax wrote to an adapter's file, or None if another program wrote the file.
 
     It has details that the library's format cannot express.
 
     Raises:
-      UserError: It contradicts the part's settings.
+      UserError: The architecture contradicts the settings in the file.
     """
     if not part.own:
         return None
@@ -256,12 +256,12 @@ def bottleneck_sizes(settings: Mapping[str, Any], trunk: TrunkConfig, where: str
 
 
 def is_learnt(settings: Mapping[str, Any]) -> bool:
-    """Whether the scale of the up-projection's output is a parameter."""
+    """Returns whether the scale of the up-projection's output is a parameter."""
     return settings["scaling"] in ("learned", "channel")
 
 
 def _reduction_factor(config: AdapterConfig, hidden_size: int) -> float:
-    """A reduction factor that the library rounds to the adapter's bottleneck size."""
+    """Returns a reduction factor that the library rounds to the adapter's bottleneck size."""
     if config.size is None:
         return config.reduction_factor
     factor = hidden_size / config.size

@@ -40,7 +40,7 @@ _INVERTIBLE = ("invertible_adapters", "invertible_lang_adapters")
 
 
 def read_adapter(part: Part, trunk: TrunkConfig) -> tuple[AdapterConfig, Tree, list[str]]:
-    """Reads an adapter: its architecture, its tree (float32) and notes for the user.
+    """Reads an adapter. Returns its architecture, its tree (float32) and notes for the user.
 
     Raises:
       UserError: afjax does not support the settings, or the tensors do not match the settings and the trunk.
@@ -108,7 +108,7 @@ def write_adapter(
 
 
 def own_adapter(config: AdapterConfig) -> dict[str, Any]:
-    """The fields that afjax adds to an adapter's file, for :func:`read_adapter`."""
+    """Returns the fields that afjax adds to an adapter's file, for :func:`read_adapter`."""
     return {"config": to_dict(config)}
 
 

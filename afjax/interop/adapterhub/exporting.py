@@ -94,7 +94,7 @@ def export_adapterhub(
 
 
 def _kind_to_export(store_folder: str | Path, name: str, kind: Kind | None) -> Kind:
-    """The kind of the artefact to export."""
+    """Returns the kind of the artefact to export."""
     kinds: list[Kind] = [
         candidate for candidate, folder in _FOLDERS.items() if name in store.names(store_folder, folder)
     ]
@@ -180,7 +180,7 @@ class _Writer:
         return [(f"head {name}", folder)]
 
     def _has_head(self, kind: str, name: str) -> bool:
-        """Whether there is a head of the same name that was trained with this adapter or fusion.
+        """Returns whether there is a head of the same name that was trained with this adapter or fusion.
 
         A head without a record of its training counts if its trunk matches.
         """

@@ -14,7 +14,7 @@ class LibraryFamily:
       prefix: The first part of the tensors' names in a model with a head.
       model_class: The class of a model with flexible heads.
       layer: The name of the list of layers.
-      sublayers: The modules of a layer that hold its adapters and fusions, by our slot.
+      sublayers: The modules of a layer that hold its adapters and fusions, by the slot in afjax.
     """
 
     prefix: str
@@ -23,7 +23,7 @@ class LibraryFamily:
     sublayers: Mapping[str, str]
 
     def module(self, layer: int, slot: str) -> str:
-        """The name of the module that holds the adapters of a slot."""
+        """Returns the name of the module that holds the adapters of a slot."""
         return f"{self.prefix}.{self.layer}.{layer}.{self.sublayers[slot]}"
 
 
@@ -33,7 +33,7 @@ _BERT = LibraryFamily(
     layer="encoder.layer",
     sublayers={"attention": "attention.output", "ffn": "output"},
 )
-# By the name of our family.
+# The names in the library, by the name of the encoder family in afjax.
 LIBRARY_FAMILIES: Mapping[str, LibraryFamily] = {
     "bert": _BERT,
     "roberta": dataclasses.replace(_BERT, prefix="roberta", model_class="RobertaAdapterModel"),

@@ -1,4 +1,4 @@
-"""AdapterHub's folders: a JSON file and a file of tensors for each adapter, fusion and head.
+"""Reads and writes AdapterHub's folders. Each adapter, fusion and head has a JSON file and a tensor file.
 
     adapter_config.json          adapter.safetensors                 or pytorch_adapter.bin
     adapter_fusion_config.json   model_adapter_fusion.safetensors    or pytorch_model_adapter_fusion.bin
@@ -99,7 +99,7 @@ class Part:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file.
+    """Returns the object in a JSON file.
 
     Raises:
       UserError: The file does not exist, or does not contain a JSON object.
@@ -171,7 +171,7 @@ def module_tensors(part: Part, kinds: tuple[str, ...]) -> dict[tuple[str, int], 
 
     Args:
       part: An adapter or a fusion.
-      kinds: The names that the library uses for such modules.
+      kinds: The library's names for the modules of this kind of part.
 
     Raises:
       UserError: The part has no modules, or the file has tensors of other kinds of modules.
@@ -199,7 +199,10 @@ def module_tensors(part: Part, kinds: tuple[str, ...]) -> dict[tuple[str, int], 
 
 
 def _key_pattern(family: LibraryFamily) -> re.Pattern[str]:
-    """Matches a tensor's name: layer, sub-layer, kind of module, name of the part, and the rest."""
+    """Returns a pattern for names of tensors.
+
+    Its groups are the layer, the sub-layer, the kind of module, the name of the adapter or fusion, and the rest.
+    """
     prefix, layer = re.escape(family.prefix), re.escape(family.layer)
     sublayers = "|".join(re.escape(sublayer) for sublayer in family.sublayers.values())
     return re.compile(rf"(?:{prefix}\.)?{layer}\.(\d+)\.({sublayers})\.([a-z_]+)\.([^.]+)\.(.+)")
@@ -264,7 +267,7 @@ def dropout_rate(settings: Mapping[str, Any], where: str) -> float | None:
     """Reads the ``dropout_prob`` of a head or a fusion.
 
     Raises:
-      UserError: It is not a number in [0, 1).
+      UserError: The rate is not a number in [0, 1).
     """
     rate = settings.get("dropout_prob")
     if rate is not None and (isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate < 1):
@@ -280,7 +283,7 @@ def shortened(names: Any, most: int = 6) -> str:
 
 
 def envelope(config: Any, trunk: Mapping[str, Any], name: str, **more: Any) -> dict[str, Any]:
-    """Builds a part's JSON. ``trunk`` is the trunk's entry in a manifest.
+    """Builds the contents of a part's JSON file. ``trunk`` is the trunk's entry in a manifest.
 
     Raises:
       UserError: The trunk's family is not supported.

@@ -33,7 +33,7 @@ _REGULARIZATION = 0.01
 
 
 def member_names(envelope: Mapping[str, Any], where: str) -> list[str]:
-    """The names of the fused adapters. In files from 2020, only the fusion's name lists them.
+    """Returns the names of the fused adapters. In files from 2020, only the fusion's name lists them.
 
     Raises:
       UserError: ``adapter_names`` is not a list of names.
@@ -48,7 +48,7 @@ def member_names(envelope: Mapping[str, Any], where: str) -> list[str]:
 def read_fusion(
     part: Part, members: Sequence[AdapterConfig], trunk: TrunkConfig
 ) -> tuple[FusionConfig, Tree, list[str]]:
-    """Reads a fusion: its architecture, its tree (float32) and notes for the user.
+    """Reads a fusion. Returns its architecture, its tree (float32) and notes for the user.
 
     Args:
       part: The fusion.
@@ -136,7 +136,7 @@ def fusion_settings(config: FusionConfig, name: str) -> dict[str, Any]:
 
 
 def own_fusion(config: FusionConfig, name: str) -> dict[str, Any]:
-    """The fields that afjax adds to a fusion's file, for :func:`read_fusion`.
+    """Returns the fields that afjax adds to a fusion's file, for :func:`read_fusion`.
 
     The temperature is 1, because :func:`write_fusion` divides the query by it.
     """
@@ -179,10 +179,10 @@ def _config(settings: Mapping[str, Any], where: str) -> FusionConfig:
 
 
 def _own_config(part: Part) -> FusionConfig | None:
-    """The architecture that afjax wrote into the part, or None if another program wrote the part.
+    """Returns the architecture that afjax wrote to a fusion's file, or None if another program wrote the file.
 
     Raises:
-      UserError: It contradicts the part's settings.
+      UserError: The architecture contradicts the settings in the file.
     """
     if not part.own:
         return None

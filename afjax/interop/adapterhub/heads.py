@@ -198,7 +198,7 @@ def own_head(
     seed: int,
     text_columns: int | None = None,
 ) -> dict[str, Any]:
-    """The fields that afjax adds to a head's file, for :func:`read_head`.
+    """Returns the fields that afjax adds to a head's file, for :func:`read_head`.
 
     The task's scale is 1, because :func:`write_head` multiplies the output layer by it.
     """
@@ -221,7 +221,7 @@ def _max_length(own_fields: Mapping[str, Any], trunk: TrunkConfig, where: str) -
 
 
 def _settings(part: Part) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """A head's settings in a flex head's format, and the names of its linear layers."""
+    """Returns a head's settings in a flex head's format, and the names of its linear layers."""
     given = part.envelope.get("config")
     if given is None:
         model = str(part.envelope.get("model_class"))
@@ -248,7 +248,7 @@ def _settings(part: Part) -> tuple[dict[str, Any], tuple[str, ...]]:
 
 
 def _outputs(settings: Mapping[str, Any], where: str) -> tuple[TaskKind, tuple[str, ...], int]:
-    """The kind of task, the label names in the order of the outputs, and the number of outputs."""
+    """Returns the kind of task, the label names in the order of the outputs, and the number of outputs."""
     head_type = str(settings.get("head_type"))
     if head_type not in _KINDS:
         raise UserError(f'{where} has a head of the type "{head_type}"; afjax has {", ".join(_KINDS)}.')
@@ -268,7 +268,7 @@ def _outputs(settings: Mapping[str, Any], where: str) -> tuple[TaskKind, tuple[s
 
 
 def _labels(settings: Mapping[str, Any], count: int | None, where: str) -> tuple[str, ...]:
-    """The label names, ordered by their numbers. Empty if the head has none."""
+    """Returns the label names, ordered by their numbers. Empty if the head has none."""
     given = settings.get("label2id")
     if not given:
         return ()

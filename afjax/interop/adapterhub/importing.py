@@ -34,8 +34,9 @@ def import_adapterhub(
 ) -> list[Imported]:
     """Imports a folder of the ``adapters`` library into a store, all or nothing.
 
-    If the store already has a bit-identical copy of some of the artefacts, it is kept. Such copies come from another
-    fusion of the same adapters, or from an import that was killed.
+    If the store already has bit-identical copies of some of the artefacts, they are kept. Such copies come from another
+    fusion of the same adapters, or from an import that was killed. If it has copies of all of them, the import is
+    refused, because their names are taken.
 
     Args:
       source: A folder that ``save_adapter``, ``save_adapter_fusion``, ``save_head`` or ``save_adapter_setup`` wrote, or
@@ -214,7 +215,7 @@ def _read_fusion(part: Part, trunk: Trunk, name: str, members: Mapping[str, tupl
 
 
 def _read_head(folder: Path, trunk: Trunk, name: str, otherwise: str) -> Imported:
-    """Reads a head. Its name is ``name``, its own name or ``otherwise``, whichever is the first non-empty one."""
+    """Reads a head. It gets the first non-empty name among ``name``, the name in its file and ``otherwise``."""
     if not (folder / HEAD.config).exists():
         raise UserError(f"{folder / HEAD.config} does not exist; the setup needs that head, fetch it again.")
     part = read_part(folder, HEAD, trunk.config)
@@ -228,7 +229,7 @@ def _read_head(folder: Path, trunk: Trunk, name: str, otherwise: str) -> Importe
             **to_dict(head.config),
             "num_outputs": head.num_outputs,
             "max_length": head.max_length,
-            # Unknown for heads that afjax did not export.
+            # The number of text columns is unknown for heads that afjax did not export.
             **({} if head.text_columns is None else {"text_columns": head.text_columns}),
         },
         "task": to_dict(head.task),
@@ -264,7 +265,7 @@ def _architecture(adapter: Imported) -> AdapterConfig:
 
 
 def _named(part: Part, name: str) -> str:
-    """The name to import a part under: ``name``, or its own name if that is empty."""
+    """Returns the name to import a part under: ``name``, or the name in its file if ``name`` is empty."""
     chosen = name or part.name
     if not chosen:
         raise UserError(f"{part.where} has no name; give --name.")

@@ -94,7 +94,10 @@ def _lora(manifest: Manifest) -> LoraConfig:
 
 
 def _settings(config: LoraConfig, manifest: Manifest, family: str, num_layers: int) -> dict[str, Any]:
-    """The contents of ``adapter_config.json`` without a head. All versions of PEFT since 0.7 know these settings."""
+    """Returns the contents of ``adapter_config.json`` for an adapter without a head.
+
+    All versions of PEFT since 0.7 know these settings.
+    """
     layers = adapter_layers(config, num_layers)
     return {
         "alpha_pattern": {},
@@ -120,7 +123,7 @@ def _settings(config: LoraConfig, manifest: Manifest, family: str, num_layers: i
 
 
 def _head_manifest(store_folder: str | Path, adapter: Manifest) -> Manifest | None:
-    """The manifest of the head of the same name that was trained with an adapter, or None.
+    """Returns the manifest of the head of the same name that was trained with an adapter, or None.
 
     A head without a record of its training counts if its trunk matches.
     """
@@ -144,7 +147,7 @@ def _head(
     modules, tensors = write_head(config, loaded.params, manifest.name, task, family, prefix)
     record = HeadRecord(
         config=config,
-        # The output layer is multiplied by the scale.
+        # The scale is 1, because write_head has multiplied the output layer by it.
         task=dataclasses.replace(task, scale=1.0),
         labels=manifest.labels,
         metrics=manifest.metrics,

@@ -44,7 +44,7 @@ class PeftFamily:
 
     Attributes:
       classes: The first part of the names of the family's classes.
-      library: The module that has the classes.
+      library: The Python module that defines the classes.
       heads: The heads, by the rest of the class's name.
     """
 
@@ -96,7 +96,7 @@ _ELECTRA = {
     CHOICE: HeadLayout(("sequence_summary.summary", "classifier"), _GELU),
     **_ON_TOKENS,
 }
-# By the name of our family.
+# The names in Hugging Face's models, by the name of the encoder family in afjax.
 PEFT_FAMILIES: Mapping[str, PeftFamily] = types.MappingProxyType(
     {
         "bert": PeftFamily("Bert", "transformers.models.bert.modeling_bert", _BERT),
@@ -111,7 +111,7 @@ PEFT_FAMILIES: Mapping[str, PeftFamily] = types.MappingProxyType(
 
 
 def peft_family(name: str) -> PeftFamily:
-    """Returns the names in Hugging Face's models of an encoder family.
+    """Returns the names that Hugging Face's models of an encoder family use.
 
     Raises:
       UserError: afjax does not exchange adapters of the family with PEFT.
@@ -125,19 +125,19 @@ def peft_family(name: str) -> PeftFamily:
 
 
 def dense_modules(family: str) -> dict[DenseLayer, str]:
-    """The modules of a layer's dense layers, such as ``{"query": "attention.self.query"}``."""
+    """Returns the module names of a layer's dense layers, such as ``{"query": "attention.self.query"}``."""
     layers = ENCODER_FAMILIES[family].weight_names.layers
     modules = {path: name.removesuffix(".weight") for name, weight in layers.items() for path in weight.paths}
     return {name: modules[f"{block}/{layer}/kernel"] for name, (block, layer) in DENSE_LAYERS.items()}
 
 
 def layer_prefix(family: str, layer: int) -> str:
-    """The first parts of the names of a layer's modules: ``encoder.layer.0.``."""
+    """Returns the prefix of the names of a layer's modules, such as ``encoder.layer.0.``."""
     return f"{ENCODER_FAMILIES[family].weight_names.layer}.{layer}."
 
 
 def encoder_modules(trunk: TrunkConfig) -> list[str]:
-    """All modules of an encoder that have weights, without the family's prefix."""
+    """Returns the names of all modules of an encoder that have weights, without the family's prefix."""
     names = trunk.encoder_family.weight_names
     tables: list[Mapping[str, Weight]] = [names.embeddings, names.pooler]
     if trunk.projects_embeddings:
@@ -150,7 +150,7 @@ def encoder_modules(trunk: TrunkConfig) -> list[str]:
 
 
 def target_names(family: str, layers: Sequence[int], names: Sequence[DenseLayer]) -> list[str]:
-    """The shortest entries of PEFT's ``target_modules`` that select dense layers.
+    """Returns the shortest entries of PEFT's ``target_modules`` that select dense layers.
 
     PEFT selects every module whose name ends with an entry. ``output.dense`` of a BERT would also select the output
     layer of the attention block, so that entry begins with a layer's number: ``0.output.dense``.

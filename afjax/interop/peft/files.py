@@ -1,4 +1,4 @@
-"""PEFT's folders.
+"""Reads and writes PEFT's folders.
 
     adapter_config.json          the settings
     adapter_model.safetensors    the tensors: LoRA, and the modules that were trained with it
@@ -23,7 +23,7 @@ from afjax.trunk.hugging_face import check_finite
 CONFIG, TENSORS, RECORD = "adapter_config.json", "adapter_model.safetensors", "afjax.json"
 PICKLED = "adapter_model.bin"
 ROOT = "base_model.model."
-# Far more than PEFT writes. all-linear lists every dense layer.
+# This is far more than PEFT writes, even if it lists every dense layer (all-linear).
 _MAX_JSON_BYTES = 4 * 2**20
 _DTYPES = ("F64", "F32", "F16", "BF16")
 _LORA = re.compile(r"(.+)\.lora_(A|B)\.weight")
@@ -47,7 +47,7 @@ class Header(NamedTuple):
 
 
 def read_object(path: Path) -> dict[str, Any] | None:
-    """Reads the object in a JSON file. None if the file does not exist.
+    """Reads the object in a JSON file. Returns None if the file does not exist.
 
     Raises:
       UserError: The file is too large, cannot be read, or does not contain a JSON object.
@@ -106,7 +106,7 @@ def read_header(folder: Path) -> Header:
 
 
 def read_tensors(header: Header, names: Iterable[str]) -> dict[str, np.ndarray]:
-    """Reads tensors, float32, by their names without ``base_model.model.``.
+    """Reads tensors as float32. ``names`` are without ``base_model.model.``, as in the result.
 
     Raises:
       UserError: The file is damaged, or a tensor has NaN or infinity.
@@ -128,7 +128,7 @@ def check_shapes(path: Path, expected: Shapes, actual: Shapes) -> None:
 
     Args:
       path: The file, for error messages.
-      expected: The shapes that the settings and the trunk call for.
+      expected: The shapes that the settings and the trunk require.
       actual: The shapes in the file.
     """
     listed = [f"-{name}" for name in expected if name not in actual]

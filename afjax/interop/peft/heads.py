@@ -19,7 +19,7 @@ from afjax.interop.peft.record import HeadRecord
 from afjax.tasks.kinds import TASK_KINDS
 from afjax.trees import Tree
 
-# The only number of outputs of some kinds of tasks.
+# The number of outputs that a head must have, for kinds of tasks that allow only one number.
 _OUTPUTS: Mapping[TaskKind, int] = {"regression": 1, "multiple_choice": 1, "span": 2}
 
 
@@ -58,14 +58,14 @@ class HeadPlan:
     """A head that is about to be read.
 
     Attributes:
-      layout: The names of its tensors.
-      config: Its architecture.
-      kind: The kind of its task.
-      labels: The names of its labels.
-      num_outputs: The number of its outputs.
+      layout: The names of the head's tensors.
+      config: The head's architecture.
+      kind: The kind of the head's task.
+      labels: The names of the labels.
+      num_outputs: The number of outputs.
       max_length: The number of tokens that rows are truncated to; None if it is not known.
-      pooler: Where its own pooler comes from: the file has its weights (``saved``) or LoRA of the trunk's pooler
-        (``lora``). Empty if it does not have one.
+      pooler: The origin of the head's own pooler: the file has its weights (``saved``), or LoRA of the trunk's pooler
+        (``lora``). Empty if the head does not have one.
     """
 
     layout: HeadLayout
@@ -77,7 +77,7 @@ class HeadPlan:
     pooler: str
 
     def shapes(self, hidden_size: int, prefix: str) -> dict[str, tuple[int, ...]]:
-        """The shapes of the tensors, by name."""
+        """Returns the shapes of the tensors, by name."""
         modules = dict.fromkeys(self.layout.linear, hidden_size) | {self.layout.linear[-1]: self.num_outputs}
         if self.pooler == "saved":
             modules[prefix + POOLER] = hidden_size
@@ -109,7 +109,8 @@ def plan_head(
       prefix: The first part of the names of the encoder's modules.
 
     Raises:
-      UserError: afjax does not support the head, its kind is unknown, or the parts contradict each other.
+      UserError: afjax does not support the head, its kind is unknown, or the given facts, the recorded facts and the
+        tensors contradict each other.
     """
     where = str(header.path)
     kind = given.kind or (record.task.kind if record else None)
@@ -165,7 +166,7 @@ def read_head(plan: HeadPlan, tensors: Mapping[str, np.ndarray], pooler: Tree | 
 
 
 def dense_tree(tensors: Mapping[str, np.ndarray], module: str) -> Tree:
-    """A linear layer in our layout."""
+    """Returns the tree of a linear layer, ``{kernel, bias}``."""
     kernel = np.ascontiguousarray(tensors[f"{module}.weight"].T)  # [inputs, outputs]
     return {"kernel": kernel, "bias": tensors[f"{module}.bias"]}
 
@@ -179,9 +180,9 @@ def write_head(
 
     Args:
       config: The head's architecture.
-      tree: Its parameters.
-      name: Its name, for error messages.
-      task: Its task.
+      tree: The head's parameters.
+      name: The head's name, for error messages.
+      task: The head's task.
       family: The trunk's family.
       prefix: The first part of the names of the encoder's modules.
 
@@ -222,7 +223,7 @@ def write_head(
 
 
 def _chain(config: HeadConfig, kind: TaskKind) -> tuple[bool, tuple[str, ...]]:
-    """Whether a head reads the trunk's pooler, and the activations of its linear layers before the output layer."""
+    """Returns whether a head reads the trunk's pooler, and the activations of its layers before the output layer."""
     hidden = (config.activation,) * config.hidden_layers
     if TASK_KINDS[kind].reads == "tokens":
         return False, hidden
@@ -236,7 +237,7 @@ def _settings(config: HeadConfig) -> str:
 
 
 def _num_outputs(header: Header, output: str, hidden_size: int) -> int:
-    """The number of rows of a head's output layer. Checked before anything of this size is made."""
+    """Returns a head's number of outputs. The shape is checked before any array of this size is made."""
     shape = header.saved.get(output)
     if shape is None:
         raise UserError(
@@ -258,7 +259,7 @@ def _default_kind(model_class: str, outputs: int) -> TaskKind:
 
 
 def _labels(given: PeftHead, record: HeadRecord | None, kind: TaskKind, outputs: int, where: str) -> tuple[str, ...]:
-    """The names of a head's labels."""
+    """Returns the names of a head's labels."""
     labels = given.labels or (record.labels if record else ())
     if kind == "multiple_choice":
         return labels

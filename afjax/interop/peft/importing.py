@@ -108,7 +108,7 @@ def _named_trunk(values: Mapping[str, Any], path: Path) -> Trunk:
 
 
 def _chosen_name(name: str, source: str | Path, folder: Path) -> str:
-    """The name to import under: ``name``, or the name of the folder or repository."""
+    """Returns the name to import under: ``name``, or the name of the folder or repository."""
     chosen = name or (folder.resolve().name if Path(str(source)).is_dir() else str(source).rstrip("/").split("/")[-1])
     try:
         check_name(chosen, "artefact")
@@ -135,7 +135,7 @@ class _Files:
         targets = read_targets(self.settings, trunk, layout, prefix)
         self._check_layers(list(targets))
         if prefix + POOLER not in self.header.lora:
-            # The class of the base model has no pooler.
+            # The base model's class has no pooler, although PEFT's settings select it.
             targets = {module: scale for module, scale in targets.items() if module != POOLER}
         shapes = {
             f"{module}.lora_{part}.weight": shape
@@ -177,7 +177,7 @@ class _Files:
         return [adapter, self._head(plan, read_head(plan, tensors, pooler), adapter)]
 
     def _prefix(self) -> str:
-        """The first part of the names of the encoder's modules: ``bert.``, or empty for a model without a head.
+        """Returns the first part of the names of the encoder's modules: ``bert.``, or empty for a model without a head.
 
         Raises:
           UserError: The names belong to another family.
@@ -196,7 +196,10 @@ class _Files:
         return f"{own}." if has_prefix else ""
 
     def _plan_head(self, given: PeftHead | None, prefix: str) -> HeadPlan | None:
-        """The head to read, or None. Other tensors than those of heads are refused with the adapter's."""
+        """Returns the plan for reading the head, or None if no head is to be read.
+
+        Tensors that belong to no head are refused later, by :meth:`read`.
+        """
         if given is None:
             return None
         if not self.header.saved or self.settings.model_class == "Model":
@@ -214,7 +217,7 @@ class _Files:
         )
 
     def _layout(self, plan: HeadPlan | None) -> HeadLayout | None:
-        """The head of the base model's class. Its layers are modules that target_modules can name."""
+        """Returns the layout of the head of the base model's class, because target_modules can name its layers."""
         return plan.layout if plan else self.family.heads.get(self.settings.model_class)
 
     def _check_layers(self, targets: list[str]) -> None:

@@ -17,7 +17,7 @@ from afjax.trunk.config import TrunkConfig
 
 
 def lora_shapes(targets: Mapping[str, Scale], trunk: TrunkConfig, prefix: str) -> dict[str, tuple[int, ...]]:
-    """The shapes of the tensors of modules with LoRA, by name.
+    """Returns the shapes of the tensors of modules with LoRA, by name.
 
     Args:
       targets: The scale of each module, see :func:`~afjax.interop.peft.settings.read_targets`.
@@ -36,10 +36,10 @@ def lora_shapes(targets: Mapping[str, Scale], trunk: TrunkConfig, prefix: str) -
 def read_lora(
     targets: Mapping[str, Scale], tensors: Mapping[str, np.ndarray], trunk: TrunkConfig, prefix: str, dropout: float
 ) -> tuple[LoraConfig, Tree, list[str]]:
-    """Converts the LoRA of an encoder's layers: its architecture, its tree (float32) and notes for the user.
+    """Converts the LoRA of an encoder's layers to an architecture, a tree (float32) and notes for the user.
 
-    All dense layers of an adapter in afjax have the same rank and scale, in the same layers. Narrower ones, and layers
-    without LoRA, are padded with zeros. They compute the same function, also during training.
+    In afjax, all dense layers with LoRA have the same rank and scale, and have LoRA in the same layers. Lower ranks are
+    padded with zeros, and dense layers without LoRA get zeros. This computes the same function, also during training.
 
     Args:
       targets: The scale of each module. At least one is in a layer.
@@ -89,7 +89,7 @@ def read_lora(
 
 
 def write_lora(config: LoraConfig, tree: Tree, family: str, num_layers: int, prefix: str) -> dict[str, np.ndarray]:
-    """The inverse of :func:`read_lora`: the tensors by name."""
+    """Converts LoRA to PEFT's tensors, by name. This is the inverse of :func:`read_lora`."""
     tensors = {}
     for name in config.target_modules:
         block, dense_layer = DENSE_LAYERS[name]
@@ -102,7 +102,7 @@ def write_lora(config: LoraConfig, tree: Tree, family: str, num_layers: int, pre
 
 
 def merged_pooler(pooler: Tree, scale: Scale, tensors: Mapping[str, np.ndarray], prefix: str) -> Tree:
-    """The trunk's pooler with its LoRA added: ``{kernel, bias}``, float32."""
+    """Returns the trunk's pooler with its LoRA added: ``{kernel, bias}``, float32."""
     a, b = (tensors[f"{prefix}{POOLER}.lora_{part}.weight"] for part in "AB")
     change = np.float32(scale.scaling) * (a.T @ b.T)  # [inputs, outputs]
     return {
@@ -112,7 +112,7 @@ def merged_pooler(pooler: Tree, scale: Scale, tensors: Mapping[str, np.ndarray],
 
 
 def _places(trunk: TrunkConfig) -> dict[tuple[DenseLayer, int], str]:
-    """The module of each dense layer of each layer, without the family's prefix."""
+    """Returns the module names of all dense layers, without the family's prefix: ``{(dense layer, layer): name}``."""
     modules = dense_modules(trunk.family)
     return {
         (name, layer): layer_prefix(trunk.family, layer) + module

@@ -1,7 +1,7 @@
 """Matches the regular expressions in PEFT's settings with names of modules.
 
-Files are not trusted, and some expressions take years to match. Expressions that consist of names are matched here. All
-others are matched in a process that is stopped after a few seconds.
+Files are not trusted, and some expressions take years to match. If all expressions are plain names, they are matched
+here. Otherwise they are matched in a process that is stopped after a few seconds.
 """
 
 import json
@@ -33,7 +33,7 @@ def matching(
       before, after: Expressions of our own that enclose each expression.
 
     Returns:
-      For each expression the names that it matches.
+      For each expression, the names that it matches.
 
     Raises:
       UserError: An expression is not valid, or takes too long.
@@ -68,6 +68,6 @@ def matching(
 
 
 def shown(value: object) -> str:
-    """A value of a setting for an error message; long ones are shortened."""
+    """Formats a setting's value for an error message. Long values are shortened."""
     text = json.dumps(value, default=repr)
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,4 +1,4 @@
-"""The record that afjax writes to the folder of an exported adapter: what PEFT's files do not say."""
+"""The record that afjax adds to the folder of an exported adapter, with facts that PEFT's files do not have."""
 
 import dataclasses
 from pathlib import Path
@@ -28,7 +28,7 @@ class HeadRecord:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Record:
-    """The record of an adapter, and of its head if it has one. All fields are empty if another program wrote it."""
+    """The record of an adapter and of its head, if it has one. If another program wrote the folder, it is empty."""
 
     name: str = ""
     adapter: Facts = dataclasses.field(default_factory=Facts)
@@ -39,7 +39,7 @@ def read_record(folder: Path) -> Record:
     """Reads a folder's record.
 
     Raises:
-      UserError: It is damaged.
+      UserError: The record is damaged.
     """
     path = folder / RECORD
     values = read_object(path)
@@ -55,5 +55,5 @@ def read_record(folder: Path) -> Record:
 
 
 def write_record(name: str, adapter: Manifest, head: HeadRecord | None) -> dict[str, Any]:
-    """The contents of a record."""
+    """Returns the contents of a record."""
     return {"name": name, "adapter": facts_of(adapter), "head": None if head is None else to_dict(head)}

@@ -67,7 +67,13 @@ _INITS = (True, False, None, "gaussian", "eva", "orthogonal", "mica")
 
 
 class Scale(NamedTuple):
-    """The rank of a module's LoRA, and the factor of its output."""
+    """The rank of a module's LoRA, and the factor of its output.
+
+    Attributes:
+      rank: The rank.
+      alpha: PEFT's alpha, multiplied by the square root of the rank if LoRA is rank-stabilized.
+      scaling: The factor of the output, ``alpha / rank``.
+    """
 
     rank: int
     alpha: float
@@ -81,10 +87,10 @@ class PeftSettings:
     Attributes:
       where: The path of the file, for error messages.
       rank, alpha, rank_stabilized, dropout: PEFT's r, lora_alpha, use_rslora and lora_dropout.
-      rank_pattern, alpha_pattern: Other ranks and alphas, by regular expressions of modules.
+      rank_pattern, alpha_pattern: The ranks and alphas of some modules, by regular expressions for their names.
       target_modules, exclude_modules: The names of modules, or a regular expression.
       layers_to_transform: The layers with LoRA; None for all.
-      layers_pattern: The names that the list of layers may have; empty for any.
+      layers_pattern: The names that the encoder's list of layers may have; empty for any.
       modules_to_save: The names of modules whose weights are in the file.
       model_class: The class of the base model without the family's prefix, such as ``ForSequenceClassification``, or
         ``Model`` for a model without a head. Empty if it is unknown.
@@ -173,10 +179,10 @@ def read_settings(values: Mapping[str, Any], where: str, family: PeftFamily) -> 
 
 
 def base_model(values: Mapping[str, Any], where: str) -> tuple[str, str]:
-    """Reads the name and the revision of the base model; empty if they are unknown.
+    """Reads the name and the revision of the base model. Each is empty if it is unknown.
 
     Raises:
-      UserError: The adapter is not LoRA, or they are not strings.
+      UserError: The adapter is not LoRA, or the name or the revision is not a string.
     """
     check_kind(values, where)
     name = _text(values.get("base_model_name_or_path"), f"{where}: base_model_name_or_path")
@@ -193,10 +199,12 @@ def read_targets(settings: PeftSettings, trunk: TrunkConfig, head: HeadLayout | 
       prefix: The first part of the names of the encoder's modules: ``bert.``, or empty for a model without a head.
 
     Returns:
-      The scale of each module, by the module's name without ``prefix``: dense layers of layers, and the pooler.
+      The scale of each module, by the module's name without ``prefix``. The modules are dense layers of the encoder's
+      layers, and the pooler.
 
     Raises:
-      UserError: A target does not exist, or is a module that LoRA in afjax cannot change, or no module has LoRA.
+      UserError: A target does not exist, or is a module that LoRA in afjax cannot change; no module has LoRA; a rank is
+        above the hidden size; or a regular expression is invalid or takes too long.
     """
     where = settings.where
     encoder = [prefix + module for module in encoder_modules(trunk)]
@@ -237,7 +245,7 @@ def read_targets(settings: PeftSettings, trunk: TrunkConfig, head: HeadLayout | 
 
 
 def _selected(settings: PeftSettings, names: Sequence[str], trunk: TrunkConfig, prefix: str) -> set[str]:
-    """The names that target_modules and layers_to_transform select."""
+    """Returns the names that target_modules and layers_to_transform select."""
     where, targets = settings.where, settings.target_modules
     if isinstance(targets, str):
         if targets.lower() != ALL_LINEAR:
@@ -264,7 +272,7 @@ def _selected(settings: PeftSettings, names: Sequence[str], trunk: TrunkConfig, 
 
 
 def _in_layers(settings: PeftSettings, names: Sequence[str], trunk: TrunkConfig, prefix: str) -> set[str]:
-    """The names of modules in the layers of layers_to_transform."""
+    """Returns the names of the modules in the layers that layers_to_transform lists."""
     layer_list = prefix + trunk.encoder_family.weight_names.layer
     for pattern in settings.layers_pattern:
         if not pattern.replace(".", "").replace("_", "").isalnum():
@@ -280,7 +288,7 @@ def _in_layers(settings: PeftSettings, names: Sequence[str], trunk: TrunkConfig,
 
 
 def _excluded(settings: PeftSettings, names: Sequence[str]) -> set[str]:
-    """The names of modules that have no LoRA: excluded ones, and modules whose weights are in the file."""
+    """Returns the names of modules that have no LoRA: excluded ones, and modules whose weights are in the file."""
     where, excluded = settings.where, settings.exclude_modules
     if isinstance(excluded, str):
         found = matching([excluded], names, where=f"{where}: exclude_modules")[0] if excluded else set()
@@ -293,7 +301,7 @@ def _excluded(settings: PeftSettings, names: Sequence[str]) -> set[str]:
 
 
 def _by_pattern(pattern: Mapping[str, Any], names: Sequence[str], where: str) -> dict[str, Any]:
-    """The value of each name that a pattern matches. The first matching pattern counts."""
+    """Returns the value for each name that a pattern matches. The first matching pattern counts."""
     found = matching(list(pattern), names, where=where, before=r"(.*\.)?")
     values: dict[str, Any] = {}
     for value, matched in zip(pattern.values(), found, strict=True):
@@ -302,14 +310,14 @@ def _by_pattern(pattern: Mapping[str, Any], names: Sequence[str], where: str) ->
 
 
 def _dense(trunk: TrunkConfig) -> list[str]:
-    """The dense layers of all layers, without the family's prefix."""
+    """Returns the names of the dense layers of all layers, without the family's prefix."""
     layer_name = trunk.encoder_family.weight_names.layer
     modules = dense_modules(trunk.family).values()
     return [f"{layer_name}.{layer}.{module}" for layer in range(trunk.num_layers) for module in modules]
 
 
 def _model_class(values: Mapping[str, Any], where: str, family: PeftFamily) -> str:
-    """The class of the base model, without the family's prefix. Empty if it is unknown.
+    """Returns the class of the base model, without the family's prefix. Empty if it is unknown.
 
     Raises:
       UserError: The class is of another family, or the task type is not one that encoders have.
