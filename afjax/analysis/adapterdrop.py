@@ -1,7 +1,7 @@
-"""Measures score and speed of models with dropped adapters or pruned fusions.
+"""Measures the scores and the speed of models with dropped adapters or pruned fusions.
 
-Adapters are dropped layer by layer. Fusions are pruned to their most used adapters in each layer. The authors of
-AdapterFusion name both as future work. Dropping adapters from layers is AdapterDrop (Rücklé 2021).
+Adapters are dropped layer by layer. Fusions are pruned to their most used adapters in each layer. Both methods are from
+AdapterDrop (Rücklé 2021).
 """
 
 import dataclasses

@@ -19,8 +19,8 @@ _POINTS = 200
 _EVERY_STEP = 25
 # Longer names are abbreviated in the middle. The report's tables have the full names.
 _NAME = 28
-# Line styles and marker fills. Each is used for one round of the colours, so that MOST_LINES lines differ even without
-# colour.
+# Line styles and marker fills. When all colours and markers are used up, the next lines repeat them with the next style
+# and fill. The MOST_LINES lines therefore differ in marker or style, even without colour.
 _ROUNDS = (("-", "full"), ("--", "none"), ("-.", "left"), (":", "bottom"))
 MOST_LINES = len(COLOURS) * len(_ROUNDS)
 # With more cells per row than this, numbers in the cells are too small to read.

@@ -59,15 +59,15 @@ def write_predictions(
 
 
 def prediction_line(kept: Mapping[str, Any], prediction: Mapping[str, Any], row: int) -> str:
-    """Formats a line of the output.
+    """Formats a line of the output, a JSON object.
 
     Args:
-      kept: The fields kept from the input.
+      kept: The fields kept from the input, which come first.
       prediction: The fields of the prediction.
-      row: The row's index.
+      row: The row's index, for the error message.
 
     Raises:
-      UserError: A number of the prediction is NaN or infinite.
+      UserError: The prediction contains NaN or infinity.
     """
     try:
         text = json.dumps(prediction, ensure_ascii=False, allow_nan=False)

@@ -54,17 +54,16 @@ def run_sweep(
 
     Raises:
       UserError: The workdir cannot be written, a run's result cannot be read, or JAX has joined this host with others.
-      PreemptionError: SIGTERM was received, and all runs that were training have saved their state. With ``isolate``,
-        SIGTERM is not handled: it ends this process.
+      PreemptionError: SIGTERM was received, and all runs that were training have saved their state.
     """
     outcomes = {run.name: outcome for run in sweep.runs if (outcome := finished_outcome(workdir, run))}
     own = share.runs_of(sweep)
     waiting = [run for run in own if run.name not in outcomes]
     with contextlib.ExitStack() as stack:
-        if waiting and not isolate and share.hosts > 1:
+        if waiting and (isolate or share.hosts > 1):
             # Each host trains its own runs on its own devices, so JAX must not join the hosts.
             stack.enter_context(stopping_between_runs())
-        elif waiting and not isolate:
+        elif waiting:
             job = stack.enter_context(hosts.Job(explain=explain))
             stack.enter_context(stopping_between_runs(job.leave))
             # This check does not initialize JAX's backend. If workers will train, this process must not initialize it,
@@ -160,12 +159,21 @@ def _run_isolated(sweep: Sweep, workdir: Path, runs: Sequence[Run], progress: Sw
 def run_command(command: Sequence[str], log: Path) -> int:
     """Runs a command and appends its output to a file.
 
+    If this process is told to stop, it passes SIGTERM on to the command and waits, so that a run saves its state.
+
     Returns:
       The exit code, or minus the number of the signal that ended the command.
     """
-    with log.open("a", encoding="utf-8") as file:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, check=False)
-    return done.returncode
+    with (
+        log.open("a", encoding="utf-8") as file,
+        subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT) as process,
+    ):
+        try:
+            return process.wait()
+        except BaseException:
+            process.terminate()
+            process.wait()
+            raise
 
 
 def _last_line(log: Path) -> str:

@@ -86,9 +86,8 @@ def find_label_names(columns: Columns) -> tuple[str, ...]:
                 "in their spelling, but would be two classes. Write them alike, or, if they are two classes, list both "
                 "among the label names (labels.json, or the task's labels)."
             )
-    # Spellings of the same integer are ordered by their text, so that the order is deterministic.
     if all(map(_is_integer, counts)):
-        return tuple(sorted(counts, key=lambda name: (Decimal(name), name)))
+        return tuple(sorted(counts, key=Decimal))
     return tuple(sorted(counts))
 
 

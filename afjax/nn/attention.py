@@ -67,7 +67,7 @@ def weighted_sum(
 ) -> tuple[Float[Array, "*batch queries size"], Float[Array, "*batch queries"]]:
     """Computes ``dropout(softmax(scale * scores + bias)) @ values`` and weight totals.
 
-    The attention weights are the largest arrays for long rows. This function's own derivative rule stores them once
+    The attention weights are the largest arrays for long rows. This function's custom derivative rule stores them once
     for the backward pass, in the values' dtype, with a negative sign for dropped weights. JAX's rule would store the
     weights in two dtypes, the weights after dropout, and the masks.
 

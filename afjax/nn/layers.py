@@ -56,7 +56,7 @@ def _gelu_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Arr
 def relu(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """Computes ``max(x, 0)``.
 
-    Its own derivative rule stores only the mask ``x > 0``. JAX's rule would also store an array of zeros.
+    Its custom derivative rule stores only the mask ``x > 0``. JAX's rule would also store an array of zeros.
     """
     return jnp.maximum(x, 0)
 
@@ -78,7 +78,7 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 def gated(x: Float[Array, "*batch twice"], activation: str) -> Float[Array, "*batch half"]:
     """Multiplies the activations of the first half of the features by the second half.
 
-    Its own derivative rule stores only ``x``. JAX's rule would also store the activations.
+    Its custom derivative rule stores only ``x``. JAX's rule would also store the activations.
 
     Args:
       x: ``[..., 2 * size]``.
@@ -194,9 +194,9 @@ _narrow_matmul.defvjp(_narrow_matmul_forward, _narrow_matmul_backward)
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
 def softmax(x: Float[Array, "*shape"], dtype: Any) -> Float[Array, "*shape"]:
-    """Computes the softmax over the last axis in the dtype of x; returns ``dtype``.
+    """Computes the softmax over the last axis in the dtype of ``x``, and casts it to ``dtype``.
 
-    Its own derivative rule stores only the returned array for the backward pass. JAX's rule would also store the result
+    Its custom derivative rule stores only the returned array for the backward pass. JAX's rule would also store the result
     in the dtype of ``x``.
     """
     return jax.nn.softmax(x).astype(dtype)
@@ -243,7 +243,7 @@ def normalise(x: Float[AnyArray, "*batch hidden"], epsilon: float) -> Float[Arra
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
 def _layer_norm(x: Array, scale: Array, bias: Array, epsilon: float) -> Array:
-    """Computes LayerNorm with its own derivative rule.
+    """Computes LayerNorm with a custom derivative rule.
 
     The rule stores x and each row's mean and inverse standard deviation for the backward pass. JAX's rule would store
     the normalized x in float32, and in a loop over layers also the parameters broadcast to all rows.
@@ -287,7 +287,7 @@ def scale_features(
 ) -> Float[Array, "*batch features"]:
     """Multiplies each feature by its factor.
 
-    The product is computed in float32 or wider, and has the dtype of ``x``. The function's own derivative rule stores
+    The product is computed in float32 or wider, and has the dtype of ``x``. The function's custom derivative rule stores
     only ``x``. JAX's rule would store ``x`` in float32, which takes twice the memory if ``x`` is bfloat16.
     """
     wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
@@ -331,7 +331,7 @@ def dropout(key: PRNGKeyArray | None, x: Float[Array, "*shape"], rate: float) ->
 def _keep_some(x: Array, kept: Array, rate: float) -> Array:
     """Zeroes the entries where ``kept`` is False, and scales up the other entries.
 
-    The function is linear in ``x``, and its own derivative rule applies it to the cotangent. JAX's rule would also
+    The function is linear in ``x``, and its custom derivative rule applies it to the cotangent. JAX's rule would also
     store an array of zeros for the backward pass.
     """
     wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))

@@ -61,7 +61,7 @@ def rotate(
 
 @jax.custom_vjp
 def _rotate(pairs: Array, cosines: Array, sines: Array) -> Array:
-    """Rotates pairs, with its own derivative rule, which rotates back.
+    """Rotates pairs, with a custom derivative rule, which rotates back.
 
     The rule stores only the cosines and sines. JAX's rule would store them broadcast to all rows and heads, once per
     layer in a loop over layers.

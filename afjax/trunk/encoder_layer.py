@@ -43,7 +43,12 @@ NO_DROPOUT = LayerKeys()
 
 
 def layer_keys(key: PRNGKeyArray | None, slots_key: PRNGKeyArray | None = None) -> LayerKeys:
-    """Derives a layer's dropout keys from the trunk's key and the slots' key."""
+    """Splits one layer's dropout key into the keys of its parts.
+
+    Args:
+      key: The key for the layer's own dropout, different for every layer. None disables it.
+      slots_key: The key for the modules in the layer's slots, which is passed on unchanged. None disables their dropout.
+    """
     attention_key, ffn_key = split_key(key, 2)
     weights_key, output_key = split_key(attention_key, 2)
     return LayerKeys(weights_key, output_key, ffn_key, slots_key)

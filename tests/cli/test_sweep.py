@@ -17,6 +17,8 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -446,6 +448,24 @@ def test_stopped_processes_save_and_resume(
     assert main(words) == 0
     assert written(tmp_path / "sweep") == written(tmp_path / "undisturbed")
     assert any("resumes after step " in log.read_text() for log in (tmp_path / "sweep" / "runs").glob("*/log.txt"))
+
+
+def test_stopped_isolated_run_saves_and_resumes(real: list[str], tmp_path: Path) -> None:
+    words = [*real, "--seeds=0,1", "--isolate", "--config.train.max_steps=400"]
+    run = tmp_path / "sweep" / "runs" / "seed=0"
+
+    def stop_after_the_first_step() -> None:
+        scalars = run / "target" / "metrics.jsonl"
+        while not (scalars.exists() and scalars.read_text()):
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = threading.Thread(target=stop_after_the_first_step, daemon=True)
+    thread.start()
+    assert main(words) == 75
+    assert has_facts((run / "log.txt").read_text().splitlines()[-1], "saved", "of 400")
+    assert main(words) == 0
+    assert "resumes after step " in (run / "log.txt").read_text()
 
 
 def test_processes_save_and_end_if_the_command_fails(

@@ -1,20 +1,21 @@
-"""Writes golden outputs of the `adapters` library in layers that normalize first, to ``adapterhub_modernbert.npz``.
+"""Writes golden outputs of the `adapters` library for ModernBERT, whose layers normalize their inputs.
 
-Run this script by hand, in a separate environment, and only when a case is added:
+The outputs are written to ``adapterhub_modernbert.npz``. Run this script by hand, in a separate environment, and only when a case is added:
 
     python -m venv /tmp/golden
     /tmp/golden/bin/pip install torch==2.13.0 adapters==1.3.0
     /tmp/golden/bin/python tests/golden/make_adapterhub_pre_norm.py
 
-The library has no ModernBERT. This script puts the library's adapters into a ModernBERT in the same way as the library
-does for ViT, mBART, GPT-2 and LLaMA: ``BottleneckLayer(output, residual, layer_norm=None)`` replaces each residual
-connection. The trunk, the tokens and the mask are in ``encoder_modernbert.npz``. For each case, the file holds:
+The library does not support ModernBERT. This script adds the library's adapters to a ModernBERT in the same way as the
+library does for its models whose layers normalize their inputs (ViT, mBART, GPT-2, LLaMA): each residual connection is
+replaced by a call of the library's ``BottleneckLayer`` with the sub-layer's output, the residual, and no LayerNorm. The
+trunk, the tokens and the mask are in ``encoder_modernbert.npz``. For each case, the file holds:
 
     <case>/config               {"a": BnConfig, ...}, for a fusion also {"fusion": AdapterFusionConfig}, JSON
     <case>/state/...            weights of the adapters and of the fusion
     <case>/last_hidden_state    [rows, length, hidden]
 
-Running the script again gives equal weights, and outputs that differ only by rounding.
+If the script is run again, the weights are identical, and the outputs differ only by rounding.
 """
 
 import functools
