@@ -4,9 +4,10 @@
     python bench/spans.py --trunk=FOLDER --rows=200
     python bench/spans.py --commands
 
-Dev rows of the built-in task "entail" are scored with the adapters of each span of layers removed, in two ways: one program with a
-mask per span, as in ``afjax plot spans``, and a loop that compiles and evaluates a smaller model for each span. Both times include compilation, without a persistent cache. The accuracies may differ by at
-most one row, because of rounding. The adapter and the head are random, because training does not change the cost.
+Dev rows of the built-in task "entail" are scored with the adapters of each span of layers removed, in two ways: one
+program with a mask per span, as in ``afjax plot spans``, and a loop that compiles and evaluates a smaller model for
+each span. Both times include compilation, without a persistent cache. The accuracies may differ by at most one row,
+because of rounding. The adapter and the head are random, because training does not change the cost.
 
 With ``--commands``, the two ways are run as commands: one ``afjax plot spans``, and one ``afjax eval`` per span. They
 score all 400 dev rows. The times include starting Python and loading the trunk, and the commands use the persistent

@@ -196,8 +196,8 @@ _narrow_matmul.defvjp(_narrow_matmul_forward, _narrow_matmul_backward)
 def softmax(x: Float[Array, "*shape"], dtype: Any) -> Float[Array, "*shape"]:
     """Computes the softmax over the last axis in the dtype of ``x``, and casts it to ``dtype``.
 
-    Its custom derivative rule stores only the returned array for the backward pass. JAX's rule would also store the result
-    in the dtype of ``x``.
+    Its custom derivative rule stores only the returned array for the backward pass. JAX's rule would also store the
+    result in the dtype of ``x``.
     """
     return jax.nn.softmax(x).astype(dtype)
 
@@ -287,8 +287,8 @@ def scale_features(
 ) -> Float[Array, "*batch features"]:
     """Multiplies each feature by its factor.
 
-    The product is computed in float32 or wider, and has the dtype of ``x``. The function's custom derivative rule stores
-    only ``x``. JAX's rule would store ``x`` in float32, which takes twice the memory if ``x`` is bfloat16.
+    The product is computed in float32 or wider, and has the dtype of ``x``. The function's custom derivative rule
+    stores only ``x``. JAX's rule would store ``x`` in float32, which takes twice the memory if ``x`` is bfloat16.
     """
     wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
     return (wide * jnp.broadcast_to(scale, x.shape)).astype(x.dtype)

@@ -47,7 +47,7 @@ def layer_keys(key: PRNGKeyArray | None, slots_key: PRNGKeyArray | None = None) 
 
     Args:
       key: The key for the layer's own dropout, different for every layer. None disables it.
-      slots_key: The key for the modules in the layer's slots, which is passed on unchanged. None disables their dropout.
+      slots_key: The key for the modules in the layer's slots, which is passed on. None disables their dropout.
     """
     attention_key, ffn_key = split_key(key, 2)
     weights_key, output_key = split_key(attention_key, 2)

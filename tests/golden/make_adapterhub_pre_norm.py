@@ -1,6 +1,8 @@
 """Writes golden outputs of the `adapters` library for ModernBERT, whose layers normalize their inputs.
 
-The outputs are written to ``adapterhub_modernbert.npz``. Run this script by hand, in a separate environment, and only when a case is added:
+The outputs are written to ``adapterhub_modernbert.npz``.
+
+Run this script by hand, in a separate environment, and only when a case is added:
 
     python -m venv /tmp/golden
     /tmp/golden/bin/pip install torch==2.13.0 adapters==1.3.0
