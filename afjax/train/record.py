@@ -6,8 +6,8 @@ A run's folder holds ``run.json``::
      "dev_lengths": [32]}
 
 ``settings`` are all arguments that the result depends on. ``inputs`` are digests of everything that the run reads.
-``lengths`` and ``dev_lengths`` are the padded lengths of the batches of train and dev rows. A later version of afjax may
-choose other lengths for the same rows, but a resumed run keeps the recorded ones.
+``lengths`` and ``dev_lengths`` are the padded lengths of the batches of train and dev rows. A later version of afjax
+may choose other lengths for the same rows, but a resumed run keeps the recorded ones.
 """
 
 import contextlib
