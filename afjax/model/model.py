@@ -120,9 +120,9 @@ class Model:
         key: PRNGKeyArray | None = None,
         fusion_attention: bool = False,
     ) -> Outputs:
-        """Runs the model in ``dtype``, except that softmax, LayerNorm and the head are wider.
+        """Runs the model in its dtype, with wider softmax, LayerNorm and head.
 
-        These are computed in float32 or wider.
+        These three are computed in float32 or wider.
 
         Args:
           params: The tree with four roots. It can contain other adapters, fusions and heads, which are ignored.

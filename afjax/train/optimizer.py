@@ -22,7 +22,8 @@ from afjax.trees import LEAF_AXES, AnyArray, Tree, map_with_path
 def learning_rate(config: TrainConfig, step: int, num_steps: int) -> float:
     """Returns the learning rate of a step, counted from 0.
 
-    The rate rises linearly over the first ``warmup * num_steps`` steps, then decays linearly to zero.
+    The rate rises linearly over the first ``warmup * num_steps`` steps, then decays linearly to zero. If
+    ``config.decay_from`` is ``start``, it drops first, to its value without a warm-up.
 
     Args:
       config: The schedule. Its ``learning_rate`` must be set.
