@@ -50,7 +50,7 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def unflatten(leaves: Mapping[str, Any]) -> Tree:
-    """The inverse of :func:`flatten`."""
+    """Undoes :func:`flatten`: returns the tree of ``{path: leaf}``."""
     tree: Tree = {}
     for path, leaf in leaves.items():
         *parents, last = path.split("/")
@@ -117,7 +117,7 @@ def map_with_path(function: Callable[[str, Any], Any], tree: Mapping[str, Any], 
 
 
 def _like(node: Mapping[str, Any], children: Tree) -> Tree:
-    """A dict of the same type as ``node``."""
+    """Returns ``children`` as a dict of the same type as ``node``."""
     return type(node)(children) if isinstance(node, Node) else children
 
 
@@ -156,7 +156,7 @@ def pad_axis(array: AnyArray, axis: int, size: int, *, value: float = 0.0) -> np
 
 
 def array_digest(array: Any) -> str:
-    """SHA-256 (hex) of an array: dtype, shape, and the bytes in C order, little-endian."""
+    """Returns the SHA-256 (hex) of an array's dtype, shape, and bytes in C order, little-endian."""
     array = np.asarray(array)
     digest = hashlib.sha256(f"{array.dtype.name}{list(array.shape)}".encode())
     if array.dtype.byteorder == ">":
@@ -166,7 +166,7 @@ def array_digest(array: Any) -> str:
 
 
 def tree_digest(tree: Mapping[str, Any]) -> str:
-    """SHA-256 (hex) of a tree: the sorted paths and their leaves' digests."""
+    """Returns the SHA-256 (hex) of a tree's paths, in sorted order, and their leaves' digests."""
     digest = hashlib.sha256()
     for path, leaf in flatten(tree).items():
         digest.update(f"{path}:{array_digest(leaf)}\n".encode())
@@ -174,9 +174,10 @@ def tree_digest(tree: Mapping[str, Any]) -> str:
 
 
 def named_key(key: PRNGKeyArray, *names: str) -> PRNGKeyArray:
-    """Derives a random key from ``key`` and the names only, whatever else draws from ``key``.
+    """Derives a random key that depends only on ``key`` and the names.
 
-    Adding an adapter therefore never changes another adapter's initial values.
+    It does not depend on other keys that are derived from ``key``. Adding an adapter therefore never changes another
+    adapter's initial values.
     """
     digest = hashlib.sha256("/".join(names).encode()).digest()[:4]
     return jax.random.fold_in(key, int.from_bytes(digest, "little"))

@@ -118,9 +118,9 @@ def measure(trunk: Trunk, task: TaskConfig, splits: Any, num_steps: int) -> dict
 def data_share(
     trunk: Trunk, task: TaskConfig, data: dict[str, TokenisedRows], labels: tuple[str, ...], num_steps: int
 ) -> float:
-    """Returns the share of a training step that building the batch takes.
+    """Returns the median share of a training step's time that building the batch takes.
 
-    The two do not overlap here: the step waits for the batch.
+    Here the host does not build a batch while the device computes: the step waits for the batch.
     """
     setup = single_setup(
         Method(),

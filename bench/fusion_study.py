@@ -258,7 +258,7 @@ class Study:
         return model
 
     def _average(self, run: Run) -> afjax.TaskModel:
-        """Returns the model of the task's own adapter, with an average as its adapter."""
+        """Returns the model of the task's own adapter, with the adapter replaced by an average."""
         parts = [(seed, run.task) for seed in SEEDS]
         if run.method != "average_seeds":
             parts = [(run.seed, run.task), (run.seed, "nli")]
@@ -346,7 +346,7 @@ def open_study(arguments: argparse.Namespace) -> Study:
 
 
 def open_measure(arguments: argparse.Namespace) -> Callable[[Run], dict[str, Any]]:
-    """Opens the study in a new process, and returns its function ``measure``."""
+    """Opens the study and returns its method ``measure``. Each new process calls this once."""
     return open_study(arguments).measure
 
 

@@ -6,7 +6,7 @@ In a mixed batch, each row has its own adapter.
     python bench/routed_batches.py --trunk=bert-base --rows=32 --adapters=1,64 --length=64
 
 The trunk and the adapters have random weights, and the rows have no padding. A routed model and the model of one task
-predict the same token ids, in turn. Both times include making the batches and fetching the logits. The routed model has
+run on the same token ids, in turn. Both times include making the batches and fetching the logits. The routed model has
 all adapters on the device, and its rows use them in turn. Close other programs first.
 
 Prints one line per number of rows and adapters: the medians, and the ratio of the rows per second.
@@ -62,7 +62,7 @@ def main() -> int:
                 f"{routed.bytes_per_task('0') / 1e3:.0f}",
             )
             print(f"| {' | '.join(map(str, cells))} |", flush=True)
-            # Otherwise, its adapters would be in memory twice while the next one is made.
+            # Free this model before the next one is made. Otherwise, the adapters would be in memory twice.
             del routed
     return 0
 
@@ -102,7 +102,7 @@ def random_task(trunk: Trunk, name: str, preset: str, length: int, *, drop: int 
 def times(routed: RoutedModel, one: TaskModel, num_rows: int, arguments: argparse.Namespace) -> tuple[float, float]:
     """Returns the median seconds of a batch with one adapter, and of a routed batch.
 
-    The two alternate.
+    The two kinds of batches alternate.
     """
     names = routed.names
     data = random_rows([arguments.length] * num_rows)

@@ -5,7 +5,7 @@
     python bench/routed_vs_torch.py --rows=16 --length=16,32,64,128
 
 All models have random weights. With one length, no row has padding. With several lengths, the rows of a batch have
-them in turn. ``adapters`` computes the rows of one bottleneck adapter after the other. PEFT computes one batch, padded
+them in turn. ``adapters`` computes one batch per bottleneck adapter, one after another. PEFT computes one batch, padded
 to its longest row, and each row names its LoRA adapter. afjax may split the batch into batches of similar lengths. In
 the last two comparisons, every row is computed with every adapter. The first of them compares afjax's ``predict_all``
 with the composition ``Parallel`` of ``adapters``. The second compares ``predict_all`` with one adapter after another in

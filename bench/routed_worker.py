@@ -1,7 +1,7 @@
 """Runs batches with many adapters, with `adapters` or PEFT.
 
-``routed_vs_torch.py`` starts this script. A request is a line, `step` or `stop`, and its answer is a line of JSON.
-Between requests the process is idle.
+``routed_vs_torch.py`` starts this script. A request is a line of standard input. `step` runs the step once, and is
+answered by a line of JSON with the seconds. `stop` ends the script. Between requests the process is idle.
 """
 
 import argparse
@@ -77,9 +77,9 @@ def adapter_model(flags: argparse.Namespace) -> tuple[Any, list[str]]:
 
 
 def adapters_step(flags: argparse.Namespace) -> Callable[[], None]:
-    """Prepares a step that runs the rows of one adapter after the other.
+    """Prepares a step that runs one batch per adapter, one after another.
 
-    The rows of an adapter are a batch.
+    Each batch has the rows of its adapter.
     """
     import torch
 

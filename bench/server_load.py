@@ -72,7 +72,7 @@ class Client:
         self.share_of_all = 0.0
 
     async def ask(self, phase: Phase) -> None:
-        """Sends a text with one adapter, or with several."""
+        """Sends a text with one adapter or with several, checks the answer, and records it."""
         number = self._random.randrange(len(self._texts))
         text, ask_all = self._texts[number], self._random.random() < self.share_of_all
         names = self._random.sample(list(self._expected), 4 if ask_all else 1)
@@ -117,7 +117,7 @@ class Client:
         return phase
 
     async def change_adapters(self, seconds: float) -> int:
-        """Removes and adds one adapter per second; returns the number of adapters."""
+        """Removes one adapter per second and adds it again; returns how often it did this."""
         end, changes = time.perf_counter() + seconds, 0
         while time.perf_counter() < end:
             name = self._random.choice(list(self._expected))

@@ -189,7 +189,7 @@ def count_units(
 def weighted_sum(
     configs: Sequence[AdapterConfig], trees: Sequence[Tree], weights: Sequence[float]
 ) -> tuple[AdapterConfig, Tree]:
-    """Concatenates bottlenecks to one bottleneck that computes their weighted sum.
+    """Concatenates bottlenecks into one bottleneck that computes their weighted sum.
 
     See :class:`afjax.adapters.kind.WeightedSum`.
     """

@@ -34,7 +34,7 @@ class Init(Protocol):
 
 
 class InSlot(Protocol):
-    """Computes an adapter's part of a slot after a sub-layer, in one layer."""
+    """Computes an adapter's result in a slot after a sub-layer, in one layer."""
 
     def __call__(
         self,
@@ -93,7 +93,8 @@ class OnEncoder(Protocol):
 class MacCounter(Protocol):
     """Counts the multiply-adds of matrix products.
 
-    A value is live if it depends on a trained parameter.
+    A value is live if it depends on a trained parameter. In the methods and in the protocols below, ``trained`` says
+    whether the module's parameters are trained, and ``live`` whether its input is live.
 
     Attributes:
       rows: Rows of the batch.
@@ -116,7 +117,10 @@ class MacCounter(Protocol):
         ...
 
     def rotary_attention(self, size: int, num_heads: int, trained: bool, live: bool, *, first_token: bool) -> bool:
-        """Adds the same as ``attention``, for an attention with rotary positions."""
+        """Adds an attention with rotary positions, except its output projection.
+
+        Returns whether the result is live.
+        """
         ...
 
 
@@ -374,7 +378,7 @@ def dense_shape(name: DenseLayer, trunk: TrunkConfig) -> tuple[int, int]:
 
 
 def normal_dense(key: PRNGKeyArray, scale: float, shape: tuple[int, ...]) -> Tree:
-    """Initializes a dense layer: kernel ~ N(0, scale), bias 0.
+    """Initializes a dense layer: kernel ~ N(0, scale²), bias 0.
 
     Args:
       key: The random key of the kernel.

@@ -98,12 +98,18 @@ def init_adapter(key: PRNGKeyArray, config: Adapter, trunk: TrunkConfig) -> Tree
       key: The adapter's key. Each leaf's key is derived from it and the leaf's path.
       config: The architecture.
       trunk: The trunk's architecture.
+
+    Raises:
+      UserError: The architecture does not fit the trunk: for example, it names a layer that the trunk does not have, or
+        the rank of LoRA is greater than the hidden size.
     """
     return kind_of(config).init(key, config, trunk, len(adapter_layers(config, trunk.num_layers)))
 
 
 def slot_contents(tree: Tree, config: Adapter) -> tuple[Tree, Tree]:
     """Splits an adapter's tree into leaves per layer and leaves that layers share.
+
+    Neither has the adapter's ``layer_norms``.
 
     Returns:
       ``{slot: leaves stacked over layers}`` and ``{slot: leaves that all layers share}``.
@@ -217,8 +223,8 @@ def merge_adapter(layers: Tree, tree: Tree, config: InDenseLayers) -> Tree:
       config: The adapter's architecture.
 
     Returns:
-      The trunk's layers with the same outputs as with the adapter, stacked. Leaves keep their dtype, and leaves that do
-      not change are not copied.
+      New layers, stacked. Their outputs are the same as the outputs of ``layers`` with the adapter and without dropout.
+      Leaves keep their dtype, and leaves that do not change are not copied.
     """
     kind = dense_kind(config)
     merged: Tree = {block: dict(block_params) for block, block_params in layers.items()}

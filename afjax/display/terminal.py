@@ -45,7 +45,7 @@ def progress_bar(
       scale: Whether to abbreviate large numbers (k, M, G).
       delay: Seconds before the bar is shown. A shorter task shows no bar.
       leave: Whether the bar stays on the screen at its end.
-      disable: Whether to show no bar, whatever stderr is.
+      disable: Whether to show no bar, even on a terminal.
     """
     import tqdm
 
@@ -107,7 +107,7 @@ def page_width() -> int:
 
 
 def wrapped(text: str, width: int, indent: str = "  ") -> list[str]:
-    """Wraps text between words. Longer words, such as paths, stay whole.
+    """Wraps text between words. Words that are longer than a line are not broken.
 
     Args:
       text: One line.

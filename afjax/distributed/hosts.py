@@ -57,11 +57,11 @@ Explain = Callable[[BaseException], tuple[int, str] | None]
 class Job:
     """Joins the hosts of one job, and makes them exit together.
 
-    Each host prints the reason to stderr. A job is a context manager around everything that the hosts do together. With
-    a single host, it does nothing. With several hosts, a block that raises does not return: the process exits with the
-    code from ``explain``, and every other host exits with the same code and message, whatever it is doing. A block that
-    ends without an exception, or with PreemptionError (on which the hosts have agreed), waits until the other hosts
-    reach the same point.
+    A job is a context manager around everything that the hosts do together. With a single host, it does nothing. With
+    several hosts, a block that raises does not return: the process prints the reason to stderr and exits with the code
+    from ``explain``. Every other host prints the same reason and exits with the same code, whatever it is doing. A
+    block that ends without an exception, or with PreemptionError (on which the hosts have agreed), waits until the
+    other hosts reach the same point.
 
     Args:
       coordinator_address: ``HOST:PORT`` of the first host, the same on all hosts. If it is empty, hosts are discovered

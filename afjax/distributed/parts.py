@@ -106,9 +106,13 @@ def device_settings(number: int, processes: int, devices: Devices) -> Mapping[st
 
 
 def use_part(number: int, processes: int) -> None:
-    """Limits this process to its part of the machine.
+    """Limits this process to its share of the machine's devices and cores.
 
     JAX must not have used a device yet.
+
+    Args:
+      number: The process's number, from 0.
+      processes: The number of processes.
     """
     settings = dict(device_settings(number, processes, find_devices()))
     if any(name in os.environ for name in GPU_MEMORY_SETTINGS):
@@ -116,6 +120,6 @@ def use_part(number: int, processes: int) -> None:
     os.environ.update(settings)
     if sys.platform == "linux":
         cores = sorted(os.sched_getaffinity(0))
-        # Some containers forbid it. The processes then share all cores.
+        # Some containers forbid setting the affinity. The processes then share all cores.
         with contextlib.suppress(OSError):
             os.sched_setaffinity(0, cores[number % len(cores) :: processes])

@@ -25,8 +25,9 @@ AXES = ("data", "fsdp", "tensor")
 # The mesh axes that shard the rows of a batch.
 ROWS = ("data", "fsdp")
 
-# Names of a leaf's last axes, by its path below the root. The first matching pattern counts. Leading axes (layers,
-# tasks) are replicated, and so are leaves whose path matches no pattern.
+# These tables name the last axes of leaves. An entry is a regular expression, which must match the leaf's entire path
+# below its root (such as "trunk"), and the names. The first matching entry counts. Leading axes (layers, tasks) are
+# replicated, and so are leaves whose path matches no entry.
 _ENCODER_LAYER = (
     (r"attention/(query|key|value)/kernel", ("hidden", "heads")),
     (r"attention/(query|key|value)/bias", ("heads",)),
@@ -144,7 +145,7 @@ def tree_sharding(tree: Any, mesh: Mesh) -> Any:
     The tree consists of parameters, or is a state that contains trees of parameters.
 
     Args:
-      tree: Arrays, or their shapes.
+      tree: A tree of dictionaries. Its leaves are arrays or ``jax.ShapeDtypeStruct``.
       mesh: The mesh.
     """
 
@@ -180,8 +181,8 @@ def shard_rows(x: jax.Array) -> jax.Array:
 def replicate(x: jax.Array) -> jax.Array:
     """Constrains ``x`` to be replicated.
 
-    This is for tables in which every device looks up rows. ``x`` is returned unchanged in the same cases as by
-    :func:`shard_rows`.
+    This is for tables in which every device looks up rows. If there is no mesh, or if it has other axes or a single
+    device, ``x`` is returned unchanged.
     """
     return _constrained(x, PartitionSpec())
 

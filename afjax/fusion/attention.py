@@ -35,7 +35,7 @@ class ScoreOptions:
       temperature: Divides the scores.
       dropout_rate: The dropout rate of the scores; only used with a key.
       key: The dropout key, or None for no dropout.
-      drawn: bool ``[N]``, the adapters to fuse; None for all.
+      drawn: bool ``[N]``, True for the adapters to fuse. None fuses all.
     """
 
     temperature: float = 1.0

@@ -57,7 +57,7 @@ def check_fusible(configs: Mapping[str, Adapter], num_layers: int) -> None:
 
 
 def check_subset(config: FusionConfig, num_adapters: int) -> None:
-    """Raises UserError if ``fusion.subset`` is more than the number of adapters."""
+    """Raises UserError if ``fusion.subset`` is greater than the number of adapters."""
     if config.subset is not None and config.subset > num_adapters:
         raise UserError(
             f"fusion.subset is {config.subset}, but the fusion has {counted(num_adapters, 'adapter')}; take "

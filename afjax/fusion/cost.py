@@ -16,7 +16,7 @@ FOLDING_TOKENS = 2048
 def num_tokens(z: Float[AnyArray, "*batch hidden"]) -> int:
     """Returns the number of tokens per device.
 
-    This number decides, because every device multiplies the matrices itself, for its own tokens.
+    The functions below take this number and not the step's total, because every device multiplies the matrices itself.
     """
     return z.size // z.shape[-1] // num_parts()
 
@@ -36,7 +36,8 @@ def folding_pays(tokens: int, sizes: Sequence[int], hidden_size: int, *, value: 
     Let R be the total number of inner units, and include gradients. The factored form takes ``3 d² + 6 R d``
     multiply-adds per token, plus those for query and key (:func:`joining_pays`). The folded form takes ``8 R d`` per
     token, because the folded matrices have gradients too, and ``7 d² (R + N)`` once. Without a value matrix, these
-    numbers are ``6 R d``, ``7 R d`` and ``5 d² (R + N)``.
+    numbers are ``6 R d``, ``7 R d`` and ``5 d² (R + N)``. A step with fewer than :data:`FOLDING_TOKENS` tokens always
+    stays factored.
 
     Args:
       tokens: Tokens per step on one device.

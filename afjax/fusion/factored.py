@@ -22,8 +22,8 @@ With the N adapters concatenated into one matrix, the factored form takes ``3 d�
 instead of ``d² + 2 N d² + 2 N r d``, and stores nothing of size N·d for the backward pass.
 
 The folded form multiplies the adjacent matrices ``Wᵀ Kᵀ Q`` and ``V W`` first. It takes ``3 N r d`` multiply-adds per
-token and ``3 N r d²`` once. Inference always uses it; training uses it if that saves work (:func:`folding_pays`).
-Otherwise training may still multiply ``Kᵀ Q`` first (:func:`joining_pays`).
+token and ``3 N r d²`` once. Models always use it for inference. Training uses it if that saves work
+(:func:`folding_pays`). Otherwise training may still multiply ``Kᵀ Q`` first (:func:`joining_pays`).
 
 Modules that act on an entire layer (:mod:`afjax.adapters.placement`) are fused in the same way: ``a_n`` are their inner
 activations, ``W_n`` is the decoder, and ``z`` is the layer's output without the modules. If an output is not linear in
@@ -80,8 +80,9 @@ def fuse(
       of z's dtype.
 
     Raises:
-      UserError: ``adapters`` is empty or has another length than ``configs``, an adapter is not a bottleneck, or
-        parameters are for several layers, for another module or for another hidden size.
+      UserError: ``adapters`` is empty or has another length than ``configs``, an adapter is not a bottleneck or has
+        another size than its architecture, or parameters are for several layers, for another module or for another
+        hidden size.
 
     Example:
       >>> import jax.numpy as jnp

@@ -16,7 +16,7 @@ def init_fusion(
 ) -> Tree:
     """Initializes a fusion's parameters, float32.
 
-    Q, K ~ N(0, init_scale), V = I + N(0, value_init_scale), biases 0.
+    Q, K ~ N(0, init_scale²), V = I + N(0, value_init_scale²), biases 0.
     """
     depth = len(adapter_layers(adapter, num_layers))
     shape = (depth, hidden_size, hidden_size)

@@ -157,6 +157,9 @@ def attention_axes(model: Model) -> tuple[dict[str, tuple[tuple[str, ...], ...]]
 
     Returns:
       ``{slot: names of the adapters in each layer}``, and the indices of the layers.
+
+    Raises:
+      UserError: The model has no fusion.
     """
     members, first = fused_adapters(model), model.adapters[0][1]
     layers = tuple(adapter_layers(first, model.trunk.num_layers))

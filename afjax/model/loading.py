@@ -137,7 +137,8 @@ def load_task_model(
 def _with_record(model: TaskModel, record: Mapping[str, str], allow_mismatch: bool) -> TaskModel:
     """Compares the model with the record of what its head was trained with.
 
-    If there is no record, or if it differs from the model, the returned model holds the record in ``head_record``.
+    If the record differs from the model, the returned model holds it in ``head_record``. If there is no record,
+    ``head_record`` is an empty dict.
 
     Raises:
       UserError: The record differs from the model, and this is not allowed.
@@ -171,9 +172,9 @@ def _described(record: Mapping[str, str]) -> str:
 def stored_text_columns(values: dict[str, Any], head: str, task: TaskConfig) -> int | None:
     """Pops ``text_columns`` from a stored head's config.
 
-    Heads of earlier versions and of AdapterHub do not record it. Then this function derives it from the task, if the
-    task names its text columns, or if all tasks of its kind or source have the same number of texts. Otherwise the
-    function prints a note on stderr and returns None.
+    Returns 1 for single texts, 2 for pairs, or None if the number is unknown. Heads of earlier versions and of
+    AdapterHub do not record it. Then this function derives it from the task, if the task names its text columns, or if
+    all tasks of its kind or source have the same number of texts. Otherwise it prints a note on stderr.
     """
     if "text_columns" in values:
         text_columns = values.pop("text_columns")

@@ -66,7 +66,8 @@ class Model:
       fusion: The fusion's architecture.
       dtype: The dtype of the activations; None for the dtype of the trunk's word embeddings.
       scan_layers: Whether to compile one loop over the layers instead of straight-line code.
-      remat: Which activations the backward pass rematerializes; see ``ExperimentConfig``.
+      remat: Which of a layer's activations the backward pass rematerializes: ``none``, all except the outputs of matrix
+        products and the dropout masks (``matmuls``), or all (``layers``).
 
     Raises:
       UserError: ``dtype`` or ``remat`` has an unknown value, an adapter is in a layer that the trunk does not have, the
@@ -119,7 +120,9 @@ class Model:
         key: PRNGKeyArray | None = None,
         fusion_attention: bool = False,
     ) -> Outputs:
-        """Runs the model in the trunk's dtype, except for softmax, LayerNorm and the head.
+        """Runs the model in its dtype, with wider softmax, LayerNorm and head.
+
+        These three are computed in float32 or wider.
 
         Args:
           params: The tree with four roots. It can contain other adapters, fusions and heads, which are ignored.
@@ -386,7 +389,7 @@ class Model:
         return {"layers": stacked, "shared": shared}
 
     def _draw_adapters(self, key: PRNGKeyArray | None) -> Bool[Array, "num_adapters"] | None:
-        """Draws the adapters to fuse in this training step, or None for all."""
+        """Draws the adapters to fuse in this training step. Returns None to fuse all."""
         if not self.fusion_name or key is None or self.fusion.subset is None:
             return None
         order = jax.random.permutation(named_key(key, "subset"), self._num_fused())
@@ -470,7 +473,7 @@ def _choices_as_rows(batch: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
 def _mask_missing_choices(logits: Array, batch: Mapping[str, AnyArray]) -> Array:
     """Sets the logits of choices that a row lacks to the dtype's lowest number.
 
-    The logits are ``[batch, n, choices]``.
+    The logits are ``[batch, n, choices]``, where n is the number of layer masks, or 1.
     """
     present = jnp.any(batch["mask"], -1)  # [batch, choices]
     return jnp.where(present[:, None], logits, jnp.finfo(logits.dtype).min)

@@ -21,8 +21,8 @@ class Outputs:
       logits: ``[batch, num_outputs]``, float32 or wider. If the head reads tokens, ``[batch, length, num_outputs]``.
         For multiple choice, ``[batch, choices]``, with the dtype's lowest number for choices that a row lacks.
       fusion_attention: If requested, the attention over adapters of every slot with a fusion,
-        ``[layers with the slot, batch, length, num_adapters]``. For multiple choice, a row's choices are concatenated
-        along the length axis.
+        ``[layers with the fusion, batch, length, num_adapters]``; otherwise empty. For multiple choice, a row's choices
+        are concatenated along the length axis.
     """
 
     logits: Float[Array, "batch ..."]

@@ -36,11 +36,19 @@ class Rule:
 def preset(name: str, head: HeadConfig = HeadConfig()) -> tuple[Rule, ...]:
     """Returns the rules of a preset.
 
-    Every preset trains the heads, and ``head`` nothing else. In addition, ``adapter`` trains the adapters, ``fusion``
-    the fusion, ``full`` the trunk, ``adapter+trunk`` the adapters and the trunk, ``layernorm`` the trunk's LayerNorms,
-    and ``top_k`` the upper layers that :func:`split_layers` has moved to ``top_layers``, and the LayerNorm after them
-    if there is one. If the head uses the trunk's pooler, ``full``, ``adapter+trunk`` and ``top_k`` train it too.
-    Otherwise the pooler is frozen.
+    Every preset trains the heads. In addition, it trains:
+
+    - ``head``: nothing else;
+    - ``adapter``: the adapters;
+    - ``fusion``: the fusion;
+    - ``full``: the trunk;
+    - ``adapter+trunk``: the adapters and the trunk;
+    - ``layernorm``: the trunk's LayerNorms;
+    - ``top_k``: the upper layers, which :func:`split_layers` has moved to ``top_layers``, and the LayerNorm after them
+      if there is one.
+
+    If ``head`` uses the trunk's pooler, ``full``, ``adapter+trunk`` and ``top_k`` train the pooler too. Otherwise it is
+    frozen.
     """
     heads = Rule("heads/.*", True)
     pooler = Rule("trunk/pooler/.*", head.pooler == "trunk", optional=True)
@@ -119,7 +127,7 @@ def split_layers(trunk: Tree, top_k: int) -> Tree:
 
 
 def join_layers(trunk: Tree) -> Tree:
-    """Undoes :func:`split_layers`."""
+    """Undoes :func:`split_layers`. The result's layers are stacked if there were ``top_layers``."""
     if "top_layers" not in trunk:
         return trunk
     other_params = {name: tree for name, tree in trunk.items() if name not in ("layers", "top_layers")}

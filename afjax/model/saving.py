@@ -31,7 +31,8 @@ def save_models(
 
     Raises:
       UserError: The store already has one of these names and ``overwrite`` is False, the fusion's adapters differ from
-        the stored ones (for example because layers were dropped), or the store cannot be written.
+        the stored ones (for example because layers were dropped), or the store or a trained trunk's folder cannot be
+        written.
     """
     for trunk in {model.trunk.sha256: model.trunk for model in models}.values():
         write_if_trained(trunk)

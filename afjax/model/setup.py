@@ -120,7 +120,8 @@ class Setup:
         Args:
           dtype: The dtype of the activations; None for the dtype of the trunk's word embeddings.
           scan_layers: Whether to compile one loop over the layers instead of straight-line code.
-          remat: Which activations the backward pass rematerializes; see ``ExperimentConfig``.
+          remat: Which of a layer's activations the backward pass rematerializes: ``none``, all except the outputs of
+            matrix products and the dropout masks (``matmuls``), or all (``layers``).
 
         Returns:
           The new setup. Options that are not given have their defaults.
@@ -235,7 +236,8 @@ def fusion_setup(
       The setup. :meth:`Setup.init` initializes its parameters.
 
     Raises:
-      UserError: The adapters cannot be fused with each other, or are in a layer that the trunk does not have.
+      UserError: The adapters cannot be fused with each other, or are in a layer that the trunk does not have, or
+        ``fusion.kept`` does not fit them.
 
     Example:
       >>> from afjax import AdapterConfig, FusionConfig, HeadConfig, fusion_setup

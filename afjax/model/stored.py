@@ -98,6 +98,10 @@ def load_unpruned_fusion(
 
     If the fusion was pruned layer by layer, ``config.kept`` lists the adapters that each layer fuses. In contrast,
     :func:`load_fusion` assembles new adapters.
+
+    Raises:
+      UserError: The fusion or an adapter does not exist, was trained on another trunk, or has a damaged file, or an
+        adapter has changed since the fusion was trained.
     """
     loaded = store.load(store_folder, "fusion", name, trunk=trunk)
     config = from_dict(FusionConfig, loaded.manifest.config, f'the config of fusion "{name}"')

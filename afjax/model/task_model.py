@@ -242,8 +242,9 @@ class TaskModel:
 
         Raises:
           UserError: The rows are empty, have no labels or other label names than the head, or do not have the form of
-            the training rows; ``batch_size`` or ``max_length`` is invalid; the model's outputs are NaN or infinite; or
-            a confusion matrix was requested for a task other than classification.
+            the training rows; a column, text or label of a table is invalid; ``batch_size`` or ``max_length`` is
+            invalid; the model's outputs are NaN or infinite; or a confusion matrix was requested for a task other than
+            classification.
         """
         if not isinstance(rows, AnyRows):
             # The head lists its labels in the order of its outputs, so an integer label may be an index into them.
@@ -371,7 +372,7 @@ class TaskModel:
         return self._run(data, batch_size, max_length, False)[0]
 
     def flops_per_row(self) -> float:
-        """Counts the floating-point operations of predicting a row, as XLA does.
+        """Returns XLA's count of the floating-point operations of predicting a row.
 
         The row has ``max_length`` tokens.
 
@@ -410,7 +411,7 @@ class TaskModel:
           The logits that :meth:`logits` returns.
 
         Raises:
-          UserError: A logit is NaN or infinite.
+          UserError: A scaled logit is NaN or infinite.
         """
         if self.task.scale == 1.0:
             return logits
@@ -609,7 +610,7 @@ class TaskModel:
 
         Returns:
           The model with the threshold in ``task.multi_label``, which :meth:`save` stores, and with its scores on these
-          rows as ``metrics``. This model is not changed.
+          rows in ``metrics``. This model is not changed.
 
         Raises:
           UserError: The task is not a multi-label task, the rows are empty, have no labels or other labels than the
@@ -645,7 +646,10 @@ class TaskModel:
 
     @functools.cached_property
     def _merged(self) -> "TaskModel":
-        """The model that predicts, with its adapter merged into a float32 trunk."""
+        """The model that predicts.
+
+        Its adapter is merged into the trunk if it can be merged and the trunk is float32. Otherwise it is this model.
+        """
         return self.merged() if editing.can_merge(self.model) and self.trunk.dtype == "float32" else self
 
     @functools.cached_property
@@ -686,7 +690,8 @@ class TaskModel:
 
         Raises:
           UserError: The store already has one of these names and ``overwrite`` is False, the fusion's adapters differ
-            from the stored ones (for example because layers were dropped), or the store cannot be written.
+            from the stored ones (for example because layers were dropped), or the store or a trained trunk's folder
+            cannot be written.
         """
         save_models(store_folder, [self], overwrite=overwrite, run=run)
 

@@ -76,13 +76,14 @@ def weighted_sum(
       values: ``[..., length, size]``. The weights are cast to its dtype before the product.
       mask: bool, broadcastable to the scores. The weight is 0 at False. If all tokens of a query are masked, its
         weights are uniform.
-      kept: bool, like the scores: False at the weights that dropout zeroes. None disables dropout.
-      bias: Like the scores, without the first axis. None for no bias.
+      kept: bool, with the scores' shape: False at the weights that dropout zeroes. None disables dropout.
+      bias: Has the scores' shape without the first axis, and is the same for all rows. None for no bias.
       scale: Factor of the scores.
       rate: Dropout rate of the weights. The remaining weights are multiplied by ``1 / (1 - rate)``.
 
     Returns:
-      The sums ``[..., queries, size]`` in the values' dtype, and the weights' totals ``[..., queries]`` in the scores'.
+      The weighted sums ``[..., queries, size]`` in the dtype of ``values``, and the total weight of each query
+      ``[..., queries]`` in the dtype of ``scores``.
     """
     return _weighted_sum_forward(scores, values, mask, kept, bias, scale, rate)[0]
 

@@ -74,7 +74,7 @@ class RelativeBuckets:
         return slice(int(first), int(last) + 1)
 
     def used_by_first_token(self, length: int) -> slice:
-        """Returns the part of ``used(length)`` that the first token's distances use."""
+        """Returns the slice of the rows ``used(length)`` that the first token's distances use."""
         return slice(0, int(self.entries(np.array([0]))[0]) + 1 - self.used(length).start)
 
 

@@ -1,4 +1,4 @@
-"""A compiled loop over layers that skips the gradient of a frozen input."""
+"""A compiled loop over layers that skips the gradient with respect to a frozen input."""
 
 import functools
 from collections.abc import Callable
@@ -19,7 +19,7 @@ RunLayer = Callable[[Array, Any, Any], tuple[Array, Any]]
 def loop_over_layers(
     run_layer: RunLayer, x: Float[Array, "*shape"], per_layer: Any, shared: Any
 ) -> tuple[Float[Array, "*shape"], Any]:
-    """Runs the layers one after another, as a scan with its own backward pass.
+    """Runs the layers one after another, as a scan with a custom backward pass.
 
     JAX's backward pass of a scan computes the gradient with respect to every layer's input. If everything below the
     loop is frozen, the gradient with respect to the bottom layer's input is not needed, and it is most of a layer's

@@ -33,7 +33,7 @@ def saveable(x: Shaped[AnyArray, "*shape"]) -> Shaped[Array, "*shape"]:
 
 @jax.custom_jvp
 def gelu(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """Computes the exact GELU, with a derivative rule that stores only ``x``.
+    """Computes the exact GELU, with a custom derivative rule that stores only ``x``.
 
     It is computed with ``erf``, which is much faster on CPU than the ``erfc`` of ``jax.nn.gelu``.
     """
@@ -288,7 +288,8 @@ def scale_features(
     """Multiplies each feature by its factor.
 
     The product is computed in float32 or wider, and has the dtype of ``x``. The function's custom derivative rule
-    stores only ``x``. JAX's rule would store ``x`` in float32, which takes twice the memory if ``x`` is bfloat16.
+    stores ``x`` in its own dtype. JAX's rule would store it in float32, which takes twice the memory if ``x`` is
+    bfloat16.
     """
     wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
     return (wide * jnp.broadcast_to(scale, x.shape)).astype(x.dtype)
@@ -352,7 +353,8 @@ def split_key(key: PRNGKeyArray | None, num: int) -> list[PRNGKeyArray] | list[N
 class Dense(nn.Module):
     """The trunk's dense layer: a module with the parameters of :func:`dense`.
 
-    If each row of a batch has its own parameters in ``apply``, inputs with a single row give one output row for each.
+    The argument ``apply`` may use other parameters for each row of the batch. An input with one row then gives one
+    output row per row of the batch.
 
     Attributes:
       features: Size of the output.

@@ -15,7 +15,7 @@ class Answer:
 
     Attributes:
       text: The span's text; empty for "no answer".
-      begin, end: The span's first and end character in the context; both 0 for "no answer".
+      begin, end: The span is ``context[begin:end]``. Both are 0 for "no answer".
       score: Start logit plus end logit.
       probability: Softmax of the scores over the row's listed answers.
     """

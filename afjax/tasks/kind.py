@@ -135,7 +135,7 @@ class Tokenize(Protocol):
 
 
 class PaddedLosses(Protocol):
-    """Returns the loss of each row; see ``KindSpec.padded_losses``."""
+    """Computes the loss of each row from padded logits; see ``KindSpec.padded_losses``."""
 
     def __call__(
         self, logits: Float[AnyArray, "batch ..."], batch: Mapping[str, Any], num_outputs: Int[AnyArray, ""]

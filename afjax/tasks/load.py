@@ -191,9 +191,9 @@ def rows_from_table(
 
 
 def rows_by_split(task: TaskConfig, data: Any) -> dict[str, AnyRows]:
-    """Checks a dictionary of splits, and converts tables by :func:`rows_from_table`.
+    """Checks a dictionary of splits, and converts tables with :func:`rows_from_table`.
 
-    If there is no dev split, some of the train rows become dev; see ``TaskConfig.dev_share``.
+    If train is the only split, some of its rows become dev; see ``TaskConfig.dev_share``.
 
     Args:
       task: The task.
@@ -201,7 +201,8 @@ def rows_by_split(task: TaskConfig, data: Any) -> dict[str, AnyRows]:
         unlabelled. The dev split can also be named ``validation`` or ``valid``.
 
     Raises:
-      UserError: There is no train split, a split's name or type is invalid, or :func:`rows_from_table` fails.
+      UserError: There is no train split; there is no dev split, and it cannot be taken from train; a split's name or
+        type is invalid; or a table has an invalid column, text or label.
     """
     name = f"The data of the task {task.name}"
     if not isinstance(data, Mapping) and is_table(data):

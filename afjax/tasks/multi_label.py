@@ -176,7 +176,7 @@ def sigmoid(logits: Float[np.ndarray, "rows num_labels"]) -> Float32[np.ndarray,
 
 
 def predicted_sets(predictions: Predictions, task: TaskConfig) -> Bool[np.ndarray, "rows num_labels"]:
-    """Returns which labels are predicted."""
+    """Returns a mask of the predicted labels."""
     return predictions.probabilities >= np.float32(task.multi_label.threshold)
 
 

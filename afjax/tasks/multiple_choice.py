@@ -110,7 +110,7 @@ def weighted(predictions: Predictions, labels: Int[np.ndarray, "rows"], task: Ta
 
 KIND = KindSpec(
     name="multiple_choice",
-    # A head has one output per choice.
+    # The encoder reads each choice as a separate row, so the head has a single output: the logit of that choice.
     num_outputs=lambda label_names: 1,
     losses=losses,
     has_choices=True,

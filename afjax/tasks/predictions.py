@@ -20,8 +20,8 @@ class Entity:
     Attributes:
       type: The entity's type.
       text: The entity's text.
-      begin, end: The entity's first and end character in the row's text. If the row was a list of words, its text is
-        the words joined with spaces.
+      begin, end: The entity is ``row_text[begin:end]``. If the row was a list of words, ``row_text`` is the words
+        joined with spaces.
       probability: The mean probability of the tags of the entity's words.
     """
 

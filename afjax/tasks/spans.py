@@ -33,7 +33,8 @@ def pick_spans(
       rows: At least one ``(the row's name in error messages, its values by column name)``.
       context, question, answers: Column names. If empty, ``context``, ``question`` and ``answers``.
       no_answer: Whether a row may have no answers.
-      labelled: Whether rows need answers. If False, answers are ignored; if None, they are read if any row has some.
+      labelled: Whether rows need answers. If False, answers are ignored. If None, they are read if any row has some or,
+        with ``no_answer``, if there is an answers column.
 
     Raises:
       UserError: A column is missing, an answer is not at its stated position, or two rows have the same id. The message
@@ -73,6 +74,13 @@ def check_answers(
     place: str, answers: Any, context: str, *, no_answer: bool, guessed: bool = False
 ) -> tuple[tuple[str, int], ...]:
     """Checks a row's answers.
+
+    Args:
+      place: The row's name in error messages.
+      answers: ``{"text": [...], "answer_start": [...]}``; the starts are optional.
+      context: The row's context.
+      no_answer: Whether the row may have no answers.
+      guessed: Whether the starts are guesses. They then count as not known.
 
     Returns:
       The text and the start in the context of each answer. The start is -1 if it is not known.

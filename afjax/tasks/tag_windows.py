@@ -30,7 +30,7 @@ class TokenisedTags(TokenisedWindows):
     Attributes:
       word_of: For each token, the index of the word whose tag it predicts, or -1. The tag of a word is predicted by the
         word's first token. If several windows have this token, it predicts the tag in the window in which it is
-        farthest from the ends.
+        farthest from the ends where the sentence is cut.
       rows: The split.
     """
 
@@ -163,7 +163,7 @@ def _windows(num_tokens: int, room: int) -> list[tuple[int, int, Bool[np.ndarray
 
     Returns:
       ``(first token, end token, owned)`` of each window. ``owned`` says for each of the window's tokens whether this
-      window, and no other, predicts it.
+      window, and no other, predicts the token's tag.
     """
     if num_tokens <= room:
         return [(0, num_tokens, np.ones(num_tokens, bool))]

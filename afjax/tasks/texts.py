@@ -54,7 +54,7 @@ def given_names(task: TaskConfig, source: SplitSource, labels: LabelReading) -> 
 
 
 def columns_from_lists(texts: Sequence[Any], labels: list[Any] | None) -> Columns:
-    """Checks texts or pairs of texts.
+    """Converts lists of texts or pairs of texts, and their labels, to checked columns.
 
     Raises:
       UserError: A text is not a string, or texts and pairs are mixed.

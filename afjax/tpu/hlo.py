@@ -4,8 +4,9 @@ A line of the text is an instruction. Its shape may be a tuple, and every array'
 
     ROOT %dot.3 = bf16[32,768]{1,0:T(8,128)(2,1)S(1)} dot(%copy.1, %param.2), lhs_contracting_dims={1}, ...
 
-``{1,0`` lists the dimensions from minor to major. ``T(8,128)`` is the tile: the two minormost dimensions are padded to
-multiples of its sizes. ``S(1)`` is the memory space. It defaults to 0, which is HBM on a TPU; 1 is the vector memory.
+In the braces, ``1,0`` lists the dimensions from minor to major. ``T(8,128)`` is the tile: the two minormost dimensions
+are padded to multiples of its sizes. ``S(1)`` is the memory space. It defaults to 0, which is HBM on a TPU; 1 is the
+vector memory.
 """
 
 import dataclasses
@@ -100,7 +101,7 @@ class Instruction:
 
     @property
     def op_name(self) -> str:
-        """The JAX operation that it comes from, ``jit(step)/dot_general``; may be empty."""
+        """The JAX operation that it comes from, such as ``jit(step)/dot_general``, or ""."""
         match = re.search(r'op_name="([^"]*)"', self.attributes)
         return match.group(1) if match else ""
 

@@ -69,7 +69,10 @@ def trip_count(module: Module, loop: Instruction, start: Value) -> int:
 
 
 def constant_state(module: Module, loop: Instruction, start: Value, trips: int) -> Value:
-    """Returns the loop's state, with None for every value that changes between trips."""
+    """Returns a loop's initial state, with None for every value that its trips change.
+
+    A value counts as changed if the first trip changes it. If there is only one trip, no value is replaced.
+    """
     if not isinstance(start, tuple) or trips == 1:
         return start
     body = called(module, loop, "body")

@@ -407,7 +407,7 @@ class _Step:
     def _fusion(self, n: int, live: bool, layer_input: bool, *, first_token: bool) -> bool:
         """Adds a fusion of frozen adapters; returns whether its output is live.
 
-        It has the adapters' inner activations, and the cheapest way to mix them.
+        This counts the adapters' inner activations, and the cheapest way to mix the adapters' outputs.
         """
         d, trained = self.model.trunk.hidden_size, self.trained == "fusion"
         configs, units = self._fused(), live

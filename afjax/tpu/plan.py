@@ -93,7 +93,7 @@ class Plan:
         return dataclasses.replace(self, settings=dataclasses.replace(self.settings, batch_size=batch_size))
 
     def with_slots(self, slots: int) -> "Plan":
-        """Returns the same run, trained together with others.
+        """Returns the same run, with steps that are computed for ``slots`` runs at a time.
 
         Raises:
           UserError: The number is not positive, or the run's steps cannot be computed together with others.
@@ -197,7 +197,8 @@ def plan_experiment(config: ExperimentConfig) -> Plan:
     have two labels.
 
     Raises:
-      UserError: The trunk is neither a known size nor a local folder, or the adapters cannot be fused.
+      UserError: The trunk is neither a known size nor a local folder, the adapters cannot be fused, or an adapter is in
+        a layer that the trunk does not have.
     """
     trunk = trunk_size(config.trunk)
     config = choose_defaults(config, lambda: size_pooling(config.trunk), recorded={})

@@ -141,7 +141,9 @@ def _largest(
     number and of half of it. Returns None if not even ``unit`` fits.
 
     Args:
-      plan, mesh, topology: As in :func:`report`.
+      plan: The run.
+      mesh: The device mesh.
+      topology: The slice.
       train: The plan's training step; None if it does not fit.
       number: The plan's number.
       with_number: Returns the plan with another number.

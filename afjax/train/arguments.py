@@ -55,7 +55,8 @@ def check_data(task: TaskConfig, data: Mapping[str, Any]) -> dict[str, AnyRows]:
       The rows of each split; see :func:`afjax.tasks.load.rows_by_split`.
 
     Raises:
-      UserError: The task is not a TaskConfig, a split has no rows, or the splits have different label names.
+      UserError: The task is not a TaskConfig, a split is missing, invalid or empty, or the splits have different label
+        names.
     """
     if not isinstance(task, TaskConfig):
         raise UserError(f"The task is {shown(task)}; give a TaskConfig, such as TaskConfig(name=...).")

@@ -167,9 +167,10 @@ class RunCheckpoints:
 
 
 def _wait_unless_failed(*, key: str, timeout_ms: int) -> None:
-    """Orbax's barrier across hosts, except that a host whose write failed raises at once.
+    """Waits at Orbax's barrier for all hosts, or raises if this host's write failed.
 
-    Otherwise that host and the others would wait for each other at different barriers, for 20 minutes.
+    If it waited after a failed write, this host and the others would wait for each other at different barriers, for 20
+    minutes.
     """
     from orbax.checkpoint import multihost
 

@@ -103,8 +103,8 @@ def run_experiment(
       cache_dir: Folder for cached tokenised rows. None disables the cache.
 
     Returns:
-      One result per source (fusion recipe) and one per task. The sequential recipe instead returns, after each task,
-      one result per task trained so far.
+      One result per source (fusion recipe) and one per task. The sequential recipe evaluates all tasks trained so far
+      after each task, and returns one result for each of these evaluations.
 
     Raises:
       UserError: Any error that the caller can fix. If data, trunk, store and settings do not fit each other, nothing is
@@ -122,7 +122,9 @@ def experiment_training(
     cache_dir: Path | None = None,
     shared: Shared | None = None,
 ) -> Training[list[Result]]:
-    """:func:`run_experiment` for a caller that computes the steps; see :mod:`afjax.train.loop`.
+    """Runs an experiment like :func:`run_experiment`, but the caller computes the steps.
+
+    See :mod:`afjax.train.loop`.
 
     Experiments with the same ``shared`` also load each trunk only once. The recipes with several tasks compute
     their own steps.
@@ -204,9 +206,10 @@ def _claim(
 
 
 def code_digest() -> str:
-    """Digest of this package's source, JAX's version and Python's version.
+    """Returns a digest of this package's source, JAX's version and Python's version.
 
-    The built-in configs are excluded: only an installed package has them, and experiments are compared directly.
+    The built-in configs are excluded, because only an installed package has them. Experiments' configs are compared
+    separately.
     """
     digest = hashlib.sha256(f"jax {jax.__version__}, {platform.python_version()}".encode())
     package = Path(afjax.errors.__file__).parent
@@ -234,7 +237,7 @@ def _inputs(
     sources: Collection[TaskConfig],
     store_folder: str | Path,
 ) -> dict[str, str]:
-    """Digests of everything that an experiment reads, except its config.
+    """Returns digests of everything that an experiment reads, except its config.
 
     Args:
       config: The experiment.

@@ -74,7 +74,10 @@ def fusion_training(
     config: TrainConfig,
     options: RunOptions,
 ) -> Training[TaskModel]:
-    """:func:`train_fusion` for a caller that computes the steps; see :mod:`afjax.train.loop`."""
+    """Trains a fusion like :func:`train_fusion`, but the caller computes the steps.
+
+    See :mod:`afjax.train.loop`.
+    """
     check_types(trunk, method, FusionMethod, config, options)
     splits = check_data(task, data)
     members = load_adapters(os.fspath(method.store), method.adapters, trunk)

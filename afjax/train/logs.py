@@ -115,7 +115,7 @@ class RunLog:
         self.say(f"step {step:,} of {self._num_steps:,}, dev {numbers} ({compared}){times}")
 
     def _times(self) -> str:
-        """The elapsed time, and the time left if there are more steps."""
+        """Formats the elapsed time, and an estimate of the time left if there are more steps."""
         elapsed = time.monotonic() - self._begun
         text = f"; {duration(elapsed)} elapsed"
         if self._first_step < self._step < self._num_steps:

@@ -116,7 +116,15 @@ Training = Generator[StepRequest, tuple[State, dict[str, Any]], T]
 
 @dataclasses.dataclass(frozen=True)
 class _PendingStep:
-    """A step that the device is computing."""
+    """A step that the device is computing.
+
+    Attributes:
+      number: The number of finished steps once this step is done.
+      batch: The step's batch.
+      rate: The step's learning rate.
+      scalars: The step's metrics, which may still be computing.
+      stop: The result of ``Preemption.ask`` after the step was requested.
+    """
 
     number: int
     batch: Batch
@@ -240,7 +248,7 @@ class _Loop:
     def _start_step(self, batch: Batch) -> Training[None]:
         """Requests a step, then finishes the previous step.
 
-        The result comes before the step is done, so the host builds the next batch while the device computes.
+        The caller sends the result before the device has computed it, so the host builds the next batch meanwhile.
         """
         rate = learning_rate(self.config, self.step, self.run.num_steps)
         request, shape = StepRequest(self.run, self.step, self.state, batch, rate), batch["tokens"].shape

@@ -64,5 +64,5 @@ def task_loss(
 
 
 def weighted_mean(losses: Float[AnyArray, "batch"], weights: Float[AnyArray, "batch"]) -> Float[Array, ""]:
-    """The mean loss of the rows with weight 1. Rows with weight 0 are padding."""
+    """Returns the mean loss of the rows with weight 1. Rows with weight 0 are padding."""
     return (losses * weights).sum() / jnp.maximum(weights.sum(), 1.0)

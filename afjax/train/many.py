@@ -1,4 +1,4 @@
-"""Trains many runs on one trunk in one program."""
+"""Trains many runs on one trunk in one process."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -49,7 +49,7 @@ class PlannedRun:
 
 
 def train_many(trunk: Trunk, runs: Sequence[PlannedRun], *, slots: int = 1) -> list[TaskModel | Exception]:
-    """Trains many runs on one trunk in one program.
+    """Trains many runs on one trunk in one process.
 
     The runs share one copy of the frozen trunk on the devices. Runs that differ only in name, seed, rows, schedule,
     learning rate, weight decay, ``clip_norm`` or class weights also share their compiled programs. Tasks with two,

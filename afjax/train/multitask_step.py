@@ -71,7 +71,7 @@ def batch_labels(
 
 
 def label_dtype(kind: TaskKind) -> str:
-    """The dtype of labels in the kind's group: float32 if any kind of the group has numbers."""
+    """Returns the dtype of labels in the kind's group: float32 if any kind of the group has float32 labels."""
     (group,) = (group for group in STEP_GROUPS if kind in group)
     return "float32" if any(TASK_KINDS[other].label_dtype == "float32" for other in group) else "int32"
 
@@ -200,8 +200,8 @@ def multitask_loss(
     """Computes ``task_loss`` of the batch's task, over the outputs of the task's own head.
 
     Args:
-      logits: ``[batch, max_outputs]``; for multiple choice ``[batch, choices]``; for span ``[batch, length,
-        max_outputs]``. ``max_outputs`` is the largest number of outputs of any task.
+      logits: ``[batch, max_outputs]``; for multiple choice ``[batch, choices]``; for span and tagging
+        ``[batch, length, max_outputs]``. ``max_outputs`` is the largest number of outputs of any task.
       batch: ``task``; ``labels`` as returned by :func:`batch_labels`; ``weights``; ``mask``.
       tasks: The tasks' kinds, numbers of outputs and class losses.
       group: The possible kinds of the batch's task, one of :data:`STEP_GROUPS`.

@@ -22,7 +22,8 @@ from afjax.trees import LEAF_AXES, AnyArray, Tree, map_with_path
 def learning_rate(config: TrainConfig, step: int, num_steps: int) -> float:
     """Returns the learning rate of a step, counted from 0.
 
-    The rate rises linearly over the first ``warmup * num_steps`` steps, then decays linearly to zero.
+    The rate rises linearly over the first ``warmup * num_steps`` steps, then decays linearly to zero. If
+    ``config.decay_from`` is ``start``, it drops first, to its value without a warm-up.
 
     Args:
       config: The schedule. Its ``learning_rate`` must be set.
@@ -47,7 +48,9 @@ def learning_rate(config: TrainConfig, step: int, num_steps: int) -> float:
 
 
 class StepSettings(NamedTuple):
-    """The settings of a step that are inputs of its compiled program. Of several runs, each has its own.
+    """The settings of a step that are inputs of its compiled program.
+
+    If one program computes a step of several runs, each run has its own settings.
 
     Attributes:
       learning_rate: The learning rate of the step.
@@ -91,8 +94,8 @@ def step_settings(
 def without_inputs(config: TrainConfig) -> TrainConfig:
     """Returns the config with defaults for all settings that the compiled step does not depend on.
 
-    The step gets them as :class:`StepSettings`, or in the shapes of its batches. Whether gradients are clipped, and the
-    label smoothing, are parts of the step.
+    The step gets them as :class:`StepSettings` or in the shapes of its batches, or does not use them. Whether gradients
+    are clipped, and the label smoothing, are parts of the step and are kept.
     """
     names = (
         *("learning_rate", "epochs", "max_steps", "warmup", "decay_from", "weight_decay"),
@@ -158,7 +161,7 @@ def make_adamw(config: TrainConfig, trained: Tree) -> optax.GradientTransformati
 
 
 def add_decayed_weights(weight_decay: float) -> optax.GradientTransformationExtraArgs:
-    """optax's weight decay, but ``update`` also takes ``weight_decay``, which replaces the given value."""
+    """Makes optax's weight decay. Its ``update`` also takes ``weight_decay``, which replaces the given value."""
 
     def update(
         directions: optax.Updates,
@@ -185,7 +188,7 @@ def decays(path: str, config: TrainConfig) -> bool:
 
 
 def scale_by_uncorrected_adam(b1: float, b2: float, eps: float) -> optax.GradientTransformation:
-    """optax's Adam without bias correction, as in BERT's original optimizer."""
+    """Makes optax's Adam without bias correction, as in BERT's original optimizer."""
 
     def init(params: optax.Params) -> optax.ScaleByAdamState:
         # The moments need separate buffers because steps donate them.

@@ -23,7 +23,8 @@ class RunOptions:
       seed: The seed of all randomness, 0 to 4294967295.
       mesh: The devices. Defaults to all devices, each with its own rows of a batch.
       scan_layers: Whether to compile the layers as one loop. This takes less than half the time to compile.
-      remat: The activations that the backward pass rematerializes; see ``ExperimentConfig``.
+      remat: Which of a layer's activations the backward pass rematerializes: ``none``, all except the outputs of matrix
+        products and the dropout masks (``matmuls``), or all (``layers``).
       cache_dir: Folder for cached tokenised rows. None disables the cache.
       overwrite: Whether to discard the run in the workdir and train from the beginning.
       shared: The values that this run shares with other runs; None if it shares none.

@@ -2,11 +2,12 @@
 
 A run's folder holds ``run.json``::
 
-    {"settings": {...}, "inputs": {"the trunk": SHA-256, "rte's train rows": SHA-256, ...}, "lengths": [16, 32]}
+    {"settings": {...}, "inputs": {"the trunk": SHA-256, "rte's train rows": SHA-256, ...}, "lengths": [16, 32],
+     "dev_lengths": [32]}
 
 ``settings`` are all arguments that the result depends on. ``inputs`` are digests of everything that the run reads.
-``lengths`` are the padded lengths of the run's batches. A later version of afjax may choose other lengths for the same
-rows, but a resumed run keeps the recorded ones.
+``lengths`` and ``dev_lengths`` are the padded lengths of the batches of train and dev rows. A later version of afjax
+may choose other lengths for the same rows, but a resumed run keeps the recorded ones.
 """
 
 import contextlib
@@ -80,7 +81,8 @@ def check_run(folder: epath.Path, spec: RunSpec) -> PaddedLengths | None:
       The padded lengths that the run began with. None for a new run, or if an earlier version did not record them.
 
     Raises:
-      UserError: The run began with other settings or inputs. The message lists every difference with both values.
+      UserError: The run began with other settings or inputs, or its record is damaged. The message lists every
+        difference: both values, or only that a digest changed.
     """
     if not has_checkpoint(folder):
         return None
@@ -288,7 +290,7 @@ def by_path(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns settings after a round trip through JSON."""
+    """Returns settings after a round trip through JSON, which converts tuples to lists."""
     return json.loads(json.dumps(values))
 
 

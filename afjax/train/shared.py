@@ -1,11 +1,11 @@
-"""Values that several runs of one program share."""
+"""Values that several runs of one process share."""
 
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-# The compiled functions of one kind of run take about 85 MB on a CPU (minilm).
+# The default number of values of a kind to keep. The compiled functions of a run take about 85 MB on a CPU (minilm).
 KEPT = 16
 # Trunks to keep in memory, and frozen trunks on the devices. A sequence of tasks that trains LayerNorms has a new one
 # per task.
@@ -13,11 +13,12 @@ TRUNKS = 2
 
 
 class Shared:
-    """Compiled functions and frozen parameters that the runs of one program share.
+    """Compiled functions and frozen parameters that the runs of one process share.
 
     Pass the same object to runs with ``RunOptions.shared``. Runs that differ only in name, seed, rows, rate or
-    schedule then compile once, and the devices hold one copy of the frozen trunk. Results do not change. The values
-    that were used last are kept until the object is deleted: the compiled functions of at most 16 kinds of runs.
+    schedule then compile once, and the devices hold one copy of the frozen trunk. Results do not change. The object
+    keeps the most recently used values: the compiled functions of at most 16 different kinds of runs, and at most two
+    trunks.
 
     Example:
       >>> from afjax import RunOptions, Shared

@@ -49,8 +49,8 @@ def train_single(
       trunk: The pretrained encoder. It is not changed; a method that trains the trunk returns a new one.
       task: The task, with its name, kind and metric.
       data: ``train`` and ``dev`` rows from ``load_task`` or ``rows_from_lists``, or tables (a DataFrame, or a
-        dictionary of columns) with the columns that the task names. Without ``dev``, some of the train rows are used as
-        dev rows; see ``TaskConfig.dev_share``.
+        dictionary of columns) with the columns that the task names. If ``train`` is the only split, some of its rows
+        are used as dev rows; see ``TaskConfig.dev_share``.
       workdir: The run's folder. If it holds a run with the same settings and inputs, that run is resumed, or its result
         is returned if it is finished. A run with other settings or inputs is refused.
       method: The partition to train, and the architectures of the adapter and the head.
@@ -87,7 +87,10 @@ def single_training(
     config: TrainConfig,
     options: RunOptions,
 ) -> Training[TaskModel]:
-    """:func:`train_single` for a caller that computes the steps; see :mod:`afjax.train.loop`."""
+    """Trains a run like :func:`train_single`, but the caller computes the steps.
+
+    See :mod:`afjax.train.loop`.
+    """
     check_types(trunk, method, Method, config, options)
     splits = check_data(task, data)
     if method.has_adapter:

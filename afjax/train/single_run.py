@@ -103,7 +103,7 @@ class SingleRun:
         # A method that trains the trunk's layers may still freeze its pooler, which is not worth sharing.
         shares_trunk = "embeddings" in frozen.get("trunk", {}) and not setup.top_k
         self.frozen = _shared_trunk(frozen, params["trunk"], mesh, shared) if shares_trunk else shard(frozen, mesh)
-        # With rbg, a run's dropout masks would depend on the other runs.
+        # With rbg, the dropout masks of a run would depend on the other runs in the same step.
         self.shares_steps = shares_trunk and config.prng != "rbg"
         self.key = dropout_key(seed, config.prng, mesh)
         missing = self._padded_outputs - self._num_outputs
@@ -150,7 +150,7 @@ class SingleRun:
         return with_outputs(tree, self._padded_outputs) if self._pads else tree
 
     def without_names(self, state: State) -> State:
-        """Returns a state as ``programs`` needs it."""
+        """Returns a state with common names in place of the run's names, as ``programs`` needs it."""
         return jax.tree.unflatten(self._nameless, jax.tree.leaves(state))
 
     def with_names(self, state: State) -> State:
@@ -230,7 +230,7 @@ def split_params(setup: Setup, params: Tree) -> tuple[Tree, Tree]:
 
 
 def map_layers(params: Tree, function: Callable[[Tree], Tree]) -> Tree:
-    """Applies a function to the trunk's stacked (or unstacked) layers, if the tree has them."""
+    """Applies a function to the trunk's ``layers`` and ``top_layers``, if the tree has them."""
     trunk = params.get("trunk", {})
     layers = {name: function(tree) for name, tree in trunk.items() if name in ("layers", "top_layers")}
     return {**params, "trunk": {**trunk, **layers}} if layers else params

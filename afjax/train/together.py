@@ -1,4 +1,4 @@
-"""Trains several runs in one program. Their steps are computed together where their programs and shapes agree.
+"""Trains several runs in one process. Steps with the same compiled program and shapes are computed together.
 
 The state of each run stays a separate tree; only the compiled step stacks the states. Everything else, from early
 stopping to checkpoints, is the code of a single run.
@@ -46,7 +46,8 @@ def run_together(
     A run's results do not depend on the other runs. With one slot, they are bit-identical to a separate run.
 
     Args:
-      trainings: The trainings. None of them has begun, and all share ``shared``. The next one is taken when it starts.
+      trainings: The trainings. None of them has begun, and all use ``shared``. Each is taken from the iterable when it
+        starts.
       slots: The number of runs that train at a time, and the number of runs that a compiled step trains.
       shared: The values that the trainings share.
       within: Returns the context manager that surrounds the code of a training, given its number.
@@ -251,9 +252,10 @@ def jit_step_together(pure_step: TrainStep, slots: int, shardings: Sequence[Any]
       replicated_sharding: The sharding of the step's metrics.
 
     Returns:
-      The jitted function of one list per argument, with an entry for each run: states, frozen trees without the trunk,
-      batches and keys. The trunk is the second argument. The settings are the last one. They have a leading axis of
-      size ``slots``. It returns the leaves of each run's state and each run's metrics, and donates the states.
+      The jitted ``step(states, trunk, frozen, batches, keys, settings)``. ``trunk`` is ``{"trunk": tree}`` and the same
+      for all runs. ``states``, ``frozen`` (without the trunk), ``batches`` and ``keys`` are lists with one entry per
+      run. The leaves of ``settings`` have a leading axis of size ``slots``. The function returns a list with the leaves
+      of each run's state, and a list with each run's metrics. It donates the states.
     """
 
     def one_run(

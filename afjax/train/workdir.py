@@ -31,7 +31,7 @@ ANOTHER = "restore it, or choose another --workdir"
 STORE = "store.json"
 # The folder of the target's run.
 TARGET = "target"
-# In the folder of a finished run.
+# The file with the results, in the folder of a finished run.
 RESULT = "result.json"
 # Scores of the sequential recipe: all tasks so far, after each task.
 FORGETTING = "forgetting.csv"

@@ -61,23 +61,23 @@ def top_layer_inputs(config: TrunkConfig, mask: AnyArray, dtype: Any) -> SharedI
 
 
 def layer_forms(config: TrunkConfig) -> LayerForm | None:
-    """Returns the forms of the layers, stacked, or None.
+    """Returns the form of every layer, stacked over the layers.
 
-    None means that all layers of the family have the same form.
+    Returns None for families with ``post_norm`` layers, because these layers do not differ.
     """
     return pre_norm_layer.layer_forms(config) if config.encoder_family.layer == "pre_norm" else None
 
 
 def complete_form(config: TrunkConfig) -> LayerForm | None:
-    """Returns the form of an additional layer on top of the encoder, or None.
+    """Returns the form of an additional layer on top of the encoder.
 
-    None means that all layers of the family have the same form.
+    Returns None for families with ``post_norm`` layers, because these layers do not differ.
     """
     return COMPLETE if config.encoder_family.layer == "pre_norm" else None
 
 
 def init_layer(key: PRNGKeyArray, config: TrunkConfig) -> Tree:
-    """Initializes a layer at random, with kernels from N(0, init_scale) and biases 0."""
+    """Initializes a layer at random, with kernels from N(0, init_scale²) and biases 0."""
     x, mask = jnp.zeros((1, 2, config.hidden_size)), jnp.ones((1, 2), bool)
     module, options = _module(config, top_layer_inputs(config, mask, x.dtype), complete_form(config))
     params: Tree = module.init(key, x, mask, **options)["params"]
@@ -102,7 +102,7 @@ def run_layer(
       config: The trunk's architecture.
       x: The layer's input, ``[batch, length, hidden_size]``.
       shared: The inputs that all layers share.
-      form: The layer's form, from :func:`layer_forms`.
+      form: The layer's form: one layer's slice of :func:`layer_forms`, or :func:`complete_form`.
       slots: The filled slots.
       dropout_keys: The layer's dropout keys; no dropout by default.
       first_token_only: Whether to compute only the first token's outputs.

@@ -7,7 +7,7 @@ from afjax.nn.disentangled_attention import RelativeBuckets
 from afjax.trunk.families import ENCODER_FAMILIES
 from afjax.trunk.family import EncoderFamily
 
-# The fields that only some families have, each with its value in the other families.
+# Fields that a family either needs or must not have, each with its value in the families that do not have it.
 _OPTIONAL = {
     "type_vocab_size": 0,
     "embedding_size": None,

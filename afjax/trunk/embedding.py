@@ -67,7 +67,8 @@ def read_embedding_config(folder: Path) -> EmbeddingConfig:
         over tokens, which is also the default of sentence-transformers.
 
     Raises:
-      UserError: A file is damaged, or it specifies a module that afjax does not support.
+      UserError: A file is damaged, the settings of the Pooling module are missing, or a file specifies a module, a
+        pooling or a maximum length that afjax does not support.
     """
     modules = read_json(folder / MODULES, expected=list, advice=f"restore the file, {_ADVICE}")
     kinds = [_module_kind(folder, module) for module in modules or ()]
@@ -90,9 +91,9 @@ def read_embedding_config(folder: Path) -> EmbeddingConfig:
 
 
 def read_pooling(folder: Path) -> Pooling | None:
-    """Reads a trunk's own pooling from its sentence-transformers files.
+    """Reads a trunk's own pooling from ``1_Pooling/config.json``.
 
-    Returns None if there is no such file.
+    Returns None if the file does not exist.
 
     Raises:
       UserError: The file is damaged, or it specifies a pooling that afjax does not support.
@@ -198,7 +199,7 @@ def embed_texts(
       model: The encoder with its adapters.
       params: The model's parameters on the mesh.
       tokenizer: The trunk's tokenizer.
-      mesh: This host's devices.
+      mesh: A mesh of this host's devices.
       batch_size: Rows per step.
 
     Returns:

@@ -53,7 +53,8 @@ class EncoderOptions:
     Attributes:
       dtype: The dtype of the activations; None for the dtype of the word embeddings.
       scan_layers: Whether to compile one loop over the layers instead of straight-line code.
-      remat: Which activations the backward pass rematerializes; see ``ExperimentConfig``.
+      remat: Which of a layer's activations the backward pass rematerializes: ``none``, all except the outputs of matrix
+        products and the dropout masks (``matmuls``), or all (``layers``).
     """
 
     dtype: str | None = None
@@ -64,7 +65,7 @@ class EncoderOptions:
 def init_trunk(key: PRNGKeyArray, config: TrunkConfig, *, stacked: bool = True) -> Tree:
     """Initializes a trunk at random, for benchmarks and tests.
 
-    Kernels are drawn from N(0, init_scale), and biases are 0.
+    Kernels are drawn from N(0, init_scale²), and biases are 0.
 
     Args:
       key: The random key.
@@ -165,8 +166,9 @@ def encode(
         that token only (after the loop, if there is one), and no attention over adapters is returned.
 
     Returns:
-      The last hidden state ``[batch, length, hidden_size]`` (length 1 with ``first_token_only``), and for every slot
-      with a fusion the attention over adapters, ``[len(slots.layers), batch, length, num_adapters]``.
+      The last hidden state ``[batch, length, hidden_size]`` (length 1 with ``first_token_only``), and
+      ``{slot: attention over adapters}`` for the slots with a fusion. Each attention is
+      ``[len(slots.layers), batch, length, num_adapters]``.
 
     Raises:
       UserError: The rows have more tokens than the trunk has positions.
@@ -240,7 +242,13 @@ def _keys_of_layers(keys: Array) -> LayerKeys:
 
 
 def rematerialized(run_layer: Any, remat: Remat, *, looped: bool) -> Any:
-    """Wraps a layer's function so that the backward pass rematerializes parts of it."""
+    """Wraps a layer's function so that the backward pass rematerializes its activations.
+
+    Args:
+      run_layer: Runs one layer.
+      remat: Which activations are rematerialized; with ``none``, ``run_layer`` is returned unchanged.
+      looped: Whether ``run_layer`` is the body of a compiled loop.
+    """
     if remat == "none":
         return run_layer
     policies = jax.checkpoint_policies
@@ -311,7 +319,7 @@ def _runs(first: int, last: int, layers: Sequence[int]) -> list[tuple[int, int, 
 
 
 def _layer_range(layers: Layers, begin: int, end: int) -> Layers:
-    """Returns the layers ``[begin:end]``, unstacked or stacked."""
+    """Returns the layers ``[begin:end]`` in the form of ``layers``: unstacked or stacked."""
     if isinstance(layers, UnstackedLayers):
         return UnstackedLayers({str(index): layers[str(begin + index)] for index in range(end - begin)})
     assert not isinstance(layers, LoopedLayers), "contents of slots are stacked or unstacked"

@@ -28,7 +28,7 @@ class LayerKeys(NamedTuple):
     """The dropout keys of one layer, or of all layers stacked. None means no dropout.
 
     Attributes:
-      weights: Key for the attention weights.
+      weights: Key for the attention weights, and for the embeddings of relative positions.
       attention, ffn: Keys for the outputs of the two sub-layers.
       slots: Key for the modules in the slots.
     """
@@ -78,7 +78,7 @@ class Embeddings(nn.Module):
         family = config.encoder_family
         word = self.param("word", init, (config.vocab_size, config.input_size))
         dtype = word.dtype if self.dtype is None else self.dtype
-        # Each part is [batch, length, input_size]. If the parameters are NumPy arrays, so are the parts.
+        # Each part is [batch, length, input_size]. It can be a NumPy array, if the parameters are NumPy arrays.
         parts: list[Any] = [replicate(word)[tokens]]
         if family.position_embeddings is not None:
             position = self.param("position", init, (config.max_positions, config.input_size))
@@ -148,7 +148,8 @@ def attention_bias(trunk: Tree, config: TrunkConfig, length: int) -> Float[Array
       length: Tokens per row.
 
     Returns:
-      ``[num_heads, queries, length]``, float32 or wider. None if the family has no such bias.
+      ``[num_heads, length, length]``, float32 or wider; the queries come before the keys. None if the family has no
+      such bias.
     """
     family_bias = config.encoder_family.relative_bias
     if family_bias is None:
@@ -188,8 +189,8 @@ class AttentionBlock(nn.Module):
             relative = dropout(relative_key, relative, config.hidden_dropout)
             if first_token_only:
                 relative = relative[config.relative_buckets.used_by_first_token(x.shape[1])]
-            # [1, entries, hidden_size]. If each row has its own adapter, the projections of this one row have as many
-            # rows as x.
+            # [1, entries, hidden_size]. The layers of queries and keys broadcast the leading axis to the batch size if
+            # each row of the batch has its own adapter.
             relative = relative[None]
             head_size *= NUM_TERMS
         attend = functools.partial(

@@ -88,7 +88,7 @@ class WeightNames:
 
     @property
     def scopes(self) -> frozenset[str]:
-        """The first parts of all names, such as ``embeddings``, without the prefix."""
+        """The first components of all tensors' names after the prefix, such as ``embeddings``."""
         names = (*self.embeddings, *self.projection, self.layer, *self.pooler)
         return frozenset(name.partition(".")[0] for name in names)
 
@@ -120,7 +120,7 @@ class EncoderFamily:
       defaults: Values of fields of ``TrunkConfig`` that ``config.json`` may lack, if they differ from BERT's.
       required: Fields of ``config.json`` with the only value that the family's code supports. They may be missing.
       plain_config: Converts other versions of ``config.json`` to the one that ``config_names`` describes. It takes the
-        contents, and the file's name for error messages.
+        contents, and the file's name for error messages. None if there is only one version.
       declared: Fields of ``config.json`` that may not be missing, each with the values that the family's code supports.
         All values of a field mean the same.
       implied: Fields of ``config.json`` that may be missing, each with the field or property of ``TrunkConfig`` that it

@@ -1,4 +1,4 @@
-"""Converts between Hugging Face's checkpoints of encoders and trunks."""
+"""Converts Hugging Face's checkpoints of encoders to trunks, and trunks to checkpoints."""
 
 import dataclasses
 import importlib.util
@@ -74,7 +74,7 @@ _NUMBERS = {
     "max_positions": _size(),
     "type_vocab_size": _size(),
     "position_buckets": _Number(low=2, below=2**31, whole=True),
-    # Values below 1 stand for the number of positions.
+    # A value below 1 means that this field equals max_positions.
     "max_relative_positions": _Number(low=-1, below=2**31, whole=True, default=-1),
     "layer_norm_epsilon": _Number(low=0, below=float(np.finfo(np.float32).max), open_low=True, default=1e-12),
     "hidden_dropout": _Number(low=0, below=1, default=0.1),
@@ -443,7 +443,7 @@ def _check_sizes(tensors: Mapping[str, np.ndarray], config: TrunkConfig, where: 
     tensor_names = {path: name for name, weight in names.embeddings.items() for path in weight.paths}
     tensor_names |= {path: f"{names.layer}.0.{name}" for name, weight in names.layers.items() for path in weight.paths}
     for field, path, axis in _SIZED:
-        # The family may have no table of positions.
+        # Skip the sizes and tables that the family does not have. Some families have no table of positions.
         if field not in family.config_names or path not in tensor_names:
             continue
         tensor_name, size = tensor_names[path], getattr(config, field)

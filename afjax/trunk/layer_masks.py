@@ -1,8 +1,8 @@
 """Runs the encoder with several layer masks at once, sharing common prefixes.
 
 A mask turns the slots of each layer on or off. Masks that agree on the first layers give the same hidden states there,
-so each layer runs once per distinct prefix of the masks. For example, 12 layers have 78 spans. To compare the model
-with its 78 variants without the adapters of one span, 376 layers are evaluated instead of 948.
+so each layer runs once per distinct prefix of the masks. For example, 12 layers have 78 spans of consecutive layers. To
+compare the model with its 78 variants without the adapters of one span, 376 layers are evaluated instead of 948.
 """
 
 import functools
@@ -48,6 +48,9 @@ def encode_under_masks(
 
     Returns:
       The last hidden state ``[batch, masks, length, hidden_size]``; length is 1 with ``first_token_only``.
+
+    Raises:
+      UserError: The rows have more tokens than the trunk has positions.
     """
     # Clear the ignored entries, so that masks that differ only in these entries become equal.
     read = np.isin(np.arange(config.num_layers), slots.layers)

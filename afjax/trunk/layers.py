@@ -85,7 +85,7 @@ def stack_layers(layers: Layers) -> Tree:
 def same_form(stacked: Tree, layers: Layers) -> Layers:
     """Converts stacked layers to the form of ``layers``, inside a compiled program.
 
-    :func:`unstack` separates the layers, because gradients flow through this conversion and its gradient is cheap.
+    Gradients flow through this conversion. It therefore separates layers with :func:`unstack`, whose gradient is cheap.
     """
     if isinstance(layers, UnstackedLayers):
         return UnstackedLayers({str(index): layer for index, layer in enumerate(unstack(stacked, len(layers)))})
@@ -93,7 +93,10 @@ def same_form(stacked: Tree, layers: Layers) -> Layers:
 
 
 def map_parts(function: Callable[..., Tree], *layers: Layers) -> Layers:
-    """Applies a function to each layer or stack of several trees in the same form."""
+    """Applies a function to the corresponding layers, or stacks of layers, of several trees.
+
+    All trees must have the same form. The result has this form too.
+    """
     first = layers[0]
     if isinstance(first, UnstackedLayers | LoopedLayers):
         return type(first)({part: function(*(tree[part] for tree in layers)) for part in first})

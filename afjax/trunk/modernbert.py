@@ -19,7 +19,8 @@ _GLOBAL, _LOCAL = "full_attention", "sliding_attention"
 def _plain_config(values: Mapping[str, Any], where: str) -> Mapping[str, Any]:
     """Converts a config.json of transformers 5 to the fields of transformers 4.
 
-    Published encoders have the fields of transformers 4.
+    Published encoders already have the fields of transformers 4. These fields stay the same, except that a null base of
+    local attention is filled in.
 
     Raises:
       UserError: The layers do not alternate regularly, ``rope_parameters`` is malformed, or the rotary positions are

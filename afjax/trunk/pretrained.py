@@ -182,7 +182,7 @@ class Trunk:
             trunk's ``modules.json``; otherwise to False.
           batch_size: Rows per step.
           max_length: Tokens per row; longer rows are truncated. If ``pooling`` is None, defaults to the setting in the
-            trunk's ``sentence_bert_config.json``. Without this setting, and otherwise, defaults to the trunk's maximum.
+            trunk's ``sentence_bert_config.json``. In all other cases, defaults to the trunk's maximum.
 
         Returns:
           float32 ``[rows, hidden_size]``, in the order of the texts.
@@ -412,7 +412,7 @@ def write_if_trained(trunk: Trunk) -> None:
     The store records only this name, so the folder must hold the trunk before anyone loads from the store.
 
     Raises:
-      UserError: The folder cannot be written.
+      UserError: The folder cannot be written, or its ``afjax_trunk.json`` is damaged.
     """
     if not trunk.trained or trunk.folder is None:
         return

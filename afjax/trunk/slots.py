@@ -108,7 +108,8 @@ class FilledSlots:
       layers: The indices of the layers whose slots are filled, in ascending order.
       contents: The parameters of these layers' slots, in any of the forms of :mod:`afjax.trunk.layers`.
       shared: The parameters that the slots of all layers share.
-      make: Makes a layer's slots from its contents. It must not close over arrays.
+      make: Makes a layer's slots from its contents. It must not close over arrays, because
+        :func:`afjax.nn.layer_loop.loop_over_layers` could not differentiate with respect to them.
     """
 
     layers: tuple[int, ...] = ()
