@@ -93,7 +93,8 @@ class RoutedModel:
         self.trunk = trunk
         mesh = local_mesh()
         self._batch_sizes = _whole_batches(capacity.batch_sizes, mesh.size)
-        # The devices compute the rows of a batch in parallel, so the fixed time per batch is worth that many more tokens.
+        # The devices compute the rows of a batch in parallel, so the fixed time per batch is worth that many more
+        # tokens.
         self._tokens_per_call = mesh.size * estimate_tokens_per_call(mesh.devices.flat[0].platform)
         longest = max(model.max_length for model in models.values())
         self._lengths = capacity.lengths or TrainConfig(max_length=longest).lengths
