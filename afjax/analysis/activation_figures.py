@@ -12,6 +12,7 @@ from afjax.analysis.activations import ALL, Activations, TokenActivations
 from afjax.analysis.figures import AMOUNTS, PAGE_WIDTH, new_figure, save_figure
 from afjax.errors import UserError
 
+# If a heatmap has at most this many columns, each cell shows its number.
 _TOKENS_WITH_NUMBERS = 24
 # The number of tokens that are legible across a page. Longer texts are broken into lines, up to _MOST_LINES per figure.
 _TOKENS_A_LINE = 40
@@ -148,7 +149,17 @@ def _draw(
     amount: str,
     cell: tuple[float, float],
 ) -> list[Path]:
-    """Draws heatmaps that share rows and colours. ``cell`` is the width and height of a heatmap's cell in inches."""
+    """Draws heatmaps with the same row labels and colour scale, and writes them and the CSV.
+
+    Args:
+      panels: The heatmaps.
+      output: The files' common name.
+      header: The column names of the CSV.
+      lines: The rows of the CSV.
+      labels: The labels of the x and the y axis.
+      amount: The label of the colour bar.
+      cell: The width and the height of a heatmap's cell, in inches.
+    """
     if not lines:
         raise UserError("The requested layers have no adapters, so there is nothing to show.")
     first = panels[0]
@@ -185,7 +196,7 @@ def _draw(
         if index % across == 0:
             panel_axes.set_ylabel(labels[1])
         if index >= len(panels) - across:
-            # The last row may have empty places; panels above them need labels too.
+            # The last row may have fewer panels than the others. Panels above its gaps need labels too.
             panel_axes.tick_params(labelbottom=True)
             panel_axes.set_xlabel(labels[0])
         for row, column in np.ndindex(panel.amounts.shape):

@@ -1,7 +1,7 @@
 """Fusion activations (Pfeiffer 2021, section 5.1, figures 4 and 6): softmax weights over adapters.
 
-They are computed as means over a split or per token of one text. The mean over a split is the mean over its rows of
-each row's mean over its tokens, without padding.
+They are computed as means over a split or per token of one text. For a split, the weights are first averaged over the
+tokens of each row, without padding, and then over the rows.
 """
 
 import dataclasses

@@ -8,7 +8,8 @@ from afjax.analysis.run_records import RunRecord
 from afjax.config.adapters import AdapterConfig
 from afjax.errors import UserError, did_you_mean
 
-# The order of methods in tables. "top-K" is sorted by K. Other methods come last, sorted by name.
+# The order of methods in tables. A method that is not listed has the place of the first name that it begins with, such
+# as "top-" for "top-3". Methods in the same place are sorted by K or by the adapters' size. Other methods come last.
 METHODS: tuple[str, ...] = (
     "head",
     "full",

@@ -144,7 +144,8 @@ def row_scores(model: TaskModel, rows: AnyRows, predictions: Predictions) -> tup
     """Computes a model's scores as functions of the rows' weights, and its error on each row.
 
     Returns:
-      The scores, and errors: 0 for right and 1 for wrong, or the absolute error for regression.
+      A tuple ``(scores, errors)``. ``errors`` has 0 for a right and 1 for a wrong row; for regression, the absolute
+      error.
     """
     assert rows.labels is not None, "checked by check_labels"
     kind = TASK_KINDS[model.task.kind]

@@ -17,7 +17,7 @@ from afjax.tasks.predictions import Predictions
 
 @dataclasses.dataclass(frozen=True)
 class Mistake:
-    """A row that a model got wrong.
+    """A row that a model got wrong; for regression, any row.
 
     Attributes:
       row: The row's index, from 0.
@@ -49,8 +49,8 @@ class DevEvaluation:
       mistakes: The worst mistakes. The most confident (or the largest errors) are first.
       num_wrong: The number of rows with a wrong prediction; for regression all rows.
       activations: Mean activations of a fusion by slot; empty without a fusion.
-      layers: The layers of ``activations``.
-      members: The adapters of ``activations``.
+      layers: The layers of the trunk that ``activations`` has, in order; empty without a fusion.
+      members: The names of the fused adapters that ``activations`` has, in order; empty without a fusion.
     """
 
     num_rows: int

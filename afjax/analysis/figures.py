@@ -113,7 +113,7 @@ def save_figure(
       The paths of the files, with the suffixes of ``SUFFIXES`` in order.
 
     Raises:
-      UserError: There is nothing to show, or a file cannot be written.
+      UserError: There are no rows of data, or a file cannot be written.
     """
     output, lines = Path(output), [list(row) for row in rows]
     if not lines:
@@ -146,7 +146,7 @@ def picture(figure: "Figure", suffix: str) -> bytes:
 def draw_spread(
     axes: "Axes", places: Sequence[float], lows: Sequence[float | None], highs: Sequence[float | None], colour: str
 ) -> None:
-    """Draws a band from the lows to the highs of a line's points, with gaps at points that have None.
+    """Draws a band from the lows to the highs of a line's points, with gaps where these are None.
 
     A single point between gaps gets an error bar, because a band needs two points.
     """

@@ -67,7 +67,7 @@ def to_latex(table: Table) -> str:
 
 
 def to_csv(table: Table) -> str:
-    """Returns a table as CSV, with one line per number, at full precision. Gaps are empty."""
+    """Returns a table as CSV, at full precision, with one line per task and method. Gaps are empty."""
     return csv_text([table.data_header, *table.data])
 
 

@@ -50,7 +50,7 @@ def paired_bootstrap(
     seeds; ``spread`` shows the variation over seeds.
 
     Args:
-      pairs: Both models' scores for each pair of runs.
+      pairs: For each pair of runs, both models' scores as functions of the rows' weights.
       num_rows: The number of rows.
       num_resamples: The number of resamples.
       seed: The seed of the random generator.

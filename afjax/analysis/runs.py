@@ -187,7 +187,11 @@ class _Stores:
 
 
 def _readable(folder: epath.Path) -> list[epath.Path]:
-    """Returns ``[folder]``, or an empty list if this store cannot be read. Scores do not depend on it."""
+    """Returns ``[folder]``, or an empty list if this store cannot be read.
+
+    That is not an error, because a run's scores are in its workdir. Without the store, only numbers of parameters are
+    unknown.
+    """
     try:
         store.names(folder, "heads")
     except UserError:
@@ -290,7 +294,7 @@ def _with_origins(records: Sequence[RunRecord], trained: Mapping[str, RunRecord]
     """Finds the pretrained trunk of each record whose trunk was trained by another run.
 
     The record gets the name, digest and size of the pretrained trunk, the settings of the other run as ``origin``, and
-    a method name with ``mt``.
+    the suffix ``-mt`` or the prefix ``mt-`` in its method's name.
 
     Raises:
       UserError: The runs started from different pretrained trunks.

@@ -55,8 +55,8 @@ def open_sides(
       allow_mismatch: Whether a stored head may be used with another adapter or fusion than it was trained with.
 
     Raises:
-      UserError: A name is neither a stored model nor a workdir, its model cannot be loaded, or a sweep has several
-        settings.
+      UserError: A name is neither a stored model nor a workdir, its model cannot be loaded, a folder has runs of
+        several settings, or a run has several tasks and ``task`` does not name one of them.
     """
     sides = []
     for name in split_words(text):

@@ -50,7 +50,7 @@ class Score:
       task: The name of the task.
       setting: The name of the setting, or of the search's step.
       option: The option of the search's step, drawn as one line; empty outside the search.
-      value: The position on the x axis.
+      value: The value of the setting; in the search, the bottleneck size or the negated reduction factor.
       mean: The mean score in points.
       std: The sample standard deviation, or None with a single seed.
       seeds: The number of seeds.

@@ -29,7 +29,7 @@ class Table:
       header, rows: Formatted cells. The first column is the name of the row.
       notes: Sentences on the meaning of the scores, the seeds, the chosen settings, and the runs that were left out.
       commands: The commands that would fill the gaps.
-      data_header, data: The data at full precision, with one row per number.
+      data_header, data: The data at full precision, with one row per task and method (or compared pair of methods).
     """
 
     title: str
@@ -48,7 +48,7 @@ class Grid:
     Attributes:
       collection: The runs.
       tasks, methods: The tasks and methods to show, in order.
-      cells: ``{(task, method): cell}``, without gaps.
+      cells: ``{(task, method): cell}`` for every task and method that has runs.
       metrics: ``{task: metric}``.
       seeds: ``{task: seeds}``, the seeds that each cell of the task should have.
     """

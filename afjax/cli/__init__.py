@@ -1,1 +1,1 @@
-"""The command line. The commands are in :mod:`afjax.cli.commands`; the modules here do their work."""
+"""The command line. :mod:`afjax.cli.commands` defines the commands; the modules here implement them."""

@@ -125,10 +125,11 @@ def _named_source(name: str, source: Any, find_store: Callable[[], str | Path] |
 
 
 def _with_data_dir(task: Any, *, needs_data: bool) -> Any:
-    """Expands ``{"data_dir": FOLDER, ...}`` to the settings of the known task.
+    """Expands ``data_dir`` and ``preset`` in a task's settings to the settings of the known task.
 
-    The given settings take precedence. The task is looked up by ``preset`` (a task's name or a TOML file), or else by
-    its own name. If the data is missing and not needed, the source is the folder expected to hold it.
+    The other given settings take precedence over the known ones. The known task is looked up by ``preset`` (a task's
+    name or a TOML file), or else by the task's own name. Settings with neither are returned unchanged. If the task's
+    data is missing and not needed, its source is the folder that should hold the data.
     """
     if not isinstance(task, Mapping) or not {"data_dir", "preset"} & task.keys():
         return task
@@ -180,7 +181,7 @@ def run_config_file(given: str) -> tuple[Path, dict[str, Any]]:
       given: The config's name or path, as for :func:`find_config`.
 
     Returns:
-      The file, and its global names: ``{name: value}``.
+      A tuple ``(path, names)``: the config's file, and the global variables that it defines, ``{name: value}``.
 
     Raises:
       UserError: There is no such config, or its file fails.
@@ -265,7 +266,7 @@ def _override(values: dict[str, Any], override: str) -> None:
     *parents, last = key.split(".")
     node = values
     for parent in parents:
-        # from_dict checks whether such a setting exists.
+        # A parent that the config does not have is added here. If there is no such setting, from_dict raises an error.
         node = node.setdefault(parent, {})
         if not isinstance(node, dict):
             raise UserError(f"--config.{key}: {parent} holds no further settings.")

@@ -11,7 +11,7 @@ from afjax.storage.paths import client_errors
 def explain(error: BaseException) -> tuple[int, str] | None:
     """Translates an exception into an exit code and a message.
 
-    Returns None for exceptions that the user neither caused nor can correct.
+    Returns None for all other exceptions, such as those caused by bugs. Callers then show the traceback.
     """
     if isinstance(error, PreemptionError):
         return PREEMPTED, str(error)
@@ -34,10 +34,10 @@ def explain(error: BaseException) -> tuple[int, str] | None:
 
 @contextlib.contextmanager
 def explained_memory_error() -> Iterator[None]:
-    """Explains JAX's error that the devices' memory is full.
+    """Converts JAX's out-of-memory error to a UserError that names the settings to change.
 
     Raises:
-      UserError: The block does not fit the devices' memory.
+      UserError: The computation in the block does not fit the devices' memory.
     """
     import jax
 

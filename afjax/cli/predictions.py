@@ -13,8 +13,8 @@ from afjax.model.task_model import TaskModel
 from afjax.storage.writing import check_output, write_output
 from afjax.tasks.prediction_rows import STANDARD, PredictionRows
 
-# The fields of a prediction. Only span tasks have answers, and only tagging has entities. Rows whose adapter is null
-# have an embedding. With --all, rows have predictions, one per adapter.
+# The fields of a prediction, whose names --keep cannot use. Only span tasks have "answers", and only tagging has
+# "entities". Rows whose adapter is null only have "embedding". With --all, rows only have "predictions".
 FIELDS = ("logits", "label", "probabilities", "answers", "entities", "embedding", "predictions")
 
 
@@ -43,7 +43,8 @@ def write_predictions(
       max_length: Tokens per row; None for the length used in training.
 
     Raises:
-      UserError: The file cannot be written, or the model's outputs are NaN or infinite.
+      UserError: The file cannot be written, ``batch_size`` or ``max_length`` is out of range, or the model's outputs
+        are NaN or infinite.
     """
     if output != STANDARD:
         check_output(output)

@@ -26,7 +26,8 @@ def predict_routed(arguments: argparse.Namespace, keep: Mapping[str, str]) -> No
       keep: ``{column: field}``, the columns to copy to the output.
 
     Raises:
-      UserError: A row has no adapter's name, or an unknown one, or other columns than its task; or all names are null.
+      UserError: The input cannot be read; a row has no ``adapter`` column, names an unknown adapter, or lacks a column
+        that its adapter's task reads; all names are null; or a model cannot be loaded.
     """
     rows = list(rows_of_input(arguments.input, arguments.input_format))
     names = [_name(place, row) for place, row in rows]
@@ -44,16 +45,18 @@ def predict_routed(arguments: argparse.Namespace, keep: Mapping[str, str]) -> No
 
 
 def predict_all(arguments: argparse.Namespace, keep: Mapping[str, str]) -> None:
-    """Predicts each row with every adapter of ``--all``.
+    """Predicts each row with the adapters that ``--all`` names, or else with all adapters of the store.
 
-    A line of the output has the row's kept fields, and ``predictions``: ``{adapter's name: prediction}``.
+    A line of the output has the row's kept fields, and ``predictions``: ``{adapter's name: prediction}``. Adapters
+    include fusions. Without names, those that have no head are left out with a note.
 
     Args:
       arguments: The command's flags.
       keep: ``{column: field}``, the columns to copy to the output.
 
     Raises:
-      UserError: There is no adapter or an unknown one, or a row has other columns than an adapter's task.
+      UserError: The input cannot be read, there is no adapter or a name is unknown, a row lacks a column that an
+        adapter's task reads, or a model cannot be loaded.
     """
     rows = list(rows_of_input(arguments.input, arguments.input_format))
     if arguments.all:

@@ -24,7 +24,7 @@ TITLES = {"glue": "GLUE", "superglue": "SuperGLUE", "squad": "SQuAD"}
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """A file to write.
+    """One file of a submission: its rows and the head that predicts them.
 
     Attributes:
       entry: The file's name, and the tasks of its rows and its head.
@@ -160,7 +160,7 @@ def _test_task(entry: Entry, data_dir: Path) -> TaskConfig | None:
         try:
             task = find_task(entry.task, folder)
         except UserError:
-            if files:  # The error is that a folder in our own format claims the task's name too.
+            if files:  # The task's official files exist, so a folder in afjax's own format has the same name.
                 raise
             continue
         other_format = [path for path in files.get("test", ()) if (".jsonl" in path.suffixes) != lines]

@@ -61,7 +61,8 @@ def run_sweep(
     waiting = [run for run in own if run.name not in outcomes]
     with contextlib.ExitStack() as stack:
         if waiting and (isolate or share.hosts > 1):
-            # Each host trains its own runs on its own devices, so JAX must not join the hosts.
+            # Do not initialize jax.distributed: each host trains its own runs on its own devices. With isolate, only
+            # the runs' processes use JAX.
             stack.enter_context(stopping_between_runs())
         elif waiting:
             job = stack.enter_context(hosts.Job(explain=explain))
@@ -159,7 +160,8 @@ def _run_isolated(sweep: Sweep, workdir: Path, runs: Sequence[Run], progress: Sw
 def run_command(command: Sequence[str], log: Path) -> int:
     """Runs a command and appends its output to a file.
 
-    If this process is told to stop, it passes SIGTERM on to the command and waits, so that a run saves its state.
+    If this process receives SIGTERM or Ctrl-C, it sends SIGTERM to the command and waits until the command has ended,
+    so that a run can save its state.
 
     Returns:
       The exit code, or minus the number of the signal that ended the command.

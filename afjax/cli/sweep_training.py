@@ -75,7 +75,10 @@ def train_runs(sweep: Sweep, workdir: Path, runs: Iterable[Run], progress: Progr
 
 
 def _training(sweep: Sweep, workdir: Path, run: Run, progress: Progress, shared: Shared) -> Training[Outcome]:
-    """Trains a run as ``afjax train`` does. The caller computes the steps and redirects the output."""
+    """Trains a run as ``afjax train`` does.
+
+    This is a generator: it yields the run's steps, which the caller computes. The caller also redirects the output.
+    """
     progress.started(run)
     local = run_folder(workdir, run)
     folder = open_path(local)

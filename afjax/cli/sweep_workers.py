@@ -1,8 +1,8 @@
 """Trains the runs of ``afjax sweep`` in several worker processes, each on its own part of the machine.
 
-On a machine with several TPU chips or GPUs, each run then has its own, and no step waits for another chip. Much of a
-short run is also work for one core: reading, tokenisation, tracing, compilation. With several workers, the other cores
-have something to do meanwhile.
+On a machine with several TPU chips or GPUs, each worker has its own, so that no step waits for another chip. In short
+runs, much time is also spent on work that uses one core: reading, tokenisation, tracing, compilation. Several workers
+use several cores for it.
 """
 
 import contextlib
@@ -57,8 +57,9 @@ def train_in_workers(
     """Trains runs in several processes.
 
     Each worker begins with consecutive runs, because these often share compiled programs. A worker without runs takes
-    one from the worker that has the most left. If a worker dies, its active runs have failed, and a new worker trains
-    the rest of its runs. If it had not begun any run, another worker trains them instead.
+    one from the worker that has the most left. If a worker dies, its active runs are reported as failed (except those
+    that had written their results), and a new worker trains the rest of its runs. If the worker had not begun any run,
+    another worker trains them instead; if there is no other worker, they are reported as failed.
 
     Args:
       sweep: The sweep.
@@ -91,7 +92,7 @@ def train_in_workers(
                     elif others := [other for other in workers if not other.is_done]:
                         others[0].planned.extend(worker.planned)
                     else:
-                        # This process could not begin a run, so a new one probably could not either.
+                        # No worker is left, and this one ended before it began a run. A new one probably would too.
                         for run in worker.planned:
                             progress.ended(run, Outcome(), f"failed: the process that it waited for ended {how}")
                 else:
@@ -107,7 +108,7 @@ def train_in_workers(
 
 
 def _start(sweep: Sweep, workdir: Path, slots: int, processes: int, number: int, planned: deque[Run]) -> _Worker:
-    # A forked process cannot use JAX.
+    # Spawn the process, because JAX does not work reliably in a forked one.
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
     process = context.Process(target=_work, args=(there, sweep, workdir, slots, number, processes))
@@ -195,7 +196,7 @@ class _Reports:
 
 
 def _work(connection: Connection, sweep: Sweep, workdir: Path, slots: int, number: int, processes: int) -> None:
-    """Trains runs until the parent has no more."""
+    """Runs in a worker process: trains the runs that the parent sends, until there are no more."""
     use_part(number, processes)
     try:
         with stopping_between_runs(), warnings_in_one_line():
@@ -206,7 +207,10 @@ def _work(connection: Connection, sweep: Sweep, workdir: Path, slots: int, numbe
 
 
 def _taken(connection: Connection) -> Iterator[Run]:
-    """Yields the parent's next runs."""
+    """Asks the parent for one run after another and yields them.
+
+    It ends when the parent has no more runs. If the parent has ended, this worker is stopped; see :func:`_stop`.
+    """
     while True:
         _send(connection, "next")
         try:

@@ -33,7 +33,8 @@ Split = Literal["train", "dev", "test"]
 NUM_EXAMPLES = 3
 # Maximum numbers of characters printed for a text and for a row's tokens, and maximum number of printed labels.
 TEXT, TOKENS, LABELS = 200, 220, 24
-# Reading a file with more bytes, or tokenising more rows, is announced on stderr.
+# Before reading a file of more than LARGE_FILE bytes, or tokenising more than MANY_ROWS rows, a line is printed on
+# stderr, because either can take long.
 LARGE_FILE, MANY_ROWS = 20_000_000, 20_000
 
 
@@ -215,7 +216,7 @@ def _head(task: TaskConfig, labels: Sequence[str]) -> str:
 
 
 def _plain_summary(summary: SplitSummary) -> dict[str, Any]:
-    """Converts a summary to a JSON object, with the percentiles as keys of its lengths."""
+    """Converts a summary to a JSON object. Its ``lengths`` map each percentile to a length."""
     plain = dataclasses.asdict(summary)
     plain["values"] = summary.values and dict(zip(("min", "mean", "max"), summary.values, strict=True))
     plain["lengths"] = {str(percent): length for percent, length in zip(PERCENTILES, summary.lengths, strict=True)}

@@ -9,7 +9,8 @@ A batch is a dict of arrays:
 - ``weights``: float32 [B]; 1 for a row of the split, 0 for a padding row.
 - ``rows``: int32 [B], each row's index in its split; -1 for a padding row.
 
-B is always the batch size, and T is one of a few padded lengths. A padding row has label 0 and an all-false mask.
+B is always the batch size, and T is one of a few padded lengths. A padding row has an all-false mask and the label 0
+(for tagging, -1 at every token).
 
 For multiple choice, ``tokens``, ``types`` and ``mask`` are [B, C, T], and C is the maximum number of choices in the
 split. A row with fewer choices has an all-false mask for the missing ones. For span tasks, ``labels`` is [B, 2]; for

@@ -24,7 +24,7 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     """Writes arrays to a temporary file and renames it to ``path``, so that readers never see a partial file.
 
     Raises:
-      UserError: The folder is not writable.
+      UserError: The file cannot be written, for example because the folder is not writable or the disk is full.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -70,14 +70,15 @@ def pick_columns(
     Args:
       source: The split's name in error messages.
       rows: At least one ``(the row's name in error messages, its values by column name)``.
-      text_a, text_b: Names of text columns. If empty, the first entry of ``known`` whose columns all exist.
+      text_a, text_b: Names of text columns. If both are empty, the columns are the first entry of ``known`` whose
+        columns all exist.
       label: Name of the label column. If empty, the column "label" is used, which may then be missing.
       known: Names of text columns to look for.
       ignore_labels: Whether to skip the label column, which may then be missing even if ``label`` names it.
 
     Raises:
-      UserError: A column is missing, a text is not a string, or two rows have the same ``id``. The message names the
-        row.
+      UserError: There are no rows, a column is missing, a text is not a valid string, an ``id`` is not a string or an
+        integer, two rows have the same ``id``, or ``text_b`` is given without ``text_a``.
     """
     place, first, rows = first_row(source, rows)
     names = text_names(place, first, text_a, text_b, known)

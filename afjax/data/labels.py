@@ -65,8 +65,8 @@ def find_label_names(columns: Columns) -> tuple[str, ...]:
     """Collects the label names of a split. They are sorted, in numeric order if all of them are integers.
 
     Raises:
-      UserError: There are no labels, a row has no label (the message names the row), or two names differ only in
-        spelling.
+      UserError: There are no labels, a row's label is missing or neither a string nor an integer (the message names the
+        row), or two names differ only in spelling.
     """
     if columns.labels is None:
         raise no_labels(columns)
@@ -97,8 +97,8 @@ def name_classes(
     """Replaces a published dataset's class indices by label names, and -1 (no label) by None.
 
     Unlike an index, a name keeps its meaning if the names are themselves numbers ("1" to "5"), or if the task or
-    another split lists them in another order. If the task lists as many names as the dataset, and none of the same, its
-    names are used instead, in order. For regression, indices are numbers, and only -1 is replaced.
+    another split lists them in another order. If the task lists as many names as the dataset, but they have no name in
+    common, the task's names are used instead, in order. For regression, indices are numbers, and only -1 is replaced.
 
     Args:
       task: The task, which names the label column.

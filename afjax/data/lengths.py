@@ -14,11 +14,11 @@ from afjax.data.tokenise import TokenisedRows
 
 # Maximum number of padded lengths in a run.
 MOST = 8
-# A run on one task may pad all rows to ``max_length`` if this costs at most this share of a program. Runs on other
-# tasks, which have the same ``max_length``, then need no program of their own. The share is small because every run
+# A run on one task may pad all rows to ``max_length`` if the padding costs at most this share of compiling a program.
+# Runs on other tasks with the same ``max_length`` can then use the same program. The share is small because every run
 # pays for the padding, but the program is compiled only once.
 COMMON_LENGTH = 0.05
-# It may only do so if a batch has at most this many tokens, so that its memory stays small.
+# A run may only do so if a batch then has at most this many tokens, so that its memory stays small.
 COMMON_TOKENS = 32 * 128
 # The cost of a program of :func:`inference_lengths`, in tokens; see ProgramTokens.
 INFERENCE_PROGRAM_TOKENS = 100_000
@@ -160,13 +160,16 @@ def eval_lengths(
 
 
 def _common_options(splits: Sequence[TokenisedRows], config: TrainConfig) -> list[tuple[int, ...]]:
-    """The lengths that runs on other tasks have too, if a batch then has few tokens."""
+    """Returns ``max_length`` as the only padded length to consider, if a batch of that length has few tokens.
+
+    Runs on other tasks can use the same length. If the batch has more than ``COMMON_TOKENS`` tokens, the list is empty.
+    """
     tokens = config.batch_size * config.max_length * max(data.num_choices for data in splits)
     return [(config.max_length,)] if tokens <= COMMON_TOKENS else []
 
 
 def _programs(lengths: tuple[int, ...], config: TrainConfig, common: bool) -> float:
-    """The number of programs that lengths need, minus :data:`COMMON_LENGTH` if other runs can share the only one."""
+    """Returns the number of programs to compile, minus :data:`COMMON_LENGTH` if other runs can share the only one."""
     return len(lengths) - (COMMON_LENGTH if common and lengths == (config.max_length,) else 0.0)
 
 
@@ -212,7 +215,8 @@ def _cheapest(weights: np.ndarray, allowed: np.ndarray) -> list[tuple[int, ...]]
     programming over the number of lengths.
     """
     upto = np.cumsum(weights)[allowed]  # Weight of the rows that fit into each length.
-    # places[i, j]: padded tokens of the rows that fit into allowed[j] but not into allowed[i - 1].
+    # places[i, j]: the number of tokens if the rows that fit into allowed[j] but not into allowed[i - 1] are padded to
+    # allowed[j].
     below = np.concatenate([[0.0], upto[:-1]])
     places = np.where(np.tri(len(allowed)).T > 0, (upto[None] - below[:, None]) * allowed[None], np.inf)
     cost, chosen = places[0], [[(int(length),) for length in allowed]]

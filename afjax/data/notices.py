@@ -1,7 +1,7 @@
 """Notices about possible mistakes in data and results.
 
-They cover blank texts, implausible labels, rows in both train and dev, and results at chance. All of these can be
-intended, so none is an error.
+They cover blank texts, implausible labels, rows in both train and dev, and an accuracy that does not exceed the share
+of the largest class. All of these can be intended, so none is an error.
 """
 
 import difflib
@@ -83,9 +83,10 @@ def blank_rows_notice(name: str, blank: Sequence[int], num_rows: int) -> str:
 
 
 def many_labels(name: str, rows: AnyRows) -> str:
-    """Returns a notice if most rows of a classification split have different labels, or else an empty string.
+    """Returns a notice if a classification split has too many different labels, or else an empty string.
 
-    The label column may then be a column of ids.
+    The label column may then be a column of ids. The labels are too many if they are at least three, and either every
+    row has its own, or (in a split with at least ``_MANY_ROWS`` rows) they are more than half as many as the rows.
 
     Args:
       name: The split's name.

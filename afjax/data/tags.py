@@ -71,5 +71,5 @@ def _ends(before: str, prefix: str, type_before: str, type_: str) -> bool:
 
 
 def num_unmarked(sentences: Sequence[Sequence[str]]) -> int:
-    """Returns the number of entities that begin with an ``I-`` or ``E-`` tag, as in IOB1."""
+    """Returns the number of entities that begin with an ``I-`` or ``E-`` tag instead of a ``B-`` or ``S-`` tag."""
     return sum(tags[chunk.first][0] in "IE" for tags in sentences for chunk in chunks(tags))

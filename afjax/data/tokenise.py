@@ -27,8 +27,8 @@ class TokenisedRows:
       tokens: int32 [tokens].
       types: int8 [tokens], 0 for the first text and 1 for the second; all 0 if the tokenizer has no token types.
       offsets: int64 [sequences + 1]; the tokens of sequence ``i`` are ``tokens[offsets[i] : offsets[i + 1]]``.
-      labels: int32 or float32 [rows], the split's labels. For span tasks int32 [rows, 2], the answer's first and last
-        token.
+      labels: int32 or float32 [rows], the split's labels; None if it is not labelled. For span tasks int32 [rows, 2],
+        the answer's first and last token. For multi-label tasks float32 [rows, labels].
       truncated: Number of sequences that were truncated to the maximum length.
       choices: int64 [rows + 1] for multiple choice, else None. Row ``i`` has the sequences from ``choices[i]`` up to,
         but not including, ``choices[i + 1]``.
@@ -152,9 +152,10 @@ def run_tokenizer(rows: Rows, tokenizer: Any, max_length: int) -> TokenisedRows:
 def cut_longest(first: np.ndarray, second: np.ndarray, room: int) -> list[np.ndarray]:
     """Returns the number of tokens to keep of both texts of each pair, truncating the longer text first.
 
-    If both texts are longer than half of ``room``, each keeps one half. If ``room`` is odd, the longer text gets the
-    remaining token, or the second text if both are equally long. This matches ``longest_first`` of the tokenizers
-    library.
+    A pair with at most ``room`` tokens is not truncated. If both texts are longer than half of ``room``, each keeps one
+    half. If ``room`` is odd, the longer text gets the remaining token, or the second text if both are equally long. If
+    only one text is longer than half, it keeps the tokens that the other one leaves. This matches ``longest_first`` of
+    the tokenizers library.
     """
     short, long = np.minimum(first, second), np.maximum(first, second)
     halved = 2 * short > room

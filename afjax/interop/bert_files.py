@@ -133,7 +133,7 @@ def bert_trunk(
         capital letter.
 
     Raises:
-      UserError: The vocabulary does not give a valid tokenizer.
+      UserError: The vocabulary is missing or damaged, or does not give a valid tokenizer.
     """
     tokens = read_vocabulary(vocab, values["vocab_size"])
     tokenizer = {

@@ -181,7 +181,7 @@ def fill(shapes: Tree, table: Table, tensors: Tensors, *, where: str) -> Tree:
             wrong.append(f"{name} is {list(tensors[name].shape)} and should be {list(shape)}")
     if wrong:
         raise UserError(f"{where} does not fit: {shortened(wrong)}; check that it belongs to this BERT.")
-    # Allocated after the check, because wrong shapes may not fit in memory.
+    # Allocate the arrays after the check, because the arrays of a wrong config may not fit in memory.
     leaves = {path: np.empty(leaf.shape, np.float32) for path, leaf in expected.items()}
     for name, place in table.items():
         slice_of(leaves, place)[...] = tensors[name].T if place.transposed else tensors[name]

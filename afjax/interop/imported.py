@@ -21,7 +21,7 @@ class Imported:
       name: The artefact's name in the store.
       params: The artefact's parameters.
       details: The other fields of ``store.Draft``.
-      notes: Notes for the user. Each is a part of a sentence.
+      notes: Notes for the user. Each is a clause such as "its learnt scaling is multiplied into the up-projection".
 
     Example:
       >>> import numpy as np
@@ -45,7 +45,7 @@ def save_imported(
     """Writes imported artefacts to a store, all or nothing.
 
     If the store already has bit-identical copies of some of the artefacts, they are kept. If it has copies of all of
-    them, the import is refused, because their names are taken.
+    them, the import is refused without ``overwrite``, because their names are taken.
 
     Args:
       imported: The artefacts.

@@ -53,7 +53,7 @@ def export_routed(
 
     Raises:
       UserError: A platform is unknown, the trunk does not support the length, there are more tasks than places on the
-        device, or the folder cannot be written.
+        device, or the folder is remote or cannot be written.
     """
     if is_remote(folder):
         raise UserError(f"The output {folder} is on an object store; give a local folder, and copy its files there.")

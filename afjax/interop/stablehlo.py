@@ -55,8 +55,8 @@ def export_stablehlo(
       The contents of the JSON file.
 
     Raises:
-      UserError: A platform is unknown, the trunk does not support the length, the weights take 2 GiB or more, or
-        ``path`` cannot be written.
+      UserError: A platform is unknown, the trunk does not support the length, the weights take more than
+        ``MAX_WEIGHT_BYTES`` (almost 2 GiB), or ``path`` is remote or cannot be written.
     """
     if is_remote(path):
         raise UserError(f"The output {path} is on an object store; give a local file, and copy both files there.")

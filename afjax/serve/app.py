@@ -224,10 +224,17 @@ class _Service:
         """Tokenizes the rows of a request, and computes their outputs.
 
         Args:
-          request: The request. If its client disconnects first, its outputs are not computed.
+          request: The request. If its client disconnects before the computation begins, the outputs are not computed.
           batcher: Computes the outputs.
           num_reserved: The minimum number of sequences of the request.
           read: Checks and tokenizes the rows, in another thread.
+
+        Returns:
+          The parts of the request, as ``read`` returns them, and the outputs of each part.
+
+        Raises:
+          HTTPException: The queue is full or closed, a row is invalid, a task is unknown, or the client has
+            disconnected.
         """
         with _queue_errors(self._config.max_queue):
             # Reserve room before tokenization. Otherwise the requests that wait for the tokenizer would be a queue
@@ -283,7 +290,7 @@ async def _disconnected(request: Request) -> None:
 
 @contextlib.contextmanager
 def _errors_of_outputs() -> Iterator[None]:
-    """Answers with the status 500 if outputs are NaN or infinite, because of an adapter's parameters."""
+    """Converts the error about NaN or infinite outputs, which damaged parameters cause, to the status 500."""
     try:
         yield
     except UserError as error:

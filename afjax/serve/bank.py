@@ -31,7 +31,7 @@ class Bank:
 
         Args:
           entry: An example of an entry. All entries have its shapes and dtypes.
-          num_places: The number of entries on the device.
+          num_places: The number of entries that can be on the device at once.
           mesh: The devices; every device has all entries.
         """
         shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((1 + num_places, *leaf.shape), leaf.dtype), entry)

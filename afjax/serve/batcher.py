@@ -51,7 +51,7 @@ class Batcher(Generic[Part, PartOutputs]):
 
         Args:
           compute: Returns the outputs of each part.
-          max_batch: The number of sequences that are computed together, unless a single request has more.
+          max_batch: The largest number of sequences that are computed together, unless a single request has more.
           max_wait_s: The longest time to wait for more sequences, in seconds.
           max_queue: The largest number of sequences that wait or are computed.
           on_batch: Called with the numbers of requests and sequences that are computed together.
@@ -138,7 +138,10 @@ class Batcher(Generic[Part, PartOutputs]):
                 self._num_sequences -= sum(request.num_sequences for request in requests)
 
     def _next_requests(self) -> list[_Request[Part, PartOutputs]]:
-        """Waits for requests, and returns the next ones to compute together. The list is empty after :meth:`close`."""
+        """Waits for requests, and returns the next ones to compute together.
+
+        The list is empty if :meth:`close` was called and no requests are left.
+        """
         with self._changed:
             while not self._waiting and not self._closed:
                 self._changed.wait()
@@ -158,7 +161,7 @@ class Batcher(Generic[Part, PartOutputs]):
         return sum(request.num_sequences for request in self._waiting)
 
     def _compute_together(self, requests: Sequence[_Request[Part, PartOutputs]]) -> None:
-        """Sets the result of every request, or the error that stopped them."""
+        """Computes requests, and sets the result of each future, or the same error for all of them."""
         try:
             self._on_batch(len(requests), sum(request.num_sequences for request in requests))
             outputs = self._compute([part for request in requests for part in request.parts])

@@ -71,7 +71,8 @@ def routed_batches(
     """Splits sequences into batches, so that the estimated time is as short as possible.
 
     The time of a batch is the number of its tokens, with padding and empty rows, plus a constant. Sequences of similar
-    lengths are computed together, and a few sequences do not fill up a large batch.
+    lengths are therefore computed together, and a few sequences get a small batch instead of a large one with empty
+    rows.
 
     Args:
       parts: The sequences of one or several requests.

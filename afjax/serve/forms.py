@@ -1,8 +1,8 @@
 """Common forms of adapters, fusions and heads, so that many tasks fit in the same arrays.
 
 Adapters have the same form if one program can compute all of them with different parameters. Smaller adapters are
-widened, fusions of fewer adapters get adapters without attention, and heads with fewer outputs get more. None of this
-changes their results.
+widened, fusions of fewer adapters get additional adapters with zero attention, and heads with fewer outputs are padded.
+None of this changes their results.
 """
 
 import dataclasses
@@ -60,7 +60,7 @@ class SlotForm:
 
     Attributes:
       model: A model with one adapter or one fusion, of the largest size.
-      layers: The layers of the trunk in which any of them has contents, in ascending order.
+      layers: The layers of the trunk in which any adapter or fusion of the bank has contents, in ascending order.
     """
 
     model: Model
@@ -89,7 +89,10 @@ class SlotForm:
         return bool(self.model.fusion_name) and self.size is not None
 
     def resized(self, size: int, num_adapters: int) -> "SlotForm":
-        """Returns the form with another size and number of adapters, if the form allows it."""
+        """Returns the form with another size and, for fusions, another number of adapters.
+
+        If the adapters cannot be widened, the form is returned unchanged.
+        """
         if self.size is None:
             return self
         number = num_adapters if self.takes_fewer_adapters else 1
@@ -160,7 +163,7 @@ def widest_slot_form(forms: Sequence[SlotForm]) -> SlotForm:
 
 
 def slot_entry(form: SlotForm, model: Model, params: Tree, *, dtype: str = "float32") -> Tree:
-    """Makes a bank's entry of a task's adapter or fusion.
+    """Makes a bank's entry from a task's adapter or fusion.
 
     Args:
       form: The bank's form. It must take the form of the model's adapter or fusion.
@@ -193,7 +196,7 @@ def slot_entry(form: SlotForm, model: Model, params: Tree, *, dtype: str = "floa
 
 
 def head_entry(form: HeadForm, head: Tree) -> Tree:
-    """Makes a bank's entry of a head, a tree of NumPy arrays. Missing outputs are filled with zeros."""
+    """Makes a bank's entry from a head: a tree of NumPy arrays, with zeros for the outputs that the head lacks."""
     output = {name: pad_axis(leaf, -1, form.num_outputs) for name, leaf in head["output"].items()}
     return _on_host({**head, "output": output})
 

@@ -31,7 +31,7 @@ from afjax.trunk.slots import PLAIN_DENSE_SLOT, DenseSlot, FilledSlots, LayerSlo
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The static part of the program. It is hashable.
+    """The static part of the program. It is hashable, so that it can be a static argument of ``jax.jit``.
 
     Attributes:
       trunk: The encoder's architecture.

@@ -93,7 +93,8 @@ class RoutedModel:
         self.trunk = trunk
         mesh = local_mesh()
         self._batch_sizes = _whole_batches(capacity.batch_sizes, mesh.size)
-        # The devices share the rows of a batch.
+        # The devices compute the rows of a batch in parallel, so the fixed time per batch is worth that many more
+        # tokens.
         self._tokens_per_call = mesh.size * estimate_tokens_per_call(mesh.devices.flat[0].platform)
         longest = max(model.max_length for model in models.values())
         self._lengths = capacity.lengths or TrainConfig(max_length=longest).lengths
@@ -213,7 +214,7 @@ class RoutedModel:
           rows, adapters: As in :meth:`predict`.
 
         Returns:
-          The sequences of each task.
+          The sequences of each task, and of the rows without a task. Single texts and pairs are separate items.
 
         Raises:
           UserError: There are no rows, the numbers of names and rows differ, a name is unknown, or a row has another
@@ -452,7 +453,7 @@ class RoutedModel:
         return tasks
 
     def _task(self, name: str, model: TaskModel) -> ServedTask:
-        """Makes a task of a model. The model's parameters are converted to entries of the banks."""
+        """Makes a served task from a model. The model's parameters are converted to entries of the banks."""
         if model.max_length > self._lengths[-1]:
             raise UserError(
                 f'"{name}" has rows of {model.max_length} tokens, but there is only room for {self._lengths[-1]}; make '
@@ -492,7 +493,7 @@ class RoutedModel:
         target[tuple(map(slice, logits.shape))] = logits[..., : target.shape[-1]]
 
     def _time(self, batches: Sequence[RoutedBatch], layers_per_row: int) -> int:
-        """Returns the estimated time of batches, as a number of tokens and layers."""
+        """Returns the estimated time of batches, in units of one token in one layer."""
         calls = len(batches) * self._tokens_per_call * self.trunk.config.num_layers
         return calls + layers_per_row * sum(batch.num_tokens for batch in batches)
 

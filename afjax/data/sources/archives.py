@@ -14,7 +14,8 @@ from pathlib import Path
 from afjax.errors import UserError
 
 ARCHIVE_ENDINGS = (".tar.gz", ".tgz", ".zip")
-# Members are texts and are read into memory. The longest text of 20 Newsgroups has 160,000 bytes.
+# Maximum size of a member in bytes. Members are texts and are read into memory; the longest text of 20 Newsgroups has
+# 160,000 bytes.
 MAX_MEMBER_BYTES = 2**26
 
 # Exceptions that the standard library raises for damaged archives.

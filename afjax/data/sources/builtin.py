@@ -126,7 +126,10 @@ def passing(rng: np.random.Generator, words: Words, label: str) -> Pair:
 
 
 def converse(rng: np.random.Generator, label: str, pair: tuple[str, str], direct: str, reverse: str) -> Pair:
-    """Makes a pair of two forms of a statement, about the same people or events, or with these swapped."""
+    """Makes a pair of sentences from two forms of a statement about two people or events.
+
+    If the label is "same", both sentences state the same. Otherwise the people or events are swapped in the second one.
+    """
     second = pair if label == "same" else pair[::-1]
     forms = (direct, reverse) if rng.integers(2) else (reverse, direct)
     return forms[0].format(*pair), forms[1].format(*second)

@@ -94,7 +94,17 @@ def open_data_file(path: Path) -> Iterator[IO[bytes]]:
 
 
 def decode(source: str, raw: bytes, encodings: tuple[str, ...], first_line: int = 1) -> str:
-    """Decodes bytes with the first encoding that fits. They start at line ``first_line`` of ``source``."""
+    """Decodes bytes with the first encoding that fits.
+
+    Args:
+      source: The file's name in error messages.
+      raw: The bytes.
+      encodings: The encodings to try, in order.
+      first_line: The line of ``source`` at which the bytes start. UTF-8's byte order mark is dropped in line 1.
+
+    Raises:
+      UserError: No encoding fits, or the text contains a NUL character.
+    """
     first_error = None
     for encoding in encodings:
         try:
@@ -141,7 +151,7 @@ def table_rows(
     Args:
       path: The file's name in error messages.
       lines: Numbered lines, as from :func:`read_lines`.
-      tabs: Whether columns are separated by tabs, without quoting. Otherwise by commas, with quoting.
+      tabs: Whether columns are separated by tabs, without quoting. If not, they are separated by commas, with quoting.
       names: Column names, for a table without a header line.
       lenient: Whether to accept unnamed columns and stray quotes, which spreadsheets write.
       short: If given, rows with too few columns are skipped, and their ``PATH:LINE`` is appended to this list.

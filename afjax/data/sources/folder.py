@@ -81,8 +81,8 @@ def split_paths(task: TaskConfig, split: Split) -> tuple[Path, ...]:
     File names in the task's ``train``, ``dev`` and ``test`` settings are relative to the source's folder.
 
     Raises:
-      UserError: The source's folder is missing, has two files for the split, or lacks some of several files; or the
-        source is a file and the task also names a train file.
+      UserError: The source's folder is missing, has two files for the split, or lacks some of the split's numbered
+        files; or the source is a file and the task also names a train file.
     """
     chosen = getattr(task, split)
     source = fetched(task.source) if task.source else Path()

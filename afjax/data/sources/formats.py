@@ -87,7 +87,8 @@ FORMATS: Mapping[str, FileFormat] = {
 ENDINGS = tuple(
     f"{entry.ending}{packed}" for entry in FORMATS.values() for packed in (("", ".gz") if entry.gzipped else ("",))
 )
-# One of several files of a split, as the Hugging Face hub names them. Older names end in a hash.
+# The name of one of a split's numbered files on the Hugging Face hub, such as train-00000-of-00002.parquet. Older names
+# also have a hash before the ending.
 _PART = re.compile(
     rf"(?P<split>{'|'.join(name for names in SPLIT_NAMES.values() for name in names)})-\d+-of-(?P<total>\d+)"
     rf"(-[0-9a-f]+)?(?P<ending>{'|'.join(map(re.escape, ENDINGS))})"
@@ -150,7 +151,7 @@ def find_split_files(folder: Path, split: Split) -> tuple[Path, ...]:
     ``train-00000-of-00002.parquet``. The hub's dev split is named ``validation``.
 
     Raises:
-      UserError: The folder is missing, has two files for the split, or lacks some of several files.
+      UserError: The folder is missing, has two files for the split, or lacks some of the split's numbered files.
     """
     try:
         names = sorted(os.listdir(folder))

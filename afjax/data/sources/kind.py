@@ -60,7 +60,8 @@ class SourceKind:
       open_split: Opens a split's rows. Raises UserError if the split is missing.
       has_split: Whether a task has a split.
       split_files: The files that a split is read from, or the source's name for the split.
-      makes_dev: Whether the dev split is taken from the train rows because the task has no dev split.
+      makes_dev: Whether the dev split is taken from the train rows, because the task has no dev split and its
+        ``dev_share`` is above 0.
       recognizes: Whether a local folder holds data of this kind. If so, a task's source can be the folder's path
         without a scheme, and this kind reads it.
       shared_form: Removes this machine's folders from the text after the colon, for artefacts that are shared.

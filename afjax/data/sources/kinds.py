@@ -36,7 +36,8 @@ def _reading_kind(source: str) -> SourceKind:
 def open_source(task: TaskConfig, split: Split) -> SplitSource:
     """Opens the rows of a split.
 
-    If the dev split is made by hash (see :func:`makes_dev`), this opens the rows of both train and dev.
+    If the dev split is taken from the train rows (see :func:`makes_dev`), both "train" and "dev" open all of these
+    rows; :mod:`afjax.data.dev_split` then divides them.
 
     Raises:
       UserError: The split is missing.
@@ -45,14 +46,15 @@ def open_source(task: TaskConfig, split: Split) -> SplitSource:
 
 
 def has_split(task: TaskConfig, split: Split) -> bool:
-    """Returns whether a task has a split, or its dev split can be made by hash."""
+    """Returns whether a task has a split, or its dev split can be taken from the train rows."""
     return _reading_kind(task.source).has_split(task, split)
 
 
 def makes_dev(task: TaskConfig) -> bool:
-    """Returns whether the dev split is taken from the train rows because the task has no dev split.
+    """Returns whether the dev split is taken from the train rows.
 
-    The splits of benchmarks, TFDS and built-in tasks are fixed, and are never divided.
+    It is if the task has no dev split and its ``dev_share`` is above 0. The splits of benchmarks, TFDS and built-in
+    tasks are fixed, and are never divided.
     """
     return _reading_kind(task.source).makes_dev(task)
 

@@ -40,8 +40,8 @@ class Files:
     """A layout with the files of each split. Each file may be gzipped, with .gz appended to its name.
 
     Attributes:
-      train, dev, test: Files of one split.
-      every: Files with rows of all splits.
+      train, dev, test: The files of each split, as candidates in order of preference.
+      every: Candidates for files that have the rows of all splits.
       needs: Glob patterns. The folder belongs to the benchmark only if at least one of them matches; empty to skip this
         check.
     """
@@ -222,7 +222,7 @@ class Folders:
     choose: Callable[[Split, str, int], bool]
 
     def find(self, folder: Path, split: Split) -> tuple[Path, ...]:
-        """Finds the root folder of a split, or else the archive."""
+        """Finds the root folder of a split, or else an archive. Returns an empty tuple if there is neither."""
         if split not in self.roots:
             return ()
         root = folder / self.roots[split]

@@ -65,7 +65,10 @@ def locate(name: str, data_dir: Path) -> tuple[Path | None, dict[Split, tuple[La
 
 
 def existing(data_dir: Path, folders: Iterable[str]) -> Iterator[Path]:
-    """Yields the folders that exist. Names are case-sensitive even if the file system is not (RTE and rte)."""
+    """Yields the folders that exist in ``data_dir``, except those in afjax's own format (with a ``labels.json``).
+
+    Names are case-sensitive even if the file system is not: RTE and rte are different folders.
+    """
     for name in folders:
         folder = data_dir
         for part in PurePosixPath(name).parts:

@@ -27,7 +27,7 @@ def fields(
     """Returns a reader for rows that only need their columns renamed.
 
     Args:
-      label: The label column. If there are several names, the first that exists.
+      label: The label column. If there are several names, the first that exists is used.
       id: The id column; empty if there is none.
       rename: The task's label names by the benchmark's labels, for labels that differ.
       strip: Whether to strip white space from the texts.

@@ -16,9 +16,9 @@ class OfficialTask:
         used.
       layouts: Possible file layouts. Each split uses the first layout whose files exist.
       kind: The kind of task.
-      labels: Label names in order; for multiple choice, the names of the choices. If empty, the names are the labels
-        that occur, in alphabetical order.
-      metric: The task's main metric. If empty, the main metric of its kind (``MAIN_METRICS``).
+      labels: Label names in order; for multiple choice, the names of the choices. If empty, the names are collected
+        from the labels and sorted; see :func:`afjax.data.labels.find_label_names`.
+      metric: The task's main metric. If empty, it is the main metric of the kind (``MAIN_METRICS``).
       no_answer: Whether questions can have no answer.
       tfds: The name of the dataset in TFDS; empty if TFDS does not have it.
     """

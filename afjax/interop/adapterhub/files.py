@@ -145,7 +145,7 @@ def write_part(
     if weights == "safetensors":
         from safetensors.numpy import save
 
-        # Serialized in memory, because safetensors raises its own kind of exception if the disk is full.
+        # Serialize the tensors in memory: if the disk is full, safetensors would raise its own kind of exception.
         (folder / files.safetensors).write_bytes(save(tensors, metadata={"format": "pt"}))
     else:
         import torch

@@ -156,7 +156,8 @@ def _settings(part: Part, last: AdapterConfig) -> Mapping[str, Any]:
     for setting, value in _FIXED.items():
         if bool(given.get(setting, value)) != value:
             raise UserError(f"{part.where} has {setting}={given[setting]}; in afjax it is always {value}.")
-    # Without the trunk's LayerNorm before the adapters, both queries are the same.
+    # query_before_ln takes the query before the trunk's LayerNorm. If that LayerNorm does not come before the adapters,
+    # the setting makes no difference.
     if given.get("query_before_ln") and last.pretrained_layer_norm in ("before", "both"):
         raise UserError(
             f"{part.where} has query_before_ln=true; the query of afjax's fusions is the input of the adapters, "

@@ -36,7 +36,7 @@ def import_adapterhub(
 
     If the store already has bit-identical copies of some of the artefacts, they are kept. Such copies come from another
     fusion of the same adapters, or from an import that was killed. If it has copies of all of them, the import is
-    refused, because their names are taken.
+    refused without ``overwrite``, because their names are taken.
 
     Args:
       source: A folder that ``save_adapter``, ``save_adapter_fusion``, ``save_head`` or ``save_adapter_setup`` wrote, or

@@ -34,7 +34,7 @@ class HeadLayout:
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """The modules of the model that the linear layers are in."""
+        """The model's top-level modules that contain the linear layers."""
         return tuple(dict.fromkeys(name.partition(".")[0] for name in self.linear))
 
 

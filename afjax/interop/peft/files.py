@@ -23,7 +23,7 @@ from afjax.trunk.hugging_face import check_finite
 CONFIG, TENSORS, RECORD = "adapter_config.json", "adapter_model.safetensors", "afjax.json"
 PICKLED = "adapter_model.bin"
 ROOT = "base_model.model."
-# This is far more than PEFT writes, even if it lists every dense layer (all-linear).
+# Maximum size of a JSON file. PEFT writes far less, even if it lists every dense layer (all-linear).
 _MAX_JSON_BYTES = 4 * 2**20
 _DTYPES = ("F64", "F32", "F16", "BF16")
 _LORA = re.compile(r"(.+)\.lora_(A|B)\.weight")
@@ -164,7 +164,7 @@ def write_folder(
     from safetensors.numpy import save
 
     arrays = {ROOT + name: np.ascontiguousarray(tensor, np.float32) for name, tensor in sorted(tensors.items())}
-    # Serialized in memory, because safetensors raises its own kind of exception if the disk is full.
+    # Serialize the tensors in memory: if the disk is full, safetensors would raise its own kind of exception.
     (folder / TENSORS).write_bytes(save(arrays, metadata={"format": "pt"}))
     for name, values in ((CONFIG, config), (RECORD, record)):
         (folder / name).write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")

@@ -55,7 +55,7 @@ class PeftHead:
 
 @dataclasses.dataclass(frozen=True)
 class HeadPlan:
-    """A head that is about to be read.
+    """The head that a file has, as its names, settings and shapes describe it. The tensors have not been read.
 
     Attributes:
       layout: The names of the head's tensors.
