@@ -451,8 +451,8 @@ def test_stopped_processes_save_and_resume(
 
 
 def test_stopped_isolated_run_saves_and_resumes(real: list[str], tmp_path: Path) -> None:
-    words = [*real, "--seeds=0,1", "--isolate", "--config.train.max_steps=400"]
-    run = tmp_path / "sweep" / "runs" / "seed=0"
+    words = [*real, "--isolate", "--grid.train.max_steps=400,1"]
+    run = tmp_path / "sweep" / "runs" / "train.max_steps=400,seed=0"
 
     def stop_after_the_first_step() -> None:
         scalars = run / "target" / "metrics.jsonl"
