@@ -94,7 +94,7 @@ def test_only_output_layers_of_heads_are_padded_and_trimmed() -> None:
     output = {"kernel": np.ones((2, 3), np.float32), "bias": np.ones(3, np.float32)}
     params = {
         "trunk": {"x": np.ones(3)},
-        # The name of an adapter and its part are those of a head's output layer.
+        # This adapter is called "heads" and has a layer "output". It must not be padded like a head's output layer.
         "adapters": {"heads": {"ffn": {"output": {"scale": np.ones((2, 3))}}}},
         "heads": {"task": {"pooler": pooler, "output": output}},
     }
