@@ -81,7 +81,10 @@ def limited_memory() -> Iterator[None]:
 
 
 def resident_bytes() -> int:
-    """Returns this process's current memory use, or its peak if the system only reports that."""
+    """Returns this process's memory use in bytes. On systems without ``/proc``, it is only an upper bound.
+
+    There, the system reports the peak instead of the current value.
+    """
     if (statm := Path("/proc/self/statm")).exists():
         return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -135,7 +138,7 @@ def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def training(cache_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes a test that trains use the shared cache folder, also for programs that compile fast."""
+    """Makes a test that trains use the shared cache folder, for programs that take 0.1 seconds or more to compile."""
     monkeypatch.setenv("AFJAX_CACHE", str(cache_folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 

@@ -44,7 +44,7 @@ def test_the_config_decides_between_slots_and_on_top(kind: AdapterKind) -> None:
     if isinstance(kind, SlotKind):
         assert set(kind.layout) <= set(vars(config))
         assert (kind.size(config, 24) > 0) == config.linear_output
-        # A fusion computes all bottlenecks in one call. It calls adapters of other kinds one after another.
+        # A fusion computes all bottlenecks in one call, so only the other kinds have a function ``output``.
         assert (kind.output is None) == (kind.config is AdapterConfig)
         assert (kind.units is not None) == (config.linear_output and kind.config is not AdapterConfig)
 

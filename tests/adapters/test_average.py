@@ -38,7 +38,7 @@ def float64() -> Iterator[None]:
 
 
 def draw(config: Adapter, seed: int) -> Tree:
-    """Returns an adapter's tree of random NumPy arrays, in float64 if JAX has it enabled."""
+    """Returns random parameters of an adapter as NumPy arrays, in float64 if JAX has it enabled."""
     shapes = jax.eval_shape(lambda: init_adapter(jax.random.key(0), config, TRUNK))
     return map_with_path(
         lambda path, leaf: np.asarray(jax.random.normal(named_key(jax.random.key(seed), path), leaf.shape)), shapes

@@ -30,7 +30,7 @@ CONFIGS: dict[str, InDenseLayers] = {
 
 @pytest.fixture(scope="module")
 def trunk() -> tuple[TrunkConfig, Tree, dict[str, np.ndarray]]:
-    """Returns ``(config, params, batch)`` of the trunk."""
+    """Reads a golden file, and returns ``(config, params, batch)``: a DeBERTa trunk and its inputs."""
     with np.load(GOLDEN / "encoder_deberta_v2.npz") as file:
         arrays = dict(file)
     config = trunk_config(json.loads(str(arrays["config"])), where="golden")
@@ -46,7 +46,7 @@ def golden() -> dict[str, np.ndarray]:
 
 
 def adapter_of(name: str, golden: dict[str, np.ndarray], num_layers: int) -> Tree:
-    """Returns the adapter's tree, stacked over the layers."""
+    """Returns the parameters of the golden LoRA or (IA)³ adapter ``name``, stacked over the layers."""
 
     def stacked(path: str) -> np.ndarray:
         return np.stack([golden[f"{name}/{layer}/{path}"] for layer in range(num_layers)])

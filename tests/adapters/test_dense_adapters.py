@@ -63,7 +63,10 @@ def on_device(*arguments: Any) -> list[Any]:
 
 
 def random_params(config: InDenseLayers | None, pooling: Any = "first") -> tuple[Model, Tree]:
-    """Returns a model with one adapter or none, and random parameters, in float64 if JAX has it enabled."""
+    """Returns a model and random parameters. It has one adapter, or none if ``config`` is None.
+
+    The parameters are float64 if JAX has float64 enabled, and float32 otherwise.
+    """
     method = Method(partition="head", head=HeadConfig(pooling=pooling))
     if config is not None:
         method = dataclasses.replace(method, partition="adapter", adapter=config)
@@ -75,7 +78,7 @@ def random_params(config: InDenseLayers | None, pooling: Any = "first") -> tuple
 
 
 def by_hand(config: InDenseLayers, name: str, params: Tree, layer: Tree, x: np.ndarray) -> np.ndarray:
-    """Computes the papers' formulas for one dense layer in NumPy."""
+    """Computes a dense layer with LoRA or (IA)³ by the formula of the method's paper, in NumPy."""
     if isinstance(config, LoraConfig):
         a, b = params["down"]["kernel"], params["up"]["kernel"]
         return x @ layer["kernel"] + layer["bias"] + config.alpha / config.rank * (x @ a @ b)
@@ -188,7 +191,8 @@ def test_dropout_zeroes_inputs_of_the_adapter_only() -> None:
 
 
 def test_dropout_of_keys_and_values_acts_on_every_token_if_only_the_first_is_read() -> None:
-    # The last layer cannot multiply merged matrices with sums of tokens, because each token has its own dropout mask.
+    # If only the first token is read, the last layer can apply merged matrices to a weighted sum of tokens. Here it
+    # must not, because each token has its own dropout mask.
     trunk = dataclasses.replace(TRUNK, hidden_dropout=0.0, attention_dropout=0.0)
     config = LoraConfig(rank=2, dropout=0.5, target_modules=("key", "value"), layers=(2,))
     model, params = random_params(config)

@@ -129,7 +129,7 @@ BESIDE: dict[str, tuple[BesideLayers, Formula]] = {
 
 
 def draw(tree: Tree, scale: float = 0.4) -> Tree:
-    """Draws new values for every leaf, large enough to change outputs. Scales of LayerNorms are around 1."""
+    """Replaces every leaf by random values large enough to change outputs. Scales of LayerNorms are around 1."""
 
     def one(path: str, leaf: jax.Array) -> jax.Array:
         noise = scale * jax.random.normal(named_key(KEY, path), leaf.shape)
@@ -290,8 +290,8 @@ def test_module_that_adds_nothing_leaves_outputs_bit_identical(params: Tree, bat
     adapter = map_with_path(silent, draw(init_adapter(KEY, config, TRUNK)))
     plain = Model(trunk=TRUNK, head_name="task")
     ours = model_with(config)({**params, "adapters": {"a": adapter}}, batch)
-    # The order of sums depends on the tokens that the last layer computes. The expected logits must be bit-identical,
-    # so that layer must compute the same tokens in both models.
+    # The logits are compared bit by bit, so the last layer must compute the same tokens in both models. The number of
+    # tokens can change the order of sums, and so the rounding.
     expected = plain(params, batch, fusion_attention=reads_all_tokens(config, 3))
     assert np.array_equal(ours.logits, expected.logits)
 

@@ -25,9 +25,9 @@ def experiment(task: str, method: str, *, seed: int = 0, **settings: Any) -> Exp
 
     Args:
       task: The name of the task.
-      method: A partition, ``top-K``, or an adapter preset.
+      method: The name of a partition or of an adapter preset, or ``top-K`` for the top K layers.
       seed: The run's seed.
-      **settings: Other fields of the config, and ``of``, the config of the task.
+      **settings: Other fields of the config. ``of`` is a ``TaskConfig`` to use instead of the default one.
     """
     own: dict[str, Any] = {"partition": method}
     if method.startswith("top-"):
@@ -62,7 +62,7 @@ def finish(
     store_folder: Path | None = None,
     rows: dict[str, str] | None = None,
 ) -> Path:
-    """Writes a finished run.
+    """Writes the workdir of a finished run, and returns it.
 
     Args:
       workdir: The run's folder.
@@ -106,7 +106,7 @@ def begin(
     store_folder: Path | None = None,
     rows: dict[str, str] | None = None,
 ) -> Path:
-    """Writes an unfinished run."""
+    """Writes the workdir of an unfinished run, and returns it. The arguments are the same as for ``finish``."""
     folder = epath.Path(workdir)
     claim_workdir(folder, config, {"the trunk": trunk, **(rows or {})}, epath.Path(store_folder or folder / "store"))
     (workdir / TARGET).mkdir(exist_ok=True)
@@ -114,7 +114,7 @@ def begin(
 
 
 def finish_source(workdir: Path, name: str, score: float) -> None:
-    """Adds the finished run of one of a fusion's sources."""
+    """Adds a finished run of the source adapter ``name`` to the workdir of a fusion."""
     folder = source_folder(epath.Path(workdir), name)
     folder.mkdir(parents=True)
     metrics = {"accuracy": score}
@@ -125,7 +125,7 @@ def finish_source(workdir: Path, name: str, score: float) -> None:
 
 
 def finish_all(folder: Path, scores: dict[tuple[str, str], tuple[float, ...]], **options: Any) -> Path:
-    """Writes finished runs. ``scores`` is ``{(task, method): scores}``, with one score per seed."""
+    """Writes finished runs to subfolders of ``folder``. ``scores`` has one score per seed for each task and method."""
     numbers = itertools.count()
     for (task, method), values in scores.items():
         for seed, score in enumerate(values):

@@ -1,4 +1,4 @@
-"""Mean activations equal a slow row-by-row computation, and missing adapters are gaps."""
+"""Mean fusion activations equal a slow row-by-row computation. A figure has a gap for an adapter that is missing."""
 
 import csv
 import re

@@ -1,4 +1,4 @@
-"""Removed parts of a model are not computed, and the other parts compute the same as before."""
+"""Dropped adapters are not computed, and a model without them equals one in which they add nothing."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -85,7 +85,7 @@ def logits(task_model: TaskModel, rows: Rows) -> np.ndarray:
 
 
 def silenced(task_model: TaskModel, layer: int) -> TaskModel:
-    """Sets the last projection of every adapter in a layer to zero, so that it adds nothing there."""
+    """Returns a copy of the model whose adapters add nothing in ``layer``: their last parameters there are zero."""
 
     def silent(path: str, leaf: np.ndarray) -> np.ndarray:
         if not any(part in path for part in ("/up/", "/decode/", "ffn/scale")):

@@ -1,4 +1,4 @@
-"""Removing the adapters of every span of layers in one program equals models without those adapters."""
+"""One program that removes the adapters of each span of layers equals models without those adapters."""
 
 import csv
 import dataclasses

@@ -224,7 +224,7 @@ def test_tasks_in_a_sequence(tmp_path: Path) -> None:
     ("num_tasks", "shown", "facts"), [(8, 8, ("Dev scores ",)), (40, 31, ("Dev scores; 9 more ", "metrics.jsonl "))]
 )
 def test_curves_of_many_tasks(num_tasks: int, shown: int, facts: tuple[str, ...], tmp_path: Path) -> None:
-    """All curves are drawn, with distinct lines and markers. If there are too many, the page says so."""
+    """The figure of dev scores has at most ``MOST_LINES`` curves. The page counts those that are not drawn."""
     write_run(tmp_path, name="fused", accuracy=0.75)
     tasks = [f"task{number:02}" for number in range(num_tasks)]
     evaluations = [
@@ -296,7 +296,7 @@ CHROMIUM = shutil.which("chromium")
 
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium (apt install chromium)")
 def test_page_in_a_browser(page: str, tmp_path: Path) -> None:
-    """A browser shows every section and hostile text as text, without console messages and network requests."""
+    """In a browser, all sections are present, hostile text is plain text, and nothing is logged or requested."""
     assert CHROMIUM is not None
     file = tmp_path / "report.html"
     file.write_text(page, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Figures of made-up runs have the numbers that are computed by hand."""
+"""The numbers in figures of made-up runs equal numbers computed by hand."""
 
 import csv
 import dataclasses
@@ -55,7 +55,8 @@ def test_tradeoff_over_tasks(tmp_path: Path) -> None:
         low, middle, high = sorted(values)
         expected = [low + 0.4 * (middle - low), middle, middle + 0.6 * (high - middle)]
         np.testing.assert_allclose([point.low, point.middle, point.high], expected, atol=1e-9)
-    # The median task has 1001 parameters per artefact: an adapter and a head, or a head in addition to the LayerNorms.
+    # The median task has 1001 parameters per artefact. Houlsby's method trains an adapter and a head, so it has 2002.
+    # The method "layernorm" trains 13 LayerNorms with 768 parameters each, and a head.
     assert [points[2].parameters, points[0].parameters] == [2002, 13 * 768 + 1001]
     rows = read(draw_tradeoff(points, tmp_path / "picture"))
     assert [row["p50"] for row in rows] == [repr(point.middle) for point in points]
@@ -173,7 +174,7 @@ def test_robustness_needs_a_sweep(tmp_path: Path) -> None:
 
 
 def test_search(tmp_path: Path) -> None:
-    """Step (b) has only runs with the best position. Each point is the mean over seeds with the best activation."""
+    """Only runs with the best position count in step (b). The better activation counts, by its mean over seeds."""
     runs = [
         ("ffn", "both", "relu", 16.0, (0.80, 0.84)),
         ("ffn", "both", "tanh", 16.0, (0.81, 0.81)),

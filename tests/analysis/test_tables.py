@@ -1,4 +1,4 @@
-"""Tables of made-up runs have the numbers that are computed by hand, in every format."""
+"""The numbers in tables of made-up runs equal numbers computed by hand, in every format."""
 
 import csv
 import io
@@ -23,7 +23,7 @@ def rows_of(table: Table) -> dict[str, tuple[str, ...]]:
 
 @pytest.fixture
 def grid(tmp_path: Path) -> Grid:
-    """Makes runs on two tasks. On "cb", head has one seed less, and full has no runs."""
+    """Makes runs on two tasks. On "cb", head has only two seeds, and full has no runs. On "rte", pfeiffer has none."""
     scores = {
         ("rte", "head"): (0.50, 0.52, 0.57),
         ("rte", "full"): (0.60, 0.62, 0.58),
@@ -109,7 +109,7 @@ def test_layouts_without_the_runs_they_need_are_refused(tmp_path: Path) -> None:
 
 
 def test_houlsby_counts_parameters(tmp_path: Path) -> None:
-    """Full fine-tuning on two tasks has two trunks of 22 713 216 parameters in total, and adapters share one trunk."""
+    """Full fine-tuning on two tasks has two trunks of 22 713 216 parameters each. Adapters share one trunk."""
     trunk, added = 22_713_216, 227_132
     for task in ("cb", "rte"):
         finish(tmp_path / f"{task}-full", experiment(task, "full"), 0.9, saved=1)
@@ -117,7 +117,7 @@ def test_houlsby_counts_parameters(tmp_path: Path) -> None:
     finish(tmp_path / "head", experiment("cb", "head"), 0.7)
     table = make_table("houlsby", make_grid(collect([tmp_path])))
     assert has_facts("\n".join(table.notes), "No artefacts", f"{tmp_path / 'head'} ", "parameters", "--runs")
-    # All parameters are trained except the pooler, which belongs to the head.
+    # Full fine-tuning trains all parameters of the trunk except the pooler, because the head has a pooler of its own.
     assert rows_of(table) == {
         "head": (GAP, GAP, "70.00", GAP, GAP),
         "full": ("1.99×", f"{100 * (trunk - 147_840) / trunk:.2f}%", "90.00", "90.00", "90.00"),

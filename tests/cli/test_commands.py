@@ -93,7 +93,7 @@ def test_predict_writes_every_row_in_order(
 
 
 def forget_form(store: Path, head: str) -> None:
-    """Removes the text columns from a stored head's manifest, which earlier versions did not record."""
+    """Removes the number of text columns from a stored head's manifest. Earlier versions did not record it."""
     manifest = artefacts.read_manifest(store, "heads", head)
     config = dict(manifest.config)
     assert config.pop("text_columns") == 2

@@ -157,8 +157,8 @@ def test_runs_in_one_process_write_what_separate_processes_write(real: list[str]
     assert written(first) == written(second)
     assert len(written(first)["seed=1"]["digests"]) == 2
     logs = [(folder / "runs" / "seed=1" / "log.txt").read_text() for folder in (first, second)]
-    # The paths and times are removed, because they differ. So are the lines about compilation, because the second run
-    # of a process does not compile again.
+    # Paths and times differ, so they are removed. So are the lines about compilation: in one process, only the first
+    # run compiles.
     lines = [re.sub(r"first|second|; .* elapsed.*|.* compiling for .*\n", "", log).splitlines() for log in logs]
     assert lines[0] == lines[1]
     assert lines[0][0].startswith("$ afjax train --config=")
@@ -471,7 +471,7 @@ def test_stopped_isolated_run_saves_and_resumes(real: list[str], tmp_path: Path)
 def test_processes_save_and_end_if_the_command_fails(
     real: list[str], tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Tests a full disk with two slots, so that a process can wait for its next run while another run trains."""
+    """Tests a full disk. With two slots, a process can wait for its next run while another run trains."""
 
     def full(*given: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -489,7 +489,7 @@ def test_processes_save_and_end_if_the_command_fails(
 def test_processes_that_cannot_begin_fail_all_runs(
     real: list[str], tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # len raises TypeError in every process, because it gets other arguments.
+    # Replace the function that each process runs by len, which raises TypeError for the arguments that it gets.
     monkeypatch.setattr(sweep_workers, "_work", len)
     assert main([*real, "--seeds=0,1,2", "--processes=2"]) == 1
     assert [row["status"] for row in rows(tmp_path / "sweep" / "sweep.csv")] == ["failed"] * 3

@@ -1,4 +1,4 @@
-"""Batches have every row once and few shapes, in an order that depends only on seed and epoch."""
+"""Batches contain every row once and have few shapes. Their order depends only on seed and epoch."""
 
 import numpy as np
 import pytest

@@ -184,8 +184,8 @@ def test_lists_come_through_as_lists(tmp_path: Path) -> None:
 def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
     """Replaces the hub by a dictionary, which a test fills.
 
-    It maps the full name of a dataset to an error, or to the splits of its configs, by name. A dataset is also found by
-    its name without the organization.
+    It maps a dataset's full name to ``{config: {split: dataset}}``, or to an error that loading the dataset raises.
+    A dataset is also found by its name without the organization.
     """
     import huggingface_hub
 
@@ -267,7 +267,7 @@ def test_datasets_that_cannot_be_read_are_refused(source: str, facts: tuple[str,
 
 
 class Cached(datasets.GeneratorBasedBuilder):
-    """A dataset in the cache."""
+    """A tiny dataset, which the tests write to the cache of ``datasets``."""
 
     def _info(self) -> Any:
         label = datasets.ClassLabel(names=["no", "yes"])

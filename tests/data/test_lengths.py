@@ -1,4 +1,4 @@
-"""Padded lengths are chosen well. A further length must save more time than compiling its program takes."""
+"""A padded length is only added if it saves more time than compiling its program takes."""
 
 import itertools
 from typing import Any
@@ -61,7 +61,8 @@ def test_short_run_has_one_length() -> None:
 
 def test_few_rows_are_padded_to_max_length_to_share_the_program() -> None:
     rows = rows_of([8] * 12)
-    # Each step has 4 rows with 32 additional tokens of padding, and the limit is a twentieth of a program.
+    # Each step has 4 rows with 32 additional tokens of padding. The limit for all steps together is the number of
+    # tokens that can be computed in a twentieth of the time that compiling a program takes.
     enough = PROGRAM_TOKENS // 20 // (4 * 32)
     assert lengths_of(rows, num_steps=enough - 1, common=True) == (40,)
     assert lengths_of(rows, num_steps=enough + 1, common=True) == lengths_of(rows, num_steps=1) == (8,)

@@ -506,7 +506,7 @@ def test_rows_of_every_task(tmp_path: Path, name: str) -> None:
 
 
 def shard_rows(name: str, folder: Path) -> set[tuple[str, str]]:
-    """Returns the ``(text, label)`` of all splits, and checks that no text occurs in two splits."""
+    """Returns the ``(text, label)`` pairs of all splits, and checks that no text occurs twice."""
     rows = rows_of(name, folder)
     assert list(rows) == list(SPLITS)
     texts = [{row["text"] for row in split} for split in rows.values()]

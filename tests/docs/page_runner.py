@@ -1,7 +1,7 @@
 """Runs the code blocks of a documentation page, with a tiny trunk and few steps.
 
-Every ``python`` and ``bash`` block runs, in the order of the page, in one folder and one Python namespace. A comment
-before a block changes this:
+Every ``python`` and ``bash`` block runs, in the order of the page, in one folder and one Python namespace. In ``bash``
+blocks, only the ``afjax`` commands run. A comment before a block changes this:
 
 - ``<!-- not run: REASON -->`` excludes the block.
 - ``<!-- file: PATH -->`` writes a block of any language to this file. Later blocks can read it.
@@ -17,7 +17,7 @@ from afjax.cli.main import main
 
 ROOT = Path(__file__).parents[2]
 LANGUAGES = ("python", "bash")
-# Lines that begin with these words are not run, because they do not run afjax.
+# Lines of bash blocks that begin with these words are skipped, because they do not run afjax.
 NOT_OURS = ("pip ", "cat ", "cd ", "git ", "head ")
 
 
@@ -29,8 +29,8 @@ class Block:
       language: The word after the opening fence.
       code: The text between the fences.
       line: The number of the first line of the code in the page.
-      reason: Why the block is not run; empty if it is.
-      path: The file that the block is written to; empty if it is not a file.
+      reason: The reason why the block is not run, or an empty string if there is none.
+      path: The file that the block is written to, or an empty string if the block is not a file.
     """
 
     language: str

@@ -66,7 +66,7 @@ def check_several_tasks(names: dict[str, Any]) -> None:
 
 
 def check_export(names: dict[str, Any]) -> None:
-    """Checks that the exported program gives the logits of the stored model."""
+    """Checks the exported program's logits and labels, and the digest of the exported trunk."""
     store, name = f"{QUICKSTART}/store", "target-fusion"
     model = afjax.load_task_model(store, names["trunk"], head=name, fusion=name)
     batch = {key: names[key] for key in ("tokens", "types", "mask")}

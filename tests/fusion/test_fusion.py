@@ -125,7 +125,7 @@ def first_layer(tree: Any) -> Any:
 
 
 def check_close(ours: Any, theirs: Any) -> None:
-    """Checks that two trees are equal up to ``LIMIT`` times the largest value of all leaves."""
+    """Checks that two trees are equal up to ``LIMIT`` times the largest absolute value of all leaves."""
     scale = max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(theirs))
     for mine, expected in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
         assert mine.dtype == expected.dtype == np.float64
@@ -164,8 +164,8 @@ CASES = {
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize(
     ("case", "length"),
-    # Inputs have two rows. With the first length, no matrices are multiplied with each other first. With the second,
-    # query and key are, and with the third, all matrices.
+    # The number of tokens (two rows of ``length``) determines the form. HIDDEN // 2 selects the factored form. HIDDEN
+    # selects the form in which query and key are multiplied with each other first, and the last length the folded form.
     [(case, HIDDEN // 2) for case in CASES]
     + [
         (case, length)

@@ -1,4 +1,4 @@
-"""In layers that normalize first, adapters and fusions compute the same as AdapterHub's library on PyTorch."""
+"""In pre-norm layers, adapters and fusions compute the same as AdapterHub's library on PyTorch."""
 
 import json
 from pathlib import Path

@@ -75,7 +75,7 @@ STATIC_HEADS = {
 }
 OLD_ADAPTERS = ("pfeiffer", "houlsby", "gelu", "gelu_new", "ln_before")
 EXTRA_ADAPTERS = {
-    # Settings that afjax does not have. It can still compute the same function.
+    # afjax has none of these settings. It imports the adapters with other settings that give the same outputs.
     "factor_per_layer": (PFEIFFER, {"reduction_factor": {"0": 8, "default": 4}}),
     "scaling_learned": (PFEIFFER, {"scaling": "learned"}),
     "scaling_channel": (PFEIFFER, {"scaling": "channel"}),
@@ -252,7 +252,7 @@ num_labels layers activation_function head_type label2id
 
 
 def to_2020(envelope: dict[str, Any]) -> Callable[[str], str]:
-    """Converts to v1, which has no version, adapter types in names, other names of GELUs, and no adapter_names."""
+    """Converts to v1: without version and adapter_names, with adapter types in names, and with other GELU names."""
     config = envelope["config"]
     envelope["config"] = {key: value for key, value in config.items() if key in KEYS_2020}
     envelope.pop("version")

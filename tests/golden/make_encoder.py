@@ -155,7 +155,7 @@ def golden(model: PreTrainedModel, lengths: tuple[int, ...]) -> dict[str, np.nda
 
 
 def bias_entries(name: str, model: PreTrainedModel) -> dict[str, np.ndarray]:
-    """Returns MPNet's entries in the attention bias for distances of up to 511, or DeBERTa's buckets of up to 1500."""
+    """Returns MPNet's attention-bias entries or DeBERTa's buckets for many distances. Other models have neither."""
     if name == "deberta_v2":
         distances = torch.arange(-1500, 1501)
         buckets = [make_log_bucket_position(distances, *settings).long().numpy() for settings in BUCKETS]

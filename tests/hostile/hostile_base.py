@@ -84,7 +84,7 @@ def prepare(folder: Path) -> None:
 
 
 def stop_after_first_step(workdir: Path) -> None:
-    """Removes everything that a finished run of two steps wrote after its first step."""
+    """Removes the result, the artefacts and the last checkpoint of a finished run of two steps."""
     (workdir / "target" / "result.json").unlink()
     for kind in ("adapters", "heads"):
         shutil.rmtree(workdir / "store" / kind)

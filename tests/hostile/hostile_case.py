@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-# A change to the sandbox, a copy of the base folder that is also the working directory. It is called with its path.
+# A function that changes the sandbox, given its path. The sandbox is a copy of the base folder. It is also the working
+# directory of the case.
 Damage = Callable[[Path], None]
 
 # refused: exit code 2 with one line, or a UserError. warned: refused, or success with a warning. clean: refused, or

@@ -174,7 +174,7 @@ Snapshot = dict[str, tuple[int, ...]]
 
 
 def _snapshot(folder: Path) -> Snapshot:
-    """Returns kind, size, time and inode of all files in a folder, and the kind of its folders."""
+    """Returns the mode of each folder below ``folder``, and the mode, size, time, inode and device of each file."""
     found: Snapshot = {}
     pending = [str(folder)]
     while pending:
@@ -225,7 +225,7 @@ def _temporary_folder(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _file_limit(num_bytes: int | None) -> Iterator[None]:
-    """Makes writes fail beyond a file size. The error number differs from a full disk's."""
+    """Makes writes fail beyond a file size, with EFBIG. A full disk would give ENOSPC."""
     if num_bytes is None:
         yield
         return

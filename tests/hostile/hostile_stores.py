@@ -338,7 +338,7 @@ def _repeat(members: list[tuple[tarfile.TarInfo, bytes]]) -> None:
 
 
 def _as_links(kind: bytes, target: str) -> Damage:
-    """Returns a change that replaces the archive's files with arrays by links."""
+    """Returns a change that replaces every file of a ``params`` folder in the archive by a link."""
 
     def change(members: list[tuple[tarfile.TarInfo, bytes]]) -> None:
         for member, _ in members:

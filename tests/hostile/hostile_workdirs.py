@@ -33,7 +33,7 @@ TABLE = ("table", "adapterfusion", "--runs=run")
 COMPARE = ("compare", "solo", "solo", "--trunk=trunk", "--store=store")
 READERS = {"report": REPORT, "table": TABLE}
 
-# The records that each run needs when it is restarted.
+# The records that the runs ``half`` and ``run`` need when they are restarted.
 HALF = ("config.json", "inputs.json", "store.json")
 RUN = ("config.json", "inputs.json", "store.json", "target/result.json", "sources/first/result.json")
 SHORT = tuple(name for name in NOT_AN_OBJECT if name not in ("only-spaces", "true", "open-list", "single-quotes"))

@@ -185,6 +185,6 @@ def batch() -> dict[str, Array]:
 
 
 def text_batch(text: str) -> dict[str, Array]:
-    """Makes the single row of a text whose words are all in the vocabulary."""
+    """Makes a batch with one row, the tokens of ``text``. All words of the text must be in the vocabulary."""
     tokens = np.array([[WORDS.index(word) for word in ("[CLS]", *text.split(), "[SEP]")]], np.int32)
     return {"tokens": tokens, "types": np.zeros_like(tokens), "mask": np.ones(tokens.shape, bool)}

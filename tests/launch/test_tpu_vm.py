@@ -143,7 +143,7 @@ class Cloud:
 
     @property
     def calls(self) -> list[str]:
-        """Returns the gcloud calls except queries, such as ``queued-resources create`` or ``tpu-vm ssh start``."""
+        """Returns the gcloud calls without queries, for example ``queued-resources create`` or ``tpu-vm ssh start``."""
         found = []
         for words in self._called():
             command = next((word.split("=", 1)[1] for word in words if word.startswith("--command=")), "")
@@ -153,7 +153,7 @@ class Cloud:
         return [call for call in found if "describe" not in call and call != "--format=json"]
 
     def arguments(self, call: str) -> list[str]:
-        """Returns the arguments of the last such call."""
+        """Returns the arguments of the last ``call``, for example of the last ``tpu-vm ssh``."""
         return [words for words in self._called() if " ".join(words[2:4]) == call][-1]
 
     def _called(self) -> list[list[str]]:

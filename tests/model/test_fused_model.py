@@ -31,7 +31,10 @@ FUSION = FusionConfig(init_scale=0.4, value_init_scale=0.2)
 
 
 def make_model(**changes: Any) -> tuple[Model, Tree, dict[str, jax.Array]]:
-    """Makes a fusion of two adapters. Its tree also has an unused adapter, fusion and head."""
+    """Returns ``(model, params, batch)`` for a fusion of two adapters.
+
+    ``params`` also has an adapter, a fusion and a head that the model does not use.
+    """
     configs = {name: AdapterConfig(size=size, init_scale=0.5, **changes) for name, size in (("one", 3), ("two", 2))}
     model = Model(trunk=TRUNK, head_name="task", adapters=tuple(configs.items()), fusion_name="both", fusion=FUSION)
     size = {"hidden_size": TRUNK.hidden_size, "num_layers": TRUNK.num_layers}

@@ -1,4 +1,4 @@
-"""A head records the adapter, fusion or trunk that it was trained with. Another one requires an explicit flag."""
+"""A head records the adapter, fusion or trunk that it was trained with. Using another one requires a flag."""
 
 import dataclasses
 import shutil

@@ -260,7 +260,8 @@ ADAPTER_COUNTS: list[tuple[str, TrunkConfig, dict[str, Any], int]] = [
     ("houlsby", LARGE, {"size": 8}, 835_968 + 100_352),
     ("houlsby", LARGE, {}, 6_343_680 + 100_352),
     ("houlsby", LARGE, {"size": 256}, 25_227_264 + 100_352),
-    # VE has 768 s + s parameters, VD 768 s + 768, and each layer three matrices of s² + s.
+    # In the following comments, s is the module's size. The encoder VE has 768 s + s parameters, the decoder VD
+    # 768 s + 768, and each layer three matrices with s² + s parameters.
     ("pals", BASE, {}, 1_819_836),
     ("pals", BASE, {"size": 276, "layers": tuple(range(6))}, 1_801_116),
     ("pals", BASE, {"size": 276, "layers": tuple(range(6, 12))}, 1_801_116),
@@ -269,7 +270,7 @@ ADAPTER_COUNTS: list[tuple[str, TrunkConfig, dict[str, Any], int]] = [
     # VE and VD have 314 316 parameters, and each layer 204 * 306 + 306 and 306 * 204 + 204.
     ("projected_ffn", BASE, {}, 1_818_612),
     ("lhuc", BASE, {}, 12 * 768),
-    # VE and VD have 314 316 parameters, and each layer four matrices of s² + s and a LayerNorm.
+    # VE and VD have 314 316 parameters, and each layer four matrices with s² + s and a LayerNorm.
     ("top_attention", BASE, {}, 1_320_444),
     ("top_attention", BASE, {"num_layers": 3}, 314_316 + 3 * 167_688),
     ("top_attention", BASE, {"num_layers": 12}, 314_316 + 12 * 167_688),

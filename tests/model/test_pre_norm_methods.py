@@ -1,4 +1,4 @@
-"""Every method on layers that normalize first equals a plain NumPy implementation of its formula, in float64.
+"""Every method on pre-norm layers equals a plain NumPy implementation of its formula, in float64.
 
 The formulas are in ``docs/explanation/methods.md``.
 """
@@ -50,7 +50,7 @@ PlainSlot = Callable[[int, np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
 
 def randomized(tree: Tree) -> Tree:
-    """Adds noise to every leaf, in float64, so that each of them matters."""
+    """Returns the tree in float64 with noise added to every leaf, so that every leaf affects the outputs."""
     generator = np.random.default_rng(0)
     return map_with_path(
         lambda path, leaf: jnp.asarray(np.asarray(leaf, np.float64) + 0.2 * generator.standard_normal(leaf.shape)), tree

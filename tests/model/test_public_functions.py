@@ -1,4 +1,4 @@
-"""The functions for other JAX code extract a layer's parameters from a tree, and compute with them."""
+"""The public functions for other JAX code return a layer's parameters and compute its adapters and fusions."""
 
 import inspect
 from functools import partial

@@ -1,4 +1,4 @@
-"""Attention's custom derivative equals JAX's own, and stores small residuals for the backward pass."""
+"""Attention's custom derivative rule equals automatic differentiation, and stores small residuals."""
 
 import jax
 import jax.numpy as jnp

@@ -23,7 +23,7 @@ def normal(seed: int, *shape: int) -> Array:
 
 
 def plain_scores(buckets: RelativeBuckets, query: Array, keys: Array, table_query: Array, table_key: Array) -> Array:
-    """Computes the formula for one row, with a lookup for every pair of tokens.
+    """Computes one row's scores with relative positions, with a table lookup for every pair of tokens.
 
     Args:
       buckets: Maps distances to rows of the tables.

@@ -35,7 +35,7 @@ PARTS = ("x", "kernel", "bias", "shared")
 
 
 def run_layer(x: jax.Array, of_one: Any, of_all: Any) -> tuple[jax.Array, Any]:
-    """Applies a layer with its own and shared parameters, among them a key, an integer, and None."""
+    """Applies a layer. Its parameters include a random key, an integer and None, which have no gradients."""
     assert of_one["missing"] is None
     hidden = jnp.tanh(x @ of_one["kernel"] + of_one["bias"][None])
     noise = jax.random.normal(of_one["key"], hidden.shape, hidden.dtype)
@@ -188,8 +188,8 @@ def test_inputs_of_layers_are_not_copied_as_residuals(inputs: dict[str, Any]) ->
 
     x, kernel, bias = (jnp.asarray(inputs[name], jnp.float32) for name in ("x", "kernel", "bias"))
     kept = jax.tree.leaves(jax.vjp(run, bias)[1])
-    # The residuals are the given kernels, and each layer's derivative of the sine. Another array, without elements,
-    # only says how far to differentiate.
+    # The residuals are the given kernels, and each layer's derivative of the sine. There is one more array. It has no
+    # elements: its shape stores the number of layers, and the number of layers whose input needs a gradient.
     assert sorted(leaf.shape for leaf in kept if leaf.size) == [(DEPTH, ROWS, SIZE), (DEPTH, SIZE, SIZE)]
     assert any(leaf is kernel for leaf in kept)
 

@@ -45,7 +45,7 @@ def abstract(data: int, fsdp: int, tensor: int) -> Any:
         ("adapters/rte/attention/query/up/kernel", (12, 8, 768), (None, None, "tensor")),
         ("adapters/rte/attention/output/down/kernel", (12, 768, 8), (None, "tensor", None)),
         ("adapters/rte/ffn/output/scale", (12, 3072), (None, "tensor")),
-        # The adapter's name is also the name of a root.
+        # This adapter is called "trunk", like a top-level key of the parameters.
         ("adapters/trunk/ffn/down/kernel", (12, 768, 48), (None, "fsdp", None)),
         ("optimizer/kernel/fusion/rte/ffn/value/kernel", (12, 768, 768), (None, "fsdp", None)),
         ("heads/rte/output/kernel", (768, 2), ("fsdp", None)),

@@ -1,4 +1,4 @@
-"""Each of several processes uses its own part of a machine."""
+"""Several processes divide a machine's TPU chips, GPUs and cores. Each uses only its own part."""
 
 from pathlib import Path
 

@@ -20,7 +20,7 @@ def part(*values: int) -> Sequences:
 
 
 class Computer:
-    """Computes batches for the tests: waits for ``released``, and returns the tokens of each part."""
+    """Stands in for a model: waits for ``released``, and returns each part's tokens. The token -1 is an error."""
 
     def __init__(self) -> None:
         self.batches: list[list[int]] = []

@@ -156,7 +156,7 @@ def test_overwritten_writer_on_an_object_store_gets_an_error(tmp_path: Path, mon
 
 
 class unlocked:  # noqa: N801
-    """Replaces the writers' lock. It does not lock, like on an object store."""
+    """Replaces the writers' lock by one that does nothing, because object stores have no locks."""
 
     def __init__(self, store: Path) -> None:
         pass

@@ -62,7 +62,7 @@ def test_multiple_choice_summary(tiny_trunk: Trunk) -> None:
     texts = [(words(1), [words(1), words(2)]), (words(2), [words(1), words(4), words(1)])]
     rows = rows_from_lists(texts, [1, 1], kind="multiple_choice", label_names=("A", "B"))
     found = summary(tiny_trunk, rows)
-    # A row with three choices has one more choice than there are names.
+    # The third choice of a row has no name, so it is counted under its index, "2".
     assert found.labels == {"A": Count(0, 0.0), "B": Count(2, 1.0), "2": Count(0, 0.0)}
     assert found.choices == {2: Count(1, 0.5), 3: Count(1, 0.5)}
     # The contexts with their choices have 5, 6, 6, 9 and 6 tokens. The batch has two rows with three choices of 8

@@ -83,8 +83,8 @@ def test_backward_pass_ends_at_the_adapter_of_the_lowest_layer(make_model: Calla
 
 def test_lora_pays_for_its_matrices_and_for_the_layers_above(make_model: Callable[..., Model]) -> None:
     model = make_model([LORA], reads="tokens")
-    # The lower layer's backward pass begins at the attention weights times the values. In the upper layer, everything
-    # has gradients with respect to its inputs.
+    # LoRA is in the value layers. The lower layer's backward pass therefore only covers the products after the values:
+    # the weighted sum, the attention's output layer and the feed-forward network. The upper layer's has all products.
     lower = TOKENS * (D * D + 2 * D * FFN + LENGTH * D)
     upper = TOKENS * (4 * D * D + 2 * D * FFN + 2 * 2 * LENGTH * D)
     forward, weights = LAYERS * TOKENS * 2 * D * 8, LAYERS * TOKENS * 2 * D * 8

@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("training")]
 
 ADAPTER = AdapterConfig(reduction_factor=4.0, init_scale=0.1)
 CHOICE = TaskConfig(name="choice", kind="multiple_choice")
-# With 12 tokens per row, six are left for the context, so contexts have two windows.
+# With 12 tokens per row, six are left for the context, so the longer contexts have two windows.
 SPAN = TaskConfig(name="span", kind="span", span=SpanConfig(doc_stride=4, num_best=4))
 TOPICS = TaskConfig(name="topics", kind="multi_label", multi_label=MultiLabelConfig(tune_threshold=True))
 NAMES = TaskConfig(name="names", kind="tagging")

@@ -71,7 +71,7 @@ def fused(
 
 
 def public_values(model: TaskModel, rows: Mapping[str, Rows], store: Path) -> dict[str, Any]:
-    """Returns values by name: those in ``afjax.__all__``, and values that these classes and functions return."""
+    """Returns the objects in ``afjax.__all__``, and examples of the values that they return, by name."""
     labels = tuple(f"label {number}" for number in range(150))
     return {
         **{name: getattr(afjax, name) for name in afjax.__all__},

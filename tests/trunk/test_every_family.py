@@ -35,7 +35,7 @@ FAMILIES, DISTINCT = tuple(ENCODER_FAMILIES), distinct_families()
 
 
 def make_trunk(family: str) -> tuple[TrunkConfig, Tree]:
-    """Makes a random trunk in which every leaf matters."""
+    """Makes a random trunk in which every leaf affects the outputs, also the biases."""
     config = small_trunk(family, init_scale=0.3)
     params = jax.jit(init_trunk, static_argnums=1)(jax.random.key(0), config)
     return config, map_with_path(lambda path, leaf: leaf + 0.1 if path.endswith("bias") else leaf, params)

@@ -52,7 +52,7 @@ def test_single_layer_has_no_loop() -> None:
 
 
 def test_gradients_through_a_form_are_one_concatenation() -> None:
-    """Checks that the gradient is one concatenation.
+    """Checks that the gradient with respect to stacked layers is one concatenation.
 
     The gradient of indexing would be a sum of zero-padded arrays as large as the stack, one for each layer.
     """
