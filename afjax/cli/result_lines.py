@@ -1,5 +1,6 @@
 """Formats the table of an experiment's results."""
 
+import math
 from collections.abc import Sequence
 
 from etils import epath
@@ -13,8 +14,8 @@ def result_lines(config: ExperimentConfig, results: Sequence[Result], store_fold
     """Returns the lines of a table with the dev metrics of an experiment, and a line that names its store."""
     rows = [("trained", "on", "dev metric")]
     for result in results:
-        value = result.metrics.get(result.main_metric)
-        score = f"{result.main_metric} {'-' if value is None else f'{value:.4f}'}"
+        value = result.metrics.get(result.main_metric, math.nan)
+        score = f"{result.main_metric} {'-' if math.isnan(value) else f'{value:.4f}'}"
         rows.append((f"{result.name} ({result.kind})", result.task, score))
     if config.recipe == "multitask":
         mean = sum(result.metrics[result.main_metric] for result in results) / len(results)

@@ -244,7 +244,7 @@ def _unknown_label(name: str, names: Sequence[str], *, listed: bool, has_indices
     text += f".{did_you_mean(name, names)}"
     if _is_integer(name) and not has_indices:
         text += (
-            " An integer is not an index here, because some of the names look like integers."
+            " An integer is not an index here, because some of the names contain numbers."
             if listed
             else " An integer is an index only if the label names are listed (labels.json, or the task's labels)."
         )

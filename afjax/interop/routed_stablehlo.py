@@ -155,6 +155,7 @@ def _description(
             "tasks = [about['tasks'][name] for name in ('...', '...')]  # one name per row",
             "places = np.array([task['places'] for task in tasks], np.int32)",
             "outputs = jax.jit(exported.call)(arrays, tokens, types, mask, places)",
-            "logits = [outputs['heads'][task['head']][row] for row, task in enumerate(tasks)]",
+            "heads = [np.asarray(outputs['heads'][task['head']][row]) for row, task in enumerate(tasks)]",
+            "logits = [head[..., : task['num_outputs']] * task['scale'] for head, task in zip(heads, tasks)]",
         ],
     }

@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import math
 import platform
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from etils import epath
 import afjax.errors
 from afjax import store
 from afjax.config.experiment import ExperimentConfig, SourceConfig
-from afjax.config.from_dict import to_dict
+from afjax.config.from_dict import from_dict, to_dict
 from afjax.config.methods import FusionMethod, Method
 from afjax.config.tasks import TaskConfig
 from afjax.data.splits import AnyRows
@@ -266,8 +267,12 @@ def _stored_source(source: SourceConfig, workdir: epath.Path, store_folder: str 
         return earlier
     if is_first_host():
         print_line(f"{name}: the store has this adapter; it is used unchanged")
-    metrics = store.read_manifest(store_folder, "adapters", name).metrics
-    return [Result(name, "adapter (from the store)", name, metrics, source.task.main_metric)]
+    manifest = store.read_manifest(store_folder, "adapters", name)
+    # The adapter may have been trained with another metric than the config names, and an imported one has no scores.
+    task = from_dict(TaskConfig, manifest.task, f'the task of adapter "{name}"') if manifest.task else source.task
+    scores = {metric: math.nan if score is None else score for metric, score in manifest.metrics.items()}
+    scores.setdefault(task.main_metric, math.nan)
+    return [Result(name, "adapter (from the store)", name, scores, task.main_metric)]
 
 
 def _trained_source(

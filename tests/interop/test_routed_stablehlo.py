@@ -14,6 +14,7 @@ from safetensors.numpy import load_file
 from afjax import Capacity, RoutedModel, TaskModel, Trunk, UserError
 from afjax.config.adapters import AdapterConfig, LoraConfig
 from afjax.config.fusion import FusionConfig
+from afjax.config.tasks import TaskConfig
 from afjax.interop.routed_stablehlo import ARRAYS, DESCRIPTION, PROGRAM, export_routed
 from tests.serve.random_tasks import random_task
 
@@ -63,6 +64,27 @@ def test_exported_program_predicts_like_the_models(
         assert task["labels"] == list(models[name].labels)
     plain = run(folder, arrays, [TEXTS[1]], [[0] * len(tasks[0]["places"])], tiny_trunk)["embedding"]
     np.testing.assert_allclose(plain, tiny_trunk.embed([TEXTS[1]], max_length=16), rtol=1e-4, atol=1e-5)
+
+
+def test_documented_lines_return_the_logits_of_the_models(
+    tiny_trunk: Trunk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scores = TaskConfig(name="scores", kind="regression", scale=5.0)
+    models = {
+        "three": random_task(tiny_trunk, "three", BOTTLENECK, labels=("a", "b", "c")),
+        "two": random_task(tiny_trunk, "two", BOTTLENECK),
+        "scores": random_task(tiny_trunk, "scores", BOTTLENECK, task=scores, labels=()),
+    }
+    routed = RoutedModel(tiny_trunk, models, Capacity(batch_sizes=(4,), lengths=(16,)))
+    lines = "\n".join(export_routed(routed, tmp_path, platforms=("cpu",))["run"])
+    encoded = tiny_trunk.tokenizer()([TEXTS[0]] * 3, return_tensors="np")["input_ids"]
+    lines = lines.replace("[[...], [...]]", repr(encoded.tolist())).replace("('...', '...')", repr(tuple(models)))
+    monkeypatch.chdir(tmp_path)
+    variables: dict[str, Any] = {}
+    exec(lines, variables)
+    for model, logits in zip(models.values(), variables["logits"], strict=True):
+        expected = model.predict([TEXTS[0]]).logits[0]
+        np.testing.assert_allclose(logits, np.atleast_1d(expected), rtol=1e-4, atol=1e-5)
 
 
 def test_adapters_are_replaced_by_writing_their_arrays(

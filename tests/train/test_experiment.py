@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 import pytest
 from facts import has_facts
 from safetensors.numpy import load_file, save_file
@@ -288,6 +289,34 @@ def without_data(config: ExperimentConfig, folder: Path) -> ExperimentConfig:
     first, *others = config.sources
     first = dataclasses.replace(first, task=dataclasses.replace(first.task, source=str(folder)))
     return dataclasses.replace(config, sources=(first, *others))
+
+
+@pytest.mark.parametrize("is_imported", [False, True])
+def test_stored_source_keeps_the_metric_that_it_was_trained_with(
+    is_imported: bool, fusion: MakeConfig, single: MakeConfig, stored_one: tuple[Path, Path], tmp_path: Path
+) -> None:
+    store_folder, _ = stored_one
+    if is_imported:  # An imported adapter has no task and no scores.
+        one = store.load(store_folder, "adapters", "one")
+        about = {"config": one.manifest.config, "trunk": one.manifest.trunk}
+        store_folder = tmp_path / "imported"
+        store.save(store_folder, "adapters", "one", one.params, **about)
+    config = fusion(("one",))
+    source = dataclasses.replace(
+        config.sources[0], task=dataclasses.replace(config.sources[0].task, metric="matthews")
+    )
+    config = dataclasses.replace(config, sources=(source,))
+    shared = {"workdir": tmp_path / "fusion", "store_folder": store_folder}
+    stored, _ = run_experiment(config, **shared)
+    if is_imported:
+        assert stored.main_metric == "matthews"
+        assert np.isnan(stored.metrics["matthews"])
+    else:
+        assert stored.main_metric == "accuracy"
+        assert stored.metrics == store.read_manifest(store_folder, "adapters", "one").metrics
+    # The results can be read again.
+    again, _ = run_experiment(config, **shared)
+    assert again.main_metric == stored.main_metric
 
 
 def test_stored_source_needs_no_rows_and_its_adapter_is_recorded(
