@@ -302,9 +302,7 @@ def test_stored_source_keeps_the_metric_that_it_was_trained_with(
         store_folder = tmp_path / "imported"
         store.save(store_folder, "adapters", "one", one.params, **about)
     config = fusion(("one",))
-    source = dataclasses.replace(
-        config.sources[0], task=dataclasses.replace(config.sources[0].task, metric="matthews")
-    )
+    source = dataclasses.replace(config.sources[0], task=dataclasses.replace(config.sources[0].task, metric="matthews"))
     config = dataclasses.replace(config, sources=(source,))
     shared = {"workdir": tmp_path / "fusion", "store_folder": store_folder}
     stored, _ = run_experiment(config, **shared)
