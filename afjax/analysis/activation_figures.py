@@ -1,4 +1,4 @@
-"""Heatmaps of the fusion activations that :mod:`afjax.analysis.activations` computes."""
+"""Heatmaps of fusion activations from :mod:`afjax.analysis.activations`."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""Fusion activations (Pfeiffer 2021, section 5.1, figures 4 and 6): softmax weights over adapters.
+"""Fusion activations: softmax weights over adapters (Pfeiffer 2021, section 5.1).
 
 They are averaged over a split, or computed for every token of a single input. For a split, the weights are averaged
 first over the tokens of each row (excluding padding), then over rows.

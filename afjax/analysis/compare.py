@@ -85,7 +85,7 @@ def compare(
     batch_size: int = 32,
     max_length: int | None = None,
 ) -> Comparison:
-    """Evaluates two sides on the same rows and tests the difference with a paired bootstrap.
+    """Evaluates two sides on the same rows, and tests the difference for significance.
 
     Args:
       first, second: The runs of each side, paired in order.

@@ -81,7 +81,7 @@ def new_figure(
 
 
 def check_output(output: Path) -> None:
-    """Checks that a figure can be written to a path. Call this before long computations.
+    """Checks, before a long computation, that a figure can be written to a path.
 
     Args:
       output: The output path, with one of ``SUFFIXES`` or none.

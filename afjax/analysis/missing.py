@@ -54,7 +54,7 @@ def is_baseline(method: str) -> bool:
 
 
 def overrides(there: ExperimentConfig, wanted: ExperimentConfig) -> list[str]:
-    """Returns the ``--config.a.b=value`` flags that turn the config ``there`` into ``wanted``.
+    """Returns the ``--config.a.b=value`` flags that turn ``there`` into ``wanted``.
 
     ``wanted`` must not have sources that ``there`` lacks.
     """

@@ -1,4 +1,4 @@
-"""Building blocks of HTML reports: the style, sections, images and the page itself."""
+"""Building blocks of HTML reports: style, sections, images and the page itself."""
 
 import base64
 

@@ -94,7 +94,7 @@ def resample_weights(num_rows: int, num_resamples: int, seed: int) -> Iterator[F
 def _score_pairs(
     pairs: Sequence[tuple[Weighted, Weighted]], weights: Float[np.ndarray, "resamples rows"]
 ) -> dict[str, tuple[Float[np.ndarray, "pairs resamples"], Float[np.ndarray, "pairs resamples"]]]:
-    """Computes both models' scores by metric, for every pair of runs and every resample."""
+    """Computes both models' scores by metric, for each pair of runs and each resample."""
     scored = [(first(weights), second(weights)) for first, second in pairs]
     return {
         metric: (

@@ -62,7 +62,7 @@ class Point:
 
 
 def tradeoff_points(grid: Grid) -> list[Point]:
-    """Computes the trade-off between score and parameters (Houlsby 2019, figures 1, 3).
+    """Computes the trade-off of score and parameters (Houlsby 2019, figures 1 and 3).
 
     Scores are relative to full fine-tuning. Tasks without a full fine-tuning run are left out.
 

@@ -1,4 +1,4 @@
-"""Ablates the adapters of each span of layers (Houlsby 2019, section 3.6, figure 6).
+"""Ablates the adapters of each span of layers (Houlsby 2019, section 3.6).
 
 The trained adapters of a contiguous span of layers are removed, and the model is evaluated without further training. A
 single program evaluates all spans: each span is a mask over the layers, and leading layers on which masks agree are
@@ -65,7 +65,7 @@ class SpanScores:
 
 
 def layer_spans(layers: Sequence[int]) -> list[tuple[int, int]]:
-    """Lists contiguous spans of layers as ``(first, last)``, by first layer, then length."""
+    """Lists all contiguous spans of layers as sorted pairs ``(first, last)``."""
     return [(first, last) for index, first in enumerate(layers) for last in layers[index:]]
 
 

@@ -69,7 +69,7 @@ class Score:
 
 
 def robustness(records: Sequence[RunRecord], *, metric: str = "") -> list[Score]:
-    """Collects scores by swept setting, all else equal (Houlsby 2019, figure 6, right).
+    """Collects scores by swept setting, all else equal (Houlsby 2019, figure 6 right).
 
     For each task and each of ``SETTINGS``, the runs of a group differ only in that setting and the seed. The group with
     the most values is used, and ties are broken by the best mean score.

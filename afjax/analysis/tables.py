@@ -298,7 +298,7 @@ _PARAMETERS = (
 
 
 def houlsby(grid: Grid) -> Table:
-    """Builds a table of methods by tasks and parameters (Houlsby 2019, tables 1 and 2)."""
+    """Builds a table of scores and parameters by method (Houlsby 2019, tables 1, 2)."""
     rows, columns = [], {}
     for method in grid.methods:
         total, trained = _relative_size(grid, method), _trained_fraction(grid, method)

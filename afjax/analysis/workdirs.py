@@ -53,7 +53,7 @@ class RunRecord:
 
     @property
     def evaluations(self) -> list[Mapping[str, Any]]:
-        """The evaluations on the dev split, with the scores by name: ``{"step", "accuracy", ...}``."""
+        """The dev evaluations, with scores by name: ``{"step", "accuracy", ...}``."""
         return [
             {key.removeprefix("dev/"): value for key, value in line.items()}
             for line in self.lines
@@ -127,7 +127,7 @@ def find_experiments(workdir: epath.Path) -> list[ExperimentRecord]:
 
 
 def by_tasks(finished: Sequence[ExperimentRecord]) -> dict[str, list[ExperimentRecord]]:
-    """Groups experiments by their tasks, because scores on different tasks are not comparable."""
+    """Groups experiments by tasks, as scores on different tasks are not comparable."""
     groups: dict[str, list[ExperimentRecord]] = {}
     for experiment in finished:
         groups.setdefault(", ".join(experiment.results), []).append(experiment)
@@ -279,7 +279,7 @@ def _python_run(folder: epath.Path, title: str) -> ExperimentRecord:
 
 
 def _check_config(config: Mapping[str, Any], path: epath.Path) -> None:
-    """Raises UserError if a config lacks a setting that reports need, or if its type is wrong."""
+    """Raises UserError if a setting that reports need is missing or of the wrong type."""
     for key, kind in {"recipe": str, "trunk": str, "partition": str, "seed": int}.items():
         if not isinstance(config.get(key), kind):
             problem = f"its {key} is {config[key]!r}" if key in config else f"it has no {key}"

@@ -125,7 +125,7 @@ def _named_source(name: str, source: Any, find_store: Callable[[], str | Path] |
 
 
 def _with_data_dir(task: Any, *, needs_data: bool) -> Any:
-    """Expands ``data_dir`` and ``preset`` in a task's settings to the settings of the known task.
+    """Expands a task's ``data_dir`` and ``preset`` to the known task's settings.
 
     The known task is looked up by ``preset`` (a task's name or a TOML file), or else by the task's own name. Other
     settings in ``task`` override those of the known task. Without ``data_dir`` and ``preset``, the task is returned
@@ -274,7 +274,7 @@ def _override(values: dict[str, Any], override: str) -> None:
 
 
 def literal(text: str) -> Any:
-    """Parses the value of ``--config.SETTING=VALUE``: a Python literal, or else a string."""
+    """Parses the value of ``--config.SETTING=VALUE`` as a Python literal or a string."""
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):

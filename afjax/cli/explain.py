@@ -34,7 +34,7 @@ def explain(error: BaseException) -> tuple[int, str] | None:
 
 @contextlib.contextmanager
 def explained_memory_error() -> Iterator[None]:
-    """Converts JAX's out-of-memory error to a UserError that names the settings to change.
+    """Converts JAX's out-of-memory error to a UserError with settings to change.
 
     Raises:
       UserError: The computation in the block does not fit in the devices' memory.

@@ -106,7 +106,7 @@ def make_parser() -> tuple[argparse.ArgumentParser, Any]:
 
 
 def _unknown_command(argv: Sequence[str], commands: Any) -> str | None:
-    """Returns the error message for an unknown command (``stor``, ``store lst``), or None."""
+    """Returns the error for an unknown command (``stor``, ``store lst``), or None."""
     if not argv or argv[0].startswith("-"):
         return None
     names = commands.choices

@@ -81,7 +81,7 @@ def serve(arguments: argparse.Namespace) -> None:
 
 @contextlib.contextmanager
 def _signals_end_only_the_server() -> Iterator[None]:
-    """Ignores the signals that uvicorn re-raises on shutdown, so the command exits normally."""
+    """Ignores signals that uvicorn re-raises on shutdown, for a normal exit."""
     previous = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield

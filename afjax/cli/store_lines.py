@@ -157,5 +157,5 @@ def _manifest_lines(manifest: Manifest) -> list[str]:
 
 
 def _printable(texts: Sequence[str]) -> list[str]:
-    """Replaces control characters, because the tasks and labels of shared artefacts are untrusted."""
+    """Replaces control characters, because metadata in shared artefacts is untrusted."""
     return ["".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in text) for text in texts]

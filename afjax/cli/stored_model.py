@@ -134,12 +134,12 @@ def rows_of(task_model: Any, arguments: argparse.Namespace, split: Any) -> Any:
 
 
 def _is_same_file(first: str, second: str) -> bool:
-    """Checks whether two paths are the same file, whose dev rows are then the same too."""
+    """Checks whether two paths are the same file, and so have the same dev rows."""
     return os.path.isfile(first) and os.path.isfile(second) and os.path.samefile(first, second)
 
 
 def own_rows(model: "TaskModel", arguments: argparse.Namespace, split: Any) -> "AnyRows":
-    """Loads rows from ``--source`` or ``--data_dir``, or else from the model's own task."""
+    """Loads rows from ``--source`` or ``--data_dir``, or else from the model's task."""
     from afjax.tasks.load import load_split
 
     if arguments.source or arguments.data_dir:

@@ -43,7 +43,7 @@ def list_lines() -> list[str]:
 
 
 def show_lines(given: str) -> list[str]:
-    """Shows one config: its docstring, its arguments with their defaults, and its file.
+    """Shows a config: its docstring, its arguments with their defaults, and its file.
 
     Raises:
       UserError: The config does not exist or fails.

@@ -1,4 +1,4 @@
-"""``afjax plot spans``: plots the drop in score when a span of layers loses its adapters."""
+"""``afjax plot spans``: plots the drop in score without a span of adapters."""
 
 import argparse
 from pathlib import Path
