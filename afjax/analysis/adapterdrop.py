@@ -24,7 +24,7 @@ TIMED_PASSES = 3
 
 @dataclasses.dataclass(frozen=True)
 class Point:
-    """One point of a curve: a model from which some adapters were removed.
+    """One point of a curve: a model without some of its adapters.
 
     Attributes:
       what: A description of the removed adapters.

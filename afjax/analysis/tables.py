@@ -192,7 +192,7 @@ def _uneven_seeds_note(grid: Grid, pairs: Sequence[tuple[str, str]]) -> list[str
 
 
 def arrow(change: float) -> str:
-    """Returns the arrow for a difference in points; up to ``LEVEL`` is no change."""
+    """Returns the arrow for a difference in points; up to ``LEVEL`` means no change."""
     # Round, because 80.3 - 80 is not exactly 0.3 in floating point.
     change = round(change, 9)
     return UP if change > LEVEL else DOWN if change < -LEVEL else SAME

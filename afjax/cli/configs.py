@@ -128,7 +128,7 @@ def _with_data_dir(task: Any, *, needs_data: bool) -> Any:
     """Expands a task's ``data_dir`` and ``preset`` to the known task's settings.
 
     The known task is looked up by ``preset`` (a task's name or a TOML file), or else by the task's own name. Other
-    settings in ``task`` override those of the known task. Without ``data_dir`` and ``preset``, the task is returned
+    settings in ``task`` override the known task's. Without ``data_dir`` and ``preset``, the task is returned
     unchanged. If its data is missing and not needed, its source is the folder where the data would be.
     """
     if not isinstance(task, Mapping) or not {"data_dir", "preset"} & task.keys():

@@ -21,7 +21,7 @@ def add_curve_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def show_curve(points: "Iterable[Point]", metric: str, output: Path | None) -> None:
-    """Prints the points of a curve as they are measured.
+    """Prints each point of a curve once it is measured.
 
     If ``output`` is not None, the curve is also written to it as CSV.
     """

@@ -109,7 +109,7 @@ def show_lines(
 ) -> list[str]:
     """Describes a task: its settings, statistics of its splits, and three examples.
 
-    Padded lengths are those of a run on ``platform``. With ``as_json``, the last line is a JSON object with the same
+    Padded lengths are computed for ``platform``. With ``as_json``, the last line is a JSON object with the same
     content.
 
     Raises:

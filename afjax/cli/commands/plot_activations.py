@@ -32,9 +32,7 @@ def add(plots: Any) -> None:
     parser.add_argument("--head", default="", metavar="NAME,NAME", help="the fusions' heads (those trained with them)")
     add_mismatch_flag(parser)
     source = parser.add_mutually_exclusive_group()
-    source.add_argument(
-        "--source", metavar="SOURCE,SOURCE", help="each fusion's rows, as for eval (those of its own task)"
-    )
+    source.add_argument("--source", metavar="SOURCE,SOURCE", help="each fusion's rows, as for eval (its own task's)")
     source.add_argument("--data_dir", help="the folder with all tasks' folders; each head's task is found by name")
     source.add_argument("--text", help="a single text instead of a split")
     parser.add_argument("--text_b", help="the second text of a pair")

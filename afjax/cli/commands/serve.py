@@ -16,7 +16,7 @@ This needs the extra "serve": pip install 'afjax[serve]'. The page / is a form f
 /predict predicts rows, each with the adapter, fusion or head that it names. With --predict_all, POST /predict_all
 predicts each row with several of them, or with all. GET /adapters lists them, and PUT and DELETE /adapters/NAME add and
 remove one. GET /healthz and GET /metrics (Prometheus) are for monitoring. The server has no authentication and only
-listens on this machine by default. If you change --host, put it behind an authenticating proxy."""
+listens on this machine by default. If you change --host, use an authenticating proxy."""
 
 
 def add(commands: Any) -> None:
