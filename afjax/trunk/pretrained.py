@@ -37,7 +37,14 @@ from afjax.trunk.embedding import (
     read_own_pooling,
 )
 from afjax.trunk.encoder import cast_trunk
-from afjax.trunk.hugging_face import config_values, from_hugging_face, read_tensors, read_trunk_config, to_hugging_face
+from afjax.trunk.hugging_face import (
+    INDEX,
+    config_values,
+    from_hugging_face,
+    read_tensors,
+    read_trunk_config,
+    to_hugging_face,
+)
 from afjax.trunk.layers import fastest_form
 from afjax.trunk.tokenizer import TOKENIZER_FILES, former_digests, has_tokenizer, load_tokenizer, tokenizer_digests
 
@@ -333,12 +340,12 @@ def _download(name: str) -> Path:
     import huggingface_hub
     from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
 
-    patterns = ["config.json", "*.safetensors", "tokenizer*", "vocab.*", "merges.txt", "special_tokens_map.json"]
-    patterns += ["spm.model", *_EMBEDDING_FILES]
+    others = ["config.json", *TOKENIZER_FILES, *_EMBEDDING_FILES]
+    weights, pickled = "model.safetensors", "pytorch_model.bin"
     try:
-        folder = Path(huggingface_hub.snapshot_download(name, allow_patterns=patterns))
-        if not any(folder.glob("*.safetensors")):
-            folder = Path(huggingface_hub.snapshot_download(name, allow_patterns=[*patterns, "pytorch_model.bin"]))
+        folder = Path(huggingface_hub.snapshot_download(name, allow_patterns=[*others, *_weight_patterns(weights)]))
+        if not any((folder / file).exists() for file in (weights, f"{weights}{INDEX}")):
+            folder = Path(huggingface_hub.snapshot_download(name, allow_patterns=[*others, *_weight_patterns(pickled)]))
         return folder
     except (RepositoryNotFoundError, HFValidationError) as error:
         raise UserError(
@@ -351,6 +358,12 @@ def _download(name: str) -> Path:
             f"({type(error).__name__}); without a network, give a folder with config.json, model.safetensors and a "
             'tokenizer, or the packaged trunk "minilm".'
         ) from error
+
+
+def _weight_patterns(name: str) -> list[str]:
+    """Returns patterns for the file of weights, its index and its shards. Repositories may have other weights too."""
+    stem, dot, ending = name.rpartition(".")
+    return [name, f"{name}{INDEX}", f"{stem}-*-of-*{dot}{ending}"]
 
 
 def save_trunk(folder: str | Path, trunk: Trunk) -> None:
