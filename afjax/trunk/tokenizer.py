@@ -33,7 +33,7 @@ _OPTIONS = frozenset(
     {"version", "padding", "truncation", "decoder", "added_tokens"}
     | {"lowercase", "strip_accents", "handle_chinese_chars", "add_prefix_space", "trim_offsets"}
 )
-# Classes of tokenizers that use tokenizer.json as it is.
+# Classes of tokenizers that use all of tokenizer.json.
 _GENERAL = frozenset({"PreTrainedTokenizerFast", "TokenizersBackend"})
 
 
