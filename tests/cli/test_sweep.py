@@ -349,7 +349,8 @@ def test_on_a_tpu_each_run_of_a_host_has_one_chip(real: list[str], monkeypatch: 
     [
         (["--hosts=0"], ("--hosts=0 ",)),
         (["--hosts=2"], ("--hosts is 2", "--host is missing")),
-        (["--host=1"], ("--hosts is 1", "--host is 1")),
+        (["--host=0"], ("--host=0 ", "--hosts")),
+        (["--hosts=1", "--host=1"], ("--hosts is 1", "--host is 1")),
         (["--hosts=2", "--host=2"], ("--hosts is 2", "--host is 2")),
         (["--hosts=2", "--host=-1"], ("--hosts is 2", "--host is -1")),
     ],
@@ -893,6 +894,7 @@ def test_remaining_time_is_estimated(
         ([], ("rte", "get_sweep", "--grid.SETTING", "--seeds=0 ", "--seeds=0,1,2")),
         (["--seeds=3"], ("--grid.SETTING", "--seeds=3 ")),
         (["--grid.train.learning_rat=1,2"], ("config.train.learning_rat ", 'Did you mean "learning_r')),
+        (["--grid.task.presett=rte,cb"], ("config.task.presett ", 'Did you mean "preset"?')),
         (["--grid.train.epochs=1,many"], ("config.train.epochs is 'many'", "float")),
         (["--grid.train.batch_size=8,0"], ("train.batch_size is 0", "at least 1")),
         ([RATES, "--config.train.epoch=3"], ("config.train.epoch ", 'Did you mean "epochs"?')),
