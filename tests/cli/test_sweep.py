@@ -5,6 +5,7 @@ The tests of the first section train. The other tests use ``--isolate`` and repl
 
 import csv
 import errno
+import fcntl
 import functools
 import itertools
 import json
@@ -472,6 +473,24 @@ def test_stopped_isolated_run_saves_and_resumes(real: list[str], tmp_path: Path)
     assert "resumes after step " in (run / "log.txt").read_text()
 
 
+def test_isolated_run_ends_if_the_sweep_is_killed(real: list[str], tmp_path: Path) -> None:
+    # The run would train for minutes.
+    words = [*real, "--isolate", "--grid.train.max_steps=100000"]
+    target = tmp_path / "sweep" / "runs" / "train.max_steps=100000,seed=0" / "target"
+    sweep = subprocess.Popen([sys.executable, "-m", "afjax", *words])
+    try:
+        while not ((target / "metrics.jsonl").exists() and (target / "metrics.jsonl").read_text()):
+            assert sweep.poll() is None
+            time.sleep(0.01)
+    finally:
+        sweep.kill()
+        sweep.wait()
+    # The run's process holds this lock until it ends.
+    with (target / ".lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    assert not (target / "result.json").exists()
+
+
 def test_processes_save_and_end_if_the_command_fails(
     real: list[str], tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -579,7 +598,7 @@ def test_run_command_has_overrides_and_its_own_workdir(
     assert main([*words, "--config.head.dropout=0.5", "--grid.trunk='a,b',c", "--grid.adapter.layers=(0,1)"]) == 0
     folders = sorted((tmp_path / "sweep" / "runs").iterdir())
     assert len(folders) == 2
-    assert train.commands[0][:5] == [sys.executable, "-m", "afjax", "train", f"--config={config}"]
+    assert train.commands[0][:5] == [sys.executable, "-m", "afjax.cli.isolated_run", "train", f"--config={config}"]
     assert Path(train.commands[0][5].removeprefix("--workdir=")) in folders
     given = ["head.dropout=0.5", "trunk=a,b", "adapter.layers=(0, 1)", "seed=0"]
     assert train.commands[0][6:] == [f"--config.{override}" for override in given]
