@@ -27,6 +27,9 @@ from afjax.distributed.preemption import stopping_between_runs
 from afjax.errors import UserError
 from afjax.storage.writing import write_json
 
+# The module that runs a command in a process of its own.
+ISOLATED_RUN = "afjax.cli.isolated_run"
+
 
 def run_sweep(
     sweep: Sweep,
@@ -150,7 +153,7 @@ def _run_isolated(sweep: Sweep, workdir: Path, runs: Sequence[Run], progress: Sw
         progress.started(run)
         folder = run_folder(workdir, run)
         arguments = begin_run(sweep, run, folder)
-        code = run_command([sys.executable, "-m", "afjax", *arguments], folder / LOG)
+        code = run_command([sys.executable, "-m", ISOLATED_RUN, *arguments], folder / LOG)
         outcome = finished_outcome(workdir, run)
         how = f"by signal {-code} ({signal.strsignal(-code)})" if code < 0 else f"with exit code {code}"
         failure = "" if outcome else f"failed {how}: {_last_line(folder / LOG)}"
@@ -161,14 +164,15 @@ def run_command(command: Sequence[str], log: Path) -> int:
     """Runs a command and appends its output to a file.
 
     If this process receives SIGTERM or Ctrl-C, it sends SIGTERM to the command and waits until the command has ended,
-    so that a run can save its state.
+    so that a run can save its state. The command's standard input is a pipe that closes when this process ends, so that
+    the command can end too; see :mod:`afjax.cli.isolated_run`.
 
     Returns:
       The exit code, or minus the number of the signal that ended the command.
     """
     with (
         log.open("a", encoding="utf-8") as file,
-        subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT) as process,
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=file, stderr=subprocess.STDOUT) as process,
     ):
         try:
             return process.wait()

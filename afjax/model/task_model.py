@@ -56,7 +56,7 @@ class TaskModel:
       params: ``{"adapters", "fusion", "heads"}``, trees by name, on the host. The trunk's parameters are in ``trunk``.
       task: The task.
       labels: Names of the labels, in the order of the outputs, or of the choices. Empty for regression and span.
-      metrics: Dev metrics of the training run.
+      metrics: Dev metrics of the training run. Empty if an edit has changed the outputs.
       seed: Random seed of the training run.
       max_length: Tokens per row in the training run.
       head_record: None if the head was trained with this model's adapter, fusion or trunk. Otherwise the record of the
@@ -500,7 +500,7 @@ class TaskModel:
           layers: Indices of the trunk's layers.
 
         Returns:
-          The edited model. This model is not changed.
+          The edited model, without metrics. This model is not changed.
 
         Raises:
           UserError: The model has no adapter, one of the layers has none, or no layer would be left.
@@ -516,7 +516,7 @@ class TaskModel:
           names: Names of fused adapters.
 
         Returns:
-          The edited model. This model is not changed.
+          The edited model, without metrics. This model is not changed.
 
         Raises:
           UserError: The model has no fusion, a name is not fused, no adapter would be left, or the fusion has been
@@ -531,7 +531,7 @@ class TaskModel:
           added: ``{name: (architecture, tree)}``. :func:`afjax.load_adapter` returns such pairs.
 
         Returns:
-          The edited model. This model is not changed.
+          The edited model, without metrics. This model is not changed.
 
         Raises:
           UserError: The model has no fusion, the fusion has been pruned, a name is already fused, or an adapter cannot
@@ -552,8 +552,7 @@ class TaskModel:
         Raises:
           UserError: The model has a fusion or no adapter, or the new adapter does not fit the trunk.
         """
-        model, params = editing.with_adapter(self.model, self.params, adapter, self.trunk.params)
-        return dataclasses.replace(self, model=model, params=params, metrics={})
+        return self._edited(*editing.with_adapter(self.model, self.params, adapter, self.trunk.params))
 
     def with_kept(self, kept: tuple[tuple[tuple[int, ...], ...], ...]) -> "TaskModel":
         """Prunes the fusion so that each layer keeps only some adapters.
@@ -562,7 +561,7 @@ class TaskModel:
           kept: The indices of the adapters to keep; see ``FusionConfig.kept``.
 
         Returns:
-          The edited model. This model is not changed.
+          The edited model, without metrics. This model is not changed.
 
         Raises:
           UserError: The model has no fusion, or ``kept`` does not fit it.
@@ -635,12 +634,14 @@ class TaskModel:
           name: The new name.
 
         Returns:
-          The edited model. This model is not changed.
+          The renamed model, with its metrics. This model is not changed.
         """
-        return self._edited(*editing.renamed(self.model, self.params, name))
+        model, params = editing.renamed(self.model, self.params, name)
+        return dataclasses.replace(self, model=model, params=params)
 
     def _edited(self, model: Model, params: Tree) -> "TaskModel":
-        return dataclasses.replace(self, model=model, params=params)
+        """Returns a model with other outputs. It has no metrics, because this model's scores are not its own."""
+        return dataclasses.replace(self, model=model, params=params, metrics={})
 
     @functools.cached_property
     def _merged(self) -> "TaskModel":

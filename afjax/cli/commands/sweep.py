@@ -57,9 +57,7 @@ def add(commands: Any) -> None:
         metavar="N",
         help="train in N processes, each on its part of the machine (1)",
     )
-    parser.add_argument(
-        "--hosts", type=int, default=1, metavar="N", help="train one part of the runs on each of N hosts (1)"
-    )
+    parser.add_argument("--hosts", type=int, metavar="N", help="train one part of the runs on each of N hosts (1)")
     parser.add_argument("--host", type=int, metavar="I", help="this host's number, from 0 to N - 1")
     parser.add_argument("--isolate", action="store_true", help="run each run in a process of its own")
     parser.add_argument("--adapters", default="", metavar="STORE", help="a store whose adapters every run starts with")
@@ -79,6 +77,11 @@ def _run(arguments: argparse.Namespace) -> int:
     for flag, value in (("--slots", arguments.slots), ("--processes", arguments.processes)):
         if arguments.isolate and value > 1:
             raise UserError(f"--isolate trains one run at a time; leave out --isolate or {flag}={value}.")
+    if arguments.hosts is None and arguments.host is not None:
+        raise UserError(
+            f"--host={arguments.host} is given without --hosts; add the number of hosts, as in --hosts=4 --host=0."
+        )
+    arguments.hosts = 1 if arguments.hosts is None else arguments.hosts
     if arguments.hosts < 1:
         raise UserError(f"--hosts={arguments.hosts} is not positive; give the number of hosts.")
     if (arguments.hosts > 1 and arguments.host is None) or not 0 <= (arguments.host or 0) < arguments.hosts:
