@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import re
 import runpy
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -10,10 +11,14 @@ from typing import Any
 
 from afjax.config.adapters import ADAPTER_PRESETS
 from afjax.config.experiment import ExperimentConfig
-from afjax.config.from_dict import from_dict, to_dict
+from afjax.config.from_dict import UnknownSettingError, from_dict, to_dict
 from afjax.errors import UserError, did_you_mean
 from afjax.storage.json_files import read_json
 from afjax.tasks.by_name import find_task, known_task
+
+# Settings that :func:`load_experiment` expands to other settings.
+TASK_SHORTHANDS = ("preset", "data_dir")
+SHORTHANDS = {"task": TASK_SHORTHANDS, "tasks": TASK_SHORTHANDS, "adapter": ("preset",)}
 
 
 def builtin_configs() -> dict[str, Path]:
@@ -92,7 +97,12 @@ def load_experiment(
         values["task"] = _with_data_dir(values["task"], needs_data=reads_rows)
     if isinstance(values.get("adapter"), Mapping):
         values["adapter"] = _with_preset(values["adapter"])
-    return from_dict(ExperimentConfig, values)
+    try:
+        return from_dict(ExperimentConfig, values)
+    except UnknownSettingError as error:
+        # The last part of a path such as config.sources[0].task or config.tasks[1].
+        part = re.sub(r"\[\d+\]$", "", error.path.rpartition(".")[2])
+        raise UnknownSettingError(error.path, error.key, (*error.known, *SHORTHANDS.get(part, ()))) from None
 
 
 def _named(name: str, task: Any, *, needs_data: bool) -> Any:
@@ -131,7 +141,7 @@ def _with_data_dir(task: Any, *, needs_data: bool) -> Any:
     settings in ``task`` override the known task's. Without ``data_dir`` and ``preset``, the task is returned
     unchanged. If its data is missing and not needed, its source is the folder where the data would be.
     """
-    if not isinstance(task, Mapping) or not {"data_dir", "preset"} & task.keys():
+    if not isinstance(task, Mapping) or not task.keys() & TASK_SHORTHANDS:
         return task
     settings = dict(task)
     data_dir, preset = str(settings.pop("data_dir", "")), str(settings.pop("preset", settings.get("name")))

@@ -20,11 +20,15 @@ def add_curve_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", type=Path, help="CSV file for the curve")
 
 
-def show_curve(points: "Iterable[Point]", metric: str, output: Path | None) -> None:
+def show_curve(points: "Iterable[Point]", metric: str, output: Path | None) -> "list[Point]":
     """Prints each point of a curve once it is measured.
 
     If ``output`` is not None, the curve is also written to it as CSV.
+
+    Returns:
+      The points.
     """
+    measured: list[Point] = []
     lines, first = [f"what,kept,{metric},rows_per_second,flops_per_row"], 0.0
     for point in points:
         if not first:
@@ -33,7 +37,9 @@ def show_curve(points: "Iterable[Point]", metric: str, output: Path | None) -> N
         score, speed, flops = point.scores[metric], point.rows_per_second, point.flops_per_row
         start = f"{point.what:40} {point.kept:6.0%} {score:10.4f} {speed:10.1f} {speed / first:6.2f}x"
         print(f"{start} {flops / 1e6:10.1f}", flush=True)
+        measured.append(point)
         lines.append(f'"{point.what}",{point.kept:.4f},{score:.6f},{speed:.3f},{flops:.0f}')
     if output is not None:
         write_output(output, "\n".join(lines) + "\n")
         print_line(f"Written to {output}")
+    return measured

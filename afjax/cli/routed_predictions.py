@@ -1,7 +1,7 @@
 """Predictions of ``afjax predict`` with many adapters, chosen per row or by --all."""
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from afjax.cli.predictions import prediction_line, write_lines
@@ -12,6 +12,7 @@ from afjax.display.terminal import print_line
 from afjax.errors import UserError
 from afjax.serve.columns import ADAPTER_COLUMN, groups_with_equal_columns, pick_task_input
 from afjax.serve.loading import find_artefact, load_routed_model, names_with_heads
+from afjax.serve.requests import ServedTask
 from afjax.serve.routed_model import RoutedModel
 from afjax.tasks.prediction_rows import kept_fields, rows_of_input
 
@@ -69,9 +70,15 @@ def predict_all(arguments: argparse.Namespace, keep: Mapping[str, str]) -> None:
             raise UserError(f"The store {arguments.store} has no adapter with a head; train one first.")
     routed = _load(arguments, names)
     # Tasks can use different columns, so each group of tasks with the same columns gets its own inputs.
+    groups = groups_with_equal_columns(map(routed.task, names))
+    try:
+        inputs_per_group = [[pick_task_input(origin, row, group[0]) for origin, row in rows] for group in groups]
+    except UserError as error:
+        if arguments.all:
+            raise
+        raise UserError(f"{error}{_named_adapters(rows, groups)}") from None
     predictions: list[dict[str, Any]] = [{} for _ in rows]
-    for group in groups_with_equal_columns(map(routed.task, names)):
-        inputs = [pick_task_input(origin, row, group[0]) for origin, row in rows]
+    for group, inputs in zip(groups, inputs_per_group, strict=True):
         own_predictions = routed.predict_all(inputs, [task.name for task in group])
         for row_predictions, own in zip(predictions, own_predictions, strict=True):
             row_predictions.update(own)
@@ -80,6 +87,23 @@ def predict_all(arguments: argparse.Namespace, keep: Mapping[str, str]) -> None:
         in_order = {name: own[name] for name in names}
         lines.append(prediction_line(kept_fields(origin, row, keep), {"predictions": in_order}, number))
     write_lines(arguments.output, lines)
+
+
+def _named_adapters(rows: Sequence[tuple[str, dict[str, Any]]], groups: Sequence[Sequence[ServedTask]]) -> str:
+    """Suggests ``--all=NAMES`` with the adapters that fit all rows; empty if none do."""
+
+    def can_read(task: ServedTask) -> bool:
+        try:
+            for origin, row in rows:
+                pick_task_input(origin, row, task)
+        except UserError:
+            return False
+        return True
+
+    names = [task.name for group in groups if can_read(group[0]) for task in group]
+    if not names:
+        return ""
+    return f" To predict only with the adapters that fit these rows, give --all={','.join(names)}."
 
 
 def _name(origin: str, row: dict[str, Any]) -> str | None:

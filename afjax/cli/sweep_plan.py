@@ -23,6 +23,10 @@ from afjax.trunk.pretrained import find_pooling
 RECORD = "sweep.json"
 # Maximum length of a run's folder name, excluding the digest appended to a shortened name.
 NAME_LENGTH = 200
+# Roots of the settings that change the task. Scores on different tasks are not comparable.
+TASK_SETTINGS = ("task", "tasks")
+# Roots of the settings that change a run's rows.
+INPUT_SETTINGS = (*TASK_SETTINGS, "sources")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,13 +49,7 @@ class Run:
     @property
     def name(self) -> str:
         """A readable and unique name for the run's folder."""
-        parts = {**self.settings, "seed": str(self.seed)}
-        unchanged = ",".join(f"{setting}={value}" for setting, value in parts.items())
-        plain = ",".join(f"{_plain(setting)}={_plain(value)}" for setting, value in parts.items())
-        # _plain also replaces commas and "=" in values, so a name that is neither changed nor shortened is unique.
-        if plain == unchanged and len(plain) <= NAME_LENGTH:
-            return plain
-        return f"{plain[:NAME_LENGTH]}~{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:8]}"
+        return folder_name({**self.settings, "seed": str(self.seed)})
 
     @property
     def overrides(self) -> list[str]:
@@ -84,6 +82,16 @@ class Sweep:
     @property
     def runs(self) -> list[Run]:
         return [Run(settings, seed) for settings in self.settings for seed in self.seeds]
+
+    @property
+    def varies_task(self) -> bool:
+        """Whether the grid has settings of the task."""
+        return any(setting.partition(".")[0] in TASK_SETTINGS for setting in self.grid)
+
+    @property
+    def varies_method(self) -> bool:
+        """Whether the grid has settings besides the task's, and so a best setting."""
+        return any(setting.partition(".")[0] not in TASK_SETTINGS for setting in self.grid)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,6 +156,21 @@ def plan(
             own_pooling = functools.partial(pooling, experiment.trunk)
             check_workdir(folder, choose_defaults(experiment, own_pooling, recorded))
     return sweep
+
+
+def select_settings(settings: Mapping[str, str], roots: Sequence[str]) -> dict[str, str]:
+    """Returns the settings whose first part is one of ``roots``."""
+    return {setting: value for setting, value in settings.items() if setting.partition(".")[0] in roots}
+
+
+def folder_name(settings: Mapping[str, str]) -> str:
+    """Returns a readable and unique folder name for some settings."""
+    unchanged = ",".join(f"{setting}={value}" for setting, value in settings.items())
+    plain = ",".join(f"{_plain(setting)}={_plain(value)}" for setting, value in settings.items())
+    # _plain also replaces commas and "=" in values, so a name that is neither changed nor shortened is unique.
+    if plain == unchanged and len(plain) <= NAME_LENGTH:
+        return plain
+    return f"{plain[:NAME_LENGTH]}~{hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:8]}"
 
 
 def run_folder(workdir: Path, run: Run) -> Path:
@@ -318,13 +341,20 @@ def _resume(sweep: Sweep, workdir: Path) -> Sweep:
     swept = [
         (setting, recorded.grid[setting], sweep.grid.get(setting, values)) for setting, values in recorded.grid.items()
     ]
-    for setting, old, new in [*swept, ("seed", recorded.seeds, sweep.seeds)]:
-        lost = [str(value) for value in old if value not in new]
-        if lost:
-            differences.append(f"{setting}: {', '.join(lost)} there, not given")
+    removed = {
+        setting: [str(value) for value in old if value not in new]
+        for setting, old, new in [*swept, ("seed", recorded.seeds, sweep.seeds)]
+    }
+    removals = [f"{setting}: {', '.join(values)} there, not given" for setting, values in removed.items() if values]
+    if removals and not differences:
+        raise UserError(
+            f"The workdir {workdir} holds a sweep with more runs ({'; '.join(removals)}). Give these values too. For "
+            f"tables without them, copy {workdir / 'runs'} into another folder, and set --workdir to that folder: "
+            "finished runs are not retrained."
+        )
     if differences:
         raise UserError(
-            f"The workdir {workdir} holds another sweep ({'; '.join(differences)}). To resume that one, use the same "
-            "settings (values and seeds may be added); otherwise choose another --workdir."
+            f"The workdir {workdir} holds another sweep ({'; '.join([*differences, *removals])}). To resume "
+            "that one, use the same settings (values and seeds may be added); otherwise choose another --workdir."
         )
     return dataclasses.replace(sweep, grid={setting: sweep.grid[setting] for setting in recorded.grid})

@@ -11,13 +11,23 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from afjax.cli.sweep_plan import Run, Sweep, run_folder
+from etils import epath
+
+from afjax.cli.sweep_plan import (
+    INPUT_SETTINGS,
+    TASK_SETTINGS,
+    Run,
+    Sweep,
+    folder_name,
+    run_folder,
+    select_settings,
+)
 from afjax.display.tables import table_lines
 from afjax.display.words import counted
 from afjax.errors import UserError
 from afjax.storage.writing import csv_text, write_text
 from afjax.train.experiment import read_results
-from afjax.train.workdir import RESULT, TARGET
+from afjax.train.workdir import RESULT, TARGET, read_inputs
 
 RUNS_TABLE = "sweep.csv"
 SUMMARY_TABLE = "summary.csv"
@@ -47,7 +57,7 @@ class Summary:
       std: Sample standard deviation of the scores, or None for fewer than two finished runs.
       finished: Number of finished runs.
       metric: Name of the score.
-      best: Whether this combination is the best.
+      best: Whether this combination is the best of its task.
     """
 
     settings: Mapping[str, str]
@@ -61,47 +71,108 @@ class Summary:
 def summaries(sweep: Sweep, outcomes: Mapping[str, Outcome]) -> list[Summary]:
     """Aggregates every combination of settings over seeds, best first.
 
-    Combinations with a failed seed follow all complete ones, regardless of their mean.
+    If the sweep varies the task, each task's combinations are consecutive, with the best one first. Combinations with
+    a failed seed follow all complete ones, regardless of their mean.
     """
-    all_summaries = []
+    by_task: dict[tuple[str, ...], list[Summary]] = {}
     for settings in sweep.settings:
         ended = [outcomes.get(Run(settings, seed).name, Outcome()) for seed in sweep.seeds]
         done = [(outcome.score, outcome.metric) for outcome in ended if outcome.score is not None]
         scores = [score for score, _ in done]
         mean = statistics.fmean(scores) if scores else None
         std = statistics.stdev(scores) if len(scores) > 1 else None
-        all_summaries.append(Summary(settings, mean, std, len(done), done[0][1] if done else ""))
-    scored = [summary for summary in all_summaries if summary.mean is not None]
+        summary = Summary(settings, mean, std, len(done), done[0][1] if done else "")
+        by_task.setdefault(tuple(select_settings(settings, TASK_SETTINGS).values()), []).append(summary)
+    return [summary for task_summaries in by_task.values() for summary in _best_first(task_summaries, sweep)]
+
+
+def _best_first(task_summaries: Sequence[Summary], sweep: Sweep) -> list[Summary]:
+    scored = [summary for summary in task_summaries if summary.mean is not None]
     scored.sort(key=lambda summary: (summary.finished == len(sweep.seeds), summary.mean), reverse=True)
     best = [dataclasses.replace(summary, best=True) for summary in scored[:1]]
-    return best + scored[1:] + [summary for summary in all_summaries if summary.mean is None]
+    return best + scored[1:] + [summary for summary in task_summaries if summary.mean is None]
 
 
 def report_lines(sweep: Sweep, outcomes: Mapping[str, Outcome], workdir: Path) -> list[str]:
-    """Formats the scores, the failed runs, and the command for the best setting."""
+    """Formats the scores, changed inputs, failed runs, and the best setting's command.
+
+    If the sweep varies the task, there is one best setting and one command per task.
+    """
     table = summaries(sweep, outcomes)
     metrics = dict.fromkeys(summary.metric for summary in table if summary.metric)
-    rows = [[*sweep.grid, f"dev {' or '.join(metrics)}" if metrics else "score", "seeds", ""]]
+    # If tasks have different metrics, each row names its own.
+    several = len(metrics) > 1
+    score_name = f"dev {next(iter(metrics))}" if len(metrics) == 1 else "dev score" if several else "score"
+    rows = [[*sweep.grid, *(["metric"] if several else []), score_name, "seeds", ""]]
     for summary in table:
         cells = [
+            *([summary.metric or "-"] if several else []),
             _cell(summary),
             f"{summary.finished}/{len(sweep.seeds)}",
-            "best" if summary.best and sweep.grid else "",
+            "best" if summary.best and sweep.varies_method else "",
         ]
         rows.append([*summary.settings.values(), *cells])
     lines = table_lines(rows, num_texts=len(rows[0]))
     missing = sum(run.name not in outcomes for run in sweep.runs)
     if missing:
         lines += ["", f"Other hosts train the other {counted(missing, 'run')}."]
+    lines += _mixed_input_lines(sweep, outcomes, workdir)
     failed = [run for run in sweep.runs if run.name in outcomes and outcomes[run.name].score is None]
     if failed:
         lines += ["", "Failed (to retry, run the same command again):"]
         lines += [f"  {run.title}: {run_folder(workdir, run) / LOG}" for run in failed]
-    if table[0].best and sweep.grid and not missing:
-        settings = [f"{setting}={value}" for setting, value in table[0].settings.items()]
-        arguments = train_arguments(sweep, workdir / "best", settings)
-        lines += ["", "To train only the best setting:", f"  {shlex.join(['afjax', *arguments])}"]
+    best = [summary for summary in table if summary.best and sweep.varies_method and not missing]
+    if best:
+        per_task = " of each task" if sweep.varies_task else ""
+        lines += ["", f"The best setting{per_task} on its own:"]
+        lines += [f"  {shlex.join(_best_command(sweep, summary, workdir))}" for summary in best]
     return lines
+
+
+def _best_command(sweep: Sweep, summary: Summary, workdir: Path) -> list[str]:
+    """Returns the command that trains the best setting of a task."""
+    folder = workdir / "best"
+    if sweep.varies_task:
+        folder /= folder_name(select_settings(summary.settings, TASK_SETTINGS))
+    settings = [f"{setting}={value}" for setting, value in summary.settings.items()]
+    store = [f"--store={sweep.adapters}"] if sweep.adapters else []
+    return ["afjax", *train_arguments(sweep, folder, settings), *store]
+
+
+def mixed_inputs(sweep: Sweep, outcomes: Mapping[str, Outcome], workdir: Path) -> dict[str, list[list[Run]]]:
+    """Finds inputs whose rows changed between finished runs.
+
+    Only runs whose settings select the same rows are compared.
+
+    Returns:
+      For each changed input, such as ``task rte's train rows``, the runs grouped by its contents.
+    """
+    runs: dict[tuple[tuple[str, ...], str], dict[str, list[Run]]] = {}
+    for run in sweep.runs:
+        if run.name not in outcomes or outcomes[run.name].score is None:
+            continue
+        origin = tuple(select_settings(run.settings, INPUT_SETTINGS).values())
+        for name, digest in (read_inputs(epath.Path(run_folder(workdir, run))) or {}).items():
+            if name.endswith(" rows"):
+                runs.setdefault((origin, name), {}).setdefault(digest, []).append(run)
+    mixed: dict[str, list[list[Run]]] = {}
+    for (_, name), runs_by_digest in runs.items():
+        if len(runs_by_digest) > 1:
+            mixed.setdefault(name, []).extend(runs_by_digest.values())
+    return mixed
+
+
+def _mixed_input_lines(sweep: Sweep, outcomes: Mapping[str, Outcome], workdir: Path) -> list[str]:
+    mixed = mixed_inputs(sweep, outcomes, workdir)
+    if not mixed:
+        return []
+    lines = [
+        "",
+        f"Warning: {', '.join(mixed)} changed between the runs, so their scores are not comparable. To retrain the "
+        "runs on the old rows, delete their folders. Runs with equal rows:",
+    ]
+    groups = dict.fromkeys("; ".join(run.title for run in runs) for groups in mixed.values() for runs in groups)
+    return [*lines, *(f"  {titles}" for titles in groups)]
 
 
 def train_arguments(sweep: Sweep, folder: Path, overrides: Sequence[str]) -> list[str]:

@@ -27,6 +27,9 @@ from afjax.distributed.preemption import stopping_between_runs
 from afjax.errors import UserError
 from afjax.storage.writing import write_json
 
+# The module that runs a command in a separate process.
+ISOLATED_RUN = "afjax.cli.isolated_run"
+
 
 def run_sweep(
     sweep: Sweep,
@@ -149,7 +152,7 @@ def _run_isolated(sweep: Sweep, workdir: Path, runs: Sequence[Run], progress: Sw
         progress.started(run)
         folder = run_folder(workdir, run)
         arguments = begin_run(sweep, run, folder)
-        code = run_command([sys.executable, "-m", "afjax", *arguments], folder / LOG)
+        code = run_command([sys.executable, "-m", ISOLATED_RUN, *arguments], folder / LOG)
         outcome = finished_outcome(workdir, run)
         how = f"by signal {-code} ({signal.strsignal(-code)})" if code < 0 else f"with exit code {code}"
         failure = "" if outcome else f"failed {how}: {_last_line(folder / LOG)}"
@@ -159,14 +162,16 @@ def _run_isolated(sweep: Sweep, workdir: Path, runs: Sequence[Run], progress: Sw
 def run_command(command: Sequence[str], log: Path) -> int:
     """Runs a command and appends its output to a file.
 
-    On SIGTERM or Ctrl-C, the command gets SIGTERM and is waited for, so that a run can save its state.
+    On SIGTERM or Ctrl-C, the command gets SIGTERM and is waited for, so that a run can save its state. The command's
+    standard input is a pipe that closes when this process exits, so that the command can exit too; see
+    :mod:`afjax.cli.isolated_run`.
 
     Returns:
       The exit code, or the negated number of the signal that ended the command.
     """
     with (
         log.open("a", encoding="utf-8") as file,
-        subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT) as process,
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=file, stderr=subprocess.STDOUT) as process,
     ):
         try:
             return process.wait()

@@ -9,7 +9,7 @@ import functools
 import numbers
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from afjax.errors import UserError, did_you_mean
@@ -20,13 +20,31 @@ UNIONS = (typing.Union, types.UnionType)
 MAX_INT = 2**31 - 1
 
 
+class UnknownSettingError(UserError):
+    """A mapping has a key that is not a setting.
+
+    Attributes:
+      path: The name of the mapping.
+      key: The key.
+      known: The settings that the mapping can have.
+    """
+
+    def __init__(self, path: str, key: str, known: Iterable[str]) -> None:
+        self.path, self.key, self.known = path, key, tuple(known)
+        super().__init__(
+            f"{path}.{key} is not a known setting.{did_you_mean(key, self.known)}"
+            f" {path} takes: {', '.join(self.known)}."
+        )
+
+
 def from_dict(cls: Any, values: Mapping[str, Any], path: str = "config") -> Any:
     """Makes an instance of the frozen dataclass ``cls`` from nested mappings.
 
     If ``cls`` is a union of dataclasses, ``values["kind"]`` selects one of them; it defaults to the first.
 
     Raises:
-      UserError: A key is unknown (with a suggestion) or missing, or a value has another type.
+      UnknownSettingError: A key is unknown.
+      UserError: A key is missing, or a value has another type.
     """
     if not isinstance(values, Mapping):
         raise UserError(f"{path} is {shown(values)}; give its settings as a mapping.")
@@ -36,10 +54,7 @@ def from_dict(cls: Any, values: Mapping[str, Any], path: str = "config") -> Any:
     fields = {field.name: field for field in dataclasses.fields(cls)}
     for key in values:
         if key not in fields:
-            raise UserError(
-                f"{path}.{key} is not a known setting.{did_you_mean(str(key), fields)}"
-                f" {path} takes: {', '.join(fields)}."
-            )
+            raise UnknownSettingError(path, str(key), fields)
     for name, field in fields.items():
         needed = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         if needed and name not in values:

@@ -83,7 +83,8 @@ def tokenise(rows: Rows | ChoiceRows, tokenizer: Any, *, max_length: int, cache_
     """Tokenises a split, or reads its token ids from the cache.
 
     Args:
-      rows: Texts, pairs, or contexts with choices. A pair that is too long is truncated by :func:`cut_longest`.
+      rows: Texts, pairs, or contexts with choices. A pair that is too long is truncated by :func:`cut_longest`, on the
+        tokenizer's ``truncation_side``.
       tokenizer: A fast tokenizer of transformers.
       max_length: Maximum number of tokens per sequence, including special tokens.
       cache_dir: The cache's folder. File names are digests of everything that the token ids depend on. None disables
@@ -112,7 +113,7 @@ def run_tokenizer(rows: Rows, tokenizer: Any, max_length: int) -> TokenisedRows:
 
     Repeated texts are tokenised only once: for example, MNLI has each premise in three rows.
     """
-    backend = plain_backend(tokenizer)
+    backend, from_left = plain_backend(tokenizer), truncates_left(tokenizer)
     columns = [rows.text_a] if rows.text_b is None else [rows.text_a, rows.text_b]
     template = learn_template(backend, tokenizer, pair=len(columns) == 2)
     room = max_length - template.num_special
@@ -142,11 +143,18 @@ def run_tokenizer(rows: Rows, tokenizer: Any, max_length: int) -> TokenisedRows:
                 places += 1
             if number < len(columns):
                 count, first = cut[number][part], pieces.offsets[numbers[number][part]]
+                if from_left:
+                    first = first + full[number][part] - count
                 targets = ranges(places, count)
                 data.tokens[targets] = pieces.tokens[ranges(first, count)]
                 data.types[targets] = template.types[number]
                 places += count
     return data
+
+
+def truncates_left(tokenizer: Any) -> bool:
+    """Whether a text that is too long loses its first tokens (``truncation_side`` in tokenizer_config.json)."""
+    return bool(getattr(tokenizer, "truncation_side", "right") == "left")
 
 
 def cut_longest(first: np.ndarray, second: np.ndarray, room: int) -> list[np.ndarray]:
@@ -168,7 +176,7 @@ def cut_longest(first: np.ndarray, second: np.ndarray, room: int) -> list[np.nda
 
 def cache_key(rows: Rows, tokenizer: Any, max_length: int) -> str:
     """Returns the SHA-256 (hex) of everything that the token ids depend on."""
-    names = ",".join(tokenizer.model_input_names)
+    names = ",".join([*tokenizer.model_input_names, *(["left"] if truncates_left(tokenizer) else [])])
     tokenizer_digest = hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
     everything = (
         f"{FORMAT_VERSION} {tokenizers.__version__} {max_length} {names} {tokenizer_digest} {rows.texts_digest()}"

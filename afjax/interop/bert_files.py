@@ -146,6 +146,6 @@ def bert_trunk(
         (folder / "config.json").write_text(json.dumps(values, indent=2) + "\n")
         (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer, indent=2) + "\n")
         (folder / "vocab.txt").write_text("\n".join(tokens) + "\n", encoding="utf-8")
-        load_tokenizer(folder, values["vocab_size"])
+        load_tokenizer(folder, values["vocab_size"], values["type_vocab_size"])
         config = trunk_config(values, where=str(name))
         yield Trunk(name=str(name), config=config, params=params, sha256=tree_digest(params), folder=folder)

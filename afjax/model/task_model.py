@@ -38,8 +38,6 @@ from afjax.tasks.scores import split_scores
 from afjax.tasks.tokenize import tokenize
 from afjax.trees import Tree, tree_digest
 from afjax.trunk.embedding import embed_texts
-from afjax.trunk.encoder import cast_trunk
-from afjax.trunk.layers import fastest_form
 from afjax.trunk.pretrained import Trunk, check_length
 
 # A compiled function ``step(model, params, batch)`` with a static model.
@@ -58,7 +56,7 @@ class TaskModel:
       params: ``{"adapters", "fusion", "heads"}``, trees by name, on the host. The trunk's parameters are in ``trunk``.
       task: The task.
       labels: Names of the labels, in the order of the outputs, or of the choices. Empty for regression and span.
-      metrics: Dev metrics of the training run.
+      metrics: Dev metrics of the training run. Empty if an edit has changed the outputs.
       seed: Random seed of the training run.
       max_length: Tokens per row in the training run.
       head_record: None if the head was trained with this model's adapter, fusion or trunk. Otherwise the record of the
@@ -502,7 +500,7 @@ class TaskModel:
           layers: Indices of the trunk's layers.
 
         Returns:
-          The edited model. This model is not changed.
+          The edited model, without metrics. This model is not changed.
 
         Raises:
           UserError: The model has no adapter, one of the layers has none, or no layer would be left.
@@ -518,7 +516,7 @@ class TaskModel:
           names: Names of fused adapters.
 
         Returns:
-          The edited model. This model is not changed.
+          The edited model, without metrics. This model is not changed.
 
         Raises:
           UserError: The model has no fusion, a name is not fused, no adapter would be left, or the fusion has been
@@ -533,7 +531,7 @@ class TaskModel:
           added: ``{name: (architecture, tree)}``. :func:`afjax.load_adapter` returns such pairs.
 
         Returns:
-          The edited model. This model is not changed.
+          The edited model, without metrics. This model is not changed.
 
         Raises:
           UserError: The model has no fusion, the fusion has been pruned, a name is already fused, or an adapter cannot
@@ -554,8 +552,7 @@ class TaskModel:
         Raises:
           UserError: The model has a fusion or no adapter, or the new adapter does not fit the trunk.
         """
-        model, params = editing.with_adapter(self.model, self.params, adapter, self.trunk.params)
-        return dataclasses.replace(self, model=model, params=params, metrics={})
+        return self._edited(*editing.with_adapter(self.model, self.params, adapter, self.trunk.params))
 
     def with_kept(self, kept: tuple[tuple[tuple[int, ...], ...], ...]) -> "TaskModel":
         """Prunes the fusion so that each layer keeps only some adapters.
@@ -564,7 +561,7 @@ class TaskModel:
           kept: The indices of the adapters to keep; see ``FusionConfig.kept``.
 
         Returns:
-          The edited model. This model is not changed.
+          The edited model, without metrics. This model is not changed.
 
         Raises:
           UserError: The model has no fusion, or ``kept`` does not fit it.
@@ -637,12 +634,14 @@ class TaskModel:
           name: The new name.
 
         Returns:
-          The edited model. This model is not changed.
+          The renamed model, with its metrics. This model is not changed.
         """
-        return self._edited(*editing.renamed(self.model, self.params, name))
+        model, params = editing.renamed(self.model, self.params, name)
+        return dataclasses.replace(self, model=model, params=params)
 
     def _edited(self, model: Model, params: Tree) -> "TaskModel":
-        return dataclasses.replace(self, model=model, params=params)
+        """Returns a model with other outputs. It has no metrics, because this model's scores are not its own."""
+        return dataclasses.replace(self, model=model, params=params, metrics={})
 
     @functools.cached_property
     def _merged(self) -> "TaskModel":
@@ -663,10 +662,9 @@ class TaskModel:
     @functools.cached_property
     def _device_params(self) -> Tree:
         """All parameters on this host's devices, in the fastest form for inference."""
-        trunk = cast_trunk(self.trunk.params, self.trunk.dtype)
-        trunk = {**trunk, "layers": fastest_form(trunk["layers"], scan=self.model.scan_layers)}
-        params = renamed({"trunk": trunk, **self.params}, common_names(self.model))
-        return self._inference_model.fold(shard(params, self._mesh))
+        trunk = self.trunk.device_params(scan=self.model.scan_layers)
+        params = shard(renamed(self.params, common_names(self.model)), self._mesh)
+        return self._inference_model.fold({"trunk": trunk, **params})
 
     @functools.cached_property
     def _inference_model(self) -> Model:

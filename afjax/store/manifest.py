@@ -36,6 +36,7 @@ _TRUNK_TYPES = {
     "dtype": str,
     "architecture": dict,
     "tokenizer": dict | None,
+    "former_tokenizer": dict,
     "trained": bool,
 }
 
@@ -54,8 +55,9 @@ class Manifest:
       trunk: The trunk it was trained on: ``name`` (hub id or path), ``sha256`` (of the weights), ``hidden_size``,
         ``num_layers``, ``family``, ``dtype`` (the compute dtype; older manifests lack it and mean float32),
         ``architecture`` (``{field of config.json: value}``) and ``tokenizer`` (``{part: SHA-256}``, None for a trunk
-        without a tokenizer). Older manifests lack ``architecture`` and ``tokenizer``. If the same run trained the
-        trunk too, ``trained`` is true.
+        without a tokenizer). ``former_tokenizer`` has the digests that earlier versions recorded for the same
+        tokenizer, of the parts that differ. Older manifests lack ``architecture``, ``tokenizer`` and
+        ``former_tokenizer``. If the same run trained the trunk too, ``trained`` is true.
       leaves: ``{path: {"shape": [...], "dtype": ..., "sha256": ...}}``, see ``trees.array_digest``.
       files: ``{path in params/: SHA-256}`` of the checkpoint's files.
       metrics: Scores on the dev set. None replaces a score that is not finite.

@@ -40,7 +40,7 @@ def trunk_difference(recorded: Mapping[str, Any], trunk: Mapping[str, Any]) -> T
 
     Args:
       recorded: ``Trunk.identity()`` at training time, as recorded in a manifest or a workdir. Records of earlier
-        versions lack ``architecture`` and ``tokenizer``.
+        versions lack ``architecture`` and ``tokenizer``, or describe the tokenizer as they loaded it.
       trunk: ``Trunk.identity()`` of the trunk in use. Keys that it lacks are not compared, so ``{"sha256": digest}``
         compares the weights only. A tokenizer that is ``None`` is not compared either.
 
@@ -74,12 +74,21 @@ def trunk_difference(recorded: Mapping[str, Any], trunk: Mapping[str, Any]) -> T
         if tokenizer is None:
             unchecked.append("the tokenizer")
         else:
+            former = _former_digests(recorded, trunk)
             for part, digest in trunk["tokenizer"].items():
                 if part not in tokenizer:
                     unchecked.append(_tokenizer_part(part))
+                elif tokenizer[part] != digest and former.get(part) in (tokenizer[part], digest):
+                    unchecked.append(f"{_tokenizer_part(part)} as afjax reads it now")
                 elif tokenizer[part] != digest:
                     differences.append(_tokenizer_part(part))
     return TrunkComparison(differences, unchecked)
+
+
+def _former_digests(recorded: Mapping[str, Any], trunk: Mapping[str, Any]) -> Mapping[str, str]:
+    """Returns the digests that earlier versions recorded, if an earlier version made exactly one of two records."""
+    records = [values["former_tokenizer"] for values in (recorded, trunk) if "former_tokenizer" in values]
+    return records[0] if len(records) == 1 else {}
 
 
 def _tokenizer_part(part: str) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from afjax.config.from_dict import shown
+from afjax.config.from_dict import shown, to_dict
 from afjax.config.methods import FusionMethod, Method
 from afjax.config.tasks import TaskConfig
 from afjax.config.training import TrainConfig
@@ -18,11 +18,14 @@ from afjax.train.arguments import check_types
 from afjax.train.fusion import fusion_training
 from afjax.train.loop import Training
 from afjax.train.options import RunOptions
-from afjax.train.record import note
+from afjax.train.record import by_path, note
 from afjax.train.shared import Shared
 from afjax.train.single import single_training
 from afjax.train.together import run_together
 from afjax.trunk.pretrained import Trunk
+
+# If runs of one name differ in more settings, their printed lines show the workdir instead.
+MAX_SETTINGS = 4
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -54,7 +57,8 @@ def train_many(trunk: Trunk, runs: Sequence[PlannedRun], *, slots: int = 1) -> l
     The runs share one copy of the frozen trunk on the devices. Runs that differ only in name, seed, rows, schedule,
     learning rate, weight decay, ``clip_norm`` or class weights also share their compiled programs. Tasks with two,
     three and four labels do, too, because heads are padded while they train. Each run writes the same files as a
-    separate run, and a killed call resumes when it is repeated.
+    separate run, and a killed call resumes when it is repeated. If several runs have the same name, their printed lines
+    also show the settings in which they differ.
 
     With ``slots=1``, the runs train one after another, and every result is bit-identical to a separate run's. With more
     slots, up to ``slots`` runs train at a time: the next steps of all runs that have the same program and the same
@@ -100,7 +104,7 @@ def train_many(trunk: Trunk, runs: Sequence[PlannedRun], *, slots: int = 1) -> l
     for folder in folders:
         if folders.count(folder) > 1:
             raise UserError(f"Several runs have the workdir {folder}; give each run its own.")
-    shared = Shared()
+    shared, runs = Shared(), _with_details(runs)
 
     def ended(number: int, outcome: TaskModel | Exception) -> None:
         if isinstance(outcome, Exception):
@@ -108,6 +112,45 @@ def train_many(trunk: Trunk, runs: Sequence[PlannedRun], *, slots: int = 1) -> l
 
     with stopping_between_runs():
         return run_together([_training(trunk, run, shared) for run in runs], slots=slots, shared=shared, ended=ended)
+
+
+def _with_details(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
+    """Returns runs whose options have a detail, if other runs have the same name."""
+    numbers_by_name: dict[str, list[int]] = {}
+    for number, run in enumerate(runs):
+        default_name = f"{run.task.name}-fusion" if isinstance(run.method, FusionMethod) else run.task.name
+        numbers_by_name.setdefault(run.options.name or default_name, []).append(number)
+    detailed = list(runs)
+    for numbers in numbers_by_name.values():
+        for number, detail in zip(numbers, _details([runs[number] for number in numbers]), strict=True):
+            run = runs[number]
+            detailed[number] = dataclasses.replace(
+                run, options=dataclasses.replace(run.options, detail=run.options.detail or detail)
+            )
+    return detailed
+
+
+def _details(runs: Sequence[PlannedRun]) -> list[str]:
+    """Describes how each of several runs differs from the others: by a few settings, or else by its workdir."""
+    settings_per_run = [
+        by_path(
+            {
+                "task": to_dict(run.task),
+                **to_dict(run.method),
+                "train": to_dict(run.config),
+                "seed": run.options.seed,
+            }
+        )
+        for run in runs
+    ]
+    names = dict.fromkeys(name for settings in settings_per_run for name in settings)
+    differing = [name for name in names if len({str(settings.get(name)) for settings in settings_per_run}) > 1]
+    details = [
+        ", ".join(f"{name}={settings[name]}" for name in differing if name in settings) for settings in settings_per_run
+    ]
+    if len(differing) > MAX_SETTINGS or len(set(details)) < len(runs):
+        return [str(run.workdir) for run in runs]
+    return details
 
 
 def _training(trunk: Trunk, run: PlannedRun, shared: Shared) -> Training[TaskModel]:

@@ -141,8 +141,9 @@ def train_multitask(
     trained_trunk, frozen_trunk = (
         part.get("trunk", {}) for part in drawn_setup.split({"trunk": trunk_params, **own_shapes[0]})
     )
+    shown_name = options.shown_name("multitask")
     print_run(
-        "multitask",
+        shown_name,
         trunk,
         run,
         method=f"partition {method.partition} on {counted(len(tasks), 'task')}",
@@ -154,7 +155,7 @@ def train_multitask(
     for setup, task_splits in zip(setups, splits, strict=True):
         print_padding(setup.model.head_name, task_splits["train"], run.lengths.train, config.batch_size)
     claim_run(folder, spec, run.lengths, overwrite=options.overwrite)
-    result = run_alone(run_loop(run, config, inputs=spec.inputs, folder=folder, title="multitask"))
+    result = run_alone(run_loop(run, config, inputs=spec.inputs, folder=folder, title=shown_name))
     trained_shared, own_trained = stored_form(result.trained["shared"]), stored_form(result.trained["own"])
     new_trunk = trunk
     if "trunk" in trained_shared:

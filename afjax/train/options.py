@@ -28,6 +28,8 @@ class RunOptions:
       cache_dir: Folder for cached tokenised rows. None disables the cache.
       overwrite: Whether to discard the run in the workdir and train from the beginning.
       shared: The values that this run shares with other runs; None if it shares none.
+      detail: Text after the run's name in printed lines, such as ``seed=1``. :func:`afjax.train_many` sets it if
+        several runs have the same name.
 
     Raises:
       UserError: A field has the wrong type or an invalid value.
@@ -46,12 +48,14 @@ class RunOptions:
     cache_dir: Path | None = None
     overwrite: bool = False
     shared: Shared | None = None
+    detail: str = ""
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
             raise UserError(f"The name is {shown(self.name)}; give a string.")
         if self.name:
             check_name(self.name, "run")
+        check_value(str, self.detail, "detail")
         check_seed(self.seed)
         check_value(Remat, self.remat, "remat")
         for field in ("scan_layers", "overwrite"):
@@ -74,6 +78,10 @@ class RunOptions:
         name = f"{self.name}-{task}" if self.name else task
         check_name(name, "run")
         return name
+
+    def shown_name(self, name: str) -> str:
+        """Returns a run's name for printed lines, followed by its detail."""
+        return f"{name} ({self.detail})" if self.detail else name
 
     def devices(self) -> Mesh:
         """Returns the mesh, or by default a mesh of all devices."""

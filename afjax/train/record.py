@@ -226,13 +226,20 @@ def _cannot_be_written(folder: epath.Path, error: OSError) -> UserError:
     )
 
 
+# The name of the input with the digests that earlier versions recorded for the same tokenizer.
+_FORMER = "the tokenizer in earlier versions"
+
+
 def trunk_inputs(trunk: Trunk) -> dict[str, str]:
     """Returns the inputs that identify a trunk: its weights, its architecture and its tokenizer."""
     identity = trunk.identity()
     inputs = {"the trunk": identity["sha256"]}
     inputs |= {f"the trunk's {field}": str(value) for field, value in (identity.get("architecture") or {}).items()}
-    tokenizer = identity.get("tokenizer") or {}
-    return inputs | {f"the tokenizer's {part}": str(digest) for part, digest in tokenizer.items()}
+    if identity.get("tokenizer") is None:
+        return inputs
+    inputs |= {f"the tokenizer's {part}": str(digest) for part, digest in identity["tokenizer"].items()}
+    former = {f"the tokenizer's {part}": digest for part, digest in identity["former_tokenizer"].items()}
+    return inputs | {_FORMER: json.dumps(former, sort_keys=True)}
 
 
 def adapter_input(name: str) -> str:
@@ -272,8 +279,12 @@ def input_differences(recorded: Mapping[str, str], given: Mapping[str, str]) -> 
             return f"{name} changed since"
         return f"{name}: {recorded_value} there, {given_value} given"
 
-    changed = [phrase(name) for name in sorted(recorded) if recorded[name] != given.get(name)]
-    return changed, sorted(given.keys() - recorded.keys())
+    # The record of this version has this input. It need not be compared, because the tokenizer's other inputs are.
+    former = {} if _FORMER in recorded else json.loads(given.get(_FORMER, "{}"))
+    different = [name for name in sorted(recorded) if recorded[name] != given.get(name) and name != _FORMER]
+    changed = [phrase(name) for name in different if recorded[name] != former.get(name)]
+    reread = [f"{name} as afjax reads it now" for name in different if recorded[name] == former.get(name)]
+    return changed, [*sorted(given.keys() - recorded.keys() - {_FORMER}), *reread]
 
 
 def by_path(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -196,8 +196,9 @@ def task_training(
         shared=options.shared,
     )
     trained, frozen = setup.split(params)
+    shown_name = options.shown_name(name)
     print_run(
-        name,
+        shown_name,
         trunk,
         run,
         method=_described(task_run),
@@ -206,10 +207,10 @@ def task_training(
         dev_rows=len(data["dev"]),
     )
     del trained, params
-    print_padding(name, splits["train"], run.lengths.train, config.batch_size)
+    print_padding(shown_name, splits["train"], run.lengths.train, config.batch_size)
     claim_run(folder, spec, run.lengths, overwrite=options.overwrite)
-    result = yield from run_loop(run, config, inputs=spec.inputs, folder=folder, title=name)
-    print_notices([no_better_than_majority(name, data["dev"], result.metrics)])
+    result = yield from run_loop(run, config, inputs=spec.inputs, folder=folder, title=shown_name)
+    print_notices([no_better_than_majority(shown_name, data["dev"], result.metrics)])
     best = stored_form(result.trained)
     all_params = merge(best, frozen)
     task_model = TaskModel(

@@ -20,6 +20,7 @@ FAMILY = dataclasses.replace(
         "position_buckets": "position_buckets",
         "max_relative_positions": "max_relative_positions",
     },
+    defaults={"layer_norm_epsilon": 1e-7},
     # These fields may be missing, because Hugging Face's defaults specify the encoder that is supported here.
     required={"type_vocab_size": 0, "conv_kernel_size": 0, "z_steps": 0},
     # These fields may not be missing, because Hugging Face's defaults specify another encoder, in some cases with the

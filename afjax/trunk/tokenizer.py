@@ -3,11 +3,15 @@
 import hashlib
 import json
 import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from afjax.data.pieces import check_fast
 from afjax.errors import UserError
+from afjax.storage.json_files import read_json
+
+T = TypeVar("T")
 
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -22,6 +26,15 @@ TOKENIZER_FILES = (
 )
 # Files of tokenizers that transformers can convert to tokenizer.json.
 _CONVERTIBLE = ("sentencepiece.bpe.model", "spm.model")
+# Settings in tokenizer.json that do not describe the file's own pipeline. transformers takes the last five from
+# tokenizer_config.json, if a tokenizer has a class of its own. The others do not affect a text's token ids, except that
+# added_tokens is the same for every class.
+_OPTIONS = frozenset(
+    {"version", "padding", "truncation", "decoder", "added_tokens"}
+    | {"lowercase", "strip_accents", "handle_chinese_chars", "add_prefix_space", "trim_offsets"}
+)
+# Classes of tokenizers that use all of tokenizer.json.
+_GENERAL = frozenset({"PreTrainedTokenizerFast", "TokenizersBackend"})
 
 
 def has_tokenizer(folder: Path) -> bool:
@@ -71,26 +84,23 @@ def _without_unset(value: Any) -> Any:
     return [_without_unset(item) for item in value] if isinstance(value, list) else value
 
 
-def load_tokenizer(folder: Path, vocab_size: int) -> Any:
+def load_tokenizer(folder: Path, vocab_size: int, type_vocab_size: int = 0) -> Any:
     """Loads the fast tokenizer of a trunk's folder. Code in the folder is not run.
+
+    The normalizer, the pre-tokenizer, the post-processor and the vocabulary are those of ``tokenizer.json``, if the
+    folder has one. A tokenizer of a general class returns token types if the trunk has several, unless
+    ``tokenizer_config.json`` lists the model's inputs.
+
+    Args:
+      folder: The trunk's folder.
+      vocab_size: The number of the trunk's token embeddings.
+      type_vocab_size: The number of the trunk's token types. 0 if it has none.
 
     Raises:
       UserError: The folder has no tokenizer, or the tokenizer cannot be read, has no vocabulary, cannot encode text or
         has more tokens than the trunk has embeddings.
     """
-    transformers = _import_transformers()
-    if not has_tokenizer(folder):
-        found = next((name for name in _CONVERTIBLE if (folder / name).exists()), None)
-        advice = f" {found} is not read; convert it to tokenizer.json (docs/how_to/encoders.md)." if found else ""
-        raise UserError(
-            f"{folder} has no tokenizer; it needs tokenizer.json, vocab.txt, or vocab.json with merges.txt.{advice}"
-        )
-    try:
-        # Without trust_remote_code=False, transformers may ask in the terminal whether to run code of the folder.
-        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, use_fast=True, trust_remote_code=False)
-    except Exception as error:  # For a damaged file, transformers and tokenizers raise many kinds of exceptions.
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"The tokenizer in {folder} cannot be read ({reason}); fetch it again.") from error
+    tokenizer = _of_file(_of_class(folder), folder, type_vocab_size)
     vocabulary = tokenizer.get_vocab()
     # If the files have no vocabulary, transformers returns a tokenizer that only has special tokens.
     if not vocabulary.keys() - set(tokenizer.all_special_tokens):
@@ -107,6 +117,105 @@ def load_tokenizer(folder: Path, vocab_size: int) -> Any:
     except Exception as error:  # tokenizers raises bare Exceptions.
         raise UserError(f"The tokenizer in {folder} cannot encode text ({error}); fetch it again.") from error
     return tokenizer
+
+
+def former_digests(folder: Path, digests: Mapping[str, str]) -> dict[str, str]:
+    """Returns the digests that earlier versions recorded for a folder's tokenizer, if they differ.
+
+    Earlier versions always used the tokenizer that transformers builds from the tokenizer's class. They compared
+    neither the result with ``tokenizer.json`` nor the token types with the trunk's.
+
+    Args:
+      folder: A trunk's folder, with a valid tokenizer.
+      digests: :func:`tokenizer_digests` of the tokenizer that :func:`load_tokenizer` returns.
+
+    Returns:
+      ``{part: digest}`` of the parts that differ.
+    """
+    former = tokenizer_digests(_of_class(folder))
+    return {part: digest for part, digest in former.items() if digest != digests[part]}
+
+
+def _of_class(folder: Path) -> Any:
+    """Loads a tokenizer as transformers builds it from its class.
+
+    Raises:
+      UserError: The folder has no tokenizer, or the tokenizer cannot be read.
+    """
+    transformers = _import_transformers()
+    if not has_tokenizer(folder):
+        found = next((name for name in _CONVERTIBLE if (folder / name).exists()), None)
+        advice = f" {found} is not read; convert it to tokenizer.json (docs/how_to/encoders.md)." if found else ""
+        raise UserError(
+            f"{folder} has no tokenizer; it needs tokenizer.json, vocab.txt, or vocab.json with merges.txt.{advice}"
+        )
+    # Without trust_remote_code=False, transformers may ask in the terminal whether to run code of the folder.
+    return _read(
+        lambda: transformers.AutoTokenizer.from_pretrained(folder, use_fast=True, trust_remote_code=False), folder
+    )
+
+
+def _of_file(tokenizer: Any, folder: Path, type_vocab_size: int) -> Any:
+    """Returns the tokenizer with the pipeline of ``tokenizer.json``, and with the trunk's token types.
+
+    Args:
+      tokenizer: The tokenizer that transformers builds from its class.
+      folder: The trunk's folder.
+      type_vocab_size: The number of the trunk's token types.
+
+    Raises:
+      UserError: ``tokenizer.json`` or ``tokenizer_config.json`` cannot be read.
+    """
+    general = _import_transformers().PreTrainedTokenizerFast
+    if type(tokenizer).__name__ not in _GENERAL:
+        if not _read(lambda: _differs_from_file(tokenizer, folder / "tokenizer.json"), folder):
+            return tokenizer
+        names = tokenizer.model_input_names
+        return _read(lambda: general.from_pretrained(folder, model_input_names=names), folder)
+    settings = read_json(folder / "tokenizer_config.json", advice="fetch it again") or {}
+    if type_vocab_size > 1 and settings.get("model_input_names") is None:
+        tokenizer.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]
+    return tokenizer
+
+
+def _read(load: Callable[[], T], folder: Path) -> T:
+    """Calls a function that reads a tokenizer's files, and converts its exceptions."""
+    try:
+        return load()
+    except Exception as error:  # For a damaged file, transformers and tokenizers raise many kinds of exceptions.
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(f"The tokenizer in {folder} cannot be read ({reason}); fetch it again.") from error
+
+
+def _differs_from_file(tokenizer: Any, path: Path) -> bool:
+    """Whether a tokenizer has another pipeline or vocabulary than ``tokenizer.json``. False without this file.
+
+    transformers builds most tokenizers from their classes. It takes the vocabulary from the file, but replaces the
+    normalizer and the pre-tokenizer, so some texts get other token ids.
+    """
+    if not path.exists() or not getattr(tokenizer, "is_fast", False):
+        return False
+    from tokenizers import Tokenizer
+
+    # The file is parsed by the same library, which may write it in another way.
+    backends = (tokenizer.backend_tokenizer, Tokenizer.from_file(str(path)))
+    loaded, file = (_without_options(json.loads(backend.to_str())) for backend in backends)
+    return bool(loaded != file)
+
+
+def _without_options(value: Any) -> Any:
+    """Removes ``_OPTIONS`` and settings that are not set, and rounds scores.
+
+    A setting that is not set can be null, false or empty. A score's last digit depends on the parser.
+    """
+    if isinstance(value, dict):
+        kept = {key: item for key, item in value.items() if key not in _OPTIONS}
+        return {
+            key: _without_options(item) for key, item in kept.items() if item not in (None, "") and item is not False
+        }
+    if isinstance(value, list):
+        return [_without_options(item) for item in value]
+    return float(f"{value:.9g}") if isinstance(value, float) else value
 
 
 def _import_transformers() -> Any:

@@ -291,6 +291,25 @@ def test_pruned_fusion_is_stored_and_loaded(tiny_trunk: Trunk, rows: Rows, tmp_p
     np.testing.assert_array_equal(logits(fewer.with_adapters(stored), rows), logits(loaded, rows))
 
 
+def test_edited_model_has_no_metrics(tiny_trunk: Trunk, tmp_path: Any) -> None:
+    whole = dataclasses.replace(make(tiny_trunk, BOTTLENECK), metrics={"accuracy": 0.75})
+    added = {"d": (BOTTLENECK, whole.params["adapters"]["a"])}
+    alone = dataclasses.replace(make(tiny_trunk, BOTTLENECK, names=("a",), fused=False), metrics={"accuracy": 0.75})
+    edited = [
+        whole.without_layers([0]),
+        whole.without_adapters(["b"]),
+        whole.with_adapters(added),
+        whole.with_kept((((0, 1), (0, 2)),)),
+        alone.with_adapter(added["d"]),
+    ]
+    assert [dict(model.metrics) for model in edited] == [{}] * 5
+    # Another name does not change the scores.
+    assert alone.renamed("b").metrics == {"accuracy": 0.75}
+    alone.without_layers([0]).renamed("smaller").save(tmp_path)
+    for kind in ("adapters", "heads"):
+        assert not store.read_manifest(tmp_path, kind, "smaller").metrics
+
+
 # Tests of fusing a random subset of adapters in each training step.
 
 

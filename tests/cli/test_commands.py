@@ -214,6 +214,13 @@ def test_prune_prints_a_ranking_and_stores_the_result(
     ]
     small = json.loads(out_lines(capsys, "eval", *shared, "--fusion=small", "--head=small", source)[-1])
     assert small["rows"] == 8
+    stored = [artefacts.read_manifest(store, kind, "small").metrics for kind in ("fusion", "heads")]
+    assert stored[0] == stored[1]
+    assert stored[0] == pytest.approx({name: small[name] for name in stored[0]})
+    assert set(stored[0]) >= {"accuracy", "macro_f1"}
+    # Only dev scores are stored.
+    assert main(["prune", *shared, *fused, source, "--split=train", "--keep=1", "--name=on-train"]) == 0
+    assert not artefacts.read_manifest(store, "fusion", "on-train").metrics
     assert "small" in "\n".join(out_lines(capsys, "store", "ls", f"--store={store}"))
 
 

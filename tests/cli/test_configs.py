@@ -121,6 +121,10 @@ def get_config():
         load(text, tmp_path, "", ("adapter.layer_norms=True",))
     with pytest.raises(UserError, match=r"config\.tasks\[0\] is 3.*mapping"):
         load(text, tmp_path, "", ("tasks.one=3",))
+    with pytest.raises(UserError, match=r'config.adapter.presett .*Did you mean "preset"\?'):
+        load(text, tmp_path, "", ("adapter.presett=pals",))
+    with pytest.raises(UserError, match=r'config.tasks\[0\].data_dirr .*Did you mean "data_dir"\?'):
+        load(text, tmp_path, "", ("tasks.one.data_dirr=data",))
     with pytest.raises(UserError, match=r"config\.adapter\.preset is "):
         load(text, tmp_path, "", ("adapter.preset=[1]",))
     with pytest.raises(UserError, match=r"config\.sources\[0\] is 3"):

@@ -1,5 +1,6 @@
 """``afjax predict`` computes each row with its own adapter, or with many adapters."""
 
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -105,6 +106,23 @@ def test_adapters_without_a_head_are_left_out_with_a_note(
     printed = capsys.readouterr()
     assert list(json.loads(printed.out)["predictions"]) == ["first", "target-fusion"]
     assert has_facts(printed.err, "Note", "second is left out", "no head")
+
+
+def test_adapters_that_can_read_the_rows_are_suggested(
+    store: Path,
+    models: dict[str, TaskModel],
+    tiny_trunk_folder: Path,
+    write_rows: WriteRows,
+    tmp_path: Path,
+    refused: Refused,
+) -> None:
+    dataclasses.replace(models["first"].renamed("texts"), text_columns=1).save(store)
+    path = write_rows(tmp_path / "rows.jsonl", [PAIR])
+    flags = (f"--store={store}", f"--trunk={tiny_trunk_folder}", f"--input={path}")
+    facts = ("rows.jsonl:1", '"texts"', "--all=first,second,target-fusion.")
+    assert has_facts(refused("predict", *flags, "--all"), *facts)
+    # Names that the user has given are not replaced by others.
+    assert "--all=" not in refused("predict", *flags, "--all=first,texts")
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ The tests of the first section train. The other tests use ``--isolate`` and repl
 
 import csv
 import errno
+import fcntl
 import functools
 import itertools
 import json
@@ -76,12 +77,14 @@ class StandIn:
       titles: The settings and seeds of the runs, in order.
       commands: The commands.
       score: Maps a run's ``{setting: value}`` to its score, or None if the run fails.
+      metric: Maps a run's ``{setting: value}`` to the name of its main metric.
     """
 
     def __init__(self) -> None:
         self.titles: list[str] = []
         self.commands: list[list[str]] = []
         self.score: Callable[[dict[str, str]], float | None] = lambda settings: 0.5
+        self.metric: Callable[[dict[str, str]], str] = lambda settings: "accuracy"
 
     def __call__(self, command: Sequence[str], log: Path) -> int:
         given = dict(word.split("=", 1) for word in command if word.startswith("--"))
@@ -93,8 +96,9 @@ class StandIn:
             file.write("half of a bar\rthe bar\n" + ("" if score is not None else "afjax: It broke.\n\n"))
         if score is None:
             return 2
-        result = {"name": "rte", "kind": "adapter", "task": "rte", "main_metric": "accuracy"}
-        write_result(Path(given["--workdir"]), [{**result, "metrics": {"accuracy": score, "f1": 0.0}}])
+        metric = self.metric(settings)
+        result = {"name": "rte", "kind": "adapter", "task": "rte", "main_metric": metric}
+        write_result(Path(given["--workdir"]), [{**result, "metrics": {"accuracy": 0.0, "f1": 0.0, metric: score}}])
         return 0
 
 
@@ -349,7 +353,8 @@ def test_on_a_tpu_each_run_of_a_host_has_one_chip(real: list[str], monkeypatch: 
     [
         (["--hosts=0"], ("--hosts=0 ",)),
         (["--hosts=2"], ("--hosts is 2", "--host is missing")),
-        (["--host=1"], ("--hosts is 1", "--host is 1")),
+        (["--host=0"], ("--host=0 ", "--hosts")),
+        (["--hosts=1", "--host=1"], ("--hosts is 1", "--host is 1")),
         (["--hosts=2", "--host=2"], ("--hosts is 2", "--host is 2")),
         (["--hosts=2", "--host=-1"], ("--hosts is 2", "--host is -1")),
     ],
@@ -468,6 +473,24 @@ def test_stopped_isolated_run_saves_and_resumes(real: list[str], tmp_path: Path)
     assert "resumes after step " in (run / "log.txt").read_text()
 
 
+def test_isolated_run_ends_if_the_sweep_is_killed(real: list[str], tmp_path: Path) -> None:
+    # The run would train for minutes.
+    words = [*real, "--isolate", "--grid.train.max_steps=100000"]
+    target = tmp_path / "sweep" / "runs" / "train.max_steps=100000,seed=0" / "target"
+    sweep = subprocess.Popen([sys.executable, "-m", "afjax", *words])
+    try:
+        while not ((target / "metrics.jsonl").exists() and (target / "metrics.jsonl").read_text()):
+            assert sweep.poll() is None
+            time.sleep(0.01)
+    finally:
+        sweep.kill()
+        sweep.wait()
+    # The run's process holds this lock until it ends.
+    with (target / ".lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    assert not (target / "result.json").exists()
+
+
 def test_processes_save_and_end_if_the_command_fails(
     real: list[str], tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -575,7 +598,7 @@ def test_run_command_has_overrides_and_its_own_workdir(
     assert main([*words, "--config.head.dropout=0.5", "--grid.trunk='a,b',c", "--grid.adapter.layers=(0,1)"]) == 0
     folders = sorted((tmp_path / "sweep" / "runs").iterdir())
     assert len(folders) == 2
-    assert train.commands[0][:5] == [sys.executable, "-m", "afjax", "train", f"--config={config}"]
+    assert train.commands[0][:5] == [sys.executable, "-m", "afjax.cli.isolated_run", "train", f"--config={config}"]
     assert Path(train.commands[0][5].removeprefix("--workdir=")) in folders
     given = ["head.dropout=0.5", "trunk=a,b", "adapter.layers=(0, 1)", "seed=0"]
     assert train.commands[0][6:] == [f"--config.{override}" for override in given]
@@ -700,10 +723,8 @@ def test_values_and_seeds_can_be_added(words: list[str], train: StandIn, tmp_pat
 @pytest.mark.parametrize(
     ("others", "facts"),
     [
-        (["--grid.train.learning_rate=1e-3,1e-2"], ("train.learning_rate: 0.0003 ", "not given")),
         ([RATES, "--grid.train.epochs=1"], ("train.epochs: swept ", "now")),
         (["--grid.train.epochs=1"], ("train.learning_rate: swept ", "there")),
-        ([RATES, "--seeds=0,2"], ("seed: 1 ", "not given")),
         ([RATES, "--config.train.epochs=4"], ("train.epochs: 3 ", " 4 ")),
         ([RATES, "--config.train.epochs=3", "--config.top_k=0"], ("top_k: not set ", " 0 ")),
     ],
@@ -741,6 +762,25 @@ def test_resuming_after_the_config_file_changed_is_refused(
     config.write_text(config.read_text().replace('"batch_size": 8', '"batch_size": 16'))
     found = refused(*words, RATES)
     assert has_facts(found, f"{folder} ", "another config", "train.batch_size: 8 ", " 16 ")
+
+
+@pytest.mark.parametrize(
+    ("fewer", "fact", "num_new"),
+    [
+        (["--grid.train.learning_rate=1e-3,1e-2", "--seeds=0,1"], "train.learning_rate: 0.0003 ", 2),
+        ([RATES, "--seeds=0"], "seed: 1 ", 0),
+    ],
+)
+def test_finished_runs_can_be_left_out_in_another_folder(
+    words: list[str], train: StandIn, tmp_path: Path, refused: Refused, fewer: list[str], fact: str, num_new: int
+) -> None:
+    assert main([*words, RATES, "--seeds=0,1"]) == 0
+    runs = tmp_path / "sweep" / "runs"
+    assert has_facts(refused(*words, *fewer), f"workdir {tmp_path / 'sweep'} ", fact, f"copy {runs} ", "--workdir")
+    shutil.copytree(runs, tmp_path / "fewer" / "runs")
+    assert main([*words, f"--workdir={tmp_path / 'fewer'}", *fewer]) == 0
+    assert len(train.titles) == 4 + num_new
+    assert len(rows(tmp_path / "fewer" / "sweep.csv")) == 2 + num_new
 
 
 # Tests of choosing the best setting, and of the tables.
@@ -808,6 +848,77 @@ def test_printed_command_trains_the_best_setting(
         "--config.trunk=a b",
         "--config.train.epochs=3",
     ]
+
+
+def test_each_task_has_its_own_best_setting(
+    words: list[str], config: Path, train: StandIn, tmp_path: Path, capsys: Capsys
+) -> None:
+    by_title = {"a 0.001 0": 0.9, "a 0.0003 0": 0.8, "b 0.001 0": 0.2, "b 0.0003 0": 0.4}
+    train.score = scores(**by_title)
+    train.metric = lambda settings: {"a": "accuracy", "b": "f1"}[settings["task.name"]]
+    assert main([*words, "--grid.task.name=a,b", RATES]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [re.split(r"  +", line.strip()) for line in lines[1:6]] == [
+        ["task.name", "train.learning_rate", "metric", "dev score", "seeds"],
+        ["a", "0.001", "accuracy", "0.9000", "1/1", "best"],
+        ["a", "0.0003", "accuracy", "0.8000", "1/1"],
+        ["b", "0.0003", "f1", "0.4000", "1/1", "best"],
+        ["b", "0.001", "f1", "0.2000", "1/1"],
+    ]
+    assert [shlex.split(line)[2:] for line in lines[-2:]] == [
+        [
+            f"--config={config}",
+            f"--workdir={tmp_path / 'sweep' / 'best' / f'task.name={task}'}",
+            f"--config.task.name={task}",
+            f"--config.train.learning_rate={rate}",
+        ]
+        for task, rate in (("a", "0.001"), ("b", "0.0003"))
+    ]
+    summary = rows(tmp_path / "sweep" / "summary.csv")
+    assert [(row["task.name"], row["metric"], row["best"]) for row in summary] == [
+        ("a", "accuracy", "best"),
+        ("a", "accuracy", ""),
+        ("b", "f1", "best"),
+        ("b", "f1", ""),
+    ]
+
+
+def test_nothing_is_the_best_if_only_the_task_varies(words: list[str], train: StandIn, capsys: Capsys) -> None:
+    assert main([*words, "--grid.task.name=a,b"]) == 0
+    assert "best" not in capsys.readouterr().out
+
+
+def test_rows_that_changed_between_runs_are_reported(
+    words: list[str], train: StandIn, tmp_path: Path, capsys: Capsys
+) -> None:
+    def write_inputs(*digests: str) -> None:
+        for folder, digest in zip(sorted((tmp_path / "sweep" / "runs").iterdir()), digests, strict=True):
+            inputs = {"the trunk": "0", "task rte's train rows": "1", "task rte's dev rows": digest}
+            (folder / "inputs.json").write_text(json.dumps(inputs))
+
+    swept = [*words, "--seeds=0,1,2"]
+    assert main(swept) == 0
+    write_inputs("2", "2", "2")
+    assert main(swept) == 0
+    assert "Warning" not in capsys.readouterr().out
+    write_inputs("2", "3", "2")
+    assert main(swept) == 0
+    out = capsys.readouterr().out
+    assert out.count("task rte's dev rows") == 1
+    assert "train rows" not in out
+    assert out.splitlines()[-2:] == ["  seed=0; seed=2", "  seed=1"]
+    assert main([*words, "--seeds=0,1,2,3"]) == 0
+    assert "task rte's dev rows" in capsys.readouterr().out
+
+
+def test_different_tasks_have_different_rows(words: list[str], train: StandIn, tmp_path: Path, capsys: Capsys) -> None:
+    swept = [*words, "--grid.task.source=a,b", RATES]
+    assert main(swept) == 0
+    for folder in (tmp_path / "sweep" / "runs").iterdir():
+        source = folder.name.partition(",")[0]
+        (folder / "inputs.json").write_text(json.dumps({"task rte's dev rows": source}))
+    assert main(swept) == 0
+    assert "Warning" not in capsys.readouterr().out
 
 
 def test_setting_with_a_failed_seed_is_not_the_best(
@@ -893,6 +1004,7 @@ def test_remaining_time_is_estimated(
         ([], ("rte", "get_sweep", "--grid.SETTING", "--seeds=0 ", "--seeds=0,1,2")),
         (["--seeds=3"], ("--grid.SETTING", "--seeds=3 ")),
         (["--grid.train.learning_rat=1,2"], ("config.train.learning_rat ", 'Did you mean "learning_r')),
+        (["--grid.task.presett=rte,cb"], ("config.task.presett ", 'Did you mean "preset"?')),
         (["--grid.train.epochs=1,many"], ("config.train.epochs is 'many'", "float")),
         (["--grid.train.batch_size=8,0"], ("train.batch_size is 0", "at least 1")),
         ([RATES, "--config.train.epoch=3"], ("config.train.epoch ", 'Did you mean "epochs"?')),
@@ -1014,7 +1126,7 @@ def test_only_sweep_accepts_grid_flags(capsys: Capsys) -> None:
 
 
 def test_runs_start_with_a_copy_of_the_given_adapters(
-    words: list[str], train: StandIn, tmp_path: Path, refused: Refused
+    words: list[str], train: StandIn, tmp_path: Path, refused: Refused, capsys: Capsys
 ) -> None:
     there = tmp_path / "there"
     (there / "adapters" / "one").mkdir(parents=True)
@@ -1025,6 +1137,9 @@ def test_runs_start_with_a_copy_of_the_given_adapters(
     for folder in (tmp_path / "sweep" / "runs").iterdir():
         assert (folder / "store" / "adapters" / "one" / "manifest.json").read_text() == "{}"
     assert len(train.titles) == 2
+    command = shlex.split(capsys.readouterr().out.splitlines()[-1])
+    assert command[:2] == ["afjax", "train"]
+    assert f"--store={there}" in command
     sentence = refused(*words, RATES)
     assert "holds another sweep" in sentence
     assert has_facts(sentence, f"adapters: {there} ", "none")

@@ -103,9 +103,7 @@ def test_another_architecture_is_refused(
         assert f"{field} (recorded: {recorded}, in use: {value})" in refused(*command)
 
 
-# Only these parts can be changed in the files. transformers derives the other parts from the tokenizer's class, and
-# ignores those in tokenizer.json.
-@pytest.mark.parametrize("part", ["vocabulary", "normalizer", "added tokens"])
+@pytest.mark.parametrize("part", TOKENIZERS)
 def test_another_tokenizer_is_refused(
     part: str, predict: list[str], evaluate: list[str], trunk_folder: Path, refused: Refused
 ) -> None:

@@ -51,7 +51,7 @@ FIELDS: Mapping[str, tuple[Any, ...]] = {
     "model_type": (Drop, None, 3, "gpt2", "", [], {}, "BERT"),
     "position_embedding_type": (3, [], "relative_key", {}),
     "is_decoder": (True, "yes", [1]),
-    "pad_token_id": (-1, 10**9, 1.5, "0", [0], {}, True),
+    "pad_token_id": (1.5, "0", [0], {}, True),
 }
 # Sizes that would need more memory than any machine has.
 HUGE: Mapping[str, tuple[int, ...]] = {
@@ -73,6 +73,9 @@ def configs() -> Iterator[Case]:
             separate = field == "num_hidden_layers" and value == 10**30
             damage = edit_json(CONFIG, {field: value})
             yield Case(f"trunk-config/{field}-{plain(value)}", PREDICT, (damage,), separate=separate)
+    for pad_id in (None, -1, 10**9):  # As if it were 0.
+        damage = edit_json(CONFIG, {"pad_token_id": pad_id})
+        yield Case(f"trunk-config/pad_token_id-{plain(pad_id)}", PREDICT, (damage,), wanted="accepted")
     for field, sizes in HUGE.items():
         for size in sizes:
             damage = edit_json(CONFIG, {field: size})
@@ -213,10 +216,49 @@ WEIGHT_FILES: Mapping[str, Damage] = {
 }
 
 
+SHARD, INDEX = "model-00001-of-00001.safetensors", f"{WEIGHTS}.index.json"
+
+
+def shard(change: Callable[[dict[str, Any]], object] = lambda shard_of: None) -> Damage:
+    """Returns a change that replaces the weights by one shard and its index, whose weight_map it edits."""
+
+    def damage(sandbox: Path) -> None:
+        from safetensors.numpy import load_file
+
+        shard_of: dict[str, Any] = dict.fromkeys(load_file(sandbox / WEIGHTS), SHARD)
+        change(shard_of)
+        (sandbox / WEIGHTS).rename(sandbox / "trunk" / SHARD)
+        (sandbox / INDEX).write_text(json.dumps({"weight_map": shard_of}))
+
+    return damage
+
+
+SHARDED: Mapping[str, tuple[Damage, ...]] = {
+    "missing-shard": (shard(), remove(f"trunk/{SHARD}")),
+    "cut-off-shard": (shard(), cut(f"trunk/{SHARD}", 0.5)),
+    "folder-as-shard": (shard(), make_folder(f"trunk/{SHARD}")),
+    "shard-that-links-to-itself": (shard(), link_loop(f"trunk/{SHARD}")),
+    "index-of-another-shard": (shard(lambda shard_of: shard_of.update({QUERY: "other.safetensors"})),),
+    "tensor-that-the-shard-lacks": (shard(lambda shard_of: shard_of.update(other=SHARD)),),
+    "tensor-that-the-index-lacks": (shard(lambda shard_of: shard_of.pop(QUERY)),),
+    "empty-index": (shard(lambda shard_of: shard_of.clear()),),
+    **{
+        f"shard-named-{plain(name)}": (shard(lambda shard_of, name=name: shard_of.update({QUERY: name})),)
+        for name in ("../data.safetensors", "/data.safetensors", "", "..", 3, None, [], {}, "tru\0nk.safetensors", LONG)
+    },
+    **{f"index-{name}": (shard(), write(INDEX, contents)) for name, contents in NOT_AN_OBJECT.items()},
+    "index-that-links-to-itself": (shard(), remove(INDEX), link_loop(INDEX)),
+    "index-is-a-folder": (shard(), remove(INDEX), make_folder(INDEX)),
+}
+
+
 def weights() -> Iterator[Case]:
     for name, damage in WEIGHT_FILES.items():
         yield Case(f"trunk-weights/predict-{name}", PREDICT, (damage,))
         yield Case(f"trunk-weights/train-{name}", TRAIN, (damage,))
+    yield Case("trunk-weights/predict-shard", PREDICT, (shard(),), wanted="accepted")
+    for name, damages in SHARDED.items():
+        yield Case(f"trunk-weights/predict-{name}", PREDICT, damages)
 
 
 # Hostile tokenizers.
@@ -259,6 +301,8 @@ TOKENIZER_FILES: Mapping[str, Damage] = {
     "settings-list": write("trunk/tokenizer_config.json", b"[]"),
     "settings-deep": write("trunk/tokenizer_config.json", NOT_AN_OBJECT["deep-object"]),
     "settings-cut-off": cut("trunk/tokenizer_config.json", 0.5),
+    "settings-side": edit_json("trunk/tokenizer_config.json", {"truncation_side": "top"}),
+    "unknown-normalizer": edit_tokenizer(lambda values: values.update(normalizer={"type": "Upside"})),
 }
 
 
@@ -273,7 +317,7 @@ def tokenizers() -> Iterator[Case]:
 def as_written(change: Callable[[dict[str, Any]], object]) -> Damage:
     """Returns a change that edits the tokenizer, and makes transformers use it exactly as written.
 
-    For a BertTokenizer, transformers reads only the vocabulary, and ignores the other parts of the file.
+    For a BertTokenizer, transformers takes some settings of the normalizer from tokenizer_config.json.
     """
 
     def damage(sandbox: Path) -> None:

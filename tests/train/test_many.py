@@ -24,7 +24,7 @@ from afjax.errors import PreemptionError, UserError
 from afjax.model.task_model import TaskModel
 from afjax.train import single_run, together
 from afjax.train.loop import Training
-from afjax.train.many import PlannedRun, train_many
+from afjax.train.many import PlannedRun, _with_details, train_many
 from afjax.train.options import RunOptions
 from afjax.train.shared import Shared
 from afjax.train.single import single_training, train_single
@@ -502,6 +502,31 @@ def test_next_training_is_taken_when_a_slot_is_free() -> None:
     )
     assert outcomes == ["a", "b"]
     assert events == ["a is taken", "a begins", "a ended", "b is taken", "b begins", "b ended"]
+
+
+def test_lines_of_runs_with_one_name_show_their_settings(
+    tiny_trunk: Trunk, planned: Plan, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train_many(tiny_trunk, [planned(0), planned(1, learning_rate=3e-3)], slots=2)
+    lines = capsys.readouterr().err.splitlines()
+    rate = planned.config.learning_rate
+    for detail in (f"seed=0, train.learning_rate={rate}", "seed=1, train.learning_rate=0.003"):
+        own = [line for line in lines if line.startswith(f"{planned.task.name} ({detail}): ")]
+        assert any("dev accuracy" in line for line in own)
+    assert not any(line.startswith(f"{planned.task.name}: ") for line in lines)
+
+
+def test_details_of_runs(planned: Plan) -> None:
+    other = dataclasses.replace(planned(2), options=RunOptions(name="other"))
+    assert [run.options.detail for run in _with_details([planned(0), planned(1), other])] == ["seed=0", "seed=1", ""]
+    # Many settings, or none, do not tell the runs apart in a short line.
+    methods = [Method(adapter=ADAPTER_PRESETS[name]) for name in ("houlsby", "lora")]
+    many = [planned(0, folder=str(number), method=method) for number, method in enumerate(methods)]
+    same = [planned(0, folder=folder) for folder in ("a", "b")]
+    for runs in (many, same):
+        assert [run.options.detail for run in _with_details(runs)] == [str(run.workdir) for run in runs]
+    own = dataclasses.replace(planned(0), options=RunOptions(detail="the first"))
+    assert _with_details([own, planned(1)])[0].options.detail == "the first"
 
 
 @pytest.mark.parametrize("slots", [0, -1, True, 1.5])

@@ -315,7 +315,7 @@ def test_unsupported_values_of_deberta_are_refused_by_name(field: str, value: An
     values = config_values(small_trunk("deberta-v2"))
     with pytest.raises(UserError) as raised:
         trunk_config({**values, field: value}, where="config.json")
-    assert has_facts(str(raised.value), f"{field} is {json.dumps(value)}", "config.json")
+    assert has_facts(str(raised.value), "config.json", f"{field} is {json.dumps(value)}")
 
 
 @pytest.mark.parametrize(

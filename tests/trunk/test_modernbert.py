@@ -107,7 +107,6 @@ def test_local_attention_has_the_other_rotary_positions_if_it_has_none() -> None
         ({"hidden_activation": "silu"}, ["silu", "gelu"]),
         ({"norm_eps": 0.0}, ["norm_eps"]),
         ({"num_attention_heads": 4}, ["12", "4 heads", "size 3", "even"]),
-        ({"position_embedding_type": "relative_key"}, ["position_embedding_type"]),
     ],
 )
 def test_unsupported_values_are_refused_by_name(changes: dict[str, Any], facts: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""Loading a trunk's tokenizer does not run code of the trunk's folder or repository."""
+"""A trunk's tokenizer is read as its files describe it, and no code of the trunk's folder or repository is run."""
 
 import itertools
 import json
@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import transformers
 from facts import has_facts
@@ -15,9 +16,12 @@ from tokenizers.normalizers import NFKC
 from tokenizers.pre_tokenizers import Metaspace
 from tokenizers.processors import TemplateProcessing
 
-from afjax.data.tokenise import tokenise
+from afjax.data.tokenise import cache_key, tokenise
 from afjax.errors import UserError
+from afjax.store import trunk_difference
 from afjax.tasks.load import rows_from_lists
+from afjax.train.record import input_differences, trunk_inputs
+from afjax.trunk.pretrained import Trunk, load_trunk
 from afjax.trunk.tokenizer import TOKENIZER_FILES, has_tokenizer, load_tokenizer, tokenizer_digests
 
 CODE = """
@@ -108,8 +112,7 @@ def test_sentencepiece_model_is_copied_but_not_read(name: str, tmp_path: Path) -
     assert has_facts(str(raised.value), str(tmp_path), "tokenizer.json", name)
 
 
-def test_normalizer_of_debertas_tokenizer_json_is_kept(tmp_path: Path) -> None:
-    """With the class DebertaV2Tokenizer, transformers 5 would replace the normalizer (docs/how_to/encoders.md)."""
+def test_tokenizer_json_that_transformers_saved_is_read(tmp_path: Path) -> None:
     special = ("[PAD]", "[CLS]", "[SEP]", "[UNK]")
     vocabulary = [*((token, 0.0) for token in special), ("\u2581all", -1.0), ("\u2581cats", -1.0), ("A", -2.0)]
     tokenizer = Tokenizer(Unigram(vocabulary, unk_id=3))
@@ -129,3 +132,206 @@ def test_normalizer_of_debertas_tokenizer_json_is_kept(tmp_path: Path) -> None:
     assert " ".join(loaded.convert_ids_to_tokens(data.tokens)).replace("\u2581", "_") == (
         "[CLS] _all _cats A [SEP] _cats [SEP]"
     )
+
+
+def write_pipeline(name: str, folder: Path, model_type: str, **settings: Any) -> None:
+    """Writes a tokenizer.json that has the normalizer and the pre-tokenizer of transformers 4, with a small vocabulary.
+
+    Args:
+      name: The class in tokenizer_config.json.
+      folder: The folder.
+      model_type: The family in config.json.
+      settings: Other settings in tokenizer_config.json.
+    """
+    special = ("[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]")
+    vocabulary = [*((token, 0.0) for token in special), ("\u2581all", -1.0), ("\u2581cats", -1.25), ("A", -2.0)]
+    tokenizer = Tokenizer(Unigram(vocabulary, unk_id=3))
+    tokenizer.normalizer = NFKC()
+    tokenizer.pre_tokenizer = Metaspace()
+    tokenizer.post_processor = TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 1), ("[SEP]", 2)],
+    )
+    tokenizer.add_special_tokens(list(special))
+    folder.mkdir(exist_ok=True)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    names = {"pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]", "unk_token": "[UNK]"}
+    values = {"tokenizer_class": name, **names, "mask_token": "[MASK]", **settings}
+    (folder / "tokenizer_config.json").write_text(json.dumps(values))
+    (folder / "config.json").write_text(json.dumps({"model_type": model_type}))
+
+
+# The first text has a fullwidth A, which NFKC replaces by A. The other texts have spaces that the classes' own
+# pipelines treat in another way.
+TEXTS = ["all cats\uff21", "  all \u3000 cats", "all\tcats\n", "[MASK] all", "", "\ufb01ne"]
+
+
+@pytest.mark.parametrize(
+    ("name", "model_type"),
+    [
+        ("DebertaV2Tokenizer", "deberta-v2"),
+        ("DebertaV2TokenizerFast", "deberta-v2"),
+        ("XLMRobertaTokenizer", "xlm-roberta"),
+        ("PreTrainedTokenizerFast", "deberta-v2"),
+        ("TokenizersBackend", "bert"),
+    ],
+)
+def test_ids_are_those_of_tokenizer_json(name: str, model_type: str, tmp_path: Path) -> None:
+    write_pipeline(name, tmp_path, model_type)
+    file = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    loaded = load_tokenizer(tmp_path, vocab_size=100)
+    assert [loaded(text)["input_ids"] for text in TEXTS] == [file.encode(text).ids for text in TEXTS]
+    assert loaded(TEXTS[0], TEXTS[1])["input_ids"] == file.encode(TEXTS[0], TEXTS[1]).ids
+    assert (loaded.pad_token_id, loaded.mask_token_id) == (0, 4)
+
+
+def test_transformers_would_give_other_ids_than_tokenizer_json(tmp_path: Path) -> None:
+    """The reason for comparing the tokenizer with the file. If this fails, the comparison may not be needed anymore."""
+    write_pipeline("DebertaV2Tokenizer", tmp_path, "deberta-v2")
+    file = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    loaded = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert loaded(TEXTS[0])["input_ids"] != file.encode(TEXTS[0]).ids
+
+
+def test_tokenizer_that_equals_its_file_keeps_its_class(tiny_trunk_folder: Path) -> None:
+    assert type(load_tokenizer(tiny_trunk_folder, vocab_size=10_000)).__name__ == "BertTokenizer"
+
+
+def edited(folder: Path, copy: Path, **settings: Any) -> Path:
+    """Copies a folder, with other settings in tokenizer_config.json."""
+    shutil.copytree(folder, copy)
+    values = json.loads((copy / "tokenizer_config.json").read_text())
+    (copy / "tokenizer_config.json").write_text(json.dumps({**values, **settings}))
+    return copy
+
+
+def test_case_is_set_in_tokenizer_config(tiny_trunk_folder: Path, tmp_path: Path) -> None:
+    """As in transformers 4 and 5, this setting has precedence over the normalizer in tokenizer.json."""
+    folder = edited(tiny_trunk_folder, tmp_path / "trunk", do_lower_case=False)
+    cased, uncased = (load_tokenizer(path, vocab_size=10_000) for path in (folder, tiny_trunk_folder))
+    assert cased.tokenize("All") == ["[UNK]"]
+    assert uncased.tokenize("All") == ["all"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "type_vocab_size", "types"),
+    [
+        ({}, 2, 1),
+        ({}, 1, 0),
+        ({}, 0, 0),
+        ({"model_input_names": ["input_ids", "attention_mask"]}, 2, 0),
+        ({"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]}, 1, 1),
+    ],
+)
+def test_general_class_has_token_types_if_the_trunk_has(
+    settings: dict[str, Any], type_vocab_size: int, types: int, tmp_path: Path
+) -> None:
+    write_pipeline("PreTrainedTokenizerFast", tmp_path, "bert", **settings)
+    tokenizer = load_tokenizer(tmp_path, 100, type_vocab_size)
+    data = tokenise(rows_from_lists([("all", "cats")]), tokenizer, max_length=12, cache_dir=None)
+    assert data.types.tolist() == [0, 0, 0, types, types]
+
+
+def test_class_of_a_model_keeps_its_own_inputs(tmp_path: Path) -> None:
+    write_pipeline("XLMRobertaTokenizer", tmp_path, "xlm-roberta")
+    assert "token_type_ids" not in load_tokenizer(tmp_path, 100, 2).model_input_names
+
+
+def test_trunk_passes_its_number_of_token_types(tiny_trunk_folder: Path, tmp_path: Path) -> None:
+    folder = edited(tiny_trunk_folder, tmp_path / "trunk", tokenizer_class="PreTrainedTokenizerFast")
+    before, after = (load_trunk(str(path)) for path in (tiny_trunk_folder, folder))
+    assert after.tokenizer()("all", "some")["token_type_ids"] == [0, 0, 0, 1, 1]
+    assert before.identity()["tokenizer"] == after.identity()["tokenizer"]
+    np.testing.assert_array_equal(before.embed([("all", "some")]), after.embed([("all", "some")]))
+
+
+def test_records_of_earlier_versions_match_the_tokenizer_as_it_is_read_now(
+    tiny_trunk_folder: Path, tmp_path: Path
+) -> None:
+    """Earlier versions lost the token types of this tokenizer, and recorded the digest without them."""
+    folder = edited(tiny_trunk_folder, tmp_path / "trunk", tokenizer_class="PreTrainedTokenizerFast")
+    trunk = load_trunk(str(folder))
+    loaded = transformers.AutoTokenizer.from_pretrained(folder)
+    former = {**trunk.identity(), "tokenizer": tokenizer_digests(loaded)}
+    del former["former_tokenizer"]
+    assert [part for part, digest in former["tokenizer"].items() if trunk.identity()["tokenizer"][part] != digest] == [
+        "post_processor"
+    ]
+    for recorded, given in ((former, trunk.identity()), (trunk.identity(), former)):
+        comparison = trunk_difference(recorded, given)
+        assert not comparison.differences
+        assert has_facts(*comparison.unchecked, "post processor")
+    assert trunk_difference(trunk.identity(), trunk.identity()) == ([], [])
+    other = {**former, "tokenizer": {**former["tokenizer"], "post_processor": "ab"}}
+    assert trunk_difference(other, trunk.identity()).differences == ["the tokenizer's post processor"]
+    # The same comparison, for runs that are resumed.
+    given = trunk_inputs(trunk)
+    inputs = {name: value for name, value in given.items() if "earlier" not in name}
+    inputs["the tokenizer's post_processor"] = former["tokenizer"]["post_processor"]
+    changed, unchecked = input_differences(inputs, given)
+    assert not changed
+    assert has_facts(*unchecked, "post_processor")
+    assert input_differences(given, given) == ([], [])
+    inputs["the tokenizer's post_processor"] = "ab"
+    assert has_facts(*input_differences(inputs, given)[0], "post_processor")
+
+
+def test_identity_of_other_trunks_has_no_digests_of_earlier_versions(tiny_trunk: Trunk) -> None:
+    assert tiny_trunk.identity()["former_tokenizer"] == {}
+    assert trunk_inputs(tiny_trunk)["the tokenizer in earlier versions"] == "{}"
+
+
+def test_records_of_this_version_do_not_match_an_edited_tokenizer(
+    tiny_trunk: Trunk, tiny_trunk_folder: Path, tmp_path: Path
+) -> None:
+    """Transformers ignores this edit, so earlier versions recorded the same digests for both tokenizers."""
+    folder = shutil.copytree(tiny_trunk_folder, tmp_path / "trunk")
+    values = json.loads((folder / "tokenizer.json").read_text())
+    (folder / "tokenizer.json").write_text(json.dumps({**values, "pre_tokenizer": {"type": "WhitespaceSplit"}}))
+    trunk = load_trunk(str(folder))
+    assert trunk_difference(tiny_trunk.identity(), trunk.identity()).differences == ["the tokenizer's pre tokenizer"]
+    assert len(input_differences(trunk_inputs(tiny_trunk), trunk_inputs(trunk))[0]) == 1
+    former = {name: value for name, value in tiny_trunk.identity().items() if name != "former_tokenizer"}
+    assert trunk_difference(former, trunk.identity()).differences == []
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("max_length", [5, 6, 7, 8, 9, 20])
+def test_texts_are_truncated_on_the_tokenizers_side(
+    side: str, max_length: int, tiny_trunk_folder: Path, tmp_path: Path
+) -> None:
+    folder = edited(tiny_trunk_folder, tmp_path / "trunk", truncation_side=side)
+    tokenizer = load_tokenizer(folder, 10_000, 2)
+    pairs = [("all some the two", "two the"), ("all", "some the two all the"), ("all some the", "two the all")]
+    for rows in (pairs, [first for first, _ in pairs]):
+        data = tokenise(rows_from_lists(rows), tokenizer, max_length=max_length, cache_dir=tmp_path)
+        for number, row in enumerate(rows):
+            texts = row if isinstance(row, tuple) else (row,)
+            expected = tokenizer(*texts, truncation=True, max_length=max_length)
+            place = slice(data.offsets[number], data.offsets[number + 1])
+            assert data.tokens[place].tolist() == expected["input_ids"]
+            assert data.types[place].tolist() == expected["token_type_ids"]
+
+
+def test_padding_side_does_not_change_embeddings(tiny_trunk_folder: Path, tmp_path: Path) -> None:
+    """Rows are padded on the right, so that their positions do not depend on the other rows of a batch."""
+    folder = edited(tiny_trunk_folder, tmp_path / "trunk", padding_side="left", truncation_side="left")
+    texts = ["all some the two", "all"]
+    embeddings = [load_trunk(str(path)).embed(texts) for path in (tiny_trunk_folder, folder)]
+    np.testing.assert_array_equal(*embeddings)
+
+
+def test_cached_tokens_depend_on_the_side_of_truncation(tiny_trunk_folder: Path, tmp_path: Path) -> None:
+    folder = edited(tiny_trunk_folder, tmp_path / "trunk", truncation_side="left")
+    rows = rows_from_lists(["all some the two"])
+    keys = [cache_key(rows, load_tokenizer(path, 10_000, 2), 4) for path in (tiny_trunk_folder, folder)]
+    assert keys[0] != keys[1]
+
+
+@pytest.mark.parametrize("side", ["top", 3, None])
+def test_unknown_side_of_truncation_is_refused(side: Any, tiny_trunk_folder: Path, tmp_path: Path) -> None:
+    folder = edited(tiny_trunk_folder, tmp_path / "trunk", truncation_side=side)
+    with pytest.raises(UserError) as raised:
+        load_tokenizer(folder, 10_000, 2)
+    assert has_facts(str(raised.value), str(folder))

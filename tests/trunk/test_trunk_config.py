@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import transformers
 from facts import has_facts
 from safetensors.numpy import load_file, save_file
+from small_trunk import small_trunk
 
 from afjax.errors import UserError
+from afjax.trunk.families import ENCODER_FAMILIES
 from afjax.trunk.hugging_face import config_values, trunk_config
 from afjax.trunk.pretrained import load_trunk
 from afjax.trunk.sizes import trunk_size
@@ -87,7 +90,7 @@ def test_nan_or_infinite_epsilon_is_refused(folder: Path, value: str) -> None:
 @pytest.mark.parametrize(
     ("field", "values"),
     {
-        "pad_token_id": [-1, 10**6, "0", 0.0, True, []],
+        "pad_token_id": ["0", 0.0, True, []],
         "hidden_act": ["swish", ["gelu"], {}, None, 1],
         "model_type": ["gpt2", ["bert"], None, 1],
     }.items(),
@@ -104,6 +107,98 @@ def test_unusual_but_valid_values_are_accepted(folder: Path) -> None:
     assert (config.layer_norm_epsilon, config.hidden_dropout, config.pad_id) == (0.5, 0, 0)
     assert config.activation == "gelu_tanh"
     assert trunk_config(config_values(config), where="config.json") == config
+
+
+@pytest.mark.parametrize("value", [None, -1, 10**6, -(10**9), 2**70])
+def test_padding_token_outside_of_the_vocabulary_is_the_first_token(folder: Path, value: int | None) -> None:
+    before = load_trunk(str(folder))
+    write(folder, pad_token_id=value)
+    trunk = load_trunk(str(folder))
+    assert trunk.config == before.config
+    assert trunk.config.pad_id == 0
+
+
+@pytest.mark.parametrize("family", ENCODER_FAMILIES)
+def test_padding_token_is_only_required_if_positions_depend_on_it(family: str) -> None:
+    values = config_values(small_trunk(family))
+    for value in (-1, 10**6):
+        if family in ("roberta", "xlm-roberta", "camembert"):
+            with pytest.raises(UserError, match=f"pad_token_id is {value}"):
+                trunk_config({**values, "pad_token_id": value}, where="config.json")
+        else:
+            assert trunk_config({**values, "pad_token_id": value}, where="config.json").pad_id == 0
+    # A null is the family's default, if the vocabulary has it.
+    default = ENCODER_FAMILIES[family].default_pad_id
+    expected = default if default < values["vocab_size"] else 0
+    assert trunk_config({**values, "pad_token_id": None}, where="config.json").pad_id == expected
+
+
+@pytest.mark.parametrize("family", ENCODER_FAMILIES)
+def test_defaults_are_those_of_transformers(family: str) -> None:
+    """The fields that config.json may lack have the defaults of the config class."""
+    values = config_values(small_trunk(family))
+    for ours, field in ENCODER_FAMILIES[family].config_names.items():
+        shortened = {name: value for name, value in values.items() if name != field}
+        if ours == "pad_id":
+            shortened["vocab_size"] = 10**6
+        try:
+            config = trunk_config(shortened, where="config.json")
+        except UserError:
+            continue  # The field is required.
+        if field in ("rotary_theta", "global_attn_every_n_layers", "global_rope_theta", "local_rope_theta"):
+            continue  # transformers 5 has other names for these fields (see test_modernbert.py).
+        default = getattr(transformers.AutoConfig.for_model(family), field)
+        value = {"gelu_tanh": "gelu_new"}.get(config.activation, config.activation)
+        if field == "max_relative_positions":
+            assert (default, config.max_relative_positions) == (-1, config.max_positions)
+        else:
+            assert (value if ours == "activation" else getattr(config, ours)) == default, field
+
+
+def test_missing_epsilon_of_deberta_has_the_value_of_transformers() -> None:
+    values = config_values(small_trunk("deberta-v2"))
+    del values["layer_norm_eps"]
+    assert trunk_config(values, where="config.json").layer_norm_epsilon == 1e-7
+
+
+@pytest.mark.parametrize("family", ["modernbert", "deberta-v2"])
+def test_families_without_a_table_of_positions_ignore_its_setting(family: str) -> None:
+    values = config_values(small_trunk(family))
+    changed = {**values, "position_embedding_type": "relative_key"}
+    assert trunk_config(changed, where="config.json") == small_trunk(family)
+
+
+@pytest.mark.parametrize("present", [False, True])
+def test_config_without_a_model_type_says_so(folder: Path, present: bool) -> None:
+    values = json.loads((folder / "config.json").read_text())
+    del values["model_type"]
+    (folder / "config.json").write_text(json.dumps({**values, **({"model_type": None} if present else {})}))
+    message = refusal(folder)
+    assert has_facts(message, "lacks model_type", *(f'"{family}"' for family in ENCODER_FAMILIES))
+    assert "None" not in message
+
+
+@pytest.mark.parametrize(
+    ("family", "field", "value"),
+    [
+        ("bert", "position_embedding_type", "relative_key"),
+        ("bert", "is_decoder", True),
+        ("bert", "hidden_act", "swish"),
+        ("mpnet", "relative_attention_num_buckets", 16),
+        ("deberta-v2", "conv_kernel_size", 3),
+        ("deberta-v2", "share_att_key", False),
+        ("deberta-v2", "attention_head_size", 4),
+        ("modernbert", "rope_scaling", {"rope_type": "yarn"}),
+    ],
+)
+def test_messages_about_unsupported_settings_do_not_advise_to_change_them(family: str, field: str, value: Any) -> None:
+    """With another value, the same weights would give wrong results."""
+    values = {**config_values(small_trunk(family)), field: value}
+    with pytest.raises(UserError) as raised:
+        trunk_config(values, where="config.json")
+    assert has_facts(str(raised.value), "config.json", "afjax")
+    assert "correct" not in str(raised.value)
+    assert "fetch" not in str(raised.value)
 
 
 @pytest.mark.parametrize("field", [*SIZES, "model_type"])

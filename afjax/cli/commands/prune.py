@@ -1,6 +1,7 @@
 """``afjax prune``: measures score and speed with fewer adapters per fusion layer."""
 
 import argparse
+import dataclasses
 from typing import Any
 
 from afjax.cli.curves import add_curve_flags, show_curve
@@ -15,7 +16,8 @@ example:
   afjax prune --store=runs/quickstart/store --trunk=minilm --fusion=target-fusion --head=target-fusion \\
       --source=builtin:target --output=prune.csv --keep=1 --name=target-pruned
 
-In each layer, adapters are ranked by their mean fusion attention over train rows."""
+In each layer, adapters are ranked by their mean fusion attention over train rows.
+With --split=dev, the pruned fusion is stored with its own scores."""
 
 
 def add(commands: Any) -> None:
@@ -67,9 +69,11 @@ def _run(arguments: argparse.Namespace) -> int:
             ranked = sorted(zip(share, members, strict=True), reverse=True)
             print(f"{slot} {layer:2}  " + ", ".join(f"{member} {part:.3f}" for part, member in ranked))
     print()
-    points = prune_curve(task_model, rows, shares, batch_size=arguments.batch_size)
-    show_curve(points, task_model.task.main_metric, output)
+    curve = prune_curve(task_model, rows, shares, batch_size=arguments.batch_size)
+    points = show_curve(curve, task_model.task.main_metric, output)
     if kept is not None:
-        task_model.with_kept(kept).renamed(name).save(store)
+        # The curve begins with all adapters. A store only records dev scores.
+        scores = points[len(members) - len(kept[0][0])].scores if arguments.split == "dev" else {}
+        dataclasses.replace(task_model.with_kept(kept).renamed(name), metrics=scores).save(store)
         print(f"\nStored the fusion and head {name}, {keep} of {len(members)} adapters per layer, in {store}")
     return 0

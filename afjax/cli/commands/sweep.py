@@ -55,7 +55,7 @@ def add(commands: Any) -> None:
         metavar="N",
         help="train in N processes, each on a part of the machine (1)",
     )
-    parser.add_argument("--hosts", type=int, default=1, metavar="N", help="divide the runs between N hosts (1)")
+    parser.add_argument("--hosts", type=int, metavar="N", help="divide the runs between N hosts (1)")
     parser.add_argument("--host", type=int, metavar="I", help="this host's number, from 0 to N - 1")
     parser.add_argument("--isolate", action="store_true", help="train each run in its own process")
     parser.add_argument("--adapters", default="", metavar="STORE", help="a store of adapters to copy to every run")
@@ -75,6 +75,11 @@ def _run(arguments: argparse.Namespace) -> int:
     for flag, value in (("--slots", arguments.slots), ("--processes", arguments.processes)):
         if arguments.isolate and value > 1:
             raise UserError(f"--isolate trains one run at a time; leave out --isolate or {flag}={value}.")
+    if arguments.hosts is None and arguments.host is not None:
+        raise UserError(
+            f"--host={arguments.host} is given without --hosts; add the number of hosts, as in --hosts=4 --host=0."
+        )
+    arguments.hosts = 1 if arguments.hosts is None else arguments.hosts
     if arguments.hosts < 1:
         raise UserError(f"--hosts={arguments.hosts} is not positive; give the number of hosts.")
     if (arguments.hosts > 1 and arguments.host is None) or not 0 <= (arguments.host or 0) < arguments.hosts:
