@@ -40,15 +40,15 @@ def check_fusible(configs: Mapping[str, Adapter], num_layers: int) -> None:
         assert isinstance(wanted_kind, SlotKind), "other kinds are rejected above"
         if kind.family != wanted_kind.family:
             raise UserError(
-                f'Adapters "{first}" and "{name}" are of kinds that cannot be fused with each other '
-                f"({reference.kind} and {config.kind}); fuse adapters of the same kind."
+                f'Adapters "{first}" and "{name}" cannot be fused because of their kinds ({reference.kind} and '
+                f"{config.kind}); fuse adapters of the same kind."
             )
         for field in kind.layout:
             given, wanted = getattr(config, field), getattr(reference, field)
             if given != wanted:
                 raise UserError(
-                    f'Adapters "{first}" and "{name}" differ in {field} ("{wanted}" and "{given}"); fuse adapters '
-                    f"with the same {field}."
+                    f'Adapters "{first}" and "{name}" fill different slots ({field} "{wanted}" and "{given}"); fuse '
+                    f"adapters with the same {field}."
                 )
         if adapter_layers(config, num_layers) != adapter_layers(reference, num_layers):
             raise UserError(
