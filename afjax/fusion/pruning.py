@@ -68,8 +68,8 @@ def take_layers(tree: Tree, positions: Sequence[int]) -> Any:
 def check_kept(fusion: FusionConfig, configs: Sequence[Adapter], num_layers: int) -> None:
     """Raises UserError unless ``fusion.kept`` is valid for the adapters.
 
-    It must have one entry per slot and layer, and every index must be that of a fused adapter. If it is set, all
-    adapters must have the same architecture.
+    It must have one entry per slot and layer, with indices of fused adapters. If it is set, all adapters must have the
+    same architecture.
     """
     if fusion.kept is None:
         return

@@ -119,7 +119,7 @@ def num_fitting(tasks: Sequence[ServedTask | None], num_places: Sequence[int]) -
     """Counts how many of the first tasks fit on the device at once.
 
     Args:
-      tasks: The tasks, of which the first one always fits. None has no entries.
+      tasks: The tasks. The first one always fits. None has no entries.
       num_places: The number of places in each bank.
     """
     entries: list[set[int]] = [set() for _ in num_places]
