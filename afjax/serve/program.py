@@ -76,7 +76,7 @@ def routed_outputs(
     """Runs each row with its own adapter or fusion and head.
 
     Args:
-      plan: The static part.
+      plan: The static part of the program.
       params: ``trunk``, with unstacked layers, and ``banks``, with one tree per form in ``plan.slots``, followed by one
         per form in ``plan.heads``. The first axis of a bank's leaves is the place. Place 0 is empty.
       batch: ``tokens`` and ``types`` int32, ``mask`` bool, each ``[batch, length]``.
