@@ -48,7 +48,7 @@ def load_routed_model(
     """
     for name in names:
         if list(names).count(name) > 1:
-            raise UserError(f'"{name}" is repeated; list each name once.')
+            raise UserError(f'"{name}" is listed twice; list each name once.')
     artefacts = {name: find_artefact(store_folder, name) for name in names}
     models = {name: load_model(store_folder, trunk, *artefact) for name, artefact in artefacts.items()}
     dtypes = {model.trunk.dtype for model in models.values()}
