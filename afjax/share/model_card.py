@@ -1,7 +1,7 @@
-"""Makes model cards for shared artefacts: a README.md with the front matter that the Hugging Face hub reads.
+"""Writes model cards for shared artefacts: a README.md with front matter for the Hugging Face hub.
 
-Names of labels, tasks and folders are untrusted text. Control characters are removed, and in the body the names are
-code spans. A name therefore cannot end a line, create a link or become HTML.
+Names of labels, tasks and folders are untrusted text. Control characters are removed, and names in the body are code
+spans, so that a name cannot end a line, create a link or become HTML.
 """
 
 import json
@@ -27,11 +27,11 @@ _METRICS = {"matthews": "matthews_correlation", "pearson": "pearsonr", "spearman
 
 
 def model_card(manifests: Sequence[Manifest], *, repository: str = "", license: str = "") -> str:
-    """Returns the model card of an artefact and everything it needs.
+    """Writes the model card for an artefact and its dependencies.
 
     Args:
-      manifests: The manifests of all shared artefacts, with the main artefact's last. Local paths must have been
-        removed, see :mod:`afjax.share.provenance`.
+      manifests: The manifests of all shared artefacts, with the main artefact's last. They must not contain local
+        paths, see :mod:`afjax.share.provenance`.
       repository: The repository on the Hugging Face hub. Empty for an archive.
       license: An identifier such as ``apache-2.0``. Empty if unknown.
     """
@@ -40,7 +40,7 @@ def model_card(manifests: Sequence[Manifest], *, repository: str = "", license: 
 
 
 def code_span(text: str) -> str:
-    """Formats ``text`` as a Markdown code span on one line, so that no character is interpreted."""
+    """Formats ``text`` as a Markdown code span on one line, so that no markup is interpreted."""
     line = _printable(text) or " "
     fence = "`" * (max((len(run) for run in re.findall("`+", line)), default=0) + 1)
     # Markdown strips one space from each end.
@@ -49,8 +49,8 @@ def code_span(text: str) -> str:
 
 
 def _front_matter(manifests: Sequence[Manifest], license: str) -> list[str]:
-    """Returns the card's metadata, with the scores in the fields that the hub reads."""
-    # Import this here, because the import takes a third of a second.
+    """Builds the card's metadata, with the scores in the hub's fields."""
+    # Imported here because the import takes a third of a second.
     from huggingface_hub import EvalResult, ModelCardData
 
     main = manifests[-1]
@@ -181,7 +181,7 @@ def _parts(manifests: Sequence[Manifest]) -> list[str]:
 def _task_kind(manifest: Manifest) -> KindSpec | None:
     """Returns the kind of the artefact's task.
 
-    The result is None if the artefact has no task, or if its task is from another version of afjax.
+    None if the artefact has no task, or if this version of afjax does not support the task.
     """
     try:
         return TASK_KINDS[from_dict(TaskConfig, manifest.task).kind] if manifest.task else None
@@ -191,7 +191,7 @@ def _task_kind(manifest: Manifest) -> KindSpec | None:
 
 def _finite(metrics: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     for metric, score in metrics.items():
-        # The metrics also have the step at which they were computed, which is not a score.
+        # The metrics include the step of the evaluation, which is not a score.
         if metric != "step" and isinstance(score, int | float) and math.isfinite(score):
             yield metric, float(score)
 
@@ -205,6 +205,6 @@ def _text(value: object) -> str:
 
 
 def _printable(text: str) -> str:
-    """Returns ``text`` on one line, without control characters."""
+    """Converts ``text`` to one line without control characters."""
     plain = text.encode("utf-8", "replace").decode()
     return " ".join("".join(sign if sign.isprintable() else " " for sign in plain).split())

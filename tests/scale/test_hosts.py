@@ -100,10 +100,10 @@ def test_an_interrupted_job_resumes_bit_identically_and_also_on_fewer_hosts_and_
 
 
 def test_host_arguments_must_be_complete_and_valid() -> None:
-    with pytest.raises(UserError, match="Give all of --coordinator_address, --num_processes and --process_id"):
+    with pytest.raises(UserError, match="Pass all of --coordinator_address, --num_processes and --process_id"):
         hosts.Job("127.0.0.1:1", 2, None, explain=explain)
     for given in (("127.0.0.1:1", 2, 2), ("127.0.0.1:1", 0, 0), ("127.0.0.1", 2, 0)):
-        with pytest.raises(UserError, match="give HOST:PORT of the first host"):
+        with pytest.raises(UserError, match="the address must be the first host's HOST:PORT"):
             hosts.Job(*given, explain=explain)
 
 

@@ -178,7 +178,7 @@ def test_name_that_exists_in_the_store_is_refused(single: MakeConfig, fusion: Ma
     shared = {"store_folder": tmp_path / "store"}
     run_experiment(single("one"), workdir=tmp_path / "one", **shared)
     sentence = refusal(single("one", seed=1), tmp_path, **shared)
-    assert has_facts(sentence, '"one" in adapters and heads', "another name")
+    assert has_facts(sentence, '"one" in adapters and heads', "--config.name=NAME")
     assert '"one" in heads' in refusal(single("one", partition="head"), tmp_path, **shared)
     # The refused workdir can be used for a config with another name.
     run_experiment(single("one", partition="head", name="two"), workdir=tmp_path / "refused", **shared)
@@ -246,7 +246,7 @@ def test_resumed_run_uses_its_original_store(single: MakeConfig, fusion: MakeCon
     # If only the store was moved, its new path must be given in one command. Later commands know it.
     (tmp_path / "there" / "store").rename(tmp_path / "store")
     workdir = tmp_path / "there" / "fusion"
-    assert has_facts(refusal(fusion(), tmp_path, workdir=workdir), "not have (one)", "--store")
+    assert has_facts(refusal(fusion(), tmp_path, workdir=workdir), "missing", "(one)", "--store")
     assert run_experiment(fusion(), workdir=workdir, store_folder=tmp_path / "store") == results
     assert run_experiment(fusion(), workdir=workdir) == results
     assert not (tmp_path / "there" / "store").exists()
