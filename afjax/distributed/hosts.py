@@ -33,7 +33,7 @@ HEARTBEAT_SECONDS = 30
 JOIN_SECONDS = 300
 # Seconds after which a host reports that it is waiting for others to start.
 QUIET_SECONDS = 10
-# Seconds between checks whether another host is exiting.
+# Seconds between checks for another host that is exiting.
 _POLL_SECONDS = 0.5
 # Seconds that the main thread gets to exit by itself, because it may be about to report a more precise reason.
 _GRACE_SECONDS = 3.0

@@ -115,7 +115,7 @@ class Preemption:
         if current == self._on_signal:
             signal.signal(signal.SIGTERM, self._before)
             return
-        # A later block is still active. Make the next block after this one restore the handler from before this one.
+        # A later block is still active. The block that follows this one must restore the handler from before this one.
         later = _preemption_of(current)
         while later is not None:
             if later._before == self._on_signal:

@@ -1,4 +1,4 @@
-"""Packs an artefact and everything it needs into an uncompressed ``.tar`` file, and unpacks it.
+"""Packs an artefact and its dependencies into an uncompressed ``.tar`` file, and unpacks it.
 
 The archive is uncompressed for three reasons: weights hardly compress, a compressor's output changes with its version,
 and an uncompressed archive cannot unpack to more than its own size. Timestamps, file owners and order are fixed, so

@@ -141,7 +141,7 @@ def install(
       folder: The folder passed to :func:`read`.
       store: The store, local or ``gs://``. It is created if it does not exist.
       name: New name for the main artefact and its head. Empty to keep their name. A fusion's adapters are never
-      renamed.
+        renamed.
       overwrite: Whether existing artefacts may be replaced.
 
     Returns:
@@ -203,7 +203,7 @@ def _refuse_taken(parts: Sequence[Manifest], main: Manifest, store: StorePath) -
             else "choose another name with --name"
         )
         raise UserError(
-            f"The store {store} already has {' and '.join(titles)}, so nothing was changed. Pass --overwrite to "
+            f"The store {store} already has {' and '.join(titles)}. Nothing was changed; pass --overwrite to "
             f"replace them, or {otherwise}."
         )
 

@@ -79,7 +79,7 @@ def pull(
       store: The store, local or ``gs://``. It is created if it does not exist.
       revision: A branch, tag or commit. Defaults to the latest commit.
       name: New name for the main artefact and its head. Empty to keep their name. A fusion's adapters are never
-      renamed.
+        renamed.
       overwrite: Whether existing artefacts may be replaced.
 
     Returns:
@@ -185,7 +185,7 @@ def _check_repository(repository: str) -> None:
         valid = False
     if not valid:
         raise UserError(
-            f'The repository "{repository}" is not a Hugging Face hub repository USER/REPO, such as me/rte.'
+            f'The repository is "{repository}", but must be USER/REPO on the Hugging Face hub, such as me/rte.'
         )
 
 

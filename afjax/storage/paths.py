@@ -133,7 +133,7 @@ def check_writable(folder: epath.Path, what: str) -> None:
     """
     marker = folder / f".afjax-{uuid.uuid4().hex}"
     with _explain_errors(folder, what, "written"):
-        marker.write_text("afjax checks that it may write here.\n")
+        marker.write_text("afjax checks its write permission.\n")
         marker.read_bytes()
         info = _bucket_info(folder)
         marker.unlink()

@@ -302,8 +302,8 @@ def _check_free(store: StorePath, draft: Draft, folder: epath.Path, tree: Tree, 
     # Manifests before format 2 do not record a run. If this run saved the artefact, its tree is bit-identical.
     if manifest.run != run and (manifest.run or manifest.digest != tree_digest(tree)):
         raise UserError(
-            f"{clash}. Another run saved it, so nothing was saved. Rename this run (--config.name=NAME), or choose "
-            "another --store."
+            f"{clash} and was saved by another run, so nothing was saved. Rename this run (--config.name=NAME), or "
+            "choose another --store."
         )
 
 
@@ -425,7 +425,7 @@ def read_manifest(store: StorePath, kind: str, name: str) -> Manifest:
 
 
 def names(store: StorePath, kind: str) -> list[str]:
-    """Lists the names of the artefacts of one kind.
+    """Lists the artefacts of one kind.
 
     Args:
       store: The store's folder, local or ``gs://``.

@@ -160,7 +160,7 @@ def make_adamw(config: TrainConfig, trained: Tree) -> optax.GradientTransformati
 
 
 def add_decayed_weights(weight_decay: float) -> optax.GradientTransformationExtraArgs:
-    """Builds optax's weight decay with an ``update`` that also accepts ``weight_decay``, overriding this one."""
+    """Builds ``optax.add_decayed_weights`` with an ``update`` that can override ``weight_decay``."""
 
     def update(
         directions: optax.Updates,

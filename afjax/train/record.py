@@ -195,7 +195,7 @@ def has_checkpoint(folder: epath.Path) -> bool:
 def only_process(folder: epath.Path) -> Iterator[None]:
     """Locks the folder within the block, so that no other process trains in it.
 
-    On several hosts, the first host holds the lock. Object stores have no locks, so users must avoid this themselves.
+    On several hosts, the first host holds the lock. Object stores have no locks, so users must avoid concurrent runs.
 
     Raises:
       UserError: Another process holds the lock, or the folder cannot be written.
