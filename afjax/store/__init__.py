@@ -1,4 +1,4 @@
-"""The adapter store: one folder per artefact, with atomic writes and strict checks.
+"""The adapter store: one folder per artefact, atomic writes and strict checks.
 
 A store is a folder (local or ``gs://``)::
 

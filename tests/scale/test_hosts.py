@@ -173,7 +173,7 @@ def test_a_host_exits_with_a_message_if_the_others_never_join() -> None:
     for code, errors in outcome(processes):
         waiting, failure = errors.splitlines()[-2:]
         assert code == 2
-        assert "for the other hosts of this run, for 3 s at most" in waiting
+        assert "for the other hosts of this run, for at most 3 s" in waiting
         assert failure.startswith("afjax: The hosts of this run did not all join at 127.0.0.1:")
 
 

@@ -500,7 +500,7 @@ def set_chunks(values: dict, members: Members) -> None:
         (set_version, ("format_version is 99", "1")),
         (set_name, ("adapters/mnli", "not to adapters/rte")),
         (set_leading_out, ("(-)", "(+)", "-params/../../../evil")),
-        (set_shape, ("bytes of parameters", "manifests", "rejected")),
+        (set_shape, ("manifests", "bytes of parameters", "rejected")),
         (set_dtype, ('leaf "output/kernel" ', "shape, dtype and sha256")),
         (set_tree, ("leaf",)),
         (set_adapters, ("adapters ", "'rte'")),
