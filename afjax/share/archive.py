@@ -63,8 +63,8 @@ def pack(store: StorePath, name: str, file: AnyPath, *, kind: str = "", license:
         raise UserError(f"The archive is named {path}; choose a name that ends in {ENDING}, the archive's format.")
     if path.is_dir() or not path.parent.is_dir():
         raise UserError(f"{path} cannot be written: {'it is' if path.is_dir() else 'its parent is not'} a folder.")
-    with tempfile.TemporaryDirectory(prefix="afjax-") as place:
-        folder = Path(place)
+    with tempfile.TemporaryDirectory(prefix="afjax-") as temporary:
+        folder = Path(temporary)
         manifests = bundle.write(store, name, folder, kind=kind, license=license)
         _write(path, folder)
     return manifests

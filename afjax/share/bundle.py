@@ -67,10 +67,10 @@ def write(
         copy(source, epath.Path(folder) / part_kind / part)
     manifests = tuple(shareable(manifest) for manifest in read(folder, where=str(store)))
     for manifest in manifests:
-        place = folder / manifest.kind / manifest.name
+        path = folder / manifest.kind / manifest.name
         if COMMITTED in manifest.files:
-            (place / "params" / COMMITTED).write_text(COMMITTED_TEXT, encoding="utf-8")
-        (place / MANIFEST).write_text(to_json(manifest), encoding="utf-8")
+            (path / "params" / COMMITTED).write_text(COMMITTED_TEXT, encoding="utf-8")
+        (path / MANIFEST).write_text(to_json(manifest), encoding="utf-8")
     card = model_card(manifests, repository=repository, license=license)
     (folder / CARD).write_text(card, encoding="utf-8")
     return manifests
@@ -160,7 +160,7 @@ def install(
             existing = [part for part in named if part.name in names(store, part.kind)]
             unchanged = [part for part in existing if part != named[-1] and _is_same(store, part)]
             if not overwrite:
-                _refuse_taken([part for part in existing if part not in unchanged], main, store)
+                _check_not_taken([part for part in existing if part not in unchanged], main, store)
                 for part in named:
                     check_not_reserved(store, part.kind, part.name)
             new = [
@@ -193,7 +193,7 @@ def _named(part: Manifest, main: Manifest, name: str) -> Manifest:
     return dataclasses.replace(part, name=name, trained_with=record)
 
 
-def _refuse_taken(parts: Sequence[Manifest], main: Manifest, store: StorePath) -> None:
+def _check_not_taken(parts: Sequence[Manifest], main: Manifest, store: StorePath) -> None:
     titles = [f"{part.kind}/{part.name}" for part in parts]
     if titles:
         members = [part for part in titles if main.kind == "fusion" and part.startswith("adapters/")]
@@ -214,11 +214,11 @@ def staging_folder(store: StorePath) -> Iterator[Path]:
 
     For a local store, the folder is on the same disk.
     """
-    place = store_folder(store)
+    root = store_folder(store)
     parent = None
-    if not is_remote(place):
+    if not is_remote(root):
         # Use the store or its closest existing parent: the store is not created until the checks have passed.
-        parent = next(str(path) for path in (place, *place.parents) if path.is_dir())
+        parent = next(str(path) for path in (root, *root.parents) if path.is_dir())
     try:
         temporary = tempfile.TemporaryDirectory(prefix=".afjax-", dir=parent)
     except OSError as error:

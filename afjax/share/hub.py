@@ -59,8 +59,8 @@ def push(
       'https://huggingface.co/me/rte'
     """
     _check_repository(repository)
-    with tempfile.TemporaryDirectory(prefix="afjax-") as place:
-        folder = Path(place)
+    with tempfile.TemporaryDirectory(prefix="afjax-") as temporary:
+        folder = Path(temporary)
         main = bundle.write(store, name, folder, kind=kind, license=license, repository=repository)[-1]
         files = {file.relative_to(folder).as_posix(): file for file in folder.rglob("*") if file.is_file()}
         with _explain_hub_errors(repository, "written"):

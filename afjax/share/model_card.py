@@ -90,7 +90,7 @@ def _summary(manifests: Sequence[Manifest], license: str) -> list[str]:
     main = manifests[-1]
     trunk, task = main.trunk, main.task
     name, heads = _text(trunk.get("name")), [manifest for manifest in manifests if manifest.kind == "heads"]
-    note = "" if hub_id(name) else " (a local folder of its authors, which is not included)"
+    note = "" if hub_id(name) else " (a local folder of the authors, not included)"
     sizes = ", ".join(
         f"{key} {trunk[key]}" for key in ("family", "hidden_size", "num_layers", "dtype") if _is_plain(trunk.get(key))
     )
@@ -99,24 +99,24 @@ def _summary(manifests: Sequence[Manifest], license: str) -> list[str]:
         f"# {code_span(main.name)}",
         "",
         f"{_NOUNS[main.kind]}{' with a head' if heads and main.kind != 'heads' else ''} for a BERT-family encoder, "
-        "made with afjax (JAX).",
+        "created with afjax (JAX).",
         "",
         f"- Trunk: {code_span(name)}{note}{f': {code_span(sizes)}' if sizes else ''}",
-        f"- SHA-256 over the trunk's weights: {code_span(_text(trunk.get('sha256')))}; no other trunk can be used",
+        f"- SHA-256 of the trunk's weights: {code_span(_text(trunk.get('sha256')))}; other trunks cannot be used",
         f"- Parameters: {total:,}, in addition to the trunk's",
     ]
     if task.get("name"):
         kind = _task_kind(main)
         lines.append(f"- Task: {code_span(_text(task['name']))}{f', {code_span(kind.name)}' if kind else ''}")
     if source := _text(task.get("source")):
-        local = " (a local folder of its authors)" if "./" in source else ""
+        local = " (a local folder of the authors)" if "./" in source else ""
         lines.append(f"- Data: {code_span(source)}{local}")
     if main.labels:
         lines.append(f"- Labels, in the order of the outputs: {', '.join(map(code_span, main.labels))}")
     if main.adapters:
         lines.append(f"- Fused adapters: {', '.join(code_span(member['name']) for member in main.adapters)}")
     lines.append(f"- Trained: {code_span(main.created[:10])}, seed {main.seed}")
-    return [*lines, f"- Licence: {code_span(license) if license else 'unknown, ask its authors'}", ""]
+    return [*lines, f"- Licence: {code_span(license) if license else 'unknown, ask the authors'}", ""]
 
 
 def _scores(main: Manifest) -> list[str]:
@@ -132,7 +132,7 @@ def _usage(manifests: Sequence[Manifest], repository: str) -> list[str]:
     lines = ["## Usage", "", "```bash", f"afjax store {get} --store=store"]
     if "heads" not in kinds:
         command = f"afjax store show {shlex.quote(main.name)} --store=store"
-        return [*lines, command, "```", "", "It has no head: train one, or fuse it with others.", ""]
+        return [*lines, command, "```", "", "It has no head: train one, or fuse the adapter with others.", ""]
     under = {"adapters": "adapter", "fusion": "fusion"}.get(main.kind)
     flags = [f"--{under}={main.name}"] if under else []
     flags += [f"--head={main.name}", "--input=rows.jsonl", "--output=predictions.jsonl"]
@@ -172,8 +172,8 @@ def _parts(manifests: Sequence[Manifest]) -> list[str]:
     return [
         *lines,
         "",
-        "Each is a folder with a `manifest.json` and an Orbax checkpoint of its parameters, which JAX and Orbax can "
-        "read without afjax. Together they are an afjax store.",
+        "Each is a folder with a `manifest.json` and an Orbax checkpoint of its parameters, which Orbax can load without "
+        "afjax. Together they are an afjax store.",
         "",
     ]
 

@@ -47,7 +47,7 @@ def open_path(path: AnyPath) -> epath.Path:
     if not is_remote(path):
         expanded(path)  # Raises UserError for an invalid path.
         return epath.Path(path)
-    # Check the scheme before epath does, because epath's error for an unknown scheme has no explanation.
+    # Check the scheme before epath does, because epath's error for an unknown scheme is unhelpful.
     if not re.match("gs://[^/]", os.fspath(path)):
         raise UserError(f"{path} is on an unsupported object store; use a local path or gs://BUCKET/PATH.")
     opened = epath.Path(path)

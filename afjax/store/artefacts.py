@@ -365,15 +365,15 @@ def load(
       (2, 8, 4)
     """
     folder = folder_of(store, kind, name)
-    place, text = read_text(folder, kind)
+    location, text = read_text(folder, kind)
     while True:
         try:
-            return _load(place, text, kind, name, trunk, shapes)
+            return _load(location, text, kind, name, trunk, shapes)
         except UserError:
-            seen = place, text
-            place, text = read_text(folder, kind)
+            seen = location, text
+            location, text = read_text(folder, kind)
             # If they differ, a writer replaced the artefact and files of both versions were read: retry.
-            if (place, text) == seen:
+            if (location, text) == seen:
                 raise
 
 
@@ -418,9 +418,9 @@ def read_manifest(store: StorePath, kind: str, name: str) -> Manifest:
       >>> store.read_manifest("stores/read", "adapters", "rte") == manifest
       True
     """
-    place, text = read_text(folder_of(store, kind, name), kind)
-    manifest = from_json(text, str(place / files.MANIFEST))
-    check_unchanged(text, str(place / files.MANIFEST))
+    location, text = read_text(folder_of(store, kind, name), kind)
+    manifest = from_json(text, str(location / files.MANIFEST))
+    check_unchanged(text, str(location / files.MANIFEST))
     return manifest
 
 
@@ -499,23 +499,23 @@ def title(kind: str, name: str) -> str:
 
 
 def _load(
-    place: epath.Path,
+    location: epath.Path,
     text: str,
     kind: str,
     name: str,
     trunk: Mapping[str, Any] | None,
     shapes: Mapping[str, tuple[int, ...]] | None,
 ) -> Artefact:
-    where = str(place / files.MANIFEST)
+    where = str(location / files.MANIFEST)
     manifest = from_json(text, where)
     if (manifest.kind, manifest.name) != (kind, name):
         raise UserError(
-            f"{place} holds {manifest.kind}/{manifest.name}, not {kind}/{name}; move the folder back to "
+            f"{location} holds {manifest.kind}/{manifest.name}, not {kind}/{name}; move the folder back to "
             f"{manifest.kind}/{manifest.name}."
         )
     if trunk is not None:
-        _check_trunk(manifest, trunk, str(place.parent.parent))
-    params = checkpoint.read(place / "params", manifest, str(place))
+        _check_trunk(manifest, trunk, str(location.parent.parent))
+    params = checkpoint.read(location / "params", manifest, str(location))
     check_unchanged(text, where)
     if shapes is not None:
         _check_shapes(manifest, shapes)
@@ -620,11 +620,11 @@ def read_text(folder: epath.Path, kind: str) -> tuple[epath.Path, str]:
             f"{title(kind, folder.name)} is not in the store {store}.{did_you_mean(folder.name, existing_names)}"
             f" It has: {', '.join(existing_names) or 'none'}."
         )
-    place, manifest = current
+    location, manifest = current
     try:
-        return place, manifest.decode()
+        return location, manifest.decode()
     except UnicodeDecodeError as error:
-        raise UserError(f"{place / files.MANIFEST} is not UTF-8 text; {REPAIR}.") from error
+        raise UserError(f"{location / files.MANIFEST} is not UTF-8 text; {REPAIR}.") from error
 
 
 def _noun(kind: str) -> str:

@@ -97,7 +97,7 @@ def copy(source: epath.Path, target: epath.Path) -> None:
 
 @contextlib.contextmanager
 def _replaced_on_disk(folders: Sequence[epath.Path]) -> Iterator[list[epath.Path]]:
-    news = [_sibling(folder, "new") for folder in folders]
+    new_folders = [_sibling(folder, "new") for folder in folders]
     created = [parent for parent in dict.fromkeys(folder.parent for folder in folders) if not parent.exists()]
     for folder in folders:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -108,14 +108,14 @@ def _replaced_on_disk(folders: Sequence[epath.Path]) -> Iterator[list[epath.Path
             if leftover.exists():
                 shutil.rmtree(leftover)
     try:
-        for new in news:
+        for new in new_folders:
             new.mkdir()
-        yield news
-        for new in news:
+        yield new_folders
+        for new in new_folders:
             _sync(new)
         _swap(folders)
     except BaseException:
-        for new in news:
+        for new in new_folders:
             shutil.rmtree(new, ignore_errors=True)
         for parent in created:
             with contextlib.suppress(OSError):
@@ -128,16 +128,16 @@ def _replaced_on_disk(folders: Sequence[epath.Path]) -> Iterator[list[epath.Path
 
 def _swap(folders: Sequence[epath.Path]) -> None:
     """Renames each NAME to ``.NAME,old``, and ``.NAME,new`` to NAME. Undoes all renames after an error."""
-    begun = []
+    started = []
     try:
         for folder in folders:
-            begun.append(folder)
+            started.append(folder)
             # POSIX cannot rename a folder onto a non-empty folder, so between the two renames NAME does not exist.
             if folder.exists():
                 os.rename(folder, _sibling(folder, "old"))
             os.rename(_sibling(folder, "new"), folder)
     except BaseException:
-        for folder in reversed(begun):
+        for folder in reversed(started):
             new, old = _sibling(folder, "new"), _sibling(folder, "old")
             if not new.exists() and folder.exists():
                 os.rename(folder, new)

@@ -170,7 +170,7 @@ def from_json(text: str, where: str) -> Manifest:
         manifest = from_dict(Manifest, values, "manifest")
     except UserError as error:
         raise UserError(f"{where}: {str(error).rstrip('.')}; {REPAIR}.") from error
-    if problem := _bad_entry(manifest):
+    if problem := _invalid_entry(manifest):
         raise UserError(f"{where}: {problem}; {REPAIR}.")
     return manifest
 
@@ -199,7 +199,7 @@ def _keys(version: int) -> set[str]:
     return {field.name for field in dataclasses.fields(Manifest)} - later
 
 
-def _are_texts(values: Mapping[str, Any]) -> bool:
+def _are_strings(values: Mapping[str, Any]) -> bool:
     return all(isinstance(value, str) for value in values.values())
 
 
@@ -207,7 +207,7 @@ def _checksum(values: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
-def _bad_entry(manifest: Manifest) -> str:
+def _invalid_entry(manifest: Manifest) -> str:
     """Describes the first invalid nested value that other code relies on. Empty if all are valid."""
     for path, leaf in manifest.leaves.items():
         if not _is_leaf(leaf):
@@ -220,10 +220,10 @@ def _bad_entry(manifest: Manifest) -> str:
         if not isinstance(digest, str):
             return f'the digest of the file "{path}" is {digest!r}, not a string'
     for adapter in manifest.adapters:
-        if not isinstance(adapter, dict) or adapter.keys() != {"name", "sha256"} or not _are_texts(adapter):
+        if not isinstance(adapter, dict) or adapter.keys() != {"name", "sha256"} or not _are_strings(adapter):
             return f"adapters has the entry {adapter!r}, which is not a name and sha256"
     record = manifest.trained_with
-    if record and (record.keys() != {"kind", "name", "sha256"} or not _are_texts(record)):
+    if record and (record.keys() != {"kind", "name", "sha256"} or not _are_strings(record)):
         return f"trained_with is {record!r}, which is not a kind, name and sha256"
     for key, types in _TRUNK_TYPES.items():
         if key in manifest.trunk and not isinstance(manifest.trunk[key], types):

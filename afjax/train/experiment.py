@@ -266,7 +266,7 @@ def _stored_source(source: SourceConfig, workdir: epath.Path, store_folder: str 
     if earlier:
         return earlier
     if is_first_host():
-        print_line(f"{name}: the store has this adapter; it is used unchanged")
+        print_line(f"{name}: the store already has this adapter, which is used unchanged")
     manifest = store.read_manifest(store_folder, "adapters", name)
     # The adapter's main metric may differ from the config's, and an imported adapter has no scores.
     task = from_dict(TaskConfig, manifest.task, f'the task of adapter "{name}"') if manifest.task else source.task

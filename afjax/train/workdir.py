@@ -142,7 +142,7 @@ def find_store(workdir: epath.Path, given: str | Path | None = None) -> epath.Pa
     if not record:
         return open_path(given) if given else workdir / "store"
     store = _from_workdir(record["store"], workdir)
-    if given and not _same(store, open_path(given)):
+    if given and not _same_folder(store, open_path(given)):
         if store.exists():
             raise UserError(
                 f"The run in {workdir} began with the store {store}, not {given}. Omit --store to use the "
@@ -185,7 +185,7 @@ def claim_workdir(
     try:
         workdir.mkdir(parents=True, exist_ok=True)
         recorded = _read_store(workdir)
-        store = {"store": _seen_from_workdir(store_folder, workdir), "run": recorded.get("run") or uuid.uuid4().hex}
+        store = {"store": _relative_to_workdir(store_folder, workdir), "run": recorded.get("run") or uuid.uuid4().hex}
         if recorded != store:
             write_json(workdir / STORE, store)
         # Write the config last, so that a workdir with a config is complete.
@@ -225,7 +225,7 @@ def _may_be_store(folder: epath.Path) -> bool:
     return folder.is_dir() and {entry.name for entry in folder.iterdir() if entry.name[0] != "."} <= set(KINDS)
 
 
-def _seen_from_workdir(store: epath.Path, workdir: epath.Path) -> str:
+def _relative_to_workdir(store: epath.Path, workdir: epath.Path) -> str:
     """Returns the store's path relative to the workdir, so that a folder that holds both can be moved."""
     if is_remote(store) or is_remote(workdir):
         return str(absolute(store))
@@ -238,10 +238,10 @@ def _from_workdir(text: str, workdir: epath.Path) -> epath.Path:
     real = epath.Path(os.path.normpath(os.path.join(os.path.realpath(workdir), text)))
     # Prefer the shorter path that the user typed, unless a symbolic link makes it a different folder.
     short = epath.Path(os.path.normpath(os.path.join(workdir, text)))
-    return short if _same(short, real) else real
+    return short if _same_folder(short, real) else real
 
 
-def _same(first: epath.Path, second: epath.Path) -> bool:
+def _same_folder(first: epath.Path, second: epath.Path) -> bool:
     if is_remote(first) or is_remote(second):
         return str(first) == str(second)
     return os.path.realpath(first) == os.path.realpath(second)
