@@ -132,7 +132,7 @@ def _usage(manifests: Sequence[Manifest], repository: str) -> list[str]:
     lines = ["## Usage", "", "```bash", f"afjax store {get} --store=store"]
     if "heads" not in kinds:
         command = f"afjax store show {shlex.quote(main.name)} --store=store"
-        return [*lines, command, "```", "", "It has no head: train one, or fuse the adapter with others.", ""]
+        return [*lines, command, "```", "", "It has no head: train one, or fuse it with others.", ""]
     under = {"adapters": "adapter", "fusion": "fusion"}.get(main.kind)
     flags = [f"--{under}={main.name}"] if under else []
     flags += [f"--head={main.name}", "--input=rows.jsonl", "--output=predictions.jsonl"]
@@ -172,8 +172,8 @@ def _parts(manifests: Sequence[Manifest]) -> list[str]:
     return [
         *lines,
         "",
-        "Each is a folder with a `manifest.json` and an Orbax checkpoint of its parameters, which Orbax can load without "
-        "afjax. Together they are an afjax store.",
+        "Each is a folder with a `manifest.json` and an Orbax checkpoint of its parameters, which Orbax can load "
+        "without afjax. Together they are an afjax store.",
         "",
     ]
 
