@@ -69,8 +69,8 @@ class Method:
         check_fields(self, "method")
         if (self.partition == "top_k") != (self.top_k != 0) or self.top_k < 0:
             raise UserError(
-                f'partition="{self.partition}" with top_k={self.top_k}: top_k must be above 0 for the "top_k" partition '
-                "and 0 for the others."
+                f'partition="{self.partition}" with top_k={self.top_k}: the "top_k" partition needs a top_k above 0, '
+                "and the others need 0."
             )
 
     @property

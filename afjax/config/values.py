@@ -38,7 +38,7 @@ def check_name(name: str, kind: str) -> None:
     unusable = name.startswith(".") or any(sign in name for sign in "/\\,:") or not name.isprintable()
     if not name or unusable or name != name.strip():
         raise UserError(
-            f'The {kind} name "{name}" is invalid; use letters, digits, "_", "-" and "." (but not as the '
+            f'The {kind} name "{name}" cannot be used; use letters, digits, "_", "-" and "." (but not as the '
             'first character), without "/", "\\", ":" or a comma.'
         )
     if len(name.encode()) > MAX_NAME_BYTES:
