@@ -133,7 +133,7 @@ def check_ids(places: Sequence[str], ids: Sequence[str] | None) -> None:
     for place, row_id in zip(places, ids, strict=True):
         if row_id in seen:
             raise UserError(
-                f"{place} has the id {shorten(row_id)}, which is already used by {seen[row_id]}; drop one of the rows."
+                f"{place} has the id {shorten(row_id)}, which {seen[row_id]} already uses; drop one of the rows."
             )
         seen[row_id] = place
 

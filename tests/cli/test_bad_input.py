@@ -75,7 +75,7 @@ LABELLED_FILES = {
     "empty label": ("{}.jsonl", GOOD + GOOD.replace(b'"few"', b'""'), (":2 ", "no label")),
     "NaN label": ("{}.jsonl", GOOD + GOOD.replace(b'"few"', b"NaN"), (":2 ", "label nan")),
     "uneven TSV": ("{}.tsv", b"text_a\ttext_b\tlabel\nall\tsome\tfew\nall\tfew\n", (":3 ", "2 columns")),
-    "unclosed CSV": ("{}.csv", b'text_a,text_b,label\nall,"some,few\n', (":2 ", "not CSV")),
+    "unclosed CSV": ("{}.csv", b'text_a,text_b,label\nall,"some,few\n', (":2 ", "not valid CSV")),
 }
 
 
