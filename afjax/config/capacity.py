@@ -8,7 +8,9 @@ from afjax.errors import UserError
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Capacity:
-    """Capacity limits of a :class:`RoutedModel`, which determine the shapes of its compiled programs.
+    """Capacity limits of a :class:`RoutedModel`.
+
+    They determine the shapes of its compiled programs.
 
     Attributes:
       resident: Maximum number of adapters, fusions or heads of the same form on the device at once. The rest stay in

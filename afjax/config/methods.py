@@ -115,7 +115,9 @@ class MultitaskMethod(Method):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FusionMethod:
-    """Training of a head and a fusion of stored adapters, with the trunk and adapters frozen.
+    """Training of a head and a fusion of stored adapters.
+
+    The trunk and the adapters are frozen.
 
     Attributes:
       adapters: Names of the adapters in the store, in order.

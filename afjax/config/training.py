@@ -15,7 +15,9 @@ MIN_CLASS_WEIGHT, MAX_CLASS_WEIGHT = 1e-6, 1e6
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """Settings of one training run: optimizer, schedule, batches, evaluation and early stopping.
+    """Settings of one training run.
+
+    They cover the optimizer, its schedule, batches, evaluation and early stopping.
 
     Attributes:
       learning_rate: Peak learning rate, which decays linearly to zero over the run. None uses the trained partition's

@@ -69,8 +69,8 @@ def find_task(name: str, data_dir: str | Path = "") -> TaskConfig:
     folder = local_path(data_dir, "data_dir")
     if not str(data_dir) or not folder.is_dir():
         raise UserError(
-            f"The data folder {data_dir or '(none given)'} for the task {name} does not exist; set data_dir to the "
-            f"folder that contains the tasks' folders.{nearest_in_folder(folder)}"
+            f"There is no folder {data_dir or '(none given)'} for the task {name}; set data_dir to the folder that "
+            f"contains the tasks' folders.{nearest_in_folder(folder)}"
         )
     official = find_official(name, folder) if benchmark else {}
     own_folder = folder / name if folder_kind(folder / name) else None

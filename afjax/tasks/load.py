@@ -32,7 +32,9 @@ __all__ = [
 
 
 def load_task(task: TaskConfig) -> dict[str, AnyRows]:
-    """Loads the ``train`` and ``dev`` splits and, if it exists, ``test``, which may be unlabelled.
+    """Loads the ``train``, ``dev`` and, if it exists, ``test`` splits.
+
+    The test split may be unlabelled.
 
     Label names come from the task, or else from the source (the folder's ``labels.json``, the benchmark, or the feature
     of a TFDS or Hugging Face dataset). If neither lists them, they are collected from the train split and sorted,

@@ -132,8 +132,8 @@ def split_labels(columns: Columns, separator: str) -> tuple[Columns, Int64[np.nd
             row_labels = [value]
         else:
             raise UserError(
-                f"{columns.places[row]} has the labels {shorten(value)}; they must be a list of labels (may be empty), or a "
-                f'string of labels separated by "{separator}".'
+                f"{columns.places[row]} has the labels {shorten(value)}; they must be a list of labels (may be empty), "
+                f'or a string of labels separated by "{separator}".'
             )
         places += [columns.places[row]] * len(row_labels)
         single_labels += row_labels

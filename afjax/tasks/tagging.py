@@ -152,7 +152,8 @@ def _tags(place: str, value: Any, *, empty: bool = False) -> tuple[str, ...]:
     tags = value.split() if isinstance(value, str) else value
     if not isinstance(tags, (list, tuple, np.ndarray)):
         raise UserError(
-            f"{place} has the tags {shorten(value)}; they must be a list of tags, or a string with white space between tags."
+            f"{place} has the tags {shorten(value)}; they must be a list of tags, or a string of tags separated by "
+            "white space."
         )
     for number, tag in enumerate(tags, start=1):
         if not isinstance(tag, str) or not is_tag(tag):
