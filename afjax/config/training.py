@@ -216,4 +216,4 @@ class MeshConfig:
             if size < 1 and size != -1:
                 raise UserError(f"mesh.{axis} is {size}; it must be at least 1, or -1 for all remaining devices.")
         if list(sizes.values()).count(-1) > 1:
-            raise UserError(f"The mesh {sizes} has more than one size of -1; at most one size can be inferred.")
+            raise UserError(f"The mesh {sizes} has more than one size of -1; give -1 at most once.")
