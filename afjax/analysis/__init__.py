@@ -1,1 +1,1 @@
-"""Analysis of trained models: the papers' figures and tables, comparisons, and reports of runs."""
+"""Analysis of trained models: the papers' figures and tables, and reports."""

@@ -1,4 +1,4 @@
-"""Draws heatmaps of fusion activations, which :mod:`afjax.analysis.activations` computes."""
+"""Heatmaps of fusion activations from :mod:`afjax.analysis.activations`."""
 
 import dataclasses
 import math
@@ -12,16 +12,16 @@ from afjax.analysis.activations import ALL, Activations, TokenActivations
 from afjax.analysis.figures import AMOUNTS, PAGE_WIDTH, new_figure, save_figure
 from afjax.errors import UserError
 
-# If a heatmap has at most this many columns, each cell shows its number.
+# Heatmaps with at most this many columns are annotated with their values.
 _TOKENS_WITH_NUMBERS = 24
-# The number of tokens that are legible across a page. Longer texts are broken into lines, up to _MOST_LINES per figure.
-_TOKENS_A_LINE = 40
-_MOST_LINES = 24
+# Tokens that fit legibly across a page. Longer inputs are wrapped, up to _MAX_LINES lines per figure.
+_TOKENS_PER_LINE = 40
+_MAX_LINES = 24
 
 
 @dataclasses.dataclass(frozen=True)
 class _Panel:
-    """One heatmap, with NaN for gaps."""
+    """One heatmap. Missing cells are NaN."""
 
     title: str
     rows: Sequence[str]
@@ -30,29 +30,30 @@ class _Panel:
 
 
 def check_layers(layers: Sequence[int], num_layers: int) -> None:
-    """Raises UserError if a layer does not exist or is given twice."""
+    """Raises UserError if a layer does not exist or is listed twice."""
     for layer in layers:
         if layers.count(layer) > 1:
-            raise UserError(f"The layer {layer} is given twice; give each layer once.")
+            raise UserError(f"Layer {layer} is listed twice; list each layer once.")
         if not 0 <= layer < num_layers:
-            raise UserError(f"There is no layer {layer}; the trunk has the layers 0 to {num_layers - 1}.")
+            raise UserError(f"There is no layer {layer}; the trunk has layers 0 to {num_layers - 1}.")
 
 
 def draw_activations(found: Sequence[Activations], output: str | Path, *, layers: Sequence[int] = ()) -> list[Path]:
-    """Draws mean activations as heatmaps and writes the numbers as CSV.
+    """Draws mean activations as heatmaps and writes the values as CSV.
 
-    One fusion is drawn as layers x adapters. Several fusions are drawn as fusions x adapters, one heatmap per layer.
+    A single fusion is drawn as layers x adapters. Several fusions are drawn as fusions x adapters, with one heatmap per
+    layer.
 
     Args:
-      found: The activations of fusions from one store. Adapters that a fusion does not have are gaps.
-      output: The files' common name.
-      layers: Layers of the trunk, in the order of the figure. Empty for all.
+      found: The activations of one or more fusions from the same store. Cells are blank if a fusion lacks the adapter.
+      output: The output path; each file gets its format's suffix.
+      layers: Trunk layers to show, in this order. Empty for all.
 
     Returns:
-      The paths of the PNG, the SVG and the CSV.
+      The paths of the PNG, SVG and CSV files.
 
     Raises:
-      UserError: A layer does not exist or is given twice, the layers have no adapters, or a file cannot be written.
+      UserError: A layer does not exist or is listed twice, the layers have no adapters, or a file cannot be written.
     """
     assert found, "at least one fusion is needed"
     depth = len(next(iter(found[0].means.values()))[ALL])
@@ -92,27 +93,27 @@ def draw_activations(found: Sequence[Activations], output: str | Path, *, layers
 
 
 def draw_token_activations(found: TokenActivations, output: str | Path, *, layers: Sequence[int] = ()) -> list[Path]:
-    """Draws the activations of one text as heatmaps and writes the numbers as CSV.
+    """Draws the activations for one input as heatmaps and writes the values as CSV.
 
-    There is one heatmap of adapters x tokens per layer. A long text is broken into several lines of tokens. ``output``
-    and ``layers`` are as for :func:`draw_activations`.
+    Each layer has a heatmap of adapters x tokens, which is wrapped into several if the input is long. ``output`` and
+    ``layers`` are as for :func:`draw_activations`.
 
     Raises:
-      UserError: A layer does not exist or is given twice, the layers have no adapters, the text needs more lines than
-        one figure shows, or a file cannot be written.
+      UserError: A layer does not exist or is listed twice, the layers have no adapters, the input needs more lines than
+        a figure can show, or a file cannot be written.
     """
     depth = len(next(iter(found.weights.values())))
     check_layers(layers, depth)
     layers = layers or range(depth)
-    lines_a_layer = math.ceil(len(found.tokens) / _TOKENS_A_LINE)
-    parts = np.array_split(np.arange(len(found.tokens)), lines_a_layer)
+    lines_per_layer = math.ceil(len(found.tokens) / _TOKENS_PER_LINE)
+    parts = np.array_split(np.arange(len(found.tokens)), lines_per_layer)
     panels = [
         _Panel(
             f"layer {layer}"
             + (f", {slot}" if len(found.weights) > 1 else "")
             + (f", tokens {part[0]} to {part[-1]}" if len(parts) > 1 else ""),
             found.adapters,
-            [found.tokens[place] for place in part],
+            [found.tokens[position] for position in part],
             weights[layer, part].T,
         )
         for slot, weights in found.weights.items()
@@ -120,17 +121,17 @@ def draw_token_activations(found: TokenActivations, output: str | Path, *, layer
         if np.isfinite(weights[layer]).any()
         for part in parts
     ]
-    if len(parts) > 1 and len(panels) > _MOST_LINES:
+    if len(parts) > 1 and len(panels) > _MAX_LINES:
         raise UserError(
-            f"The text has {len(found.tokens)} tokens, which take {len(panels)} lines over all layers. A figure "
-            f"shows at most {_MOST_LINES}; give fewer --layers, or a shorter text."
+            f"The text has {len(found.tokens)} tokens, which take {len(panels)} lines over all layers, but a figure "
+            f"shows at most {_MAX_LINES}; select fewer --layers, or shorten the text."
         )
     lines = [
-        [found.fusion, slot, layer, place, token, name, float(amount)]
+        [found.fusion, slot, layer, position, token, name, float(amount)]
         for slot, weights in found.weights.items()
         for layer in layers
-        for place, token in enumerate(found.tokens)
-        for name, amount in zip(found.adapters, weights[layer, place], strict=True)
+        for position, token in enumerate(found.tokens)
+        for name, amount in zip(found.adapters, weights[layer, position], strict=True)
         if np.isfinite(amount)
     ]
     header = ("fusion", "slot", "layer", "position", "token", "adapter", "activation")
@@ -149,16 +150,16 @@ def _draw(
     amount: str,
     cell: tuple[float, float],
 ) -> list[Path]:
-    """Draws heatmaps with the same row labels and colour scale, and writes them and the CSV.
+    """Draws heatmaps with shared row labels and colour scale, and writes all files.
 
     Args:
       panels: The heatmaps.
-      output: The files' common name.
+      output: The output path; each file gets its format's suffix.
       header: The column names of the CSV.
       lines: The rows of the CSV.
-      labels: The labels of the x and the y axis.
-      amount: The label of the colour bar.
-      cell: The width and the height of a heatmap's cell, in inches.
+      labels: The x-axis and y-axis labels.
+      amount: The colour bar's label.
+      cell: The width and height of a heatmap cell, in inches.
     """
     if not lines:
         raise UserError("The requested layers have no adapters, so there is nothing to show.")
@@ -168,12 +169,12 @@ def _draw(
     # A panel is at least as wide as its title.
     width = max(cell[0] * len(first.columns), 0.062 * max(len(panel.title) for panel in panels))
     height = cell[1] * len(first.rows)
-    # Names that are wider than a column are rotated.
+    # Rotate names that are wider than a column.
     upright = longest[1] * 0.06 > width / len(first.columns)
     across = max(1, min(len(panels), int((PAGE_WIDTH - margin - 0.7) / (width + 0.15))))
     down = math.ceil(len(panels) / across)
     across = math.ceil(len(panels) / down)
-    # The lines of a text have different tokens, so each line needs its own labels.
+    # The lines of a wrapped input have different tokens, so each needs its own labels.
     shared = all(panel.columns == first.columns for panel in panels)
     names = 0.06 * longest[1] if upright else 0.15
     figure, axes = new_figure(
@@ -196,7 +197,7 @@ def _draw(
         if index % across == 0:
             panel_axes.set_ylabel(labels[1])
         if index >= len(panels) - across:
-            # The last row may have fewer panels than the others. Panels above its gaps need labels too.
+            # The last row may be incomplete, so panels above its empty cells need labels too.
             panel_axes.tick_params(labelbottom=True)
             panel_axes.set_xlabel(labels[0])
         for row, column in np.ndindex(panel.amounts.shape):

@@ -1,7 +1,7 @@
-"""Fusion activations (Pfeiffer 2021, section 5.1, figures 4 and 6): softmax weights over adapters.
+"""Fusion activations: softmax weights over adapters (Pfeiffer 2021, section 5.1).
 
-They are computed as means over a split or per token of one text. For a split, the weights are first averaged over the
-tokens of each row, without padding, and then over the rows.
+They are averaged over a split, or computed for every token of a single input. For a split, the weights are averaged
+first over the tokens of each row (excluding padding), then over rows.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ from afjax.tasks.load import rows_from_lists
 from afjax.tasks.windows import TokenisedWindows
 from afjax.trees import Tree
 
-# The name of the group with all rows; the other groups are named after labels.
+# Name of the group that contains every row. The other groups are named after labels.
 ALL = "all rows"
 
 
@@ -39,7 +39,7 @@ class Activations:
       fusion: The fusion's name.
       adapters: The names of the fused adapters, in order.
       num_rows: The number of rows in each group. The groups are ``ALL`` and, if requested, each label.
-      means: ``{slot: {group: weights}}`` over all layers of the trunk. NaN if a layer does not have the adapter.
+      means: ``{slot: {group: weights}}``, for all trunk layers. NaN if a layer lacks the adapter.
     """
 
     fusion: str
@@ -54,15 +54,14 @@ class Activations:
 
 @dataclasses.dataclass(frozen=True)
 class TokenActivations:
-    """A fusion's softmax weights at every token of one text.
+    """A fusion's softmax weights at every token of a single input.
 
     Attributes:
       fusion: The fusion's name.
       adapters: The names of the fused adapters, in order.
-      tokens: The tokens that are fed to the trunk.
-      num_tokens: The number of tokens before truncation. ``tokens`` has fewer if the text was truncated to the length
-        in training.
-      weights: ``{slot: weights}``. NaN if a layer does not have the adapter.
+      tokens: The trunk's input tokens, truncated to the training length.
+      num_tokens: The number of tokens before truncation.
+      weights: ``{slot: weights}``. NaN if a layer lacks the adapter.
     """
 
     fusion: str
@@ -81,25 +80,25 @@ def mean_activations(
 ) -> Activations:
     """Averages a fusion's softmax weights over a split.
 
-    The sums are accumulated on the devices, so memory does not grow with the number of rows.
+    Sums are accumulated on the devices, so memory use does not grow with the number of rows.
 
     Args:
       task_model: A model with a fusion.
       rows: The rows of the split.
-      by_label: Whether to also average over the rows of each label.
+      by_label: Whether to also average over each label's rows separately.
       batch_size: Rows per step.
 
     Raises:
-      UserError: The model has no fusion, or ``by_label`` is set and the task is not classification or its labels are
-        not the head's.
+      UserError: The model has no fusion; or ``by_label`` is set, but the task is not classification or its labels do
+        not match the head's.
     """
     _check_fusion(task_model)
     groups = {ALL: np.ones(len(rows), bool)}
     if by_label:
         if not TASK_KINDS[task_model.task.kind].has_classes:
             raise UserError(
-                f'The task "{task_model.task.name}" is of the kind {task_model.task.kind}, whose rows have no class '
-                "labels; leave out by_label."
+                f'The task "{task_model.task.name}" is of the kind {task_model.task.kind}, which has no class labels; '
+                "leave out by_label."
             )
         task_model.check_labels(rows)
         labels = np.asarray(rows.labels)
@@ -124,7 +123,7 @@ def mean_activations(
 
 
 def token_activations(task_model: TaskModel, text: str, text_b: str | None = None) -> TokenActivations:
-    """Computes a fusion's softmax weights at every token of one text or pair of texts.
+    """Computes a fusion's softmax weights at every token of a text or text pair.
 
     Args:
       task_model: A model with a fusion.
@@ -132,7 +131,7 @@ def token_activations(task_model: TaskModel, text: str, text_b: str | None = Non
       text_b: The second text: one choice for multiple choice, the context for span.
 
     Raises:
-      UserError: The model has no fusion, the task's kind needs two texts, or the context needs several windows.
+      UserError: The model has no fusion, the task's kind needs two texts, or the context does not fit in one window.
     """
     _check_fusion(task_model)
     kind = TASK_KINDS[task_model.task.kind]
@@ -143,7 +142,7 @@ def token_activations(task_model: TaskModel, text: str, text_b: str | None = Non
     second_text: Any = [text_b] if kind.has_choices else text_b
     data = task_model.tokenised(rows_from_lists([text if text_b is None else (text, second_text)], kind=kind.name))
     if len(data.offsets) != 2:
-        raise UserError(f"The context does not fit a window of {task_model.max_length} tokens; give a shorter one.")
+        raise UserError(f"The context does not fit in a window of {task_model.max_length} tokens; shorten it.")
     tokenizer = task_model.trunk.tokenizer()
     names = tokenizer.convert_ids_to_tokens(data.tokens.tolist())
     backend, texts = plain_backend(tokenizer), [text] if text_b is None else [text, text_b]
@@ -175,7 +174,7 @@ def _check_fusion(task_model: TaskModel) -> None:
 def _weighted_step(
     model: Model, params: Tree, batch: Mapping[str, Any]
 ) -> dict[str, Float[jax.Array, "groups filled_layers num_adapters"]]:
-    """Returns the weighted sum of the rows' mean attention for each group, by slot."""
+    """Sums the rows' attention over adapters with each group's weights, by slot."""
     means = model(params, batch, fusion_attention=True).row_attention(batch["mask"])
     return {
         slot: jnp.einsum("bg,bln->gln", batch["weights"], slot_means, precision="highest")
@@ -187,7 +186,7 @@ def _weighted_step(
 def _token_step(
     model: Model, params: Tree, batch: Mapping[str, Any]
 ) -> dict[str, Float[jax.Array, "batch length filled_layers num_adapters"]]:
-    """Returns the attention at every token, by slot."""
+    """Computes the attention over adapters at every token, by slot."""
     attention = model(params, batch, fusion_attention=True).fusion_attention
     return {
         slot: slot_attention.transpose(1, 2, 0, 3).astype(jnp.float32) for slot, slot_attention in attention.items()
@@ -197,7 +196,7 @@ def _token_step(
 def _all_layers(
     task_model: TaskModel, slot: str, weights: Float[np.ndarray, "filled_layers kept_adapters"]
 ) -> Float[np.ndarray, "num_layers num_adapters"]:
-    """Expands weights to all layers and adapters, with NaN in the gaps."""
+    """Expands weights to all layers and adapters, filling the gaps with NaN."""
     model = task_model.model
     config, kept = model.adapters[0][1], model.fusion.kept
     expanded = np.full((model.trunk.num_layers, len(model.adapters)), np.nan, np.float32)

@@ -1,7 +1,7 @@
-"""Measures the scores and the speed of models with dropped adapters or pruned fusions.
+"""Measures score and speed with dropped adapters or pruned fusions.
 
-Adapters are dropped layer by layer. Fusions are pruned to their most used adapters in each layer. Both methods are from
-AdapterDrop (Rücklé 2021).
+As in AdapterDrop (Rücklé 2021), adapters are dropped layer by layer, and fusions are pruned to the most used adapters
+of each layer.
 """
 
 import dataclasses
@@ -18,19 +18,19 @@ from afjax.errors import UserError
 from afjax.model.task_model import TaskModel
 from afjax.tasks.scores import split_scores
 
-# The number of timed passes over the rows; the fastest counts.
+# Number of timed passes over the rows. The fastest one is reported.
 TIMED_PASSES = 3
 
 
 @dataclasses.dataclass(frozen=True)
 class Point:
-    """One model of a curve.
+    """One point of a curve: a model without some of its adapters.
 
     Attributes:
-      what: A description of the dropped adapters.
-      kept: The fraction of the adapters of all layers that is left.
-      scores: Every metric over the rows.
-      rows_per_second: Throughput of the fastest of three passes, without tokenization and compilation.
+      what: A description of the removed adapters.
+      kept: The fraction of adapters that remain, over all layers.
+      scores: Every metric on the rows.
+      rows_per_second: Throughput of the fastest of three passes, excluding tokenization and compilation.
       flops_per_row: Floating-point operations per row of the model's ``max_length``, as counted by XLA.
     """
 
@@ -44,19 +44,19 @@ class Point:
 def adapterdrop_curve(
     task_model: TaskModel, rows: AnyRows, *, from_top: bool = False, batch_size: int = 32
 ) -> Iterator[Point]:
-    """Evaluates a model while dropping the adapters of more and more layers.
+    """Evaluates a model as adapters are dropped from more and more layers.
 
     Args:
       task_model: A model with an adapter or a fusion.
       rows: Labelled rows.
-      from_top: Whether to drop the adapters of the last layers first, instead of the first layers.
+      from_top: Whether to start dropping at the last layer instead of the first.
       batch_size: Rows per step.
 
     Yields:
       One point for each number of dropped layers, from zero to all but one.
 
     Raises:
-      UserError: The model has no adapters in its layers, or the rows' labels are missing or not the head's.
+      UserError: The model has no adapters in its layers, or the rows' labels are missing or do not match the head's.
     """
     if not task_model.model.adapters:
         raise UserError(f'The head "{task_model.model.head_name}" is used without adapters: there is nothing to drop.')
@@ -75,10 +75,10 @@ def adapterdrop_curve(
 def rank_adapters(
     task_model: TaskModel, rows: AnyRows, *, batch_size: int = 32
 ) -> dict[str, Float[np.ndarray, "filled_layers num_adapters"]]:
-    """Returns each adapter's mean share of a fusion's attention over rows and tokens.
+    """Averages a fusion's attention to each adapter over rows and tokens.
 
     Returns:
-      ``{slot: shares}``.
+      ``{slot: mean attention}``.
 
     Raises:
       UserError: The model has no fusion, or the fusion has been pruned.
@@ -94,16 +94,17 @@ def rank_adapters(
 def most_used(
     shares: dict[str, Float[np.ndarray, "filled_layers num_adapters"]], num_kept: int
 ) -> tuple[tuple[tuple[int, ...], ...], ...]:
-    """Returns the adapters with the largest shares in each slot and layer, in the form of ``FusionConfig.kept``.
+    """Selects the adapters with the highest attention in each slot and layer.
 
-    Each layer's adapters are given by their indices, in increasing order.
+    Returns:
+      A value for ``FusionConfig.kept``: sorted adapter indices for each slot and layer.
 
     Raises:
       UserError: ``num_kept`` is less than one or more than the number of adapters.
     """
     num_adapters = next(iter(shares.values())).shape[-1]
     if not 0 < num_kept <= num_adapters:
-        raise UserError(f"{num_kept} adapters cannot be kept; the fusion has {num_adapters}: keep 1 to {num_adapters}.")
+        raise UserError(f"Cannot keep {num_kept} adapters; the fusion has {num_adapters}: keep 1 to {num_adapters}.")
     return tuple(
         tuple(tuple(sorted(np.argsort(-layer, kind="stable")[:num_kept].tolist())) for layer in slot_shares)
         for slot_shares in shares.values()
@@ -117,19 +118,19 @@ def prune_curve(
     *,
     batch_size: int = 32,
 ) -> Iterator[Point]:
-    """Evaluates a fusion with each layer pruned to fewer and fewer of its most used adapters.
+    """Evaluates a fusion as its layers are pruned to fewer of the most used adapters.
 
     Args:
-      task_model: A model with a fusion of adapters of one architecture.
+      task_model: A model with a fusion of adapters that share one architecture.
       rows: Labelled rows.
-      shares: The result of :func:`rank_adapters`, preferably on other rows than these.
+      shares: The result of :func:`rank_adapters`, preferably on different rows.
       batch_size: Rows per step.
 
     Yields:
       One point for each number of kept adapters, from all to one.
 
     Raises:
-      UserError: The fusion cannot be pruned, or the rows' labels are missing or not the head's.
+      UserError: The fusion cannot be pruned, or the rows' labels are missing or do not match the head's.
     """
     task_model.check_labels(rows)
     num_adapters, data = next(iter(shares.values())).shape[-1], task_model.tokenised(rows)
@@ -141,7 +142,7 @@ def prune_curve(
 def _point(
     dropped: str, kept: float, task_model: TaskModel, rows: AnyRows, data: TokenisedRows, batch_size: int
 ) -> Point:
-    # The pass for the scores compiles the program, so the timed passes do not.
+    # Computing the scores also compiles the program, so the timed passes exclude compilation.
     scores = split_scores(task_model.logits(data, batch_size=batch_size), data, task_model.task)
     seconds = min(_timed(lambda: task_model.logits(data, batch_size=batch_size)) for _ in range(TIMED_PASSES))
     return Point(dropped, kept, scores, len(rows) / seconds, task_model.flops_per_row())

@@ -1,4 +1,4 @@
-"""Makes the cells of tables. A cell has the runs of one method on one task with one setting, over its seeds."""
+"""Table cells: the runs of one method on one task with one setting, over seeds."""
 
 import dataclasses
 import statistics
@@ -8,8 +8,8 @@ from afjax.analysis.run_records import RunRecord
 from afjax.config.adapters import AdapterConfig
 from afjax.errors import UserError, did_you_mean
 
-# The order of methods in tables. A method that is not listed has the place of the first name that it begins with, such
-# as "top-" for "top-3". Methods in the same place are sorted by K or by the adapters' size. Other methods come last.
+# The order of methods in tables. An unlisted method takes the position of the first entry that is a prefix of its name,
+# such as "top-" for "top-3". Ties are broken by K or by adapter size. Methods without a matching entry come last.
 METHODS: tuple[str, ...] = (
     "head",
     "full",
@@ -31,11 +31,11 @@ class Cell:
 
     Attributes:
       task, method: The names of the task and the method.
-      records: The runs of the chosen setting, one per seed, in the order of their seeds.
+      records: The runs of the chosen setting, one per seed, sorted by seed.
       scores: The runs' scores in points (times 100).
-      num_settings: The number of settings that were tried. :func:`make_cells` says which one was chosen.
-      num_runs: The number of runs of all these settings.
-      repeated: Folders of runs that repeat another run but have a different score. They do not count.
+      num_settings: The number of settings tried. :func:`make_cells` describes how one is chosen.
+      num_runs: The number of runs over all these settings.
+      repeated: Folders of ignored runs, which repeat another run but have a different score.
     """
 
     task: str
@@ -65,12 +65,12 @@ def make_cells(
 ) -> dict[tuple[str, str], Cell]:
     """Groups runs by task and method: ``{(task, method): cell}``.
 
-    If the runs of a method on a task differ in more than the seed, as in a sweep, the setting with the most seeds
-    counts. Ties are broken by the best mean on dev.
+    If a method's runs on a task differ in more than the seed, as in a sweep, the cell has the setting with the most
+    seeds. Ties are broken by the mean dev score.
 
     Args:
       records: The records of :func:`afjax.analysis.runs.collect`.
-      metric: The metric to use instead of a task's main metric, for tasks that have it.
+      metric: A metric that replaces the main metric of every task that has it.
       by_size: Whether each adapter size is a separate method; see :func:`size_name`.
       by_sampler: Whether each sampler of multi-task runs is a separate method, named ``METHOD:SAMPLER``.
 
@@ -84,7 +84,7 @@ def make_cells(
         method = record.method + (size_name(record) if by_size else "")
         method += f":{record.sampler}" if by_sampler and record.sampler else ""
         settings = groups.setdefault((record.task, method), {})
-        # A repeated run counts once.
+        # Count a repeated run once.
         first = settings.setdefault(record.settings, {}).setdefault(record.seed, record)
         if first.metrics != record.metrics:
             repeated.setdefault((record.task, method), []).append(str(record.folder))
@@ -94,7 +94,7 @@ def make_cells(
 
 
 def task_metrics(records: Iterable[RunRecord], metric: str = "") -> dict[str, str]:
-    """Returns the metric for comparing the runs of each task: ``{task: metric}``.
+    """Chooses the metric for comparing the runs on each task: ``{task: metric}``.
 
     Raises:
       UserError: Runs on one task have different main metrics, or no run has ``metric``.
@@ -107,23 +107,24 @@ def task_metrics(records: Iterable[RunRecord], metric: str = "") -> dict[str, st
         if len(metrics) > 1:
             details = ", ".join(f"{name} in {record.folder}" for name, record in metrics.items())
             raise UserError(
-                f'Runs on "{task}" have different main metrics ({details}); give --metric a metric that all of them '
-                "have."
+                f'Runs on "{task}" have different main metrics ({details}); set --metric to one that all of them have.'
             )
     if metric and all(metric not in metrics for metrics in records_by_metric.values()):
         available = sorted(
             {name for metrics in records_by_metric.values() for record in metrics.values() for name in record.metrics}
         )
         raise UserError(
-            f'No run has the metric "{metric}"; there are {", ".join(available)}.{did_you_mean(metric, available)}'
+            f'No run has the metric "{metric}"; available metrics are {", ".join(available)}.'
+            f"{did_you_mean(metric, available)}"
         )
     return {task: next(iter(metrics)) for task, metrics in records_by_metric.items()}
 
 
 def size_name(record: RunRecord) -> str:
-    """Returns a method's suffix for the adapters' size: ``:64``, or ``:1/16`` for a fraction of the trunk's width.
+    """Returns the suffix for a method's adapter size, such as ``:64`` or ``:1/16``.
 
-    The suffix is empty for methods without adapters, and for adapters without a size.
+    A fraction is relative to the trunk's width. The suffix is empty for methods without adapters, and for adapters
+    without a size.
     """
     adapter = record.adapter
     if isinstance(adapter, AdapterConfig) and adapter.size is None:
@@ -133,9 +134,9 @@ def size_name(record: RunRecord) -> str:
 
 
 def order(methods: Iterable[str]) -> list[str]:
-    """Returns the methods, without duplicates, in the order of tables."""
+    """Removes duplicate methods and sorts the others as in tables."""
 
-    def place(method: str) -> tuple[int, float, str]:
+    def sort_key(method: str) -> tuple[int, float, str]:
         name, _, size = method.partition(":")
         same_start = [index for index, start in enumerate(METHODS) if name == start or name.startswith(start)]
         exact = [index for index, start in enumerate(METHODS) if name == start]
@@ -143,30 +144,30 @@ def order(methods: Iterable[str]) -> list[str]:
         rank = (exact or same_start or [len(METHODS)])[0]
         return rank, float(number) if number.isdecimal() else 0.0, method
 
-    return sorted(set(methods), key=place)
+    return sorted(set(methods), key=sort_key)
 
 
 def chosen(given: str, flag: str, there: Sequence[str], *, also: Sequence[str] = ()) -> list[str]:
     """Parses a flag's comma-separated names.
 
     Args:
-      given: The value of the flag. Empty for all names in ``there``.
-      flag: The name of the flag, for error messages.
+      given: The flag's value. Empty for all names in ``there``.
+      flag: The flag's name, for error messages.
       there: The names that have finished runs.
-      also: Names that are allowed too.
+      also: Names that are allowed without finished runs.
 
     Raises:
-      UserError: A name is unknown or given twice.
+      UserError: A name is unknown or listed twice.
     """
     names = [name.strip() for name in given.split(",")] if given else list(there)
     for name in names:
         if name not in there and name not in also:
             raise UserError(
-                f'{flag} names "{name}", which has no finished run; there are '
+                f'{flag} names "{name}", which has no finished run; choose from '
                 f"{', '.join(there)}.{did_you_mean(name, there)}"
             )
         if names.count(name) > 1:
-            raise UserError(f'{flag} names "{name}" twice; give each name once.')
+            raise UserError(f'{flag} lists "{name}" twice; list each name once.')
     return names
 
 

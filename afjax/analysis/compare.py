@@ -1,7 +1,7 @@
 """Compares two models, or two groups of runs, on the same rows.
 
-A comparison has scores, a significance test, the number of rows that each side gets right, and the settings that
-differ.
+A comparison consists of the scores, a significance test, counts of the rows that each side predicts correctly, and the
+settings that differ.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ from afjax.tasks.predictions import Predictions
 from afjax.tasks.weighted_scores import Weighted
 from afjax.train.record import by_path
 
-# The printed names of the row counts.
+# Display names of the row counts.
 _ROWS = {
     "both_right": "both right",
     "only_a": "only A right",
@@ -39,7 +39,7 @@ _ROWS = {
 
 @dataclasses.dataclass(frozen=True)
 class Bootstrap:
-    """The settings of a paired bootstrap: the number of resamples, and the seed of its random generator."""
+    """Settings of a paired bootstrap: the number of resamples and the random seed."""
 
     num_resamples: int = 10_000
     seed: int = 0
@@ -54,14 +54,14 @@ class Comparison:
     """The result of :func:`compare`.
 
     Attributes:
-      titles: The titles of each side's runs.
+      titles: The titles of A's runs and of B's runs.
       task: The task's name.
       main_metric: The metric that decides which side is better.
       num_rows: The number of rows.
       num_resamples: The number of resamples of the bootstrap.
-      metrics: The paired scores of every metric for which higher is better, by name.
-      rows: Numbers of rows, averaged over the pairs of runs. For regression these are ``nearer_a``, ``nearer_b`` and
-        ``equal``; otherwise ``both_right``, ``only_a``, ``only_b`` and ``both_wrong`` (for span by exact match).
+      metrics: Paired scores by metric, for every metric for which higher is better.
+      rows: Row counts, averaged over the pairs of runs: ``both_right``, ``only_a``, ``only_b`` and ``both_wrong`` (by
+        exact match for span), or ``nearer_a``, ``nearer_b`` and ``equal`` for regression.
       settings: The settings that differ: ``{setting: (values of A's runs, values of B's runs)}``.
     """
 
@@ -85,7 +85,7 @@ def compare(
     batch_size: int = 32,
     max_length: int | None = None,
 ) -> Comparison:
-    """Evaluates two sides on the same rows and tests the difference with a paired bootstrap.
+    """Evaluates two sides on the same rows, and tests the difference for significance.
 
     Args:
       first, second: The runs of each side, paired in order.
@@ -93,21 +93,21 @@ def compare(
       metric: The metric that decides which side is better; empty for the task's main metric.
       bootstrap: The number of resamples, and their seed.
       batch_size: Rows per step.
-      max_length: Tokens per row; longer rows are truncated. None for the length in training.
+      max_length: Tokens per row; longer rows are truncated. None for the length used in training.
 
     Raises:
-      UserError: The sides have different numbers of runs or kinds of task, the task does not have the metric, or the
-        rows' labels are missing or not the heads'.
+      UserError: The sides differ in their number of runs or kind of task, the metric does not apply to the task, or the
+        rows' labels are missing or do not match the heads'.
     """
     if len(first) != len(second):
         raise UserError(
-            f"A has {counted(len(first), 'run')} and B has {len(second)}; give the same number of each, paired "
-            "in order (for example by seed)."
+            f"A has {counted(len(first), 'run')} and B has {len(second)}; give both the same number of runs, paired in "
+            "order (for example by seed)."
         )
     kinds = {side.model.task.kind for side in (*first, *second)}
     if len(kinds) > 1:
         raise UserError(
-            f"Tasks of different kinds ({', '.join(sorted(kinds))}) cannot be compared; give runs of one task."
+            f"Tasks of different kinds ({', '.join(sorted(kinds))}) cannot be compared; give runs on the same task."
         )
     task = first[0].model.task
     for side in (*first, *second):
@@ -141,11 +141,11 @@ def compare(
 
 
 def row_scores(model: TaskModel, rows: AnyRows, predictions: Predictions) -> tuple[Weighted, Float[np.ndarray, "rows"]]:
-    """Computes a model's scores as functions of the rows' weights, and its error on each row.
+    """Computes a model's scores as functions of row weights, and its row-wise errors.
 
     Returns:
-      A tuple ``(scores, errors)``. ``errors`` has 0 for a right and 1 for a wrong row; for regression, the absolute
-      error.
+      A tuple ``(scores, errors)``. An error is 0 for a correct and 1 for an incorrect prediction, or the absolute error
+      for regression.
     """
     assert rows.labels is not None, "checked by check_labels"
     kind = TASK_KINDS[model.task.kind]
@@ -154,7 +154,7 @@ def row_scores(model: TaskModel, rows: AnyRows, predictions: Predictions) -> tup
 
 
 def to_lines(found: Comparison) -> list[str]:
-    """Returns the comparison as lines of text, as ``afjax compare`` prints it."""
+    """Formats the comparison as the lines that ``afjax compare`` prints."""
     lines = [f"{letter}  {', '.join(titles)}" for letter, titles in zip("AB", found.titles, strict=True)]
     num_pairs = len(found.titles[0])
     lines += [
@@ -190,7 +190,9 @@ def to_lines(found: Comparison) -> list[str]:
 
 
 def shortened_settings(settings: Mapping[str, tuple[str, str]]) -> dict[str, tuple[str, str]]:
-    """Replaces a section that only A or only B has, such as ``fusion`` or ``sources``, by its number of settings.
+    """Replaces sections that only A or only B has by their number of settings.
+
+    Such a section is, for example, ``fusion`` or ``sources``.
 
     Example:
       >>> shortened_settings({"step": ("1", "2"), "fusion.value": ("not set", "True"), "fusion.name": ("not set", "f")})
@@ -211,7 +213,10 @@ def shortened_settings(settings: Mapping[str, tuple[str, str]]) -> dict[str, tup
 
 
 def to_json(found: Comparison) -> dict[str, Any]:
-    """Returns the comparison as a JSON object. The main metric's numbers are also at the top level."""
+    """Converts a comparison to a JSON object.
+
+    The main metric's numbers are also at the top level.
+    """
     names = {"first": "a", "second": "b"}
     results = {
         name: {names.get(key, key): value for key, value in dataclasses.asdict(result).items()}
@@ -252,8 +257,8 @@ def _model_settings(model: TaskModel) -> dict[str, Any]:
 
 
 def _settings_of_both(first: Sequence[Side], second: Sequence[Side]) -> dict[str, tuple[str, str]]:
-    """Returns the settings whose values differ between A and B, each with its values over the runs of A and of B."""
-    # Configs are compared only if every side has one: a config and a stored model share few settings.
+    """Finds the settings that differ between A and B, with their values on each side."""
+    # Compare configs only if every run has one, because a config and a stored model share few settings.
     configs = all(side.config is not None for side in (*first, *second))
     both_settings = [
         [side.config if configs else _model_settings(side.model) for side in sides] for sides in (first, second)

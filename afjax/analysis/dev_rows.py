@@ -1,4 +1,4 @@
-"""Evaluates a model on labelled rows: scores, confusion matrix, mistakes and fusion activations."""
+"""Evaluates a model: scores, confusion matrix, mistakes and fusion activations."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -17,12 +17,12 @@ from afjax.tasks.predictions import Predictions
 
 @dataclasses.dataclass(frozen=True)
 class Mistake:
-    """A row that a model got wrong; for regression, any row.
+    """A row that a model misclassified, or any row for regression.
 
     Attributes:
       row: The row's index, from 0.
       texts: The row's texts as ``(name, text)``, in order.
-      right: The right label, choice, answers or value.
+      right: The true label, choice, answers or value.
       predicted: The model's prediction.
       confidence: The probability of the prediction, or the absolute error for regression.
     """
@@ -43,14 +43,14 @@ class DevEvaluation:
       digest: The digest of the rows.
       scores: Every metric.
       labels: The label names for classification; otherwise empty.
-      confusion: The confusion matrix for classification, with right labels as rows and predicted labels as columns;
+      confusion: The confusion matrix for classification, with true labels as rows and predicted labels as columns;
         otherwise None.
       values: ``(labels, predictions)`` for regression; otherwise None.
-      mistakes: The worst mistakes. The most confident (or the largest errors) are first.
-      num_wrong: The number of rows with a wrong prediction; for regression all rows.
+      mistakes: The worst mistakes, with the most confident (or the largest errors) first.
+      num_wrong: The number of incorrect predictions, or of all rows for regression.
       activations: Mean activations of a fusion by slot; empty without a fusion.
-      layers: The layers of the trunk that ``activations`` has, in order; empty without a fusion.
-      members: The names of the fused adapters that ``activations`` has, in order; empty without a fusion.
+      layers: The trunk layers of ``activations``, in order; empty without a fusion.
+      members: The names of the fused adapters of ``activations``, in order; empty without a fusion.
     """
 
     num_rows: int
@@ -78,7 +78,7 @@ def evaluate_dev_rows(
       batch_size: Rows per step.
 
     Raises:
-      UserError: The rows have no labels, or their label names are not the head's.
+      UserError: The rows have no labels, or their label names do not match the head's.
     """
     model.check_labels(rows)
     assert rows.labels is not None
@@ -112,9 +112,9 @@ def evaluate_dev_rows(
 
 
 def mean_activations(predictions: Predictions) -> dict[str, Float64[np.ndarray, "filled_layers num_adapters"]]:
-    """Returns the mean over rows of each row's attention over adapters.
+    """Averages the rows' attention over adapters.
 
-    A row's attention is its mean over tokens, without padding.
+    A row's attention is already a mean over its tokens, excluding padding.
 
     Returns:
       ``{slot: mean attention}``, empty without a fusion.
@@ -126,7 +126,7 @@ def mean_activations(predictions: Predictions) -> dict[str, Float64[np.ndarray, 
 
 def _mistake(row: int, rows: AnyRows, predictions: Predictions, confidence: float) -> Mistake:
     if isinstance(rows, ChoiceRows):
-        # The right and the predicted choice are shown instead of all choices.
+        # Show the true and the predicted choice instead of all choices.
         predicted = rows.choices[row][int(predictions.logits[row].argmax())]
         return Mistake(row, rows.texts_of(row)[:1], rows.label_of(row), predicted, confidence)
     return Mistake(row, rows.texts_of(row), rows.label_of(row), predictions.text_of(row), confidence)

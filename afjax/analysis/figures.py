@@ -1,7 +1,7 @@
-"""The common style and file formats of figures: PNG and SVG pictures, and their data as CSV.
+"""Common figure style and output: PNG and SVG images, with their data as CSV.
 
-Figures are legible at the width of a paper's column. The colours are safe for colour-blind readers (cividis for
-amounts, Okabe and Ito's palette for categories), and categories also differ in their markers or hatches.
+Figures are legible at a paper's column width. Colours are safe for colour-blind readers (cividis for amounts, the
+Okabe-Ito palette for categories), and categories also differ in marker or hatch.
 """
 
 import contextlib
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# matplotlib's warning about a character that the font lacks and that is drawn as a box.
+# matplotlib's warning when the font lacks a character, which is then drawn as a box.
 _LACKING = "Glyph .* missing from font"
-# In inches: the width of one column, and of a page with two columns.
+# Widths of a column and of a two-column page, in inches.
 COLUMN_WIDTH, PAGE_WIDTH = 3.4, 7.0
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#F0E442", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
@@ -46,7 +46,7 @@ _STYLE: Any = {
     "lines.linewidth": 1.2,
     "lines.markersize": 4,
     "hatch.linewidth": 0.6,
-    # Keep text as text, and write the same bytes for the same data.
+    # Keep text as text, and make the output reproducible.
     "svg.fonttype": "none",
     "svg.hashsalt": "afjax",
 }
@@ -54,7 +54,7 @@ _STYLE: Any = {
 
 @contextlib.contextmanager
 def style() -> Iterator[None]:
-    """Applies the common style to lines, legends and titles. It works as a context manager and as a decorator."""
+    """Applies the common figure style. Works as a context manager and as a decorator."""
     from matplotlib import rc_context
 
     with rc_context(_STYLE):
@@ -74,17 +74,20 @@ def new_figure(
     from matplotlib.figure import Figure
 
     with style():
-        # pyplot would need a window system and would keep a reference to every figure.
+        # pyplot would need a window system, and would keep every figure alive.
         figure = Figure(figsize=(width, height), layout="constrained")
         axes = figure.subplots(rows, columns, squeeze=False, **options)
     return figure, list(axes.ravel())
 
 
 def check_output(output: Path) -> None:
-    """Raises UserError if a figure cannot be written to a path. Call this before any long computation.
+    """Checks, before a long computation, that a figure can be written to a path.
 
     Args:
-      output: The files' common name, with one of ``SUFFIXES`` or none.
+      output: The output path, with one of ``SUFFIXES`` or none.
+
+    Raises:
+      UserError: One of the files cannot be written.
     """
     stem = _stem(output)
     if stem.is_dir() and not output.suffix:
@@ -101,16 +104,16 @@ def check_output(output: Path) -> None:
 def save_figure(
     figure: "Figure", output: str | Path, header: Sequence[str], rows: Iterable[Sequence[Any]]
 ) -> list[Path]:
-    """Writes a figure and its data.
+    """Writes a figure as PNG and SVG, and its data as CSV.
 
     Args:
       figure: A figure from :func:`new_figure`.
-      output: The files' common name, with one of ``SUFFIXES`` or none. A missing folder is created.
-      header: The names of the data's columns.
+      output: The output path, with one of ``SUFFIXES`` or none. A missing folder is created.
+      header: The column names of the data.
       rows: The rows of the data. Numbers are written at full precision.
 
     Returns:
-      The paths of the files, with the suffixes of ``SUFFIXES`` in order.
+      The paths of the files, in the order of ``SUFFIXES``.
 
     Raises:
       UserError: There are no rows of data, or a file cannot be written.
@@ -129,15 +132,15 @@ def save_figure(
 
 
 def picture(figure: "Figure", suffix: str) -> bytes:
-    """Renders a figure as ``.png`` or ``.svg``. The bytes are the same for the same figure."""
+    """Renders a figure reproducibly. The suffix is ``.png`` or ``.svg``."""
     buffer = io.BytesIO()
     with style(), warnings.catch_warnings(record=True) as caught:
         warnings.filterwarnings("always", _LACKING)
         figure.savefig(buffer, format=suffix[1:], **_PICTURES[suffix])
     other_warnings = [warning for warning in caught if not re.match(_LACKING, str(warning.message))]
-    # An SVG keeps its text, so the viewer's fonts can show these characters.
+    # SVGs keep their text, so the viewer's fonts may have these characters.
     if suffix == ".png" and len(other_warnings) < len(caught):
-        print("The PNG shows boxes for characters that its font lacks; the CSV and the SVG have them.", file=sys.stderr)
+        print("The PNG shows boxes for characters that its font lacks; the CSV and SVG contain them.", file=sys.stderr)
     for warning in other_warnings:
         warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
     return buffer.getvalue()
@@ -146,9 +149,9 @@ def picture(figure: "Figure", suffix: str) -> bytes:
 def draw_spread(
     axes: "Axes", places: Sequence[float], lows: Sequence[float | None], highs: Sequence[float | None], colour: str
 ) -> None:
-    """Draws a band from the lows to the highs of a line's points, with gaps where these are None.
+    """Draws a band between the lows and highs of a line, skipping points without them.
 
-    A single point between gaps gets an error bar, because a band needs two points.
+    An isolated point gets an error bar, because a band needs two points.
     """
     points = [(place, low, high) for place, low, high in zip(places, lows, highs, strict=True)]
     for has_spread, group in itertools.groupby(points, lambda point: point[1] is not None):
@@ -161,12 +164,12 @@ def draw_spread(
 
 
 def note_one_seed(figure: "Figure") -> None:
-    """Adds a note below the axes: points without a band or bar have a single seed."""
+    """Notes below the axes that points without a band or bar have a single seed."""
     figure.supxlabel("Points without a band or bar have one seed", fontsize=7, color="0.35")
 
 
 def _stem(output: Path) -> Path:
-    # A name may contain dots, so only our own suffixes are removed.
+    # Names may contain dots, so strip only known suffixes.
     return output.with_suffix("") if output.suffix in SUFFIXES else output
 
 

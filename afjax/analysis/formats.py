@@ -7,7 +7,7 @@ from afjax.display.tables import table_lines
 from afjax.errors import UserError, did_you_mean
 from afjax.storage.writing import csv_text
 
-# Characters that LaTeX reads as commands, or that its default fonts lack.
+# Characters that are special in LaTeX, or missing from its default fonts.
 _LATEX = {
     "\\": r"\textbackslash{}",
     **{sign: f"\\{sign}" for sign in "&%$#_{}"},
@@ -26,7 +26,7 @@ _LATEX = {
 
 
 def to_text(table: Table) -> str:
-    """Returns a table as aligned plain text, followed by its notes and commands."""
+    """Formats a table as aligned plain text, followed by its notes and commands."""
     lines = [table.title, "", *table_lines([table.header, *table.rows]), "", *table.notes]
     if table.commands:
         lines += ["", "These fill the gaps:", *(f"  {command}" for command in table.commands)]
@@ -34,9 +34,9 @@ def to_text(table: Table) -> str:
 
 
 def to_markdown(table: Table) -> str:
-    """Returns a table in GitHub's Markdown. Its source is aligned too."""
+    """Formats a table as GitHub Markdown with aligned source."""
     rows = [[_markdown(cell) for cell in row] for row in (table.header, *table.rows)]
-    # The second row makes each column wide enough for its rule, and is then replaced by the rules.
+    # A placeholder row makes each column wide enough for its rule, and is then replaced by the rules.
     header, rule, *body = table_lines([rows[0], ["----" for _ in table.header], *rows[1:]], separator=" | ")
     first, *numbers = (len(cell) for cell in rule.split(" | "))
     rule = " | ".join(["-" * first, *(f"{'-' * (width - 1)}:" for width in numbers)])
@@ -48,7 +48,10 @@ def to_markdown(table: Table) -> str:
 
 
 def to_latex(table: Table) -> str:
-    r"""Returns a ``tabular`` with booktabs rules. Notes and commands are comments."""
+    r"""Formats a table as a LaTeX ``tabular`` with booktabs rules.
+
+    Notes and commands become comments.
+    """
     rows = [[_latex(cell) for cell in row] for row in (table.header, *table.rows)]
     lines = [f"{line} \\\\" for line in table_lines(rows, separator=" & ")]
     lines = [
@@ -67,7 +70,10 @@ def to_latex(table: Table) -> str:
 
 
 def to_csv(table: Table) -> str:
-    """Returns a table as CSV, at full precision, with one line per task and method. Gaps are empty."""
+    """Formats a table's data as CSV at full precision.
+
+    Each task and method has one line. Gaps are empty.
+    """
     return csv_text([table.data_header, *table.data])
 
 
@@ -101,7 +107,7 @@ def _latex(text: str) -> str:
 
 
 def _markdown(text: str) -> str:
-    # Escapes characters that would end a cell, or begin emphasis, code, a link or a tag.
+    # Escape characters that would end a cell, or begin emphasis, code, a link or a tag.
     return "".join(f"\\{sign}" if sign in "\\|*_`[]<>" else sign for sign in _one_line(text))
 
 

@@ -5,7 +5,7 @@ from typing import Any
 from afjax.config.adapters import ADAPTER_PRESETS, Adapter
 from afjax.config.experiment import ExperimentConfig
 
-# The fields that define an architecture of adapters. Sizes, activation and initialization are not among them.
+# Fields that define an adapter architecture. Sizes, activation and initialization are not part of it.
 _ARCHITECTURE: tuple[str, ...] = ("position", "pretrained_layer_norm", "new_layer_norm", "residual_from", "layer_norms")
 _ARCHITECTURE += ("shared_projections", "placement")
 
@@ -14,14 +14,14 @@ def method_of(config: ExperimentConfig) -> str:
     """Returns the name of a run's method.
 
     * One task without adapters: the partition, ``head``, ``full``, ``layernorm`` or ``top-K``.
-    * One task with adapters: the name of their architecture, see :func:`architecture_name`. The suffix ``-trunk`` means
+    * One task with adapters: their architecture's name, see :func:`architecture_name`. The suffix ``-trunk`` means
       that the trunk is trained too.
-    * Several tasks: the same with the prefix ``mt-`` if they are trained jointly (``mt-full`` is the shared BERT of
-      *BERT and PALs*), or ``sequential-`` if they are trained one after the other.
-    * Fusions: ``fusion`` for Pfeiffer's adapters, otherwise ``fusion-`` and the name of the adapters' architecture.
+    * Several tasks: the same with the prefix ``mt-`` for joint training (``mt-full`` is the shared BERT of *BERT and
+      PALs*), or ``sequential-`` for training one task after the other.
+    * Fusions: ``fusion`` for Pfeiffer adapters, otherwise ``fusion-`` and the architecture's name.
 
-    :func:`afjax.analysis.runs.collect` adds the suffix ``-mt`` to runs on a trunk that another run has trained on
-    several tasks, as in ``fusion-mt``. It recognizes such a trunk by its digest, which is not in the config.
+    :func:`afjax.analysis.runs.collect` adds the suffix ``-mt``, as in ``fusion-mt``, if another run has trained the
+    trunk on several tasks. It recognizes such a trunk by its digest, which is not in the config.
     """
     if config.recipe == "fusion":
         name = architecture_name(config.adapter)
@@ -34,15 +34,15 @@ def method_of(config: ExperimentConfig) -> str:
 
 
 def architecture_name(adapter: Adapter) -> str:
-    """Returns the name of an adapter's architecture: its preset's name, or its kind.
+    """Names an adapter's architecture after its preset, or else after its kind.
 
-    Presets are compared without their sizes, activation and initialization.
+    An adapter matches a preset regardless of sizes, activation and initialization.
     """
     presets = [name for name, preset in ADAPTER_PRESETS.items() if _architecture(preset) == _architecture(adapter)]
     return presets[0] if presets else adapter.kind
 
 
 def _architecture(adapter: Adapter) -> tuple[Any, ...]:
-    # The number of hidden layers belongs to the architecture, because presets differ in it.
+    # The number of hidden layers is part of the architecture, because presets differ in it.
     depth = len(getattr(adapter, "hidden_sizes", ()))
     return (adapter.kind, depth, *(getattr(adapter, field, None) for field in _ARCHITECTURE))

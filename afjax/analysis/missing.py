@@ -1,4 +1,4 @@
-"""Makes the commands that train the runs that a table lacks, as variations of similar finished runs."""
+"""Commands that train a table's missing runs, as variations of finished runs."""
 
 import ast
 import dataclasses
@@ -17,20 +17,20 @@ from afjax.errors import UserError
 from afjax.storage.json_files import read_json
 from afjax.train.workdir import CONFIG, source_folder
 
-# The methods of configs/baselines.py, in addition to top-K. They do not need a finished run as a template.
+# The methods of configs/baselines.py, besides top-K. They need no finished run as a template.
 BASELINES = ("head", "full", "layernorm", "pfeiffer", "houlsby")
 
 
 def command(
     collection: Collection, cells: Mapping[tuple[str, str], Cell], task: str, method: str, seed: int
 ) -> str | None:
-    """Returns the command that trains a missing run, or None if it is unknown how its method is trained.
+    """Returns the command that trains a missing run, or None if there is no template.
 
-    The command is the first of these that is possible:
+    The command is the first of these that applies:
 
-    * resume the run, if it was started and not finished,
-    * repeat the method's run on the same task with another seed,
-    * repeat the method's run on another task with the task replaced,
+    * resume the run, if it was started,
+    * repeat a run of the method on the same task, with the new seed,
+    * repeat a run of the method on a different task, with the task replaced,
     * train the method with ``configs/baselines.py``.
     """
     for unfinished_run in collection.unfinished:
@@ -54,7 +54,7 @@ def is_baseline(method: str) -> bool:
 
 
 def overrides(there: ExperimentConfig, wanted: ExperimentConfig) -> list[str]:
-    """Returns the ``--config.a.b=value`` flags that turn the config ``there`` into ``wanted``.
+    """Returns the ``--config.a.b=value`` flags that turn ``there`` into ``wanted``.
 
     ``wanted`` must not have sources that ``there`` lacks.
     """
@@ -78,7 +78,7 @@ def _donor_command(donor: RunRecord, task: TaskConfig, method: str, seed: int) -
     config = dataclasses.replace(donor.config, seed=seed)
     name = f"{task.name}-{method}"
     if task.name in [other.name for other in config.tasks]:
-        # One run fills the gaps of all its tasks, so the workdir's name has no task.
+        # The run covers all its tasks, so its workdir is named only after the method.
         name = method
     elif config.tasks:
         config = dataclasses.replace(config, tasks=(*config.tasks, task))
@@ -86,7 +86,7 @@ def _donor_command(donor: RunRecord, task: TaskConfig, method: str, seed: int) -
         config = dataclasses.replace(config, task=task, name=config.name.replace(donor.task, task.name))
     flags: list[str] = []
     if config.recipe == "fusion" and not _trained_sources(donor) and donor.store:
-        # The run took its adapters from a store. Fuse them again under another name.
+        # The run loaded its adapters from a store. Fuse them again under a new name.
         flags = [f"--store={donor.store}"]
         config = dataclasses.replace(config, name=f"{config.artefact_name(config.target)}-seed{seed}")
     workdir = _new_workdir(donor.folder, f"{name}-seed{seed}")
@@ -121,7 +121,7 @@ def _trained_sources(donor: RunRecord) -> bool:
 
 
 def _new_workdir(workdir: epath.Path, name: str) -> epath.Path:
-    """Returns an unused path next to another workdir, or next to the sweep that the workdir belongs to."""
+    """Finds an unused path next to a workdir, or next to the sweep that contains it."""
     parent = workdir.parent
     if parent.name == "runs" and (parent.parent / "sweep.json").exists():
         parent = parent.parent.parent
@@ -148,7 +148,7 @@ def _leaves(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]
 
 
 def _text(value: Any) -> str:
-    """Returns a value in the syntax of ``--config.SETTING=VALUE``."""
+    """Formats a value for ``--config.SETTING=VALUE``."""
     if not isinstance(value, str):
         return repr(value)
     try:

@@ -1,4 +1,4 @@
-"""Makes the HTML pages of reports: their style, sections and images, and the document that contains them."""
+"""Building blocks of HTML reports: style, sections, images and the page itself."""
 
 import base64
 
@@ -55,16 +55,16 @@ def section(identifier: str, title: str, *content: Content) -> Markup:
 
 
 def image(svg: bytes, alternative: str, caption: Content) -> Markup:
-    """Returns a figure with an SVG as a data URI.
+    """Embeds an SVG in a figure as a data URI.
 
-    Embedded this way, the SVG cannot load anything and its ids do not clash with the ids of the page.
+    The SVG can then load no resources, and its ids cannot clash with the page's.
     """
     source = f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
     return tag("figure", tag("img", src=source, alt=alternative), tag("figcaption", caption))
 
 
 def page(title: str, *content: Content) -> str:
-    """Returns a complete, self-contained HTML page. Its content security policy forbids all requests."""
+    """Builds a self-contained HTML page. Its content security policy forbids requests."""
     policy = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
     head = tag(
         "head",

@@ -1,9 +1,8 @@
-"""The paired bootstrap: a significance test for the difference of two models' scores on the same rows.
+"""Paired bootstrap test for the difference between two models' scores.
 
-A resample draws as many rows as there are, with replacement and the same rows for both models. It is represented as a
-vector of weights, the number of times that each row was drawn. Every score is a function of weighted sums, which are
-computed for many resamples at once. Scores that are not means over rows (F1, Matthews, Pearson, Spearman) are therefore
-exactly the scores of the resampled rows.
+Each resample draws rows with replacement, as many as there are, and the same ones for both models. It is represented by
+a weight vector that counts how often each row was drawn. Every score is a function of weighted sums, so many resamples
+can be scored at once, and scores that are not means over rows (F1, Matthews, Pearson, Spearman) are exact.
 """
 
 import dataclasses
@@ -14,20 +13,20 @@ from jaxtyping import Float, Float64
 
 from afjax.tasks.weighted_scores import Weighted
 
-# The number of weights in a block: small enough to fit in memory, large enough for NumPy to be efficient.
+# Number of weights per block: small enough to fit in memory, and large enough for NumPy to be efficient.
 _BLOCK = 2_000_000
 
 
 @dataclasses.dataclass(frozen=True)
 class Paired:
-    """One metric of two models, and the uncertainty of their difference.
+    """One metric of two models, and the uncertainty of the difference.
 
     Attributes:
       first, second: The models' scores, averaged over the pairs of runs.
       difference: The second score minus the first.
       low, high: The 95 % percentile interval of the difference.
       p_value: The two-sided p-value from inverting that interval: twice the fraction of resamples on the smaller side
-        of zero, counting one additional resample without a difference.
+        of zero, after adding one resample with no difference.
       spread: The sample standard deviation of the difference over pairs of runs, or None with a single pair.
     """
 
@@ -45,21 +44,21 @@ def paired_bootstrap(
 ) -> dict[str, Paired]:
     """Compares two models, or several pairs of their runs, on the same rows.
 
-    The runs of a pair have, for example, the same seed. A resample's difference is the mean of the pairs' differences.
-    The interval and the p-value describe the uncertainty over similar rows for these runs. They do not cover other
-    seeds; ``spread`` shows the variation over seeds.
+    Runs are typically paired by seed. A resample's difference is the mean over the pairs. The interval and the p-value
+    reflect the sampling of rows for these particular runs, not the choice of seeds; ``spread`` shows the variation over
+    seeds.
 
     Args:
-      pairs: For each pair of runs, both models' scores as functions of the rows' weights.
+      pairs: For each pair of runs, both models' scores as functions of row weights.
       num_rows: The number of rows.
       num_resamples: The number of resamples.
-      seed: The seed of the random generator.
+      seed: The random seed.
 
     Returns:
       ``{metric: Paired}``.
     """
-    full_sample = _differences(pairs, np.ones((1, num_rows)))
-    drawn = [_differences(pairs, weights) for weights in resample_weights(num_rows, num_resamples, seed)]
+    full_sample = _score_pairs(pairs, np.ones((1, num_rows)))
+    drawn = [_score_pairs(pairs, weights) for weights in resample_weights(num_rows, num_resamples, seed)]
     results = {}
     for metric, (first, second) in full_sample.items():
         differences = np.concatenate([(sample[metric][1] - sample[metric][0]).mean(0) for sample in drawn])
@@ -82,8 +81,7 @@ def resample_weights(num_rows: int, num_resamples: int, seed: int) -> Iterator[F
     """Draws bootstrap resamples of the rows.
 
     Yields:
-      Blocks of resamples, with ``num_resamples`` resamples in total. For each resample, a block has the number of times
-      that each row was drawn.
+      Blocks of resamples, ``num_resamples`` in total. An entry counts how often the resample drew the row.
     """
     random = np.random.default_rng(seed)
     size = max(1, _BLOCK // num_rows)
@@ -93,10 +91,10 @@ def resample_weights(num_rows: int, num_resamples: int, seed: int) -> Iterator[F
         yield np.bincount(rows.ravel(), minlength=count * num_rows).reshape(count, num_rows).astype(np.float64)
 
 
-def _differences(
+def _score_pairs(
     pairs: Sequence[tuple[Weighted, Weighted]], weights: Float[np.ndarray, "resamples rows"]
 ) -> dict[str, tuple[Float[np.ndarray, "pairs resamples"], Float[np.ndarray, "pairs resamples"]]]:
-    """Computes both models' scores by metric, for every pair of runs and every resample."""
+    """Computes both models' scores by metric, for each pair of runs and each resample."""
     scored = [(first(weights), second(weights)) for first, second in pairs]
     return {
         metric: (

@@ -1,4 +1,4 @@
-"""Counts the parameters in a run's trunk, and how many of them the run trains."""
+"""Counts a run's trunk parameters, and how many of them it trains."""
 
 import functools
 import math
@@ -19,10 +19,10 @@ from afjax.trunk.sizes import SIZES
 
 
 def trained_in_trunk(config: ExperimentConfig, architecture: TrunkConfig | None) -> int | None:
-    """Returns the number of a trunk's parameters that a run trains, or None if the architecture is unknown.
+    """Counts the trunk parameters that a run trains.
 
-    It is counted with the partition rules of training. The run's other trained parameters (adapters or a fusion, and
-    the head) are in the store.
+    Returns None if the architecture is unknown. The count uses the partition rules of training. The other trained
+    parameters (adapters or a fusion, and the head) are in the store.
     """
     return None if architecture is None else _trained(architecture, config.partition, config.top_k, config.head)
 
@@ -46,11 +46,11 @@ def _size(architecture: TrunkConfig) -> int:
 
 
 def trunk_architecture(name: str, kept: epath.Path | None) -> TrunkConfig | None:
-    """Returns the architecture of a trunk, or None if it is unknown.
+    """Finds a trunk's architecture. Returns None if it is unknown.
 
     Args:
       name: A local folder, or the name of a known trunk.
-      kept: The folder of the trained trunk in a workdir, which takes precedence, or None.
+      kept: A workdir's folder with the trained trunk, which takes precedence, or None.
     """
     folders = [Path(folder) for folder in (kept, name) if folder and not is_remote(folder)]
     for folder in folders:
@@ -60,11 +60,11 @@ def trunk_architecture(name: str, kept: epath.Path | None) -> TrunkConfig | None
 
 
 def trunk_size(name: str, architecture: TrunkConfig | None) -> int | None:
-    """Returns the number of parameters of a trunk, or None if its architecture is unknown.
+    """Counts a trunk's parameters. Returns None if its architecture is unknown.
 
     Args:
-      name: The name of the trunk.
-      architecture: The trunk's architecture, or None to find it by name.
+      name: The trunk's name.
+      architecture: The trunk's architecture, or None to look it up by name.
     """
     architecture = architecture or trunk_architecture(name, None)
     return None if architecture is None else _size(architecture)

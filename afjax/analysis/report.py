@@ -1,4 +1,4 @@
-"""Writes HTML reports of workdirs: the records of the runs, and an evaluation of the best run on its dev rows."""
+"""Writes HTML reports on workdirs: run records, and an evaluation of the best run."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -57,24 +57,24 @@ def write_report(
     num_mistakes: int = 20,
     batch_size: int = 32,
 ) -> None:
-    """Writes the report of a workdir as one HTML file.
+    """Writes a report on a workdir as a single HTML file.
 
     Args:
       workdir: The workdir of an experiment, the folder of a sweep, or a folder of workdirs.
       output: The HTML file. A missing folder is created.
       rows_of: Returns the labelled dev rows of a model's task.
-      load_trunk: Loads a trunk by the name in a config. It is called repeatedly with the same name.
-      moved: The current store and trunk of the runs, if they were moved.
+      load_trunk: Loads a trunk by the name in a config. It may be called repeatedly with the same name.
+      moved: The runs' current store and trunk, if they were moved.
       num_mistakes: The maximum number of misclassified rows to show per model.
       batch_size: Rows per step.
 
     Raises:
       UserError: There is no finished run, a file of a run is damaged, the given store does not exist, or the HTML file
-        cannot be written. Missing rows, trunks and artefacts are not errors: the page reports them.
+        cannot be written. Missing rows, trunks and artefacts are reported on the page instead.
     """
     check_output(output, make_folder=True)
     if moved.store_folder and not open_path(moved.store_folder).is_dir():
-        raise UserError(f"There is no store at {moved.store_folder}; give --store the folder that the run saved to.")
+        raise UserError(f"There is no store at {moved.store_folder}; set --store to the folder that the run saved to.")
     experiments = find_experiments(workdir)
     finished = [experiment for experiment in experiments if experiment.results]
     best = find_best(finished)
@@ -94,7 +94,7 @@ def make_page(
     evaluated_results: Sequence[EvaluatedResult],
     store_folder: str,
 ) -> str:
-    """Makes the HTML page from the records and evaluations."""
+    """Builds the HTML page from the records and evaluations."""
     finished = [experiment for experiment in experiments if experiment.results]
     manifests = _manifests(best, store_folder)
     on_tasks = f" on {', '.join(best.results)}" if len(by_tasks(finished)) > 1 else ""
@@ -152,7 +152,7 @@ def _evaluate(
 
 
 def _parameters(experiment: ExperimentRecord, model: TaskModel) -> tuple[int, int]:
-    """Returns the numbers of trained and of all parameters of a model."""
+    """Counts a model's trained parameters, and all of its parameters."""
     config = experiment.config
     name = "fusion" if model.model.fusion_name else config["partition"]
     head = model.model.head if model.model.reads == "pooled" else HeadConfig()
@@ -163,9 +163,9 @@ def _parameters(experiment: ExperimentRecord, model: TaskModel) -> tuple[int, in
 
 
 def _manifests(experiment: ExperimentRecord, store_folder: str) -> list[Manifest]:
-    """Returns the manifests of the artefacts that the experiment's runs saved and that its fusions use.
+    """Reads the manifests of the artefacts that an experiment's runs saved or used.
 
-    Artefacts that are missing or belong to another run are left out.
+    Artefacts that are missing or belong to a different run are left out.
     """
     manifests: dict[tuple[str, str], Manifest] = {}
 
@@ -177,7 +177,7 @@ def _manifests(experiment: ExperimentRecord, store_folder: str) -> list[Manifest
 
     for run in experiment.runs:
         source = run.title != TARGET
-        # In a sequence, the last result on a task belongs to the saved artefacts.
+        # In sequential training, the saved artefacts belong to the last result on a task.
         for result in run.results if source else experiment.results.values():
             for kind in ("adapters", "fusion", "heads"):
                 manifest = read(kind, result.name)
@@ -196,20 +196,20 @@ def _summary(experiments: Sequence[ExperimentRecord]) -> str:
     trunks = ", ".join(dict.fromkeys(str(experiment.config["trunk"]) for experiment in experiments))
     tasks = ", ".join(dict.fromkeys(task for experiment in experiments for task in experiment.results))
     runs = "" if len(experiments) == 1 else f"; {finished} of {len(experiments)} runs are finished"
-    return f"Recipe {recipes} on the trunk {trunks}, for {tasks}{runs}."
+    return f"Recipe {recipes} on the trunk {trunks}, trained on {tasks}{runs}."
 
 
 def _which_task(finished: Sequence[ExperimentRecord], best: ExperimentRecord) -> list[Markup]:
-    """Returns a sentence that says which task the page is about and why, if the runs are on several tasks."""
+    """Explains which task the page is about, if the runs are on several tasks."""
     groups = by_tasks(finished)
     if len(groups) == 1:
         return []
     numbers = [len(group) for group in groups.values()]
     first = "the first of the tasks with the" if numbers.count(max(numbers)) > 1 else "the task with the"
     sentence = (
-        "These runs are on several tasks, whose scores are not comparable. Scores and times cover all runs; the "
-        f"rest is about the best run on {', '.join(best.results)}, {first} most runs ({max(numbers)}). For a report "
-        "on another run, give its own folder as --workdir."
+        "These runs are on several tasks, whose scores are not comparable. Scores and times cover all runs. The "
+        f"rest covers the best run on {', '.join(best.results)}, {first} most runs ({max(numbers)}). For a report "
+        "on another run, set --workdir to its folder."
     )
     return [tag("p", sentence)]
 
@@ -223,10 +223,10 @@ def _key_numbers(
     on_tasks = f" on {', '.join(best.results)}" if len(by_tasks(finished)) > 1 else ""
     of_best_run = f" of the best run{on_tasks}" if len(finished) > 1 else ""
     pairs = [(f"dev {mean}{metric}{of_best_run}", score(best.score))]
-    # With several tasks the numbers differ per task, and the table below has them.
+    # With several tasks, the numbers differ by task and are in the table below.
     if len(evaluated) == 1 and evaluated[0].parameters:
         trained, total = evaluated[0].parameters
-        pairs += [("trained parameters", f"{trained:,}"), ("share of all parameters", f"{trained / total:.2%}")]
+        pairs += [("trained parameters", f"{trained:,}"), ("fraction of all parameters", f"{trained / total:.2%}")]
     seconds = [run.usage.get("seconds") for experiment in finished for run in experiment.runs]
     if seconds and all(seconds):
         pairs.append(("training time", duration(sum(filter(None, seconds)))))
@@ -236,7 +236,7 @@ def _key_numbers(
 def _render_evaluated(
     results: Sequence[EvaluatedResult], show: Callable[[Result, DevEvaluation], list[Markup]]
 ) -> list[Markup]:
-    """Renders each evaluated result with ``show``. The others get the reason why they were not evaluated."""
+    """Renders results with ``show``, or explains why they were not evaluated."""
     parts: list[Markup] = []
     for evaluated in results:
         parts += [tag("h3", evaluated.result.name)] if len(results) > 1 else []

@@ -1,4 +1,4 @@
-"""Draws the figures of reports: training curves, fusion activations and predicted values."""
+"""Figures in reports: training curves, fusion activations and predicted values."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,22 +13,22 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# The number of points that are distinguishable across a column.
+# Number of points that are distinguishable across a column.
 _POINTS = 200
-# Up to this number of steps, every step is shown.
+# Runs of up to this many steps show every step.
 _EVERY_STEP = 25
 # Longer names are abbreviated in the middle. The report's tables have the full names.
 _NAME = 28
-# Line styles and marker fills. When all colours and markers are used up, the next lines repeat them with the next style
-# and fill. The MOST_LINES lines therefore differ in marker or style, even without colour.
+# Line styles and marker fills. Once all colours and markers are used up, they repeat with the next style and fill, so
+# up to MOST_LINES lines differ in marker or style even without colour.
 _ROUNDS = (("-", "full"), ("--", "none"), ("-.", "left"), (":", "bottom"))
 MOST_LINES = len(COLOURS) * len(_ROUNDS)
-# With more cells per row than this, numbers in the cells are too small to read.
+# With more cells per row than this, the numbers in them would be illegible.
 _NUMBERED = 12
 
 
 def loss_figure(run: RunRecord) -> "Figure":
-    """Plots the training loss by step: the mean over a few steps, with their minimum and maximum as a band."""
+    """Plots the training loss: the mean over a few steps, with a band from min to max."""
     figure, (axes,) = new_figure(COLUMN_WIDTH, 2.2)
     steps = np.array([line["step"] for line in run.steps])
     loss = np.array([line["loss"] for line in run.steps], np.float64)
@@ -44,7 +44,7 @@ def loss_figure(run: RunRecord) -> "Figure":
 
 
 def rate_figure(lines: Sequence[Mapping[str, Any]]) -> "Figure":
-    """Plots the learning rate by step, from the lines of a log that have it."""
+    """Plots the learning rate by step, from log lines that contain it."""
     figure, (axes,) = new_figure(COLUMN_WIDTH, 2.2)
     plotted = lines[:: max(1, len(lines) // _POINTS)]
     if plotted[-1] is not lines[-1]:
@@ -59,7 +59,7 @@ def rate_figure(lines: Sequence[Mapping[str, Any]]) -> "Figure":
 
 
 def evaluation_figure(run: RunRecord, names: Sequence[str], best_step: Any) -> "Figure":
-    """Plots up to ``MOST_LINES`` dev metrics by step, and the step whose parameters were kept."""
+    """Plots up to ``MOST_LINES`` dev metrics by step, and marks the kept step."""
     # The legend has three names per line.
     figure, (axes,) = new_figure(COLUMN_WIDTH, 2.05 + 0.15 * (len(names) // 3 + 1))
     for number, name in enumerate(names):
@@ -107,7 +107,7 @@ def activation_figure(
 
 
 def values_figure(labels: Float[np.ndarray, "rows"], predicted: Float[np.ndarray, "rows"]) -> "Figure":
-    """Plots predicted against right values."""
+    """Plots predicted against true values."""
     figure, (axes,) = new_figure(COLUMN_WIDTH, 2.6)
     ends = [float(min(labels.min(), predicted.min())), float(max(labels.max(), predicted.max()))]
     axes.plot(ends, ends, color="#595959", linestyle=":", label="perfect prediction")
@@ -121,9 +121,9 @@ def values_figure(labels: Float[np.ndarray, "rows"], predicted: Float[np.ndarray
 
 
 def shown_metrics(run: RunRecord, main_metrics: Mapping[str, str]) -> list[str]:
-    """Returns the dev metrics to plot.
+    """Selects the dev metrics to plot.
 
-    With several tasks these are the mean and each task's main metric. Otherwise they are all metrics except the mean
+    With several tasks, these are the mean and each task's main metric. Otherwise they are all metrics except the mean
     squared error, with the main metric first.
     """
     names = list(
@@ -144,7 +144,7 @@ def _label_steps(axes: "Axes") -> None:
 
 
 def plain(name: str) -> str:
-    """Prepares a name for matplotlib: escapes ``$``, replaces unprintable characters and abbreviates long names."""
+    """Escapes, sanitizes and abbreviates a name for matplotlib."""
     printable = "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in name)
     cut = printable if len(printable) <= _NAME else f"{printable[: _NAME - 9]}…{printable[-8:]}"
     return cut.replace("$", r"\$")

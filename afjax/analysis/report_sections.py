@@ -1,4 +1,4 @@
-"""Makes the longer sections of HTML reports."""
+"""Builds the longer sections of HTML reports."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,14 +17,14 @@ from afjax.store import Manifest
 from afjax.train.experiment import Result
 from afjax.train.workdir import TARGET
 
-# Longer texts are truncated, to keep the page readable.
+# Longer texts are truncated to keep the page readable.
 _TEXT = 800
 # With more classes than this, the most confused pairs are listed instead of the whole confusion matrix.
 _CLASSES = 40
 
 
 def curves(experiment: ExperimentRecord, main_metrics: Mapping[str, str]) -> list[Markup]:
-    """Plots the loss, the learning rate and the dev metrics of every run. A fusion's sources are collapsed."""
+    """Plots every run's loss, learning rate and dev metrics. Sources are collapsed."""
     runs = [run for run in reversed(experiment.runs) if run.steps]
     if not runs:
         return [tag("p", "The workdir has no logs of training steps.")]
@@ -80,14 +80,14 @@ def _run_figures(run: RunRecord, main_metrics: Mapping[str, str]) -> Markup:
 
 
 def _sample(evaluations: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-    """Returns at most twelve of the evaluations. Alternative texts must be short, because they are read aloud."""
+    """Samples at most twelve evaluations, because screen readers read alt texts aloud."""
     if len(evaluations) <= 12:
         return evaluations
     return [evaluations[place] for place in np.linspace(0, len(evaluations) - 1, 12).round().astype(int)]
 
 
 def activations(result: Result, evaluation: DevEvaluation | None) -> list[Markup]:
-    """Returns a fusion's mean attention over its adapters, as a heatmap and as a table."""
+    """Shows a fusion's mean attention over its adapters as a heatmap and as a table."""
     if evaluation is None:
         return [
             tag("p", f"{result.name} was not evaluated on its dev rows, so its attention over adapters is unknown.")
@@ -108,8 +108,8 @@ def activations(result: Result, evaluation: DevEvaluation | None) -> list[Markup
             image(
                 picture(draw.activation_figure(evaluation.layers, members, means), ".svg"),
                 f"Mean attention of {result.name} over its adapters. Highest in each layer: {'; '.join(highest)}.",
-                f"{result.name}, after {slot}: mean attention of each layer over {evaluation.num_rows} dev rows (the "
-                "mean over rows of the mean over each row's tokens, padding excluded)",
+                f"{result.name}, after {slot}: mean attention of each layer over {evaluation.num_rows} dev rows "
+                "(averaged first over each row's tokens, excluding padding, then over rows)",
             )
         )
         rows: list[list[Content]] = [
@@ -126,7 +126,7 @@ def activations(result: Result, evaluation: DevEvaluation | None) -> list[Markup
 
 
 def confusion(result: Result, evaluation: DevEvaluation) -> list[Markup]:
-    """Returns the confusion matrix, or a plot of predicted against right values for regression."""
+    """Shows the confusion matrix, or predicted against true values for regression."""
     if evaluation.values is not None:
         labels, predicted = evaluation.values
         scores = ", ".join(f"{name} {value:.4f}" for name, value in evaluation.scores.items())
@@ -135,18 +135,18 @@ def confusion(result: Result, evaluation: DevEvaluation) -> list[Markup]:
         return [tag("div", image(picture_, alternative, "Predicted and true values"), class_="figures")]
     counts = evaluation.confusion
     if counts is None:
-        text = f"The task {result.task} does not have one label of a fixed set per row, so it has no confusion matrix."
+        text = f"The rows of {result.task} do not have one label from a fixed set, so there is no confusion matrix."
         return [tag("p", text)]
     if len(evaluation.labels) > _CLASSES:
         off = np.where(np.eye(len(counts), dtype=bool), 0, counts)
         worst = [divmod(int(place), len(counts)) for place in np.argsort(-off, axis=None, kind="stable")[:30]]
         rows = [[evaluation.labels[i], evaluation.labels[j], f"{off[i, j]}"] for i, j in worst if off[i, j]]
         caption = f"The most frequent confusions of {result.name}, out of {counted(len(counts), 'label')}."
-        return [table(["right", "predicted", "rows"], rows, numbers=(2,), caption=caption)]
+        return [table(["true", "predicted", "rows"], rows, numbers=(2,), caption=caption)]
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     head = tag(
         "tr",
-        tag("th", "right ↓ predicted →", scope="col"),
+        tag("th", "true ↓ predicted →", scope="col"),
         *(tag("th", name, scope="col") for name in evaluation.labels),
     )
     body = []
@@ -164,25 +164,25 @@ def confusion(result: Result, evaluation: DevEvaluation) -> list[Markup]:
         ]
         body.append(tag("tr", tag("th", name, scope="row", dir="auto"), *cells))
     caption = (
-        f"{result.name} on {evaluation.num_rows:,} dev rows. Percentages are relative to the rows with that right "
+        f"{result.name} on {evaluation.num_rows:,} dev rows. Percentages are relative to the rows with that true "
         "label. Correct predictions are outlined."
     )
     return [scrolling(tag("table", tag("thead", head), tag("tbody", *body), class_="heat"), caption)]
 
 
 def mistakes(result: Result, evaluation: DevEvaluation) -> list[Markup]:
-    """Returns the worst mistakes as cards, because texts are too long for a table on a phone."""
+    """Shows the worst mistakes as cards, because a table would be too wide on a phone."""
     if not evaluation.num_wrong:
-        return [tag("p", f"{result.name} gets all {counted(evaluation.num_rows, 'dev row')} right.")]
+        return [tag("p", f"{result.name} predicts all {counted(evaluation.num_rows, 'dev row')} correctly.")]
     share = evaluation.num_wrong / evaluation.num_rows
     sentence = (
-        f"{evaluation.num_wrong:,} of {evaluation.num_rows:,} dev rows are wrong ({share:.1%}); these are the "
+        f"{evaluation.num_wrong:,} of {evaluation.num_rows:,} dev rows are misclassified ({share:.1%}). These are the "
         f"{len(evaluation.mistakes)} that {result.name} was most confident about."
     )
     if evaluation.values is not None:
         sentence = (
-            f"These are the {len(evaluation.mistakes)} of {evaluation.num_rows:,} dev rows with the largest errors of "
-            f"{result.name}."
+            f"These are the {len(evaluation.mistakes)} of {evaluation.num_rows:,} dev rows on which {result.name} has "
+            "the largest errors."
         )
     cards = (tag("li", _card(mistake, is_value=evaluation.values is not None)) for mistake in evaluation.mistakes)
     return [tag("p", sentence), *([tag("ol", *cards, class_="mistakes")] if evaluation.mistakes else [])]
@@ -193,7 +193,7 @@ def _card(mistake: Mistake, *, is_value: bool) -> Markup:
     pairs: list[tuple[str, Content]] = [("row", str(mistake.row))]
     pairs += [(name, _cut(text)) for name, text in mistake.texts]
     predicted = tag("span", _cut(mistake.predicted), " ", tag("span", f"({sure})", class_="quiet"))
-    pairs += [("right", _cut(mistake.right)), ("predicted", predicted)]
+    pairs += [("true", _cut(mistake.right)), ("predicted", predicted)]
     return tag("dl", *(part for name, text in pairs for part in (tag("dt", name), tag("dd", text, dir="auto"))))
 
 
@@ -202,7 +202,7 @@ def _cut(text: str) -> str:
 
 
 def cost(experiments: Sequence[ExperimentRecord]) -> list[Markup]:
-    """Returns a table of the time, devices and memory that the runs used, if they recorded them."""
+    """Tabulates the runs' time, devices and memory, if they recorded them."""
     rows: list[list[Content]] = []
     total = 0.0
     for experiment in experiments:
@@ -224,26 +224,26 @@ def cost(experiments: Sequence[ExperimentRecord]) -> list[Markup]:
                     ]
                 )
     if not rows:
-        return [tag("p", "These runs did not record time and memory. Runs of this version of afjax do.")]
+        return [tag("p", "These runs did not record time and memory, unlike runs of this version of afjax.")]
     if len(rows) > 1:
         rows.append(["all", duration(total), "", "", "", "", ""])
     header = ["run", "time", "time per step", "starts", "devices", "host memory", "device memory"]
     caption = (
-        "Wall time up to the last checkpoint, including compilation and evaluation on dev rows. Memory is the peak "
-        "of the process (over all its runs so far) and of any device, if the system reports it."
+        "Wall time up to the last checkpoint, including compilation and dev evaluations. Memory is the peak of the "
+        "process (over all its runs so far) and of the fullest device, if the system reports it."
     )
     return [table(header, rows, numbers=(1, 2, 3, 5, 6), caption=caption)]
 
 
 def settings_table(experiment: ExperimentRecord) -> Markup:
-    """Returns a table of all settings. It is collapsed, because there are many."""
+    """Tabulates all settings, collapsed because there are many."""
     rows: list[list[Content]] = [[name, str(value)] for name, value in experiment.settings.items()]
     settings = table(["setting", "value"], rows)
     return tag("details", tag("summary", f"All {len(rows)} settings"), settings)
 
 
 def versions(experiment: ExperimentRecord, manifests: Sequence[Manifest]) -> list[Markup]:
-    """Returns package versions, and the digests that identify the stored artefacts and the inputs."""
+    """Lists package versions, and the digests of stored artefacts and inputs."""
     used = dict.fromkeys(tuple(manifest.versions.items()) for manifest in manifests)
     lines = [", ".join(f"{name} {version}" for name, version in package_versions) for package_versions in used]
     parts = [tag("p", f"Trained with {'; '.join(lines)}.")] if lines else []

@@ -1,4 +1,4 @@
-"""Makes the tables of reports: the trained models and their scores."""
+"""Builds the tables of reports: the trained models and their scores."""
 
 import dataclasses
 import math
@@ -14,17 +14,17 @@ from afjax.store import Manifest
 from afjax.train.experiment import Result
 from afjax.train.workdir import TARGET
 
-# The maximum number of columns with settings, to keep tables readable.
+# Maximum number of settings columns, to keep tables readable.
 _SETTINGS = 6
 
 
 @dataclasses.dataclass(frozen=True)
 class EvaluatedResult:
-    """A result, with its model's size and evaluation if the model and the dev rows still exist.
+    """A result, with its model's size and evaluation if these are still available.
 
     Attributes:
       result: The result of the run.
-      parameters: The numbers of trained and of all parameters, or None if the model cannot be loaded.
+      parameters: The numbers of trained and total parameters, or None if the model cannot be loaded.
       evaluation: The evaluation on the dev rows, or None if the model or the rows are missing.
       missing: The reason if ``evaluation`` is None, as a sentence.
     """
@@ -38,7 +38,7 @@ class EvaluatedResult:
 def trained_table(
     best: ExperimentRecord, evaluated_results: Sequence[EvaluatedResult], manifests: Sequence[Manifest]
 ) -> Markup:
-    """Returns a table of the best experiment's results: names, kinds, tasks, parameters and kept steps."""
+    """Tabulates the best experiment's results, with parameter counts and kept steps."""
     sizes = {(manifest.kind, manifest.name): manifest.num_parameters for manifest in manifests}
     fused = {m.name: ", ".join(str(member["name"]) for member in m.adapters) for m in manifests if m.kind == "fusion"}
     parameters = {id(evaluated.result): evaluated.parameters for evaluated in evaluated_results}
@@ -65,17 +65,17 @@ def trained_table(
                     _integer(result.metrics.get("step")),
                 ]
             )
-    header = ["name", "kind", "task", "data", "trained parameters", "all parameters", "share", "kept from step"]
+    header = ["name", "kind", "task", "data", "trained parameters", "all parameters", "fraction", "kept from step"]
     results_table = table(header, rows, numbers=(4, 5, 6, 7))
     if totals:
         return results_table
     return Markup(
-        results_table.html + tag("p", f"The number of all parameters is unknown: {evaluated_results[0].missing}").html
+        results_table.html + tag("p", f"The total parameter count is unknown: {evaluated_results[0].missing}").html
     )
 
 
 def score_tables(finished: Sequence[ExperimentRecord], evaluated_results: Sequence[EvaluatedResult]) -> list[Markup]:
-    """Returns the scores of all runs over seeds, per task, and every score of the run that the report is about."""
+    """Tabulates all runs' scores over seeds, and every metric of the reported run."""
     parts = []
     if len(finished) > 1:
         groups = by_tasks(finished)
@@ -95,22 +95,22 @@ def score_tables(finished: Sequence[ExperimentRecord], evaluated_results: Sequen
                 [f"{result.name}, evaluated again", f"on {counted(evaluated.evaluation.num_rows, 'row')}", *scores]
             )
     caption = (
-        "Dev metrics of the kept parameters: as evaluated during training, and as evaluated now with the stored model."
+        "Dev metrics of the kept parameters, as computed during training and recomputed now with the stored model."
     )
     parts.append(table(["name", "main metric", *names], rows, numbers=tuple(range(2, len(names) + 2)), caption=caption))
     return parts
 
 
 def _settings_table(experiments: Sequence[ExperimentRecord]) -> Markup:
-    """Returns a table of runs on the same tasks, with scores aggregated over seeds.
+    """Tabulates runs on the same tasks, with scores aggregated over seeds.
 
-    It has one row per setting and task. The best setting is first.
+    There is one row per setting and task, with the best setting first.
     """
     sides = [experiment.settings for experiment in experiments]
     varying = differing_settings(sides, IGNORED_SETTINGS)
 
     def telling(name: str) -> tuple[bool, bool, int]:
-        """Returns the sort key of a setting.
+        """Returns a setting's sort key.
 
         Settings that all runs have come first, then top-level ones such as ``recipe``, then ones with many values.
         """
@@ -131,31 +131,31 @@ def _settings_table(experiments: Sequence[ExperimentRecord]) -> Markup:
         for spread in _spreads(group)
     ]
     header = ["runs", *shown_settings, "task", "dev metric", "mean ± std", "seeds"]
-    caption = "Main dev metric over seeds, the best setting first; std is the sample standard deviation."
+    caption = "Main dev metric over seeds, with the best setting first. std is the sample standard deviation."
     if len(varying) > len(shown_settings):
         caption += (
-            f" {len(varying) - len(shown_settings)} more settings differ; see each run's config.json. afjax table "
-            "compares methods side by side."
+            f" {len(varying) - len(shown_settings)} more settings differ; see each run's config.json. To compare "
+            "methods side by side, use afjax table."
         )
     return table(header, rows, numbers=(len(header) - 2,), caption=caption)
 
 
 def other_rows(best: ExperimentRecord, evaluated_results: Sequence[EvaluatedResult]) -> list[Markup]:
-    """Returns warnings about dev rows that differ from the dev rows used in training."""
+    """Warns about dev rows that differ from those used in training."""
     parts = []
     for evaluated in evaluated_results:
         recorded_digest = best.inputs.get(f"task {evaluated.result.task}'s dev rows")
         if evaluated.evaluation and recorded_digest and recorded_digest != evaluated.evaluation.digest:
             warning = (
-                f"The dev rows of {evaluated.result.task} are not the rows that training evaluated on: their digests "
-                "differ."
+                f"The dev rows of {evaluated.result.task} differ from those used in training: their digests do not "
+                "match."
             )
             parts.append(tag("p", tag("strong", warning)))
     return parts
 
 
 def _spreads(experiments: Sequence[ExperimentRecord]) -> list[tuple[str, str, str, str]]:
-    """Returns one row per task for the runs of one setting: task, main metric, mean ± std and seeds."""
+    """Aggregates one setting's runs by task: task, main metric, mean ± std and seeds."""
     rows = []
     for task, result in experiments[0].results.items():
         task_results = [
@@ -174,7 +174,7 @@ def _spreads(experiments: Sequence[ExperimentRecord]) -> list[tuple[str, str, st
 
 
 def _task(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Returns the settings of the task with this name, or an empty mapping."""
+    """Finds the settings of the task with this name. The default is an empty mapping."""
     sources = (source.get("task") for source in config.get("sources") or ())
     tasks = [config.get("task"), *(config.get("tasks") or ()), *sources]
     return next((task for task in tasks if task and task.get("name") == name), {})

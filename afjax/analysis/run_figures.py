@@ -1,4 +1,7 @@
-"""Draws figures of finished runs' scores: differences to full fine-tuning, and score against trained parameters."""
+"""Figures of finished runs: differences to full fine-tuning, and the trade-off.
+
+The trade-off is score against trained parameters.
+"""
 
 import dataclasses
 import math
@@ -29,24 +32,24 @@ if TYPE_CHECKING:
 
 # The percentiles shown in Houlsby 2019.
 PERCENTILES = (20, 50, 80)
-# Hatches make bars distinguishable without colour. The numbers of hatches and colours have no common divisor, so that
-# many methods get different combinations. Hatch lines are dark, so black is not among the colours of bars.
+# Hatches distinguish bars without colour. The numbers of hatches and colours are coprime, so many methods get distinct
+# combinations. Hatch lines are dark, so bars are never black.
 HATCHES = ("", "////", "....", "----", "xxxx", "||||", "\\\\\\\\", "++++", "oooo", "//..", "OO")
 BAR_COLOURS = COLOURS[:-1]
 
 
 @dataclasses.dataclass(frozen=True)
 class Point:
-    """One method, at one size, of the trade-off between score and trained parameters.
+    """One method at one size in the trade-off between score and trained parameters.
 
     Attributes:
       family: ``top layers``, ``LayerNorm only``, or the adapters' architecture, as in ``pfeiffer adapters``.
-      method: The method, with its size.
-      parameters: The number of parameters trained per task, head included; the median over tasks.
-      low, middle, high: Over several tasks, percentiles of the score minus full fine-tuning's score. For one task, the
-        mean score minus one standard deviation over seeds, the mean, and the mean plus one standard deviation; ``low``
-        and ``high`` are None with a single seed.
-      count: The number of tasks, or the number of seeds for one task.
+      method: The method's name, including the size.
+      parameters: Trained parameters per task, head included (the median over tasks).
+      low, middle, high: Over several tasks, percentiles of the difference to full fine-tuning. For a single task, the
+        mean score over seeds and one standard deviation below and above it; ``low`` and ``high`` are None with a single
+        seed.
+      count: The number of tasks, or of seeds for a single task.
     """
 
     family: str
@@ -59,16 +62,16 @@ class Point:
 
 
 def tradeoff_points(grid: Grid) -> list[Point]:
-    """Returns the trade-off between score and trained parameters (Houlsby 2019, figures 1 and 3).
+    """Computes the trade-off of score and parameters (Houlsby 2019, figures 1 and 3).
 
-    Scores are relative to full fine-tuning. Tasks without a run of full fine-tuning are left out.
+    Scores are relative to full fine-tuning. Tasks without a full fine-tuning run are left out.
 
     Args:
-      grid: A grid made with ``by_size``.
+      grid: A grid built with ``by_size``.
 
     Raises:
-      UserError: There is no run of full fine-tuning, there is no other method to compare with it, or a run's number of
-        trained parameters is unknown.
+      UserError: There is no full fine-tuning run, no other method to compare with it, or a run's number of trained
+        parameters is unknown.
     """
     difference_methods(grid)
     points = []
@@ -84,7 +87,7 @@ def tradeoff_points(grid: Grid) -> list[Point]:
 
 
 def task_points(grid: Grid, task: str) -> list[Point]:
-    """Returns one task's scores and trained parameters (Houlsby 2019, figures 4 and 5).
+    """Computes the trade-off on a single task (Houlsby 2019, figures 4 and 5).
 
     Raises:
       UserError: There is nothing to draw, or a run's number of trained parameters is unknown.
@@ -100,14 +103,14 @@ def task_points(grid: Grid, task: str) -> list[Point]:
 def parameters_axis(axes: "Axes", parameters: Sequence[float]) -> None:
     """Makes the x axis logarithmic, with labels such as ``200 k`` and ``1 M``.
 
-    The spacing of the labels adapts to the number of decades.
+    Label spacing adapts to the number of decades.
     """
     from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullFormatter
 
     axes.set_xscale("log")
     decades = math.log10(max(parameters) / min(parameters))
     if decades < 1:
-        # A range of less than a decade may not contain any logarithmic tick.
+        # A range of less than a decade may contain no logarithmic tick.
         axes.xaxis.set_major_locator(MaxNLocator(4))
     else:
         axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if decades < 2 else (1.0,)))
@@ -121,9 +124,9 @@ def draw_tradeoff(points: Sequence[Point], output: Path, *, task: str = "", full
 
     Args:
       points: The points of :func:`tradeoff_points` or :func:`task_points`.
-      output: The files' common name.
-      task: The name of the task with its metric, for the points of one task.
-      full: The runs of full fine-tuning on that task, if there are any.
+      output: The output path; each file gets its format's suffix.
+      task: The task's name and metric, for the points of a single task.
+      full: The full fine-tuning runs on that task, if any.
     """
     figure, (axes,) = new_figure(COLUMN_WIDTH, 2.7)
     parameters_axis(axes, [point.parameters for point in points])
@@ -160,10 +163,10 @@ def draw_tradeoff(points: Sequence[Point], output: Path, *, task: str = "", full
 def draw_differences(grid: Grid, output: Path) -> list[Path]:
     """Draws every method's difference to full fine-tuning (AdapterFusion, figure 3).
 
-    The differences are bars, grouped by task.
+    Differences are drawn as bars, grouped by task.
 
     Raises:
-      UserError: There is no run of full fine-tuning, or no run of another method on the same task.
+      UserError: There is no full fine-tuning run, or no run of another method on the same task.
     """
     methods = difference_methods(grid)
     rows = [
@@ -174,7 +177,7 @@ def draw_differences(grid: Grid, output: Path) -> list[Path]:
     ]
     if not rows:
         raise UserError(
-            "No task has finished runs of full fine-tuning and of another method; there is nothing to draw."
+            "No task has finished runs of both full fine-tuning and another method, so there is nothing to draw."
         )
     tasks = [task for task in grid.tasks if any(row[0] == task for row in rows)]
     drawn = [method for method in methods if any(row[1] == method for row in rows)]
@@ -183,14 +186,14 @@ def draw_differences(grid: Grid, output: Path) -> list[Path]:
     width = 0.8 / len(drawn)
     for index, method in enumerate(drawn):
         bars = [(tasks.index(row[0]), row[2]) for row in rows if row[1] == method]
-        places = [place - 0.4 + (index + 0.5) * width for place, _ in bars]
+        positions = [task_index - 0.4 + (index + 0.5) * width for task_index, _ in bars]
         axes.bar(
-            places, [change for _, change in bars], width * 0.9, label=method, zorder=2, linewidth=0, edgecolor="0.1",
-            color=BAR_COLOURS[index % len(BAR_COLOURS)], hatch=HATCHES[index % len(HATCHES)],
+            positions, [change for _, change in bars], width * 0.9, label=method, zorder=2, linewidth=0,
+            edgecolor="0.1", color=BAR_COLOURS[index % len(BAR_COLOURS)], hatch=HATCHES[index % len(HATCHES)],
         )  # fmt: skip
     axes.axhline(0, color="0.2", linewidth=0.8, zorder=3)
-    for place in range(1, len(tasks)):
-        axes.axvline(place - 0.5, color="0.9", linewidth=0.6, zorder=0)
+    for boundary in range(1, len(tasks)):
+        axes.axvline(boundary - 0.5, color="0.9", linewidth=0.6, zorder=0)
     axes.set_xlim(-0.5, len(tasks) - 0.5)
     slanted = max(map(len, tasks)) * len(tasks) > (90 if is_wide else 40)
     axes.set_xticks(range(len(tasks)), tasks, rotation=30 if slanted else 0, ha="right" if slanted else "center")
@@ -202,13 +205,13 @@ def draw_differences(grid: Grid, output: Path) -> list[Path]:
 
 def _draw_family(axes: "Axes", family: str, points: Sequence[Point], index: int) -> None:
     colour, marker = COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]
-    places, middles = [point.parameters for point in points], [point.middle for point in points]
-    draw_spread(axes, places, [point.low for point in points], [point.high for point in points], colour)
-    axes.plot(places, middles, color=colour, marker=marker, label=family, zorder=4)
+    sizes, middles = [point.parameters for point in points], [point.middle for point in points]
+    draw_spread(axes, sizes, [point.low for point in points], [point.high for point in points], colour)
+    axes.plot(sizes, middles, color=colour, marker=marker, label=family, zorder=4)
 
 
 def _family(method: str) -> str:
-    """Returns the label of a method's line, or an empty string if the figure does not show the method."""
+    """Returns the label of a method's line, or an empty string if it is not drawn."""
     name, colon, _ = method.partition(":")
     if name.startswith("top-"):
         return "top layers"
@@ -227,8 +230,8 @@ def _trained(cell: Cell) -> int:
     record = cell.records[0]
     if record.trained_parameters is None:
         raise UserError(
-            f"The trained parameters of the run in {record.folder} cannot be counted: its artefacts or its trunk "
-            "were not found; add its store to --runs."
+            f"The trained parameters of the run in {record.folder} cannot be counted, because its artefacts or its "
+            "trunk were not found; add its store to --runs."
         )
     return record.trained_parameters
 
@@ -236,7 +239,7 @@ def _trained(cell: Cell) -> int:
 def _checked(points: list[Point], grid: Grid) -> list[Point]:
     if not points:
         raise UserError(
-            "There are no runs of adapters, top layers or LayerNorms to draw (on tasks with full fine-tuning); there "
-            f"are {', '.join(grid.methods)}."
+            "There is nothing to draw: no runs of adapters, top layers or LayerNorms were found (on tasks with full "
+            f"fine-tuning), only of {', '.join(grid.methods)}."
         )
     return points

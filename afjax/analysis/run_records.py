@@ -1,4 +1,4 @@
-"""Records of runs, for tables and figures."""
+"""Run records for tables and figures."""
 
 import dataclasses
 import json
@@ -22,18 +22,17 @@ class RunRecord:
       task_config: The task.
       method: The name of the run's method; see :func:`afjax.analysis.methods.method_of`.
       seed: The run's seed.
-      metrics: Dev metrics that are finite.
-      config: The experiment of the run; for a source of a fusion, the experiment that would train only the source. None
-        if only the run's artefacts were found, in a store.
+      metrics: The finite dev metrics.
+      config: The run's experiment. For a fusion's source, the experiment that trains only this source. None if only the
+        run's artefacts were found in a store.
       adapter: The adapters' architecture, or None without adapters.
-      adapters: ``{digest: number of parameters}`` of the frozen adapters that a fusion needs in addition to its own
-        parameters.
-      own_parameters: The number of parameters trained for this task only, or None if its artefacts were not found.
-      shared_parameters: The number of parameters trained for all tasks of the run together.
+      adapters: The frozen adapters of a fusion, as ``{digest: number of parameters}``.
+      own_parameters: The number of parameters trained only for this task, or None if its artefacts were not found.
+      shared_parameters: The number of trained parameters that all tasks of the run share.
       inputs: Digests of the run's inputs, from ``inputs.json``; empty if only its artefacts were found.
       trunk: SHA-256 of the pretrained trunk.
-      origin: If another run has trained the trunk on several tasks, that run's settings, with the pretrained trunk's
-        digest; otherwise empty.
+      origin: The settings of the run that trained the trunk on several tasks, with the pretrained trunk's digest; empty
+        if there is no such run.
       trunk_name: The pretrained trunk's name.
       trunk_parameters: The pretrained trunk's number of parameters, or None if unknown.
       folder: The workdir, or the store.
@@ -63,7 +62,7 @@ class RunRecord:
 
     @property
     def main_metric(self) -> str:
-        """The metric that early stopping followed."""
+        """The metric used for early stopping."""
         return self.task_config.main_metric
 
     @property
@@ -83,9 +82,9 @@ class RunRecord:
 
     @property
     def settings(self) -> str:
-        """Everything that the result depends on except the seed, as text that can be compared.
+        """Everything that determines the result except the seed, as comparable text.
 
-        Trunk and rows are represented by their digests, not by their paths.
+        The trunk and the rows are identified by their digests instead of their paths.
         """
         if self.config is None:
             return json.dumps([self.method, to_dict(self.adapter) if self.adapter else None])
@@ -97,7 +96,7 @@ class RunRecord:
         return json.dumps(values, sort_keys=True)
 
     def _by_rows(self, task: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-        """Returns a task's settings, with the digests of its rows, if known, instead of their paths."""
+        """Replaces the paths in a task's settings with its rows' digests, if known."""
         if task is None:
             return None
         rows = [
@@ -111,7 +110,7 @@ class RunRecord:
 
 @dataclasses.dataclass(frozen=True)
 class Unfinished:
-    """A run that is not finished."""
+    """An unfinished run."""
 
     task: str
     method: str
@@ -126,7 +125,7 @@ class Collection:
 
     Attributes:
       records: Finished runs with a dev score, at least one.
-      unfinished: Runs that are not finished.
+      unfinished: Unfinished runs.
       scoreless: Finished runs without a dev score.
     """
 
@@ -135,7 +134,7 @@ class Collection:
     scoreless: tuple[RunRecord, ...] = ()
 
     def left_out(self, tasks: Sequence[str]) -> list[str]:
-        """Returns a sentence for each run on these tasks that is left out, with the reason."""
+        """Explains, one sentence per run, why runs on these tasks are left out."""
         return [
             f"{run.folder} ({run.method} on {run.task}, seed {run.seed}) is not finished"
             for run in self.unfinished

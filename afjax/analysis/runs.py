@@ -1,8 +1,7 @@
-"""Reads records of runs from workdirs, folders of sweeps, and stores.
+"""Reads run records from workdirs, sweep folders and stores.
 
-A record has the contents of a run's workdir (``config.json``, ``inputs.json``, ``result.json``) and of its artefacts'
-manifests. The method and the number of parameters trained in the trunk are derived from them, see :func:`method_of` and
-:func:`trained_in_trunk`.
+A record combines the files of a run's workdir (``config.json``, ``inputs.json``, ``result.json``) with its artefacts'
+manifests. :func:`method_of` and :func:`trained_in_trunk` derive the method and the number of trained trunk parameters.
 """
 
 import dataclasses
@@ -30,7 +29,7 @@ from afjax.train.checks import target_kinds
 from afjax.train.experiment import Result, read_results
 from afjax.train.workdir import CONFIG, INPUTS, RESULT, TARGET, find_store, source_folder
 
-# The number of levels of folders that are searched. The runs of a sweep are two levels below its folder.
+# Maximum depth of the folder search. A sweep's runs are two levels below its folder.
 _DEPTH = 4
 
 
@@ -38,10 +37,10 @@ def collect(folders: Sequence[str | os.PathLike[str]]) -> Collection:
     """Reads the runs in workdirs, sweeps and stores.
 
     Args:
-      folders: Workdirs, folders of sweeps, stores, or folders that contain any of these; local or ``gs://``.
+      folders: Workdirs, sweep folders, stores, or folders that contain any of these; local or ``gs://``.
 
     Returns:
-      The finished runs with a dev score, and the runs that are not finished or have no dev score.
+      The finished runs with a dev score and, separately, the unfinished ones and those without a dev score.
 
     Raises:
       UserError: A folder does not exist, no run is finished, a file is damaged, none of the runs on a task has a dev
@@ -52,7 +51,7 @@ def collect(folders: Sequence[str | os.PathLike[str]]) -> Collection:
     for given in folders:
         folder = open_path(given)
         if not folder.is_dir():
-            raise UserError(f"There is no folder {given}; give --runs workdirs, sweeps' folders or stores.")
+            raise UserError(f"There is no folder {given}; set --runs to workdirs, sweep folders or stores.")
         for is_workdir, path in _search(folder, _DEPTH):
             (workdirs if is_workdir else store_folders)[_identity(path)] = path
     stores = _Stores(list(store_folders.values()))
@@ -68,13 +67,13 @@ def collect(folders: Sequence[str | os.PathLike[str]]) -> Collection:
     if not records:
         unfinished_note = f" ({len(unfinished)} started but not finished)" if unfinished else ""
         raise UserError(
-            f"There is no finished run in {given}{unfinished_note}; give workdirs that afjax train has finished."
+            f"There is no finished run in {given}{unfinished_note}; give workdirs of finished afjax train runs."
         )
     scored = [record for record in records if record.main_metric in record.metrics]
     for task in sorted({record.task for record in records} - {record.task for record in scored}):
         example = next(record.folder for record in records if record.task == task)
         raise UserError(
-            f'No run on "{task}" has a dev score (for example {example}); leave these runs out, or train them again.'
+            f'No run on "{task}" has a dev score (for example {example}); leave these runs out, or retrain them.'
         )
     scoreless = tuple(record for record in records if record not in scored)
     return Collection(tuple(_with_origins(scored, stores.trained)), unfinished, scoreless)
@@ -88,7 +87,7 @@ def _identity(folder: epath.Path) -> str:
 
 
 def _search(folder: epath.Path, depth: int) -> Iterator[tuple[bool, epath.Path]]:
-    """Yields ``(is_workdir, folder)`` for the workdirs and stores in a folder, or for the folder if it is one."""
+    """Finds the workdirs and stores at or below a folder, as ``(is_workdir, folder)``."""
     if (folder / CONFIG).exists() and (folder / INPUTS).exists():
         yield True, folder
         if (folder / "store").is_dir():
@@ -102,10 +101,10 @@ def _search(folder: epath.Path, depth: int) -> Iterator[tuple[bool, epath.Path]]
 
 
 class _Stores:
-    """A collection of stores. It records which artefacts belong to runs that were read from workdirs.
+    """The stores to search, and which of their artefacts belong to runs in workdirs.
 
     Attributes:
-      trained: ``{trunk digest: record}`` of the runs that have trained a trunk on several tasks.
+      trained: ``{trunk digest: record}`` for runs that trained a trunk on several tasks.
     """
 
     def __init__(self, stores: Sequence[epath.Path]) -> None:
@@ -118,8 +117,7 @@ class _Stores:
     ) -> tuple[str, list[Manifest]]:
         """Finds a run's artefacts.
 
-        ``own_store`` is searched first. It need not be one of the given stores; in that case its other artefacts are
-        ignored.
+        ``own_store`` is searched first. If it is not among the given stores, its other artefacts are ignored.
 
         Returns:
           The store and the manifests of the artefacts, both empty if no store has them.
@@ -131,13 +129,13 @@ class _Stores:
             if all(name in store.names(folder, kind) for kind in kinds):
                 manifests = [store.read_manifest(folder, kind, name) for kind in kinds]
                 if all(manifest.seed == seed and manifest.metrics == metrics for manifest in manifests):
-                    # A store may have been copied. Mark every copy, so that it does not count as another run.
+                    # A store may have been copied. Mark every copy, so that none counts as a separate run.
                     self._taken.update((str(folder), kind, name) for kind in kinds)
                     first_match = first_match if first_match[0] else (str(folder), manifests)
         return first_match
 
     def adapters(self, folder: str, manifest: Manifest) -> dict[str, int]:
-        """Returns ``{digest: number of parameters}`` for the adapters of a fusion that are in the store."""
+        """Counts the parameters of a fusion's stored adapters: ``{digest: number}``."""
         names = store.names(folder, "adapters")
         manifests = [
             store.read_manifest(folder, "adapters", member["name"])
@@ -147,7 +145,7 @@ class _Stores:
         return {adapter.digest: adapter.num_parameters for adapter in manifests}
 
     def left(self) -> list[RunRecord]:
-        """Returns records of the adapters and fusions that do not belong to a run of a workdir."""
+        """Returns records of adapters and fusions that no workdir's run has saved."""
         records = []
         for folder in self._stores:
             for kind in ("adapters", "fusion"):
@@ -189,8 +187,7 @@ class _Stores:
 def _readable(folder: epath.Path) -> list[epath.Path]:
     """Returns ``[folder]``, or an empty list if this store cannot be read.
 
-    That is not an error, because a run's scores are in its workdir. Without the store, only numbers of parameters are
-    unknown.
+    An unreadable store is not an error: a run's scores are in its workdir, so only its parameter counts stay unknown.
     """
     try:
         store.names(folder, "heads")
@@ -203,7 +200,7 @@ def _readable(folder: epath.Path) -> list[epath.Path]:
 
 
 def _read_workdir(workdir: epath.Path, stores: _Stores) -> Collection:
-    """Reads the runs of one workdir: the target run on each of its tasks, and the runs of a fusion's sources."""
+    """Reads a workdir's runs: the target run on each task, and a fusion's sources."""
     config = _read_config(workdir / CONFIG)
     inputs = _read_json(workdir / INPUTS)
     if not isinstance(inputs.get("the trunk"), str):
@@ -211,7 +208,7 @@ def _read_workdir(workdir: epath.Path, stores: _Stores) -> Collection:
     runs = [(config, workdir / TARGET)]
     for source in config.sources:
         folder = source_folder(workdir, source.task.name)
-        # A source without a folder came from the store.
+        # A source without a folder was loaded from the store.
         runs += [(_source_config(config, source.task.name), folder)] if folder.exists() else []
     records, unfinished = [], []
     for run_config, folder in runs:
@@ -225,7 +222,7 @@ def _read_workdir(workdir: epath.Path, stores: _Stores) -> Collection:
             }
             unfinished += [Unfinished(task=task.name, **run_fields) for task in tasks]
             continue
-        # In a sequence, the last result on a task counts.
+        # In sequential training, the last result on a task counts.
         results = {result.task: result for result in read_results(folder)}
         for task in tasks:
             if task.name not in results:
@@ -238,13 +235,13 @@ def _read_config(path: epath.Path) -> ExperimentConfig:
     try:
         return from_dict(ExperimentConfig, _read_json(path), str(path))
     except UserError as error:
-        # Errors about contradictions within a config do not name the file.
+        # Errors about conflicting settings do not name the file.
         message = str(error) if str(path) in str(error) else f"{path}: {error}"
         raise UserError(message) from None
 
 
 def _source_config(config: ExperimentConfig, name: str) -> ExperimentConfig:
-    """Returns the experiment that trains a fusion's source on its own."""
+    """Builds the config of an experiment that trains only one source of a fusion."""
     source = next(source for source in config.sources if source.task.name == name)
     changes: dict[str, Any] = {"recipe": "single", "task": source.task, "train": source.train}
     return dataclasses.replace(config, **changes, sources=(), fused=(), name="", partition="adapter", top_k=0)
@@ -259,7 +256,9 @@ def _record(
     stores: _Stores,
 ) -> RunRecord:
     kinds = target_kinds(config)
-    place, manifests = stores.find(find_store(workdir), kinds, config.artefact_name(task), config.seed, result.metrics)
+    store_folder, manifests = stores.find(
+        find_store(workdir), kinds, config.artefact_name(task), config.seed, result.metrics
+    )
     architecture = trunk_architecture(config.trunk, workdir / "trunk" if config.trains_trunk else None)
     trained = trained_in_trunk(config, architecture) if config.trains_trunk else 0
     own_parameters: int | None = sum(manifest.num_parameters for manifest in manifests) if manifests else None
@@ -275,7 +274,7 @@ def _record(
         metrics=_finite(result.metrics),
         config=config,
         adapter=config.adapter if config.has_adapter or config.recipe == "fusion" else None,
-        adapters=stores.adapters(place, manifests[0]) if config.recipe == "fusion" and manifests else {},
+        adapters=stores.adapters(store_folder, manifests[0]) if config.recipe == "fusion" and manifests else {},
         own_parameters=own_parameters,
         shared_parameters=(trained or 0) if several_tasks else 0,
         inputs=inputs,
@@ -283,7 +282,7 @@ def _record(
         trunk_name=config.trunk,
         trunk_parameters=trunk_size(config.trunk, architecture),
         folder=workdir,
-        store=place,
+        store=store_folder,
     )
     if several_tasks and config.trains_trunk and manifests:
         stores.trained[manifests[0].trunk["sha256"]] = record
@@ -291,10 +290,10 @@ def _record(
 
 
 def _with_origins(records: Sequence[RunRecord], trained: Mapping[str, RunRecord]) -> list[RunRecord]:
-    """Finds the pretrained trunk of each record whose trunk was trained by another run.
+    """Traces trunks that other runs trained back to their pretrained trunks.
 
-    The record gets the name, digest and size of the pretrained trunk, the settings of the other run as ``origin``, and
-    the suffix ``-mt`` or the prefix ``mt-`` in its method's name.
+    The records of such trunks get the pretrained trunk's name, digest and size, the other run's settings as ``origin``,
+    and the suffix ``-mt`` or the prefix ``mt-`` in their method's name.
 
     Raises:
       UserError: The runs started from different pretrained trunks.
@@ -342,7 +341,7 @@ def _finite(metrics: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _read_json(path: epath.Path, expected: type = dict) -> Any:
-    advice = "leave this workdir out, or train it again"
+    advice = "leave this workdir out, or retrain it"
     content = read_json(path, expected=expected, advice=advice, constants=True)
     if content is None:
         raise UserError(f"{path} does not exist; {advice}.")

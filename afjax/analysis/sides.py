@@ -1,4 +1,4 @@
-"""Loads the two sides of a comparison by name: models of a store, or workdirs."""
+"""Loads the two sides of a comparison: stored models or the runs of workdirs."""
 
 import dataclasses
 import re
@@ -23,9 +23,9 @@ class Side:
     """A run or a stored model on one side of a comparison.
 
     Attributes:
-      title: The name as given, or the workdir.
+      title: The name from the command line, or the workdir.
       model: The model.
-      config: The settings of the run by dotted path, or None for a stored model.
+      config: The run's settings by dotted path, or None for a stored model.
     """
 
     title: str
@@ -46,17 +46,17 @@ def open_sides(
 
     Args:
       text: Comma-separated names. A name is a stored model (``adapter:NAME``, ``fusion:NAME`` or ``head:NAME``,
-        optionally followed by ``:HEAD``) or a workdir. The folder of a sweep that varies only the seed is replaced by
-        its runs, sorted by seed.
-      load_trunk: Loads a trunk by name, as ``afjax.load_trunk`` does. It is called repeatedly with the same name.
+        optionally followed by ``:HEAD``) or a workdir. The folder of a sweep over seeds stands for its runs, sorted by
+        seed.
+      load_trunk: Loads a trunk by name, like ``afjax.load_trunk``. It may be called repeatedly with the same name.
       store_folder: The store. For workdirs, empty means their own stores.
-      trunk: The name of the trunk. Empty means the trunk recorded in the store or the workdir.
+      trunk: The trunk's name. Empty means the trunk recorded in the store or the workdir.
       task: The task to compare, for runs on several tasks.
-      allow_mismatch: Whether a stored head may be used with another adapter or fusion than it was trained with.
+      allow_mismatch: Whether a stored head may be used with an adapter or fusion that it was not trained with.
 
     Raises:
-      UserError: A name is neither a stored model nor a workdir, its model cannot be loaded, a folder has runs of
-        several settings, or a run has several tasks and ``task`` does not name one of them.
+      UserError: A name is neither a stored model nor a workdir, its model cannot be loaded, a folder has runs with
+        different settings, or ``task`` does not select one of a run's several tasks.
     """
     sides = []
     for name in split_words(text):
@@ -66,16 +66,16 @@ def open_sides(
             sides += _run_sides(epath.Path(name), load_trunk, store_folder, trunk, task)
         else:
             raise UserError(
-                f'"{name}" is neither a workdir nor a model; give a folder that afjax train wrote, or adapter:NAME, '
-                "fusion:NAME or head:NAME of --store."
+                f'"{name}" is neither a workdir nor a model; give a workdir of afjax train, or adapter:NAME, '
+                "fusion:NAME or head:NAME from --store."
             )
     return sides
 
 
 def split_words(text: str) -> list[str]:
-    """Splits text at commas, except within paths of existing folders.
+    """Splits text at commas, except within the paths of existing folders.
 
-    The folders of a sweep's runs have commas in their names.
+    A sweep's run folders have commas in their names.
     """
     pieces, names = text.split(","), []
     while pieces:
@@ -95,7 +95,7 @@ def _stored_side(
     allow_mismatch: bool,
 ) -> Side:
     if not store_folder:
-        raise UserError(f'"{text}" is a model of a store; give --store.')
+        raise UserError(f'"{text}" is a stored model; give its --store.')
     kind, name, head = match.groups()
     adapter, fusion = (name if kind == chosen else "" for chosen in ("adapter", "fusion"))
     folder = {"adapter": "adapters", "head": "heads"}.get(kind, kind)
@@ -118,15 +118,15 @@ def _run_sides(
     if swept:
         names = ", ".join(list(swept)[:4]) + (f" and {len(swept) - 4} more" if len(swept) > 4 else "")
         raise UserError(
-            f"{folder} holds runs of several settings ({names} differ); give the workdirs to compare, separated by "
-            "commas."
+            f"{folder} holds runs with different settings ({names} differ); give the workdirs to compare, separated "
+            "by commas."
         )
     sides = []
     for experiment in sorted(finished, key=lambda experiment: experiment.config["seed"]):
         results = experiment.results
         if task not in results and (task or len(results) > 1):
             raise UserError(
-                f"{experiment.workdir} has the tasks {', '.join(results)}; give one of them as --task."
+                f"{experiment.workdir} has the tasks {', '.join(results)}; set --task to one of them."
                 f"{did_you_mean(task, results)}"
             )
         result = results[task] if task else next(iter(results.values()))

@@ -1,9 +1,8 @@
-"""Ablates the adapters of every span of layers (Houlsby 2019, section 3.6 and figure 6, left and centre).
+"""Ablates the adapters of each span of layers (Houlsby 2019, section 3.6).
 
-The trained adapters of a contiguous span of layers are removed and the model is evaluated without further training. A
-single program evaluates all spans. Each span is a mask over the layers, and the first layers that masks have in common
-are computed once. As in the paper, only adapters are removed. LayerNorms that were trained with them stay in all
-layers.
+The trained adapters of a contiguous span of layers are removed, and the model is evaluated without further training. A
+single program evaluates all spans: each span is a mask over the layers, and leading layers on which masks agree are
+computed once. As in the paper, only adapters are removed, while LayerNorms trained with them stay in all layers.
 """
 
 import dataclasses
@@ -25,9 +24,8 @@ from afjax.model.task_model import TaskModel
 from afjax.tasks.scores import split_scores
 from afjax.trees import Tree
 
-# The number of rows per step is limited so that the hidden states of all masks together have about this many tokens.
-# This keeps an accelerator busy and needs 0.1 GB for the widest activations of BERT-base. On CPUs, larger steps are
-# a third slower.
+# Limits the rows per step so that the hidden states of all masks have about this many tokens in total. This keeps an
+# accelerator busy, and takes 0.1 GB for BERT-base's widest activations. On CPUs, larger steps are a third slower.
 TOKENS_A_STEP = 8192
 
 
@@ -36,7 +34,7 @@ class SpanScores:
     """Scores without the adapters of each span of layers.
 
     Attributes:
-      layers: The trunk's layers that have adapters.
+      layers: The trunk layers that have adapters.
       whole: Every metric with all adapters.
       without: Every metric without the adapters of each span. A span is ``(first, last)``, layers inclusive.
     """
@@ -46,7 +44,9 @@ class SpanScores:
     without: Mapping[tuple[int, int], Mapping[str, float]]
 
     def relative_change(self, metric: str) -> Float[np.ndarray, "first_layers last_layers"]:
-        """Returns ``(without - whole) / |whole|`` of a metric, or NaN if the last layer comes before the first.
+        """Computes ``(without - whole) / |whole|`` for a metric.
+
+        Entries whose last layer precedes the first are NaN.
 
         Raises:
           UserError: The score with all adapters is 0 or not finite.
@@ -55,17 +55,17 @@ class SpanScores:
         if not full_score or not np.isfinite(full_score):
             raise UserError(
                 f"With all adapters the model has a {metric} of {full_score:g}, so relative changes are undefined; "
-                "choose another metric, or a model that has learned more."
+                "choose another metric or a better-trained model."
             )
         change = np.full((len(self.layers), len(self.layers)), np.nan)
         for (first, last), scores in self.without.items():
-            place = self.layers.index(first), self.layers.index(last)
-            change[place] = (scores[metric] - full_score) / abs(full_score)
+            indices = self.layers.index(first), self.layers.index(last)
+            change[indices] = (scores[metric] - full_score) / abs(full_score)
         return change
 
 
 def layer_spans(layers: Sequence[int]) -> list[tuple[int, int]]:
-    """Returns all contiguous spans of layers as ``(first, last)``, sorted by first layer, then by length."""
+    """Lists all contiguous spans of layers as sorted pairs ``(first, last)``."""
     return [(first, last) for index, first in enumerate(layers) for last in layers[index:]]
 
 
@@ -75,10 +75,10 @@ def score_spans(task_model: TaskModel, rows: AnyRows, *, batch_size: int = 32) -
     Args:
       task_model: A model with an adapter or a fusion. A layer's fusion is removed with its adapters.
       rows: Labelled rows.
-      batch_size: Rows per step. ``TOKENS_A_STEP`` may reduce it.
+      batch_size: Maximum number of rows per step. ``TOKENS_A_STEP`` may reduce it.
 
     Raises:
-      UserError: The model has no adapters in its layers, or the rows' labels are missing or not the head's.
+      UserError: The model has no adapters in its layers, or the rows' labels are missing or do not match the head's.
     """
     if not task_model.model.adapters:
         raise UserError(
@@ -106,23 +106,23 @@ def score_spans(task_model: TaskModel, rows: AnyRows, *, batch_size: int = 32) -
 def _step_under_masks(
     masks: tuple[tuple[bool, ...], ...], model: Model, params: Tree, batch: Mapping[str, Any]
 ) -> Float[jax.Array, "batch masks ..."]:
-    """Returns the logits for each mask."""
+    """Computes the logits under each mask."""
     return model.under_masks(params, batch, np.array(masks))
 
 
 def draw_spans(scores: SpanScores, metric: str, output: str | Path, *, title: str = "") -> list[Path]:
-    """Draws the relative change of a metric without the adapters of each span.
+    """Draws a metric's relative change when each span's adapters are removed.
 
-    Every metric of every span is written as CSV.
+    The CSV has all metrics for all spans.
 
     Args:
       scores: The result of :func:`score_spans`.
       metric: The metric to draw.
-      output: The files' common name.
+      output: The output path; each file gets its format's suffix.
       title: The title of the figure.
 
     Returns:
-      The paths of the PNG, the SVG and the CSV.
+      The paths of the PNG, SVG and CSV files.
 
     Raises:
       UserError: The score with all adapters is 0 or not finite, or a file cannot be written.
@@ -130,7 +130,7 @@ def draw_spans(scores: SpanScores, metric: str, output: str | Path, *, title: st
     change, count = 100 * scores.relative_change(metric), len(scores.layers)
     width = COLUMN_WIDTH if count <= 12 else PAGE_WIDTH
     figure, (axes,) = new_figure(width, 0.86 * width)
-    # The bright end of the colours means no loss.
+    # The bright end of the colour map means no loss.
     low, high = min(float(np.nanmin(change)), -1.0), max(float(np.nanmax(change)), 0.0)
     image = axes.imshow(change, cmap=AMOUNTS, vmin=low, vmax=high)
     axes.set(

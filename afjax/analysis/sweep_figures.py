@@ -1,4 +1,4 @@
-"""Draws figures of sweeps: scores by the adapters' initialization, size and architecture."""
+"""Figures of sweeps: scores by adapter initialization, size and architecture."""
 
 import dataclasses
 import json
@@ -26,13 +26,13 @@ from afjax.errors import UserError
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# The axis labels of settings.
+# Axis labels by setting.
 SETTINGS = {
     "init_scale": "Standard deviation of the adapters' initial weights",
     "size": "Bottleneck size",
     "reduction_factor": "Reduction factor",
 }
-# The order of options in the search's legends, which also determines their colours.
+# The order of options in the legends of the architecture search, which also determines their colours.
 OPTIONS = ("none", "attention", "before", "ffn", "after", "both")
 # The steps of the search (AdapterFusion, appendix A.2). Each step fixes the best option of the previous one.
 STEPS = {
@@ -44,12 +44,12 @@ STEPS = {
 
 @dataclasses.dataclass(frozen=True)
 class Score:
-    """The score of one value of a setting, over its seeds.
+    """The score of one value of a setting, aggregated over seeds.
 
     Attributes:
       task: The name of the task.
       setting: The name of the setting, or of the search's step.
-      option: The option of the search's step, drawn as one line; empty outside the search.
+      option: The option of the search's step, which has its own line; empty outside the search.
       value: The value of the setting; in the search, the bottleneck size or the negated reduction factor.
       mean: The mean score in points.
       std: The sample standard deviation, or None with a single seed.
@@ -69,10 +69,10 @@ class Score:
 
 
 def robustness(records: Sequence[RunRecord], *, metric: str = "") -> list[Score]:
-    """Returns scores by the values of a swept setting, all else equal (Houlsby 2019, section 3.6, figure 6 right).
+    """Collects scores by swept setting, all else equal (Houlsby 2019, figure 6 right).
 
-    For each task and each of ``SETTINGS``, runs are grouped so that they differ only in that setting and the seed. The
-    group with the most values counts. Ties are broken by the best mean score.
+    For each task and each of ``SETTINGS``, the runs of a group differ only in that setting and the seed. The group with
+    the most values is used, and ties are broken by the best mean score.
 
     Raises:
       UserError: No setting has two values, runs on one task have different main metrics, or no run has ``metric``.
@@ -94,8 +94,8 @@ def robustness(records: Sequence[RunRecord], *, metric: str = "") -> list[Score]
                 scores += setting_scores if len(setting_scores) > 1 else []
     if not scores:
         raise UserError(
-            "No runs of adapters differ only in adapter.init_scale, adapter.size or adapter.reduction_factor; sweep "
-            "one of these, as in afjax sweep --grid.adapter.init_scale=1e-7,1e-5,1e-3,1e-2,1e-1,1.0."
+            "No adapter runs differ only in adapter.init_scale, adapter.size or adapter.reduction_factor; sweep one of "
+            "these, as in afjax sweep --grid.adapter.init_scale=1e-7,1e-5,1e-3,1e-2,1e-1,1.0."
         )
     return scores
 
@@ -112,7 +112,7 @@ def draw_robustness(scores: Sequence[Score], output: Path) -> list[Path]:
     figure, all_axes = new_figure(width, 2.6, columns=len(settings), sharey=True)
     for axes, setting in zip(all_axes, settings, strict=True):
         for index, task in enumerate(tasks):
-            # A logarithmic axis cannot show zero. The CSV has it.
+            # A logarithmic axis cannot show zero, but the CSV contains it.
             task_scores = [
                 score for score in scores if (score.setting, score.task) == (setting, task) and score.value > 0
             ]
@@ -134,17 +134,17 @@ def draw_robustness(scores: Sequence[Score], output: Path) -> list[Path]:
     return save_figure(figure, output, ("setting", "task", "value", "mean", "std", "seeds"), rows)
 
 
-# The search for the adapter's architecture
+# Architecture search
 
 
 def search(records: Sequence[RunRecord], *, metric: str = "") -> list[Score]:
-    """Returns the scores of the architecture search (AdapterFusion, appendix A.2, figures 7 to 9).
+    """Collects the scores of the architecture search (AdapterFusion, figures 7 to 9).
 
-    Each task has its own search. An option's score at a reduction factor (or size) is its best mean over seeds among
-    all other settings. Each step uses only runs with the options that the previous steps have chosen.
+    See the paper's appendix A.2. Each task has its own search. An option's score at a reduction factor (or size) is the
+    best mean over seeds among all other settings. Each step uses only runs with the options chosen in previous steps.
 
     Raises:
-      UserError: No runs of single adapters differ in a step's setting, the options of a step do not share a reduction
+      UserError: No single-adapter runs differ in a step's setting, the options of a step do not share a reduction
         factor or size, runs on one task have different main metrics, or no run has ``metric``.
     """
     metrics = task_metrics(records, metric)
@@ -167,8 +167,8 @@ def search(records: Sequence[RunRecord], *, metric: str = "") -> list[Score]:
                 )
                 raise UserError(
                     f'The runs on "{task}" are not an architecture sweep: no reduction factor or size has every '
-                    f"adapter.{step} ({details}); give --runs a sweep of configs/pfeiffer_search.py, or the --tasks "
-                    "that have one."
+                    f"adapter.{step} ({details}); set --runs to a sweep of configs/pfeiffer_search.py, or --tasks to "
+                    "the tasks that have one."
                 )
             step_scores = [
                 _score(task, step, option, value, max(settings.values(), key=_mean))
@@ -180,7 +180,7 @@ def search(records: Sequence[RunRecord], *, metric: str = "") -> list[Score]:
             runs = [record for record in runs if getattr(record.adapter, step) == best]
     if not scores:
         raise UserError(
-            f"No runs of single adapters differ in adapter.{', adapter.'.join(STEPS)}; make some with "
+            f"No single-adapter runs differ in adapter.{', adapter.'.join(STEPS)}; train some with "
             "afjax sweep --config=configs/pfeiffer_search.py."
         )
     return scores
@@ -200,7 +200,7 @@ def draw_search(scores: Sequence[Score], output: Path) -> list[Path]:
         width, 0.4 + 2.1 * len(tasks), rows=len(tasks), columns=len(steps), sharey="row", sharex=True
     )
     values = sorted({score.value for score in scores}, key=abs)
-    # Negative values are reduction factors, see _bottleneck.
+    # Negative values are reduction factors; see _bottleneck.
     names = [f"{abs(value):g}" for value in values]
     kinds = {value < 0 for value in values}
     label = "Bottleneck size" if kinds == {False} else "Reduction factor" if kinds == {True} else "Factor or size"
@@ -215,8 +215,8 @@ def draw_search(scores: Sequence[Score], output: Path) -> list[Path]:
                 lines[step][option] = _draw(axes, [values.index(score.value) for score in line], line, option, number)
         if panel_scores:
             best = max(panel_scores, key=lambda score: score.mean)
-            place = values.index(best.value), best.mean
-            axes.plot(*place, marker="o", markersize=8, markerfacecolor="none", markeredgecolor="0.1", zorder=5)
+            point = values.index(best.value), best.mean
+            axes.plot(*point, marker="o", markersize=8, markerfacecolor="none", markeredgecolor="0.1", zorder=5)
         axes.set_xticks(range(len(values)), names)
         axes.set_xlim(-0.3, len(values) - 0.7)
         if index // len(steps) == len(tasks) - 1:
@@ -271,7 +271,7 @@ def _named(value: float) -> str:
 
 
 def _value(record: RunRecord, setting: str) -> float | None:
-    """Returns the value of a setting of the run's adapters, or None if it does not apply to them."""
+    """Returns the value of an adapter setting, or None if it does not apply."""
     if setting == "reduction_factor" and getattr(record.adapter, "size", None) is not None:
         return None
     value = getattr(record.adapter, setting, None)
@@ -279,7 +279,7 @@ def _value(record: RunRecord, setting: str) -> float | None:
 
 
 def _settings_without(record: RunRecord, setting: str) -> str:
-    """Returns all settings of a run except one, as text that can be compared."""
+    """Serializes all settings of a run except one, for comparison."""
     values: dict[str, Any] = json.loads(record.settings)
     values["adapter"].pop(setting)
     return json.dumps(values, sort_keys=True)
@@ -294,12 +294,12 @@ def _score(task: str, setting: str, option: str, value: float, scores_by_seed: M
     return Score(task, setting, option, value, _mean(scores_by_seed), spread, len(scores_by_seed))
 
 
-def _draw(axes: "Axes", places: Sequence[float], scores: Sequence[Score], label: str, index: int) -> Any:
-    """Draws a line, with the standard deviation over seeds as a band, and returns the line."""
+def _draw(axes: "Axes", positions: Sequence[float], scores: Sequence[Score], label: str, index: int) -> Any:
+    """Draws and returns a line, with the standard deviation over seeds as a band."""
     colour, marker = COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]
     means = [score.mean for score in scores]
     lows = [None if score.std is None else score.mean - score.std for score in scores]
     highs = [None if score.std is None else score.mean + score.std for score in scores]
-    draw_spread(axes, places, lows, highs, colour)
-    (line,) = axes.plot(places, means, color=colour, marker=marker, label=label, zorder=3)
+    draw_spread(axes, positions, lows, highs, colour)
+    (line,) = axes.plot(positions, means, color=colour, marker=marker, label=label, zorder=3)
     return line

@@ -1,6 +1,6 @@
-"""Makes the papers' tables of scores from finished runs.
+"""Builds the papers' score tables from finished runs.
 
-A :class:`Table` has formatted cells and the same data at full precision. :mod:`afjax.analysis.formats` writes it.
+A :class:`Table` holds formatted cells and the same data at full precision. :mod:`afjax.analysis.formats` renders it.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ from afjax.display.words import counted
 from afjax.errors import UserError
 
 GAP = "-"
-# An arrow points up or down if scores differ by more than this number of points (AdapterFusion, table 2).
+# Arrows point up or down for differences of more than this many points (AdapterFusion, table 2).
 LEVEL = 0.3
 UP, DOWN, SAME = "↑", "↓", "→"
 
@@ -26,8 +26,8 @@ class Table:
 
     Attributes:
       title: The title.
-      header, rows: Formatted cells. The first column is the name of the row.
-      notes: Sentences on the meaning of the scores, the seeds, the chosen settings, and the runs that were left out.
+      header, rows: Formatted cells. The first column has the row names.
+      notes: Sentences that explain the scores, seeds, chosen settings and omitted runs.
       commands: The commands that would fill the gaps.
       data_header, data: The data at full precision, with one row per task and method (or compared pair of methods).
     """
@@ -43,7 +43,7 @@ class Table:
 
 @dataclasses.dataclass(frozen=True)
 class Grid:
-    """The cells of a table. Every layout is made from them.
+    """The cells of a table, in a form that every layout uses.
 
     Attributes:
       collection: The runs.
@@ -61,7 +61,7 @@ class Grid:
     seeds: Mapping[str, tuple[int, ...]]
 
     def row(self, method: str) -> list[Cell]:
-        """Returns the cells of a method, without the tasks that lack one."""
+        """Returns the cells of a method, skipping tasks that have none."""
         return [self.cells[task, method] for task in self.tasks if (task, method) in self.cells]
 
 
@@ -75,14 +75,13 @@ def make_grid(
     by_size: bool = False,
     by_sampler: bool = False,
 ) -> Grid:
-    """Makes the cells of a table.
+    """Builds the cells of a table.
 
     Args:
       collection: The runs.
-      tasks, methods: Comma-separated names. Empty for all that have runs. Methods of ``configs/baselines.py`` may be
-        named without having runs; they are shown as gaps.
-      seeds: Comma-separated integers, the seeds that each cell should have. Empty for the seeds of any of the task's
-        cells.
+      tasks, methods: Comma-separated names; empty for all that have runs. Methods of ``configs/baselines.py`` are
+        allowed even without runs, and appear as gaps.
+      seeds: Comma-separated seeds that each cell should have. Empty for all seeds that occur in the task's cells.
       metric, by_size, by_sampler: See :func:`afjax.analysis.cells.make_cells`.
 
     Raises:
@@ -107,7 +106,7 @@ def make_grid(
 
 
 def make_table(layout: str, grid: Grid) -> Table:
-    """Makes a table in one of the ``LAYOUTS``.
+    """Builds a table in one of the ``LAYOUTS``.
 
     Raises:
       UserError: The layout needs runs that are missing.
@@ -119,7 +118,10 @@ def make_table(layout: str, grid: Grid) -> Table:
 
 
 def adapterfusion(grid: Grid) -> Table:
-    """Makes a table of tasks by methods: mean and standard deviation over seeds (AdapterFusion, tables 1, 3, 4)."""
+    """Builds a table of tasks by methods (AdapterFusion, tables 1, 3 and 4).
+
+    Cells have the mean and the standard deviation over seeds.
+    """
     rows = []
     for task in grid.tasks:
         seeds = grid.seeds[task]
@@ -132,9 +134,9 @@ def adapterfusion(grid: Grid) -> Table:
 
 
 def arrows(grid: Grid) -> Table:
-    """Makes a table that compares fusions with the adapters they could replace (AdapterFusion, table 2).
+    """Builds a table of fusions against single adapters (AdapterFusion, table 2).
 
-    Arrows show whether the fusion is better, worse or neither.
+    Arrows show whether a fusion is better, worse or on par.
 
     Raises:
       UserError: There are no fusions, or no adapters to compare them with.
@@ -144,7 +146,7 @@ def arrows(grid: Grid) -> Table:
     if not pairs:
         raise UserError(
             "There are no fusions to compare with adapters: the layout arrows needs runs of fusion or fusion-mt, and "
-            f"of pfeiffer or mt-pfeiffer; there are {', '.join(grid.methods)}."
+            f"of pfeiffer or mt-pfeiffer, but there are only {', '.join(grid.methods)}."
         )
     rows, data = [], []
     ups = dict.fromkeys(pairs, 0)
@@ -177,7 +179,7 @@ def arrows(grid: Grid) -> Table:
 
 
 def _uneven_seeds_note(grid: Grid, pairs: Sequence[tuple[str, str]]) -> list[str]:
-    """Returns a sentence on the pairs whose means are over different seeds, if there are any."""
+    """Notes any pairs whose means are over different seeds."""
     uneven = [
         f"{method} and {other} on {task}"
         for method, other in pairs
@@ -186,18 +188,20 @@ def _uneven_seeds_note(grid: Grid, pairs: Sequence[tuple[str, str]]) -> list[str
         and (other_seeds := _seeds_of(grid.cells, task, other))
         and set(seeds) != set(other_seeds)
     ]
-    return [f"Means of different seeds are compared for {', '.join(uneven)}."] if uneven else []
+    return [f"Means over different seeds are compared for {', '.join(uneven)}."] if uneven else []
 
 
 def arrow(change: float) -> str:
-    """Returns the arrow for a difference in points. A difference of at most ``LEVEL`` counts as no change."""
-    # Rounding is needed because in binary 80.3 - 80 is not exactly 0.3.
+    """Returns the arrow for a difference in points; up to ``LEVEL`` means no change."""
+    # Round, because 80.3 - 80 is not exactly 0.3 in floating point.
     change = round(change, 9)
     return UP if change > LEVEL else DOWN if change < -LEVEL else SAME
 
 
 def differences(grid: Grid) -> Table:
-    """Makes a table of every method's difference to full fine-tuning, in points (AdapterFusion, figure 3).
+    """Builds a table of differences to full fine-tuning (AdapterFusion, figure 3).
+
+    Differences are in points.
 
     Raises:
       UserError: There is no run of ``full``, or no other method.
@@ -222,14 +226,17 @@ def difference_methods(grid: Grid) -> tuple[str, ...]:
     methods = tuple(method for method in grid.methods if method != "full")
     if "full" not in grid.methods or not grid.row("full") or not methods:
         raise UserError(
-            "Differences to full fine-tuning need finished runs of the method full and of another; there are "
-            f"{', '.join(grid.methods)}: train one with configs/baselines.py:method=full."
+            "Differences to full fine-tuning need finished runs of the method full and of another method, but there "
+            f"are only {', '.join(grid.methods)}; train one with configs/baselines.py:method=full."
         )
     return methods
 
 
 def task_difference(grid: Grid, task: str, method: str) -> float | None:
-    """Returns a method's mean minus full fine-tuning's, in points, or None if either has no run."""
+    """Returns a method's mean difference to full fine-tuning in points.
+
+    The result is None if either has no run.
+    """
     return _difference(grid, task, method, "full")
 
 
@@ -237,7 +244,7 @@ def task_difference(grid: Grid, task: str, method: str) -> float | None:
 
 
 def pals(grid: Grid) -> Table:
-    """Makes a table of methods and samplers by tasks (Stickland & Murray 2019, tables 2 and 3)."""
+    """Builds a table of methods and samplers by tasks (Stickland & Murray 2019)."""
     rows, sizes = [], {}
     for method in grid.methods:
         cells, total = grid.row(method), _relative_size(grid, method)
@@ -249,7 +256,7 @@ def pals(grid: Grid) -> Table:
         sizes[method] = (name, sampler, total)
     header = ("method", "sampler", "parameters", *(_task(task, grid) for task in grid.tasks), "mean")
     table = _table(
-        "Parameters of all tasks together, and dev scores",
+        "Total parameters of all tasks, and dev scores",
         header,
         rows,
         grid,
@@ -259,12 +266,12 @@ def pals(grid: Grid) -> Table:
 
 
 def _with_columns(table: Table, names: tuple[str, ...], columns: Mapping[str, tuple[Any, ...]]) -> Table:
-    """Replaces the method column of a table's data by several columns, which come first.
+    """Replaces the method column of a table's data with several leading columns.
 
     Args:
       table: The table.
       names: The names of the new columns.
-      columns: ``{method: values}``, the values of the new columns for each method. Rows are sorted in its order.
+      columns: The values of the new columns, ``{method: values}``. Rows are sorted in its order.
     """
     data = sorted(table.data, key=lambda row: list(columns).index(row[1]))
     rows = tuple((*columns[row[1]], row[0], *row[2:]) for row in data)
@@ -272,18 +279,18 @@ def _with_columns(table: Table, names: tuple[str, ...], columns: Mapping[str, tu
 
 
 def _unknown_sizes_note(grid: Grid) -> list[str]:
-    """Returns a note on the runs whose parameters are unknown, with a remedy, if there are any."""
+    """Notes any runs whose parameter counts are unknown, and how to fix this."""
     records = [record for method in grid.methods for cell in grid.row(method) for record in cell.records[:1]]
     folders = [str(record.folder) for record in records if record.own_parameters is None]
     if not folders:
         return []
     more = f" and {len(folders) - 1} more" if len(folders) > 1 else ""
-    return [f"No artefacts of {folders[0]}{more} were found, so the parameters are unknown; add the store to --runs."]
+    return [f"Parameter counts are unknown, as no artefacts of {folders[0]}{more} were found; add the store to --runs."]
 
 
 _PARAMETERS = (
-    "Parameters: the models of all tasks together, heads included, relative to the pretrained trunk. Trained: per "
-    "task, relative to the pretrained trunk."
+    "Parameters are totals over all tasks' models, heads included; trained parameters are per task. Both are relative "
+    "to the pretrained trunk."
 )
 
 
@@ -291,10 +298,10 @@ _PARAMETERS = (
 
 
 def houlsby(grid: Grid) -> Table:
-    """Makes a table of methods by tasks, with total and trained parameters (Houlsby 2019, tables 1 and 2)."""
+    """Builds a table of scores and parameters by method (Houlsby 2019, tables 1, 2)."""
     rows, columns = [], {}
     for method in grid.methods:
-        total, trained = _relative_size(grid, method), _trained_share(grid, method)
+        total, trained = _relative_size(grid, method), _trained_fraction(grid, method)
         texts = [_score(grid.cells.get((task, method)), grid.seeds[task]) for task in grid.tasks]
         sizes = (GAP if total is None else f"{total:.2f}×", GAP if trained is None else f"{100 * trained:.2f}%")
         rows.append((method, *sizes, *texts, _mean(grid, method)))
@@ -305,9 +312,9 @@ def houlsby(grid: Grid) -> Table:
 
 
 def _relative_size(grid: Grid, method: str) -> float | None:
-    """Returns the parameters of all tasks' models together, relative to the pretrained trunk.
+    """Computes the total parameters of all tasks' models, relative to the trunk.
 
-    The result is None if a task lacks the method or a number of parameters is unknown.
+    The result is None if a task lacks the method or a parameter count is unknown.
     """
     records = [cell.records[0] for cell in grid.row(method)]
     sizes = [record.own_parameters for record in records]
@@ -320,10 +327,10 @@ def _relative_size(grid: Grid, method: str) -> float | None:
     return (base + sum(size or 0 for size in sizes) + sum(frozen.values())) / records[0].trunk_parameters
 
 
-def _trained_share(grid: Grid, method: str) -> float | None:
-    """Returns the parameters trained per task, relative to the pretrained trunk; None if unknown.
+def _trained_fraction(grid: Grid, method: str) -> float | None:
+    """Computes the mean trained parameters per task, relative to the pretrained trunk.
 
-    The result is the mean over the tasks that have the method.
+    The mean is over the tasks that have the method. The result is None if a parameter count is unknown.
     """
     records = [cell.records[0] for cell in grid.row(method)]
     sizes = [record.trained_parameters for record in records]
@@ -366,7 +373,7 @@ def _table(
 
 
 def missing(grid: Grid) -> dict[tuple[str, str], list[str]]:
-    """Returns the commands for all runs that a table lacks: ``{(task, method): commands}``."""
+    """Lists the commands for a table's missing runs: ``{(task, method): commands}``."""
     commands_by_cell: dict[tuple[str, str], list[str]] = {}
     for task in grid.tasks:
         for method in grid.methods:
@@ -384,7 +391,7 @@ def _notes(grid: Grid) -> list[str]:
     record = next(cell for cell in cells).records[0] if cells else grid.collection.records[0]
     runs = sum(cell.num_runs for cell in cells)
     notes = [
-        "Scores are dev metrics times 100: mean ± sample standard deviation over seeds; (n): only n seeds.",
+        "Scores are dev metrics times 100: mean ± sample standard deviation over seeds. (n) means only n seeds.",
         f"{counted(runs, 'run')} on the trunk {record.trunk_name}, "
         f"{'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds)) or GAP}.",
     ]
@@ -392,7 +399,7 @@ def _notes(grid: Grid) -> list[str]:
     if picked:
         notes.append(f"The best of several settings on dev: {', '.join(picked)}.")
     notes += [
-        f"{folder} repeats a run of {cell.method} on {cell.task} with another score, and is ignored."
+        f"{folder} repeats a run of {cell.method} on {cell.task} with a different score, and is ignored."
         for cell in cells
         for folder in cell.repeated
     ]
@@ -419,7 +426,7 @@ def _mean(grid: Grid, method: str) -> str:
 
 
 def _numbers_of(cell: Cell, grid: Grid) -> tuple[Any, ...]:
-    """Returns a cell's values of the columns ``metric`` to ``runs`` in ``_DATA``."""
+    """Returns a cell's values for the columns ``metric`` to ``runs`` of ``_DATA``."""
     seeds = " ".join(map(str, cell.seeds))
     return grid.metrics[cell.task], cell.mean, cell.std, seeds, cell.num_settings, cell.num_runs
 
@@ -437,4 +444,4 @@ def _numbers(text: str) -> tuple[int, ...]:
     try:
         return tuple(dict.fromkeys(int(number) for number in text.split(",")))
     except ValueError:
-        raise UserError(f'--seeds is "{text}"; give integers separated by commas, as in --seeds=0,1,2.') from None
+        raise UserError(f'--seeds is "{text}"; use comma-separated integers, such as --seeds=0,1,2.') from None

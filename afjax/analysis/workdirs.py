@@ -1,4 +1,4 @@
-"""Reads workdirs: an experiment's config and its runs, with their logs, results, time and memory."""
+"""Reads workdirs: an experiment's config, and its runs' logs, results and usage."""
 
 import dataclasses
 import math
@@ -21,12 +21,12 @@ from afjax.train.usage import read_usage
 from afjax.train.workdir import CONFIG, INPUTS, TARGET, find_store
 from afjax.trunk.pretrained import Trunk
 
-# The value of a setting on a side of a comparison that does not have the setting.
+# The value shown in a comparison for a side that lacks the setting.
 NOT_SET = "not set"
-# Settings in which repeated runs may differ: the seed, the name, and settings that do not affect results.
+# Settings that may differ between repeats of a run: the seed, the name, and settings that do not affect results.
 IGNORED_SETTINGS = ("seed", "name", "mesh", "scan_layers", "remat")
 RESTORE = "restore it from a copy"
-# The number of levels of folders that are searched for workdirs, as in ``afjax table``.
+# Maximum depth of the search for workdirs, as in ``afjax table``.
 _DEPTH = 4
 
 
@@ -35,10 +35,10 @@ class RunRecord:
     """The record of one run of the training loop.
 
     Attributes:
-      title: The path of the run's folder in the workdir, such as ``sources/rte``.
+      title: The run's folder relative to the workdir, such as ``sources/rte``.
       lines: The objects in the run's ``metrics.jsonl``, in order.
       results: The results, or empty if the run is not finished.
-      usage: The time, memory and devices that the run used, or empty if not recorded.
+      usage: The run's time, memory and devices; empty if not recorded.
     """
 
     title: str
@@ -48,12 +48,12 @@ class RunRecord:
 
     @property
     def steps(self) -> list[Mapping[str, Any]]:
-        """The lines of training steps."""
+        """The log lines of training steps."""
         return [line for line in self.lines if "loss" in line]
 
     @property
     def evaluations(self) -> list[Mapping[str, Any]]:
-        """The evaluations on the dev split, with the scores by name: ``{"step", "accuracy", ...}``."""
+        """The dev evaluations, with scores by name: ``{"step", "accuracy", ...}``."""
         return [
             {key.removeprefix("dev/"): value for key, value in line.items()}
             for line in self.lines
@@ -67,10 +67,10 @@ class ExperimentRecord:
 
     Attributes:
       workdir: The experiment's folder.
-      title: The path of that folder relative to the given folder, or the folder's name if it was given itself.
+      title: The folder's path relative to the searched folder, or its name if it is that folder.
       config: The config as JSON data.
-      inputs: Digests of the inputs, by the inputs' names.
-      runs: The runs, the target run last.
+      inputs: Digests of the inputs by name.
+      runs: The runs, with the target run last.
     """
 
     workdir: epath.Path
@@ -88,13 +88,16 @@ class ExperimentRecord:
     def results(self) -> dict[str, Result]:
         """The target run's results by task, or empty if it is not finished.
 
-        In a sequence, the last result on a task counts.
+        In sequential training, the last result on a task counts.
         """
         return {result.task: result for run in self.runs if run.title == TARGET for result in run.results}
 
     @property
     def score(self) -> float:
-        """The mean of the tasks' main dev metrics, or minus infinity if it is not finite, so that it is never best."""
+        """The mean of the tasks' main dev metrics.
+
+        A mean that is not finite becomes minus infinity, so that it is never the best.
+        """
         mean = statistics.fmean(result.metrics[result.main_metric] for result in self.results.values())
         return mean if math.isfinite(mean) else -math.inf
 
@@ -102,7 +105,7 @@ class ExperimentRecord:
 def find_experiments(workdir: epath.Path) -> list[ExperimentRecord]:
     """Reads the experiment of a workdir, or all experiments in a folder.
 
-    The folder of a sweep has several experiments. They are sorted by path. Unfinished experiments are included.
+    Experiments in a folder, such as a sweep's, are sorted by path and include unfinished ones.
 
     Raises:
       UserError: No experiment is finished, or a file of an experiment is damaged.
@@ -116,15 +119,15 @@ def find_experiments(workdir: epath.Path) -> list[ExperimentRecord]:
     if not any(experiment.results for experiment in experiments):
         started = f" ({len(experiments)} started)" if experiments else ""
         raise UserError(
-            f"{workdir} has no finished run{started}; give --workdir the folder of a finished run (of afjax train, "
-            "afjax sweep, or a recipe called from Python). For a run from Python of an earlier version, call "
-            "the recipe again with the same arguments: it does not train again, and writes what reports need."
+            f"{workdir} has no finished run{started}; set --workdir to the folder of a finished run (of afjax train, "
+            "afjax sweep, or a recipe called from Python). If it is from Python and an earlier version of afjax, call "
+            "the recipe again with the same arguments: without retraining, it writes the files that reports need."
         )
     return experiments
 
 
 def by_tasks(finished: Sequence[ExperimentRecord]) -> dict[str, list[ExperimentRecord]]:
-    """Groups experiments by their tasks, because scores on different tasks are not comparable."""
+    """Groups experiments by tasks, as scores on different tasks are not comparable."""
     groups: dict[str, list[ExperimentRecord]] = {}
     for experiment in finished:
         groups.setdefault(", ".join(experiment.results), []).append(experiment)
@@ -132,31 +135,31 @@ def by_tasks(finished: Sequence[ExperimentRecord]) -> dict[str, list[ExperimentR
 
 
 def find_best(finished: Sequence[ExperimentRecord]) -> ExperimentRecord:
-    """Returns the experiment with the best dev score on the tasks that most experiments have.
+    """Returns the experiment with the best dev score on the most common tasks.
 
-    If several tasks have the same number of experiments, the first of them is chosen.
+    If several tasks have equally many experiments, the first of them is used.
     """
     largest_group = max(by_tasks(finished).values(), key=len)
     return max(largest_group, key=lambda experiment: experiment.score)
 
 
 def is_of_run(manifest: Manifest, experiment: ExperimentRecord, result: Result, *, source: bool = False) -> bool:
-    """Returns whether an artefact was saved by a run. A store may have another run's artefact of the same name.
+    """Checks whether an artefact was saved by a run, and not by a different one.
 
     Args:
-      manifest: The artefact's manifest.
-      experiment: The experiment of the run.
-      result: The result of the run.
-      source: Whether the run is a fusion's source. Its artefacts may come from a store and have another seed.
+      manifest: The manifest of an artefact with the result's name.
+      experiment: The run's experiment.
+      result: The run's result.
+      source: Whether the run is a fusion's source, whose artefacts may come from a store and have a different seed.
     """
-    # Manifests have None instead of numbers that are not finite.
+    # Manifests store None for numbers that are not finite.
     metrics = {name: value if math.isfinite(value) else None for name, value in result.metrics.items()}
     return manifest.metrics == metrics and (source or manifest.seed == experiment.config["seed"])
 
 
 @dataclasses.dataclass(frozen=True)
 class Moved:
-    """The current store and trunk of a run. Empty if they are still where the workdir says."""
+    """The new locations of a run's store and trunk; empty if they were not moved."""
 
     store_folder: str = ""
     trunk: str = ""
@@ -170,17 +173,17 @@ def load_result(
     source: bool = False,
     moved: Moved = Moved(),
 ) -> TaskModel:
-    """Loads the model that a run of an experiment trained.
+    """Loads the model that an experiment's run trained.
 
     Args:
       experiment: The experiment.
       result: One of the experiment's results.
-      load_trunk: Loads a trunk by name, as ``afjax.load_trunk`` does. It is called repeatedly with the same name.
+      load_trunk: Loads a trunk by name, like ``afjax.load_trunk``. It may be called repeatedly with the same name.
       source: Whether the result is from a fusion's source.
-      moved: The current store and trunk of the run, if they were moved.
+      moved: The run's current store and trunk, if they were moved.
 
     Raises:
-      UserError: The store or the trunk is missing or damaged, or the store has another run's model of that name.
+      UserError: The store or the trunk is missing or damaged, or the store has a different run's model of that name.
     """
     folder = str(moved.store_folder or find_store(experiment.workdir))
     adapter = fusion = ""
@@ -189,12 +192,12 @@ def load_result(
     if experiment.config["recipe"] == "fusion" and not source:
         adapter, fusion = "", result.name
     if result.name not in store.names(folder, "heads"):
-        raise UserError(f'The store {folder} has no head "{result.name}"; give --store the one that it was saved to.')
+        raise UserError(f'The store {folder} has no head "{result.name}"; set --store to the one it was saved in.')
     kinds = ["heads", *(["adapters"] if adapter else []), *(["fusion"] if fusion else [])]
     manifests = [store.read_manifest(folder, kind, result.name) for kind in kinds]
     if not all(is_of_run(manifest, experiment, result, source=source) for manifest in manifests):
         raise UserError(
-            f'The store {folder} holds another run\'s model "{result.name}"; give --store the one that '
+            f'The store {folder} holds another run\'s model "{result.name}"; set --store to the one that '
             f"{experiment.workdir} saved to."
         )
     trunk_folder = experiment.workdir / "trunk"
@@ -205,15 +208,15 @@ def load_result(
         and initial_trunk
         and manifests[0].trunk.get("sha256") != initial_trunk
     ):
-        raise UserError(f"{trunk_folder}, the trunk that this run trained, does not exist; give it with --trunk.")
+        raise UserError(f"{trunk_folder}, the trunk that this run trained, does not exist; give its path as --trunk.")
     name = moved.trunk or (str(trunk_folder) if trunk_folder.exists() else experiment.config["trunk"])
     return load_task_model(folder, load_trunk(name), head=result.name, adapter=adapter, fusion=fusion)
 
 
 def differing_settings(sides: Sequence[Mapping[str, Any]], leave_out: Sequence[str] = ()) -> dict[str, list[Any]]:
-    """Returns the settings that differ, with their value on each side: ``{setting: [value, ...]}``.
+    """Finds settings that differ, with each side's value: ``{setting: [value, ...]}``.
 
-    The value is ``NOT_SET`` if a side does not have the setting.
+    The value is ``NOT_SET`` if a side lacks the setting.
 
     Args:
       sides: The settings of each side by dotted path.
@@ -225,7 +228,7 @@ def differing_settings(sides: Sequence[Mapping[str, Any]], leave_out: Sequence[s
 
 
 def _search(folder: epath.Path, depth: int) -> list[epath.Path]:
-    """Returns the workdirs in a folder. The folder may itself be a workdir."""
+    """Finds the workdirs in a folder, which may itself be one."""
     # A config.json is not enough: a trunk's folder has one too, but no inputs.
     if (folder / CONFIG).exists() and (folder / INPUTS).exists():
         return [folder]
@@ -238,17 +241,17 @@ def _search(folder: epath.Path, depth: int) -> list[epath.Path]:
 def _experiment(folder: epath.Path, title: str) -> ExperimentRecord:
     if not (folder / CONFIG).exists():
         return _python_run(folder, title)
-    places = [
+    run_folders = [
         *_folders(folder / "sources"),
         # The sequential recipe has one run per task in the target's folder.
-        *(place for place in _folders(folder / TARGET) if (place / "metrics.jsonl").exists()),
+        *(child for child in _folders(folder / TARGET) if (child / "metrics.jsonl").exists()),
         folder / TARGET,
     ]
     runs = []
-    for place in places:
-        lines, results = _lines(place / "metrics.jsonl"), tuple(read_results(place))
+    for run_folder in run_folders:
+        lines, results = _lines(run_folder / "metrics.jsonl"), tuple(read_results(run_folder))
         if lines or results:
-            runs.append(RunRecord(place.relative_to(folder).as_posix(), lines, results, _usage(place)))
+            runs.append(RunRecord(run_folder.relative_to(folder).as_posix(), lines, results, _usage(run_folder)))
     config = read_json(folder / CONFIG, advice=RESTORE) or {}
     _check_config(config, folder / CONFIG)
     inputs = read_json(folder / INPUTS, advice=RESTORE) or {}
@@ -256,7 +259,7 @@ def _experiment(folder: epath.Path, title: str) -> ExperimentRecord:
 
 
 def _python_run(folder: epath.Path, title: str) -> ExperimentRecord:
-    """Reads the run of a recipe that was called from Python. Its settings serve as the experiment's config."""
+    """Reads a recipe's run from Python, with its settings as the experiment's config."""
     record = read_json(folder / RECORD, advice=RESTORE) or {}
     settings, inputs = record.get("settings"), record.get("inputs")
     trained = read_json(folder / TRAINED, advice=RESTORE, constants=True) or {}
@@ -266,26 +269,26 @@ def _python_run(folder: epath.Path, title: str) -> ExperimentRecord:
     if not (isinstance(trunk, str) and isinstance(entries, list)):
         raise UserError(f"{folder / TRAINED} is damaged (it has no trunk or no results); {RESTORE}.")
     results = parse_results(entries, folder / TRAINED, RESTORE)
-    # The settings of a fusion have no partition, but an experiment's config has the default partition.
+    # A fusion's settings have no partition, but an experiment's config has the default one.
     config = {"trunk": trunk, "partition": "adapter", **settings}
     _check_config(config, folder / RECORD)
-    # In an experiment's inputs, the names of rows begin with the role of their task, here "task".
+    # In an experiment's inputs, the names of rows begin with their task's role, here "task".
     rows = {f"task {name}" if name.endswith(" rows") else name: value for name, value in inputs.items()}
     run = RunRecord(TARGET, _lines(folder / "metrics.jsonl"), tuple(results), _usage(folder))
     return ExperimentRecord(folder, title, config, rows, (run,))
 
 
 def _check_config(config: Mapping[str, Any], path: epath.Path) -> None:
-    """Raises UserError if a config lacks a setting that reports need, or if its type is wrong."""
+    """Raises UserError if a setting that reports need is missing or of the wrong type."""
     for key, kind in {"recipe": str, "trunk": str, "partition": str, "seed": int}.items():
         if not isinstance(config.get(key), kind):
             problem = f"its {key} is {config[key]!r}" if key in config else f"it has no {key}"
             raise UserError(f"{path} is damaged ({problem}); {RESTORE}.")
 
 
-def _folders(place: epath.Path) -> list[epath.Path]:
+def _folders(folder: epath.Path) -> list[epath.Path]:
     try:
-        return sorted(path for path in place.iterdir() if path.is_dir())
+        return sorted(path for path in folder.iterdir() if path.is_dir())
     except (FileNotFoundError, NotADirectoryError):
         return []
 
@@ -313,9 +316,9 @@ def _lines(path: epath.Path) -> tuple[Mapping[str, Any], ...]:
     return tuple(lines)
 
 
-def _usage(place: epath.Path) -> dict[str, Any]:
-    """Returns the recorded usage of a run, without invalid values."""
-    usage = read_usage(place)
+def _usage(folder: epath.Path) -> dict[str, Any]:
+    """Reads a run's recorded usage, dropping invalid values."""
+    usage = read_usage(folder)
     return {
         key: value
         for key, value in usage.items()

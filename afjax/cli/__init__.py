@@ -1,1 +1,1 @@
-"""The command line. :mod:`afjax.cli.commands` defines the commands; the modules here implement them."""
+"""The command line: commands are in :mod:`afjax.cli.commands`, implemented here."""

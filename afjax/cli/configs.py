@@ -1,4 +1,4 @@
-"""Turns ``--config=NAME:key=value --config.a.b=value`` into an ExperimentConfig."""
+"""Parses ``--config=NAME:key=value --config.a.b=value`` into an ExperimentConfig."""
 
 import ast
 import inspect
@@ -22,9 +22,9 @@ SHORTHANDS = {"task": TASK_SHORTHANDS, "tasks": TASK_SHORTHANDS, "adapter": ("pr
 
 
 def builtin_configs() -> dict[str, Path]:
-    """Returns the configs that come with afjax: ``{name: file}``.
+    """Lists the configs that come with afjax: ``{name: file}``.
 
-    They are in ``configs/`` of the repository, and in ``afjax/configs`` of an installed package.
+    They are in ``configs/`` in the repository, and in ``afjax/configs`` in an installed package.
     """
     package = Path(__file__).parents[1]
     installed = package / "configs"
@@ -33,11 +33,11 @@ def builtin_configs() -> dict[str, Path]:
 
 
 def find_config(given: str) -> Path:
-    """Finds the file that ``--config`` names.
+    """Finds the file of a config.
 
     Args:
-      given: The name of a built-in config, such as ``single``, or a path. The path ``configs/NAME.py`` means the
-        built-in config if the current folder does not have that file.
+      given: The name of a built-in config, such as ``single``, or a path. The path ``configs/NAME.py`` refers to the
+        built-in config if that file does not exist in the current folder.
 
     Raises:
       UserError: There is no such config.
@@ -70,13 +70,13 @@ def load_experiment(
     """Runs a config's ``get_config`` and applies overrides.
 
     Args:
-      config: ``NAME``, ``NAME:key=value,key=value`` or the same with ``FILE.py``, where the keys are arguments of
-        ``get_config``; or ``WORKDIR/config.json``, which holds the experiment of a workdir.
-      overrides: Each ``a.b=value``, such as ``train.learning_rate=1e-3`` or ``sources.rte.train.epochs=5``. Values are
-        Python literals; any other value is a string.
-      find_store: Returns the experiment's store. A fusion does not need the data of sources whose adapters are in the
-        store, so this is only called if such data is missing.
-      reads_rows: Whether the experiment's rows will be read. If not, the data of its tasks may be missing.
+      config: ``NAME``, ``NAME:key=value,key=value`` or the same with ``FILE.py``, with arguments of ``get_config`` as
+        keys; or ``WORKDIR/config.json``, which holds a workdir's experiment.
+      overrides: Overrides such as ``train.learning_rate=1e-3`` or ``sources.rte.train.epochs=5``. A value that is not a
+        Python literal is a string.
+      find_store: Returns the experiment's store. It is only called if the data of a fusion's source is missing, which
+        is allowed if the source's adapter is in the store.
+      reads_rows: Whether the experiment's rows will be read. If not, its tasks' data may be missing.
 
     Raises:
       UserError: The config does not exist or fails, an argument or key is unknown, a value has the wrong type, or a
@@ -87,7 +87,7 @@ def load_experiment(
     for override in overrides:
         _override(values, override)
 
-    # Config files and overrides have sources and tasks in dicts, by task name.
+    # Config files and overrides store sources and tasks in dicts by task name.
     sources, tasks = values.get("sources", ()), values.get("tasks", ())
     if isinstance(sources, Mapping):
         values["sources"] = [_named_source(*item, find_store, needs_data=reads_rows) for item in sources.items()]
@@ -108,7 +108,7 @@ def load_experiment(
 def _named(name: str, task: Any, *, needs_data: bool) -> Any:
     """Adds the name to a task's settings.
 
-    A value that is not a mapping is returned unchanged; ``from_dict`` refuses it later.
+    A value that is not a mapping is returned unchanged, and ``from_dict`` rejects it later.
     """
     return _with_data_dir({"name": name, **task}, needs_data=needs_data) if isinstance(task, Mapping) else task
 
@@ -135,11 +135,11 @@ def _named_source(name: str, source: Any, find_store: Callable[[], str | Path] |
 
 
 def _with_data_dir(task: Any, *, needs_data: bool) -> Any:
-    """Expands ``data_dir`` and ``preset`` in a task's settings to the settings of the known task.
+    """Expands a task's ``data_dir`` and ``preset`` to the known task's settings.
 
-    The other given settings take precedence over the known ones. The known task is looked up by ``preset`` (a task's
-    name or a TOML file), or else by the task's own name. Settings with neither are returned unchanged. If the task's
-    data is missing and not needed, its source is the folder that should hold the data.
+    The known task is looked up by ``preset`` (a task's name or a TOML file), or else by the task's own name. Other
+    settings in ``task`` override the known task's. Without ``data_dir`` and ``preset``, the task is returned
+    unchanged. If its data is missing and not needed, its source is the folder where the data would be.
     """
     if not isinstance(task, Mapping) or not task.keys() & TASK_SHORTHANDS:
         return task
@@ -160,7 +160,7 @@ def _with_data_dir(task: Any, *, needs_data: bool) -> Any:
 def _with_preset(adapter: Mapping[str, Any]) -> dict[str, Any]:
     """Expands ``{"preset": NAME, ...}`` to the preset's settings.
 
-    The given settings take precedence.
+    Other settings in ``adapter`` override the preset's.
     """
     settings = dict(adapter)
     name = settings.pop("preset", None)
@@ -168,7 +168,7 @@ def _with_preset(adapter: Mapping[str, Any]) -> dict[str, Any]:
         return settings
     if not isinstance(name, str) or name not in ADAPTER_PRESETS:
         raise UserError(
-            f'config.adapter.preset is "{name}"; there are {", ".join(ADAPTER_PRESETS)}.'
+            f'config.adapter.preset is "{name}"; choose from {", ".join(ADAPTER_PRESETS)}.'
             f"{did_you_mean(str(name), ADAPTER_PRESETS)}"
         )
     return {**to_dict(ADAPTER_PRESETS[name]), **settings}
@@ -179,19 +179,19 @@ def _parse_arguments(text: str) -> dict[str, Any]:
     for part in filter(None, text.split(",")):
         key, equals, value = part.partition("=")
         if not equals or not key.isidentifier():
-            raise UserError(f'The config argument "{part}" is not of the form key=value; write NAME:key=value,...')
+            raise UserError(f'The config argument "{part}" does not have the form key=value; use NAME:key=value,...')
         arguments[key] = literal(value)
     return arguments
 
 
 def run_config_file(given: str) -> tuple[Path, dict[str, Any]]:
-    """Runs a config's file.
+    """Executes a config file.
 
     Args:
       given: The config's name or path, as for :func:`find_config`.
 
     Returns:
-      A tuple ``(path, names)``: the config's file, and the global variables that it defines, ``{name: value}``.
+      A tuple ``(path, names)``: the config's file, and the global variables it defines as ``{name: value}``.
 
     Raises:
       UserError: There is no such config, or its file fails.
@@ -204,7 +204,7 @@ def run_config_file(given: str) -> tuple[Path, dict[str, Any]]:
 
 
 def config_function(given: str) -> tuple[Path, Callable[..., Any]]:
-    """Returns a config's file and its function ``get_config``.
+    """Executes a config file and returns its path and its function ``get_config``.
 
     Raises:
       UserError: There is no such config, its file fails, or it does not define ``get_config``.
@@ -243,7 +243,7 @@ def _run_config(given: str, arguments: dict[str, Any]) -> dict[str, Any]:
 def _read_config(path: Path, arguments: dict[str, Any]) -> dict[str, Any]:
     """Reads a workdir's ``config.json``, with sources and tasks in dicts by task name."""
     if arguments:
-        raise UserError(f"The config {path} takes no arguments; write --config={path} --config.SETTING=VALUE.")
+        raise UserError(f"The config {path} takes no arguments; use --config={path} --config.SETTING=VALUE.")
     advice = "give a workdir's config.json, or a Python file"
     values = read_json(path, advice=advice)
     if values is None:
@@ -259,7 +259,7 @@ def _read_config(path: Path, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _failure(given: str, path: Path, error: BaseException) -> UserError:
-    """Returns the error to raise if a config's code fails, with the line number if known."""
+    """Builds the error for a config whose code fails, with the line number if known."""
     if isinstance(error, SyntaxError):
         number = error.lineno
     else:
@@ -272,19 +272,19 @@ def _failure(given: str, path: Path, error: BaseException) -> UserError:
 def _override(values: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
     if not equals:
-        raise UserError(f"--config.{override} has no value; write --config.{override}=VALUE.")
+        raise UserError(f"--config.{override} has no value; use --config.{override}=VALUE.")
     *parents, last = key.split(".")
     node = values
     for parent in parents:
-        # A parent that the config does not have is added here. If there is no such setting, from_dict raises an error.
+        # Add missing parents here. If there is no such setting, from_dict raises an error later.
         node = node.setdefault(parent, {})
         if not isinstance(node, dict):
-            raise UserError(f"--config.{key}: {parent} holds no further settings.")
+            raise UserError(f"--config.{key}: {parent} has no nested settings.")
     node[last] = literal(text)
 
 
 def literal(text: str) -> Any:
-    """Parses the value of ``--config.SETTING=VALUE``: a Python literal, or else a string."""
+    """Parses the value of ``--config.SETTING=VALUE`` as a Python literal or a string."""
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):

@@ -1,4 +1,4 @@
-"""Translates exceptions that the user can act on into an exit code and a message."""
+"""Converts exceptions that the user can act on to an exit code and a message."""
 
 import contextlib
 import signal
@@ -9,17 +9,17 @@ from afjax.storage.paths import client_errors
 
 
 def explain(error: BaseException) -> tuple[int, str] | None:
-    """Translates an exception into an exit code and a message.
+    """Converts an exception that the user can act on to an exit code and a message.
 
-    Returns None for all other exceptions, such as those caused by bugs. Callers then show the traceback.
+    Returns None for other exceptions, such as bugs, whose traceback the caller should show.
     """
     if isinstance(error, PreemptionError):
         return PREEMPTED, str(error)
     if isinstance(error, UserError):
-        # Make it one line, because it can contain a library's message of several lines.
+        # Join lines, because the message can contain a library's multi-line message.
         return 2, " ".join(str(error).split())
     if isinstance(error, BrokenPipeError):
-        return 128 + signal.SIGPIPE, "The program that reads this command's output has exited."
+        return 128 + signal.SIGPIPE, "The program reading this command's output has exited."
     if isinstance(error, OSError):
         return 2, f"{error.filename or 'A file'} cannot be used ({error.strerror or error})."
     if isinstance(error, KeyboardInterrupt):
@@ -34,10 +34,10 @@ def explain(error: BaseException) -> tuple[int, str] | None:
 
 @contextlib.contextmanager
 def explained_memory_error() -> Iterator[None]:
-    """Converts JAX's out-of-memory error to a UserError that names the settings to change.
+    """Converts JAX's out-of-memory error to a UserError with settings to change.
 
     Raises:
-      UserError: The computation in the block does not fit the devices' memory.
+      UserError: The computation in the block does not fit in the devices' memory.
     """
     import jax
 
@@ -48,6 +48,6 @@ def explained_memory_error() -> Iterator[None]:
         if not reason.startswith("RESOURCE_EXHAUSTED"):
             raise
         raise UserError(
-            f"The run does not fit the devices' memory ({reason}); use fewer rows (train.batch_size), "
-            "remat=layers, trunk_dtype=bfloat16, or mesh.fsdp."
+            f"The run does not fit in the devices' memory ({reason}); reduce train.batch_size, or set remat=layers, "
+            "trunk_dtype=bfloat16 or mesh.fsdp."
         ) from error

@@ -9,10 +9,10 @@ from afjax.storage.paths import expanded
 
 def add_runs_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the flags that select runs, tasks and a metric."""
-    parser.add_argument("--runs", required=True, metavar="DIR,...", help="workdirs, sweeps, stores, or folders of them")
-    parser.add_argument("--tasks", default="", metavar="NAME,...", help="the tasks, in this order (all)")
+    parser.add_argument("--runs", required=True, metavar="DIR,...", help="workdirs, sweeps, stores, or their parents")
+    parser.add_argument("--tasks", default="", metavar="NAME,...", help="the tasks to show, in this order (all)")
     parser.add_argument(
-        "--metric", default="", help="a metric to use instead of the main metric of each task that has it"
+        "--metric", default="", help="metric to use for all tasks that have it, instead of their main metric"
     )
 
 
@@ -20,5 +20,5 @@ def split_folders(given: str) -> Sequence[str]:
     """Splits the value of ``--runs`` into folders."""
     folders = [folder.strip() for folder in given.split(",")]
     if "" in folders:
-        raise UserError(f'--runs is "{given}"; give folders separated by commas, as in --runs=runs/rte,runs/mrpc.')
+        raise UserError(f'--runs is "{given}"; use comma-separated folders, such as --runs=runs/rte,runs/mrpc.')
     return [folder if folder.startswith("gs://") else str(expanded(folder)) for folder in folders]

@@ -65,11 +65,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns:
       The exit code. 0: done. 1: some runs of a sweep failed, or Cloud Storage failed temporarily. 2: an error that the
-      user can correct, whose message is printed; or ``afjax store verify`` found a damaged artefact. 130: Ctrl-C.
-      141: the program that reads the output has exited. ``PREEMPTED``: training was stopped by SIGTERM and saved a
-      checkpoint to resume from. If training loses a host, the process exits with ``HOST_LOST`` before this returns.
+      user can correct (its message is printed), or ``afjax store verify`` found a damaged artefact. 130: Ctrl-C. 141:
+      the program reading the output has exited. ``PREEMPTED``: training was stopped by SIGTERM and saved a checkpoint
+      to resume from. If training loses a host, the process exits with ``HOST_LOST`` before this returns.
     """
-    # If TensorFlow is installed, epath would use it for gs://, and raise its errors, which afjax does not handle.
+    # If TensorFlow is installed, epath would use it for gs:// and raise TensorFlow errors, which afjax does not handle.
     os.environ.setdefault("EPATH_USE_TF", "false")
     argv = sys.argv[1:] if argv is None else argv
     parser, commands = make_parser()
@@ -90,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def make_parser() -> tuple[argparse.ArgumentParser, Any]:
-    """Makes the parser and its commands.
+    """Builds the parser and its commands.
 
     Returns:
       The parser, and its subparsers action. The action's ``choices`` maps command names to parsers.
@@ -106,23 +106,23 @@ def make_parser() -> tuple[argparse.ArgumentParser, Any]:
 
 
 def _unknown_command(argv: Sequence[str], commands: Any) -> str | None:
-    """Returns the error message for an unknown command (``stor``, ``store lst``), or None."""
+    """Returns the error for an unknown command (``stor``, ``store lst``), or None."""
     if not argv or argv[0].startswith("-"):
         return None
     names = commands.choices
     if argv[0] not in names:
-        return f'"{argv[0]}" is not a command; give one of {", ".join(names)}.{did_you_mean(argv[0], names)}'
+        return f'"{argv[0]}" is not a command; choose from {", ".join(names)}.{did_you_mean(argv[0], names)}'
     actions = [f"{argv[0]} {action}" for action in names[argv[0]].get_default("actions") or ()]
     given = " ".join(argv[:2])
     if not actions or len(argv) == 1 or argv[1].startswith("-") or given in actions:
         return None
-    return f'"{given}" is not a command; give one of {", ".join(actions)}.{did_you_mean(given, actions)}'
+    return f'"{given}" is not a command; choose from {", ".join(actions)}.{did_you_mean(given, actions)}'
 
 
 def _empty_flag(argv: Sequence[str]) -> str | None:
     """Returns the error message for the first flag with an empty value, or None.
 
-    An example is ``--adapter=$NAME`` with an unset variable. The values of settings (``--config.SETTING=``) may be
+    This catches mistakes such as ``--adapter=$NAME`` with an unset variable. Settings (``--config.SETTING=``) may be
     empty.
     """
     for argument, following in zip(argv, [*argv, None][1:], strict=True):
@@ -133,7 +133,7 @@ def _empty_flag(argv: Sequence[str]) -> str | None:
 
 
 def _exit_code(arguments: argparse.Namespace) -> int:
-    """Runs the command and prints the message of an error that the user can correct."""
+    """Runs the command, and prints the message of any error that the user can correct."""
     try:
         code: int = arguments.run(arguments)
         sys.stdout.flush()
@@ -143,7 +143,7 @@ def _exit_code(arguments: argparse.Namespace) -> int:
         if explained is None:
             raise
         if isinstance(error, BrokenPipeError):
-            # The reader (head, less) has ended. Python would report the broken pipe again when it closes stdout.
+            # The reader (head, less) has exited. Python would report the broken pipe again when it closes stdout.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         else:
             print_line(f"afjax: {explained[1]}")

@@ -1,4 +1,4 @@
-"""Adds commands to the parser, and flags that several commands share."""
+"""Adds commands and shared flags to the parser."""
 
 import argparse
 from collections.abc import Callable, Iterable, Sequence
@@ -36,8 +36,8 @@ def add_command(
     Args:
       commands: The subparsers action of the main parser or of a group.
       name: The command's name.
-      summary: One line for the help.
-      example: Text at the end of the command's help.
+      summary: A one-line summary for the help.
+      example: The text at the end of the command's help.
       run: Runs the command and returns the exit code.
       group: Name of the command's group, if any.
       dotted: Prefixes of flags that end with a setting's name, such as ``--config.`` for ``--config.train.epochs=3``.
@@ -63,9 +63,9 @@ def _add_parser(commands: Any, name: str, summary: str, example: str | None) -> 
 
 
 def one_of(*names: str) -> Callable[[str], str]:
-    """Returns an argparse ``type`` that only accepts these names.
+    """Creates an argparse ``type`` that only accepts these names.
 
-    The error for any other word suggests a similar name, if there is one.
+    The error for any other value suggests a similar name, if there is one.
     """
 
     def check(name: str) -> str:
@@ -84,18 +84,18 @@ def add_model_flags(parser: argparse.ArgumentParser) -> None:
 def add_stored_model_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--store", required=True, help="the store's folder, or gs://...")
     add_trunk_flag(parser)
-    parser.add_argument("--adapter", default="", help="an adapter's name")
-    parser.add_argument("--fusion", default="", help="a fusion's name, instead of an adapter's")
-    parser.add_argument("--head", default="", help="the head's name (the one trained with the adapter or fusion)")
+    parser.add_argument("--adapter", default="", help="name of the adapter")
+    parser.add_argument("--fusion", default="", help="name of the fusion, instead of an adapter")
+    parser.add_argument("--head", default="", help="name of the head (the one trained with the adapter or fusion)")
     add_mismatch_flag(parser)
-    parser.add_argument("--drop_layers", default="", metavar="0,1", help="layers whose adapters are left out")
+    parser.add_argument("--drop_layers", default="", metavar="0,1", help="layers whose adapters to drop")
     parser.add_argument("--without", default="", metavar="NAME,NAME", help="adapters to leave out of the fusion")
     parser.add_argument("--with", dest="added", default="", metavar="NAME,NAME", help="adapters to add to the fusion")
 
 
 def add_trunk_flag(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--trunk", default="", help="minilm, a folder (or gs://...) or a Hugging Face id (the one that the store names)"
+        "--trunk", default="", help="minilm, a folder (or gs://...) or a Hugging Face id (as recorded in the store)"
     )
 
 
@@ -103,17 +103,17 @@ def add_mismatch_flag(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--allow_mismatch",
         action="store_true",
-        help="use a head with another adapter or fusion than it was trained with (its scores may then differ)",
+        help="allow a head with an adapter or fusion that it was not trained with (its scores may then differ)",
     )
 
 
 def add_length_flag(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--max_length", type=int, default=128, help="tokens per row; longer rows are cut (128)")
+    parser.add_argument("--max_length", type=int, default=128, help="tokens per row; longer rows are truncated (128)")
 
 
 def add_source_flags(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
     source = parser.add_mutually_exclusive_group(required=required)
-    source.add_argument("--source", help=f"a folder, a file, a task's .toml, {NAMED_SOURCES}")
+    source.add_argument("--source", help=f"a folder, a data file, a task's .toml file, {NAMED_SOURCES}")
     source.add_argument("--data_dir", help="the folder with all tasks' folders; the head's task is found by name")
 
 
@@ -122,5 +122,5 @@ def add_overwrite_flag(parser: argparse.ArgumentParser) -> None:
 
 
 def print_written(paths: Iterable[Path]) -> None:
-    """Prints the paths of the files that a command has written."""
+    """Prints the paths of the files that a command wrote."""
     print(f"Written: {', '.join(map(str, paths))}")

@@ -13,8 +13,8 @@ from afjax.model.task_model import TaskModel
 from afjax.storage.writing import check_output, write_output
 from afjax.tasks.prediction_rows import STANDARD, PredictionRows
 
-# The fields of a prediction, whose names --keep cannot use. Only span tasks have "answers", and only tagging has
-# "entities". Rows whose adapter is null only have "embedding". With --all, rows only have "predictions".
+# The fields of a prediction, whose names are reserved: --keep cannot use them. Only span tasks have "answers", and only
+# tagging has "entities". Rows whose adapter is null only have "embedding". With --all, rows only have "predictions".
 FIELDS = ("logits", "label", "probabilities", "answers", "entities", "embedding", "predictions")
 
 
@@ -28,15 +28,14 @@ def write_predictions(
 ) -> None:
     """Predicts rows and writes one line of JSON per row, in the order of the rows.
 
-    A line has ``logits``, ``label`` and ``probabilities``. In multiple-choice tasks a row has one logit per choice. In
-    span tasks the logits are the scores of its ``answers``, a list of ``{"text", "begin", "end", "score",
-    "probability"}``, best first. In tagging, logits and probabilities have one list per word, the label is the list of
-    tags, and ``entities`` is a list of ``{"type", "text", "begin", "end", "probability"}``. In multi-label tasks the
-    label is a list. Fields kept from the input come before the prediction. The file is written completely
-    or not at all.
+    Each line starts with the fields kept from the input, followed by ``logits``, ``label`` and ``probabilities``. For
+    multiple choice, a row has one logit per choice. For span, the logits are the scores of the ``answers``, a list of
+    ``{"text", "begin", "end", "score", "probability"}``, best first. For tagging, logits and probabilities have one
+    list per word, the label is the list of tags, and ``entities`` is a list of ``{"type", "text", "begin", "end",
+    "probability"}``. For multi-label tasks, the label is a list. The file is written atomically.
 
     Args:
-      output: The file; ``-`` for the standard output.
+      output: The output file, or ``-`` for standard output.
       task_model: The model.
       rows: The rows to predict.
       batch_size: Rows per step.
@@ -54,33 +53,33 @@ def write_predictions(
     lines: list[str] = [""] * len(rows)
     for numbers, form_rows in rows.forms:
         predictions = task_model.predict_rows(form_rows, batch_size=batch_size, max_length=max_length)
-        for place, number in enumerate(numbers):
-            lines[number] = prediction_line(rows.kept[number], predictions.as_json(place), number)
+        for index, number in enumerate(numbers):
+            lines[number] = prediction_line(rows.kept[number], predictions.as_json(index), number)
     write_lines(output, lines)
 
 
 def prediction_line(kept: Mapping[str, Any], prediction: Mapping[str, Any], row: int) -> str:
-    """Formats a line of the output, a JSON object.
+    """Formats one output line, a JSON object.
 
     Args:
       kept: The fields kept from the input, which come first.
       prediction: The fields of the prediction.
-      row: The row's index, for the error message.
+      row: The row's index, for error messages.
 
     Raises:
       UserError: The prediction contains NaN or infinity.
     """
     try:
         text = json.dumps(prediction, ensure_ascii=False, allow_nan=False)
-    except ValueError:  # For example, the sum of two large logits has overflowed.
+    except ValueError:  # For example, a sum of large logits overflowed.
         raise UserError(
-            f"The scores of row {row + 1} are not finite; check the files of the trunk, the adapter and the head."
+            f"The scores of row {row + 1} are not finite; check the files of the trunk, adapter and head."
         ) from None
     return f"{_kept_fields(kept)[:-1]}, {text[1:]}" if kept else text
 
 
 def write_lines(output: str, lines: Sequence[str]) -> None:
-    """Writes the lines of the output to a file, or to standard output for ``-``."""
+    """Writes lines to the output file, or to standard output for ``-``."""
     text = "".join(f"{line}\n" for line in lines)
     if output != STANDARD:
         write_output(output, text)
@@ -96,6 +95,6 @@ def _kept_fields(fields: Mapping[str, Any]) -> str:
     text = json.dumps(fields, ensure_ascii=False)
     try:
         text.encode()
-    except UnicodeEncodeError:  # A text has a lone surrogate, which can only be written as an escape.
+    except UnicodeEncodeError:  # A field contains a lone surrogate, which must be escaped.
         return json.dumps(fields)
     return text

@@ -11,7 +11,7 @@ from afjax.train.experiment import Result
 
 
 def result_lines(config: ExperimentConfig, results: Sequence[Result], store_folder: epath.Path) -> list[str]:
-    """Returns the lines of a table with the dev metrics of an experiment, and a line that names its store."""
+    """Formats a table of an experiment's dev metrics, followed by the store's path."""
     rows = [("trained", "on", "dev metric")]
     for result in results:
         value = result.metrics.get(result.main_metric, math.nan)

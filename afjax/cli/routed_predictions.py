@@ -1,4 +1,4 @@
-"""Predicts rows that name their adapters, or rows with many adapters, for ``afjax predict``."""
+"""Predictions of ``afjax predict`` with many adapters, chosen per row or by --all."""
 
 import argparse
 from collections.abc import Mapping, Sequence
@@ -20,44 +20,44 @@ from afjax.tasks.prediction_rows import kept_fields, rows_of_input
 def predict_routed(arguments: argparse.Namespace, keep: Mapping[str, str]) -> None:
     """Predicts each row with the adapter that it names.
 
-    A line of the output has the row's kept fields and its prediction, or its ``embedding`` if the name is null.
+    Each output line has the row's kept fields and its prediction, or its ``embedding`` if the name is null.
 
     Args:
       arguments: The command's flags.
-      keep: ``{column: field}``, the columns to copy to the output.
+      keep: The columns to copy to the output, as ``{column: field}``.
 
     Raises:
       UserError: The input cannot be read; a row has no ``adapter`` column, names an unknown adapter, or lacks a column
-        that its adapter's task reads; all names are null; or a model cannot be loaded.
+        that its adapter's task needs; all names are null; or a model cannot be loaded.
     """
     rows = list(rows_of_input(arguments.input, arguments.input_format))
-    names = [_name(place, row) for place, row in rows]
+    names = [_name(origin, row) for origin, row in rows]
     distinct = list(dict.fromkeys(name for name in names if name is not None))
     if not distinct:
         raise UserError("No row names an adapter. For the trunk's embeddings, use afjax.load_trunk(...).embed.")
     routed = _load(arguments, distinct)
     tasks = [None if name is None else routed.task(name) for name in names]
-    inputs = [pick_task_input(place, row, task) for (place, row), task in zip(rows, tasks, strict=True)]
+    inputs = [pick_task_input(origin, row, task) for (origin, row), task in zip(rows, tasks, strict=True)]
     predictions = routed.predict(inputs, names)
     lines = []
-    for number, ((place, row), prediction) in enumerate(zip(rows, predictions, strict=True)):
-        lines.append(prediction_line(kept_fields(place, row, keep), prediction, number))
+    for number, ((origin, row), prediction) in enumerate(zip(rows, predictions, strict=True)):
+        lines.append(prediction_line(kept_fields(origin, row, keep), prediction, number))
     write_lines(arguments.output, lines)
 
 
 def predict_all(arguments: argparse.Namespace, keep: Mapping[str, str]) -> None:
-    """Predicts each row with the adapters that ``--all`` names, or else with all adapters of the store.
+    """Predicts each row with the adapters of ``--all``, or with all in the store.
 
-    A line of the output has the row's kept fields, and ``predictions``: ``{adapter's name: prediction}``. Adapters
-    include fusions. Without names, those that have no head are left out with a note.
+    Each output line has the row's kept fields, and ``predictions`` as ``{adapter's name: prediction}``. Adapters
+    include fusions. If ``--all`` has no names, adapters without a head are left out with a note.
 
     Args:
       arguments: The command's flags.
-      keep: ``{column: field}``, the columns to copy to the output.
+      keep: The columns to copy to the output, as ``{column: field}``.
 
     Raises:
       UserError: The input cannot be read, there is no adapter or a name is unknown, a row lacks a column that an
-        adapter's task reads, or a model cannot be loaded.
+        adapter's task needs, or a model cannot be loaded.
     """
     rows = list(rows_of_input(arguments.input, arguments.input_format))
     if arguments.all:
@@ -69,10 +69,10 @@ def predict_all(arguments: argparse.Namespace, keep: Mapping[str, str]) -> None:
         if not names:
             raise UserError(f"The store {arguments.store} has no adapter with a head; train one first.")
     routed = _load(arguments, names)
-    # Tasks can have different columns, so each group of tasks with equal columns picks its own input.
+    # Tasks can use different columns, so each group of tasks with the same columns gets its own inputs.
     groups = groups_with_equal_columns(map(routed.task, names))
     try:
-        inputs_per_group = [[pick_task_input(place, row, group[0]) for place, row in rows] for group in groups]
+        inputs_per_group = [[pick_task_input(origin, row, group[0]) for origin, row in rows] for group in groups]
     except UserError as error:
         if arguments.all:
             raise
@@ -83,9 +83,9 @@ def predict_all(arguments: argparse.Namespace, keep: Mapping[str, str]) -> None:
         for row_predictions, own in zip(predictions, own_predictions, strict=True):
             row_predictions.update(own)
     lines = []
-    for number, ((place, row), own) in enumerate(zip(rows, predictions, strict=True)):
+    for number, ((origin, row), own) in enumerate(zip(rows, predictions, strict=True)):
         in_order = {name: own[name] for name in names}
-        lines.append(prediction_line(kept_fields(place, row, keep), {"predictions": in_order}, number))
+        lines.append(prediction_line(kept_fields(origin, row, keep), {"predictions": in_order}, number))
     write_lines(arguments.output, lines)
 
 
@@ -94,8 +94,8 @@ def _named_adapters(rows: Sequence[tuple[str, dict[str, Any]]], groups: Sequence
 
     def can_read(task: ServedTask) -> bool:
         try:
-            for place, row in rows:
-                pick_task_input(place, row, task)
+            for origin, row in rows:
+                pick_task_input(origin, row, task)
         except UserError:
             return False
         return True
@@ -106,17 +106,17 @@ def _named_adapters(rows: Sequence[tuple[str, dict[str, Any]]], groups: Sequence
     return f" To predict only with the adapters that can read these rows, give --all={','.join(names)}."
 
 
-def _name(place: str, row: dict[str, Any]) -> str | None:
-    """Returns the name of a row's adapter; None for an embedding."""
+def _name(origin: str, row: dict[str, Any]) -> str | None:
+    """Returns the name of a row's adapter, or None if the row asks for an embedding."""
     if ADAPTER_COLUMN not in row:
         raise UserError(
-            f'{place} has no "{ADAPTER_COLUMN}" with the name of an adapter, a fusion or a head. Add it, or name one '
-            "for all rows with --adapter=NAME, --fusion=NAME or --head=NAME, or give --all."
+            f'{origin} has no "{ADAPTER_COLUMN}" field to name an adapter, a fusion or a head. Add it, choose one for '
+            "all rows with --adapter=NAME, --fusion=NAME or --head=NAME, or give --all."
         )
     name = row[ADAPTER_COLUMN]
     if not (name is None or (isinstance(name, str) and name)):
         raise UserError(
-            f'{place} has {shorten(name)} as "{ADAPTER_COLUMN}"; it must be a name, or null for an embedding.'
+            f'{origin} has {shorten(name)} as "{ADAPTER_COLUMN}"; it must be a name, or null for an embedding.'
         )
     return name
 

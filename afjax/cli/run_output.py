@@ -1,4 +1,4 @@
-"""Writes each run's output to its own log if several runs train in one process."""
+"""Separates the output of several runs in one process into a log per run."""
 
 import contextlib
 import io
@@ -9,10 +9,10 @@ from typing import TextIO
 
 
 class RunOutput(io.TextIOBase):
-    """A stream that writes to the log of the run whose code is running, and to stderr between runs.
+    """A stream that writes to the active run's log, or to stderr between runs.
 
-    Libraries create log handlers that keep ``sys.stderr``. A handler that is created during one run keeps this stream,
-    so it stays usable after that run, and later messages go to the log of their own run.
+    Libraries create log handlers that hold on to ``sys.stderr``. A handler created during one run holds on to this
+    stream, so it stays usable after that run, and later messages go to the log of the run that emits them.
     """
 
     def __init__(self) -> None:

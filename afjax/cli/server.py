@@ -16,22 +16,22 @@ from afjax.errors import UserError
 from afjax.model.task_model import TaskModel
 from afjax.serve.loading import find_artefact, load_model, load_routed_model, names_with_heads
 
-# Seconds that active requests have to finish after SIGTERM.
+# Seconds for active requests to finish after SIGTERM.
 GRACE_S = 30
-# Seconds before the server closes an idle connection. Clients and load balancers close theirs after 60 seconds or less.
-# If the server closed first, a request that is sent at that moment would get an error.
+# Seconds before the server closes an idle connection. Clients and load balancers close theirs after at most 60 seconds.
+# If the server closed it first, a request sent at that moment would fail.
 KEEP_ALIVE_S = 75
 
 
 def serve(arguments: argparse.Namespace) -> None:
-    """Loads the model, compiles its programs, and answers requests until SIGTERM or SIGINT.
+    """Loads and compiles the model, and serves requests until SIGTERM or SIGINT.
 
     Args:
       arguments: The command's flags.
 
     Raises:
       UserError: The extra ``serve`` is not installed, a flag has an invalid value, there is no adapter, the model
-        cannot be loaded, or the address cannot be used.
+        cannot be loaded, or the address is unavailable.
     """
     try:
         import uvicorn
@@ -41,7 +41,7 @@ def serve(arguments: argparse.Namespace) -> None:
         raise UserError(
             f"The server needs the package {error.name}; install it with pip install 'afjax[serve]'."
         ) from None
-    # Check the flags before the model is loaded, which takes longer.
+    # Check the flags before loading the model, which takes longer.
     config = ServerConfig(
         max_wait_ms=arguments.max_wait_ms,
         max_queue=arguments.max_queue,
@@ -64,7 +64,7 @@ def serve(arguments: argparse.Namespace) -> None:
         host, port = listener.getsockname()[:2]
 
         class Server(uvicorn.Server):
-            """Prints its address when clients can connect."""
+            """A server that prints its address once clients can connect."""
 
             async def startup(self, sockets: list[socket.socket] | None = None) -> None:
                 await super().startup(sockets)
@@ -76,17 +76,17 @@ def serve(arguments: argparse.Namespace) -> None:
         server = Server(uvicorn.Config(app, **settings))
         with _signals_end_only_the_server():
             server.run(sockets=[listener])
-        print_line("The server has ended.")
+        print_line("The server has stopped.")
 
 
 @contextlib.contextmanager
 def _signals_end_only_the_server() -> Iterator[None]:
-    """Ignores signals that uvicorn raises again after it has shut down, so that the command ends normally."""
-    former = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGTERM, signal.SIGINT)}
+    """Ignores signals that uvicorn re-raises on shutdown, for a normal exit."""
+    previous = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:
-        for number, handler in former.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)
 
 
@@ -108,14 +108,14 @@ def _allowed_hosts(arguments: argparse.Namespace) -> tuple[str, ...]:
 def _batch_sizes(text: str) -> tuple[int, ...]:
     numbers = text.split(",")
     if not all(number.strip().isdecimal() and len(number) < 10 for number in numbers):
-        raise UserError(f"--batch_sizes is {text}; give numbers of rows, as in 1,8,32.")
+        raise UserError(f"--batch_sizes is {text}; use comma-separated numbers of rows, such as 1,8,32.")
     return tuple(map(int, numbers))
 
 
 def _reserve_address(host: str, port: int) -> socket.socket:
-    """Binds a socket to the address. Clients can connect later, once the programs are compiled and it listens."""
+    """Binds a socket to the address. It only listens once the programs are compiled."""
     if not host:
-        raise UserError("--host is empty, which would mean all addresses; give 0.0.0.0 for these, or 127.0.0.1.")
+        raise UserError("--host is empty, which would mean all addresses; use 0.0.0.0 for all, or 127.0.0.1.")
     if not 0 <= port < 65536:
         raise UserError(f"--port is {port}; it must be from 0 to 65535.")
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)

@@ -1,4 +1,4 @@
-"""Lists the settings for the help of ``afjax train``, from the config dataclasses."""
+"""Lists the settings of the config dataclasses for the help of ``afjax train``."""
 
 import dataclasses
 import functools
@@ -15,7 +15,7 @@ from afjax.config.from_dict import UNIONS, shown
 def settings_text() -> str:
     """Returns the help text with every setting, its default and its allowed names."""
     lines = [
-        "settings and their defaults, as in --config.train.epochs=3 (a config sets some of them):",
+        "settings and their defaults, as in --config.train.epochs=3 (a config may set others):",
         *(f"  {line}" for line in _settings(ExperimentConfig)),
     ]
     return "\n".join(lines)
@@ -42,7 +42,10 @@ def _settings(cls: Any, prefix: str = "") -> Iterator[str]:
 
 
 def _parts(cls: Any) -> str:
-    """Describes the settings within ``tasks.NAME`` or ``sources.NAME``, which other lines of the help list in full."""
+    """Describes the settings in ``tasks.NAME`` or ``sources.NAME``.
+
+    Other lines of the help list them in full.
+    """
     hints = typing.get_type_hints(cls)
     parts = [field.name for field in dataclasses.fields(cls) if _dataclasses(hints[field.name])]
     return ", ".join(f"{part}.SETTING" for part in parts) if "task" in parts else "as task.SETTING"
@@ -62,7 +65,7 @@ def _setting(field: Any, hint: Any, path: str) -> str:
 
 
 def _dataclasses(hint: Any) -> list[Any]:
-    """Returns the dataclasses in a type hint: the hint itself, the members of a union, or the items of a tuple."""
+    """Returns the dataclasses in a hint: itself, a union's members or a tuple's items."""
     if dataclasses.is_dataclass(hint):
         return [hint]
     if typing.get_origin(hint) is tuple or typing.get_origin(hint) in UNIONS:
@@ -71,7 +74,7 @@ def _dataclasses(hint: Any) -> list[Any]:
 
 
 def _literals(hint: Any) -> list[Any]:
-    """Returns the values that a type hint allows, if it lists them."""
+    """Returns the values that a ``Literal`` type hint allows."""
     if typing.get_origin(hint) is Literal:
         return list(typing.get_args(hint))
     if typing.get_origin(hint) in UNIONS:
@@ -80,5 +83,5 @@ def _literals(hint: Any) -> list[Any]:
 
 
 def default_text(value: Any) -> str:
-    """Returns a default as text that the command line accepts after ``=``."""
+    """Formats a default as text that the command line accepts after ``=``."""
     return (value or "''") if isinstance(value, str) else shown(value)

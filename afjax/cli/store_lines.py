@@ -17,7 +17,7 @@ StorePath = str | os.PathLike[str]
 
 
 def list_lines(path: StorePath) -> list[str]:
-    """Returns a table of a store's artefacts, with a header.
+    """Formats a table of a store's artefacts, with a header.
 
     Each artefact has one line, or several if the terminal is narrow.
 
@@ -39,7 +39,7 @@ def show_lines(path: StorePath, name: str) -> list[str]:
     """Formats the manifests of all artefacts named ``name``, of any kind.
 
     Raises:
-      UserError: The store does not exist, no artefact has the name (the message suggests the nearest name), or a
+      UserError: The store does not exist, no artefact has the name (the message suggests the closest one), or a
         manifest is damaged.
     """
     artefacts = _artefacts(path)
@@ -57,27 +57,27 @@ def show_lines(path: StorePath, name: str) -> list[str]:
 
 
 def verify_lines(path: StorePath) -> tuple[list[str], bool]:
-    """Verifies a store; every artefact is read completely.
+    """Verifies a store by reading every artefact in full.
 
     Returns:
-      One line per artefact (``ok`` or its problems), and whether the store has no problems.
+      One line per artefact (``ok`` or its problems), and whether the whole store is intact.
 
     Raises:
       UserError: The store does not exist.
     """
-    lines, all_well = [], True
+    lines, all_intact = [], True
     for kind, name in _artefacts(path):
         problems = store.problems(path, kind, name)
-        all_well = all_well and not problems
+        all_intact = all_intact and not problems
         lines.append(f"{kind}/{name}: {' '.join(problems) or 'ok'}")
-    return lines or ["The store is empty."], all_well
+    return lines or ["The store is empty."], all_intact
 
 
 def shared_lines(where: str, manifests: Sequence[Manifest]) -> list[str]:
-    """Describes packed or unpacked artefacts, and notes if a head is missing.
+    """Describes packed or unpacked artefacts, with a note if the head is missing.
 
     Args:
-      where: The beginning of the sentence.
+      where: The subject and verb of the sentence, such as ``FILE has``.
       manifests: The manifests of all artefacts, with the main artefact last.
     """
     main, kinds = manifests[-1], {manifest.kind for manifest in manifests}
@@ -85,14 +85,14 @@ def shared_lines(where: str, manifests: Sequence[Manifest]) -> list[str]:
     parts = ", ".join(f"{manifest.kind}/{manifest.name}" for manifest in reversed(manifests))
     lines = [f"{where} {parts}, {size}, of the trunk {main.trunk.get('name', '-')} ({main.trunk.get('sha256')})."]
     if "heads" not in kinds:
-        lines.append(f'No head "{main.name}" that was trained with it is included, so it does not predict by itself.')
+        lines.append(f'No head "{main.name}" trained with it is included, so it cannot predict by itself.')
     return _printable(lines)
 
 
 def _artefacts(path: StorePath) -> list[tuple[str, str]]:
     artefacts = store.folders(path)
     if not artefacts and not store.exists(path):
-        raise UserError(f"There is no store at {path}; give the folder that holds {', '.join(KINDS)}.")
+        raise UserError(f"There is no store at {path}; give the folder that contains {', '.join(KINDS)}.")
     return artefacts
 
 
@@ -113,7 +113,7 @@ def _row(manifest: Manifest) -> tuple[str, ...]:
 def _main_metric(manifest: Manifest) -> str:
     try:
         metric = from_dict(TaskConfig, manifest.task).main_metric
-    except UserError:  # The artefact has no task, or a task with the settings of another version.
+    except UserError:  # The artefact has no task, or its task has settings from a different version of afjax.
         return "-"
     return f"{metric} {_number(manifest.metrics[metric])}" if metric in manifest.metrics else "-"
 
@@ -150,12 +150,12 @@ def _manifest_lines(manifest: Manifest) -> list[str]:
     entries += [("adapter", f"{adapter['name']} {adapter['sha256'][:12]}") for adapter in manifest.adapters]
     lines = [f"{manifest.kind}/{manifest.name}"]
     for name, text in entries:
-        # The indent leaves room for a digest on 80 columns.
+        # The indent leaves room for a digest in 80 columns.
         lines += fitted(f"  {name:13}{text}", sys.stdout, " " * 8)
     leaves = [(f"  {'leaf':13}{path}", leaf["dtype"], str(leaf["shape"])) for path, leaf in manifest.leaves.items()]
     return lines + table_lines([_printable(leaf) for leaf in leaves], num_texts=3)
 
 
 def _printable(texts: Sequence[str]) -> list[str]:
-    """Replaces control characters, because the tasks and labels of shared artefacts are untrusted."""
+    """Replaces control characters, because metadata in shared artefacts is untrusted."""
     return ["".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in text) for text in texts]

@@ -1,4 +1,4 @@
-"""Loads the stored model that a command's flags name, and the rows to score it on."""
+"""Loads the stored model and the labelled rows that a command's flags select."""
 
 import argparse
 import os
@@ -23,14 +23,14 @@ def set_up_libraries() -> None:
 
 
 def load_stored_model(arguments: argparse.Namespace) -> Any:
-    """Loads the stored model that ``--adapter`` or ``--fusion``, and ``--head`` name.
+    """Loads the stored model selected by ``--adapter``, ``--fusion`` and ``--head``.
 
-    ``--trunk`` and ``--head`` default to the trunk and the head that the store records. Then ``--with``, ``--without``
-    and ``--drop_layers`` change the model.
+    ``--trunk`` and ``--head`` default to the trunk and head recorded in the store. ``--with``, ``--without`` and
+    ``--drop_layers`` are then applied to the model.
 
     Raises:
-      UserError: The flags name no model, or both an adapter and a fusion; the store does not have the model, does not
-        record the trunk, or does not record exactly one head; or the model cannot be changed in this way.
+      UserError: The flags select no model, or both an adapter and a fusion; the store lacks the model, or does not
+        record the trunk or a unique head; or ``--with``, ``--without`` or ``--drop_layers`` does not suit the model.
     """
     from afjax.model.loading import load_adapters, load_task_model
     from afjax.model.stored import recorded_head
@@ -42,11 +42,11 @@ def load_stored_model(arguments: argparse.Namespace) -> Any:
     kind = "adapters" if arguments.adapter else "fusion" if arguments.fusion else "heads"
     name = arguments.adapter or arguments.fusion or arguments.head
     if not name:
-        raise UserError("No model was named; give --adapter=NAME or --fusion=NAME, or only --head=NAME.")
+        raise UserError("No model was selected; give --adapter=NAME or --fusion=NAME, or only --head=NAME.")
     set_up_libraries()
     head = arguments.head or recorded_head(arguments.store, kind, name)
     if not arguments.head:
-        print_line(f'The head is "{head}", as the store records.')
+        print_line(f'Using the head "{head}", as recorded in the store.')
     trunk = load_recorded_trunk(arguments.trunk, arguments.store, kind, name)
     task_model = load_task_model(
         arguments.store,
@@ -63,13 +63,15 @@ def load_stored_model(arguments: argparse.Namespace) -> Any:
     if arguments.drop_layers:
         numbers = arguments.drop_layers.split(",")
         if not all(number.strip().isdecimal() and len(number) < 10 for number in numbers):
-            raise UserError(f"--drop_layers is {arguments.drop_layers}; give layer numbers, as in 0,1,2.")
+            raise UserError(
+                f"--drop_layers is {arguments.drop_layers}; use comma-separated layer numbers, such as 0,1,2."
+            )
         task_model = task_model.without_layers([int(number) for number in numbers])
     return task_model
 
 
 def load_recorded_trunk(given: str, store_folder: str, kind: str, name: str) -> Any:
-    """Loads the trunk of ``--trunk``, or else the trunk that an artefact's manifest names.
+    """Loads the trunk of ``--trunk``, or else the one recorded in a manifest.
 
     Args:
       given: The flag's value; empty if it was not given.
@@ -77,7 +79,7 @@ def load_recorded_trunk(given: str, store_folder: str, kind: str, name: str) -> 
       kind, name: The artefact's kind (``adapters``, ``fusion`` or ``heads``) and name.
 
     Raises:
-      UserError: The trunk cannot be loaded, or the manifest does not name it.
+      UserError: The trunk cannot be loaded, or the manifest does not name one.
     """
     from afjax.model.stored import recorded_trunk
     from afjax.trunk.pretrained import load_trunk
@@ -85,15 +87,15 @@ def load_recorded_trunk(given: str, store_folder: str, kind: str, name: str) -> 
     if given:
         return load_trunk(given)
     recorded = recorded_trunk(store_folder, kind, name)
-    print_line(f'The trunk is "{recorded}", as the store records.')
+    print_line(f'Using the trunk "{recorded}", as recorded in the store.')
     try:
         return load_trunk(recorded)
     except UserError as error:
-        raise UserError(f"{error} The store records this trunk; give --trunk if it has moved.") from error
+        raise UserError(f"{error} This trunk is recorded in the store; if it has moved, give --trunk.") from error
 
 
 def rows_of(task_model: Any, arguments: argparse.Namespace, split: Any) -> Any:
-    """Loads the labelled rows of ``--source`` or ``--data_dir`` to score a task model on."""
+    """Loads labelled rows from ``--source`` or ``--data_dir`` to evaluate a model on."""
     import dataclasses
 
     from afjax.data.sources.kinds import open_source
@@ -103,8 +105,8 @@ def rows_of(task_model: Any, arguments: argparse.Namespace, split: Any) -> Any:
     model_task, source = task_model.task, arguments.source or ""
     if not (arguments.data_dir or source or getattr(model_task, split)):
         raise UserError(
-            f'The store does not record where the rows of the head "{task_model.model.head_name}" are, because it was '
-            "trained from Python or imported; give --source."
+            f'The store does not record the data of the head "{task_model.model.head_name}", because it was trained '
+            "from Python or imported; give --source."
         )
     if arguments.data_dir:
         data_task = find_task(model_task.name, arguments.data_dir)
@@ -113,31 +115,31 @@ def rows_of(task_model: Any, arguments: argparse.Namespace, split: Any) -> Any:
     elif source == model_task.source or _is_same_file(source, model_task.source):
         data_task = model_task
     elif Path(source).is_file():
-        # All rows of the file are scored: dev_share is 0, so no rows are left out as train rows.
+        # Score all rows of the file: with a dev_share of 0, none are held back as train rows.
         if split == "dev" and model_task.dev_share and not model_task.dev:
             print_line(
-                f"Note: All rows of {source} are used. If the model was trained on some of them, its scores are too "
-                "high."
+                f"Note: All rows of {source} are used. If the model was trained on some of them, its scores are "
+                "inflated."
             )
         files = {"train": "", "dev": "", "test": "", split: source}
         data_task = dataclasses.replace(model_task, source="", dev_share=0.0, **files)
     else:
         data_task = dataclasses.replace(model_task, source=source, train="", dev="", test="")
-    places = {name: getattr(data_task, name) for name in ("source", "train", "dev", "test", "dev_share")}
-    task = dataclasses.replace(model_task, **places)
-    # If the source names its labels, they must be the head's labels. evaluate checks this.
+    locations = {name: getattr(data_task, name) for name in ("source", "train", "dev", "test", "dev_share")}
+    task = dataclasses.replace(model_task, **locations)
+    # If the source names its labels, they must match the head's labels, which evaluate checks.
     names = task.labels or open_source(task, split).label_names or task_model.labels
-    # The head lists its labels in the order of its outputs, so an integer label may be an index into them.
+    # The head's labels are in output order, so an integer label may be an index into them.
     return load_split(task, split, label_names=names, listed=True)
 
 
 def _is_same_file(first: str, second: str) -> bool:
-    """Returns whether two paths name the same file. Then the sources have the same dev rows."""
+    """Checks whether two paths are the same file, and so have the same dev rows."""
     return os.path.isfile(first) and os.path.isfile(second) and os.path.samefile(first, second)
 
 
 def own_rows(model: "TaskModel", arguments: argparse.Namespace, split: Any) -> "AnyRows":
-    """Loads the rows of ``--source`` or ``--data_dir``, or else of the model's own task."""
+    """Loads rows from ``--source`` or ``--data_dir``, or else from the model's task."""
     from afjax.tasks.load import load_split
 
     if arguments.source or arguments.data_dir:

@@ -1,4 +1,4 @@
-"""``afjax submit``: writes predictions on test sets as files for a benchmark's server."""
+"""``afjax submit``: writes test-set predictions as files for a benchmark's server."""
 
 import io
 import zipfile
@@ -32,14 +32,14 @@ def write(
     batch_size: int,
     max_length: int | None,
 ) -> list[str]:
-    """Predicts and writes every file, and for GLUE and SuperGLUE an archive of them.
+    """Predicts and writes every file, and an archive of them for GLUE and SuperGLUE.
 
-    Each file is written completely or not at all.
+    Each file is written atomically.
 
     Args:
       benchmark: ``glue``, ``superglue`` or ``squad``.
       jobs: The files to write.
-      models: ``{head's name: model}``, as :func:`load_models` returns it.
+      models: The result of :func:`load_models`.
       output: The folder for the files.
       batch_size: Rows per step.
       max_length: Tokens per row; None for the length used in training.
@@ -59,7 +59,7 @@ def write(
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"{output} cannot be made ({error.strerror}); give another --output.") from None
+        raise UserError(f"{output} cannot be created ({error.strerror}); choose a different --output.") from None
     lines: list[str] = []
     files: dict[str, str] = {}
     for number, job in enumerate(jobs, 1):
@@ -86,15 +86,15 @@ def load_models(
 ) -> dict[str, TaskModel]:
     """Loads the models of all jobs: ``{head's name: model}``.
 
-    All models are loaded before the first one predicts, so that an error in any of them shows at once. They do not use
-    device memory until they predict.
+    Loading all models before the first prediction reveals any error early. They use no device memory until they
+    predict.
     """
     names = [name for name in dict.fromkeys(job.head for job in jobs) if name]
     return {name: load_model(store_folder, trunk, name, allow_mismatch=allow_mismatch) for name in names}
 
 
 def load_model(store_folder: str, trunk: Trunk, name: str, *, allow_mismatch: bool = False) -> TaskModel:
-    """Loads a head with the fusion of the same name, or else with the adapter of that name, if there is one."""
+    """Loads a head with the fusion or else the adapter of the same name, if any."""
     fusion = name if name in store.names(store_folder, "fusion") else ""
     adapter = name if not fusion and name in store.names(store_folder, "adapters") else ""
     return load_task_model(
@@ -105,7 +105,7 @@ def load_model(store_folder: str, trunk: Trunk, name: str, *, allow_mismatch: bo
 def predict(
     task_model: TaskModel, rows: AnyRows, title: str, *, batch_size: int, max_length: int | None
 ) -> tuple[list[str | float], list[list[Answer]]]:
-    """Predicts the label of every row, and its answers for span tasks, with a progress bar."""
+    """Predicts every row's label, and the answers for span, with a progress bar."""
     labels: list[str | float] = []
     answers: list[list[Answer]] = []
     with progress_bar(title, len(rows), unit="row") as bar:
@@ -141,6 +141,6 @@ def _archive(files: Mapping[str, str]) -> bytes:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         for name, text in files.items():
-            # ZipInfo's default date is constant, so that equal predictions give identical archives.
+            # ZipInfo's constant default date makes the archives of equal predictions identical.
             archive.writestr(zipfile.ZipInfo(name), text, zipfile.ZIP_DEFLATED)
     return packed.getvalue()

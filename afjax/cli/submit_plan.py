@@ -1,4 +1,4 @@
-"""Plans ``afjax submit``: the files to write, their rows, and the heads that predict these rows."""
+"""Plans ``afjax submit``: the files to write, their rows, and the heads to use."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,7 +29,7 @@ class Job:
     Attributes:
       entry: The file's name, and the tasks of its rows and its head.
       rows: The rows to predict.
-      ids: The server's identifier of each row.
+      ids: The identifier of each row on the server.
       head: The head's name in the store. If it is empty, every row gets the first label.
     """
 
@@ -44,13 +44,13 @@ def plan(
 ) -> list[Job]:
     """Plans the files of a submission.
 
-    All rows are read. Warnings about missing files are printed on stderr.
+    This loads all rows, and prints warnings about missing files to stderr.
 
     Args:
       benchmark: ``glue``, ``superglue`` or ``squad``.
       store_folder: The store.
       data_dir: The folder with the tasks' folders.
-      names: Pattern of the heads' names, with ``{task}`` for the task's name.
+      names: Pattern for the heads' names, with ``{task}`` for the task's name.
       tasks: The tasks to predict, separated by commas; empty for all tasks of the benchmark.
       split: The split of SQuAD; None for dev. The other benchmarks only have test.
       partial: Whether heads and test splits may be missing.
@@ -60,30 +60,30 @@ def plan(
 
     Raises:
       UserError: The store or ``data_dir`` does not exist, ``split`` or ``names`` does not suit the benchmark, a task is
-        unknown, a head or split is missing, a head has another kind or other labels, or rows cannot be read.
+        unknown, a head or split is missing, a head's kind or labels do not match its task, or rows cannot be read.
     """
     if not store.exists(store_folder):
-        raise UserError(f"There is no store at {store_folder}; give the folder that holds adapters, fusion, heads.")
+        raise UserError(f"There is no store at {store_folder}; give the folder that contains adapters, fusion, heads.")
     data_dir = expanded(data_dir)
     if not data_dir.is_dir():
         raise UserError(
-            f"There is no folder {data_dir}; set --data_dir to the folder that holds the tasks' folders, as in the "
+            f"There is no folder {data_dir}; set --data_dir to the folder that contains the tasks' folders, as in the "
             "benchmark's download."
         )
     chosen = _chosen(ENTRIES[benchmark], tasks)
     if benchmark == "squad":
         return [_squad_job(chosen, store_folder, data_dir, names, split or "dev")]
     if split == "dev":
-        raise UserError(f"--split=dev was given, but the server of {TITLES[benchmark]} only takes test; leave it out.")
+        raise UserError(f"--split=dev was given, but {TITLES[benchmark]}'s server only takes test; leave it out.")
     if "{task}" not in names and len({entry.head for entry in chosen}) > 1:
-        raise UserError(f'--names is {names}, one head for several tasks; put "{{task}}" where their names differ.')
+        raise UserError(f'--names={names} is one head for several tasks; use "{{task}}" where their names differ.')
     return _test_jobs(benchmark, chosen, store_folder, data_dir, names, partial=partial)
 
 
 def _chosen(entries: Sequence[Entry], tasks: str) -> list[Entry]:
-    """Returns the entries of the named tasks.
+    """Selects the entries of the named tasks.
 
-    A task whose head predicts several files, such as ``mnli``, selects all of them.
+    If a task's head predicts several files, as for ``mnli``, all of them are selected.
     """
     known_names = list(dict.fromkeys(name for entry in entries for name in (entry.head, entry.task)))
     chosen_names = [name.strip() for name in tasks.split(",")] if tasks else known_names
@@ -112,8 +112,8 @@ def _test_jobs(
         problems.append(f"{data_dir} has no {', '.join(entry.rows_file for entry in absent)}")
     if problems and not (partial and any(task and entry.head not in headless for entry, task in sources)):
         raise UserError(
-            f"The submission to {TITLES[benchmark]} is incomplete: {', and '.join(problems)}. Add what is missing, "
-            "name other heads with --names or fewer tasks with --tasks, or give --partial to continue without."
+            f"The submission to {TITLES[benchmark]} is incomplete: {', and '.join(problems)}. Add the missing parts, "
+            "select other heads with --names or fewer tasks with --tasks, or use --partial to continue without them."
         )
     for task, name in name_of.items():
         if task not in headless:
@@ -131,10 +131,10 @@ def _test_jobs(
 def _warn(
     benchmark: str, jobs: Sequence[Job], absent: Sequence[Entry], name_of: Mapping[str, str], data_dir: Path
 ) -> None:
-    """Warns on stderr about files without rows or without a head, and about further files that the server needs."""
+    """Warns on stderr about files without rows or a head, and files that are missing."""
     lines = [f"{entry.file} is left out: {data_dir} has no {entry.rows_file}." for entry in absent]
     lines += [
-        f'{job.entry.file} predicts {first_label(job.entry.head)} for every row, because there is no head "'
+        f'{job.entry.file} has the label {first_label(job.entry.head)} for every row, because there is no head "'
         f"{name_of[job.entry.head]}\". This task's score will be meaningless."
         for job in jobs
         if not job.head
@@ -142,7 +142,7 @@ def _warn(
     other_files = SUPER_GLUE_OTHERS if benchmark == "superglue" else ()
     num_expected = len(ENTRIES[benchmark]) + len(other_files)
     if len(jobs) < num_expected:
-        unknown = f"; afjax does not know {', '.join(other_files)}" if other_files else ""
+        unknown = f"; afjax does not support {', '.join(other_files)}" if other_files else ""
         lines.append(
             f"{TITLES[benchmark]}'s server expects {num_expected} files; these are {len(jobs)} of them{unknown}."
         )
@@ -151,8 +151,8 @@ def _warn(
 
 
 def _test_task(entry: Entry, data_dir: Path) -> TaskConfig | None:
-    """Returns the task with the test rows of an entry's file, or None if ``data_dir`` does not have them."""
-    # RTE is in both benchmarks, with different files: use the rows of the requested benchmark.
+    """Finds the task with an entry's test rows, or returns None if there are none."""
+    # RTE is in both benchmarks with different files, so use the files of the requested benchmark.
     lines = entry in SUPER_GLUE
     folders = [data_dir / name for name in ("super_glue", "superglue", "SuperGLUE")] if lines else []
     for folder in [*(folder for folder in folders if folder.is_dir()), data_dir]:
@@ -160,7 +160,7 @@ def _test_task(entry: Entry, data_dir: Path) -> TaskConfig | None:
         try:
             task = find_task(entry.task, folder)
         except UserError:
-            if files:  # The task's official files exist, so a folder in afjax's own format has the same name.
+            if files:  # The official files exist, but a folder in afjax's format with the same name is invalid.
                 raise
             continue
         other_format = [path for path in files.get("test", ()) if (".jsonl" in path.suffixes) != lines]
@@ -175,12 +175,12 @@ def _squad_job(chosen: Sequence[Entry], store_folder: str, data_dir: Path, names
     stored = [name for name in allowed if name in heads]
     if not stored:
         raise UserError(
-            f"The store {store_folder} has no head {_alternatives(allowed)} ({_heads_note(heads)}); train it, or name "
-            "another with --names."
+            f"The store {store_folder} has no head {_alternatives(allowed)} ({_heads_note(heads)}); train it, or "
+            "select another with --names."
         )
     if len(stored) > 1:
         raise UserError(
-            f"The store {store_folder} has both heads, {' and '.join(stored)}; give --tasks=squad or --tasks=squad_v2."
+            f"The store {store_folder} has both heads, {' and '.join(stored)}; use --tasks=squad or --tasks=squad_v2."
         )
     (name,) = stored
     trained = _check_head(store_folder, name, chosen[0].head)
@@ -189,7 +189,7 @@ def _squad_job(chosen: Sequence[Entry], store_folder: str, data_dir: Path, names
     if entry is None:
         raise UserError(
             f'The head "{name}" was trained with span.no_answer={trained.span.no_answer}, so it predicts {task}, not '
-            f"{chosen[0].task}; name another with --names, or give --tasks={task}."
+            f"{chosen[0].task}; select another with --names, or use --tasks={task}."
         )
     source = find_task(task, data_dir)
     rows = load_split(source, "test" if split == "test" else "dev", labelled=False)
@@ -198,23 +198,23 @@ def _squad_job(chosen: Sequence[Entry], store_folder: str, data_dir: Path, names
 
 
 def _check_head(store_folder: str, name: str, task: str) -> TaskConfig:
-    """Checks that a head can predict ``task``, and returns the task that it was trained on.
+    """Checks that a head can predict a task, and returns the head's training task.
 
     Raises:
-      UserError: The kinds or labels of the two tasks differ, or the head's manifest is damaged.
+      UserError: The two tasks differ in kind or labels, or the head's manifest is damaged.
     """
     manifest = store.read_manifest(store_folder, "heads", name)
     trained: TaskConfig = from_dict(TaskConfig, manifest.task, f'the task of head "{name}"')
     official = OFFICIAL[task]
     if trained.kind != official.kind:
         raise UserError(
-            f'The head "{name}" was trained on {trained.name}, whose kind is {trained.kind}, but {task} is '
-            f"{official.kind}; name another with --names."
+            f'The head "{name}" was trained on {trained.name}, a {trained.kind} task, but {task} is a {official.kind} '
+            "task; select another with --names."
         )
     if set(manifest.labels) != set(official.labels):
         raise UserError(
             f'The head "{name}" has the labels {", ".join(manifest.labels)}, but {task} has '
-            f"{', '.join(official.labels)}; train a head with these, or name another with --names."
+            f"{', '.join(official.labels)}; train a head with these, or select another with --names."
         )
     return trained
 

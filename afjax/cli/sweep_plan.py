@@ -1,4 +1,4 @@
-"""Plans ``afjax sweep``: reads and checks the combinations of settings and seeds."""
+"""Plans ``afjax sweep``: parses and checks the combinations of settings and seeds."""
 
 import dataclasses
 import functools
@@ -21,7 +21,7 @@ from afjax.train.workdir import check_workdir, recorded_config
 from afjax.trunk.pretrained import find_pooling
 
 RECORD = "sweep.json"
-# Maximum length of a run's folder name, not counting the digest that follows a shortened name.
+# Maximum length of a run's folder name, excluding the digest appended to a shortened name.
 NAME_LENGTH = 200
 # First parts of the settings that change the task. Scores on different tasks are not comparable.
 TASK_SETTINGS = ("task", "tasks")
@@ -48,7 +48,7 @@ class Run:
 
     @property
     def name(self) -> str:
-        """The name of the run's folder, which is readable and unique."""
+        """A readable and unique name for the run's folder."""
         return folder_name({**self.settings, "seed": str(self.seed)})
 
     @property
@@ -64,8 +64,8 @@ class Sweep:
       config: The experiment, ``NAME[:key=value,...]`` or the same with ``FILE.py``.
       overrides: Overrides of every run, each ``a.b=value``.
       grid: ``{setting: values}``, with values as in ``--config.SETTING=VALUE``.
-      seeds: The random seeds. Every combination of settings is run with each of them.
-      adapters: A store whose adapters are copied into each run's own store before it starts; may be empty.
+      seeds: The random seeds to train every combination of settings with.
+      adapters: A store whose adapters are copied to each run's own store before it starts; may be empty.
     """
 
     config: str
@@ -96,7 +96,7 @@ class Sweep:
 
 @dataclasses.dataclass(frozen=True)
 class Share:
-    """The part of a sweep's runs that one of several hosts trains. The hosts do not communicate.
+    """One host's part of a sweep's runs. The hosts do not communicate.
 
     Attributes:
       host: The host's number, from 0.
@@ -107,7 +107,7 @@ class Share:
     hosts: int
 
     def runs_of(self, sweep: Sweep) -> list[Run]:
-        """Returns this host's runs. They are consecutive, because such runs often share compiled programs."""
+        """Returns this host's runs, consecutive so that they can share compiled programs."""
         runs = sweep.runs
         return runs[self.host * len(runs) // self.hosts : (self.host + 1) * len(runs) // self.hosts]
 
@@ -115,34 +115,34 @@ class Share:
 def plan(
     config: str, *, overrides: Sequence[str], grid: Sequence[str], seeds: str, workdir: Path, adapters: str = ""
 ) -> Sweep:
-    """Reads a sweep and checks every run. Nothing is written.
+    """Builds a sweep and checks every run, without writing anything.
 
     Args:
       config: ``NAME[:key=value,...]`` or the same with ``FILE.py``. If the file has a function ``get_sweep``, it
         returns the grid: ``{dotted setting: [values]}``.
       overrides: Overrides of every run, each ``a.b=value``.
-      grid: Each ``a.b=value,value``. It replaces the file's values of the same setting, or adds a setting to the grid.
-      seeds: Integers, separated by commas. Without a grid, there must be several.
-      workdir: The sweep's folder. If it holds a sweep, the sweep is resumed; values and seeds may be added.
-      adapters: A local store whose adapters every run starts with; may be empty.
+      grid: Each ``a.b=value,value``, which adds a setting to the grid or replaces its values from the file.
+      seeds: Comma-separated integers. Without a grid, there must be several.
+      workdir: The sweep's folder. If it contains a sweep, that sweep is resumed; values and seeds may be added.
+      adapters: A local store of adapters to copy to every run; may be empty.
 
     Raises:
       UserError: A combination of settings is not a valid experiment, or two are the same experiment; there is nothing
-        to sweep; a setting or a value is given twice; a value is empty or unreadable; ``adapters`` is not a local store
-        with adapters; or the workdir holds another sweep or runs of another config.
+        to sweep; a setting or a value is given twice; a value is empty or cannot be parsed; ``adapters`` is not a local
+        store with adapters; or the workdir contains a different sweep or runs of a different config.
     """
     requested = Sweep(config, tuple(overrides), _grid(config, overrides, grid), _seeds(seeds), adapters)
     if not requested.grid and len(requested.seeds) < 2:
         raise UserError(
             f"There is nothing to sweep: {config.partition(':')[0]} has no function get_sweep, no --grid.SETTING was "
-            f"given, and --seeds={seeds} is one seed. Give several seeds, as in --seeds=0,1,2, or a setting, as in "
+            f"given, and --seeds={seeds} is one seed. Use several seeds, such as --seeds=0,1,2, or a grid, such as "
             "--grid.train.learning_rate=1e-4,3e-4."
         )
     if adapters and not (Path(adapters) / "adapters").is_dir():
         raise UserError(f"--adapters={adapters} is not a local store with adapters; give a store's folder.")
     sweep = _resume(requested, workdir)
     find_store = (lambda: adapters) if adapters else None
-    # Finding a trunk can take a second, and most runs of a sweep have the same one.
+    # Finding a trunk can take a second, and most runs of a sweep share one.
     pooling = functools.cache(find_pooling)
     seen: dict[str, str] = {}
     for run in sweep.runs:
@@ -179,7 +179,7 @@ def run_folder(workdir: Path, run: Run) -> Path:
 
 
 def _plain(text: str) -> str:
-    """Replaces characters that are special in folder names, or that separate the parts of a name, with "_"."""
+    """Replaces separators, and characters that are special in folder names, with "_"."""
     return re.sub(r"[^\w.+-]", "_", text, flags=re.ASCII)
 
 
@@ -194,7 +194,7 @@ def _grid(config: str, overrides: Sequence[str], flags: Sequence[str]) -> dict[s
     fixed = [override.partition("=")[0] for override in overrides]
     if "seed" in (*grid, *fixed):
         raise UserError(
-            'The setting "seed" is given by --config, --grid or get_sweep; give a sweep\'s seeds as in --seeds=0,1,2.'
+            'The setting "seed" is set by --config, --grid or get_sweep; use --seeds instead, such as --seeds=0,1,2.'
         )
     for swept in grid:
         set_elsewhere = [(f"--config.{other}", other) for other in fixed]
@@ -202,14 +202,14 @@ def _grid(config: str, overrides: Sequence[str], flags: Sequence[str]) -> dict[s
         for name, other in set_elsewhere:
             if f"{swept}.".startswith(f"{other}.") or f"{other}.".startswith(f"{swept}."):
                 raise UserError(
-                    f'The swept setting "{swept}" is set by {name} too; leave one of them out (--grid.{swept}=VALUE '
+                    f'The swept setting "{swept}" is also set by {name}; leave one of them out (--grid.{swept}=VALUE '
                     "gives it a single value)."
                 )
     return grid
 
 
 def _file_grid(config: str) -> dict[str, tuple[str, ...]]:
-    """Returns the grid that the config file's ``get_sweep`` returns; empty if it has no such function."""
+    """Calls the config file's ``get_sweep``. Without one, the grid is empty."""
     path = config.partition(":")[0]
     if path.endswith(".json"):
         return {}
@@ -238,7 +238,7 @@ def _values(origin: str, values: Sequence[Any]) -> tuple[str, ...]:
 
 
 def _text(origin: str, value: Any) -> str:
-    """Formats a value such that a config's override reads the same value back."""
+    """Formats a value so that a config override parses to the same value."""
     text = value if isinstance(value, str) and literal(value) == value else repr(value)
     read = literal(text)
     if type(read) is not type(value) or read != value:
@@ -250,7 +250,7 @@ def _text(origin: str, value: Any) -> str:
 
 
 def _split(setting: str, text: str) -> list[str]:
-    """Splits on commas outside of brackets and quotes."""
+    """Splits a setting's values at commas outside of brackets and quotes."""
     pieces, depth, quote = [""], 0, ""
     for sign in text:
         if sign == "," and not depth and not quote:
@@ -272,7 +272,7 @@ def _split(setting: str, text: str) -> list[str]:
         return []
     if "" in pieces:
         raise UserError(
-            f"--grid.{setting}={text} has an empty value; give values separated by commas ('' is the empty string)."
+            f"--grid.{setting}={text} has an empty value; use comma-separated values ('' is the empty string)."
         )
     return pieces
 
@@ -281,14 +281,14 @@ def _seeds(text: str) -> tuple[int, ...]:
     try:
         seeds = tuple(int(seed) for seed in text.split(","))
     except ValueError:
-        raise UserError(f'--seeds is "{text}"; give integers separated by commas, as in --seeds=0,1,2.') from None
+        raise UserError(f'--seeds is "{text}"; use comma-separated integers, such as --seeds=0,1,2.') from None
     if len(set(seeds)) != len(seeds):
-        raise UserError(f'--seeds is "{text}"; give each seed once.')
+        raise UserError(f'--seeds is "{text}"; list each seed once.')
     return seeds
 
 
 def _from_record(record: Mapping[str, Any], path: Path) -> Sweep:
-    """Returns the sweep that a record describes.
+    """Converts a record to a sweep.
 
     Raises:
       UserError: A field is missing or has the wrong type.
@@ -312,12 +312,12 @@ def _is_list_of(values: Any, kind: type) -> bool:
 
 
 def _resume(sweep: Sweep, workdir: Path) -> Sweep:
-    """Returns the sweep with its settings in the order of the workdir's sweep, if the workdir holds one.
+    """Checks a sweep against the workdir's, if any, and adopts its setting order.
 
     The sweep may add values and seeds to the workdir's sweep, but not change anything else.
 
     Raises:
-      UserError: The workdir holds another sweep or a damaged record, or is not a folder.
+      UserError: The workdir contains a different sweep or a damaged record, or is not a folder.
     """
     path = workdir / RECORD
     record = read_json(path, advice="give another --workdir")
@@ -354,7 +354,7 @@ def _resume(sweep: Sweep, workdir: Path) -> Sweep:
         )
     if differences:
         raise UserError(
-            f"The workdir {workdir} holds another sweep ({'; '.join([*differences, *removals])}). Give the same "
-            "settings to resume it (values and seeds may be added), or choose another --workdir."
+            f"The workdir {workdir} holds another sweep ({'; '.join([*differences, *removals])}). To resume that one, "
+            "use the same settings (values and seeds may be added); otherwise choose another --workdir."
         )
     return dataclasses.replace(sweep, grid={setting: sweep.grid[setting] for setting in recorded.grid})

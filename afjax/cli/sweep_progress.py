@@ -1,4 +1,4 @@
-"""Shows the progress of ``afjax sweep``: one line per run that ended, one bar per active run, and the time left."""
+"""Progress of ``afjax sweep``: finished runs, bars for active runs, and time left."""
 
 import statistics
 import time
@@ -16,9 +16,9 @@ QUIET_SECONDS = 60.0
 
 
 class SweepProgress:
-    """Reports the runs of a sweep on stderr, and writes the sweep's CSV files after each run.
+    """Reports a sweep's runs on stderr, and writes its CSV files after each run.
 
-    This is a context manager. The bars are removed when it exits.
+    This is a context manager, which removes the progress bars when it exits.
 
     Args:
       sweep: The sweep.
@@ -57,7 +57,7 @@ class SweepProgress:
             bar.close()
 
     def started(self, run: Run) -> None:
-        """Records that a run starts."""
+        """Records the start of a run."""
         self._begun[run.name] = self._last_line = time.monotonic()
 
     def trained(self, run: Run, done: int, num_steps: int) -> None:
@@ -65,8 +65,8 @@ class SweepProgress:
 
         Args:
           run: The run.
-          done: Its number of finished steps.
-          num_steps: Its number of steps. A fusion trains its adapters first, so this number can change.
+          done: The number of finished steps.
+          num_steps: The total number of steps, which changes if a fusion trains its adapters first.
         """
         bar, _, earlier_total = self._active.get(run.name) or (None, 0, num_steps)
         if bar is None:
@@ -87,8 +87,8 @@ class SweepProgress:
 
         Args:
           run: The run.
-          outcome: Its outcome.
-          failure: A description of its failure; empty if it finished.
+          outcome: The run's outcome.
+          failure: A description of the failure; empty if the run finished.
         """
         if run.name in self._active:
             self._active.pop(run.name)[0].close()
@@ -96,7 +96,7 @@ class SweepProgress:
         elapsed = self._last_line - self._begun.get(run.name, self._last_line)
         self.outcomes[run.name] = outcome
         waiting = sum(run.name not in self.outcomes for run in self._own)
-        # Failed runs may end early, so they are not used to estimate the remaining time.
+        # Failed runs may end early, so the time estimate ignores them.
         self._seconds += [] if failure else [elapsed]
         remaining = ""
         if self._seconds and waiting:

@@ -1,7 +1,7 @@
-"""The results of ``afjax sweep``: outcomes of runs, means over seeds, the best combination of settings, and the tables.
+"""Results of ``afjax sweep``: run outcomes, means over seeds, best settings.
 
-A sweep's folder has ``sweep.json`` (the sweep), ``runs`` (one folder per run), ``sweep.csv`` (one line per run) and
-``summary.csv`` (one line per combination of settings).
+A sweep's folder contains ``sweep.json`` (the sweep), ``runs`` (one folder per run), ``sweep.csv`` (one line per run)
+and ``summary.csv`` (one line per combination of settings).
 """
 
 import dataclasses
@@ -49,7 +49,7 @@ class Outcome:
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-    """One combination of settings, aggregated over its seeds.
+    """One combination of settings, aggregated over seeds.
 
     Attributes:
       settings: ``{setting: value}``.
@@ -69,10 +69,10 @@ class Summary:
 
 
 def summaries(sweep: Sweep, outcomes: Mapping[str, Outcome]) -> list[Summary]:
-    """Aggregates every combination of settings over its seeds.
+    """Aggregates every combination of settings over seeds.
 
-    If the sweep varies the task, the combinations of each task are consecutive. The best combination of a task is
-    first. Combinations with a failed seed come after all complete ones, whatever their mean.
+    If the sweep varies the task, the combinations of each task are consecutive, with the best one first. Combinations
+    with a failed seed follow all complete ones, regardless of their mean.
     """
     by_task: dict[tuple[str, ...], list[Summary]] = {}
     for settings in sweep.settings:
@@ -94,7 +94,7 @@ def _best_first(task_summaries: Sequence[Summary], sweep: Sweep) -> list[Summary
 
 
 def report_lines(sweep: Sweep, outcomes: Mapping[str, Outcome], workdir: Path) -> list[str]:
-    """Reports the settings' scores, changed inputs, failed runs, and the command that trains only the best setting.
+    """Formats the scores, changed inputs, failed runs, and the command that trains only the best setting.
 
     If the sweep varies the task, there is one best setting and one command per task.
     """
@@ -115,16 +115,16 @@ def report_lines(sweep: Sweep, outcomes: Mapping[str, Outcome], workdir: Path) -
     lines = table_lines(rows, num_texts=len(rows[0]))
     missing = sum(run.name not in outcomes for run in sweep.runs)
     if missing:
-        lines += ["", f"Other hosts have the other {counted(missing, 'run')}."]
+        lines += ["", f"Other hosts train the other {counted(missing, 'run')}."]
     lines += _mixed_input_lines(sweep, outcomes, workdir)
     failed = [run for run in sweep.runs if run.name in outcomes and outcomes[run.name].score is None]
     if failed:
-        lines += ["", "Failed; the same command tries these again:"]
+        lines += ["", "Failed (to retry, run the same command again):"]
         lines += [f"  {run.title}: {run_folder(workdir, run) / LOG}" for run in failed]
     best = [summary for summary in table if summary.best and sweep.varies_method and not missing]
     if best:
         per_task = " of each task" if sweep.varies_task else ""
-        lines += ["", f"The best setting{per_task} on its own:"]
+        lines += ["", f"To train only the best setting{per_task}:"]
         lines += [f"  {shlex.join(_best_command(sweep, summary, workdir))}" for summary in best]
     return lines
 
@@ -176,15 +176,15 @@ def _mixed_input_lines(sweep: Sweep, outcomes: Mapping[str, Outcome], workdir: P
 
 
 def train_arguments(sweep: Sweep, folder: Path, overrides: Sequence[str]) -> list[str]:
-    """Returns the arguments of ``afjax`` that train one run."""
+    """Returns the ``afjax`` arguments that train one run."""
     settings = [f"--config.{override}" for override in (*sweep.overrides, *overrides)]
     return ["train", f"--config={sweep.config}", f"--workdir={folder}", *settings]
 
 
 def finished_outcome(workdir: Path, run: Run) -> Outcome | None:
-    """Returns the outcome of a finished run, or None if it is not finished.
+    """Reads the outcome of a run, or returns None if it is not finished.
 
-    If a task has several results (in a sequence of tasks, one after each task), the last one counts.
+    If a task has several results, as in sequential training, the last one counts.
 
     Raises:
       UserError: The run's result is damaged.
@@ -196,7 +196,7 @@ def finished_outcome(workdir: Path, run: Run) -> Outcome | None:
     values = [result.metrics.get(result.main_metric) for result in last]
     scores = [score for score in values if isinstance(score, int | float)]
     if len(scores) < len(values):
-        raise UserError(f"{folder / RESULT} is damaged (a result has no score); delete the run's folder to try again.")
+        raise UserError(f"{folder / RESULT} is damaged (a result has no score); delete the run's folder to retrain it.")
     return Outcome(statistics.fmean(scores), "+".join(dict.fromkeys(result.main_metric for result in last)))
 
 
@@ -204,7 +204,7 @@ def finished_outcome(workdir: Path, run: Run) -> Outcome | None:
 
 
 def write_tables(sweep: Sweep, outcomes: Mapping[str, Outcome], workdir: Path) -> None:
-    """Writes the CSV files for the runs that have an outcome so far."""
+    """Writes the CSV files for the runs that have ended so far."""
     rows: list[list[Any]] = [[*sweep.grid, "seed", "status", "score", "metric", "folder"]]
     for run in sweep.runs:
         if run.name in outcomes:

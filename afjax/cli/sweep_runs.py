@@ -1,4 +1,4 @@
-"""Trains the runs of ``afjax sweep``: in this process, in worker processes, or in one process per run."""
+"""Trains a sweep's runs in this process, in workers, or in one process per run."""
 
 import contextlib
 import dataclasses
@@ -40,41 +40,40 @@ def run_sweep(
     processes: int = 1,
     isolate: bool = False,
 ) -> dict[str, Outcome]:
-    """Trains the unfinished runs of this host, and reports each on stderr.
+    """Trains this host's unfinished runs, and reports each one on stderr.
 
-    If a run fails, the failure is reported and the sweep continues. The two CSV files are written after every run.
+    If a run fails, its failure is reported and the sweep continues. Both CSV files are updated after every run.
 
     Args:
       sweep: The sweep.
       workdir: The sweep's folder.
       share: This host's part of the runs.
-      slots: The number of runs that train at a time in one process; see :func:`afjax.train_many`.
-      processes: The number of processes that train. With 1, this process trains.
+      slots: The number of runs to train at a time in one process; see :func:`afjax.train_many`.
+      processes: The number of training processes. With 1, this process trains.
       isolate: Whether to train each run in a separate process, so that a crash does not end the sweep.
 
     Returns:
-      ``{run's name: outcome}`` for every run of this host, and for other runs that are finished in this workdir.
+      ``{run's name: outcome}`` for every run of this host, and for other finished runs in this workdir.
 
     Raises:
-      UserError: The workdir cannot be written, a run's result cannot be read, or JAX has joined this host with others.
-      PreemptionError: SIGTERM was received, and all runs that were training have saved their state.
+      UserError: The workdir cannot be written, a run's result cannot be read, or JAX spans several hosts.
+      PreemptionError: SIGTERM was received. All active runs have saved their state.
     """
     outcomes = {run.name: outcome for run in sweep.runs if (outcome := finished_outcome(workdir, run))}
     own = share.runs_of(sweep)
     waiting = [run for run in own if run.name not in outcomes]
     with contextlib.ExitStack() as stack:
         if waiting and (isolate or share.hosts > 1):
-            # Do not initialize jax.distributed: each host trains its own runs on its own devices. With isolate, only
-            # the runs' processes use JAX.
+            # Do not initialize jax.distributed, because each host trains its own runs on its own devices, and with
+            # isolate, only the runs' processes use JAX.
             stack.enter_context(stopping_between_runs())
         elif waiting:
             job = stack.enter_context(hosts.Job(explain=explain))
             stack.enter_context(stopping_between_runs(job.leave))
-            # This check does not initialize JAX's backend. If workers will train, this process must not initialize it,
-            # because JAX would reserve all devices.
+            # This check must not initialize JAX's backend, which would reserve all devices and leave none to workers.
             if job.is_one_of_several:
                 raise UserError(
-                    "Several hosts have joined, but each host of a sweep trains its own runs; give --hosts=N --host=I."
+                    "JAX spans several hosts, but each host of a sweep trains its own runs; use --hosts=N --host=I."
                 )
         part = f"host {share.host} of {share.hosts} trains {len(own)}, " if share.hosts > 1 else ""
         logs = workdir / "runs" / "*" / LOG
@@ -87,25 +86,25 @@ def run_sweep(
             if isolate:
                 _run_isolated(sweep, workdir, waiting, progress)
             elif waiting:
-                # On TPU hosts, even one process is a worker: this process would claim the chips of all hosts, but a
-                # worker has one chip.
+                # On TPU hosts, even a single process is a worker, because this process would claim the chips of all
+                # hosts, while a worker has one chip.
                 in_workers = processes > 1 or (share.hosts > 1 and bool(find_devices().tpu_chips))
                 _run_in_groups(sweep, workdir, waiting, progress, slots, processes if in_workers else 0)
         except OSError as error:
             raise UserError(
-                f"The workdir {workdir} cannot be written ({error.strerror or error}); make room or give another "
+                f"The workdir {workdir} cannot be written ({error.strerror or error}); free up space or choose another "
                 "--workdir."
             ) from None
     return progress.outcomes
 
 
-# Processes for several runs
+# Several runs per process
 
 
 def _run_in_groups(
     sweep: Sweep, workdir: Path, runs: Sequence[Run], progress: SweepProgress, slots: int, workers: int
 ) -> None:
-    """Trains runs in groups that share a trunk, in ``workers`` processes, or in this process if ``workers`` is 0."""
+    """Trains runs in groups that share a trunk. With 0 workers, this process trains."""
     set_up_libraries()
     find_adapters = (lambda: sweep.adapters) if sweep.adapters else None
     experiments = [
@@ -117,13 +116,13 @@ def _run_in_groups(
         groups.setdefault((experiment.trunk, experiment.trunk_dtype, experiment.mesh), []).append(run)
     if len(groups) > 1:
         print_line(
-            f"The runs are in {len(groups)} groups, because they differ in trunk, trunk_dtype or mesh. The runs of a "
-            "group share the trunk and compiled programs."
+            f"The runs form {len(groups)} groups, because they differ in trunk, trunk_dtype or mesh. Runs of a group "
+            "share the trunk and compiled programs."
         )
     if slots > 1 and any(map(_computes_its_steps, experiments)):
         print_line(
-            "Runs with several tasks, runs that train layers of the trunk, and runs with prng=rbg compute their steps "
-            f"separately. They train faster without --slots={slots}."
+            "Runs with several tasks, with trained trunk layers or with prng=rbg compute their steps separately. They "
+            f"train faster without --slots={slots}."
         )
     if workers:
         ordered = [run for group in groups.values() for run in group]
@@ -134,9 +133,9 @@ def _run_in_groups(
 
 
 def _computes_its_steps(experiment: ExperimentConfig) -> bool:
-    """Returns whether a run's steps must be computed separately.
+    """Checks whether a run's steps must be computed separately.
 
-    With ``--slots``, the steps of several other runs are stacked and computed as one.
+    With ``--slots``, the steps of other runs are stacked and computed as one.
     """
     return (
         experiment.recipe in ("multitask", "sequential")
@@ -163,12 +162,12 @@ def _run_isolated(sweep: Sweep, workdir: Path, runs: Sequence[Run], progress: Sw
 def run_command(command: Sequence[str], log: Path) -> int:
     """Runs a command and appends its output to a file.
 
-    If this process receives SIGTERM or Ctrl-C, it sends SIGTERM to the command and waits until the command has ended,
-    so that a run can save its state. The command's standard input is a pipe that closes when this process ends, so that
-    the command can end too; see :mod:`afjax.cli.isolated_run`.
+    On SIGTERM or Ctrl-C, this function sends SIGTERM to the command and waits for it to end, so that a run can save its
+    state. The command's standard input is a pipe that closes when this process ends, so that the command can end too;
+    see :mod:`afjax.cli.isolated_run`.
 
     Returns:
-      The exit code, or minus the number of the signal that ended the command.
+      The exit code, or the negated number of the signal that ended the command.
     """
     with (
         log.open("a", encoding="utf-8") as file,

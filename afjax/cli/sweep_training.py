@@ -1,4 +1,4 @@
-"""Trains runs of ``afjax sweep`` in one process: the command's own process, or one of its workers."""
+"""Trains runs of ``afjax sweep`` in one process, the command itself or a worker."""
 
 import functools
 import shlex
@@ -24,7 +24,7 @@ from afjax.train.workdir import find_store
 
 
 class Progress(Protocol):
-    """Receives the start, the steps and the end of each run; see :class:`afjax.cli.sweep_progress.SweepProgress`."""
+    """Receives each run's start, steps and end; see ``SweepProgress``."""
 
     def started(self, run: Run) -> None: ...
 
@@ -36,17 +36,17 @@ class Progress(Protocol):
 def train_runs(sweep: Sweep, workdir: Path, runs: Iterable[Run], progress: Progress, slots: int) -> None:
     """Trains runs that can share the frozen trunk and compiled programs.
 
-    If a run fails, the failure is reported and the others continue.
+    If a run fails, its failure is reported and the others continue.
 
     Args:
       sweep: The sweep.
       workdir: The sweep's folder.
       runs: The runs. Each is taken from the iterable when it starts.
-      progress: Its methods are called when a run starts, has finished a step, and ends.
-      slots: The number of runs that train at a time.
+      progress: Receives each run's start, steps and end.
+      slots: The number of runs to train at a time.
 
     Raises:
-      PreemptionError: SIGTERM was received. All runs that were training have saved their state.
+      PreemptionError: SIGTERM was received. All active runs have saved their state.
     """
     shared, output, taken = Shared(), RunOutput(), list[Run]()
 
@@ -75,9 +75,9 @@ def train_runs(sweep: Sweep, workdir: Path, runs: Iterable[Run], progress: Progr
 
 
 def _training(sweep: Sweep, workdir: Path, run: Run, progress: Progress, shared: Shared) -> Training[Outcome]:
-    """Trains a run as ``afjax train`` does.
+    """Trains a run like ``afjax train``.
 
-    This is a generator: it yields the run's steps, which the caller computes. The caller also redirects the output.
+    This generator yields the run's steps for the caller to compute. The caller also redirects the output.
     """
     progress.started(run)
     local = run_folder(workdir, run)
@@ -107,10 +107,10 @@ def _message(error: Exception) -> str:
 
 
 def begin_run(sweep: Sweep, run: Run, folder: Path) -> list[str]:
-    """Makes a run's folder, copies the sweep's adapters into its store, and begins its log.
+    """Creates a run's folder, with its log and a copy of the sweep's adapters.
 
     Returns:
-      The arguments of ``afjax`` that train the run.
+      The ``afjax`` arguments that train the run.
     """
     folder.mkdir(parents=True, exist_ok=True)
     arguments = train_arguments(sweep, folder, run.overrides)

@@ -1,8 +1,8 @@
-"""Trains the runs of ``afjax sweep`` in several worker processes, each on its own part of the machine.
+"""Trains the runs of ``afjax sweep`` in workers, each on its part of the machine.
 
-On a machine with several TPU chips or GPUs, each worker has its own, so that no step waits for another chip. In short
-runs, much time is also spent on work that uses one core: reading, tokenisation, tracing, compilation. Several workers
-use several cores for it.
+On a machine with several TPU chips or GPUs, each worker has its own, so no step waits for another chip. Short runs also
+spend much of their time on single-threaded work (loading, tokenisation, tracing, compilation), which several workers
+spread over several cores.
 """
 
 import contextlib
@@ -36,10 +36,10 @@ class _Worker:
       process: The process.
       connection: The parent's end of the pipe to the process.
       number: The worker's number, from 0.
-      planned: The runs that the worker trains before it takes runs from other workers.
-      active: The runs that the worker has begun and not ended.
-      has_begun: Whether the worker has begun a run.
-      is_done: Whether the worker has been told that there are no more runs.
+      planned: The worker's own queue of runs. Once it is empty, the worker takes runs from others.
+      active: The runs that the worker has started but not ended.
+      has_begun: Whether the worker has started a run.
+      is_done: Whether the worker was notified that no runs are left.
     """
 
     process: BaseProcess
@@ -56,22 +56,22 @@ def train_in_workers(
 ) -> None:
     """Trains runs in several processes.
 
-    Each worker begins with consecutive runs, because these often share compiled programs. A worker without runs takes
-    one from the worker that has the most left. If a worker dies, its active runs are reported as failed (except those
-    that had written their results), and a new worker trains the rest of its runs. If the worker had not begun any run,
-    another worker trains them instead; if there is no other worker, they are reported as failed.
+    Each worker gets consecutive runs, because these often share compiled programs. An idle worker takes a run from the
+    worker with the most left. If a worker dies, its active runs are reported as failed, unless they had written their
+    results, and a new worker trains the rest of its runs. If the worker died before starting any run, another worker
+    trains them instead; if there is no other worker, they are reported as failed.
 
     Args:
       sweep: The sweep.
       workdir: The sweep's folder.
       runs: The runs, in order.
-      progress: Its methods are called when a run starts, has finished a step, and ends.
+      progress: Receives each run's start, steps and end.
       slots: The number of runs that each worker trains at a time.
       processes: The number of workers.
 
     Raises:
       UserError: A process cannot be started.
-      PreemptionError: This process or a worker received SIGTERM. All runs that were training have saved their state.
+      PreemptionError: This process or a worker received SIGTERM. All active runs have saved their state.
     """
     workers, processes = list[_Worker](), min(processes, len(runs))
     start = functools.partial(_start, sweep, workdir, slots, processes)
@@ -84,7 +84,7 @@ def train_in_workers(
             for worker in [worker for worker in workers if worker.connection in ready]:
                 try:
                     message, *values = worker.connection.recv()
-                except (EOFError, OSError):  # The process has ended.
+                except (EOFError, OSError):  # The process has exited.
                     workers.remove(worker)
                     how = _report_end(worker, workdir, progress)
                     if worker.planned and worker.has_begun:
@@ -92,14 +92,13 @@ def train_in_workers(
                     elif others := [other for other in workers if not other.is_done]:
                         others[0].planned.extend(worker.planned)
                     else:
-                        # No worker is left, and this one ended before it began a run. A new one probably would too.
+                        # No worker is left, and this one died before starting a run, as a new one probably would.
                         for run in worker.planned:
                             progress.ended(run, Outcome(), f"failed: the process that it waited for ended {how}")
                 else:
                     _answer(worker, message, values, workers, progress)
     finally:
-        # Stop the workers. A worker that waits for its next run would block forever, so its connection is closed too:
-        # its recv then raises EOFError.
+        # Stop the workers. Closing its connection unblocks a worker that waits for its next run: recv raises EOFError.
         for worker in workers:
             worker.process.terminate()
             worker.connection.close()
@@ -112,8 +111,8 @@ def _start(sweep: Sweep, workdir: Path, slots: int, processes: int, number: int,
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
     process = context.Process(target=_work, args=(there, sweep, workdir, slots, number, processes))
-    # Ctrl-C reaches all processes of a terminal. The workers ignore it: this process stops them with SIGTERM, so that
-    # they save.
+    # Ctrl-C reaches all processes of a terminal. Workers ignore it, because this process stops them with SIGTERM, so
+    # that they save their state.
     previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         process.start()
@@ -141,7 +140,7 @@ def _answer(
             else:
                 worker.active.append(run)
                 worker.has_begun = True
-            # If the worker has ended meanwhile, the next recv from its connection reports that.
+            # If the worker has exited meanwhile, the next recv from its connection reports it.
             with contextlib.suppress(OSError):
                 worker.connection.send(run)
         case "started", [run]:
@@ -156,7 +155,7 @@ def _answer(
 
 
 def _report_end(worker: _Worker, workdir: Path, progress: Progress) -> str:
-    """Waits for the end of a worker's process, and reports the runs that ended with it.
+    """Waits for a worker's process to exit, and reports the runs that ended with it.
 
     Returns:
       The process's exit code or signal as text, such as "with exit code 1".
@@ -167,10 +166,10 @@ def _report_end(worker: _Worker, workdir: Path, progress: Progress) -> str:
     worker.process.join()
     code = worker.process.exitcode or 0
     if code in (PREEMPTED, -signal.SIGTERM):
-        raise PreemptionError("A process of the sweep was told to stop; run the same command again to resume.")
+        raise PreemptionError("A process of the sweep received SIGTERM; run the same command again to resume.")
     how = f"by signal {-code} ({signal.strsignal(-code)})" if code < 0 else f"with exit code {code}"
     for run in worker.active:
-        # The process may have ended after the run had written its result.
+        # The process may have exited after the run wrote its result.
         outcome = finished_outcome(workdir, run)
         progress.ended(run, outcome or Outcome(), "" if outcome else f"failed: its process ended {how}")
     return how
@@ -180,7 +179,7 @@ def _report_end(worker: _Worker, workdir: Path, progress: Progress) -> str:
 
 
 class _Reports:
-    """Implements :class:`Progress` in a worker: sends each call to the parent."""
+    """A :class:`Progress` that sends each call from a worker to its parent."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -196,7 +195,7 @@ class _Reports:
 
 
 def _work(connection: Connection, sweep: Sweep, workdir: Path, slots: int, number: int, processes: int) -> None:
-    """Runs in a worker process: trains the runs that the parent sends, until there are no more."""
+    """The worker's main function: trains the runs that the parent sends."""
     use_part(number, processes)
     try:
         with stopping_between_runs(), warnings_in_one_line():
@@ -207,9 +206,9 @@ def _work(connection: Connection, sweep: Sweep, workdir: Path, slots: int, numbe
 
 
 def _taken(connection: Connection) -> Iterator[Run]:
-    """Asks the parent for one run after another and yields them.
+    """Yields the runs that the parent sends, one per request, until there are no more.
 
-    It ends when the parent has no more runs. If the parent has ended, this worker is stopped; see :func:`_stop`.
+    If the parent has exited, this worker stops; see :func:`_stop`.
     """
     while True:
         _send(connection, "next")
@@ -231,5 +230,5 @@ def _send(connection: Connection, *message: Any) -> None:
 
 
 def _stop() -> None:
-    """Stops this worker, because its parent has ended. Active runs save their state at their next step."""
+    """Stops this worker. Active runs save their state at their next step."""
     signal.raise_signal(signal.SIGTERM)

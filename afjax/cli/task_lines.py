@@ -31,17 +31,17 @@ from afjax.trunk.program_cost import program_tokens
 Split = Literal["train", "dev", "test"]
 
 NUM_EXAMPLES = 3
-# Maximum numbers of characters printed for a text and for a row's tokens, and maximum number of printed labels.
+# Maximum number of characters to print per text and per row's tokens, and maximum number of labels to print.
 TEXT, TOKENS, LABELS = 200, 220, 24
-# Before reading a file of more than LARGE_FILE bytes, or tokenising more than MANY_ROWS rows, a line is printed on
-# stderr, because either can take long.
+# Reading a file of more than LARGE_FILE bytes or tokenising more than MANY_ROWS rows can take long, so it is announced
+# on stderr.
 LARGE_FILE, MANY_ROWS = 20_000_000, 20_000
 
 
 def list_lines(*, as_json: bool) -> list[str]:
-    """Returns a table of the known tasks, with a header.
+    """Formats a table of the known tasks, with a header.
 
-    With ``as_json`` the last line is a JSON object with the same content.
+    With ``as_json``, the last line is a JSON object with the same content.
     """
     tasks = [
         {
@@ -62,13 +62,13 @@ def task_to_show(name: str, *, data_dir: str, source: str) -> TaskConfig:
     """Finds the task to show.
 
     Args:
-      name: A task's name, a TOML file, a file of rows, or a source such as ``builtin:entail``.
+      name: A task's name, a TOML file, a data file, or a source such as ``builtin:entail``.
       data_dir: The folder with the tasks' folders; may be empty.
       source: The task's own source; may be empty.
 
     Raises:
-      UserError: Both ``data_dir`` and ``source`` were given, neither was given for a task's name, or the task cannot be
-        found or read.
+      UserError: Both ``data_dir`` and ``source`` were given, a task's name was given without either, or the task cannot
+        be found or loaded.
     """
     if source and data_dir:
         raise UserError(f"Both --data_dir={data_dir} and --source={source} were given; give one of them.")
@@ -76,13 +76,13 @@ def task_to_show(name: str, *, data_dir: str, source: str) -> TaskConfig:
         if name.endswith(ENDINGS):
             return TaskConfig(name=file_stem(Path(name).name), source=name)
         if source_kind(name).scheme:
-            # The task's name is rte for tfds:glue/rte, and NAME for official:NAME:FOLDER.
+            # Name the task rte for tfds:glue/rte, and NAME for official:NAME:FOLDER.
             return task_to_show(Path(name.split(":")[1]).name, data_dir="", source=name)
     if not source:
         if not (data_dir or name.endswith(".toml")):
             raise UserError(
                 f"Neither --data_dir nor --source was given for the task {name}; give --data_dir, the folder that "
-                f"holds the tasks' folders, or --source, a task's own folder or file, {NAMED_SOURCES}."
+                f"contains the tasks' folders, or --source, the task's own folder or file, {NAMED_SOURCES}."
             )
         return find_task(name, data_dir)
     if source_kind(source) is official.KIND:
@@ -109,11 +109,11 @@ def show_lines(
 ) -> list[str]:
     """Describes a task: its settings, statistics of its splits, and three examples.
 
-    The padded lengths are the ones that a run on ``platform`` would use. With ``as_json`` the last line is a JSON
-    object with the same content.
+    Padded lengths are computed for ``platform``. With ``as_json``, the last line is a JSON object with the same
+    content.
 
     Raises:
-      UserError: The split (or every split) is missing, a split cannot be read, the batch size is not positive, or the
+      UserError: The split (or every split) is missing, a split cannot be loaded, the batch size is not positive, or the
         trunk does not support the length.
     """
     check_length(max_length, trunk)
@@ -159,17 +159,17 @@ def show_lines(
 
 
 def load_splits(task: TaskConfig, only: str) -> dict[Split, AnyRows]:
-    """Loads all existing splits, or only the split ``only``. Their rows may lack labels.
+    """Loads all existing splits, or only the split ``only``. Rows may be unlabelled.
 
     Raises:
-      UserError: The split is missing, the task has no splits, or a split cannot be read.
+      UserError: The split is missing, the task has no splits, or a split cannot be loaded.
     """
     existing: list[Split] = [split for split in SPLITS if has_split(task, split)]
     chosen = [split for split in existing if only in ("", split)]
     if not chosen:
         raise UserError(
             f"The task {task.name} has no {only or 'train, dev or test'} split in {task.source or 'its source'}"
-            f"{', but ' + ', '.join(existing) if existing else ''}; give another --split, or put its file there."
+            f"{', but ' + ', '.join(existing) if existing else ''}; choose another --split, or add its file."
         )
     names: tuple[str, ...] = ()
     rows: dict[Split, AnyRows] = {}
@@ -185,9 +185,9 @@ def load_splits(task: TaskConfig, only: str) -> dict[Split, AnyRows]:
 
 
 def _label_names(task: TaskConfig, split: Split) -> tuple[str, ...]:
-    """Returns the label names that occur in a split.
+    """Collects the label names that occur in a split.
 
-    The result is empty if the task or its source names the labels, or if the split has no labels.
+    The result is empty if the task or its source already names the labels, or if the split is unlabelled.
     """
     source = open_source(task, split)
     if task.labels or source.label_names:
@@ -216,7 +216,7 @@ def _head(task: TaskConfig, labels: Sequence[str]) -> str:
 
 
 def _plain_summary(summary: SplitSummary) -> dict[str, Any]:
-    """Converts a summary to a JSON object. Its ``lengths`` map each percentile to a length."""
+    """Converts a summary to a JSON object, with ``lengths`` by percentile."""
     plain = dataclasses.asdict(summary)
     plain["values"] = summary.values and dict(zip(("min", "mean", "max"), summary.values, strict=True))
     plain["lengths"] = {str(percent): length for percent, length in zip(PERCENTILES, summary.lengths, strict=True)}
@@ -251,7 +251,7 @@ def _split_lines(name: str, files: Sequence[str], summary: SplitSummary, max_len
     if summary.answers:
         no_answer = summary.answers.get(0, Count(0, 0.0))
         counts = ", ".join(_count(f"{number} in", count) for number, count in summary.answers.items())
-        unplaced = f"; {counted(summary.unplaced, 'row')} without the place of the answer" if summary.unplaced else ""
+        unplaced = f"; {counted(summary.unplaced, 'row')} without the answer's position" if summary.unplaced else ""
         entries["answers"] = f"{counts}; {no_answer.share:.1%} without an answer{unplaced}"
     entries["tokens"] = lengths
     if summary.windows is None:
@@ -280,8 +280,8 @@ def _example_lines(number: int, example: Example, labels: Sequence[str], label_t
         if isinstance(text, str):
             lines += _entry(name, f'"{printable(text)}"')
         else:
-            for place, choice in enumerate(text):
-                choice_name = printable(labels[place], 3) if place < len(labels) else str(place)
+            for index, choice in enumerate(text):
+                choice_name = printable(labels[index], 3) if index < len(labels) else str(index)
                 lines += _entry(f"choice {choice_name}", f'"{printable(choice)}"')
     label = example.label
     if isinstance(label, list):
@@ -294,14 +294,14 @@ def _example_lines(number: int, example: Example, labels: Sequence[str], label_t
 
 
 def _entry(name: str, text: str) -> list[str]:
-    """Formats a name followed by a text, wrapped to the width of the page."""
+    """Formats a name and its text, wrapped to the page width."""
     return wrapped(f"  {name:11}{text}", page_width(), " " * 13)
 
 
 def printable(text: str, most: int = TEXT) -> str:
-    """Cuts a text to ``most`` characters and makes it printable on one line.
+    """Truncates a text to ``most`` characters and makes it printable on one line.
 
     Unprintable characters and backslashes are escaped as in Python.
     """
-    cut = text if len(text) <= most else text[: most - 3] + "..."
-    return "".join(sign if sign.isprintable() and sign != "\\" else repr(sign)[1:-1] for sign in cut)
+    truncated = text if len(text) <= most else text[: most - 3] + "..."
+    return "".join(sign if sign.isprintable() and sign != "\\" else repr(sign)[1:-1] for sign in truncated)

@@ -1,1 +1,1 @@
-"""The commands with their flags and help: one module per command or group of commands."""
+"""The commands' flags and help, with one module per command or group of commands."""

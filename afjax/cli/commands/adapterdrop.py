@@ -1,4 +1,4 @@
-"""``afjax adapterdrop``: measures score and speed as adapters are dropped layer by layer."""
+"""``afjax adapterdrop``: measures score and speed as layers lose their adapters."""
 
 import argparse
 from typing import Any
@@ -25,7 +25,7 @@ def add(commands: Any) -> None:
     )
     add_model_flags(parser)
     add_curve_flags(parser)
-    parser.add_argument("--from_top", action="store_true", help="drop the last layers first (default: the first)")
+    parser.add_argument("--from_top", action="store_true", help="start with the last layers (default: the first)")
 
 
 def _run(arguments: argparse.Namespace) -> int:

@@ -15,14 +15,14 @@ example:
 def add(commands: Any) -> None:
     """Adds the command to the parser's commands."""
     parser = add_command(commands, "bench", "time one step on random weights", EXAMPLE, run=_run)
-    parser.add_argument("--trunk", default="bert-base", help="a size's name or a folder with a config.json (bert-base)")
+    parser.add_argument("--trunk", default="bert-base", help="a named size, or a folder with a config.json (bert-base)")
     parser.add_argument("--method", required=True, choices=("adapter", "fusion", "full"))
-    parser.add_argument("--adapter", default="pfeiffer", help="the adapters' preset, such as lora (pfeiffer)")
+    parser.add_argument("--adapter", default="pfeiffer", help="adapter preset, such as lora (pfeiffer)")
     parser.add_argument("--mode", required=True, choices=("train", "eval"))
-    parser.add_argument("--num_adapters", type=int, default=1, help="how many adapters are fused (1)")
+    parser.add_argument("--num_adapters", type=int, default=1, help="number of fused adapters (1)")
     parser.add_argument("--batch_size", type=int, default=8, help="rows per step (8)")
     parser.add_argument("--max_length", type=int, default=128, help="tokens per row (128)")
-    parser.add_argument("--num_steps", type=int, default=5, help="timed steps (5)")
+    parser.add_argument("--num_steps", type=int, default=5, help="number of timed steps (5)")
     parser.add_argument("--scan_layers", action="store_true", help="compile the layers as one loop")
     parser.add_argument(
         "--trunk_dtype", default="float32", choices=("float32", "bfloat16"), help="dtype of the frozen trunk (float32)"

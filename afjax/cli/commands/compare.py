@@ -15,25 +15,25 @@ examples:
       --source=builtin:target
   afjax compare runs/rte-0,runs/rte-1,runs/rte-2 runs/fusion-0,runs/fusion-1,runs/fusion-2 --data_dir=DATA --json
 
-A and B are models of a store (adapter:NAME, fusion:NAME, head:NAME; append :HEAD if the head has another name) or
-workdirs. Separate several runs by commas; they are paired in order. A sweep of a single setting counts as its runs."""
+A and B are stored models (adapter:NAME, fusion:NAME, head:NAME; append :HEAD if the head's name differs) or workdirs.
+Separate several runs with commas; they are paired in order. A sweep over seeds stands for its runs."""
 
 
 def add(commands: Any) -> None:
     """Adds the command to the parser's commands."""
     parser = add_command(commands, "compare", "test whether B is better than A on the same rows", EXAMPLE, run=_run)
-    parser.add_argument("a", metavar="A", help="one or several models of --store, such as adapter:rte, or workdirs")
-    parser.add_argument("b", metavar="B", help="the same for B")
-    parser.add_argument("--store", default="", help="the store of the models, or of the workdirs if it was moved")
+    parser.add_argument("a", metavar="A", help="models from --store, such as adapter:rte, or workdirs")
+    parser.add_argument("b", metavar="B", help="the models or workdirs to compare A with")
+    parser.add_argument("--store", default="", help="the models' store, or the workdirs' store if it was moved")
     parser.add_argument("--trunk", default="", help="the trunk, if it was moved")
     parser.add_argument("--task", default="", help="the task, if a run has several")
     add_mismatch_flag(parser)
     add_source_flags(parser, required=False)
     parser.add_argument("--split", default="dev", choices=("train", "dev", "test"), help="the rows to score (dev)")
-    parser.add_argument("--metric", default="", help="the metric to compare (as for early stopping)")
+    parser.add_argument("--metric", default="", help="the metric to compare (the task's main metric)")
     parser.add_argument("--resamples", type=int, default=10_000, help="number of bootstrap resamples (10000)")
     parser.add_argument("--seed", type=int, default=0, help="random seed of the bootstrap (0)")
-    parser.add_argument("--max_length", type=int, help="tokens per row; longer rows are cut (as in training)")
+    parser.add_argument("--max_length", type=int, help="tokens per row; longer rows are truncated (as in training)")
     parser.add_argument("--batch_size", type=int, default=32, help="rows per step (32)")
     parser.add_argument("--json", action="store_true", help="print JSON on the last line")
 
@@ -54,7 +54,7 @@ def _run(arguments: argparse.Namespace) -> int:
         "task": arguments.task,
         "allow_mismatch": arguments.allow_mismatch,
     }
-    # Cache the trunk, because both sides usually have the same one.
+    # Cache the trunk, because both sides usually share it.
     load = functools.cache(load_trunk)
     first, second = (open_sides(text, load, **options) for text in (arguments.a, arguments.b))
     comparison = comparing.compare(

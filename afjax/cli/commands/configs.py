@@ -30,7 +30,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def list_lines() -> list[str]:
-    """Lists the built-in configs with their descriptions and their arguments."""
+    """Lists the built-in configs with their descriptions and arguments."""
     from afjax.cli.configs import builtin_configs
 
     lines = []
@@ -43,7 +43,7 @@ def list_lines() -> list[str]:
 
 
 def show_lines(given: str) -> list[str]:
-    """Shows one config: its docstring, its arguments with their defaults, and its file.
+    """Shows a config: its docstring, its arguments with their defaults, and its file.
 
     Raises:
       UserError: The config does not exist or fails.
@@ -65,13 +65,16 @@ def _described(given: str) -> tuple[Path, str, list[str]]:
 
 
 def _paragraphs(docstring: str) -> list[str]:
-    """Splits a docstring into lines. On a narrow terminal, its prose is wrapped again, but not commands and tables."""
+    """Splits a docstring into lines that fit the terminal.
+
+    On a narrow terminal, prose is rewrapped, but commands and tables are not.
+    """
     width = terminal_width(sys.stdout)
     if width is None or max(map(len, docstring.splitlines())) <= width:
         return docstring.splitlines()
     lines: list[str] = []
     for paragraph in docstring.split("\n\n"):
-        # Tables have several spaces between their columns.
+        # Double spaces separate the columns of tables.
         is_prose = not any(line.startswith(("afjax ", " ")) or "  " in line for line in paragraph.splitlines())
         lines += ["", *(wrapped(paragraph, width, "") if is_prose else paragraph.splitlines())]
     return lines[1:]

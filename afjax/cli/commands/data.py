@@ -17,29 +17,29 @@ examples:
   afjax data show names.conll --kind=tagging
   afjax data list
 
-DATA is the folder that holds the tasks' folders: benchmarks' downloads, or folders with train, dev and test files."""
+DATA contains one folder per task: a benchmark's download, or a folder with train, dev and test files."""
 
 
 def add(commands: Any) -> None:
     """Adds the command to the parser's commands."""
     parser = add_command(commands, "data", "show a task's splits, or list the known tasks", EXAMPLE, run=_run)
     parser.add_argument("action", metavar="{show,list}", type=one_of("show", "list"))
-    parser.add_argument("task", nargs="?", metavar="TASK", help="a task: its name, .toml file, file of rows or source")
-    parser.add_argument("--data_dir", default="", help="the folder that holds the tasks' folders, or tfds:")
-    parser.add_argument("--source", default="", help=f"a task's own folder or file, {NAMED_SOURCES}")
+    parser.add_argument("task", nargs="?", metavar="TASK", help="a task's name, .toml file, data file or source")
+    parser.add_argument("--data_dir", default="", help="the folder that contains the tasks' folders, or tfds:")
+    parser.add_argument("--source", default="", help=f"the task's folder or file, {NAMED_SOURCES}")
     for setting in ("text_a", "text_b", "label"):
         parser.add_argument(f"--{setting}", default="", metavar="COLUMN", help=f"the task's {setting} column")
     kinds = get_args(TaskKind)
     parser.add_argument(
         "--kind", default="", metavar="KIND", choices=kinds, help=f"the kind of task: {', '.join(kinds)}"
     )
-    parser.add_argument("--trunk", default="minilm", help="the trunk whose tokenizer is used (minilm)")
+    parser.add_argument("--trunk", default="minilm", help="trunk whose tokenizer to use (minilm)")
     add_length_flag(parser)
     parser.add_argument("--batch_size", type=int, default=32, help="rows per training step (32)")
     parser.add_argument(
-        "--platform", default="cpu", choices=("cpu", "gpu", "tpu"), help="the device that padded lengths are for (cpu)"
+        "--platform", default="cpu", choices=("cpu", "gpu", "tpu"), help="platform to compute padded lengths for (cpu)"
     )
-    parser.add_argument("--split", default="", choices=("train", "dev", "test"), help="one split (all)")
+    parser.add_argument("--split", default="", choices=("train", "dev", "test"), help="a single split to show (all)")
     parser.add_argument("--json", action="store_true", help="print JSON on the last line")
 
 

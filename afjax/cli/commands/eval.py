@@ -20,13 +20,13 @@ def add(commands: Any) -> None:
     """Adds the command to the parser's commands."""
     parser = add_command(commands, "eval", "score a stored model on labelled rows", EXAMPLE, run=_run)
     add_model_flags(parser)
-    parser.add_argument("--max_length", type=int, help="tokens per row; longer rows are cut (as in training)")
+    parser.add_argument("--max_length", type=int, help="tokens per row; longer rows are truncated (as in training)")
     add_source_flags(parser)
-    parser.add_argument("--split", default="dev", choices=("train", "dev", "test"), help="which split (dev)")
+    parser.add_argument("--split", default="dev", choices=("train", "dev", "test"), help="the split to score (dev)")
     parser.add_argument(
         "--confusion",
         action="store_true",
-        help="also print the confusion matrix of a classification task, as a table and in the JSON object",
+        help="also print a classification task's confusion matrix, as a table and in the JSON object",
     )
 
 

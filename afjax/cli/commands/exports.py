@@ -13,7 +13,7 @@ examples:
   afjax export adapterhub entail --store=runs/quickstart/store --output=entail
   afjax export adapterhub target-fusion --store=runs/quickstart/store --output=target-fusion --weights=bin
 
-An adapter is exported with the head of its name, a fusion with its adapters and the head of its name. In Python:
+An adapter is exported with the head of the same name, and a fusion also with its adapters. To load them in Python:
   model.load_adapter("entail", use_safetensors=True)
   model.load_adapter_setup("target-fusion", set_active=True)"""
 
@@ -21,7 +21,7 @@ EXPORT_PEFT_EXAMPLE = """\
 example:
   afjax export peft reviews --store=runs/reviews/store --output=reviews
 
-The adapter is exported with the head of its name. In Python:
+The adapter is exported with the head of the same name. To load it in Python:
   base = AutoModelForSequenceClassification.from_pretrained("bert-base-uncased", num_labels=2)
   model = PeftModel.from_pretrained(base, "reviews")"""
 
@@ -30,8 +30,8 @@ example:
   afjax export stablehlo --store=runs/quickstart/store --trunk=minilm --fusion=target-fusion --head=target-fusion \\
       --output=target.stablehlo --platforms=cpu,tpu
 
-The file holds the weights and the program. Its inputs are tokens, types and mask, of any batch size and any length up
-to --max_length; its outputs are logits. FILE.json describes them, and how to run the file with only JAX."""
+The file contains the weights and the program. Its inputs are tokens, types and mask, with any batch size and any length
+up to --max_length. Its outputs are logits. FILE.json describes them, and how to run the file with only JAX."""
 
 
 def add(commands: Any) -> None:
@@ -40,7 +40,7 @@ def add(commands: Any) -> None:
     adapterhub = add_command(
         exports,
         "adapterhub",
-        "write an artefact for AdapterHub's library",
+        "export an artefact to AdapterHub's library",
         EXPORT_ADAPTERHUB_EXAMPLE,
         group="export",
         run=_adapterhub,
@@ -49,16 +49,16 @@ def add(commands: Any) -> None:
     adapterhub.add_argument("--store", required=True, help="the store's folder, or gs://...")
     adapterhub.add_argument("--output", required=True, type=Path, help="the folder to create")
     adapterhub.add_argument(
-        "--kind", choices=("adapter", "fusion", "head"), help="which one, if several artefacts have the name"
+        "--kind", choices=("adapter", "fusion", "head"), help="the artefact's kind, if several share the name"
     )
     adapterhub.add_argument(
         "--weights", default="safetensors", choices=("safetensors", "bin"), help="bin needs PyTorch (safetensors)"
     )
-    adapterhub.add_argument("--num_choices", type=int, help="choices per row, if the head does not record their number")
+    adapterhub.add_argument("--num_choices", type=int, help="choices per row, if the head does not record it")
     adapterhub.add_argument("--no_head", action="store_true", help="leave out the head of the adapter or fusion")
 
-    peft = add_command(exports, "peft", "write a LoRA adapter for PEFT", EXPORT_PEFT_EXAMPLE, group="export", run=_peft)
-    peft.add_argument("name", metavar="NAME", help="name of an adapter of the kind lora")
+    peft = add_command(exports, "peft", "export a LoRA adapter to PEFT", EXPORT_PEFT_EXAMPLE, group="export", run=_peft)
+    peft.add_argument("name", metavar="NAME", help="name of a LoRA adapter")
     peft.add_argument("--store", required=True, help="the store's folder, or gs://...")
     peft.add_argument("--output", required=True, type=Path, help="the folder to create")
     peft.add_argument("--no_head", action="store_true", help="leave out the head of the adapter")
@@ -66,13 +66,13 @@ def add(commands: Any) -> None:
     stablehlo = add_command(
         exports,
         "stablehlo",
-        "write a model as one file that JAX runs without afjax",
+        "export a model as one file that JAX can run without afjax",
         STABLEHLO_EXAMPLE,
         group="export",
         run=_stablehlo,
     )
     add_stored_model_flags(stablehlo)
-    stablehlo.add_argument("--output", required=True, metavar="FILE", help="the file; FILE.json describes it")
+    stablehlo.add_argument("--output", required=True, metavar="FILE", help="the output file; FILE.json describes it")
     stablehlo.add_argument("--max_length", type=int, default=128, help="maximum number of tokens per row (128)")
     stablehlo.add_argument(
         "--platforms", default="cpu,cuda,tpu", metavar="NAME,...", help="platforms to export for (cpu,cuda,tpu)"

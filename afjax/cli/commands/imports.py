@@ -20,8 +20,8 @@ examples:
   afjax import adapterhub USER/REPO --store=store --name=rte
   afjax import adapterhub saved/setup --store=store --name=rte-fusion
 
-SOURCE is the output of the adapters library's save_adapter, save_adapter_fusion, save_head or save_adapter_setup. The
-adapters of a fusion must already be in the store; a setup includes them."""
+SOURCE was written by save_adapter, save_adapter_fusion, save_head or save_adapter_setup of the adapters library. A
+fusion's adapters must already be in the store, unless SOURCE is a setup, which includes them."""
 
 IMPORT_PEFT_EXAMPLE = """\
 examples:
@@ -29,8 +29,8 @@ examples:
   afjax import peft USER/REPO --store=store --name=reviews --trunk=bert-base-uncased
   afjax import peft saved/topics --store=store --kind=multi_label
 
-SOURCE is the output of save_pretrained of a PeftModel with LoRA. The head is imported with the adapter. PEFT's files do
-not name the labels."""
+SOURCE was written by save_pretrained of a PeftModel with LoRA. The head is imported with the adapter. PEFT's files do
+not contain label names, so give --labels."""
 
 IMPORT_ADAPTER_BERT_EXAMPLE = """\
 example:
@@ -38,15 +38,15 @@ example:
   afjax import adapter-bert runs/mrpc/model.ckpt-343 --trunk=bert --store=store --name=mrpc
   afjax eval --store=store --trunk=bert --adapter=mrpc --head=mrpc --data_dir=DATA
 
-The trunk is the pretrained BERT that the adapter was trained from. The checkpoint's frozen weights must equal it."""
+The trunk is the pretrained BERT that the adapter was trained on. The checkpoint's frozen weights must match it."""
 
 IMPORT_BERT_EXAMPLE = """\
 example:
   afjax import bert uncased_L-12_H-768_A-12 --output=bert
   afjax import bert uncased_L-12_H-768_A-12/bert_model.ckpt --output=gs://BUCKET/bert --gelu=tanh
 
-In Google's later code and in adapter-bert, "gelu" is the tanh approximation. In Google's first code and in Hugging
-Face's copies of the same weights, it is the exact function."""
+"gelu" means the tanh approximation in Google's later code and in adapter-bert, but the exact function in Google's
+original code and in Hugging Face's copies of the same weights."""
 
 IMPORT_BERT_N_PALS_EXAMPLE = """\
 example:
@@ -54,7 +54,7 @@ example:
       --tasks=cola,mrpc,mnli,rte,stsb,sst2,qqp,qnli --output=pals-trunk --store=store
   afjax eval --store=store --trunk=pals-trunk --adapter=rte --head=rte --data_dir=DATA
 
-List the tasks in the order of the authors' code. For its --tasks=all, that is the order above."""
+List the tasks in the order used by the authors' code. For --tasks=all, that is the order above."""
 
 
 def add(commands: Any) -> None:
@@ -70,8 +70,8 @@ def add(commands: Any) -> None:
     )
     adapterhub.add_argument("source", metavar="SOURCE", help="a folder (or gs://...), or a Hugging Face id")
     adapterhub.add_argument("--store", required=True, help="the store's folder, or gs://...")
-    adapterhub.add_argument("--name", default="", help="a new name for the adapter, or a setup's fusion (its own)")
-    adapterhub.add_argument("--trunk", default="", help="the trunk it was trained on (the one it records)")
+    adapterhub.add_argument("--name", default="", help="new name of the adapter, or of a setup's fusion (unchanged)")
+    adapterhub.add_argument("--trunk", default="", help="the trunk it was trained on (as recorded in it)")
     adapterhub.add_argument("--overwrite", action="store_true", help="replace existing artefacts of the same name")
 
     _add_peft(imports)
@@ -85,19 +85,19 @@ def _add_peft(imports: Any) -> None:
     peft.add_argument("source", metavar="SOURCE", help="a folder (or gs://...), or a Hugging Face id")
     peft.add_argument("--store", required=True, help="the store's folder, or gs://...")
     peft.add_argument(
-        "--name", default="", help="name of the adapter and the head in the store (the exported name, or the folder's)"
+        "--name", default="", help="name of the adapter and head in the store (the exported name, or the folder's)"
     )
-    peft.add_argument("--trunk", default="", help="the trunk it was trained on (the base model that it names)")
+    peft.add_argument("--trunk", default="", help="the trunk it was trained on (the base model in its config)")
     peft.add_argument(
-        "--kind", choices=typing.get_args(TaskKind), help="kind of task of the head (by the class of PEFT's model)"
+        "--kind", choices=typing.get_args(TaskKind), help="the head's kind of task (inferred from the PEFT model class)"
     )
     peft.add_argument(
-        "--labels", default="", metavar="NAME,NAME", help="labels, in the order of the outputs (LABEL_0,LABEL_1,...)"
+        "--labels", default="", metavar="NAME,NAME", help="label names, in output order (LABEL_0,LABEL_1,...)"
     )
     peft.add_argument(
         "--max_length",
         type=int,
-        help="tokens per row; longer rows are cut (128, or the length that afjax has exported)",
+        help="tokens per row; longer rows are truncated (128, or the length that afjax exported)",
     )
     peft.add_argument("--no_head", action="store_true", help="leave out the head")
     add_overwrite_flag(peft)
@@ -111,10 +111,10 @@ def _add_adapter_bert(imports: Any) -> None:
     adapter.add_argument("source", metavar="CHECKPOINT", help="a TensorFlow checkpoint, or its folder")
     adapter.add_argument("--trunk", required=True, help="the pretrained BERT: a folder (or gs://...) or an id")
     adapter.add_argument("--store", required=True, help="the store's folder, or gs://...")
-    adapter.add_argument("--name", required=True, help="name of the adapter and the head in the store")
-    adapter.add_argument("--task", default="", help="the benchmark's task (as --name)")
+    adapter.add_argument("--name", required=True, help="name of the adapter and head in the store")
+    adapter.add_argument("--task", default="", help="name of the benchmark task (same as --name)")
     adapter.add_argument(
-        "--labels", default="", metavar="NAME,NAME", help="labels of the outputs (the task's, or 0,1,...)"
+        "--labels", default="", metavar="NAME,NAME", help="label names, in output order (the task's, or 0,1,...)"
     )
     add_length_flag(adapter)
     add_overwrite_flag(adapter)
@@ -126,7 +126,7 @@ def _add_bert(imports: Any) -> None:
     )
     bert.add_argument("source", metavar="CHECKPOINT", help="bert_model.ckpt, or its folder")
     bert.add_argument("--output", required=True, help="the trunk's folder, or gs://...")
-    bert.add_argument("--config", metavar="FILE", help="bert_config.json (the one next to the checkpoint)")
+    bert.add_argument("--config", metavar="FILE", help="bert_config.json (next to the checkpoint)")
     bert.add_argument("--gelu", default="exact", choices=("exact", "tanh"), help='the meaning of "gelu" (exact)')
     _add_vocabulary_flags(bert, "the checkpoint")
     add_overwrite_flag(bert)
@@ -137,19 +137,19 @@ def _add_bert_n_pals(imports: Any) -> None:
     pals = add_command(imports, "bert-n-pals", summary, IMPORT_BERT_N_PALS_EXAMPLE, group="import", run=_bert_n_pals)
     pals.add_argument("source", metavar="FILE", help="best_model.pth, or its tensors as .safetensors")
     pals.add_argument("--config", required=True, metavar="FILE", help="the config it was trained with")
-    pals.add_argument("--tasks", required=True, metavar="TASK,TASK", help="its tasks, in the order of the checkpoint")
+    pals.add_argument("--tasks", required=True, metavar="TASK,TASK", help="its tasks, in checkpoint order")
     pals.add_argument("--output", required=True, help="the trunk's folder, or gs://...")
     pals.add_argument("--store", required=True, help="the store's folder, or gs://...")
-    pals.add_argument("--name", default="", help="prefix of each task's name in the store: NAME-TASK")
+    pals.add_argument("--name", default="", help="prefix for the tasks' names in the store: NAME-TASK")
     _add_vocabulary_flags(pals, "--config")
     add_length_flag(pals)
     add_overwrite_flag(pals)
 
 
 def _add_vocabulary_flags(parser: argparse.ArgumentParser, neighbour: str) -> None:
-    parser.add_argument("--vocab", metavar="FILE", help=f"the tokenizer's vocab.txt (the one next to {neighbour})")
+    parser.add_argument("--vocab", metavar="FILE", help=f"the tokenizer's vocab.txt (next to {neighbour})")
     parser.add_argument(
-        "--case", choices=("cased", "uncased"), help="whether the tokenizer is cased (inferred from the vocabulary)"
+        "--case", choices=("cased", "uncased"), help="the tokenizer's casing (inferred from the vocabulary)"
     )
 
 
@@ -208,8 +208,8 @@ def _adapter_bert(arguments: argparse.Namespace) -> int:
     lines = _stored_lines(model, arguments.store)
     if model.trunk.config.activation != "gelu_tanh":
         lines.append(
-            f"The authors' code uses the tanh approximation of GELU in BERT too; the trunk {arguments.trunk} does not. "
-            "Logits will differ slightly; afjax import bert --gelu=tanh makes a trunk that agrees."
+            f"The authors' code also uses the tanh approximation of GELU in BERT; the trunk {arguments.trunk} does "
+            "not, so logits will differ slightly. To create a matching trunk, use afjax import bert --gelu=tanh."
         )
     print("\n".join(lines))
     return 0

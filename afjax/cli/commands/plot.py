@@ -1,7 +1,6 @@
 """``afjax plot``: draws the papers' figures.
 
-This module draws the figures of finished runs. ``plot_activations`` and ``plot_spans`` draw the figures of stored
-models.
+This module draws figures from finished runs; ``plot_activations`` and ``plot_spans`` draw them from stored models.
 """
 
 import argparse
@@ -27,8 +26,8 @@ examples:
   afjax plot tradeoff --runs=runs --output=tradeoff
   afjax plot tradeoff --runs=runs --task=rte --output=rte
 
-Over all tasks: the median and the 20th and 80th percentiles of the scores minus full fine-tuning's; of one task: mean
-and standard deviation over seeds."""
+Over all tasks, the figure shows the 20th, 50th and 80th percentiles of the difference to full fine-tuning. For one
+task, it shows the mean and standard deviation over seeds."""
 
 ROBUSTNESS_EXAMPLE = """\
 example:
@@ -48,19 +47,21 @@ def add(commands: Any) -> None:
     plot_activations.add(plots)
     plot_spans.add(plots)
     figures = {
-        "differences": ("scores minus full fine-tuning's, grouped by task", DIFFERENCES_EXAMPLE),
+        "differences": ("score difference to full fine-tuning, grouped by task", DIFFERENCES_EXAMPLE),
         "tradeoff": ("score against trained parameters", TRADEOFF_EXAMPLE),
-        "robustness": ("score against the adapters' initialization scale and size, from a sweep", ROBUSTNESS_EXAMPLE),
-        "search": ("the search for the adapter's architecture, from its sweep", SEARCH_EXAMPLE),
+        "robustness": ("score against adapter initialization scale and size, from a sweep", ROBUSTNESS_EXAMPLE),
+        "search": ("adapter architecture search, from its sweep", SEARCH_EXAMPLE),
     }
     for name, (summary, example) in figures.items():
         parser = add_command(plots, name, summary, example, group="plot", run=functools.partial(_run, name))
         add_runs_flags(parser)
-        parser.add_argument("--output", required=True, type=Path, help="the name of the files .png, .svg and .csv")
+        parser.add_argument("--output", required=True, type=Path, help="output path, for .png, .svg and .csv files")
         if name == "differences":
-            parser.add_argument("--methods", default="", metavar="NAME,...", help="the methods, in this order (all)")
+            parser.add_argument(
+                "--methods", default="", metavar="NAME,...", help="the methods to show, in this order (all)"
+            )
         if name == "tradeoff":
-            parser.add_argument("--task", default="", help="a single task, instead of percentiles over all tasks")
+            parser.add_argument("--task", default="", help="plot a single task instead of percentiles over tasks")
 
 
 def _run(name: str, arguments: argparse.Namespace) -> int:
@@ -102,13 +103,13 @@ def _plot_grid(name: str, arguments: argparse.Namespace, collection: "Collection
         num_tasks = max(point.count for point in points)
         incomplete = [f"{point.method} ({point.count})" for point in points if point.count < num_tasks]
         if incomplete:
-            print_line(f"Left out, as they have fewer than {num_tasks} tasks: {', '.join(incomplete)}.")
+            print_line(f"Left out, because they have fewer than {num_tasks} tasks: {', '.join(incomplete)}.")
         return run_figures.draw_tradeoff([point for point in points if point.count == num_tasks], arguments.output)
     task, *extra_tasks = cells.chosen(arguments.task, "--task", grid.tasks)
     if extra_tasks:
         raise UserError(
-            f"--task is {arguments.task}, but takes one task; give one, or --tasks={arguments.task} for the "
-            "percentiles over several."
+            f"--task is {arguments.task}, but takes a single task; for percentiles over several, use "
+            f"--tasks={arguments.task}."
         )
     metric = grid.metrics[task]
     points = run_figures.task_points(grid, task)

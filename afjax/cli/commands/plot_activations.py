@@ -1,4 +1,4 @@
-"""``afjax plot activations``: plots which adapters fusions attend to."""
+"""``afjax plot activations``: plots the attention of fusions to their adapters."""
 
 import argparse
 from pathlib import Path
@@ -18,31 +18,29 @@ examples:
   afjax plot activations --store=runs/quickstart/store --trunk=minilm --fusion=target-fusion \\
       --text="All cats sleep." --text_b="Some cats sleep." --output=figures/sentence
 
-One fusion gives layers x adapters, several give fusions x adapters of each layer, a text gives adapters x tokens.
-The command writes OUTPUT.png, OUTPUT.svg and OUTPUT.csv."""
+The heatmap has layers x adapters for one fusion, fusions x adapters (one heatmap per layer) for several, and adapters x
+tokens for a text. The command writes OUTPUT.png, OUTPUT.svg and OUTPUT.csv."""
 
 
 def add(plots: Any) -> None:
     """Adds the command to the group ``afjax plot``."""
-    summary = "plot the adapters that fusions attend to, over a split or per token of a text"
+    summary = "plot fusions' attention to their adapters, over a split or per token of a text"
     parser = add_command(plots, "activations", summary, EXAMPLE, group="plot", run=_run)
     parser.add_argument("--store", required=True, help="the store's folder, or gs://...")
     add_trunk_flag(parser)
     parser.add_argument("--fusion", required=True, metavar="NAME,NAME", help="one fusion, or one per target task")
-    parser.add_argument("--head", default="", metavar="NAME,NAME", help="their heads (those trained with them)")
+    parser.add_argument("--head", default="", metavar="NAME,NAME", help="the fusions' heads (those trained with them)")
     add_mismatch_flag(parser)
     source = parser.add_mutually_exclusive_group()
-    source.add_argument(
-        "--source", metavar="SOURCE,SOURCE", help="the rows of each fusion, as for eval (those it was trained on)"
-    )
+    source.add_argument("--source", metavar="SOURCE,SOURCE", help="each fusion's rows, as for eval (its own task's)")
     source.add_argument("--data_dir", help="the folder with all tasks' folders; each head's task is found by name")
-    source.add_argument("--text", help="one text instead of rows")
+    source.add_argument("--text", help="a single text instead of a split")
     parser.add_argument("--text_b", help="the second text of a pair")
-    parser.add_argument("--split", default="dev", choices=("train", "dev", "test"), help="which rows (dev)")
+    parser.add_argument("--split", default="dev", choices=("train", "dev", "test"), help="the split to use (dev)")
     parser.add_argument("--layers", default="", metavar="0,1", help="the layers to show (all)")
-    parser.add_argument("--by_label", action="store_true", help="also plot the rows of each label separately")
+    parser.add_argument("--by_label", action="store_true", help="also plot each label's rows separately")
     parser.add_argument("--batch_size", type=int, default=32, help="rows per step (32)")
-    parser.add_argument("--output", required=True, type=Path, metavar="NAME", help="the files' common name")
+    parser.add_argument("--output", required=True, type=Path, metavar="NAME", help="output path, without a suffix")
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -58,20 +56,20 @@ def _run(arguments: argparse.Namespace) -> int:
     fusions = arguments.fusion.split(",")
     for name in fusions:
         if fusions.count(name) > 1:
-            raise UserError(f'--fusion names "{name}" twice; give each fusion once.')
+            raise UserError(f'--fusion lists "{name}" twice; list each fusion once.')
     given_heads = _one_per_fusion(arguments.head, fusions, "--head")
     sources = _one_per_fusion(arguments.source or "", fusions, "--source")
     layers = _layers(arguments.layers)
     if arguments.text is None and arguments.text_b is not None:
         raise UserError("--text_b is the second text of a pair; give --text as well.")
     if arguments.text is not None and (len(fusions) > 1 or arguments.by_label):
-        raise UserError("A text is shown for one fusion and has no label; give one --fusion, and no --by_label.")
+        raise UserError("--text works with a single --fusion and without --by_label, because a text has no label.")
     for flag, text in (("--text", arguments.text), ("--text_b", arguments.text_b)):
         if text is not None and not text.strip():
-            raise UserError(f"{flag} is blank; give a text, whose tokens the figure shows.")
+            raise UserError(f"{flag} is blank; give a text, so that the figure can show its tokens.")
     heads = given_heads or [recorded_head(arguments.store, "fusion", name) for name in fusions]
     for name in fusions:
-        # Check this before a head is loaded, so that the message for a wrong name says that there is no such fusion.
+        # Check the fusions before loading heads, so that the error for a wrong name is about the fusion.
         store.read_manifest(arguments.store, "fusion", name)
     trunk = load_recorded_trunk(arguments.trunk, arguments.store, "fusion", fusions[0])
     check_layers(layers, trunk.config.num_layers)
@@ -84,7 +82,8 @@ def _run(arguments: argparse.Namespace) -> int:
         print_written(draw_token_activations(activations, arguments.output, layers=layers))
         if len(activations.tokens) < activations.num_tokens:
             message = (
-                f"The text was cut to {len(activations.tokens)} of its {activations.num_tokens} tokens, as in training."
+                f"The text was truncated to {len(activations.tokens)} of its {activations.num_tokens} tokens, as in "
+                "training."
             )
             print_line(message)
         return 0
@@ -104,12 +103,12 @@ def _run(arguments: argparse.Namespace) -> int:
 def _one_per_fusion(given: str, fusions: list[str], flag: str) -> list[str]:
     names = given.split(",") if given else []
     if names and len(names) != len(fusions):
-        raise UserError(f"{flag} names {len(names)} and --fusion {len(fusions)}; give one for each fusion, in order.")
+        raise UserError(f"{flag} lists {len(names)} and --fusion {len(fusions)}; list one per fusion, in order.")
     return names
 
 
 def _layers(given: str) -> list[int]:
     numbers = given.split(",") if given else []
     if not all(number.strip().isdecimal() and len(number) < 10 for number in numbers):
-        raise UserError(f"--layers is {given}; give layer numbers, as in 0,1,2.")
+        raise UserError(f"--layers is {given}; use comma-separated layer numbers, such as 0,1,2.")
     return [int(number) for number in numbers]

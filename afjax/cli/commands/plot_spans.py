@@ -1,4 +1,4 @@
-"""``afjax plot spans``: plots the drop in score if a span of layers has no adapters."""
+"""``afjax plot spans``: plots the drop in score without a span of adapters."""
 
 import argparse
 from pathlib import Path
@@ -13,19 +13,19 @@ example:
   afjax plot spans --store=runs/quickstart/store --trunk=minilm --adapter=entail --head=entail \\
       --source=builtin:entail --output=figures/spans
 
-Only adapters are removed; LayerNorms that were trained with them stay. The command writes OUTPUT.png, OUTPUT.svg and
-OUTPUT.csv, which has every metric of every span."""
+Only adapters are removed; LayerNorms trained with them stay. The command writes OUTPUT.png, OUTPUT.svg and OUTPUT.csv,
+which has every metric for every span."""
 
 
 def add(plots: Any) -> None:
     """Adds the command to the group ``afjax plot``."""
-    summary = "plot the drop in score without the adapters of each span of layers"
+    summary = "plot the drop in score when each span of layers loses its adapters"
     parser = add_command(plots, "spans", summary, EXAMPLE, group="plot", run=_run)
     add_model_flags(parser)
     add_source_flags(parser)
     parser.add_argument("--split", default="dev", choices=("train", "dev", "test"), help="the rows to score (dev)")
-    parser.add_argument("--metric", default="", help="the metric to plot (the task's)")
-    parser.add_argument("--output", required=True, type=Path, metavar="NAME", help="the files' common name")
+    parser.add_argument("--metric", default="", help="the metric to plot (the task's main metric)")
+    parser.add_argument("--output", required=True, type=Path, metavar="NAME", help="output path, without a suffix")
 
 
 def _run(arguments: argparse.Namespace) -> int:

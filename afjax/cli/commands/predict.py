@@ -19,7 +19,7 @@ examples:
   zcat reviews.tsv.gz | afjax predict --store=store --trunk=minilm --adapter=reviews --head=reviews --input=- \\
       --input_format=tsv > predictions.jsonl
 
-A row has the columns that the head's task was trained on (its text_a, text_b and choices settings), or {"text": ...},
+A row has the columns of the head's training task (its text_a, text_b and choices settings), or {"text": ...},
 {"text_a": ..., "text_b": ...}, for multiple choice {"context": ..., "choices": [...]}, for span {"question": ...,
 "context": ...}, for tagging {"words": [...]} or {"text": ...}. Each row gives, in order, {"logits": [...],
 "label": ..., "probabilities": [...]}. The label of a multi-label row is a list of names. Span rows also give
@@ -27,37 +27,39 @@ A row has the columns that the head's task was trained on (its text_a, text_b an
 logits and probabilities have one list per word, and rows also give {"entities": [{"type", "text", "begin", "end",
 "probability"}]}.
 
-Without --adapter, --fusion and --head, each row names its own adapter, fusion or head in the field "adapter". Rows
-with null give {"embedding": [...]}, the trunk's embedding. With --all, each row is predicted with all adapters and
-fusions of the store that have a head, or with the given ones, and gives {"predictions": {NAME: {...}}}."""
+Without --adapter, --fusion and --head, each row names its own adapter, fusion or head in the field "adapter". If it is
+null, the row gives {"embedding": [...]}, the trunk's embedding. With --all, each row is predicted with all adapters and
+fusions in the store that have a head, or with the listed ones, and gives {"predictions": {NAME: {...}}}."""
 
 
 def add(commands: Any) -> None:
     """Adds the command to the parser's commands."""
     parser = add_command(commands, "predict", "predict the rows of a file", EXAMPLE, run=_run)
     add_model_flags(parser)
-    parser.add_argument("--max_length", type=int, help="tokens per row; longer rows are cut (as in training)")
+    parser.add_argument("--max_length", type=int, help="tokens per row; longer rows are truncated (as in training)")
     parser.add_argument(
-        "--input", required=True, metavar="FILE", help=f"rows: {', '.join(ENDINGS)}; - for standard input"
+        "--input", required=True, metavar="FILE", help=f"the rows: {', '.join(ENDINGS)}; - for standard input"
     )
     parser.add_argument(
         "--input_format",
         choices=tuple(ending[1:] for ending in FORMATS),
-        help="format of the input (from the file's name; jsonl for -)",
+        help="input format (inferred from the file name; jsonl for -)",
     )
-    parser.add_argument("--output", default="-", metavar="FILE", help="predictions, .jsonl; - for standard output (-)")
+    parser.add_argument(
+        "--output", default="-", metavar="FILE", help="the predictions, as .jsonl; - for standard output (-)"
+    )
     parser.add_argument(
         "--all",
         nargs="?",
         const="",
         metavar="NAME,NAME",
-        help="predict each row with all adapters and fusions, or with these",
+        help="predict each row with all adapters and fusions, or with the listed ones",
     )
     parser.add_argument(
         "--keep",
         default="",
         metavar="COLUMN,COLUMN:FIELD",
-        help="columns of the input to copy to the output, under another name after a colon",
+        help="input columns to copy to the output, optionally renamed after a colon",
     )
 
 
@@ -67,7 +69,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
     files = [os.path.realpath(path) for path in (arguments.input, arguments.output) if path != STANDARD]
     if len(files) == 2 and files[0] == files[1]:
-        raise UserError(f"--input and --output are both {arguments.input}; give another --output.")
+        raise UserError(f"--input and --output are both {arguments.input}; choose a different --output.")
     keep = parse_keep(arguments.keep, FIELDS)
     if arguments.all is not None or not (arguments.adapter or arguments.fusion or arguments.head):
         _predict_many(arguments, keep)
@@ -87,7 +89,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _predict_many(arguments: argparse.Namespace, keep: dict[str, str]) -> None:
-    """Predicts rows that name their adapters, or predicts each row with several adapters (``--all``)."""
+    """Predicts each row with the adapter it names, or with several (``--all``)."""
     from afjax.cli.routed_predictions import predict_all, predict_routed
     from afjax.storage.writing import check_output
     from afjax.tasks.prediction_rows import STANDARD

@@ -1,4 +1,4 @@
-"""``afjax prune``: measures score and speed with fewer adapters in each layer's fusion."""
+"""``afjax prune``: measures score and speed with fewer adapters per fusion layer."""
 
 import argparse
 import dataclasses
@@ -16,7 +16,7 @@ example:
   afjax prune --store=runs/quickstart/store --trunk=minilm --fusion=target-fusion --head=target-fusion \\
       --source=builtin:target --output=prune.csv --keep=1 --name=target-pruned
 
-Adapters are ranked, layer by layer, by their share of the fusion's attention over rows of the train split.
+In each layer, adapters are ranked by their mean fusion attention over train rows.
 With --split=dev, the pruned fusion is stored with its own scores."""
 
 
@@ -27,9 +27,11 @@ def add(commands: Any) -> None:
     )
     add_model_flags(parser)
     add_curve_flags(parser)
-    parser.add_argument("--rank_rows", type=int, default=1000, help="train rows to rank the adapters over (1000)")
-    parser.add_argument("--keep", type=int, help="how many adapters each layer of the stored fusion keeps")
-    parser.add_argument("--name", default="", help="name for the stored pruned fusion and its head")
+    parser.add_argument(
+        "--rank_rows", type=int, default=1000, help="number of train rows for ranking the adapters (1000)"
+    )
+    parser.add_argument("--keep", type=int, help="store a fusion with this many adapters per layer")
+    parser.add_argument("--name", default="", help="name of the stored pruned fusion and its head")
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -47,18 +49,18 @@ def _run(arguments: argparse.Namespace) -> int:
     ranking_rows = rows_of(task_model, arguments, "train").every(arguments.rank_rows)
     if (keep is None) != (not name):
         raise UserError(
-            "Give --keep and --name together: how many adapters each layer keeps, and the pruned fusion's name."
+            "Give --keep and --name together: the number of adapters to keep per layer, and the pruned fusion's name."
         )
     if name:
         check_name(name, "fusion")
         existing = [kind for kind in ("fusion", "heads") if name in names(store, kind)]
         if existing:
-            raise UserError(f'The store {store} already has "{name}" in {" and ".join(existing)}; give another --name.')
+            raise UserError(f'The store {store} already has "{name}" in {" and ".join(existing)}; choose a new --name.')
     if output is not None:
         check_output(output)
     members = [member for member, _ in task_model.model.adapters]
     shares = rank_adapters(task_model, ranking_rows, batch_size=arguments.batch_size)
-    # If the fusion cannot be pruned, this raises before anything is printed.
+    # Raise an error before printing anything if the fusion cannot be pruned.
     task_model.with_kept(most_used(shares, 1))
     kept = None if keep is None else most_used(shares, keep)
     layers = adapter_layers(task_model.model.adapters[0][1], task_model.trunk.config.num_layers)

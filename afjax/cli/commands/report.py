@@ -1,4 +1,4 @@
-"""``afjax report``: writes an HTML page about a workdir's runs."""
+"""``afjax report``: writes an HTML report on a workdir's runs."""
 
 import argparse
 import functools
@@ -16,19 +16,19 @@ examples:
   afjax report --workdir=runs/quickstart --output=report.html
   afjax report --workdir=runs/sweep-rte --data_dir=DATA --output=report.html --mistakes=50
 
-The page is one file that needs no network. For a sweep's folder, or a folder of several workdirs, it shows the scores
-with their spread over seeds, and the rows of the best run."""
+The report is a single file that needs no network. For a sweep or a folder of workdirs, it shows scores with their
+spread over seeds, and evaluates the best run."""
 
 
 def add(commands: Any) -> None:
     """Adds the command to the parser's commands."""
     parser = add_command(commands, "report", "write an HTML report on a workdir's runs", EXAMPLE, run=_run)
     parser.add_argument("--workdir", required=True, type=epath.Path, help="a run's or a sweep's folder, or gs://...")
-    parser.add_argument("--output", required=True, type=Path, metavar="FILE.html", help="the page")
+    parser.add_argument("--output", required=True, type=Path, metavar="FILE.html", help="the output file")
     parser.add_argument("--store", default="", help="the runs' store, if it was moved")
-    parser.add_argument("--trunk", default="", help="their trunk, if it was moved (as in the config)")
+    parser.add_argument("--trunk", default="", help="the runs' trunk, if it was moved (as in the config)")
     add_source_flags(parser, required=False)
-    parser.add_argument("--mistakes", type=int, default=20, help="how many misclassified rows to show (20)")
+    parser.add_argument("--mistakes", type=int, default=20, help="maximum number of misclassified rows to show (20)")
     parser.add_argument("--batch_size", type=int, default=32, help="rows per step (32)")
 
 

@@ -20,18 +20,18 @@ examples:
   afjax store push rte --store=store --repo=USER/REPO --license=apache-2.0 --private
   afjax store pull USER/REPO --store=other --name=their-rte
 
-An adapter is shared with the head of its name, a fusion with its adapters and its head. A model card is written; paths
-of this machine are cut to their last part. Incoming artefacts are fully checked before any enters the store."""
-_NAME = 'Give a NAME with "store show", and none with "store ls" and "store verify".'
+An adapter is shared with its head, and a fusion with its adapters and its head. A model card is added, and local paths
+are shortened to their last component. Incoming artefacts are fully checked before any of them enters the store."""
+_NAME = '"store show" needs a NAME; "store ls" and "store verify" take none.'
 
 
 def add(commands: Any) -> None:
     """Adds the commands to the parser's commands."""
-    actions = add_group(commands, "store", "list, check or share the artefacts of a store", STORE_EXAMPLE, "ACTION")
+    actions = add_group(commands, "store", "list, check or share a store's artefacts", STORE_EXAMPLE, "ACTION")
     for action, summary, run in (
-        ("ls", "list the artefacts of a store", _list),
+        ("ls", "list a store's artefacts", _list),
         ("show", "show the artefacts with a name", _show),
-        ("verify", "read and check all artefacts of a store", _verify),
+        ("verify", "read and check all artefacts in a store", _verify),
     ):
         parser = add_command(actions, action, summary, STORE_EXAMPLE, group="store", run=run)
         parser.add_argument("name", nargs="?", help="name of the artefacts to show")
@@ -47,12 +47,14 @@ def add(commands: Any) -> None:
             "--kind",
             default="",
             choices=("adapters", "fusion", "heads"),
-            help="which one, if two artefacts have the name",
+            help="the artefact's kind, if several share the name",
         )
-        out.add_argument("--license", default="", metavar="ID", help="for the model card, such as apache-2.0 (unknown)")
-    pack.add_argument("--output", required=True, metavar="FILE.tar", help="the file; replaced if it exists")
-    push.add_argument("--repo", required=True, metavar="USER/REPO", help="the repository; created if it does not exist")
-    push.add_argument("--private", action="store_true", help="make a new repository private")
+        out.add_argument(
+            "--license", default="", metavar="ID", help="license for the model card, such as apache-2.0 (unknown)"
+        )
+    pack.add_argument("--output", required=True, metavar="FILE.tar", help="the output file; replaced if it exists")
+    push.add_argument("--repo", required=True, metavar="USER/REPO", help="the repository; created if missing")
+    push.add_argument("--private", action="store_true", help="make the repository private if it is new")
     unpack = add_command(
         actions,
         "unpack",
@@ -61,7 +63,7 @@ def add(commands: Any) -> None:
         group="store",
         run=_unpack,
     )
-    unpack.add_argument("file", metavar="FILE.tar", help="a file that afjax store pack wrote")
+    unpack.add_argument("file", metavar="FILE.tar", help="a file from afjax store pack")
     pull = add_command(
         actions,
         "pull",
@@ -70,10 +72,10 @@ def add(commands: Any) -> None:
         group="store",
         run=_pull,
     )
-    pull.add_argument("repo", metavar="USER/REPO", help="a repository that afjax store push wrote")
+    pull.add_argument("repo", metavar="USER/REPO", help="a repository from afjax store push")
     pull.add_argument("--revision", default="", help="a branch, tag or commit (the newest)")
     for incoming in (unpack, pull):
-        incoming.add_argument("--name", default="", help="a new name for the artefact and its head (its own)")
+        incoming.add_argument("--name", default="", help="new name for the artefact and its head (unchanged)")
         incoming.add_argument("--overwrite", action="store_true", help="replace existing artefacts of the same names")
     for parser in actions.choices.values():
         parser.add_argument("--store", required=True, help="the store's folder, or gs://...")

@@ -15,7 +15,8 @@ examples:
   afjax submit superglue --store=store --data_dir=DATA --output=submission --tasks=boolq,rte
   afjax submit squad --store=store --data_dir=DATA --output=submission --tasks=squad_v2
 
-A task's head is the one of its name (see --names). It uses the fusion of that name, else the adapter, else neither."""
+Each task uses the head of the same name (see --names), with the fusion of that name, or else with the adapter, if there
+is one."""
 
 
 def add(commands: Any) -> None:
@@ -28,15 +29,15 @@ def add(commands: Any) -> None:
         default="",
         help="minilm, a folder (or gs://...) or a Hugging Face id (the one that the store records)",
     )
-    parser.add_argument("--data_dir", required=True, type=Path, help="the folder that holds the tasks' folders")
-    parser.add_argument("--output", required=True, type=Path, help="a folder for the files")
-    parser.add_argument("--names", default="{task}", help="pattern of the heads' names ({task})")
+    parser.add_argument("--data_dir", required=True, type=Path, help="the folder that contains the tasks' folders")
+    parser.add_argument("--output", required=True, type=Path, help="folder for the files")
+    parser.add_argument("--names", default="{task}", help="pattern for the heads' names ({task})")
     parser.add_argument("--tasks", default="", metavar="TASK,TASK", help="the tasks to predict (the benchmark's)")
-    parser.add_argument("--split", choices=("dev", "test"), help="the split of squad (dev); the others only have test")
+    parser.add_argument("--split", choices=("dev", "test"), help="squad's split (dev); the others only have test")
     parser.add_argument("--batch_size", type=int, default=32, help="rows per step (32)")
-    parser.add_argument("--max_length", type=int, help="tokens per row; longer rows are cut (as the head was trained)")
+    parser.add_argument("--max_length", type=int, help="tokens per row; longer rows are truncated (as in training)")
     parser.add_argument(
-        "--partial", action="store_true", help="continue without missing heads and test sets; their scores mean nothing"
+        "--partial", action="store_true", help="skip missing heads and test sets, whose scores will be meaningless"
     )
     add_mismatch_flag(parser)
 
@@ -57,7 +58,7 @@ def _run(arguments: argparse.Namespace) -> int:
         split=arguments.split,
         partial=arguments.partial,
     )
-    # A plan has at least one head. If another head belongs to a different trunk, loading its model fails.
+    # A plan has at least one head. A head for a different trunk raises an error when its model is loaded.
     head = next(job.head for job in jobs if job.head)
     trunk = load_recorded_trunk(arguments.trunk, arguments.store, "heads", head)
     lines = submission.write(

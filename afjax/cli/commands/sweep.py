@@ -1,4 +1,4 @@
-"""``afjax sweep``: runs a config over settings and seeds."""
+"""``afjax sweep``: trains a config over settings and seeds."""
 
 import argparse
 from typing import Any
@@ -15,12 +15,12 @@ examples:
   afjax sweep --config=experiment.py --workdir=runs/sweep --config.train.epochs=3
 
 Without --grid, the config file can define the grid in get_sweep() -> {"train.learning_rate": [1e-4, 3e-4]}. Without
-either, the experiment is run with each of --seeds.
-All runs train in one process, which loads the trunk once and compiles equal programs once. Each writes the files of a
-separate run, and its output is in its log.txt. --processes=N trains in N processes, each on its own TPU chip, or on its
-part of the GPUs and of the processor cores. --hosts=N --host=I trains part I of N of the runs: start the command on
-each of N machines, each with its own number. --isolate starts a process per run, so that a crash ends only one run.
-To resume a stopped sweep, run the same command again; values and seeds may be added, and failed runs are tried again.
+either, the experiment is run once per seed.
+All runs train in one process, which loads the trunk once and compiles identical programs once. Each run has its own
+workdir, with its output in log.txt. --processes=N trains in N processes, each on its own TPU chip, or on its part of
+the GPUs and CPU cores. --hosts=N --host=I trains part I of N of the runs: start the command on each of N machines, with
+I from 0 to N - 1. --isolate starts a process per run, so that a crash ends only one run.
+To resume a stopped sweep, run the same command again; values and seeds may be added, and failed runs are retried.
 The exit code is 1 if a run failed."""
 
 
@@ -29,7 +29,7 @@ def add(commands: Any) -> None:
     parser = add_command(
         commands,
         "sweep",
-        "run a config over settings and seeds, and choose on dev",
+        "train a config over settings and seeds, and compare dev scores",
         EXAMPLE,
         run=_run,
         dotted=("--config.", "--grid."),
@@ -37,31 +37,29 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--config", required=True, metavar="NAME[:key=value,...]", help="the experiment: a built-in config or FILE.py"
     )
-    parser.add_argument("--workdir", required=True, help="the sweep's own folder; its runs are within")
-    parser.add_argument(
-        "--seeds", default="0", metavar="SEED,...", help="random seeds; each setting is run with each seed (0)"
-    )
+    parser.add_argument("--workdir", required=True, help="the sweep's own folder, which will contain its runs")
+    parser.add_argument("--seeds", default="0", metavar="SEED,...", help="random seeds to train each setting with (0)")
     parser.add_argument(
         "--grid.SETTING",
         dest="_",
         metavar="VALUE,...",
-        help="the values of one setting, as in --grid.train.epochs=3,10",
+        help="values of one setting, as in --grid.train.epochs=3,10",
     )
     parser.add_argument(
-        "--slots", type=int, default=1, metavar="N", help="train N runs at a time, in shared steps where possible (1)"
+        "--slots", type=int, default=1, metavar="N", help="train N runs at a time, in shared steps if possible (1)"
     )
     parser.add_argument(
         "--processes",
         type=int,
         default=1,
         metavar="N",
-        help="train in N processes, each on its part of the machine (1)",
+        help="train in N processes, each on a part of the machine (1)",
     )
-    parser.add_argument("--hosts", type=int, metavar="N", help="train one part of the runs on each of N hosts (1)")
+    parser.add_argument("--hosts", type=int, metavar="N", help="divide the runs between N hosts (1)")
     parser.add_argument("--host", type=int, metavar="I", help="this host's number, from 0 to N - 1")
-    parser.add_argument("--isolate", action="store_true", help="run each run in a process of its own")
-    parser.add_argument("--adapters", default="", metavar="STORE", help="a store whose adapters every run starts with")
-    parser.add_argument("--config.SETTING", dest="_", metavar="VALUE", help="overrides one setting of every run")
+    parser.add_argument("--isolate", action="store_true", help="train each run in its own process")
+    parser.add_argument("--adapters", default="", metavar="STORE", help="a store of adapters to copy to every run")
+    parser.add_argument("--config.SETTING", dest="_", metavar="VALUE", help="override one setting of every run")
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -71,9 +69,9 @@ def _run(arguments: argparse.Namespace) -> int:
     from afjax.distributed.parts import check_processes, find_devices
 
     if arguments.slots < 1:
-        raise UserError(f"--slots={arguments.slots} is not positive; give the number of runs that train at a time.")
+        raise UserError(f"--slots={arguments.slots} is not positive; give the number of runs to train at a time.")
     if arguments.processes < 1:
-        raise UserError(f"--processes={arguments.processes} is not positive; give the number of processes that train.")
+        raise UserError(f"--processes={arguments.processes} is not positive; give the number of processes to use.")
     for flag, value in (("--slots", arguments.slots), ("--processes", arguments.processes)):
         if arguments.isolate and value > 1:
             raise UserError(f"--isolate trains one run at a time; leave out --isolate or {flag}={value}.")
@@ -87,12 +85,12 @@ def _run(arguments: argparse.Namespace) -> int:
     if (arguments.hosts > 1 and arguments.host is None) or not 0 <= (arguments.host or 0) < arguments.hosts:
         given = "is missing" if arguments.host is None else f"is {arguments.host}"
         raise UserError(
-            f"--hosts is {arguments.hosts}, and --host {given}; give the number of hosts and this host's number, from "
-            "0 to one less, as in --hosts=4 --host=0."
+            f"--hosts is {arguments.hosts}, and --host {given}; give the number of hosts N and this host's number from "
+            "0 to N - 1, as in --hosts=4 --host=0."
         )
     devices = find_devices()
     if arguments.isolate and arguments.hosts > 1 and devices.tpu_chips:
-        raise UserError("Processes of --isolate claim the TPU chips of all hosts; leave out --isolate or --hosts.")
+        raise UserError("With --isolate, a process claims the TPU chips of all hosts; leave out --isolate or --hosts.")
     if arguments.processes > 1:
         check_processes(arguments.processes, devices)
     workdir = local_path(arguments.workdir, "A sweep's --workdir")

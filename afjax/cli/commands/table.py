@@ -16,7 +16,7 @@ examples:
   afjax table arrows --runs=runs --format=latex --output=arrows.tex
 
 Layouts: adapterfusion (tasks by methods), arrows and differences (AdapterFusion's table 2 and figure 3), pals (methods
-and samplers), houlsby (parameters, scores). The commands that train missing cells follow the table."""
+and samplers), houlsby (parameters, scores). The table is followed by the commands that train missing cells."""
 
 
 def add(commands: Any) -> None:
@@ -24,11 +24,11 @@ def add(commands: Any) -> None:
     parser = add_command(commands, "table", "print the papers' tables from finished runs", EXAMPLE, run=_run)
     parser.add_argument("layout", metavar="LAYOUT", help="adapterfusion, arrows, differences, pals or houlsby")
     add_runs_flags(parser)
-    parser.add_argument("--methods", default="", metavar="NAME,...", help="the methods, in this order (all)")
+    parser.add_argument("--methods", default="", metavar="NAME,...", help="the methods to show, in this order (all)")
     parser.add_argument(
         "--seeds", default="", metavar="SEED,...", help="seeds that each cell should have (all seeds found)"
     )
-    parser.add_argument("--by_size", action="store_true", help="count adapters of each size as a separate method")
+    parser.add_argument("--by_size", action="store_true", help="treat each adapter size as a separate method")
     parser.add_argument("--format", default="text", metavar="NAME", help="text, markdown, latex or csv (text)")
     parser.add_argument("--output", type=Path, help="the output file (the terminal)")
 
@@ -36,7 +36,7 @@ def add(commands: Any) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     from afjax.analysis import formats, runs, tables
 
-    # Check the flags before the runs are read, which may take a while.
+    # Check the flags before reading the runs, which may take a while.
     for given, names, kind in (
         (arguments.layout, tables.LAYOUTS, "layout"),
         (arguments.format, formats.FORMATS, "format"),

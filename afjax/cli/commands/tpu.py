@@ -14,13 +14,13 @@ examples:
   afjax tpu --topology=v5e:1x1 --method=adapter --batch_size=8 --max_length=64 --slots=8
   afjax tpu --topology=v5p:2x2x1 --config=adapter --config.trunk=bert-large --config.scan_layers=True
 
-Nothing is run: the TPU's own compiler (pip install 'afjax[tpu]') compiles the real steps for that slice. The layers are
-compiled as one loop, which takes less than half the time, unless --unrolled is given; with --config, as its setting
-scan_layers says. The batch size is the total over all chips."""
+Nothing is run: the TPU compiler (pip install 'afjax[tpu]') compiles the real steps for that slice. The layers are
+compiled as one loop, which takes less than half as long, unless --unrolled is given. With --config, its setting
+scan_layers decides this instead. The batch size is the total over all chips."""
 
 
-# Defaults of the flags that belong to --method. With --config these flags are refused, because a config has its own
-# settings. The parser itself has no defaults, so that the command can tell whether a flag was given.
+# Defaults of the flags that belong to --method. With --config these flags are rejected, because a config has its own
+# settings. The parser has no defaults for them, so that the command can tell whether a flag was given.
 METHOD_DEFAULTS: Mapping[str, Any] = {
     "trunk": "bert-base",
     "num_adapters": 16,
@@ -42,18 +42,18 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("--topology", required=True, metavar="NAME", help="a slice, as in v5e:2x4 or v5p:2x2x1")
     parser.add_argument("--config", metavar="NAME[:key=value,...]", help="an experiment, instead of --method")
-    parser.add_argument("--config.SETTING", dest="_", metavar="VALUE", help="overrides one setting of the experiment")
-    parser.add_argument("--trunk", help="a size's name or a folder with a config.json (bert-base)")
+    parser.add_argument("--config.SETTING", dest="_", metavar="VALUE", help="override one setting of the experiment")
+    parser.add_argument("--trunk", help="a named size, or a folder with a config.json (bert-base)")
     methods = ("adapter", "fusion", "full", "head", "houlsby", "ia3", "lora", "pals", "pfeiffer")
     parser.add_argument("--method", choices=methods, help="the method; adapter is a Pfeiffer adapter")
-    parser.add_argument("--num_adapters", type=int, help="how many adapters are fused (16)")
-    parser.add_argument("--num_tasks", type=int, help="how many tasks have PALs (8)")
+    parser.add_argument("--num_adapters", type=int, help="number of fused adapters (16)")
+    parser.add_argument("--num_tasks", type=int, help="number of tasks with PALs (8)")
     parser.add_argument("--batch_size", type=int, help="rows per step over all chips (256)")
     parser.add_argument("--max_length", type=int, help="tokens per row (128)")
     parser.add_argument("--trunk_dtype", choices=("float32", "bfloat16"), help="dtype of the frozen trunk (bfloat16)")
     parser.add_argument("--remat", choices=("none", "matmuls", "layers"), help="what to rematerialize (none)")
-    parser.add_argument("--fsdp", type=int, help="devices that share the parameters (1)")
-    parser.add_argument("--tensor", type=int, help="devices that share each layer's units (1)")
+    parser.add_argument("--fsdp", type=int, help="devices to shard the parameters over (1)")
+    parser.add_argument("--tensor", type=int, help="devices to shard each layer's units over (1)")
     parser.add_argument(
         "--unrolled", action="store_true", default=None, help="compile the layers as straight-line code"
     )
@@ -63,7 +63,7 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--no_fit",
         action="store_true",
-        help="do not search for the largest batch, or number of slots, that fits (faster)",
+        help="skip the search for the largest batch, or number of slots, that fits (faster)",
     )
     parser.add_argument("--json", action="store_true", help="print JSON on the last line")
 
@@ -75,15 +75,15 @@ def _run(arguments: argparse.Namespace) -> int:
 
     topology = chips.parse_topology(arguments.topology)
     if bool(arguments.config) == bool(arguments.method):
-        raise UserError("Give either --config, an experiment, or --method with its numbers.")
+        raise UserError("Give either --config with an experiment, or --method with its flags.")
     if arguments.overrides and not arguments.config:
         raise UserError(f"--config.{arguments.overrides[0]} overrides a config; give --config as well.")
     given = {name: value for name in METHOD_DEFAULTS if (value := getattr(arguments, name)) is not None}
     if arguments.config:
         if given:
             raise UserError(
-                f"{', '.join(f'--{name}' for name in given)} can only be given with --method. To change settings of a "
-                "config, override them, as in --config.trunk=bert-large or --config.train.batch_size=64."
+                f"{', '.join(f'--{name}' for name in given)} can only be given with --method. To change a config's "
+                "settings, override them, as in --config.trunk=bert-large or --config.train.batch_size=64."
             )
         planned = plan.plan_experiment(load_experiment(arguments.config, arguments.overrides, reads_rows=False))
     else:

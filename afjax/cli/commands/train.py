@@ -15,15 +15,15 @@ examples:
   afjax train --config=single:task=rte,data=DATA/rte --workdir=runs/rte --store=store \\
       --config.train.learning_rate=3e-4 --config.seed=1
 
-NAME is a built-in config (afjax configs lists them), FILE.py is your own.
+NAME is a built-in config (afjax configs lists them), and FILE.py is your own.
 To resume a stopped run, run the same command again.
 
-All devices are used, as set by --config.mesh.data, --config.mesh.fsdp and --config.mesh.tensor. The hosts of a Cloud
-TPU slice are discovered automatically. Elsewhere, start the same command on each host, with its own --process_id:
+All devices are used; --config.mesh.data, --config.mesh.fsdp and --config.mesh.tensor divide them. The hosts of a Cloud
+TPU slice are discovered automatically. Elsewhere, start the same command on each host with its own --process_id:
   afjax train ... --workdir=gs://BUCKET/run --coordinator_address=HOST0:8476 --num_processes=2 --process_id=0
 
-Exit codes: 0 done; 1 Cloud Storage failed for a while; 2 an error to fix; 75 stopped by SIGTERM, all steps saved;
-76 another host was lost."""
+Exit codes: 0 done; 1 temporary Cloud Storage failure; 2 error to fix; 75 stopped by SIGTERM with all steps saved;
+76 lost another host."""
 
 
 def add(commands: Any) -> None:
@@ -40,18 +40,18 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("--workdir", required=True, help="the run's own folder, or gs://...")
     parser.add_argument(
-        "--store", help="the store for trained models, or gs://... (as when the run began; WORKDIR/store)"
+        "--store", help="the store for trained models, or gs://... (the run's earlier store, or else WORKDIR/store)"
     )
     parser.add_argument(
         "--coordinator_address", default="", metavar="HOST:PORT", help="address of the first host, if there are several"
     )
-    parser.add_argument("--num_processes", type=int, help="how many hosts there are")
+    parser.add_argument("--num_processes", type=int, help="number of hosts")
     parser.add_argument("--process_id", type=int, help="this host's number, from 0")
     parser.add_argument(
         "--config.SETTING",
         dest="_",
         metavar="VALUE",
-        help="overrides one setting, as in --config.train.epochs=3 (see the list below)",
+        help="override one setting, as in --config.train.epochs=3 (see the list below)",
     )
 
 
