@@ -38,8 +38,6 @@ from afjax.tasks.scores import split_scores
 from afjax.tasks.tokenize import tokenize
 from afjax.trees import Tree, tree_digest
 from afjax.trunk.embedding import embed_texts
-from afjax.trunk.encoder import cast_trunk
-from afjax.trunk.layers import fastest_form
 from afjax.trunk.pretrained import Trunk, check_length
 
 # A compiled function ``step(model, params, batch)`` with a static model.
@@ -663,10 +661,9 @@ class TaskModel:
     @functools.cached_property
     def _device_params(self) -> Tree:
         """All parameters on this host's devices, in the fastest form for inference."""
-        trunk = cast_trunk(self.trunk.params, self.trunk.dtype)
-        trunk = {**trunk, "layers": fastest_form(trunk["layers"], scan=self.model.scan_layers)}
-        params = renamed({"trunk": trunk, **self.params}, common_names(self.model))
-        return self._inference_model.fold(shard(params, self._mesh))
+        trunk = self.trunk.device_params(scan=self.model.scan_layers)
+        params = shard(renamed(self.params, common_names(self.model)), self._mesh)
+        return self._inference_model.fold({"trunk": trunk, **params})
 
     @functools.cached_property
     def _inference_model(self) -> Model:

@@ -11,7 +11,7 @@ import numpy as np
 from afjax.config.capacity import Capacity
 from afjax.config.training import TrainConfig
 from afjax.display.words import counted
-from afjax.distributed.sharding import local_mesh, shard
+from afjax.distributed.sharding import local_mesh
 from afjax.errors import UserError, did_you_mean
 from afjax.model.task_model import TaskModel
 from afjax.serve.bank import Bank
@@ -41,8 +41,6 @@ from afjax.serve.requests import (
 from afjax.serve.runner import ProgramKind, Runner
 from afjax.tasks.kinds import TASK_KINDS
 from afjax.trees import Tree
-from afjax.trunk.encoder import cast_trunk
-from afjax.trunk.layers import unstack_layers
 from afjax.trunk.pretrained import Trunk
 
 
@@ -112,8 +110,6 @@ class RoutedModel:
             pooling=embedding.pooling,
             normalize=embedding.normalize,
         )
-        params = cast_trunk(trunk.params, trunk.dtype)
-        unstacked = {**params, "layers": unstack_layers(params["layers"])}
         self._numbers = itertools.count()
         self._tasks = {name: self._task(name, model) for name, model in models.items()}
         # The banks of adapters and fusions come before the banks of heads.
@@ -123,7 +119,7 @@ class RoutedModel:
             banks.append(Bank(entries[0], capacity.resident or len(entries), mesh))
         self._runner = Runner(
             self._plan,
-            shard({"trunk": unstacked}, mesh)["trunk"],
+            trunk.device_params(scan=False),
             banks,
             mesh,
             tasks_per_row=min(capacity.tasks_per_row, max(bank.places.num_places for bank in banks)),

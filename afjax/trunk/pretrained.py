@@ -205,7 +205,7 @@ class Trunk:
             texts,
             config,
             model=PlainEncoder(self.config),
-            params=self._device_params,
+            params={"trunk": self.device_params(scan=False)},
             tokenizer=self.tokenizer(),
             mesh=local_mesh(),
             batch_size=batch_size,
@@ -238,12 +238,31 @@ class Trunk:
             check_length(max_length, self)
         return dataclasses.replace(config, **{name: value for name, value in given.items() if value is not None})
 
+    def device_params(self, *, scan: bool) -> Tree:
+        """Returns the parameters on this host's devices, ready for inference.
+
+        They are copied to the devices at the first call. All models with this trunk share them.
+
+        Args:
+          scan: Whether the layers run in a loop. If not, the tree has one subtree per layer.
+
+        Returns:
+          The tree of :attr:`params`, in the trunk's dtype and the fastest form for inference.
+        """
+        return self._looped_device_params if scan else self._unstacked_device_params
+
     @functools.cached_property
-    def _device_params(self) -> Tree:
-        """The parameters on this host's devices, in the form for :class:`PlainEncoder`."""
+    def _looped_device_params(self) -> Tree:
+        return self._copied_to_devices(scan=True)
+
+    @functools.cached_property
+    def _unstacked_device_params(self) -> Tree:
+        return self._copied_to_devices(scan=False)
+
+    def _copied_to_devices(self, *, scan: bool) -> Tree:
         trunk = cast_trunk(self.params, self.dtype)
-        trunk = {**trunk, "layers": fastest_form(trunk["layers"], scan=False)}
-        return shard({"trunk": trunk}, local_mesh())
+        trunk = {**trunk, "layers": fastest_form(trunk["layers"], scan=scan)}
+        return shard({"trunk": trunk}, local_mesh())["trunk"]
 
 
 def check_length(max_length: int, trunk: Trunk) -> None:

@@ -479,3 +479,22 @@ def test_tasks_of_different_dtypes_are_refused(tiny_trunk: Trunk, tmp_path: Path
     assert load_routed_model(tmp_path, tiny_trunk, ["narrow"]).trunk.dtype == "bfloat16"
     with pytest.raises(UserError, match=r'"narrow".*bfloat16'):
         load_routed_model(tmp_path, tiny_trunk, ["wide", "narrow"])
+
+
+@pytest.mark.parametrize("scan", [False, True])
+def test_models_share_the_trunk_on_the_device(scan: bool, tiny_trunk: Trunk) -> None:
+    # A copy of the trunk has no arrays on the device that other tests put there.
+    trunk = dataclasses.replace(tiny_trunk)
+    models = {name: random_task(trunk, name, AdapterConfig(size=4)) for name in ("first", "second")}
+    if scan:
+        models = {
+            name: dataclasses.replace(model, model=dataclasses.replace(model.model, scan_layers=True))
+            for name, model in models.items()
+        }
+    expected = random_task(tiny_trunk, "second", AdapterConfig(size=4)).predict(["no dogs"]).logits
+    models["first"].predict(["no dogs"])
+    arrays = {id(array) for array in jax.live_arrays()}
+    logits = models["second"].predict(["no dogs"]).logits
+    new = sum(array.nbytes for array in jax.live_arrays() if id(array) not in arrays)
+    assert 0 < new < sum(leaf.nbytes for leaf in jax.tree.leaves(trunk.params)) / 2
+    np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-6)
