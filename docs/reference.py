@@ -45,7 +45,7 @@ def command_parsers() -> dict[str, argparse.ArgumentParser]:
     for name, parser in commands.choices.items():
         actions = parser.get_default("actions")
         if actions:
-            parsers |= {f"{name} {action}": of_action for action, of_action in actions.items()}
+            parsers |= {f"{name} {action}": action_parser for action, action_parser in actions.items()}
         else:
             parsers[name] = parser
     return parsers
