@@ -29,8 +29,8 @@ def memory_traffic(module: Module, computation: Computation, instruction: Instru
             return [(read[1], read[1].num_bytes), (results[0], read[1].num_bytes)]
         case "scatter":
             # The indices and updates are read; the updated elements are read and written.
-            target, indices, updates = read[0], read[-2], read[-1]
-            return [*_full_traffic([indices, updates]), (target, updates.num_bytes), (target, updates.num_bytes)]
+            target, positions, updates = read[0], read[-2], read[-1]
+            return [*_full_traffic([positions, updates]), (target, updates.num_bytes), (target, updates.num_bytes)]
         case "slice-start" | "dynamic-slice-start":
             # The results are the operand, the slice, and a flag.
             return [(read[0], results[1].num_bytes), (results[1], results[1].num_bytes)]
