@@ -161,7 +161,7 @@ def plan_method(case: MethodCase) -> Plan:
     if min(case.num_adapters, case.num_tasks, case.batch_size) < 1 or not 4 <= case.max_length <= config.max_length:
         raise UserError(
             f"num_adapters={case.num_adapters}, num_tasks={case.num_tasks}, batch_size={case.batch_size}, "
-            f"max_length={case.max_length}: each must be at least 1, and max_length 4 to {config.max_length}."
+            f"max_length={case.max_length}: use at least 1 of each, and 4 to {config.max_length} tokens."
         )
     trained, preset = METHODS[case.method]
     several = case.method == "pals"
