@@ -33,7 +33,7 @@ def check_layers(layers: Sequence[int], num_layers: int) -> None:
     """Raises UserError if a layer does not exist or is listed twice."""
     for layer in layers:
         if layers.count(layer) > 1:
-            raise UserError(f"Layer {layer} is listed twice; list each layer once.")
+            raise UserError(f"The layer {layer} is listed twice; list each layer once.")
         if not 0 <= layer < num_layers:
             raise UserError(f"There is no layer {layer}; the trunk has layers 0 to {num_layers - 1}.")
 

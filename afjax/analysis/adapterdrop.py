@@ -104,7 +104,7 @@ def most_used(
     """
     num_adapters = next(iter(shares.values())).shape[-1]
     if not 0 < num_kept <= num_adapters:
-        raise UserError(f"Cannot keep {num_kept} adapters; the fusion has {num_adapters}: keep 1 to {num_adapters}.")
+        raise UserError(f"{num_kept} adapters cannot be kept; the fusion has {num_adapters}: keep 1 to {num_adapters}.")
     return tuple(
         tuple(tuple(sorted(np.argsort(-layer, kind="stable")[:num_kept].tolist())) for layer in slot_shares)
         for slot_shares in shares.values()

@@ -173,10 +173,10 @@ def confusion(result: Result, evaluation: DevEvaluation) -> list[Markup]:
 def mistakes(result: Result, evaluation: DevEvaluation) -> list[Markup]:
     """Shows the worst mistakes as cards, because a table would be too wide on a phone."""
     if not evaluation.num_wrong:
-        return [tag("p", f"{result.name} predicts all {counted(evaluation.num_rows, 'dev row')} correctly.")]
+        return [tag("p", f"{result.name} gets all {counted(evaluation.num_rows, 'dev row')} right.")]
     share = evaluation.num_wrong / evaluation.num_rows
     sentence = (
-        f"{evaluation.num_wrong:,} of {evaluation.num_rows:,} dev rows are misclassified ({share:.1%}). These are the "
+        f"{evaluation.num_wrong:,} of {evaluation.num_rows:,} dev rows are wrong ({share:.1%}). These are the "
         f"{len(evaluation.mistakes)} that {result.name} was most confident about."
     )
     if evaluation.values is not None:

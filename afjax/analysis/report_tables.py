@@ -147,8 +147,7 @@ def other_rows(best: ExperimentRecord, evaluated_results: Sequence[EvaluatedResu
         recorded_digest = best.inputs.get(f"task {evaluated.result.task}'s dev rows")
         if evaluated.evaluation and recorded_digest and recorded_digest != evaluated.evaluation.digest:
             warning = (
-                f"The dev rows of {evaluated.result.task} differ from those used in training: their digests do not "
-                "match."
+                f"The dev rows of {evaluated.result.task} are not the ones used in training: their digests differ."
             )
             parts.append(tag("p", tag("strong", warning)))
     return parts

@@ -95,7 +95,7 @@ def _stored_side(
     allow_mismatch: bool,
 ) -> Side:
     if not store_folder:
-        raise UserError(f'"{text}" is a stored model; give its --store.')
+        raise UserError(f'"{text}" is a stored model; give --store.')
     kind, name, head = match.groups()
     adapter, fusion = (name if kind == chosen else "" for chosen in ("adapter", "fusion"))
     folder = {"adapter": "adapters", "head": "heads"}.get(kind, kind)

@@ -94,8 +94,8 @@ def robustness(records: Sequence[RunRecord], *, metric: str = "") -> list[Score]
                 scores += setting_scores if len(setting_scores) > 1 else []
     if not scores:
         raise UserError(
-            "No adapter runs differ only in adapter.init_scale, adapter.size or adapter.reduction_factor; sweep one of "
-            "these, as in afjax sweep --grid.adapter.init_scale=1e-7,1e-5,1e-3,1e-2,1e-1,1.0."
+            "No runs of adapters differ only in adapter.init_scale, adapter.size or adapter.reduction_factor; sweep "
+            "one of these, as in afjax sweep --grid.adapter.init_scale=1e-7,1e-5,1e-3,1e-2,1e-1,1.0."
         )
     return scores
 
@@ -180,7 +180,7 @@ def search(records: Sequence[RunRecord], *, metric: str = "") -> list[Score]:
             runs = [record for record in runs if getattr(record.adapter, step) == best]
     if not scores:
         raise UserError(
-            f"No single-adapter runs differ in adapter.{', adapter.'.join(STEPS)}; train some with "
+            f"No runs of single adapters differ in adapter.{', adapter.'.join(STEPS)}; train some with "
             "afjax sweep --config=configs/pfeiffer_search.py."
         )
     return scores

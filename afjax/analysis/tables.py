@@ -285,7 +285,7 @@ def _unknown_sizes_note(grid: Grid) -> list[str]:
     if not folders:
         return []
     more = f" and {len(folders) - 1} more" if len(folders) > 1 else ""
-    return [f"Parameter counts are unknown, as no artefacts of {folders[0]}{more} were found; add the store to --runs."]
+    return [f"No artefacts of {folders[0]}{more} were found, so parameters cannot be counted; add the store to --runs."]
 
 
 _PARAMETERS = (

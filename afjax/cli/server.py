@@ -76,7 +76,7 @@ def serve(arguments: argparse.Namespace) -> None:
         server = Server(uvicorn.Config(app, **settings))
         with _signals_end_only_the_server():
             server.run(sockets=[listener])
-        print_line("The server has stopped.")
+        print_line("The server has ended.")
 
 
 @contextlib.contextmanager

@@ -76,7 +76,7 @@ def plan(
     if split == "dev":
         raise UserError(f"--split=dev was given, but {TITLES[benchmark]}'s server only takes test; leave it out.")
     if "{task}" not in names and len({entry.head for entry in chosen}) > 1:
-        raise UserError(f'--names={names} is one head for several tasks; use "{{task}}" where their names differ.')
+        raise UserError(f'--names is {names}, one head for several tasks; use "{{task}}" where their names differ.')
     return _test_jobs(benchmark, chosen, store_folder, data_dir, names, partial=partial)
 
 

@@ -49,7 +49,7 @@ def test_activations_of_a_single_text(model: list[str], tmp_path: Path) -> None:
 def test_truncated_text_is_reported(model: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["plot", "activations", *model[:-1], f"--output={tmp_path / 'text'}"]
     assert main([*words, f"--text={'all of the two ' * 9}", "--text_b=some"]) == 0
-    assert has_facts(capsys.readouterr().err, "cut", " 16 ", "40 tokens")
+    assert has_facts(capsys.readouterr().err, "truncated", " 16 ", "40 tokens")
     assert len({line["position"] for line in lines_of(tmp_path / "text.csv")}) == 16
     assert main([*words, "--text=all of the two", "--text_b=some"]) == 0
     assert "cut" not in capsys.readouterr().err

@@ -22,7 +22,7 @@ examples:
 
 An adapter is shared with its head, and a fusion with its adapters and its head. A model card is added, and local paths
 are shortened to their last component. Incoming artefacts are fully checked before any of them enters the store."""
-_NAME = '"store show" needs a NAME; "store ls" and "store verify" take none.'
+_NAME = 'Give a NAME with "store show", and none with "store ls" and "store verify".'
 
 
 def add(commands: Any) -> None:
