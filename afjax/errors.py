@@ -3,20 +3,20 @@
 import difflib
 from collections.abc import Iterable
 
-# Exit codes of commands. 75 is EX_TEMPFAIL in sysexits.h; 76 is simply the next number.
+# Exit codes of commands. 75 is EX_TEMPFAIL in sysexits.h; 76 is the next number.
 PREEMPTED = 75
 HOST_LOST = 76
 
 
 class PreemptionError(Exception):
-    """A run was preempted, after it saved everything that it needs to resume."""
+    """A run was preempted and has saved everything needed to resume it."""
 
 
 class UserError(ValueError):
     """A mistake in a file, flag, config or argument.
 
-    The message states the given value, the allowed values and a remedy. If a file is at fault, it names the file and
-    the line. Commands print the message and exit with code 2.
+    The message states the invalid value, the allowed values and a remedy. For an error in a file, it includes the path
+    and the line. Commands print the message and exit with code 2.
 
     Example:
       >>> from afjax import TaskConfig
@@ -30,7 +30,7 @@ class UserError(ValueError):
 def did_you_mean(given: str, allowed: Iterable[str]) -> str:
     """Returns ``' Did you mean "x"?'`` for the nearest allowed name, or an empty string.
 
-    The given name itself is never suggested, because the user has already tried it.
+    The given name itself is never suggested.
     """
     nearest = difflib.get_close_matches(given, [name for name in allowed if name != given], n=1, cutoff=0.5)
     return f' Did you mean "{nearest[0]}"?' if nearest else ""

@@ -1,9 +1,9 @@
 """Nested dicts of arrays: paths, digests and named random keys.
 
 A tree is ``dict[str, dict | array]``. A leaf's path joins its keys with ``/``, for example
-``adapters/rte/ffn/down/kernel``; names therefore never contain a ``/``. Stored trees are plain dicts. Compiled programs
-can also read trees that store the same values in another form. Such trees contain subclasses of dict
-(:func:`register_node`), and functions that return a tree with the same structure keep these types.
+``adapters/rte/ffn/down/kernel``, so names never contain a ``/``. Stored trees are plain dicts. Compiled programs also
+accept trees that store the same values in a different form. Such trees contain subclasses of dict
+(:func:`register_node`), which functions preserve if they return a tree with the same structure.
 """
 
 import hashlib
@@ -15,16 +15,16 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 Tree = dict[str, Any]
-# The arrays of callers: JAX arrays, traced or not, and NumPy arrays.
+# Arrays that callers may pass: JAX arrays, traced or concrete, and NumPy arrays.
 AnyArray = jax.Array | np.ndarray
 
 
 class Node(Tree):
-    """A tree node whose type says how its leaves are stored; subclasses need :func:`register_node`."""
+    """A node whose type says how its leaves are stored; see :func:`register_node`."""
 
 
 def register_node(cls: type[Node]) -> type[Node]:
-    """Registers a subclass of :class:`Node` as a pytree, with keys and leaf order as in a plain dict."""
+    """Registers a :class:`Node` subclass as a pytree that behaves like a plain dict."""
 
     def flatten_node(node: Node) -> tuple[list[tuple[jax.tree_util.DictKey, Any]], tuple[str, ...]]:
         keys = tuple(sorted(node))
@@ -38,7 +38,7 @@ def register_node(cls: type[Node]) -> type[Node]:
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Returns ``{path: leaf}``, sorted by path. Empty subtrees are dropped."""
+    """Converts a tree to ``{path: leaf}``, sorted by path, without empty subtrees."""
     leaves: dict[str, Any] = {}
     for key in sorted(tree):
         value, path = tree[key], f"{prefix}{key}"
@@ -50,7 +50,7 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def unflatten(leaves: Mapping[str, Any]) -> Tree:
-    """Undoes :func:`flatten`: returns the tree of ``{path: leaf}``."""
+    """Converts ``{path: leaf}`` to a tree; the inverse of :func:`flatten`."""
     tree: Tree = {}
     for path, leaf in leaves.items():
         *parents, last = path.split("/")
@@ -62,9 +62,9 @@ def unflatten(leaves: Mapping[str, Any]) -> Tree:
 
 
 def merge(*trees: Mapping[str, Any]) -> Tree:
-    """Joins trees that have no leaf in common.
+    """Merges trees that have no leaves in common.
 
-    A subtree that several trees have must have the same type in each.
+    If several trees have a subtree with the same path, its type must be the same in each.
 
     Args:
       *trees: Nested dicts of arrays, such as the trained and the frozen tree of :meth:`afjax.Setup.split`.
@@ -94,7 +94,7 @@ def _merge_two(first: Mapping[str, Any], second: Mapping[str, Any], path: str) -
 
 
 def select(tree: Mapping[str, Any], keep: Callable[[str], bool], prefix: str = "") -> Tree:
-    """Returns the leaves whose path ``keep`` accepts. Subtrees that become empty are dropped."""
+    """Selects the leaves whose path satisfies ``keep``, without empty subtrees."""
     selected: Tree = {}
     for key, value in tree.items():
         path = f"{prefix}{key}"
@@ -117,7 +117,7 @@ def map_with_path(function: Callable[[str, Any], Any], tree: Mapping[str, Any], 
 
 
 def _like(node: Mapping[str, Any], children: Tree) -> Tree:
-    """Returns ``children`` as a dict of the same type as ``node``."""
+    """Converts ``children`` to the type of ``node``."""
     return type(node)(children) if isinstance(node, Node) else children
 
 
@@ -139,12 +139,12 @@ LEAF_AXES: Mapping[str, int] = {
 
 
 def pad_axis(array: AnyArray, axis: int, size: int, *, value: float = 0.0) -> np.ndarray:
-    """Pads an axis of an array at its end, to a size.
+    """Pads an axis at its end to a given size.
 
     Args:
       array: The array.
       axis: The axis.
-      size: The new size of the axis, at least its size.
+      size: The new size of the axis, which must not be smaller.
       value: The value of the new entries.
 
     Returns:
@@ -156,7 +156,7 @@ def pad_axis(array: AnyArray, axis: int, size: int, *, value: float = 0.0) -> np
 
 
 def array_digest(array: Any) -> str:
-    """Returns the SHA-256 (hex) of an array's dtype, shape, and bytes in C order, little-endian."""
+    """Hashes an array's dtype, shape and little-endian C-order bytes (SHA-256, hex)."""
     array = np.asarray(array)
     digest = hashlib.sha256(f"{array.dtype.name}{list(array.shape)}".encode())
     if array.dtype.byteorder == ">":
@@ -166,7 +166,7 @@ def array_digest(array: Any) -> str:
 
 
 def tree_digest(tree: Mapping[str, Any]) -> str:
-    """Returns the SHA-256 (hex) of a tree's paths, in sorted order, and their leaves' digests."""
+    """Hashes a tree's sorted paths and their leaves' digests (SHA-256, hex)."""
     digest = hashlib.sha256()
     for path, leaf in flatten(tree).items():
         digest.update(f"{path}:{array_digest(leaf)}\n".encode())
@@ -176,8 +176,8 @@ def tree_digest(tree: Mapping[str, Any]) -> str:
 def named_key(key: PRNGKeyArray, *names: str) -> PRNGKeyArray:
     """Derives a random key that depends only on ``key`` and the names.
 
-    It does not depend on other keys that are derived from ``key``. Adding an adapter therefore never changes another
-    adapter's initial values.
+    It does not depend on which other keys are derived from ``key``. Adding an adapter therefore never changes the
+    initial values of the others.
     """
     digest = hashlib.sha256("/".join(names).encode()).digest()[:4]
     return jax.random.fold_in(key, int.from_bytes(digest, "little"))

@@ -31,7 +31,7 @@ myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
 myst_heading_anchors = 4
 # Quotes become typographic, but two dashes begin a flag.
 smartquotes_action = "qe"
-# Notebooks show their stored outputs. tests/docs/test_notebooks.py runs them.
+# Pages show the notebooks' stored outputs; tests/docs/test_notebooks.py runs the notebooks.
 nb_execution_mode = "off"
 
 # The API reference.
@@ -43,7 +43,7 @@ napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
 napoleon_custom_sections = ["Reference"]
-# Copying an example leaves out its prompts and output.
+# The copy button skips prompts and output.
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 

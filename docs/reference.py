@@ -1,10 +1,10 @@
-"""Sphinx directives for the reference pages, and a check that the pages are complete.
+"""Sphinx directives for the reference pages, and a check that the reference is complete.
 
 - ``{command} store ls`` documents a command from its parser.
 - ``{config} single`` documents a built-in config from its file.
 - ``{settings}`` lists the settings of an experiment with their defaults.
 
-A public name, command or config without an entry is a warning, and therefore fails the build.
+A public name, command or config without an entry causes a warning, which fails the build.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from afjax.cli.configs import builtin_configs
 from afjax.cli.main import make_parser
 from afjax.cli.settings_help import settings_text
 
-# The packages with public names, which docs/architecture.md lists.
+# Packages with public names, as listed in docs/architecture.md.
 PACKAGES = ("afjax", "afjax.store", "afjax.share", "afjax.interop.adapterhub", "afjax.interop.peft")
 
 logger = logging.getLogger(__name__)
@@ -39,20 +39,20 @@ def setup(app: Sphinx) -> dict[str, Any]:
 
 
 def command_parsers() -> dict[str, argparse.ArgumentParser]:
-    """The parser of each command, by its words: ``train``, ``store ls``."""
+    """Returns each command's parser by the command's words: ``train``, ``store ls``."""
     _, commands = make_parser()
     parsers = {}
     for name, parser in commands.choices.items():
         actions = parser.get_default("actions")
         if actions:
-            parsers |= {f"{name} {action}": of_action for action, of_action in actions.items()}
+            parsers |= {f"{name} {action}": action_parser for action, action_parser in actions.items()}
         else:
             parsers[name] = parser
     return parsers
 
 
 class CommandDirective(SphinxDirective):
-    """Documents one command: its summary, its arguments, and its examples."""
+    """Documents one command with its summary, arguments and examples."""
 
     required_arguments = 1
     final_argument_whitespace = True
@@ -67,7 +67,7 @@ class CommandDirective(SphinxDirective):
 
 
 def command_lines(name: str, parser: argparse.ArgumentParser) -> Iterator[str]:
-    """Yields Markdown for a command."""
+    """Yields a command's documentation as Markdown."""
     yield parser.description or ""
     for group in parser._action_groups:
         actions = [action for action in group._group_actions if not isinstance(action, argparse._HelpAction)]
@@ -78,7 +78,7 @@ def command_lines(name: str, parser: argparse.ArgumentParser) -> Iterator[str]:
             yield f"`{_usage(action)}`{' (required)' if action.option_strings and action.required else ''}"
             yield f": {_plain(_help(parser, action))}"
             yield ""
-    # docs/reference/configs.md lists the settings.
+    # The settings are listed in docs/reference/configs.md instead.
     if epilog := (parser.epilog or "").replace(settings_text(), "").rstrip():
         yield ""
         yield ":::::{container} help"
@@ -89,7 +89,7 @@ def command_lines(name: str, parser: argparse.ArgumentParser) -> Iterator[str]:
 
 
 def _usage(action: argparse.Action) -> str:
-    """An argument in the form of a command line: ``--output FILE``, ``NAME``."""
+    """Formats an argument as on a command line: ``--output FILE``, ``NAME``."""
     if action.choices is not None:
         value = "{" + ",".join(str(choice) for choice in action.choices) + "}"
     else:
@@ -109,7 +109,7 @@ def _plain(text: str) -> str:
 
 
 class ConfigDirective(SphinxDirective):
-    """Documents one built-in config: what ``afjax configs NAME`` prints."""
+    """Documents one built-in config with the output of ``afjax configs NAME``."""
 
     required_arguments = 1
 
@@ -117,12 +117,12 @@ class ConfigDirective(SphinxDirective):
         name = self.arguments[0]
         _entries(self.env, "configs").add(name)
         lines = show_lines(name)
-        # The last two lines say where the file is on this machine.
+        # The last two lines show the file's local path.
         return [_text("\n".join(lines[:-2]))]
 
 
 class SettingsDirective(SphinxDirective):
-    """Lists all settings of an experiment: the end of ``afjax train --help``."""
+    """Lists all settings of an experiment, as at the end of ``afjax train --help``."""
 
     def run(self) -> list[nodes.Node]:
         return [_text(settings_text())]
@@ -133,7 +133,7 @@ def _text(text: str) -> nodes.Node:
 
 
 def _entries(env: BuildEnvironment, kind: str) -> set[str]:
-    """The commands or configs that the pages document so far."""
+    """Returns the commands or configs that have been documented so far."""
     if not hasattr(env, "afjax_entries"):
         env.afjax_entries = {}
     entries: set[str] = env.afjax_entries.setdefault(kind, set())

@@ -1,4 +1,4 @@
-"""Averages the outputs or the parameters of trained adapters, without training."""
+"""Averages trained adapters, by their outputs or by their parameters."""
 
 import math
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from afjax.config.adapters import Adapter
 from afjax.errors import UserError
 from afjax.trees import Tree, flatten
 
-# Weights of parameters must sum to 1 within this tolerance.
+# When parameters are averaged, the weights must sum to 1 within this tolerance.
 TOLERANCE = 1e-6
 
 
@@ -24,30 +24,30 @@ def average_adapters(
 ) -> tuple[Adapter, Tree]:
     """Averages adapters of one kind, without training.
 
-    With ``of="outputs"``, the new adapter's output in a layer, before the residual and LayerNorm, is the weighted sum
-    of the given adapters' outputs for the same input. This is exact. A new bottleneck or LoRA adapter is as large as
-    the given adapters together.
+    With ``of="outputs"``, the new adapter computes, in each layer, exactly the weighted sum of the adapters' outputs
+    for the same input, before the residual and LayerNorm. For bottlenecks and LoRA, its size is the sum of the
+    adapters' sizes.
 
-    With ``of="parameters"``, each parameter is the weighted mean of the given adapters' parameters, and the adapter has
-    the same size, as in AdapterSoup (Chronopoulou et al. 2023). This is only useful for adapters with the same
-    initialization, because the units of independently initialized adapters do not correspond to each other. Adapters of
-    one name and seed have the same initialization.
+    With ``of="parameters"``, each parameter is the weighted mean of the adapters' parameters, so the size does not
+    change, as in AdapterSoup (Chronopoulou et al. 2023). This only works for adapters that started from the same
+    initialization, because the units of independently initialized adapters do not correspond to each other. Adapters
+    with the same name and seed are initialized identically.
 
     Args:
-      adapters: Pairs of an architecture and a tree, as :func:`afjax.load_adapter` returns them. All must have been
+      adapters: ``(architecture, tree)`` pairs, as returned by :func:`afjax.load_adapter`. All adapters must have been
         trained on the same trunk.
-      weights: One number per adapter; by default, all are equal and sum to 1. For outputs, any finite numbers:
+      weights: One number per adapter. Defaults to a uniform average. Weights for outputs can be any finite numbers:
         ``[1.0, -0.5]`` subtracts half of the second adapter's output, similar to task arithmetic (Ilharco et al. 2023),
-        which subtracts weights. For parameters, they must sum to 1.
-      of: The values to average. ``outputs`` is possible for LoRA, (IA)³, and bottlenecks without LayerNorms of their
-        own; ``parameters`` for every kind.
+        which subtracts weights. Weights for parameters must sum to 1.
+      of: What to average. ``outputs`` supports LoRA, (IA)³, and bottlenecks that do not have their own LayerNorms;
+        ``parameters`` supports every kind.
 
     Returns:
-      The architecture and the tree of the new adapter, with NumPy leaves. :meth:`afjax.TaskModel.with_adapter` uses it.
+      The new adapter's architecture and tree, with NumPy leaves, for :meth:`afjax.TaskModel.with_adapter`.
 
     Raises:
-      UserError: There are no adapters, their kinds, trunks or architectures do not match, no single adapter of their
-        kind can compute the average, or ``weights`` or ``of`` is invalid.
+      UserError: ``adapters`` is empty; the adapters' kinds, trunks or architectures do not match; no single adapter of
+        their kind can compute the average; or ``weights`` or ``of`` is invalid.
 
     Example:
       >>> import numpy as np
@@ -64,20 +64,20 @@ def average_adapters(
       (4, 2.0)
     """
     if not adapters:
-        raise UserError("There are no adapters to average; give at least one.")
+        raise UserError("There are no adapters to average; pass at least one.")
     numbers = _check_weights(weights, len(adapters), of)
     configs, trees = [config for config, _ in adapters], [jax.tree.map(np.asarray, tree) for _, tree in adapters]
     if len({config.kind for config in configs}) > 1:
         raise UserError(
-            f"Adapters of the kinds {', '.join(config.kind for config in configs)} cannot be averaged; they must be of "
-            "one kind."
+            f"Adapters of different kinds ({', '.join(config.kind for config in configs)}) cannot be averaged; all "
+            "must be of the same kind."
         )
     if of == "parameters":
         return configs[0], _mean_parameters(configs, trees, numbers)
     weighted_sum = kind_of(configs[0]).weighted_sum
     if weighted_sum is None:
         raise UserError(
-            f"The outputs of adapters of the kind {configs[0].kind} cannot be averaged in one adapter; use "
+            f"No single adapter can compute the average output of adapters of the kind {configs[0].kind}; use "
             'of="parameters".'
         )
     return weighted_sum(configs, trees, numbers)
@@ -90,17 +90,17 @@ def _check_weights(weights: Sequence[float] | None, count: int, of: str) -> list
         return [1 / count] * count
     numbers = [float(weight) for weight in weights]
     if len(numbers) != count or not all(map(math.isfinite, numbers)):
-        raise UserError(f"weights is {numbers}; give one finite number for each of the {count} adapters.")
+        raise UserError(f"weights is {numbers}; it must have one finite number for each of the {count} adapters.")
     if of == "parameters" and abs(math.fsum(numbers) - 1) > TOLERANCE:
-        raise UserError(f"weights is {numbers}, with the sum {math.fsum(numbers):g}; for parameters it must be 1.")
+        raise UserError(f"weights is {numbers}, with the sum {math.fsum(numbers):g}; for parameters, it must be 1.")
     return numbers
 
 
 def _mean_parameters(configs: Sequence[Adapter], trees: Sequence[Tree], weights: Sequence[float]) -> Tree:
     if any(config != configs[0] for config in configs):
         raise UserError(
-            f"The parameters of {', '.join(map(repr, dict.fromkeys(configs)))} do not correspond to each other; they "
-            "must have the same architecture."
+            f"Parameters can only be averaged if all adapters have the same architecture; these differ: "
+            f"{', '.join(map(repr, dict.fromkeys(configs)))}."
         )
     _check_same_shapes(trees)
 
@@ -111,12 +111,12 @@ def _mean_parameters(configs: Sequence[Adapter], trees: Sequence[Tree], weights:
 
 
 def _check_same_shapes(trees: Sequence[Tree]) -> None:
-    """Raises UserError unless all trees have the same paths and shapes."""
+    """Raises UserError unless all trees have the same leaf paths and shapes."""
     shapes = [{path: leaf.shape for path, leaf in flatten(tree).items()} for tree in trees]
     for other in shapes[1:]:
         for path in {**shapes[0], **other}:
             if shapes[0].get(path) != other.get(path):
                 raise UserError(
-                    f"Two adapters differ in the leaf {path}: its shape is {shapes[0].get(path, 'missing')} and "
-                    f"{other.get(path, 'missing')}; average adapters of the same trunk."
+                    f"The shapes of the leaf {path} differ: {shapes[0].get(path, 'missing')} and "
+                    f"{other.get(path, 'missing')}. Only average adapters that were trained on the same trunk."
                 )

@@ -1,7 +1,7 @@
 """Bottleneck adapters (Houlsby 2019; Pfeiffer 2021, section 3.1 and appendix A.2).
 
-An adapter's tree has these leaves. Leaves under a slot are stacked over the layers that have the adapter. Leaves under
-``layer_norms`` have the shapes of the trunk's LayerNorms, in all of the trunk's layers::
+An adapter's tree has the leaves below. Leaves under a slot are stacked over the adapted layers. Leaves under
+``layer_norms`` have the same shapes as the trunk's LayerNorms and cover all of its layers::
 
     <slot>/down/{kernel [d, r], bias [r]}        slot: attention and/or ffn
     <slot>/up/{kernel [r, d], bias [d]}
@@ -65,9 +65,9 @@ def init(key: PRNGKeyArray, config: AdapterConfig, trunk: TrunkConfig, depth: in
 
 
 def check_bottleneck(params: Tree, hidden_size: int) -> None:
-    """Raises UserError unless ``params`` are one slot of a bottleneck in one layer.
+    """Raises UserError unless ``params`` hold one bottleneck of this hidden size.
 
-    They must have the given hidden size.
+    One bottleneck means the parameters for one slot in one layer.
     """
     check_dense(params, "down", hidden_size)
     check_dense(params, "up", params["down"]["kernel"].shape[1], hidden_size)
@@ -76,23 +76,23 @@ def check_bottleneck(params: Tree, hidden_size: int) -> None:
 def bottleneck(
     params: Tree, x: Float[AnyArray, "*batch hidden"], config: AdapterConfig
 ) -> Float[Array, "*batch hidden"]:
-    """Computes ``scaling * up(activation(down(x)))`` of a bottleneck adapter.
+    """Applies a bottleneck adapter: ``scaling * up(activation(down(x)))``.
 
-    The residual and a LayerNorm after the adapter are not included. This is a pure function that does not need an afjax
-    model.
+    The output does not include the residual or a LayerNorm after the adapter. This is a pure function, so it can be
+    used without an afjax model.
 
     Args:
       params: One layer's slot of an adapter, as returned by :func:`afjax.layer_params`:
         ``down/{kernel [hidden_size, size], bias [size]}``, ``up/{kernel [size, hidden_size], bias [hidden_size]}`` and
         optionally ``norm_before/{scale, bias}``, each ``[hidden_size]``.
-      x: The adapter's input ``[..., hidden_size]``, of any float dtype. Matrices are applied in that dtype.
-      config: The architecture. Activation and scaling are used.
+      x: The adapter's input ``[..., hidden_size]``, in any float dtype. The matmuls use the same dtype.
+      config: The architecture. Only the activation and the scaling are used.
 
     Returns:
-      ``[..., hidden_size]``, of x's dtype.
+      ``[..., hidden_size]``, in the dtype of ``x``.
 
     Raises:
-      UserError: The parameters are for several layers, for another module or for another hidden size.
+      UserError: The parameters belong to several layers, to a different module or to a different hidden size.
 
     Example:
       >>> import jax.numpy as jnp
@@ -121,9 +121,9 @@ def adapter_input(
     residual: Float[Array, "batch queries hidden"],
     norm: Callable[[Array], Array],
 ) -> tuple[Float[Array, "batch queries hidden"], Float[Array, "batch queries hidden"]]:
-    """Computes the adapters' input and their residual in a slot.
+    """Computes the input and the residual of a slot's adapters.
 
-    Both are ``[batch, queries, hidden_size]``.
+    Both have the shape ``[batch, queries, hidden_size]``.
     """
     if config.pretrained_layer_norm in ("before", "both"):
         total = sublayer + residual
@@ -155,9 +155,9 @@ def slot(
     dropout_rate: float = 0.0,
     key: PRNGKeyArray | None = None,
 ) -> Float[Array, "batch queries hidden"]:
-    """Runs a slot with a bottleneck, which has no dropout.
+    """Runs a slot that holds a bottleneck.
 
-    See :class:`afjax.adapters.kind.InSlot`.
+    Bottlenecks have no dropout. See :class:`afjax.adapters.kind.InSlot`.
     """
     residual, norm = sublayer.residual, sublayer.norm
     inputs, skip = adapter_input(config, sublayer.output, residual, norm)
@@ -196,7 +196,7 @@ def weighted_sum(
     check_equal(configs, ("position", "pretrained_layer_norm", "residual_from", "activation", "layers"))
     if any(config.layer_norms or config.new_layer_norm != "none" for config in configs):
         raise UserError(
-            "The outputs of bottlenecks with LayerNorms of their own cannot be added in one bottleneck; average "
+            "One bottleneck cannot compute the average output of bottlenecks that have their own LayerNorms; average "
             'adapters with layer_norms=False and new_layer_norm="none".'
         )
     factors = [weight * config.scaling for weight, config in zip(weights, configs, strict=True)]
@@ -242,7 +242,7 @@ def _wide_tree(config: AdapterConfig, tree: Tree, size: int) -> Tree:
         wide[slot] = {
             **tree[slot],
             "down": {"kernel": pad_axis(down["kernel"], -1, size), "bias": pad_axis(down["bias"], -1, size)},
-            # The additional units have zero rows in ``up``, so it does not matter if the activation of 0 is not 0.
+            # The added units have zero rows in ``up``, so they contribute nothing even if activation(0) is not 0.
             "up": {
                 "kernel": config.scaling * pad_axis(up["kernel"], -2, size),
                 "bias": config.scaling * np.asarray(up["bias"]),

@@ -1,4 +1,4 @@
-"""Checks whether one adapter can compute a weighted sum of adapters' outputs."""
+"""Checks whether one adapter can compute the weighted sum of several adapters."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,27 +7,27 @@ from afjax.errors import UserError
 
 
 def check_equal(configs: Sequence[Any], fields: Sequence[str]) -> None:
-    """Raises UserError unless all architectures have the same values in some fields.
+    """Raises UserError unless all architectures agree on the given fields.
 
-    The order of ``target_modules`` does not matter.
+    The order of ``target_modules`` is ignored.
     """
     for field in fields:
         values = dict.fromkeys(getattr(config, field) for config in configs)
         if len({frozenset(value) if field == "target_modules" else value for value in values}) > 1:
             raise UserError(
-                f"The outputs of adapters with {field}={' and '.join(map(repr, values))} cannot be added in one "
-                f"adapter; average adapters with the same {field}."
+                f"Outputs can only be averaged if all adapters have the same {field}; these have "
+                f"{field}={' and '.join(map(repr, values))}."
             )
 
 
 def check_same_trunk(sizes: Sequence[tuple[int, ...]]) -> None:
-    """Raises UserError unless all adapters belong to trunks of one size.
+    """Raises UserError unless all adapters fit a trunk of the same size.
 
     Args:
-      sizes: For each adapter, the number of layers that have it, and the sizes of its inputs or outputs.
+      sizes: For each adapter, the number of adapted layers, then its input or output sizes.
     """
     if len(set(sizes)) > 1:
         raise UserError(
-            f"The adapters have the layers and sizes {' and '.join(map(str, dict.fromkeys(sizes)))}; average adapters "
-            "of the same trunk."
+            f"The adapters' numbers of layers and sizes differ: {' and '.join(map(str, dict.fromkeys(sizes)))}. Only "
+            "average adapters that were trained on the same trunk."
         )

@@ -1,12 +1,12 @@
-"""(IA)³: trained factors of the outputs or inputs of dense layers.
+"""(IA)³: learned scaling vectors for the outputs or inputs of dense layers.
 
-The tree has the factors of each adapted dense layer, under the layer's path in the trunk::
+The tree has one scaling vector for each adapted dense layer, under the layer's path in the trunk::
 
     attention/<query, key, value, output>/scale [outputs]
     ffn/intermediate/scale [outputs]
-    ffn/output/scale [inputs]                  multiplies the inner activations of the feed-forward network
+    ffn/output/scale [inputs]                  scales the inner activations of the feed-forward network
 
-All leaves are stacked over the layers that have the adapter, and are initialized to 1.
+All leaves are stacked over the adapted layers and initialized to 1.
 
 Reference: Liu et al. 2022, *Few-Shot Parameter-Efficient Fine-Tuning is Better and Cheaper than In-Context Learning*,
 section 3.3.
@@ -28,9 +28,9 @@ from afjax.trunk.config import TrunkConfig
 
 
 def init(key: PRNGKeyArray, config: Ia3Config, trunk: TrunkConfig, depth: int) -> Tree:
-    """Initializes all factors to 1; the key is not used.
+    """Initializes all scaling vectors to 1.
 
-    See :class:`afjax.adapters.kind.Init`.
+    The key is not used. See :class:`afjax.adapters.kind.Init`.
     """
     tree: Tree = {}
     for name in config.target_modules:
@@ -41,7 +41,7 @@ def init(key: PRNGKeyArray, config: Ia3Config, trunk: TrunkConfig, depth: int) -
 
 
 def scales_inputs(name: DenseLayer) -> bool:
-    """Whether the factors multiply the dense layer's inputs, not its outputs."""
+    """Whether the scaling vector multiplies the inputs instead of the outputs."""
     return name == "output"
 
 
@@ -54,16 +54,16 @@ def apply(
     *,
     key: PRNGKeyArray | None = None,
 ) -> Float[Array, "*batch outputs"]:
-    """Computes a dense layer with factors; there is no dropout.
+    """Applies a dense layer, scaled by (IA)³.
 
-    See :class:`afjax.adapters.kind.InDense`.
+    (IA)³ has no dropout. See :class:`afjax.adapters.kind.InDense`.
     """
     scale = params["scale"]
     return dense(layer, scale_features(x, scale)) if scales_inputs(name) else scale_features(dense(layer, x), scale)
 
 
 def merge(params: Tree, config: Ia3Config, name: DenseLayer, layer: Tree) -> Tree:
-    """Multiplies the dense layer's parameters by the factors.
+    """Multiplies the dense layer's parameters by the scaling vector.
 
     See :class:`afjax.adapters.kind.MergeDense`.
     """
@@ -88,9 +88,9 @@ def count(
     layer_trained: bool,
     live: bool,
 ) -> bool:
-    """Counts the dense layer's multiply-adds; the factors add no matrix products.
+    """Counts the dense layer's multiply-adds.
 
-    See :class:`afjax.adapters.kind.CountDense`.
+    The scaling adds no matrix products. See :class:`afjax.adapters.kind.CountDense`.
     """
     if scales_inputs(name):
         live = live or trained
@@ -98,7 +98,7 @@ def count(
 
 
 def count_merge(counter: MacCounter, config: Ia3Config, inputs: int, outputs: int, *, trained: bool) -> bool:
-    """Counts nothing, because merging (IA)³ takes no matrix products.
+    """Counts nothing, because merging (IA)³ needs no matrix products.
 
     See :class:`afjax.adapters.kind.CountMerge`.
     """
@@ -108,7 +108,7 @@ def count_merge(counter: MacCounter, config: Ia3Config, inputs: int, outputs: in
 def weighted_sum(
     configs: Sequence[Ia3Config], trees: Sequence[Tree], weights: Sequence[float]
 ) -> tuple[Ia3Config, Tree]:
-    """Adds up the factors' differences from 1.
+    """Computes ``1 + sum of weight * (scale - 1)`` over the adapters.
 
     See :class:`afjax.adapters.kind.WeightedSum`.
     """

@@ -1,6 +1,6 @@
-"""The interface of a kind of adapter.
+"""The interface that each kind of adapter implements.
 
-Each module of this package with a ``KIND`` defines one kind.
+Each module in this package that has a ``KIND`` defines one kind.
 """
 
 import dataclasses
@@ -19,22 +19,22 @@ from afjax.trunk.slots import Sublayer
 
 
 class Init(Protocol):
-    """Initializes the parameters of an adapter."""
+    """Initializes an adapter's parameters."""
 
     def __call__(self, key: PRNGKeyArray, config: Any, trunk: TrunkConfig, depth: int) -> Tree:
-        """Returns a float32 tree.
+        """Returns the initial parameters as a float32 tree.
 
         Args:
-          key: The adapter's key. Each leaf's key is derived from it and the leaf's path.
+          key: The adapter's key. Each leaf's key is derived from this key and the leaf's path.
           config: The architecture.
           trunk: The trunk's architecture.
-          depth: The number of layers that have the adapter. Leaves in slots are stacked over these layers.
+          depth: The number of adapted layers, over which leaves in slots are stacked.
         """
         ...
 
 
 class InSlot(Protocol):
-    """Computes an adapter's result in a slot after a sub-layer, in one layer."""
+    """Runs an adapter in the slot after a sub-layer, in one layer."""
 
     def __call__(
         self,
@@ -53,14 +53,14 @@ class InSlot(Protocol):
           params: One layer's parameters, including the leaves that all layers share.
           config: The architecture.
           sublayer: The slot's inputs.
-          dropout_rate: The trunk's attention dropout, for modules with attention that do not have their own rate.
+          dropout_rate: The trunk's attention dropout rate, the default for modules with attention.
           key: The dropout key, or None for no dropout.
         """
         ...
 
 
 class OnEncoder(Protocol):
-    """Computes a module on top of the encoder."""
+    """Runs a module on top of the encoder."""
 
     def __call__(
         self,
@@ -73,16 +73,16 @@ class OnEncoder(Protocol):
         key: PRNGKeyArray | None,
         first_token_only: bool = True,
     ) -> Float[Array, "batch queries hidden"]:
-        """Returns the hidden states for heads.
+        """Returns the hidden states that heads use.
 
         Their shape is ``[batch, length, d]``, or ``[batch, 1, d]`` for the first token only.
 
         Args:
           params: The tree under ``top``.
           config: The architecture.
-          trunk: The trunk's architecture. Dropout rates, LayerNorm epsilon and activation are used.
+          trunk: The trunk's architecture, which sets dropout rates, LayerNorm epsilon and activation.
           hidden: The last hidden states of all tokens. If the module does not attend and only the first token's output
-            is needed, the first token's hidden state is enough.
+            is needed, the first token's hidden state suffices.
           mask: bool ``[batch, length]``, False at padding.
           key: The dropout key, or None for no dropout.
           first_token_only: Whether only the first token's output is needed.
@@ -93,11 +93,11 @@ class OnEncoder(Protocol):
 class MacCounter(Protocol):
     """Counts the multiply-adds of matrix products.
 
-    A value is live if it depends on a trained parameter. In the methods and in the protocols below, ``trained`` says
-    whether the module's parameters are trained, and ``live`` whether its input is live.
+    A value is live if it depends on a trained parameter. In the methods and protocols below, ``trained`` means that the
+    module's parameters are trained, and ``live`` that its input is live.
 
     Attributes:
-      rows: Rows of the batch.
+      rows: Rows per batch.
       length: Tokens per row.
     """
 
@@ -105,21 +105,21 @@ class MacCounter(Protocol):
     length: int
 
     def dense(self, n: int, inputs: int, outputs: int, *, trained: bool, live: bool) -> bool:
-        """Adds a dense layer over ``n`` tokens; returns whether its result is live."""
+        """Counts a dense layer over ``n`` tokens, and returns whether its output is live."""
         ...
 
     def attention(self, size: int, num_heads: int, trained: bool, live: bool, *, first_token: bool) -> bool:
-        """Adds an attention, except its output projection.
+        """Counts an attention block without its output projection.
 
-        The attention has query, key and value matrices of ``size²``, scores, and weighted sums of the values. Returns
-        whether the result is live.
+        The count includes query, key and value projections of ``size²``, the scores, and the weighted sums of the
+        values. Returns whether the output is live.
         """
         ...
 
     def rotary_attention(self, size: int, num_heads: int, trained: bool, live: bool, *, first_token: bool) -> bool:
-        """Adds an attention with rotary positions, except its output projection.
+        """Counts a rotary attention block without its output projection.
 
-        Returns whether the result is live.
+        Returns whether the output is live.
         """
         ...
 
@@ -159,37 +159,37 @@ class CountTop(Protocol):
 
 
 class WeightedSum(Protocol):
-    """Makes one adapter from several.
+    """Combines several adapters into one.
 
-    Its change of a layer's output is the weighted sum of the given adapters' changes.
+    In each layer, the new adapter changes the output by the weighted sum of the original adapters' changes.
     """
 
     def __call__(self, configs: Sequence[Any], trees: Sequence[Tree], weights: Sequence[float]) -> tuple[Any, Tree]:
-        """Returns the architecture and the tree.
+        """Returns the new adapter's architecture and tree.
 
         Args:
-          configs: The architectures of the adapters.
-          trees: Their trees, with NumPy leaves.
+          configs: The adapters' architectures.
+          trees: The adapters' trees, with NumPy leaves.
           weights: One finite number per adapter.
 
         Raises:
-          UserError: No adapter of this kind computes the sum.
+          UserError: No adapter of this kind can compute the sum.
         """
         ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Widening:
-    """Functions that give an adapter more inner activations, but the same outputs.
+    """Widens an adapter: adds inner activations without changing its outputs.
 
-    With these functions, adapters of different sizes fit in the same arrays.
+    Adapters of different sizes can then be stacked in the same arrays.
 
     Attributes:
-      size: The number of inner activations per token, from the config and the hidden size.
-      config: Returns the architecture of an adapter with the given number of inner activations. Settings that do not
-        change the outputs, such as the initial scale, have their defaults.
-      tree: Returns the widened adapter's tree, for the adapter's config and tree, and the new number of inner
-        activations. The additional ones are zero.
+      size: Computes the number of inner activations per token from the config and the hidden size.
+      config: Returns the architecture for a given number of inner activations. Settings that do not affect the outputs,
+        such as the initial scale, are reset to their defaults.
+      tree: Returns the widened tree for the adapter's config and tree and the new number of inner activations. The
+        added parameters are zero.
     """
 
     size: "Size"
@@ -199,23 +199,24 @@ class Widening:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SlotKind:
-    """A kind of adapter in slots of the encoder's layers.
+    """A kind of adapter that fills slots in the encoder's layers.
 
     Attributes:
-      config: The class of its architecture, in :mod:`afjax.config.adapters`.
-      init: Initializes its parameters.
+      config: The config class, from :mod:`afjax.config.adapters`.
+      init: Initializes the parameters.
       slot: Computes the next hidden state ``[batch, queries, d]``.
       attends: Whether a token's output depends on other tokens.
-      family: Name of a group of kinds. Adapters of one family can be fused if they agree in the fields of ``layout``.
+      family: Name of a group of kinds. Adapters from the same family can be fused if they agree on the fields in
+        ``layout``.
       layout: The config fields that must be equal for all adapters of a fusion.
       units: Computes the inner activations ``[batch, queries, size]`` for a factored fusion, if the output is linear in
         them. None if there are none, or if a fusion computes the inner activations of all adapters in one matmul.
       output: Computes the adapter's output ``[batch, queries, d]`` before it is added to the layer's output. None if a
         fusion never needs it.
-      size: The number of inner activations per token, from the config and the hidden size.
+      size: Computes the number of inner activations per token from the config and the hidden size.
       count_units: Counts the multiply-adds of the inner activations.
-      weighted_sum: Adds several adapters. None if no adapter of this kind computes their sum.
-      widening: The functions that widen an adapter. None if no wider adapter has the same outputs.
+      weighted_sum: Combines several adapters. None if no adapter of this kind can compute their sum.
+      widening: Widens an adapter. None if this would change the outputs.
     """
 
     config: type
@@ -237,11 +238,11 @@ class TopKind:
     """A kind of module on top of the encoder.
 
     Attributes:
-      config: The class of its architecture, in :mod:`afjax.config.adapters`.
-      init: Initializes its parameters.
-      top: Computes the hidden states that heads read.
+      config: The config class, from :mod:`afjax.config.adapters`.
+      init: Initializes the parameters.
+      top: Computes the hidden states that heads use.
       attends: Whether a token's output depends on other tokens.
-      count: Counts its multiply-adds.
+      count: Counts the multiply-adds.
       weighted_sum: Always None, because one module cannot compute the sum of several.
       widening: Always None, because the modules have LayerNorms over their inner activations.
     """
@@ -256,15 +257,15 @@ class TopKind:
 
 
 class Size(Protocol):
-    """The number of inner activations per token."""
+    """Computes the number of inner activations per token."""
 
     def __call__(self, config: Any, hidden_size: int) -> int:
-        """Returns the number."""
+        """Returns the number for an adapter's config and the trunk's hidden size."""
         ...
 
 
 class InDense(Protocol):
-    """Computes a dense layer with an adapter, with one encoder layer's parameters."""
+    """Applies a dense layer with its adapter, in one encoder layer."""
 
     def __call__(
         self,
@@ -282,8 +283,7 @@ class InDense(Protocol):
           params: The adapter's parameters for this dense layer.
           config: The architecture.
           name: The dense layer's name.
-          layer: The dense layer's own parameters, ``kernel [inputs, outputs]`` and ``bias [outputs]``. The
-            bias is optional.
+          layer: The dense layer's parameters: ``kernel [inputs, outputs]`` and optionally ``bias [outputs]``.
           x: The inputs.
           key: The dropout key, or None for no dropout.
         """
@@ -294,9 +294,9 @@ class MergeDense(Protocol):
     """Merges an adapter into a dense layer."""
 
     def __call__(self, params: Tree, config: Any, name: DenseLayer, layer: Tree) -> Tree:
-        """Returns the parameters of a dense layer with the same outputs, without dropout.
+        """Returns the parameters of the merged dense layer.
 
-        The outputs are the same as with :class:`InDense`, which has the same arguments. Leaves keep their dtype.
+        Its outputs match :class:`InDense` without dropout; see there for the arguments. Leaves keep their dtype.
         """
         ...
 
@@ -320,10 +320,11 @@ class CountDense(Protocol):
         """Returns whether the outputs are live.
 
         Args:
-          counter: The counter.
+          counter: The counter to add to.
           config: The architecture.
           name: The dense layer's name.
-          n, inputs, outputs: The number of tokens, and the dense layer's sizes.
+          n: The number of tokens.
+          inputs, outputs: The dense layer's sizes.
           trained, layer_trained: Whether the adapter and the dense layer itself are trained.
           live: Whether the inputs are live.
         """
@@ -343,14 +344,14 @@ class DenseKind:
     """A kind of adapter in the trunk's dense layers.
 
     Attributes:
-      config: The class of its architecture, in :mod:`afjax.config.adapters`.
-      init: Initializes its parameters: one tree per adapted dense layer, under the layer's path in the trunk.
-      apply: Computes a dense layer with the adapter.
+      config: The config class, from :mod:`afjax.config.adapters`.
+      init: Initializes the parameters: one tree per adapted dense layer, under the layer's path in the trunk.
+      apply: Applies a dense layer with the adapter.
       merge: Merges the adapter into a dense layer.
       count: Counts the multiply-adds of a dense layer with the adapter.
       count_merge: Counts the multiply-adds of ``merge``.
-      weighted_sum: Adds several adapters.
-      widening: The functions that widen an adapter. None if no wider adapter has the same outputs.
+      weighted_sum: Combines several adapters.
+      widening: Widens an adapter. None if this would change the outputs.
       attends: Whether a token's output depends on other tokens. Always False, as for the dense layer itself.
     """
 
@@ -369,7 +370,7 @@ AdapterKind = SlotKind | TopKind | DenseKind
 
 
 def dense_shape(name: DenseLayer, trunk: TrunkConfig) -> tuple[int, int]:
-    """Returns the number of inputs and outputs of one of the trunk's dense layers."""
+    """Returns the input and output sizes of one of the trunk's dense layers."""
     if name == "intermediate":
         return trunk.hidden_size, trunk.intermediate_outputs
     if name == "output":
@@ -381,8 +382,8 @@ def normal_dense(key: PRNGKeyArray, scale: float, shape: tuple[int, ...]) -> Tre
     """Initializes a dense layer: kernel ~ N(0, scale²), bias 0.
 
     Args:
-      key: The random key of the kernel.
-      scale: The standard deviation of the kernel.
+      key: The kernel's random key.
+      scale: The kernel's standard deviation.
       shape: The kernel's shape ``[..., inputs, outputs]``.
     """
     kernel = scale * jax.random.normal(key, shape)

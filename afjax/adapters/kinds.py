@@ -35,45 +35,45 @@ KINDS: tuple[AdapterKind, ...] = (
 
 
 def kind_of(config: Adapter) -> AdapterKind:
-    """Returns the kind of an architecture."""
+    """Looks up an architecture's kind."""
     return next(kind for kind in KINDS if kind.config is type(config))
 
 
 def slot_kind(config: AdapterConfig | BesideLayers) -> SlotKind:
-    """Returns the kind of an architecture in slots."""
+    """Looks up the kind of an architecture that fills slots."""
     kind = kind_of(config)
-    assert isinstance(kind, SlotKind), "the type of the config"
+    assert isinstance(kind, SlotKind), "guaranteed by the config's type"
     return kind
 
 
 def top_kind(config: OnTop) -> TopKind:
-    """Returns the kind of an architecture on top of the encoder."""
+    """Looks up the kind of an architecture on top of the encoder."""
     kind = kind_of(config)
-    assert isinstance(kind, TopKind), "the type of the config"
+    assert isinstance(kind, TopKind), "guaranteed by the config's type"
     return kind
 
 
 def dense_kind(config: InDenseLayers) -> DenseKind:
-    """Returns the kind of an architecture in dense layers."""
+    """Looks up the kind of an architecture in dense layers."""
     kind = kind_of(config)
-    assert isinstance(kind, DenseKind), "the type of the config"
+    assert isinstance(kind, DenseKind), "guaranteed by the config's type"
     return kind
 
 
 def adapter_layers(config: Adapter, num_layers: int) -> tuple[int, ...]:
-    """Returns the indices of the layers that have the adapter.
+    """Returns the indices of the adapted layers.
 
-    The result is empty for a module on top of the encoder.
+    A module on top of the encoder has none.
 
     Raises:
-      UserError: An index is not less than the trunk's number of layers.
+      UserError: The trunk has fewer layers than the architecture refers to.
     """
     if isinstance(config, OnTop):
         return ()
     layers = tuple(range(num_layers)) if config.layers is None else config.layers
     if layers[-1] >= num_layers:
         raise UserError(
-            f"adapter.layers names layer {layers[-1]}, but the trunk has layers 0 to {num_layers - 1}; leave it out."
+            f"adapter.layers names layer {layers[-1]}, but the trunk has layers 0 to {num_layers - 1}; remove it."
         )
     return layers
 
@@ -81,7 +81,7 @@ def adapter_layers(config: Adapter, num_layers: int) -> tuple[int, ...]:
 def reads_all_tokens(config: Adapter, num_layers: int) -> bool:
     """Whether the adapter needs the last layer's output for all tokens.
 
-    If not, its output for the first token depends only on the last layer's output for the first token.
+    Otherwise, its output for the first token depends only on the last layer's output for the first token.
     """
     if not kind_of(config).attends:
         return False
@@ -92,49 +92,49 @@ def reads_all_tokens(config: Adapter, num_layers: int) -> bool:
 
 
 def init_adapter(key: PRNGKeyArray, config: Adapter, trunk: TrunkConfig) -> Tree:
-    """Initializes an adapter's parameters, float32, without ``layer_norms``.
+    """Initializes an adapter's parameters in float32, except ``layer_norms``.
 
     Args:
-      key: The adapter's key. Each leaf's key is derived from it and the leaf's path.
+      key: The adapter's key. Each leaf's key is derived from this key and the leaf's path.
       config: The architecture.
       trunk: The trunk's architecture.
 
     Raises:
-      UserError: The architecture does not fit the trunk: for example, it names a layer that the trunk does not have, or
-        the rank of LoRA is greater than the hidden size.
+      UserError: The architecture does not fit the trunk, for example because a layer index is out of range or a LoRA
+        rank exceeds the hidden size.
     """
     return kind_of(config).init(key, config, trunk, len(adapter_layers(config, trunk.num_layers)))
 
 
 def slot_contents(tree: Tree, config: Adapter) -> tuple[Tree, Tree]:
-    """Splits an adapter's tree into leaves per layer and leaves that layers share.
+    """Splits an adapter's tree into per-layer leaves and shared leaves.
 
-    Neither has the adapter's ``layer_norms``.
+    The adapter's ``layer_norms`` are left out.
 
     Returns:
-      ``{slot: leaves stacked over layers}`` and ``{slot: leaves that all layers share}``.
+      ``{slot: leaves stacked over layers}`` and ``{slot: leaves shared by all layers}``.
     """
     stacked = {slot: tree[slot] for slot in config.slots}
     return stacked, {slot: tree["shared"] for slot in config.slots if "shared" in tree}
 
 
 def layer_params(tree: Tree, config: Adapter, layer: int, slot: str = "ffn") -> Tree:
-    """Selects one layer's parameters of an adapter or a fusion.
+    """Extracts one layer's parameters from an adapter or a fusion.
 
-    :func:`afjax.bottleneck`, :func:`afjax.fuse` and :func:`afjax.pal` accept them.
+    The result can be passed to :func:`afjax.bottleneck`, :func:`afjax.fuse` or :func:`afjax.pal`.
 
     Args:
       tree: The tree of an adapter or a fusion, with leaves stacked over its layers. A fusion has the same layers as its
         adapters.
       config: The adapter's architecture. For a fusion, the architecture of any of its adapters.
-      layer: The layer's number in the trunk, from 0.
-      slot: The sub-layer, ``attention`` or ``ffn``.
+      layer: The layer's index in the trunk, starting at 0.
+      slot: The slot after a sub-layer, ``attention`` or ``ffn``.
 
     Returns:
-      The layer's leaves, without the layer axis, and the leaves that all layers share.
+      The layer's leaves, without the layer axis, and any leaves shared by all layers.
 
     Raises:
-      UserError: The layer or the slot does not have the adapter.
+      UserError: There is no adapter in this layer or slot.
 
     Example:
       >>> import numpy as np
@@ -147,19 +147,19 @@ def layer_params(tree: Tree, config: Adapter, layer: int, slot: str = "ffn") -> 
     """
     if slot not in config.slots or slot not in tree:
         raise UserError(
-            f'There is nothing in the slot "{slot}"; the adapter is of the kind {config.kind} and has '
-            f"{', '.join(config.slots) or 'no slots, as it sits on top of the encoder'}."
+            f'The slot "{slot}" is empty; an adapter of the kind {config.kind} fills '
+            f"{', '.join(config.slots) or 'no slots, because it is on top of the encoder'}."
         )
     depth = jax.tree.leaves(tree[slot])[0].shape[0]
     layers = range(depth) if isinstance(config, OnTop) or config.layers is None else config.layers
     if layer not in layers:
-        raise UserError(f"Layer {layer} has no adapter; the adapter is in the layers {', '.join(map(str, layers))}.")
+        raise UserError(f"Layer {layer} has no adapter; the adapted layers are {', '.join(map(str, layers))}.")
     position = list(layers).index(layer)
 
-    def of_layer(leaf: Any) -> Any:
+    def select_layer(leaf: Any) -> Any:
         return leaf[position]
 
-    return merge(jax.tree.map(of_layer, tree[slot]), tree.get("shared", {}))
+    return merge(jax.tree.map(select_layer, tree[slot]), tree.get("shared", {}))
 
 
 def adapter_slot(
@@ -170,13 +170,13 @@ def adapter_slot(
     dropout_rate: float = 0.0,
     key: PRNGKeyArray | None = None,
 ) -> Float[Array, "batch queries hidden"]:
-    """Runs a slot with one adapter.
+    """Runs a slot that holds one adapter.
 
     Args:
-      params: One layer's slot of the adapter, including the leaves that all layers share.
+      params: The adapter's parameters for one layer and slot, including leaves shared by all layers.
       config: The architecture.
       sublayer: The slot's inputs.
-      dropout_rate: The trunk's attention dropout, for modules with attention that do not have their own rate.
+      dropout_rate: The trunk's attention dropout rate, the default for modules with attention.
       key: The dropout key, or None for no dropout.
 
     Returns:
@@ -189,12 +189,12 @@ def dense_slots(params: Tree, config: InDenseLayers, *, key: PRNGKeyArray | None
     """Fills the slots around dense layers with an adapter.
 
     Args:
-      params: One layer's parameters of the adapter.
+      params: The adapter's parameters for one layer.
       config: The architecture.
       key: The dropout key, or None for no dropout.
 
     Returns:
-      The filled slots, by the dense layer's path in the trunk.
+      ``{path: filled slot}``, where the path is the dense layer's path in the trunk.
     """
     kind, can_merge = dense_kind(config), key is None or not config.has_dropout
 
@@ -223,8 +223,8 @@ def merge_adapter(layers: Tree, tree: Tree, config: InDenseLayers) -> Tree:
       config: The adapter's architecture.
 
     Returns:
-      New layers, stacked. Their outputs are the same as the outputs of ``layers`` with the adapter and without dropout.
-      Leaves keep their dtype, and leaves that do not change are not copied.
+      The merged layers, stacked. Without dropout, they have the same outputs as ``layers`` with the adapter. Leaves
+      keep their dtype, and unchanged leaves are not copied.
     """
     kind = dense_kind(config)
     merged: Tree = {block: dict(block_params) for block, block_params in layers.items()}

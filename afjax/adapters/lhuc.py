@@ -1,9 +1,9 @@
-"""Learning hidden unit contributions (LHUC), factors of a layer's output.
+"""Learning hidden unit contributions (LHUC): learned scaling of a layer's output.
 
-A layer's output is multiplied by ``2 sigmoid(scale)``. An adapter's tree has one leaf, stacked over the layers that
-have the adapter::
+A layer's output is multiplied by ``2 sigmoid(scale)``. An adapter's tree has one leaf, stacked over the adapted
+layers::
 
-    ffn/scale [d]       initially 0, so that the factor is 1
+    ffn/scale [d]       initialized to 0, for a scaling factor of 1
 
 Reference: Stickland & Murray 2019, section 3.3.
 """
@@ -22,9 +22,9 @@ from afjax.trunk.slots import Sublayer
 
 
 def init(key: PRNGKeyArray, config: LhucConfig, trunk: TrunkConfig, depth: int) -> Tree:
-    """Initializes ``scale`` to 0; the key is not used.
+    """Initializes ``scale`` to 0.
 
-    See :class:`afjax.adapters.kind.Init`.
+    The key is not used. See :class:`afjax.adapters.kind.Init`.
     """
     return {"ffn": {"scale": jnp.zeros((depth, trunk.hidden_size))}}
 
@@ -37,7 +37,7 @@ def output(
     dropout_rate: float = 0.0,
     key: PRNGKeyArray | None = None,
 ) -> Float[Array, "batch queries hidden"]:
-    """Returns ``z (2 sigmoid(scale) - 1)``, which is added to ``z``.
+    """Computes ``z (2 sigmoid(scale) - 1)``, which is added to ``z``.
 
     See :class:`afjax.adapters.kind.InSlot`.
     """
@@ -49,7 +49,7 @@ def output(
 def count_units(
     counter: MacCounter, config: LhucConfig, hidden_size: int, n: int, *, trained: bool, live: bool, first_token: bool
 ) -> bool:
-    """Counts nothing, because LHUC has no inner activations and no matrix products.
+    """Counts nothing, because LHUC has neither inner activations nor matrix products.
 
     See :class:`afjax.adapters.kind.CountUnits`.
     """

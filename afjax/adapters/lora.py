@@ -1,12 +1,12 @@
 """Low-rank adaptation (LoRA) of dense layers.
 
-An adapted dense layer computes ``x W + b + alpha / rank * dropout(x) A B`` in place of ``x W + b``. The tree has A and
-B of each adapted dense layer, under the layer's path in the trunk::
+An adapted dense layer computes ``x W + b + alpha / rank * dropout(x) A B`` instead of ``x W + b``. The tree has A and B
+for each adapted dense layer, under the layer's path in the trunk::
 
     attention/<query, key, value, output>/{down/kernel [inputs, rank], up/kernel [rank, outputs]}
     ffn/<intermediate, output>/{down/kernel [inputs, rank], up/kernel [rank, outputs]}
 
-``down`` is A and ``up`` is B. All leaves are stacked over the layers that have the adapter.
+``down`` is A and ``up`` is B. All leaves are stacked over the adapted layers.
 
 Reference: Hu et al. 2022, *LoRA: Low-Rank Adaptation of Large Language Models*, section 4.1.
 """
@@ -32,15 +32,15 @@ from afjax.trunk.config import TrunkConfig
 def init(key: PRNGKeyArray, config: LoraConfig, trunk: TrunkConfig, depth: int) -> Tree:
     """Initializes A and B; see :class:`afjax.adapters.kind.Init`.
 
-    A is uniform in ``±1 / sqrt(inputs)``, as in the authors' code, and B is zero.
+    A is drawn uniformly from ``±1 / sqrt(inputs)``, as in the authors' code, and B is zero.
 
     Raises:
-      UserError: The rank is greater than the trunk's hidden size.
+      UserError: The rank exceeds the trunk's hidden size.
     """
     if config.rank > trunk.hidden_size:
         raise UserError(
-            f"adapter.rank is {config.rank}, but the trunk's hidden size is {trunk.hidden_size}; take 1 to "
-            f"{trunk.hidden_size}."
+            f"adapter.rank is {config.rank}, but the trunk's hidden size is {trunk.hidden_size}; choose a rank from 1 "
+            f"to {trunk.hidden_size}."
         )
     tree: Tree = {}
     for name in config.target_modules:
@@ -63,7 +63,7 @@ def apply(
     *,
     key: PRNGKeyArray | None = None,
 ) -> Float[Array, "*batch outputs"]:
-    """Computes a dense layer with LoRA; see :class:`afjax.adapters.kind.InDense`."""
+    """Applies a dense layer with LoRA; see :class:`afjax.adapters.kind.InDense`."""
     inner = dense(params["down"], dropout(key, x, config.dropout))  # [..., rank]
     return dense(layer, x) + config.scaling * dense(params["up"], inner)
 
@@ -97,16 +97,16 @@ def count(
 
 
 def count_merge(counter: MacCounter, config: LoraConfig, inputs: int, outputs: int, *, trained: bool) -> bool:
-    """Counts the multiply-adds of A B; see :class:`afjax.adapters.kind.CountMerge`."""
+    """Counts multiply-adds for ``A B``; see :class:`afjax.adapters.kind.CountMerge`."""
     return counter.dense(inputs, config.rank, outputs, trained=trained, live=trained)
 
 
 def weighted_sum(
     configs: Sequence[LoraConfig], trees: Sequence[Tree], weights: Sequence[float]
 ) -> tuple[LoraConfig, Tree]:
-    """Concatenates the matrices of several adapters, so that their ranks add up.
+    """Concatenates the adapters' matrices, so that the new rank is the sum of theirs.
 
-    The dropout rate is the first adapter's. See :class:`afjax.adapters.kind.WeightedSum`.
+    The dropout rate is taken from the first adapter. See :class:`afjax.adapters.kind.WeightedSum`.
     """
     check_equal(configs, ("target_modules", "layers"))
     factors = [weight * config.scaling for weight, config in zip(weights, configs, strict=True)]

@@ -1,7 +1,7 @@
 """Low-rank layers: ``TS(x) = VD g(VE x)`` (Stickland & Murray 2019, section 3.3).
 
-The tree has only the projections ``encode`` (VE) and ``decode`` (VD) of :mod:`afjax.adapters.placement`. Each layer has
-its own projections.
+The tree consists of the projections ``encode`` (VE) and ``decode`` (VD) described in :mod:`afjax.adapters.placement`.
+They are not shared between layers.
 """
 
 from jax import Array
@@ -35,7 +35,7 @@ def units(
     dropout_rate: float = 0.0,
     key: PRNGKeyArray | None = None,
 ) -> Float[Array, "batch queries units"]:
-    """Computes the units ``g(VE x)``; see :class:`afjax.adapters.kind.InSlot`."""
+    """Computes ``g(VE x)``; see :class:`afjax.adapters.kind.InSlot`."""
     inner = dense(params["encode"], module_input(config, sublayer)[:, : sublayer.output.shape[1]])
     return inner if config.activation == "none" else ACTIVATIONS[config.activation](inner)
 

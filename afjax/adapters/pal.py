@@ -1,7 +1,7 @@
 """Projected attention layers (PALs; Stickland & Murray 2019, section 3.3).
 
-A PAL computes ``TS(x) = VD attention(VE x)``. In addition to the projections of :mod:`afjax.adapters.placement`, the
-tree has::
+A PAL computes ``TS(x) = VD attention(VE x)``. In addition to the projections described in
+:mod:`afjax.adapters.placement`, the tree has::
 
     ffn/attention/{query, key, value}/{kernel [s, s], bias [s]}
 """
@@ -49,30 +49,30 @@ def pal(
     dropout_rate: float = 0.0,
     key: PRNGKeyArray | None = None,
 ) -> Float[Array, "batch length hidden"]:
-    """Computes a projected attention layer (PAL).
+    """Applies a projected attention layer (PAL).
 
-    This is a pure function that does not need an afjax model. The output is added before the encoder layer's last
-    LayerNorm: with ``h`` the output of the layer's attention block and ``f`` the output of its FFN, the layer becomes
-    ``LN2(h + f + pal(...))``.
+    This is a pure function, so it can be used without an afjax model. Its output is added before the encoder layer's
+    last LayerNorm. If ``h`` is the output of the layer's attention block and ``f`` the output of its FFN, the layer
+    becomes ``LN2(h + f + pal(...))``.
 
     Args:
       params: One layer's parameters, as returned by :func:`afjax.layer_params`:
         ``encode/{kernel [hidden_size, size], bias [size]}``,
         ``attention/{query, key, value}/{kernel [size, size], bias [size]}`` and
         ``decode/{kernel [size, hidden_size], bias [hidden_size]}``.
-      x: ``[batch, length, hidden_size]``, of any float dtype. Matrices are applied in that dtype. If
-        ``config.placement`` is ``parallel``, the encoder layer's input; otherwise ``LN2(h + f)``.
+      x: The encoder layer's input if ``config.placement`` is ``parallel``; otherwise ``LN2(h + f)``. The shape is
+        ``[batch, length, hidden_size]``, in any float dtype. The matmuls use the same dtype.
       mask: bool or numeric ``[batch, length]``; True or nonzero for tokens, False or zero for padding.
       config: The architecture.
-      dropout_rate: Dropout rate of the attention weights, unless ``config.dropout`` is set; only used with a key.
+      dropout_rate: Dropout rate of the attention weights, unless ``config.dropout`` is set. Ignored without a key.
       key: The dropout key, or None for no dropout.
 
     Returns:
-      ``[batch, length, hidden_size]``, of x's dtype.
+      ``[batch, length, hidden_size]``, in the dtype of ``x``.
 
     Raises:
-      UserError: The parameters are for several layers, for another module or for another hidden size, or ``x`` or
-        ``mask`` has the wrong shape.
+      UserError: The parameters belong to several layers, to a different module or to a different hidden size, or ``x``
+        or ``mask`` has the wrong shape.
 
     Example:
       >>> import jax.numpy as jnp
@@ -91,8 +91,8 @@ def pal(
     """
     if x.ndim != 3 or mask.shape != x.shape[:2]:
         raise UserError(
-            f"x has the shape {x.shape} and the mask {mask.shape}; give [batch, length, hidden_size] and "
-            "[batch, length]."
+            f"x has the shape {x.shape} and mask has the shape {mask.shape}; they must be [batch, length, hidden_size] "
+            "and [batch, length]."
         )
     check_dense(params, "encode", x.shape[-1])
     check_dense(params, "decode", params["encode"]["kernel"].shape[1], x.shape[-1])
@@ -110,7 +110,7 @@ def units(
     dropout_rate: float = 0.0,
     key: PRNGKeyArray | None = None,
 ) -> Float[Array, "batch queries units"]:
-    """Computes the attention over ``VE x``; see :class:`afjax.adapters.kind.InSlot`."""
+    """Applies the attention to ``VE x``; see :class:`afjax.adapters.kind.InSlot`."""
     x, num_queries = module_input(config, sublayer), sublayer.output.shape[1]
     rate = dropout_rate if config.dropout is None else config.dropout
     return _attention(params, config, x, sublayer.mask, num_queries=num_queries, dropout_rate=rate, key=key)
@@ -124,7 +124,7 @@ def output(
     dropout_rate: float = 0.0,
     key: PRNGKeyArray | None = None,
 ) -> Float[Array, "batch queries hidden"]:
-    """Returns the module's output ``TS(x)``; see :class:`afjax.adapters.kind.InSlot`."""
+    """Computes the module's output ``TS(x)``; see :class:`afjax.adapters.kind.InSlot`."""
     return _decode(params, config, units(params, config, sublayer, dropout_rate=dropout_rate, key=key))
 
 
@@ -138,15 +138,15 @@ def _attention(
     dropout_rate: float = 0.0,
     key: PRNGKeyArray | None = None,
 ) -> Float[Array, "batch queries units"]:
-    """Computes the small attention over ``VE x``.
+    """Applies the PAL's attention to ``VE x``.
 
     Args:
       params: One layer's ``{"encode", "attention"}``.
       config: The architecture.
       x: The module's input, ``[batch, length, d]``.
       mask: bool ``[batch, length]``, False at padding.
-      num_queries: Number of leading tokens to compute: all of them, or 1.
-      dropout_rate: Dropout rate of the attention weights; only used with a key.
+      num_queries: Number of leading tokens to compute outputs for: all of them, or 1.
+      dropout_rate: Dropout rate of the attention weights. Ignored without a key.
       key: The dropout key, or None for no dropout.
 
     Returns:
@@ -169,7 +169,7 @@ def _attention(
 def _decode(
     params: Tree, config: PalConfig, inner: Float[Array, "batch queries units"]
 ) -> Float[Array, "batch queries hidden"]:
-    """Applies VD, and then the output activation if there is one."""
+    """Applies VD, then the output activation if there is one."""
     added = dense(params["decode"], inner)
     return added if config.output_activation == "none" else ACTIVATIONS[config.output_activation](added)
 
@@ -179,7 +179,7 @@ def count_units(
 ) -> bool:
     """Counts multiply-adds; see :class:`afjax.adapters.kind.CountUnits`.
 
-    ``VE`` is applied to every token, because the attention reads every token.
+    ``VE`` is applied to every token, because queries attend to every token.
     """
     live = counter.dense(counter.rows * counter.length, hidden_size, config.size, trained=trained, live=live)
     return counter.attention(config.size, config.num_heads, trained, live, first_token=first_token)

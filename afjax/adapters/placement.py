@@ -1,6 +1,6 @@
 """Inputs and outputs of adapters ("modules") that act on an entire layer.
 
-With ``x`` the layer's input, ``h`` the output of its attention block and ``f`` the output of its FFN, a layer with a
+Let ``x`` be the layer's input, ``h`` the output of its attention block and ``f`` the output of its FFN. A layer with a
 module computes::
 
     LN2(h + f + TS(x))                      placement "parallel"
@@ -8,7 +8,7 @@ module computes::
     z * 2 sigmoid(scale)                    LHUC
 
 Except for LHUC, TS decodes ``size`` inner activations ("units") per token. In a module's tree, leaves under ``ffn`` are
-stacked over the layers that have the module, and leaves under ``shared`` are shared by these layers::
+stacked over the layers with the module, and leaves under ``shared`` are shared by those layers::
 
     shared/{encode, decode}/{kernel, bias}          VE [d, s] and VD [s, d] (under ffn if each layer has its own)
     ffn/...                                         see the Python module of each kind
@@ -29,15 +29,15 @@ from afjax.trunk.slots import Sublayer
 def plain_output(sublayer: Sublayer) -> Float[Array, "batch queries hidden"]:
     """Computes ``LN2(h + f)``, the layer's output without a module.
 
-    It is the input of serial modules and of a fusion's query matrix.
+    Serial modules and the query matrix of a fusion take it as input.
     """
     return sublayer.norm(sublayer.residual + sublayer.output)
 
 
 def module_input(config: BesideLayers, sublayer: Sublayer) -> Float[Array, "batch tokens hidden"]:
-    """Returns the module's input.
+    """Selects the module's input, depending on its placement.
 
-    It is ``[batch, length, d]`` if the placement is parallel, and ``[batch, queries, d]`` if it is serial.
+    The shape is ``[batch, length, d]`` for parallel placement and ``[batch, queries, d]`` for serial placement.
     """
     return sublayer.layer_input if config.placement == "parallel" else plain_output(sublayer)
 
@@ -45,14 +45,14 @@ def module_input(config: BesideLayers, sublayer: Sublayer) -> Float[Array, "batc
 def add_output(
     config: BesideLayers, output: Float[Array, "batch queries hidden"], sublayer: Sublayer
 ) -> Float[Array, "batch queries hidden"]:
-    """Computes the layer's output from the output of a module or of a fusion."""
+    """Computes the layer's output from the output of a module or a fusion."""
     if isinstance(config, LhucConfig):
         return plain_output(sublayer) + output
     return sublayer.norm(sublayer.residual + (sublayer.output + output))
 
 
 def decoded(units: InSlot) -> InSlot:
-    """Returns a function that applies VD to a module's inner activations."""
+    """Builds a module's ``output`` function, which applies VD to its units."""
 
     def output(
         params: Tree,
@@ -68,9 +68,9 @@ def decoded(units: InSlot) -> InSlot:
 
 
 def added(output: InSlot) -> InSlot:
-    """Returns a function that runs a slot with a module.
+    """Builds a module's ``slot`` function from its ``output`` function.
 
-    It adds the module's output to the layer with :func:`add_output`.
+    The output is added to the layer by :func:`add_output`.
     """
 
     def slot(

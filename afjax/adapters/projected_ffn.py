@@ -1,6 +1,6 @@
 """Projected feed-forward networks (Stickland & Murray 2019, section 3.3).
 
-They compute ``TS(x) = VD (W2 g(W1 VE x + b1) + b2)``. In addition to the projections of
+The module computes ``TS(x) = VD (W2 g(W1 VE x + b1) + b2)``. In addition to the projections described in
 :mod:`afjax.adapters.placement`, the tree has::
 
     ffn/{intermediate [s, m], output [m, s]}/{kernel, bias}
@@ -46,7 +46,7 @@ def units(
     dropout_rate: float = 0.0,
     key: PRNGKeyArray | None = None,
 ) -> Float[Array, "batch queries units"]:
-    """Returns ``W2 g(W1 VE x + b1) + b2``; see :class:`afjax.adapters.kind.InSlot`."""
+    """Computes ``W2 g(W1 VE x + b1) + b2``; see :class:`afjax.adapters.kind.InSlot`."""
     x = module_input(config, sublayer)[:, : sublayer.output.shape[1]]
     inner = ACTIVATIONS[config.activation](dense(params["intermediate"], dense(params["encode"], x)))
     return dense(params["output"], inner)

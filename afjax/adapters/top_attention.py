@@ -1,7 +1,7 @@
 """Projected attention on top of the encoder.
 
 The module computes ``VD g(VE h)`` from the last hidden states ``h``, where g is a stack of attention blocks. Its tree
-has these leaves. Leaves under ``layers`` are stacked over the blocks::
+has the leaves below, where those under ``layers`` are stacked over the blocks::
 
     top/{encode [d, s], decode [s, d]}/{kernel, bias}
     top/layers/attention/{query, key, value, output, norm}
@@ -63,7 +63,7 @@ def top(
 
 
 def _small_trunk(config: TopAttentionConfig, trunk: TrunkConfig) -> TrunkConfig:
-    """Returns the trunk's architecture with the sizes of the module's blocks."""
+    """Returns the trunk's architecture, resized for the module's blocks."""
     return dataclasses.replace(trunk, hidden_size=config.size, num_heads=config.num_heads, init_scale=config.init_scale)
 
 

@@ -1,10 +1,10 @@
 """An additional encoder layer on top of the encoder.
 
-The tree has the leaves of one of the trunk's layers, not stacked::
+The tree has the same leaves as one of the trunk's layers, without the layer axis::
 
     top/layer/{attention, ffn}
 
-If the trunk's layers normalize their inputs, this layer has both LayerNorms, and its attention reads all tokens.
+In a pre-norm trunk, this layer has both LayerNorms, and it always uses global attention.
 
 Reference: Stickland & Murray 2019, section 3.1.
 """
@@ -23,7 +23,7 @@ from afjax.trunk.encoder_layer import layer_keys
 
 
 def init(key: PRNGKeyArray, config: TopLayerConfig, trunk: TrunkConfig, depth: int) -> Tree:
-    """Initializes the layer like a layer of a random trunk.
+    """Initializes the layer like the layers of a randomly initialized trunk.
 
     See :class:`afjax.adapters.kind.Init`.
     """
@@ -60,7 +60,7 @@ def count(
     d = trunk.hidden_size
     n = counter.rows if first_token else counter.rows * counter.length
     if trunk.encoder_family.layer == "pre_norm":
-        # The layer's own LayerNorm normalizes the inputs of the attention.
+        # The layer has its own LayerNorm before the attention block.
         live = counter.rotary_attention(d, trunk.num_heads, trained, live or trained, first_token=first_token)
     else:
         live = counter.attention(d, trunk.num_heads, trained, live, first_token=first_token)

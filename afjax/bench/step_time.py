@@ -1,4 +1,4 @@
-"""Times one step of a method on random weights and synthetic tokens."""
+"""Times one step of a method with random weights and synthetic tokens."""
 
 import dataclasses
 import statistics
@@ -37,7 +37,7 @@ class Prepared:
 
     Attributes:
       run: Runs one step and waits for its result.
-      compile_s: Seconds spent on tracing and compiling.
+      compile_s: Seconds spent tracing and compiling.
       compiled: The compiled program.
     """
 
@@ -47,7 +47,7 @@ class Prepared:
 
     @property
     def flops(self) -> float:
-        """The program's floating-point operations; NaN if XLA does not count them."""
+        """Number of floating-point operations in the program. NaN if XLA does not report it."""
         analysis = self.compiled.cost_analysis()
         return float(analysis["flops"]) if analysis else float("nan")
 
@@ -57,14 +57,14 @@ class Case:
     """A step to time.
 
     Attributes:
-      trunk: Name of a size (``bert-base``), or a folder with a config.json.
+      trunk: The name of a size (``bert-base``), or a folder with a config.json.
       method: ``adapter`` (one adapter), ``fusion`` (of ``num_adapters`` adapters), or ``full`` fine-tuning.
-      preset: The adapters' preset, in ``ADAPTER_PRESETS``.
+      preset: The adapters' preset, a key of ``ADAPTER_PRESETS``.
       mode: ``train`` (forward, backward, update, with dropout) or ``eval`` (forward, without dropout).
       num_adapters: Number of fused adapters.
       batch_size: Rows per step.
       max_length: Tokens per row.
-      scan_layers: Whether to compile one loop over the layers.
+      scan_layers: Whether to compile the layers as one loop.
       trunk_dtype: The dtype of the trunk's activations, and of its weights if they are frozen.
     """
 
@@ -88,12 +88,12 @@ def prepare(case: Case) -> Prepared:
     config = trunk_size(case.trunk)
     if case.num_adapters < 1 or case.batch_size < 1 or not 1 <= case.max_length <= config.max_length:
         raise UserError(
-            f"num_adapters={case.num_adapters}, batch_size={case.batch_size}, max_length={case.max_length}: take at "
-            f"least 1 of each, and at most {config.max_length} tokens."
+            f"num_adapters={case.num_adapters}, batch_size={case.batch_size}, max_length={case.max_length}: each "
+            f"must be at least 1, and max_length at most {config.max_length}."
         )
     if case.preset not in ADAPTER_PRESETS:
         raise UserError(
-            f'There is no preset "{case.preset}"; give one of {", ".join(ADAPTER_PRESETS)}.'
+            f'There is no preset "{case.preset}"; choose one of {", ".join(ADAPTER_PRESETS)}.'
             f"{did_you_mean(case.preset, ADAPTER_PRESETS)}"
         )
     setup = _setup(config, case)
@@ -114,7 +114,7 @@ def _setup(trunk: TrunkConfig, case: Case) -> Setup:
     if case.method == "fusion":
         adapters = dict.fromkeys((f"adapter{number}" for number in range(case.num_adapters)), adapter)
         return fusion_setup(adapters, FusionConfig(), HeadConfig(), trunk, **head)
-    # An adapter in dense layers is merged for inference, so the step has the same operations as without an adapter.
+    # Adapters in dense layers are merged for inference, so the step has the same operations as without an adapter.
     is_merged = case.mode == "eval" and isinstance(adapter, InDenseLayers)
     partition: Partition = "head" if case.method == "adapter" and is_merged else case.method
     return single_setup(methods.Method(partition=partition, adapter=adapter), trunk, **head)
@@ -157,7 +157,7 @@ def _prepare_train(model: Model, trained: Tree, frozen: Tree, batch: dict[str, j
 
 
 def measure(prepared: Prepared, *, num_steps: int, batch_size: int) -> dict[str, Any]:
-    """Times ``num_steps`` steps after one warm-up.
+    """Times ``num_steps`` steps after one warm-up step.
 
     Returns:
       ``median_step_s``, ``min_step_s``, ``examples_per_s`` (from the median), ``compile_s``, ``flops`` (per step) and
@@ -181,9 +181,9 @@ def measure(prepared: Prepared, *, num_steps: int, batch_size: int) -> dict[str,
 
 
 def peak_memory_bytes() -> int:
-    """Returns the peak bytes in use on the first device.
+    """Returns the first device's peak memory in bytes.
 
-    If the device does not report them, this is the process's peak resident size.
+    If the device does not report it, returns the process's peak resident set size.
     """
     statistics_ = jax.devices()[0].memory_stats()
     if statistics_ and "peak_bytes_in_use" in statistics_:

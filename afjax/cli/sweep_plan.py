@@ -354,7 +354,7 @@ def _resume(sweep: Sweep, workdir: Path) -> Sweep:
         )
     if differences:
         raise UserError(
-            f"The workdir {workdir} holds another sweep ({'; '.join([*differences, *removals])}). To resume "
-            "that one, use the same settings (values and seeds may be added); otherwise choose another --workdir."
+            f"The workdir {workdir} holds another sweep ({'; '.join([*differences, *removals])}). To resume that one, "
+            "use the same settings (values and seeds may be added); otherwise choose another --workdir."
         )
     return dataclasses.replace(sweep, grid={setting: sweep.grid[setting] for setting in recorded.grid})

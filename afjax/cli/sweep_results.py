@@ -69,10 +69,10 @@ class Summary:
 
 
 def summaries(sweep: Sweep, outcomes: Mapping[str, Outcome]) -> list[Summary]:
-    """Aggregates every combination of settings over seeds, best first.
+    """Aggregates every combination of settings over seeds.
 
-    If the sweep varies the task, each task's combinations are consecutive, with the best one first. Combinations with
-    a failed seed follow all complete ones, regardless of their mean.
+    If the sweep varies the task, the combinations of each task are consecutive, with the best one first. Combinations
+    with a failed seed follow all complete ones, regardless of their mean.
     """
     by_task: dict[tuple[str, ...], list[Summary]] = {}
     for settings in sweep.settings:
@@ -124,7 +124,7 @@ def report_lines(sweep: Sweep, outcomes: Mapping[str, Outcome], workdir: Path) -
     best = [summary for summary in table if summary.best and sweep.varies_method and not missing]
     if best:
         per_task = " of each task" if sweep.varies_task else ""
-        lines += ["", f"The best setting{per_task} on its own:"]
+        lines += ["", f"To train only the best setting{per_task}:"]
         lines += [f"  {shlex.join(_best_command(sweep, summary, workdir))}" for summary in best]
     return lines
 

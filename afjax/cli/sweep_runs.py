@@ -162,9 +162,9 @@ def _run_isolated(sweep: Sweep, workdir: Path, runs: Sequence[Run], progress: Sw
 def run_command(command: Sequence[str], log: Path) -> int:
     """Runs a command and appends its output to a file.
 
-    On SIGTERM or Ctrl-C, the command gets SIGTERM and is waited for, so that a run can save its state. The command's
-    standard input is a pipe that closes when this process exits, so that the command can exit too; see
-    :mod:`afjax.cli.isolated_run`.
+    On SIGTERM or Ctrl-C, this function sends SIGTERM to the command and waits for it to end, so that a run can save its
+    state. The command's standard input is a pipe that closes when this process ends, so that the command can end too;
+    see :mod:`afjax.cli.isolated_run`.
 
     Returns:
       The exit code, or the negated number of the signal that ended the command.

@@ -1,1 +1,1 @@
-"""All settings: frozen dataclasses that validate their fields, and conversion from and to dictionaries."""
+"""Configs: frozen dataclasses that validate their fields and convert to and from dictionaries."""

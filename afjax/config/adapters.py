@@ -1,13 +1,12 @@
-"""Adapters: one frozen dataclass per kind, and presets with the settings of the papers.
+"""Adapter configs: one frozen dataclass per kind, and presets with the papers' settings.
 
-- A bottleneck (:class:`AdapterConfig`) follows a sub-layer.
-- :class:`PalConfig`, :class:`LowRankConfig`, :class:`ProjectedFfnConfig` and :class:`LhucConfig` are parallel to an
-  entire layer or follow it.
+- A bottleneck adapter (:class:`AdapterConfig`) follows a sub-layer.
+- :class:`PalConfig`, :class:`LowRankConfig`, :class:`ProjectedFfnConfig` and :class:`LhucConfig` run in parallel with
+  an entire layer or after it.
 - :class:`TopAttentionConfig`, :class:`TopFfnConfig` and :class:`TopLayerConfig` follow the encoder.
-- :class:`LoraConfig` and :class:`Ia3Config` change the outputs of the trunk's dense layers.
+- :class:`LoraConfig` and :class:`Ia3Config` modify the trunk's dense layers.
 
-The modules of the second and third group are the task modules of Stickland & Murray 2019, who train them together with
-the trunk.
+The second and third groups are the task modules of Stickland & Murray 2019, who train them together with the trunk.
 """
 
 import dataclasses
@@ -21,10 +20,10 @@ from afjax.config.values import Activation, check_dropout
 from afjax.errors import UserError
 
 Position = Literal["attention", "ffn", "both"]
-# The dense layers of an encoder layer. attention_output and output are the output layers of the attention block and of
-# the feed-forward network.
+# Dense layers in an encoder layer. "attention_output" is the attention block's output projection, and "output" is the
+# feed-forward network's.
 DenseLayer = Literal["query", "key", "value", "attention_output", "intermediate", "output"]
-# The path of each dense layer in an encoder layer of the trunk's tree. Its first part is also the name of the slot.
+# Path of each dense layer within an encoder layer's parameter tree. The first component is also the slot's name.
 DENSE_LAYERS: Mapping[DenseLayer, tuple[str, str]] = types.MappingProxyType(
     {
         "query": ("attention", "query"),
@@ -46,24 +45,24 @@ class AdapterConfig:
 
     Attributes:
       kind: The kind of adapter in configs and manifests.
-      position: The sub-layers that are followed by an adapter.
-      pretrained_layer_norm: Position of the sub-layer's pretrained LayerNorm: before the adapter, after it, both, or
-        none. The layer's residual is added before this LayerNorm. In encoders whose layers normalize first, such as
-        ModernBERT, only the residual is added.
-      new_layer_norm: Position of a new, trained LayerNorm: before the down-projection, after the up-projection, both,
-        or none.
-      residual_from: The residual that is added to the adapter's output: the ``sublayer`` output before the layer's
-        residual and LayerNorm, the ``sum`` of this output and the layer's residual, or the adapter's ``input``.
+      position: Which sub-layers an adapter follows.
+      pretrained_layer_norm: Where to apply the sub-layer's pretrained LayerNorm: before the adapter, after it, both, or
+        none. The layer's residual is added just before this LayerNorm. Pre-norm encoders such as ModernBERT only add
+        the residual.
+      new_layer_norm: Where to insert a new, trained LayerNorm: before the down-projection, after the up-projection,
+        both, or none.
+      residual_from: The residual added to the adapter's output: the ``sublayer`` output before the layer's residual and
+        LayerNorm, the ``sum`` of this output and the layer's residual, or the adapter's ``input``.
       residual_before_new_layer_norm: Whether the residual is added before the new LayerNorm after the up-projection.
-        Ignored without this LayerNorm.
+        Ignored if there is no such LayerNorm.
       reduction_factor: The bottleneck size is ``max(1, hidden_size // reduction_factor)``.
       size: The bottleneck size; overrides ``reduction_factor``.
       activation: Activation between the projections. ``gelu`` is exact, ``gelu_tanh`` is the tanh approximation.
       init: Initial distribution of the kernels. ``truncated_normal`` is truncated at two standard deviations.
       init_scale: Standard deviation of the initial kernels. Biases are initialized to zero.
-      scaling: A constant factor on the up-projection's output.
-      layer_norms: Whether the adapter has trained copies of all of the trunk's LayerNorms, which replace the trunk's
-        while the adapter is active (Houlsby 2019, section 2.1).
+      scaling: Constant scaling factor for the up-projection's output.
+      layer_norms: Whether the adapter includes trained copies of all the trunk's LayerNorms, which replace the
+        originals while the adapter is active (Houlsby 2019, section 2.1).
       layers: Indices of the layers with an adapter; None for all layers.
 
     Raises:
@@ -116,12 +115,12 @@ class AdapterConfig:
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """The sub-layers that have an adapter, in the order of execution."""
+        """The sub-layers with an adapter, in execution order."""
         return ("attention", "ffn") if self.position == "both" else (self.position,)
 
     @property
     def linear_output(self) -> bool:
-        """Whether the output is linear in the inner activations, so that fusion can be factored. Always true."""
+        """Whether the output is linear in the inner activations, so fusion can be factored. Always true."""
         return True
 
     def bottleneck_size(self, hidden_size: int) -> int:
@@ -132,11 +131,11 @@ class AdapterConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _BesideLayers:
-    """Base class of modules that act on entire layers. The subclasses document its fields.
+    """Base class of modules that act on entire layers. Subclasses document the fields.
 
-    A layer with a module ``TS`` computes ``LN2(h + f + TS(z))``, with ``h`` the output of the attention block and ``f``
-    the output of the FFN. If the placement is ``parallel``, ``z`` is the layer's input. If it is ``serial``, ``z`` is
-    the layer's output without the module, ``LN2(h + f)``.
+    A layer with a module ``TS`` computes ``LN2(h + f + TS(z))``, where ``h`` is the attention block's output and ``f``
+    is the FFN's. With ``parallel`` placement, ``z`` is the layer's input. With ``serial`` placement, ``z`` is the
+    layer's output without the module, ``LN2(h + f)``.
     """
 
     placement: Literal["parallel", "serial"] = "parallel"
@@ -148,12 +147,12 @@ class _BesideLayers:
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """The sub-layers whose slots have the module."""
+        """The slots occupied by the module."""
         return ("ffn",)
 
     @property
     def linear_output(self) -> bool:
-        """Whether the output is linear in the inner activations, so that fusion can be factored."""
+        """Whether the output is linear in the inner activations, so fusion can be factored."""
         return True
 
 
@@ -161,18 +160,17 @@ class _BesideLayers:
 class PalConfig(_BesideLayers):
     """A projected attention layer (PAL).
 
-    It computes ``TS(x) = VD attention(VE x)``. The projected attention has query, key and value matrices but no output
-    matrix.
+    Computes ``TS(x) = VD attention(VE x)``. The attention has query, key and value projections but no output
+    projection.
 
     Attributes:
       kind: The kind of adapter in configs and manifests.
       size: Output size of VE.
-      num_heads: Number of heads of the projected attention; must divide ``size``. 12 in the paper, 6 in the authors'
-        code.
+      num_heads: Number of attention heads; must divide ``size``. The paper uses 12, the authors' code 6.
       shared_projections: Whether all layers share VE and VD.
-      output_activation: Activation on VD's output. ``none`` in the paper, ``gelu`` in the authors' code.
-      dropout: Dropout rate on the attention weights; None for the trunk's attention dropout.
-      placement: Whether the module's input is the layer's input (``parallel``) or its output (``serial``).
+      output_activation: Activation applied to VD's output. The paper uses ``none``, the authors' code ``gelu``.
+      dropout: Dropout rate for the attention weights. None uses the trunk's attention dropout.
+      placement: Whether the module takes the layer's input (``parallel``) or its output (``serial``).
       layers: Indices of the layers with a module; None for all layers.
       init_scale: Standard deviation of the initial kernels. Biases are initialized to zero.
 
@@ -217,7 +215,7 @@ class LowRankConfig(_BesideLayers):
 
     Attributes:
       size: Output size of VE.
-      activation: The activation g. ``none`` (the identity) in the paper, ``gelu`` in the authors' code.
+      activation: The activation g. The paper uses ``none`` (the identity), the authors' code ``gelu``.
       placement, layers, init_scale: See :class:`PalConfig`.
     """
 
@@ -238,11 +236,12 @@ class LowRankConfig(_BesideLayers):
 class ProjectedFfnConfig(_BesideLayers):
     """A PAL with a feed-forward network instead of attention (Stickland & Murray 2019, section 3.3).
 
-    It computes ``TS(x) = VD (W2 g(W1 VE x + b1) + b2)``.
+    Computes ``TS(x) = VD (W2 g(W1 VE x + b1) + b2)``.
 
     Attributes:
       size: Output size of VE.
-      intermediate_size: Inner size of the network. 306 has as many parameters as a PAL's attention.
+      intermediate_size: Hidden size of the network. The default of 306 matches the parameter count of a PAL's
+        attention.
       activation: The activation g.
       shared_projections, placement, layers, init_scale: See :class:`PalConfig`.
     """
@@ -265,10 +264,10 @@ class ProjectedFfnConfig(_BesideLayers):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LhucConfig(_BesideLayers):
-    """Learning hidden unit contributions (LHUC): multiplies the layer's output by ``2 sigmoid(w)``.
+    """Learning hidden unit contributions (LHUC): scales the layer's output by ``2 sigmoid(w)``.
 
-    ``w`` is initialized to zero, so that the initial factor is 1. The placement is always ``serial``, because the
-    layer's output is scaled.
+    ``w`` is initialized to zero, for an initial scale of 1. The placement is always ``serial`` because the module
+    scales the layer's output.
 
     Attributes:
       layers: See :class:`PalConfig`.
@@ -286,7 +285,7 @@ class LhucConfig(_BesideLayers):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _OnTop:
-    """Base class of modules on top of the encoder. They do not use any slot."""
+    """Base class of modules on top of the encoder, which do not occupy any slots."""
 
     init_scale: float = 0.02
 
@@ -303,7 +302,7 @@ class _OnTop:
 class TopAttentionConfig(_OnTop):
     """Projected attention on the last hidden state: ``VD g(VE x)`` (Stickland & Murray 2019, section 3.1).
 
-    ``g`` is a stack of BERT's attention blocks, with output matrix, residual and LayerNorm.
+    ``g`` is a stack of BERT attention blocks, each with an output projection, a residual and a LayerNorm.
 
     Attributes:
       size: Output size of VE.
@@ -328,15 +327,15 @@ class TopAttentionConfig(_OnTop):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TopFfnConfig(_OnTop):
-    """:class:`TopAttentionConfig` with feed-forward instead of attention blocks.
+    """Like :class:`TopAttentionConfig`, but with feed-forward instead of attention blocks.
 
-    Each block is a small network with residual and LayerNorm.
+    Each block is a small network with a residual and a LayerNorm.
 
     Attributes:
       size: Output size of VE.
       num_layers: Number of feed-forward blocks.
-      hidden_sizes: Sizes of each block's hidden layers. One layer of 408, or two layers of 252, have as many parameters
-        as an attention block of size 204.
+      hidden_sizes: Sizes of each block's hidden layers. One layer of 408 or two layers of 252 match the parameter count
+        of an attention block of size 204.
       init_scale: See :class:`TopAttentionConfig`.
     """
 
@@ -352,12 +351,12 @@ class TopFfnConfig(_OnTop):
         for field in ("size", "num_layers"):
             _check_at_least_one(self, field)
         if not self.hidden_sizes or min(self.hidden_sizes) < 1:
-            raise UserError(f"adapter.hidden_sizes is {self.hidden_sizes}; give at least one size, each at least 1.")
+            raise UserError(f"adapter.hidden_sizes is {self.hidden_sizes}; it must have one or more positive sizes.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TopLayerConfig(_OnTop):
-    """An additional encoder layer with the trunk's sizes (Stickland & Murray 2019, section 3.1).
+    """An extra encoder layer with the trunk's sizes (Stickland & Murray 2019, section 3.1).
 
     Attributes:
       init_scale: See :class:`TopAttentionConfig`.
@@ -370,9 +369,9 @@ class TopLayerConfig(_OnTop):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _InDenseLayers:
-    """Base class of adapters that change the outputs of the trunk's dense layers. The subclasses document its fields.
+    """Base class of adapters that modify the trunk's dense layers. Subclasses document the fields.
 
-    After training, such an adapter can be merged into the weights of these layers.
+    After training, the adapter can be merged into the layers' weights.
     """
 
     target_modules: tuple[DenseLayer, ...] = ()
@@ -384,18 +383,19 @@ class _InDenseLayers:
         names = self.target_modules
         if not names or len(set(names)) != len(names):
             raise UserError(
-                f"adapter.target_modules is {list(names)}; give at least one of {', '.join(DENSE_LAYERS)}, each once."
+                f"adapter.target_modules is {list(names)}; it must have one or more distinct names from: "
+                f"{', '.join(DENSE_LAYERS)}."
             )
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """The blocks that have a changed dense layer, in the order of execution."""
+        """The blocks that contain a target layer, in execution order."""
         blocks = {DENSE_LAYERS[name][0] for name in self.target_modules}
         return tuple(block for block in ("attention", "ffn") if block in blocks)
 
     @property
     def has_dropout(self) -> bool:
-        """Whether the adapter applies dropout in training."""
+        """Whether the adapter applies dropout during training."""
         return False
 
 
@@ -403,16 +403,16 @@ class _InDenseLayers:
 class LoraConfig(_InDenseLayers):
     """Low-rank adaptation (LoRA) of the trunk's dense layers.
 
-    A layer ``x W + b`` becomes ``x W + b + alpha / rank * dropout(x) A B``. B is initialized to zero, so that training
-    begins with the pretrained encoder.
+    A layer ``x W + b`` becomes ``x W + b + alpha / rank * dropout(x) A B``. B is initialized to zero, so training
+    starts from the pretrained encoder.
 
     Attributes:
       kind: The kind of adapter in configs and manifests.
-      target_modules: The dense layers with an adapter: ``query``, ``key``, ``value``, ``attention_output`` (the output
-        layer of the attention block), ``intermediate`` and ``output`` (of the feed-forward network).
-      rank: Number of columns of A and rows of B; at most the trunk's hidden size.
-      alpha: The adapter's output is multiplied by ``alpha / rank``.
-      dropout: Dropout rate on the adapter's input.
+      target_modules: The dense layers to adapt: ``query``, ``key``, ``value``, ``attention_output`` (the attention
+        block's output projection), ``intermediate`` and ``output`` (both in the feed-forward network).
+      rank: Rank of the product A B; at most the trunk's hidden size.
+      alpha: Scales the adapter's output by ``alpha / rank``.
+      dropout: Dropout rate for the adapter's input.
       layers: Indices of the layers with an adapter; None for all layers.
 
     Raises:
@@ -449,20 +449,20 @@ class LoraConfig(_InDenseLayers):
 
     @property
     def scaling(self) -> float:
-        """The factor ``alpha / rank`` of the adapter's output."""
+        """The scaling factor of the adapter's output, ``alpha / rank``."""
         return self.alpha / self.rank
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ia3Config(_InDenseLayers):
-    """(IA)³: trained factors of keys, values and feed-forward activations.
+    """(IA)³: learned scaling vectors for keys, values and feed-forward activations.
 
-    The factors are initialized to one, so training begins with the pretrained encoder.
+    The vectors are initialized to one, so training starts from the pretrained encoder.
 
     Attributes:
       kind: The kind of adapter in configs and manifests.
-      target_modules: The dense layers with factors. The factors multiply a layer's outputs, or the inputs of
-        ``output``, which are the feed-forward network's activations.
+      target_modules: The dense layers to scale. A vector scales the layer's outputs, except for ``output``, whose
+        inputs (the feed-forward network's activations) are scaled instead.
       layers: Indices of the layers with an adapter; None for all layers.
 
     Raises:
@@ -494,7 +494,7 @@ def _sorted_layers(layers: tuple[int, ...] | None) -> tuple[int, ...] | None:
     if layers is None:
         return None
     if not layers or len(set(layers)) != len(layers) or min(layers) < 0:
-        raise UserError(f"adapter.layers is {layers}; give distinct indices, each at least 0, or None for all layers.")
+        raise UserError(f"adapter.layers is {layers}; the indices must be distinct and at least 0, or None.")
     return tuple(sorted(layers))
 
 
@@ -516,7 +516,7 @@ def _check_heads(size: int, num_heads: int) -> None:
         )
 
 
-# Architectures by name, with the settings of the papers.
+# Architectures by name, with the papers' settings.
 ADAPTER_PRESETS: Mapping[str, Adapter] = types.MappingProxyType(
     {
         # Pfeiffer 2021 (AdapterFusion), section 3.1 and appendix A.2: the best architecture of the search.

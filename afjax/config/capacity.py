@@ -1,4 +1,4 @@
-"""The limits of a routed model."""
+"""Capacity limits of a routed model."""
 
 import dataclasses
 
@@ -8,18 +8,22 @@ from afjax.errors import UserError
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Capacity:
-    """The limits of a :class:`RoutedModel`. They determine the shapes of its programs.
+    """Capacity limits of a :class:`RoutedModel`.
+
+    They determine the shapes of its compiled programs.
 
     Attributes:
-      resident: The number of adapters, fusions or heads of the same form that are on the device at once. Others are in
-        the host's memory, and the least recently used one makes room. None for as many as the given models have.
-      batch_sizes: The numbers of rows that a batch can have. Rows are split into batches of similar lengths so that the
-        estimated time is as short as possible. A batch that is not full gets empty rows.
-      tasks_per_row: The number of tasks that ``predict_all`` computes at a time for each row.
-      lengths: The padded lengths of batches. If empty, the quarters of the tasks' largest length in training.
+      resident: Maximum number of adapters, fusions or heads of the same form on the device at once. The rest stay in
+        host memory and replace the least recently used one when needed. None makes room for all the models passed to
+        the constructor.
+      batch_sizes: The allowed batch sizes. Rows of similar length are batched together to minimize the estimated time,
+        and batches are padded with empty rows.
+      tasks_per_row: Number of tasks that ``predict_all`` evaluates at a time for each row.
+      lengths: The padded lengths of batches. If empty, multiples of a quarter of the largest ``max_length`` that the
+        tasks were trained with.
 
     Raises:
-      UserError: A field has the wrong type, is empty or not positive, or is not in ascending order.
+      UserError: A field has the wrong type, or its values are empty, not positive, or not in ascending order.
 
     Example:
       >>> from afjax import Capacity
@@ -41,8 +45,10 @@ class Capacity:
         if self.tasks_per_row < 1:
             raise UserError(f"capacity.tasks_per_row is {self.tasks_per_row}; it must be at least 1.")
         if not self.batch_sizes:
-            raise UserError("capacity.batch_sizes is empty; give at least one number of rows, as in (8, 32).")
+            raise UserError("capacity.batch_sizes is empty; set at least one batch size, for example (8, 32).")
         for field in ("batch_sizes", "lengths"):
             values = getattr(self, field)
             if list(values) != sorted(set(values)) or min(values, default=1) < 1:
-                raise UserError(f"capacity.{field} is {values}; give numbers from 1 in ascending order, as in (8, 32).")
+                raise UserError(
+                    f"capacity.{field} is {values}; use positive numbers in ascending order, such as (8, 32)."
+                )

@@ -1,4 +1,4 @@
-"""Defaults that depend on the trained partition; docs/defaults.md has the measurements."""
+"""Defaults that depend on the trained partition. The measurements are in docs/defaults.md."""
 
 import types
 from collections.abc import Mapping
@@ -16,10 +16,10 @@ LEARNING_RATES: Mapping[Partition, float] = types.MappingProxyType(
         "adapter+trunk": 1e-4,
     }
 )
-# Partitions whose heads pool as the pretrained trunk does. The other partitions train the trunk's layers, which can
-# learn to collect a row's information in the first token.
+# Partitions whose heads use the pretrained trunk's pooling. The other partitions train the trunk's layers, which can
+# learn to aggregate the row into its first token.
 POOL_LIKE_TRUNK: frozenset[Partition] = frozenset({"head", "adapter", "fusion", "layernorm"})
 
-# The defaults of earlier versions, for runs that began with them.
+# Defaults of earlier versions, used to resume their runs and load their heads.
 FORMER_LEARNING_RATE = 1e-4
 FORMER_POOLING: Pooling = "first"

@@ -1,4 +1,4 @@
-"""Experiments. An ml_collections config is converted here; no other part of the package uses a ConfigDict."""
+"""The config of an experiment."""
 
 import dataclasses
 import functools
@@ -17,7 +17,7 @@ from afjax.errors import UserError, did_you_mean
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SourceConfig:
-    """One source of a fusion: an adapter in the store, and the settings to train it if it is missing."""
+    """One source of a fusion: an adapter in the store, and the settings for training it if it is missing."""
 
     task: TaskConfig
     train: TrainConfig = TrainConfig()
@@ -33,32 +33,32 @@ class ExperimentConfig:
     """The settings of one experiment.
 
     Attributes:
-      recipe: ``single`` trains one partition on one task. ``fusion`` trains its sources' adapters if they are missing
-        from the store, then fuses them for the task. ``multitask`` trains one partition on several tasks, one task per
-        step. ``sequential`` trains one partition on one task after another, and scores all earlier tasks each time.
+      recipe: ``single`` trains one partition on one task. ``fusion`` trains any source adapters missing from the store,
+        then fuses them for the task. ``multitask`` trains one partition on several tasks, one task per step.
+        ``sequential`` trains one partition on one task after another, and evaluates all earlier tasks after each.
       trunk: A Hugging Face id, a folder (local or ``gs://``), or ``minilm``.
-      trunk_dtype: Compute dtype of the trunk, and storage dtype of its frozen parameters. ``bfloat16`` halves their
-        memory and is faster on hardware with fast bfloat16 multiplication. Trained parameters are stored and updated in
-        float32.
+      trunk_dtype: Compute dtype of the trunk and storage dtype of its frozen parameters. ``bfloat16`` halves their
+        memory and is faster on hardware with fast bfloat16 matrix multiplication. Trained parameters are always stored
+        and updated in float32.
       task: The task of ``single``; the target task of ``fusion``.
       tasks: The tasks of ``multitask`` and ``sequential``. ``sequential`` trains on them in this order.
-      name: The name of the results in the store. Defaults to the task's name, with the suffix ``-fusion`` for the
-        fusion recipe. With several tasks, each task's results are named ``NAME-TASK``.
+      name: Name of the results in the store. Defaults to the task's name, with the suffix ``-fusion`` for the fusion
+        recipe. With several tasks, each task's results are named ``NAME-TASK``.
       seed: Random seed of the entire experiment.
-      partition: The trained part of the model. Not used by the ``fusion`` recipe.
+      partition: The trained part of the model. The ``fusion`` recipe ignores it.
       top_k: Number of layers that the ``top_k`` partition trains.
-      adapter: Architecture of the adapters, which is the same for all sources of a fusion and for all tasks.
+      adapter: Architecture of the adapters, shared by all tasks and all sources of a fusion.
       fusion: Architecture of the fusion.
       head: Architecture of the head.
-      train: Settings of the training run; for the fusion recipe, of the target's run.
-      sampling: Sampling of tasks for the ``multitask`` recipe.
+      train: Settings of the training run. In the fusion recipe, this is the target's run.
+      sampling: Task sampling for the ``multitask`` recipe.
       sources: The source tasks of the fusion recipe.
       fused: Names of the sources to fuse; empty for all. The other sources are only trained for comparison.
       scan_layers: Whether to compile the layers as a loop, which compiles in less than half the time, or unrolled,
         which runs faster on CPU and TPU v5p (docs/scaling.md).
-      remat: The activations that the backward pass rematerializes: ``none``; all except the results of ``matmuls`` and
-        dropout masks; or all except the inputs of ``layers``. Results do not depend on it.
-      mesh: The mesh of devices.
+      remat: Which activations the backward pass rematerializes: ``none``; all except matrix products and dropout masks
+        (``matmuls``); or all except the layers' inputs (``layers``). It does not affect the results.
+      mesh: The device mesh.
     """
 
     recipe: Literal["single", "fusion", "multitask", "sequential"] = "single"
@@ -93,13 +93,13 @@ class ExperimentConfig:
         if not getattr(self, expected):
             raise UserError(f"config.{expected} is missing; the {self.recipe} recipe needs it.")
         if getattr(self, excluded):
-            raise UserError(f"config.{excluded} is given, but the {self.recipe} recipe takes only config.{expected}.")
+            raise UserError(f"config.{excluded} is set, but the {self.recipe} recipe only takes config.{expected}.")
         if self.recipe != "fusion" and (self.sources or self.fused):
             raise UserError(
-                f"config.sources and config.fused are the fusion recipe's; this is the {self.recipe} recipe."
+                f"config.sources and config.fused only apply to the fusion recipe; this is the {self.recipe} recipe."
             )
         if self.recipe == "fusion" and not self.sources:
-            raise UserError("The fusion recipe needs config.sources: one {task, train} for every adapter to fuse.")
+            raise UserError("The fusion recipe needs config.sources: one {task, train} for each adapter to fuse.")
         names = [source.task.name for source in self.sources]
         _check_distinct("sources", names)
         _check_distinct("tasks", [task.name for task in self.tasks])
@@ -139,7 +139,7 @@ class ExperimentConfig:
         return self.recipe != "fusion" and self.method.trains_trunk
 
     def artefact_name(self, task: TaskConfig) -> str:
-        """Returns the name in the store of the artefacts that are trained for one of the tasks."""
+        """Returns the store name of the artefacts trained for a task."""
         if self.tasks:
             return f"{self.name}-{task.name}" if self.name else task.name
         return self.name or task.name + ("-fusion" if self.recipe == "fusion" else "")
@@ -148,4 +148,4 @@ class ExperimentConfig:
 def _check_distinct(field: str, names: list[str]) -> None:
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
-        raise UserError(f"config.{field} has two tasks named {', '.join(repeated)}; give each its own name.")
+        raise UserError(f"config.{field} has two tasks named {', '.join(repeated)}; task names must be distinct.")

@@ -1,7 +1,7 @@
 """Converts nested mappings to frozen dataclasses and back, for configs, manifests and workdirs.
 
-Every config class calls :func:`check_fields` in its ``__post_init__``. Configs constructed in Python are therefore
-checked by the same rules as configs that :func:`from_dict` makes from a file or a command line.
+Every config class calls :func:`check_fields` in its ``__post_init__``, so configs constructed in Python are validated
+in the same way as those that :func:`from_dict` builds from files or flags.
 """
 
 import dataclasses
@@ -38,16 +38,16 @@ class UnknownSettingError(UserError):
 
 
 def from_dict(cls: Any, values: Mapping[str, Any], path: str = "config") -> Any:
-    """Makes an instance of the frozen dataclass ``cls`` from nested mappings.
+    """Builds an instance of the frozen dataclass ``cls`` from nested mappings.
 
-    If ``cls`` is a union of dataclasses, ``values["kind"]`` selects one of them; it defaults to the first.
+    If ``cls`` is a union of dataclasses, ``values["kind"]`` selects the member. It defaults to the first.
 
     Raises:
       UnknownSettingError: A key is unknown.
-      UserError: A key is missing, or a value has another type.
+      UserError: A key is missing, or a value has the wrong type.
     """
     if not isinstance(values, Mapping):
-        raise UserError(f"{path} is {shown(values)}; give its settings as a mapping.")
+        raise UserError(f"{path} is {shown(values)}; it must be a mapping of settings.")
     if typing.get_origin(cls) in UNIONS:
         cls = _member(typing.get_args(cls), values, path)
     hints = _hints(cls)
@@ -58,23 +58,23 @@ def from_dict(cls: Any, values: Mapping[str, Any], path: str = "config") -> Any:
     for name, field in fields.items():
         needed = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         if needed and name not in values:
-            raise UserError(f"{path}.{name} is missing; give it a value.")
+            raise UserError(f"{path}.{name} is missing; it has no default.")
     return cls(**{key: check_value(hints[key], value, f"{path}.{key}") for key, value in values.items()})
 
 
 def check_fields(config: Any, path: str, *, unbounded: tuple[str, ...] = ()) -> None:
-    """Checks and converts the fields of a frozen dataclass. Call it first in ``__post_init__``.
+    """Validates and converts the fields of a frozen dataclass. Call it first in ``__post_init__``.
 
-    Values are converted as by :func:`from_dict`: integers to float for float fields, NumPy numbers to Python numbers,
-    lists to tuples, and mappings to nested dataclasses.
+    Conversions are the same as in :func:`from_dict`: integers in float fields become floats, NumPy numbers become
+    Python numbers, lists become tuples, and mappings become nested dataclasses.
 
     Args:
       config: The dataclass.
       path: The name of the dataclass in error messages, such as ``train``.
-      unbounded: Integer fields that are not limited to ``MAX_INT``, because the caller checks their range.
+      unbounded: Integer fields that may exceed ``MAX_INT``, because the caller checks their range.
 
     Raises:
-      UserError: A value has another type, a string is not one of the allowed values (with a suggestion), or the
+      UserError: A value has the wrong type, a string is not one of the allowed values (with a suggestion), or the
         absolute value of an integer exceeds ``MAX_INT``.
     """
     cls: Any = type(config)
@@ -99,11 +99,11 @@ def _check_bounds(value: Any, path: str) -> None:
         for index, item in enumerate(value):
             _check_bounds(item, f"{path}[{index}]")
     elif isinstance(value, int) and abs(value) > MAX_INT:
-        raise UserError(f"{path} is {shown(value)}; it can be at most {MAX_INT}.")
+        raise UserError(f"{path} is {shown(value)}; its absolute value must be at most {MAX_INT}.")
 
 
 def _member(classes: tuple[Any, ...], values: Mapping[str, Any], path: str) -> Any:
-    """Selects the dataclass of a union by ``values["kind"]``."""
+    """Selects the member of a union of dataclasses by ``values["kind"]``."""
     kinds = {kind: cls for cls in classes for kind in typing.get_args(_hints(cls)["kind"])}
     kind = values.get("kind", next(iter(kinds)))
     return kinds[check_value(Literal[tuple(kinds)], kind, f"{path}.kind")]
@@ -143,7 +143,7 @@ def check_value(hint: Any, value: Any, path: str) -> Any:
         if mappings and not (isinstance(value, str) and value in choices):
             named = ", ".join(f'"{choice}"' for choice in choices if choice)
             suggestion = did_you_mean(value, choices) if isinstance(value, str) else ""
-            raise UserError(f"{path} is {shown(value)}; give a mapping, or {named}.{suggestion}")
+            raise UserError(f"{path} is {shown(value)}; it must be a mapping or {named}.{suggestion}")
         if choices and all(typing.get_origin(kind) is Literal for kind in allowed):
             return check_value(Literal[choices], value, path)
         return check_value(allowed[0], value, path)
@@ -158,21 +158,21 @@ def check_value(hint: Any, value: Any, path: str) -> Any:
         return value
     if origin is tuple:
         if isinstance(value, str | Mapping) or not hasattr(value, "__iter__"):
-            raise UserError(f"{path} is {shown(value)}; give a list.")
+            raise UserError(f"{path} is {shown(value)}; it must be a list.")
         items = tuple(check_value(arguments[0], item, f"{path}[{index}]") for index, item in enumerate(value))
         is_unchanged = isinstance(value, tuple) and all(map(lambda new, old: new is old, items, value))
         return value if is_unchanged else items
     if origin is Mapping:
         if not isinstance(value, Mapping):
-            raise UserError(f"{path} is {shown(value)}; give a mapping.")
+            raise UserError(f"{path} is {shown(value)}; it must be a mapping.")
         checked = {}
         for key, item in value.items():
-            # Keys can be labels. Integer labels in a user's data are strings in afjax.
+            # Keys can be label names. afjax converts a dataset's integer labels to strings.
             if isinstance(key, bool) or not isinstance(key, str | numbers.Integral):
                 raise UserError(f"{path} has the key {shown(key)}; its keys must be strings.")
             checked[str(key)] = check_value(arguments[1], item, f"{path}[{str(key)!r}]")
         if len(checked) < len(value):
-            raise UserError(f"{path} is {shown(value)}; two of its keys are the same text.")
+            raise UserError(f"{path} is {shown(value)}; two of its keys are the same when converted to strings.")
         return checked
     if dataclasses.is_dataclass(hint):
         return value if isinstance(value, typing.cast(type, hint)) else from_dict(hint, value, path)
@@ -189,9 +189,9 @@ def check_value(hint: Any, value: Any, path: str) -> Any:
 
 
 def shown(value: Any) -> str:
-    """Formats a value for an error message: its ``repr``, shortened to 200 characters.
+    """Formats a value for an error message as its ``repr``, truncated to 200 characters.
 
-    ``repr`` fails for integers of more than 4,300 digits and for deeply nested values. They are described by type.
+    Values whose ``repr`` fails (integers of more than 4,300 digits, deeply nested values) are described by type.
     """
     try:
         text = repr(value)
@@ -201,16 +201,16 @@ def shown(value: Any) -> str:
 
 
 def settings_repr(config: Any) -> str:
-    """Formats a config for ``repr``: the settings that differ from their defaults, with long values shortened."""
+    """Formats a config's non-default settings for ``repr``, truncating long values."""
     given = [
-        f"{field.name}={_cut(repr(value))}"
+        f"{field.name}={_truncate(repr(value))}"
         for field in dataclasses.fields(config)
         if (value := getattr(config, field.name)) != field.default
     ]
     return f"{type(config).__name__}({', '.join(given)})"
 
 
-def _cut(text: str, limit: int = 120) -> str:
+def _truncate(text: str, limit: int = 120) -> str:
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 

@@ -1,4 +1,4 @@
-"""Settings of the attention over adapters."""
+"""The fusion config."""
 
 import dataclasses
 import math
@@ -10,19 +10,19 @@ from afjax.errors import UserError
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FusionConfig:
-    """The settings of the attention over adapters (AdapterFusion).
+    """Settings of AdapterFusion, an attention mechanism over adapters.
 
     Attributes:
-      value: Whether a value matrix V is learnt ("dynamic"). Otherwise the adapters' outputs are mixed without one
-        ("static").
-      dropout: Dropout rate on the scores; None for the trunk's attention dropout.
-      temperature: The scores are divided by this.
+      value: Whether to learn a value matrix V ("dynamic"). Without it, the attention averages the adapters' outputs
+        directly ("static").
+      dropout: Dropout rate for the attention scores. None uses the trunk's attention dropout.
+      temperature: Divides the attention scores.
       init_scale: Standard deviation of the initial query and key kernels.
-      value_init_scale: Standard deviation of the noise that is added to the identity to initialize V.
+      value_init_scale: V is initialized to the identity plus noise with this standard deviation.
       regularization: Weight of ``sum over layers of ||V - I||²`` in the loss.
-      subset: Number of randomly chosen adapters that are fused in each training step; None for all adapters.
-      kept: The adapters that remain after pruning: their indices for each slot and each layer with a fusion, the same
-        number for all layers. None for all adapters.
+      subset: Number of adapters sampled at random for each training step; None for all adapters.
+      kept: The adapters that remain after pruning, as indices for each slot and each layer with a fusion. All layers
+        keep the same number. None for all adapters.
 
     Raises:
       UserError: A field has the wrong type or an invalid value.
@@ -57,7 +57,7 @@ class FusionConfig:
             or any(len(set(row)) != len(row) or min(row, default=-1) < 0 for row in rows)
         ):
             raise UserError(
-                f"fusion.kept is {self.kept}; give every layer the same number of distinct adapter indices."
+                f"fusion.kept is {self.kept}; every layer must have the same number of distinct adapter indices."
             )
         if not (math.isfinite(self.temperature) and self.temperature > 0):
             raise UserError(f"fusion.temperature is {self.temperature}; it must be finite and above 0.")

@@ -1,4 +1,4 @@
-"""Settings of task heads."""
+"""The config of task heads."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -15,18 +15,19 @@ class HeadConfig:
     """The output layers of one task.
 
     Attributes:
-      pooling: The vector that represents a row: the last hidden state of the first token (``first``), or the mean of
-        the last hidden states of all tokens except padding (``mean``). None for the default. For the partitions that
-        train the trunk's layers (``full``, ``top_k`` and ``adapter+trunk``) this is the first token, otherwise the
-        trunk's own pooling (:attr:`afjax.Trunk.pooling`). Heads that read every token ignore it.
-      pooler: A dense layer with tanh on that vector. ``head``: the head has its own, initialized from the trunk's
-        pooler if there is one, and trained with the head. ``trunk``: the trunk's pooler, shared by all tasks, and
-        trained if the trunk is. ``none``: no pooler. Heads that read every token have none.
-      hidden_layers: Number of dense layers before the output layer, each with the trunk's hidden size and an
-        activation.
+      pooling: How to reduce a row to one vector: the last hidden state of the first token (``first``), or the mean of
+        the last hidden states over all tokens except padding (``mean``). None selects the default: ``first`` for the
+        partitions that train the trunk's layers (``full``, ``top_k`` and ``adapter+trunk``), and the trunk's own
+        pooling (:attr:`afjax.Trunk.pooling`) for the others. Token-level heads ignore it.
+      pooler: The dense layer with tanh applied to the pooled vector. With ``head``, the head has its own, which is
+        initialized from the trunk's pooler if there is one and is trained with the head. With ``trunk``, all tasks
+        share the trunk's pooler, which is trained only if the trunk is. ``none`` omits it. Token-level heads never have
+        a pooler.
+      hidden_layers: Number of dense layers before the output layer. Each has the trunk's hidden size and is followed by
+        an activation.
       activation: Activation of the hidden layers.
       dropout: Dropout rate before the hidden layers and before the output layer. Defaults to the trunk's hidden
-        dropout, or to no dropout for heads that read every token, as in BERT's code.
+        dropout, or to none for token-level heads, as in BERT's code.
 
     Raises:
       UserError: A field has the wrong type or an invalid value.
@@ -52,14 +53,14 @@ class HeadConfig:
         check_dropout("head", self.dropout)
 
     def with_pooling(self, pooling: Pooling) -> "HeadConfig":
-        """Returns this architecture, with the given pooling if none is set."""
+        """Fills in ``pooling`` if it is not set."""
         return self if self.pooling is not None else dataclasses.replace(self, pooling=pooling)
 
 
 def stored_head(values: Mapping[str, Any], where: str) -> HeadConfig:
-    """Returns the architecture of a stored head.
+    """Parses the architecture recorded for a stored head.
 
-    Heads that were stored before there was a setting for the pooling read the first token.
+    Heads stored before the pooling setting was introduced use the first token.
 
     Args:
       values: The recorded fields.

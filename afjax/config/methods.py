@@ -1,4 +1,4 @@
-"""Methods: the trained part of a model, and the architectures of its adapter, fusion and head."""
+"""Training methods: which part of the model is trained, and its adapter, fusion and head architectures."""
 
 import dataclasses
 import os
@@ -13,14 +13,14 @@ from afjax.errors import UserError, did_you_mean
 
 
 def check_partition(partition: Partition, adapter: Adapter) -> None:
-    """Raises UserError if a partition cannot be trained, in general or with this adapter."""
+    """Raises UserError if the partition cannot be trained directly or with this adapter."""
     check_value(Partition, partition, "The partition")
     if partition == "fusion":
-        raise UserError('A fusion is trained by the fusion recipe, not by partition="fusion".')
+        raise UserError('partition="fusion" cannot be trained directly; use the fusion recipe.')
     if partition == "adapter+trunk" and isinstance(adapter, AdapterConfig) and adapter.layer_norms:
         raise UserError(
-            'partition="adapter+trunk" trains the trunk\'s own LayerNorms; an adapter with layer_norms=True would '
-            "carry copies of them: set adapter.layer_norms=False."
+            'partition="adapter+trunk" trains the trunk\'s own LayerNorms, and an adapter with layer_norms=True would '
+            "duplicate them; set adapter.layer_norms=False."
         )
 
 
@@ -29,11 +29,12 @@ class Method:
     """The trained part of a model and its architecture. The head is always trained.
 
     Attributes:
-      partition: ``adapter``; ``adapter+trunk``, an adapter together with the trunk; ``head``, only the head; ``full``,
-        the trunk; ``layernorm``, the trunk's LayerNorms; or ``top_k``, the trunk's upper layers.
-      adapter: The adapter's architecture, for the partitions with an adapter.
+      partition: What to train in addition to the head: ``adapter``; ``adapter+trunk``, an adapter together with the
+        trunk; ``head``, nothing else; ``full``, the entire trunk; ``layernorm``, the trunk's LayerNorms; or ``top_k``,
+        the trunk's top layers.
+      adapter: The adapter's architecture, for partitions with an adapter.
       head: The head's architecture.
-      top_k: The number of layers that ``top_k`` trains; 0 for the other partitions.
+      top_k: Number of layers that the ``top_k`` partition trains; 0 for the other partitions.
 
     Raises:
       UserError: A field has the wrong type, ``partition`` is ``fusion``, an adapter with ``layer_norms`` is trained
@@ -60,15 +61,16 @@ class Method:
         if isinstance(self.adapter, str):
             known = self.adapter in ADAPTER_PRESETS
             raise UserError(
-                f"method.adapter is {shown(self.adapter)}; give an architecture, such as AdapterConfig(), or a preset, "
-                f'such as ADAPTER_PRESETS["{self.adapter if known else "pfeiffer"}"] (there are '
+                f"method.adapter is {shown(self.adapter)}; use a config, such as AdapterConfig(), or a preset, such as "
+                f'ADAPTER_PRESETS["{self.adapter if known else "pfeiffer"}"] (presets: '
                 f"{', '.join(ADAPTER_PRESETS)}).{'' if known else did_you_mean(self.adapter, ADAPTER_PRESETS)}"
             )
         check_partition(self.partition, self.adapter)
         check_fields(self, "method")
         if (self.partition == "top_k") != (self.top_k != 0) or self.top_k < 0:
             raise UserError(
-                f'partition="{self.partition}" with top_k={self.top_k}: "top_k" and a top_k above 0 go together.'
+                f'partition="{self.partition}" with top_k={self.top_k}: the "top_k" partition needs a top_k above 0, '
+                "and the others need 0."
             )
 
     @property
@@ -84,13 +86,11 @@ class Method:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MultitaskMethod(Method):
-    """A method for training several tasks at once.
-
-    Partition and architectures are the same for all tasks.
+    """Joint training of several tasks with the same partition and architectures.
 
     Attributes:
-      sampling: How the task of each step is chosen.
-      partition, adapter, head, top_k: See :class:`Method`. By default, one adapter per task and the shared trunk are
+      sampling: How to sample the task of each step.
+      partition, adapter, head, top_k: See :class:`Method`. By default, the shared trunk and one adapter per task are
         trained.
 
     Raises:
@@ -115,7 +115,7 @@ class MultitaskMethod(Method):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FusionMethod:
-    """A method that trains a fusion of stored adapters, and a head.
+    """Training of a head and a fusion of stored adapters.
 
     The trunk and the adapters are frozen.
 
@@ -126,7 +126,7 @@ class FusionMethod:
       head: The head's architecture.
 
     Raises:
-      UserError: A field has the wrong type, no adapter is named, or an adapter is named twice.
+      UserError: A field has the wrong type, or ``adapters`` is empty or has duplicates.
 
     Example:
       >>> from afjax import FusionMethod
@@ -146,14 +146,14 @@ class FusionMethod:
 
     def __post_init__(self) -> None:
         if isinstance(self.adapters, str) or not all(isinstance(name, str) for name in self.adapters):
-            raise UserError(f"method.adapters is {shown(self.adapters)}; give a list of names.")
+            raise UserError(f"method.adapters is {shown(self.adapters)}; it must be a list of names.")
         object.__setattr__(self, "adapters", tuple(self.adapters))
         if not self.adapters:
-            raise UserError("A fusion needs at least one adapter; name some that the store has.")
+            raise UserError("method.adapters is empty; name at least one adapter in the store.")
         if len(set(self.adapters)) != len(self.adapters):
             raise UserError(f"method.adapters is {', '.join(self.adapters)}; name each adapter once.")
         if not isinstance(self.store, str | os.PathLike):
-            raise UserError(f"method.store is {shown(self.store)}; give the store's folder.")
+            raise UserError(f"method.store is {shown(self.store)}; it must be the path of the store's folder.")
         for name, value, kind in (("fusion", self.fusion, FusionConfig), ("head", self.head, HeadConfig)):
             if not isinstance(value, kind):
-                raise UserError(f"method.{name} is {shown(value)}; give a {kind.__name__}.")
+                raise UserError(f"method.{name} is {shown(value)}; it must be of type {kind.__name__}.")

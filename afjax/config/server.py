@@ -1,4 +1,4 @@
-"""Settings of the HTTP server."""
+"""The HTTP server's config."""
 
 import dataclasses
 import re
@@ -9,18 +9,18 @@ from afjax.errors import UserError
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ServerConfig:
-    """The limits and other settings of the HTTP server.
+    """Limits and other settings of the HTTP server.
 
     Attributes:
-      max_wait_ms: The longest time that a row waits for rows of other requests, in milliseconds.
-      max_queue: The largest number of sequences that wait or are computed. Further requests get the status 429.
-      max_body_bytes: The largest size of a request's body.
-      max_rows: The largest number of rows per request.
-      max_text_chars: The largest number of characters of a row's texts together.
-      body_timeout_s: The longest time to receive a request's body, in seconds.
-      max_connections: The largest number of connections. Further ones get the status 503.
-      predict_all: Whether ``POST /predict_all`` is answered. Its programs have to be compiled.
-      allowed_hosts: The names that clients may use in the ``Host`` header, in lower case. IPv6 addresses have brackets.
+      max_wait_ms: Maximum time in milliseconds that a row waits to be batched with rows from other requests.
+      max_queue: Maximum number of sequences that are queued or being computed. Further requests get status 429.
+      max_body_bytes: Maximum size of a request body.
+      max_rows: Maximum number of rows per request.
+      max_text_chars: Maximum total number of characters in a row's texts.
+      body_timeout_s: Timeout in seconds for receiving a request body.
+      max_connections: Maximum number of connections. Further ones get status 503.
+      predict_all: Whether to serve ``POST /predict_all``, which requires compiling additional programs.
+      allowed_hosts: The allowed values of the ``Host`` header, in lower case. IPv6 addresses are in brackets.
 
     Raises:
       UserError: A field has the wrong type or an invalid value.
@@ -45,10 +45,10 @@ class ServerConfig:
             if not 0 <= getattr(self, field) < 1e6:
                 raise UserError(f"server.{field} is {getattr(self, field)}; it must be 0 or more, and below 1000000.")
         if not self.allowed_hosts:
-            raise UserError("server.allowed_hosts is empty; give at least one name.")
+            raise UserError("server.allowed_hosts is empty; add at least one host name.")
         for name in self.allowed_hosts:
             if not re.fullmatch(r"[a-z0-9._-]+|\[[0-9a-f:.]+\]", name):
                 raise UserError(
-                    f'server.allowed_hosts has "{name}"; give names in lower case and without a port, as in '
+                    f'server.allowed_hosts has "{name}"; host names must be lower case and without a port, such as '
                     "adapters.example or [::1]."
                 )

@@ -1,4 +1,4 @@
-"""Settings of tasks: source of rows, kind, labels and metric."""
+"""Task configs: data source, kind, labels and metric."""
 
 import dataclasses
 import math
@@ -10,7 +10,7 @@ from afjax.config.from_dict import check_fields, settings_repr
 from afjax.config.values import check_name
 from afjax.errors import UserError
 
-# The sources that begin with a scheme, for help texts and error messages.
+# Sources with a scheme, for help texts and error messages.
 NAMED_SOURCES = "official:NAME:FOLDER, builtin:NAME, tfds:NAME or hf:NAME"
 
 TaskKind = Literal["classification", "regression", "multiple_choice", "span", "multi_label", "tagging"]
@@ -25,7 +25,7 @@ Metric = Literal[
     "micro_f1",
     "average_precision",
 ]
-# The main metric of each kind of task, for tasks that do not set one.
+# The default main metric of each kind of task.
 MAIN_METRICS: Mapping[TaskKind, Metric] = types.MappingProxyType(
     {
         "classification": "accuracy",
@@ -40,19 +40,19 @@ MAIN_METRICS: Mapping[TaskKind, Metric] = types.MappingProxyType(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SpanConfig:
-    """Windows and answers of span tasks.
+    """Window and answer settings of span tasks.
 
-    The defaults follow BERT's SQuAD code, which Houlsby 2019 uses.
+    The defaults are those of BERT's SQuAD code, which Houlsby 2019 uses.
 
     Attributes:
-      doc_stride: Tokens from the start of one window to the start of the next, for contexts that do not fit into one
-        window. (In Hugging Face's tokenizers, ``stride`` is instead the overlap of two windows.)
-      max_question_length: Maximum number of tokens of a question; longer questions are truncated. A question also never
-        takes more than half of a window.
-      max_answer_length: Maximum number of tokens of an answer.
-      no_answer: Whether a question may have no answer (SQuAD v2).
+      doc_stride: Distance in tokens between the starts of consecutive windows, for contexts that do not fit into one
+        window. (In Hugging Face's tokenizers, ``stride`` is instead the overlap between windows.)
+      max_question_length: Maximum number of tokens per question. Longer questions are truncated, as are those that
+        would fill more than half of a window.
+      max_answer_length: Maximum number of tokens per answer.
+      no_answer: Whether questions can be unanswerable (SQuAD v2).
       no_answer_threshold: "No answer" is predicted if its score exceeds the best answer's by more than this.
-      num_best: Number of answers per prediction.
+      num_best: Number of candidate answers per prediction.
 
     Raises:
       UserError: A field has the wrong type or an invalid value.
@@ -83,13 +83,13 @@ class SpanConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MultiLabelConfig:
-    """Labels and threshold of multi-label tasks.
+    """Label and threshold settings of multi-label tasks.
 
     Attributes:
-      separator: Separates the labels of a row in a text column, such as the label column of a CSV file.
+      separator: Separates a row's labels if the label column is text, as in a CSV file.
       threshold: A label is predicted if its probability is at least this.
-      tune_threshold: Whether to replace the threshold, after training, by the best one on the dev rows; see
-        :meth:`afjax.TaskModel.tune_threshold`. Early stopping uses ``threshold``.
+      tune_threshold: Whether to tune the threshold on the dev split after training, as
+        :meth:`afjax.TaskModel.tune_threshold` does. Early stopping always uses ``threshold``.
 
     Raises:
       UserError: A field has the wrong type or an invalid value.
@@ -109,10 +109,10 @@ class MultiLabelConfig:
     def __post_init__(self) -> None:
         check_fields(self, "multi_label")
         if not self.separator:
-            raise UserError('A task\'s multi_label.separator is empty; give the text between two labels, such as "|".')
+            raise UserError('A task\'s multi_label.separator is empty; set a separator, such as "|".')
         if not 0 < self.threshold < 1:
             raise UserError(
-                f"A task's multi_label.threshold is {self.threshold}; it is a probability, above 0 and below 1."
+                f"A task's multi_label.threshold is {self.threshold}; it must be a probability above 0 and below 1."
             )
 
 
@@ -121,42 +121,42 @@ class TaskConfig:
     """A labelled dataset and its metric.
 
     Attributes:
-      name: The task's name, and the default name of its adapters and heads. It cannot contain ``/`` or a comma.
+      name: The task's name, and the default name of its adapters and heads. It cannot contain slashes or commas.
       source: One of:
 
         - a folder with ``train`` and optionally ``dev`` and ``test`` files (``.jsonl``, ``.tsv``, ``.csv``,
           ``.conll``, optionally with ``.gz``, ``.parquet``, ``.arrow``) and ``labels.json``;
-        - one such file with the train rows;
-        - ``official:NAME:FOLDER``, with the folder of the benchmarks' official downloads;
+        - a single such file with the train split;
+        - ``official:NAME:FOLDER``, where the folder contains the benchmark's official download;
         - ``builtin:NAME``;
         - ``tfds:NAME``, or ``tfds:FOLDER`` with a prepared dataset;
         - ``hf:NAME``, ``hf:ORG/NAME``, ``hf:NAME/CONFIG`` or ``hf:ORG/NAME/CONFIG`` on the Hugging Face hub;
-        - a folder that ``save_to_disk`` of Hugging Face's datasets has written.
+        - a folder written by ``save_to_disk`` in Hugging Face's datasets library.
 
-        Folders and files can be on ``gs://``, except official downloads; they are copied to the cache.
-      train, dev, test: Files to read instead of the folder's default files, relative to the folder; or names or slices
-        of the splits of TFDS and Hugging Face, such as ``train[:10%]``.
-      dev_share: The share of the train rows that becomes the dev split if the task has none. A hash of the row's texts
-        decides, so that equal rows are in the same split, independently of other rows and of the order of rows. If 0,
-        a task without a dev split is an error. Benchmarks' downloads, TFDS and built-in tasks are never divided.
-      kind: Classification; regression; multiple choice (a context and its choices per row); span (a question and a
-        context per row, and the answer is a span of the context); multi-label classification (any number of labels per
-        row); or tagging (a tag for each word, such as named entities).
-      labels: Label names in order; for multiple choice, names of the first, second, ... choice. Defaults to the names
-        in the folder's ``labels.json`` or of the source, or else the labels of the train split.
+        Folders and files can be on ``gs://`` (except official downloads) and are then copied to the cache.
+      train, dev, test: Files to use instead of the folder's default files, relative to the folder. For TFDS and Hugging
+        Face, names or slices of splits, such as ``train[:10%]``.
+      dev_share: Fraction of the train rows to hold out as the dev split if the task has none. The split is determined
+        by a hash of each row's texts, so identical rows stay together and other rows and their order do not matter. If
+        0, a dev split is required. Official downloads, TFDS and built-in tasks are never split.
+      kind: Classification; regression; multiple choice (a context and several choices per row); span (a question and a
+        context per row; the answer is a span of the context); multi-label classification (any number of labels per
+        row); or tagging (one tag per word, as for named entities).
+      labels: Label names in order. For multiple choice, the names of the first, second, ... choice. Defaults to the
+        names in the folder's ``labels.json`` or defined by the source, or else to the labels in the train split.
       text_a, text_b, label: Column names. Default to ``text_a`` and ``text_b``, or ``text``; and ``label``. For
         multiple choice and span tasks, ``text_a`` is the context (default ``context``) and ``text_b`` the question
-        (default ``question``, optional for multiple choice). For span tasks, ``label`` is the answers (default
-        ``answers``). For tagging, ``text_a`` is the words (default ``words``) and ``label`` the tags (default
+        (default ``question``, optional for multiple choice). For span tasks, ``label`` holds the answers (default
+        ``answers``). For tagging, ``text_a`` holds the words (default ``words``) and ``label`` the tags (default
         ``tags``).
       choices: For multiple choice, one column with a list or one column per choice. Defaults to ``choices``.
       train_rows: Number of train rows to use, evenly spaced; 0 for all.
-      metric: The dev metric for early stopping. Defaults to accuracy; Pearson correlation for regression, F1 for span
-        tasks and (of entities) for tagging, and micro F1 for multi-label tasks.
-      span: Windows and answers of a span task.
-      multi_label: Labels and threshold of a multi-label task.
+      metric: The dev metric for early stopping. Defaults to accuracy for classification and multiple choice, Pearson
+        correlation for regression, F1 for span tasks, entity F1 for tagging, and micro F1 for multi-label tasks.
+      span: Window and answer settings of a span task.
+      multi_label: Label and threshold settings of a multi-label task.
       scale: For regression, labels are divided by this for training, and predictions are multiplied by it. Stickland &
-        Murray 2019 use 5 for STS-B, so that its loss has the magnitude of the other tasks' losses.
+        Murray 2019 use 5 for STS-B to make its loss comparable in magnitude to those of other tasks.
 
     Raises:
       UserError: A field has the wrong type or an invalid value, or a setting does not apply to the kind of task.
@@ -194,24 +194,22 @@ class TaskConfig:
         for label in self.labels:
             if not label.strip() or self.labels.count(label) > 1:
                 raise UserError(
-                    f"The task {self.name} has the label names {list(self.labels)}; give different names that are not "
+                    f"The task {self.name} has the label names {list(self.labels)}; they must be distinct and not "
                     "blank."
                 )
         if not (math.isfinite(self.scale) and self.scale > 0):
             raise UserError(f"The task {self.name}'s scale is {self.scale}; it must be finite and above 0.")
         if self.scale != 1.0 and self.kind != "regression":
-            raise UserError(f"The task {self.name} has a scale of {self.scale}, which only regression tasks can have.")
+            raise UserError(f"The task {self.name} has scale {self.scale}, but scale only applies to regression.")
         if not 0 <= self.dev_share < 1:
             raise UserError(
-                f"The task {self.name}'s dev_share is {self.dev_share}; it is a share of the train rows, at least 0 "
-                "and below 1."
+                f"The task {self.name}'s dev_share is {self.dev_share}; it is a fraction of the train rows and must be "
+                "at least 0 and below 1."
             )
         if self.train_rows < 0:
             raise UserError(f"The task {self.name}'s train_rows is {self.train_rows}; it must be 0 or more.")
         if self.choices and self.kind != "multiple_choice":
-            raise UserError(
-                f'The task {self.name} names choices, but its kind is "{self.kind}", not "multiple_choice".'
-            )
+            raise UserError(f'The task {self.name} sets choices, but its kind is "{self.kind}", not "multiple_choice".')
         if self.span != SpanConfig() and self.kind != "span":
             raise UserError(f'The task {self.name} has span settings, but its kind is "{self.kind}", not "span".')
         if self.multi_label != MultiLabelConfig() and self.kind != "multi_label":
@@ -221,7 +219,7 @@ class TaskConfig:
 
     @property
     def label_column(self) -> str:
-        """The name of the column with the labels."""
+        """The label column's name."""
         return self.label or {"span": "answers", "tagging": "tags"}.get(self.kind, "label")
 
     @property

@@ -1,4 +1,4 @@
-"""Settings of training: optimizer, schedule, batches, task sampling, and the mesh of devices."""
+"""Training configs: optimizer, schedule, batches, task sampling and device mesh."""
 
 import dataclasses
 import math
@@ -9,7 +9,7 @@ from afjax.config.from_dict import MAX_INT, check_fields, settings_repr
 from afjax.errors import UserError
 
 Sampler = Literal["annealed", "square_root", "proportional", "round_robin"]
-# Only ratios of class weights matter. Sums of weights in this range are safe in float32.
+# Only the ratios of class weights matter. Within this range, float32 sums of weights are safe.
 MIN_CLASS_WEIGHT, MAX_CLASS_WEIGHT = 1e-6, 1e6
 
 
@@ -20,45 +20,44 @@ class TrainConfig:
     They cover the optimizer, its schedule, batches, evaluation and early stopping.
 
     Attributes:
-      learning_rate: Peak learning rate, which decays linearly to zero over the run. None for the default of the trained
-        partition (``LEARNING_RATES``).
+      learning_rate: Peak learning rate, which decays linearly to zero over the run. None uses the trained partition's
+        default (``LEARNING_RATES``).
       epochs: Passes over the train split.
-      max_steps: If above 0, the number of steps of the run, instead of ``epochs``.
+      max_steps: Number of training steps. If above 0, it overrides ``epochs``.
       batch_size: Rows per step.
       max_length: Maximum tokens per row, including special tokens; longer rows are truncated.
-      buckets: Padded lengths of batches, in addition to ``max_length``. If empty, at most eight lengths are chosen for
-        the rows and the kind of device; see :func:`afjax.data.lengths.choose_lengths`.
-      warmup: Share of the steps during which the learning rate increases linearly from zero.
-      decay_from: The start of the linear decay: ``warmup``, from the peak at the end of the warm-up; or ``start``, from
-        step 0 as in BERT's optimizer. With ``start``, the rate drops at the end of the warm-up to its value without a
-        warm-up.
+      buckets: Padded lengths of batches, in addition to ``max_length``. If empty, up to eight lengths are chosen based
+        on the rows and the kind of device; see :func:`afjax.data.lengths.choose_lengths`.
+      warmup: Fraction of the steps over which the learning rate increases linearly from zero.
+      decay_from: Where the linear decay starts: ``warmup``, from the peak at the end of the warm-up; or ``start``, from
+        step 0 as in BERT's optimizer. With ``start``, the rate drops at the end of the warm-up to the value it would
+        have without a warm-up.
       weight_decay: AdamW's decoupled weight decay.
-      weight_decay_on: The leaves with weight decay: ``kernels``, the matrices of linear layers; or ``weights``, all
-        leaves except biases and LayerNorms, as in BERT's optimizer and the code of Houlsby 2019 and of Stickland &
-        Murray 2019. ``weights`` includes embeddings and LHUC's scales.
-      clip_norm: Maximum norm of the trained leaves' gradients; 0 for no clipping.
-      clip_by: The norm for clipping: the global norm over ``all`` trained leaves, or the norm of each ``tensor``, as in
-        the code of Stickland & Murray 2019. Each layer's slice of a stacked leaf is a separate tensor.
+      weight_decay_on: The leaves to decay: ``kernels``, the linear layers' matrices; or ``weights``, all leaves except
+        biases and LayerNorms, as in BERT's optimizer and the code of Houlsby 2019 and Stickland & Murray 2019.
+        ``weights`` includes embeddings and LHUC's scales.
+      clip_norm: Maximum gradient norm; 0 for no clipping.
+      clip_by: The norm to clip: the global norm over ``all`` trained leaves, or each ``tensor``'s norm, as in the code
+        of Stickland & Murray 2019. Each layer's slice of a stacked leaf is a separate tensor.
       adam_b1, adam_b2, adam_epsilon: Adam's hyperparameters.
-      adam_bias_correction: Whether to correct the bias of Adam's moments. BERT's optimizer, which the code of Houlsby
-        2019 and of Stickland & Murray 2019 uses, does not.
+      adam_bias_correction: Whether to correct the bias of Adam's moments. BERT's optimizer, which Houlsby 2019 and
+        Stickland & Murray 2019 use, does not.
       dropout: Whether dropout is active during training.
-      eval_every: Steps between evaluations of the dev split; 0 for one evaluation per epoch.
-      patience: Stop after this number of evaluations without a better dev metric; 0 to never stop early. The parameters
-        with the best dev metric are kept in either case.
-      checkpoint_every: Steps between checkpoints of the run; 0 for a checkpoint at every evaluation.
-      class_weights: Weight of each label in the loss of a classification task. ``{label: weight}``, with a default of 1
-        for other labels; or ``balanced``, with a weight of ``n / (labels that occur * count)`` for a label that occurs
-        in ``count`` of the ``n`` train rows, as in scikit-learn. If empty, all labels have the same weight. A batch's
-        loss is divided by the sum of its rows' weights, as in ``torch.nn.CrossEntropyLoss(weight=...)``, so a common
-        factor of all weights has no effect. (scikit-learn sums the weighted losses, so a common factor acts like a
-        larger ``C``.)
-      label_smoothing: Share of each classification target that is spread evenly over all labels, including the correct
-        one; at least 0 and below 1. Each label's term is multiplied by its class weight, as in
+      eval_every: Steps between evaluations on the dev split; 0 to evaluate once per epoch.
+      patience: Number of evaluations without a better dev metric after which to stop; 0 to never stop early. The
+        parameters with the best dev metric are kept in either case.
+      checkpoint_every: Steps between checkpoints; 0 to checkpoint at every evaluation.
+      class_weights: Weight of each label in the classification loss. Either ``{label: weight}``, with a default of 1
+        for other labels, or ``balanced``, which weights a label by ``n / (labels that occur * count)`` if it occurs in
+        ``count`` of the ``n`` train rows, as in scikit-learn. If empty, all labels have the same weight. A batch's loss
+        is divided by the sum of its rows' weights, as in ``torch.nn.CrossEntropyLoss(weight=...)``, so scaling all
+        weights has no effect. (scikit-learn sums the weighted losses, so scaling them acts like a larger ``C``.)
+      label_smoothing: Probability mass of each classification target that is spread evenly over all labels, including
+        the true one; at least 0 and below 1. Each label's term is multiplied by its class weight, as in
         ``torch.nn.CrossEntropyLoss(label_smoothing=...)``.
-      prng: Generator of the dropout masks. ``rbg`` suits a single TPU chip. If several devices share a batch,
-        ``threefry2x32`` is better, because each device generates only its own part of the bits; with ``rbg``, each
-        generates all of them. ``threefry2x32`` is also better on CPU.
+      prng: Random number generator for dropout masks. ``rbg`` suits a single TPU chip. ``threefry2x32`` is better on
+        CPU, and also if several devices share a batch, because each then generates only its own part of the bits. With
+        ``rbg``, every device generates all of them.
 
     Raises:
       UserError: A field has the wrong type or an invalid value.
@@ -115,7 +114,7 @@ class TrainConfig:
         if not (math.isfinite(self.adam_epsilon) and self.adam_epsilon > 0):
             raise UserError(f"train.adam_epsilon is {self.adam_epsilon}; it must be finite and above 0.")
         if not 0 <= self.warmup < 1:
-            raise UserError(f"train.warmup is {self.warmup}; it is a share of the steps, at least 0 and below 1.")
+            raise UserError(f"train.warmup is {self.warmup}; it is a fraction of the steps, at least 0 and below 1.")
         if not 0 <= self.label_smoothing < 1:
             raise UserError(f"train.label_smoothing is {self.label_smoothing}; it must be at least 0 and below 1.")
         if not self.class_weights:
@@ -125,14 +124,14 @@ class TrainConfig:
             for label, weight in self.class_weights.items():
                 if not MIN_CLASS_WEIGHT <= weight <= MAX_CLASS_WEIGHT:
                     raise UserError(
-                        f'train.class_weights gives the label "{label}" a weight of {weight}; it must be from '
+                        f'train.class_weights has a weight of {weight} for the label "{label}"; it must be from '
                         f"{MIN_CLASS_WEIGHT} to {MAX_CLASS_WEIGHT:.0f}."
                     )
         if any(not 0 < length <= self.max_length for length in self.buckets):
             raise UserError(f"train.buckets is {self.buckets}; each must be from 1 to max_length={self.max_length}.")
 
     def num_steps(self, steps_per_epoch: int) -> int:
-        """Returns the number of steps of a run: ``max_steps`` if it is set, or else the steps of ``epochs``.
+        """Returns the run's number of steps, from ``max_steps`` if it is set, else from ``epochs``.
 
         Raises:
           UserError: The number of steps exceeds the range of int32.
@@ -142,16 +141,16 @@ class TrainConfig:
         num_steps = self.epochs * steps_per_epoch
         if num_steps > MAX_INT:
             raise UserError(
-                f"train.epochs is {self.epochs}, which makes {num_steps:.3g} steps at {steps_per_epoch} per epoch; "
-                f"a run has at most {MAX_INT} steps."
+                f"train.epochs is {self.epochs}, which is {num_steps:.3g} steps at {steps_per_epoch} per epoch; "
+                f"a run can have at most {MAX_INT} steps."
             )
         return max(1, math.ceil(num_steps))
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """Padded lengths that do not depend on the data, in ascending order.
+        """Data-independent padded lengths, in ascending order.
 
-        They are ``buckets`` and ``max_length``, or the quarters of ``max_length`` if there are no buckets.
+        These are ``buckets`` and ``max_length``, or multiples of a quarter of ``max_length`` if there are no buckets.
         """
         quarters = (self.max_length * part // 4 for part in (1, 2, 3))
         return tuple(sorted({*(self.buckets or quarters), self.max_length}))
@@ -159,12 +158,12 @@ class TrainConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SamplingConfig:
-    """Sampling of tasks in multi-task training.
+    """Task sampling in multi-task training.
 
     Attributes:
-      sampler: A task with N train rows is drawn with probability proportional to N^α. ``proportional``: α = 1;
-        ``square_root``: α = 0.5; ``annealed``: ``α = 1 - 0.8 (e - 1) / (E - 1)`` in epoch e of E. ``round_robin``
-        takes the tasks in turn.
+      sampler: A task with N train rows is sampled with probability proportional to N^α. ``proportional`` sets α = 1,
+        ``square_root`` sets α = 0.5, and ``annealed`` sets ``α = 1 - 0.8 (e - 1) / (E - 1)`` in epoch e of E.
+        ``round_robin`` cycles through the tasks instead.
       steps_per_epoch: Steps counted as one epoch. How often a task's rows are seen depends on the sampler.
 
     Raises:
@@ -192,16 +191,16 @@ class SamplingConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MeshConfig:
-    """The sizes of the device mesh's axes. Their product is the number of devices.
+    """Axis sizes of the device mesh. Their product is the number of devices.
 
-    One size can be -1, and is then inferred from the others.
+    One size can be -1, in which case it is inferred from the others.
 
     Attributes:
-      data: Data parallelism: number of replicas of the parameters, each with its own rows of a batch.
-      fsdp: Fully sharded data parallelism: number of devices that the parameters and the optimizer state are sharded
-        over. They gather parameters layer by layer, and each has its own rows.
-      tensor: Tensor parallelism: number of devices that each layer's heads and inner units are sharded over. They
-        compute on the same rows.
+      data: Data parallelism: number of parameter replicas, each processing different rows of a batch.
+      fsdp: Fully sharded data parallelism: number of devices over which parameters and optimizer state are sharded.
+        Parameters are gathered layer by layer, and each device processes different rows.
+      tensor: Tensor parallelism: number of devices over which each layer's heads and hidden units are sharded. They
+        process the same rows.
     """
 
     data: int = -1

@@ -1,4 +1,4 @@
-"""Types and checks shared by several configs."""
+"""Types and checks shared by config classes."""
 
 from typing import Literal
 
@@ -15,26 +15,26 @@ def check_dropout(owner: str, rate: float | None) -> None:
         raise UserError(f"{owner}.dropout is {rate}; it must be at least 0 and below 1.")
 
 
-# The partitions that train layers of the trunk. They cannot share a frozen trunk with other runs.
+# Partitions that train the trunk's layers, so their runs cannot share a frozen trunk with other runs.
 TRAINS_LAYERS = ("adapter+trunk", "full", "top_k")
 Partition = Literal["adapter", "adapter+trunk", "fusion", "head", "full", "layernorm", "top_k"]
 TrunkDtype = Literal["float32", "bfloat16"]
 Remat = Literal["none", "matmuls", "layers"]
-# File names are limited to 255 bytes. The longest one derived from an artefact's name is "adapters-NAME.json.part",
-# which reserves the name.
+# File names are limited to 255 bytes. The longest one derived from an artefact's name is the reservation file
+# "adapters-NAME.json.part".
 MAX_NAME_BYTES = 236
-# Seeds that differ by a multiple of this give the same key in jax.random.key.
+# jax.random.key maps seeds that differ by a multiple of this to the same key.
 NUM_SEEDS = 2**32
 
 
 def check_seed(seed: int) -> None:
-    """Raises UserError unless the seed is an integer from 0 to 4294967295. Such seeds have distinct keys."""
+    """Raises UserError unless the seed is an integer from 0 to 4294967295, which guarantees distinct keys."""
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < NUM_SEEDS:
         raise UserError(f"The seed is {shown(seed)}; it must be an int from 0 to {NUM_SEEDS - 1}.")
 
 
 def check_name(name: str, kind: str) -> None:
-    """Raises UserError unless ``name`` is valid as a folder name and as a key of a tree."""
+    """Raises UserError unless ``name`` is a valid folder name and parameter tree key."""
     unusable = name.startswith(".") or any(sign in name for sign in "/\\,:") or not name.isprintable()
     if not name or unusable or name != name.strip():
         raise UserError(
@@ -43,6 +43,5 @@ def check_name(name: str, kind: str) -> None:
         )
     if len(name.encode()) > MAX_NAME_BYTES:
         raise UserError(
-            f'The {kind} name "{name[:40]}..." has {len(name.encode())} bytes; take a name of at most '
-            f"{MAX_NAME_BYTES} bytes."
+            f'The {kind} name "{name[:40]}..." has {len(name.encode())} bytes; the limit is {MAX_NAME_BYTES} bytes.'
         )

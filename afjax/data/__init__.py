@@ -1,1 +1,1 @@
-"""Turns rows into batches: columns, labels, splits, token ids and padded lengths."""
+"""Data pipeline: from rows to padded batches of token ids."""

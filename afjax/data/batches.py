@@ -1,22 +1,22 @@
-"""Builds batches with a small number of static shapes.
+"""Builds batches that have one of a few static shapes.
 
 A batch is a dict of arrays:
 
 - ``tokens``: int32 [B, T].
 - ``types``: int32 [B, T].
-- ``mask``: bool [B, T], true on tokens and false on padding.
-- ``labels``: int32 or float32 [B]; zeros if the split has no labels.
-- ``weights``: float32 [B]; 1 for a row of the split, 0 for a padding row.
-- ``rows``: int32 [B], each row's index in its split; -1 for a padding row.
+- ``mask``: bool [B, T], true for tokens and false for padding.
+- ``labels``: int32 or float32 [B]; zeros if the split is unlabelled.
+- ``weights``: float32 [B]; 1 for rows of the split, 0 for padding rows.
+- ``rows``: int32 [B], row indices in the split; -1 for padding rows.
 
-B is always the batch size, and T is one of a few padded lengths. A padding row has an all-false mask and the label 0
-(for tagging, -1 at every token).
+B is always the batch size, and T is one of a few padded lengths. Padding rows have an all-false mask and the label 0
+(-1 at every token for tagging).
 
-For multiple choice, ``tokens``, ``types`` and ``mask`` are [B, C, T], and C is the maximum number of choices in the
-split. A row with fewer choices has an all-false mask for the missing ones. For span tasks, ``labels`` is [B, 2]; for
-multi-label tasks, float32 [B, labels]; for tagging, int32 [B, T], and -1 for tokens without a label.
+For multiple choice, ``tokens``, ``types`` and ``mask`` are [B, C, T], where C is the maximum number of choices in the
+split. Missing choices have an all-false mask. ``labels`` is [B, 2] for span tasks, float32 [B, labels] for multi-label
+tasks, and int32 [B, T] for tagging, with -1 for tokens without a label.
 
-With several hosts, each host builds only its own rows of every batch, except ``rows``, which covers all hosts.
+With several hosts, each host builds only its own rows of every batch. Only ``rows`` covers all hosts.
 """
 
 import dataclasses
@@ -32,15 +32,15 @@ Batch = dict[str, np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class Batching:
-    """The settings of batches: their size, padded lengths and padding token.
+    """Batch size, padded lengths and padding token.
 
     Attributes:
-      batch_size: Rows per batch, over all hosts.
-      lengths: The padded lengths that a batch can have, in ascending order. The longest row fits into the last one.
-      pad_id: The id of the padding token.
+      batch_size: Global batch size, summed over hosts.
+      lengths: Allowed padded lengths, in strictly increasing order. The last must fit the longest row.
+      pad_id: Id of the padding token.
 
     Raises:
-      UserError: The batch size or a length is below 1, there is no length, or the lengths are not in ascending order.
+      UserError: ``batch_size`` is below 1, or ``lengths`` is empty, not positive or not strictly increasing.
 
     Example:
       >>> from afjax import Batching
@@ -57,8 +57,8 @@ class Batching:
             raise UserError(f"batch_size is {self.batch_size}; it must be at least 1.")
         if not self.lengths or self.lengths[0] < 1 or list(self.lengths) != sorted(set(self.lengths)):
             raise UserError(
-                f"lengths is {self.lengths}; it must have at least one length, from 1, in ascending order, as in "
-                "(32, 64, 128)."
+                f"lengths is {self.lengths}; it must have one or more positive lengths in strictly increasing order, "
+                "such as (32, 64, 128)."
             )
 
 
@@ -75,26 +75,26 @@ def train_batches(
     start: int = 0,
     part: slice = slice(None),
 ) -> Iterator[Batch]:
-    """Yields the batches of one epoch, with every row once.
+    """Yields one epoch of shuffled batches, each row once.
 
-    The order depends only on ``seed`` and ``epoch``. Rows of similar length share a batch. Rows that do not fill a
-    batch of their length move to the next longer length, so at most one batch of the epoch is not full.
+    The order depends only on ``seed`` and ``epoch``. Rows of similar length are batched together. Leftover rows that do
+    not fill a batch at their padded length are moved to the next longer one, so at most one batch per epoch is partial.
 
     Args:
       data: The split.
       batching: Batch size, padded lengths and padding token.
       seed, epoch: Non-negative integers.
-      start: The number of batches to skip. Skipped batches are not built.
-      part: The rows of each batch that this host builds. A batch's ``rows`` always covers all hosts.
+      start: Number of batches to skip without building them.
+      part: The slice of each batch that this host builds. A batch's ``rows`` always covers all hosts.
 
     Yields:
-      Batches, dicts of NumPy arrays: ``tokens`` and ``types`` int32, ``mask`` bool, each ``[batch_size, length]``;
+      Dicts of NumPy arrays: ``tokens`` and ``types`` int32, ``mask`` bool, each ``[batch_size, length]``;
       ``labels`` int32 or float32 ``[batch_size]``; ``weights`` float32 ``[batch_size]``; and ``rows`` int32
       ``[batch_size]``. ``length`` is one of the padded lengths. See :mod:`afjax.data.batches` for multiple-choice,
       span, multi-label and tagging tasks.
 
     Raises:
-      UserError: A row is longer than the last of the padded lengths.
+      UserError: A row is longer than the longest padded length.
 
     Example:
       >>> import numpy as np
@@ -112,18 +112,18 @@ def train_batches(
 
 
 def eval_batches(data: TokenisedRows, batching: Batching, *, part: slice = slice(None)) -> Iterator[Batch]:
-    """Yields batches with every row once, shortest rows first.
+    """Yields batches for evaluation, each row once and the shortest rows first.
 
     Args:
       data: The split.
       batching: Batch size, padded lengths and padding token.
-      part: The rows of each batch that this host builds. A batch's ``rows`` always covers all hosts.
+      part: The slice of each batch that this host builds. A batch's ``rows`` always covers all hosts.
 
     Yields:
       Batches as in :func:`train_batches`.
 
     Raises:
-      UserError: A row is longer than the last of the padded lengths.
+      UserError: A row is longer than the longest padded length.
 
     Example:
       >>> import numpy as np
@@ -142,7 +142,7 @@ def eval_batches(data: TokenisedRows, batching: Batching, *, part: slice = slice
 def train_groups(
     row_lengths: np.ndarray, batch_size: int, lengths: Sequence[int], seed: int, epoch: int
 ) -> list[np.ndarray]:
-    """Returns the row indices of each training batch, in order."""
+    """Shuffles rows and groups them by padded length. Returns the row indices of each batch."""
     rng = np.random.default_rng([seed, epoch])
     order = rng.permutation(len(row_lengths))
     buckets = bucket_of(row_lengths[order], lengths)
@@ -159,16 +159,16 @@ def train_groups(
 
 
 def eval_groups(row_lengths: np.ndarray, batch_size: int) -> list[np.ndarray]:
-    """Returns the row indices of each evaluation batch, in order."""
+    """Groups rows in order of length. Returns the row indices of each batch."""
     order = np.argsort(row_lengths, kind="stable")
     return [order[first : first + batch_size] for first in range(0, len(order), batch_size)]
 
 
 def bucket_of(row_lengths: np.ndarray, lengths: Sequence[int]) -> np.ndarray:
-    """Returns, for each row, the index of the smallest length that it fits into.
+    """Returns the index of the smallest padded length that fits each row.
 
     Raises:
-      UserError: A row is longer than the last length.
+      UserError: A row is longer than the longest padded length.
     """
     buckets = np.searchsorted(np.asarray(lengths), row_lengths)
     if len(buckets) and buckets.max() == len(lengths):
@@ -180,19 +180,19 @@ def bucket_of(row_lengths: np.ndarray, lengths: Sequence[int]) -> np.ndarray:
 
 
 def make_batch(data: TokenisedRows, rows: np.ndarray, batching: Batching, part: slice = slice(None)) -> Batch:
-    """Builds the batch of the given rows; see :func:`train_batches`."""
+    """Builds a batch from row indices; see :func:`train_batches`."""
     count, batch_size, lengths = len(rows), batching.batch_size, batching.lengths
     sequences = sequences_of(data, rows, batch_size)  # [B] or [B, C]
     present = sequences >= 0
     starts = np.where(present, data.offsets[sequences], 0)
     sequence_lengths = np.where(present, data.offsets[sequences + 1] - starts, 0)
-    # The longest row of any host decides, because all hosts run the same program.
+    # All hosts run the same program, so the padded length is based on all rows and not only on this host's.
     length = lengths[bucket_of(sequence_lengths.ravel(), lengths).max()]
     starts, sequence_lengths = starts[part], sequence_lengths[part]
-    places = np.arange(length)
-    mask = places < sequence_lengths[..., None]
-    # Padding positions read an arbitrary token, which is then replaced by the padding token.
-    indices = np.where(mask, starts[..., None] + places, 0)
+    positions = np.arange(length)
+    mask = positions < sequence_lengths[..., None]
+    # The index at padding positions is arbitrary, because the token there is replaced by the padding token.
+    indices = np.where(mask, starts[..., None] + positions, 0)
     return {
         "tokens": np.where(mask, data.tokens[indices], batching.pad_id).astype(np.int32),
         "types": np.where(mask, data.types[indices], 0).astype(np.int32),
@@ -206,18 +206,18 @@ def make_batch(data: TokenisedRows, rows: np.ndarray, batching: Batching, part: 
 
 
 def _batch_labels(data: TokenisedRows, rows: np.ndarray, batch_size: int) -> np.ndarray:
-    """Returns the labels of rows, [B, ...]; zeros if the split has no labels."""
-    given = np.zeros((0,), np.int32) if data.labels is None else data.labels
-    labels = np.zeros((batch_size, *given.shape[1:]), given.dtype)
+    """Gathers the labels of a batch, [B, ...], padded with zeros."""
+    split_labels = np.zeros((0,), np.int32) if data.labels is None else data.labels
+    labels = np.zeros((batch_size, *split_labels.shape[1:]), split_labels.dtype)
     if data.labels is not None:
         labels[: len(rows)] = data.labels[rows]
     return labels
 
 
 def sequences_of(data: TokenisedRows, rows: np.ndarray, batch_size: int) -> np.ndarray:
-    """Returns the sequence indices of rows: int64 [B], or [B, C] for multiple choice.
+    """Maps rows to sequence indices: int64 [B], or [B, C] for multiple choice.
 
-    A missing row or choice has the index -1.
+    The index is -1 for missing rows and choices.
     """
     if data.choices is None:
         return np.pad(rows.astype(np.int64), (0, batch_size - len(rows)), constant_values=-1)
@@ -230,17 +230,17 @@ def sequences_of(data: TokenisedRows, rows: np.ndarray, batch_size: int) -> np.n
 def padding_share(
     data: TokenisedRows, *, batch_size: int, lengths: Sequence[int], seed: int = 0, padding_rows: bool = True
 ) -> float:
-    """Returns the share of padding among the tokens of one training epoch, including missing choices.
+    """Computes the fraction of padding tokens in one training epoch, counting missing choices as padding.
 
     Args:
       data: The split.
       batch_size: Rows per batch.
       lengths: The padded lengths.
-      seed: The seed of the batches.
-      padding_rows: Whether to count the padding rows that complete a batch. If the split has few rows, most tokens can
-        be in padding rows.
+      seed: Random seed of the batches.
+      padding_rows: Whether to count padding rows that fill up a batch. In small splits, they can contain most of the
+        tokens.
     """
-    return _share(
+    return _padding_fraction(
         data, train_groups(data.lengths, batch_size, lengths, seed, epoch=0), batch_size, lengths, padding_rows
     )
 
@@ -248,12 +248,12 @@ def padding_share(
 def eval_padding_share(
     data: TokenisedRows, *, batch_size: int, lengths: Sequence[int], padding_rows: bool = True
 ) -> float:
-    """Returns the share of padding among the tokens of one evaluation; see :func:`padding_share`."""
+    """Computes the fraction of padding tokens in one evaluation; see :func:`padding_share`."""
     groups = eval_groups(data.lengths, batch_size)
-    return _share(data, groups, batch_size, lengths, padding_rows)
+    return _padding_fraction(data, groups, batch_size, lengths, padding_rows)
 
 
-def _share(
+def _padding_fraction(
     data: TokenisedRows, groups: Sequence[np.ndarray], batch_size: int, lengths: Sequence[int], padding_rows: bool
 ) -> float:
     tokens = sum(

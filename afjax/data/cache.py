@@ -1,4 +1,4 @@
-"""Reads and writes files of cached arrays. Callers name a file by a digest of everything that its arrays depend on."""
+"""Caches arrays in files. Callers derive the file name from a digest of everything the arrays depend on."""
 
 import os
 import tempfile
@@ -12,7 +12,7 @@ from afjax.errors import UserError
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray] | None:
-    """Reads the arrays that :func:`write_arrays` wrote. Returns None if the file is missing or damaged."""
+    """Loads arrays saved by :func:`write_arrays`. Returns None if the file is missing or damaged."""
     try:
         with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
@@ -21,10 +21,10 @@ def read_arrays(path: Path) -> dict[str, np.ndarray] | None:
 
 
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Writes arrays to a temporary file and renames it to ``path``, so that readers never see a partial file.
+    """Saves arrays atomically, by writing a temporary file and renaming it to ``path``.
 
     Raises:
-      UserError: The file cannot be written, for example because the folder is not writable or the disk is full.
+      UserError: The file cannot be written, for example if the folder is read-only or the disk is full.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -38,5 +38,5 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
                 raise
     except OSError as error:
         raise UserError(
-            f"Token ids cannot be cached in {path.parent} ({error.strerror}); free space there or give another folder."
+            f"Token ids cannot be cached in {path.parent} ({error.strerror}); free some space or choose another folder."
         ) from error

@@ -1,4 +1,4 @@
-"""Picks and checks the texts and labels of a split. Errors name the file and line."""
+"""Selects and validates the text, label and id columns of a split. Errors name the file and line."""
 
 import math
 import unicodedata
@@ -15,17 +15,17 @@ from afjax.errors import UserError, did_you_mean
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of one split, with unconverted labels.
+    """The columns of one split, with labels in their original form.
 
     Attributes:
-      source: The split's name in error messages: its file, or its TFDS name.
-      places: Each row's name in error messages: its file and line.
+      source: The split's name in error messages, such as its file or TFDS name.
+      places: Each row's name in error messages, such as its file and line.
       text_a: The texts, or the first texts of pairs.
-      text_b: The second texts; None for single texts.
-      labels: The labels; None if the split has no label column.
-      ids: The values of the column ``id``; None if there is no such column.
-      names: The names of all columns of the first row; empty if the data are lists.
-      label: The name of the label column, even if the split does not have it.
+      text_b: The second texts of pairs; None for single texts.
+      labels: The labels; None if there is no label column.
+      ids: The values of the ``id`` column; None if there is none.
+      names: All column names of the first row; empty if the data are lists.
+      label: The label column's name, even if the column is missing.
     """
 
     source: str
@@ -38,10 +38,10 @@ class Columns:
     label: str = "label"
 
 
-# Text columns of JSONL, TSV and CSV files that are found without a setting, in order of preference.
+# Default text columns of JSONL, TSV and CSV files, in order of preference.
 TEXT_COLUMNS: tuple[tuple[str, ...], ...] = (("text_a", "text_b"), ("text",))
 
-# Text columns of published datasets that are found without a setting. Pairs come before single texts.
+# Default text columns of published datasets, in order of preference. Pairs come before single texts.
 PUBLISHED_TEXT_COLUMNS: tuple[tuple[str, ...], ...] = (
     ("text_a", "text_b"),
     ("sentence1", "sentence2"),
@@ -65,20 +65,20 @@ def pick_columns(
     known: Sequence[tuple[str, ...]] = TEXT_COLUMNS,
     ignore_labels: bool = False,
 ) -> Columns:
-    """Picks the text and label columns of rows. The first row decides which columns exist.
+    """Selects the text, label and id columns. The first row determines which columns exist.
 
     Args:
       source: The split's name in error messages.
-      rows: At least one ``(the row's name in error messages, its values by column name)``.
-      text_a, text_b: Names of text columns. If both are empty, the columns are the first entry of ``known`` whose
-        columns all exist.
-      label: Name of the label column. If empty, the column "label" is used, which may then be missing.
-      known: Names of text columns to look for.
-      ignore_labels: Whether to skip the label column, which may then be missing even if ``label`` names it.
+      rows: One or more pairs ``(the row's name in error messages, its values by column name)``.
+      text_a, text_b: Names of the text columns. If both are empty, the first entry of ``known`` whose columns all exist
+        is used.
+      label: Name of the label column. If empty, it is "label" and optional.
+      known: Candidate text columns, in order of preference.
+      ignore_labels: Whether to ignore the label column, which may then be missing even if ``label`` is set.
 
     Raises:
-      UserError: There are no rows, a column is missing, a text is not a valid string, an ``id`` is not a string or an
-        integer, two rows have the same ``id``, or ``text_b`` is given without ``text_a``.
+      UserError: There are no rows, a column is missing, a text is not a valid string, an ``id`` is not a string or
+        integer, two rows have the same ``id``, or ``text_b`` is set without ``text_a``.
     """
     place, first, rows = first_row(source, rows)
     names = text_names(place, first, text_a, text_b, known)
@@ -109,19 +109,19 @@ def pick_columns(
 def first_row(
     source: str, rows: Iterable[tuple[str, dict[str, Any]]]
 ) -> tuple[str, dict[str, Any], Iterator[tuple[str, dict[str, Any]]]]:
-    """Returns the name of the first row, the first row, and an iterator over all rows including the first."""
+    """Peeks at the first row. Returns its name, the row, and an iterator over all rows including the first."""
     iterator = iter(rows)
     try:
         place, first = next(iterator)
     except StopIteration:
-        raise UserError(f"{source} has no rows; give a split with at least one.") from None
+        raise UserError(f"{source} has no rows; a split needs at least one.") from None
     return place, first, chain([(place, first)], iterator)
 
 
 def id_of(place: str, row: dict[str, Any]) -> str:
     value = value_of(place, row, "id")
     if not isinstance(value, (str, int)) or isinstance(value, bool):
-        raise UserError(f'{place} has {shorten(value)} in the column "id"; it must be a string or a whole number.')
+        raise UserError(f'{place} has {shorten(value)} in the column "id"; it must be a string or an integer.')
     return str(value)
 
 
@@ -133,7 +133,7 @@ def check_ids(places: Sequence[str], ids: Sequence[str] | None) -> None:
     for place, row_id in zip(places, ids, strict=True):
         if row_id in seen:
             raise UserError(
-                f"{place} has the id {shorten(row_id)}, which {seen[row_id]} already has; drop one of them."
+                f"{place} has the id {shorten(row_id)}, which {seen[row_id]} already uses; drop one of the rows."
             )
         seen[row_id] = place
 
@@ -141,17 +141,17 @@ def check_ids(places: Sequence[str], ids: Sequence[str] | None) -> None:
 def text_names(
     place: str, row: dict[str, Any], text_a: str, text_b: str, known: Sequence[tuple[str, ...]]
 ) -> tuple[str, ...]:
-    """Returns the one or two text columns to read."""
+    """Selects one or two text columns, either as configured or from the known names."""
     if text_a:
         return (text_a, text_b) if text_b else (text_a,)
     if text_b:
-        raise UserError(f'The task names text_b="{text_b}" but no text_a; name both columns.')
+        raise UserError(f'The task sets text_b="{text_b}" but not text_a; set both columns.')
     for names in known:
         if all(name in row for name in names):
             return names
     expected = " or ".join(" and ".join(names) for names in known)
     raise UserError(
-        f"{place} has no text columns {expected}, but {listing(row)}; name the right ones in the task's "
+        f"{place} has no text columns {expected}; its columns are {listing(row)}. Set the text columns with the task's "
         '"text_a" and "text_b" settings.'
     )
 
@@ -163,29 +163,29 @@ def value_of(place: str, row: dict[str, Any], name: str) -> Any:
 
 
 def missing_column(place: str, name: str, columns: Iterable[Any], setting: str = "", *, flag: str = "") -> UserError:
-    """Returns the error for a row that lacks a required column.
+    """Creates the error for a missing column.
 
     Args:
       place: The row's file and line.
-      name: The name of the missing column.
-      columns: The names of the row's columns.
-      setting: The task's setting for the column's name; if empty, the message does not name a setting.
-      flag: The command-line flag for the column's name, which the message names instead of a setting.
+      name: The missing column.
+      columns: The columns that exist.
+      setting: The task setting that selects this column, to mention in the message. Empty to omit it.
+      flag: The command-line flag that selects this column, mentioned instead of ``setting``.
     """
     names = list(map(str, columns))
     setting_name = flag or (f'the task\'s "{setting}" setting' if setting else "the task's settings")
-    # "text" is close to "text_a" and "text_b", but a pair's column is not a misspelling of the single text's column.
+    # Do not suggest "text_a" or "text_b" for a missing "text": they belong to a pair and are not misspellings.
     candidates = [column for column in names if not (name == "text" and column in ("text_a", "text_b"))]
     return UserError(
-        f'{place} has no column "{name}", but {listing(names)}; add it, or name another in {setting_name}.'
+        f'{place} has no column "{name}", but {listing(names)}; add it, or set a different column in {setting_name}.'
         f"{did_you_mean(name, candidates)}"
     )
 
 
 def listing(columns: Iterable[Any]) -> str:
-    """Joins column names for an error message.
+    """Formats column names for an error message.
 
-    Long names are shortened: if a file has no header line, its "names" are the texts of the first row.
+    Long names are truncated, because the "names" of a file without a header are the texts of its first row.
     """
     names = [name if len(name) <= 40 else f"{name[:37]}..." for name in map(str, columns)]
     return f"{', '.join(names[:20])}{', ...' if len(names) > 20 else ''}" or "no columns"
@@ -195,7 +195,7 @@ def text_of(place: str, row: dict[str, Any], name: str) -> str:
     text = value_of(place, row, name)
     if not isinstance(text, str):
         raise UserError(
-            f'{place} has {shorten(text)} in the column "{name}" (its columns are {listing(row)}); a text must be a '
+            f'{place} has {shorten(text)} in the text column "{name}" (its columns are {listing(row)}); it must be a '
             "string."
         )
     check_text(place, text)
@@ -203,30 +203,30 @@ def text_of(place: str, row: dict[str, Any], name: str) -> str:
 
 
 def check_text(place: str, text: str) -> None:
-    """Raises UserError for a lone surrogate, which JSON can escape but tokenizers do not accept."""
+    """Raises UserError for unpaired surrogates, which JSON can represent but tokenizers do not accept."""
     if not text.isascii():
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            raise UserError(f"{place} has a text with half a surrogate pair; correct it or drop the row.") from error
+            raise UserError(f"{place} has a text with an unpaired surrogate; correct it or drop the row.") from error
 
 
 def number_labels(columns: Columns) -> np.ndarray:
-    """Converts the labels of a regression task to float32 [rows].
+    """Parses the labels of a regression task, float32 [rows].
 
     Raises:
-      UserError: There are no labels, or a label is missing, not a number or not finite. The message names the row.
+      UserError: There are no labels, or a row's label is missing, not a number or not finite.
     """
     if columns.labels is None:
         raise no_labels(columns)
     numbers = np.empty(len(columns.labels), np.float32)
     for row, label in enumerate(columns.labels):
         try:
-            # float() would accept Python's digit separators ("1_0"), which are not numbers in a data file.
+            # float() accepts Python's digit separators ("1_0"), which are not valid in a data file.
             number = math.nan if isinstance(label, bool) or "_" in str(label) else float(label)
         except (TypeError, ValueError, OverflowError):
             number = math.nan
-        # A number outside float32's range would become infinite in the assignment below.
+        # A number outside float32's range would become infinite when assigned.
         if not abs(number) <= float(np.finfo(np.float32).max):
             raise UserError(f"{columns.places[row]} has the label {shorten(label)}; it must be a finite number.")
         numbers[row] = number
@@ -234,28 +234,28 @@ def number_labels(columns: Columns) -> np.ndarray:
 
 
 def is_missing(label: Any) -> bool:
-    """Returns whether a label is a placeholder for a missing one.
+    """Whether a label is a placeholder for a missing one.
 
-    Placeholders are null, an empty string, the string "-1", and the number -1 or -1.0 (as in STS-B's test rows).
+    Placeholders are null, an empty string, the string "-1", and the number -1 or -1.0 (as in STS-B's test split).
     """
     return label is None or (isinstance(label, (str, int, float)) and label in ("", "-1", -1))
 
 
 def is_visible(text: str) -> bool:
-    """Returns whether a text has at least one character that is neither white space nor invisible."""
+    """Whether a text has any character that is neither white space nor invisible."""
     return any(not sign.isspace() and is_visible_or_blank(sign) for sign in text)
 
 
 def is_visible_or_blank(sign: str) -> bool:
-    """Returns whether a character is visible or white space.
+    """Whether a character is visible or white space.
 
-    Format characters, such as the zero-width space, and variation selectors are neither.
+    Variation selectors and format characters, such as the zero-width space, are neither.
     """
     return sign.isascii() or (unicodedata.category(sign) != "Cf" and not "\ufe00" <= sign <= "\ufe0f")
 
 
 def no_labels(columns: Columns) -> UserError:
-    """Returns the error for a split without a label column."""
+    """Creates the error for a split without labels."""
     if not columns.names:
-        return UserError(f"{columns.source} has no labels; give one label per text.")
+        return UserError(f"{columns.source} has no labels; pass one label per text.")
     return missing_column(columns.places[0], columns.label, columns.names, "label")

@@ -1,7 +1,6 @@
-"""Reads columns from lists, generators, NumPy arrays, Series, DataFrames and dictionaries of columns.
+"""Extracts rows and columns from in-memory data: lists, NumPy arrays, DataFrames, Datasets and dictionaries.
 
-The objects of pandas, Polars, PyArrow and Hugging Face's datasets are recognised by their methods, so none of these
-packages is imported.
+pandas, Polars, PyArrow and Hugging Face objects are recognized by their methods, so these packages are never imported.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,15 +13,12 @@ from afjax.data.sources.arrow import BATCH_SIZE, explain_errors
 from afjax.data.sources.files import shorten
 from afjax.errors import UserError
 
-# The types of table that error messages suggest.
+# Table types to suggest in error messages.
 TABLES = "a DataFrame, a Dataset or a dictionary of columns"
 
 
 def is_table(value: Any) -> bool:
-    """Returns whether a value is a table.
-
-    Tables are dictionaries of columns, Datasets, and other objects with named columns (DataFrames).
-    """
+    """Whether a value is a table: a dictionary of columns, a Dataset or a DataFrame."""
     if isinstance(value, Mapping) or is_dataset(value):
         return True
     named = hasattr(value, "column_names") or hasattr(value, "columns")
@@ -30,48 +26,49 @@ def is_table(value: Any) -> bool:
 
 
 def table_rows(table: Any, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields ``("NAME:ROW", {column: value})`` for every row of a table, with rows counted from 0 by position.
+    """Yields ``("NAME:ROW", {column: value})`` for every row of a table, counting rows from 0.
 
     Raises:
-      UserError: The table has no columns or no rows, two columns have the same name or different lengths, a column
-        cannot be read, or the value is a dictionary of tables.
+      UserError: The table is empty, two columns have the same name or different lengths, a column cannot be converted
+        to a list, or ``table`` is a dictionary of tables.
     """
     if is_dataset(table):
         yield from dataset_rows(table, name)
         return
     if isinstance(table, Mapping) and table and all(map(is_table, table.values())):
-        raise UserError(f"{name} has several tables ({', '.join(map(str, table))}); give one of them.")
+        raise UserError(f"{name} has several tables ({', '.join(map(str, table))}); pass one of them.")
     names = list(table) if isinstance(table, Mapping) else list(getattr(table, "column_names", None) or table.columns)
     repeated = [str(column) for column in names if names.count(column) > 1]
     if repeated:
-        raise UserError(f'{name} has two columns "{repeated[0]}"; column names must differ.')
+        raise UserError(f'{name} has two columns named "{repeated[0]}"; column names must be unique.')
     columns = {str(column): as_list(table[column], f'The column "{column}" of {name}') for column in names}
     lengths = {column: len(values) for column, values in columns.items()}
     if len(set(lengths.values())) > 1:
         listing = ", ".join(f"{column} {length}" for column, length in lengths.items())
-        raise UserError(f"{name} has columns of different lengths ({listing}); give every row a value in each column.")
+        raise UserError(f"{name} has columns of different lengths ({listing}); all columns must have the same length.")
     if not any(lengths.values()):
-        raise UserError(f"{name} has no rows (its columns are {', '.join(columns) or 'none'}); give at least one.")
+        raise UserError(f"{name} has no rows (columns: {', '.join(columns) or 'none'}); it needs at least one.")
     for row, values in enumerate(zip(*columns.values(), strict=True)):
         yield f"{name}:{row}", dict(zip(columns, values, strict=True))
 
 
 def is_dataset(value: Any) -> bool:
-    """Returns whether a value is a ``Dataset`` or an ``IterableDataset`` of Hugging Face's datasets."""
+    """Whether a value is a Hugging Face ``Dataset`` or ``IterableDataset``."""
     return all(callable(getattr(value, method, None)) for method in ("with_format", "iter"))
 
 
 def dataset_rows(dataset: Any, name: str, *, first: int = 0) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields ``("NAME:ROW", {column: value})`` for every row of a dataset of Hugging Face's datasets.
+    """Yields ``("NAME:ROW", {column: value})`` for every row of a Hugging Face dataset.
+
+    Values are Python objects, regardless of the dataset's format. Images and audio are not decoded.
 
     Args:
-      dataset: A ``Dataset`` or an ``IterableDataset``. Values have Python's types, whatever its format is. Images and
-        audio are not decoded.
-      name: The name of the rows in error messages.
-      first: The number of the first row.
+      dataset: A ``Dataset`` or an ``IterableDataset``.
+      name: The dataset's name in error messages.
+      first: Number of the first row.
 
     Raises:
-      UserError: The dataset has no rows or cannot be read, or two columns have the same name.
+      UserError: The dataset is empty or cannot be read, or two columns have the same name.
     """
     number = first
     with explain_errors(name, "a dataset"):
@@ -79,49 +76,47 @@ def dataset_rows(dataset: Any, name: str, *, first: int = 0) -> Iterator[tuple[s
             yield from arrow.table_rows(batch, name, first=number)
             number += len(batch)
     if number == first:
-        raise UserError(f"{name} has no rows; give at least one.")
+        raise UserError(f"{name} has no rows; it needs at least one.")
 
 
 def dataset_label_names(dataset: Any, column: str) -> tuple[str, ...]:
-    """Returns the label names that a dataset defines for a column.
-
-    The result is empty unless the column's type is ``ClassLabel`` or a list of ``ClassLabel``.
-    """
+    """Returns a column's label names if its type is ``ClassLabel`` or a list of it, or else an empty tuple."""
     features = getattr(dataset, "features", None)
     feature = features.get(column) if isinstance(features, Mapping) else None
     return tuple(getattr(getattr(feature, "feature", feature), "names", None) or ())
 
 
 def as_list(values: Any, what: str) -> list[Any]:
-    """Converts a sequence, a column or an iterator to a list, and NumPy scalars to Python's types.
+    """Converts an ordered iterable to a list, and NumPy values in it to Python objects.
 
     Args:
-      values: A list, tuple, generator, NumPy array, Series, or any other ordered iterable.
+      values: A list, tuple, generator, NumPy array, Series or other ordered iterable.
       what: The name of the values in error messages.
 
     Raises:
-      UserError: The value is a single text, a table, a set, or not iterable.
+      UserError: ``values`` is a string, a table, a set, or not iterable.
     """
     kind = type(values).__name__
     if is_table(values):
         raise UserError(
-            f"{what} is a {kind}, which has named columns; give one of its columns, or the table to rows_from_table."
+            f"{what} is a {kind}, which has named columns; pass one of its columns, or pass the table to "
+            "rows_from_table."
         )
     for method in ("tolist", "to_list", "to_pylist"):
         if hasattr(values, method):
             values = getattr(values, method)()
             break
     if isinstance(values, str | bytes):
-        raise UserError(f"{what} is a single text, {shorten(values)}; put it into a list.")
+        raise UserError(f"{what} is a single text, {shorten(values)}; wrap it in a list.")
     if isinstance(values, set | frozenset):
-        raise UserError(f"{what} is a {kind}, which has no order; give a list.")
+        raise UserError(f"{what} is a {kind}, which has no order; pass a list.")
     if not isinstance(values, Iterable):
-        raise UserError(f"{what} is {shorten(values)}, of the type {kind}; give a list, a column or an iterator.")
+        raise UserError(f"{what} is {shorten(values)}, of type {kind}; pass a list, a column or an iterator.")
     return [_plain(value) for value in values]
 
 
 def _plain(value: Any) -> Any:
-    """Converts NumPy values to Python's types. Columns of Parquet files can contain NumPy arrays."""
+    """Converts NumPy values to Python objects, also in nested lists, which Parquet columns can have."""
     if isinstance(value, np.ndarray | np.generic):
         return _plain(value.tolist()) if value.dtype == object else value.tolist()
     if type(value) in (list, tuple):

@@ -1,4 +1,4 @@
-"""Makes a dev split for a task without one. A hash of each row's texts decides whether it is dev."""
+"""Splits train rows into train and dev by a hash of their texts, for tasks without a dev split."""
 
 import hashlib
 import math
@@ -14,44 +14,44 @@ from afjax.display.words import counted
 from afjax.distributed.hosts import is_first_host
 from afjax.errors import UserError
 
-# With fewer dev rows, one row changes the accuracy by more than 5 %.
+# With fewer dev rows, a single row changes the accuracy by more than 5 percentage points.
 FEW_ROWS = 20
 
 
 def divide(task: TaskConfig, rows: AnyRows, name: str) -> tuple[AnyRows, AnyRows]:
-    """Divides rows into train and dev. Logs the size of each, and a note if there are few dev rows.
+    """Splits rows into train and dev, and logs their sizes.
 
     Args:
-      task: The task. Its ``dev_share`` is the expected share of dev rows.
+      task: The task. Its ``dev_share`` is the expected fraction of dev rows.
       rows: All rows.
       name: The name of the rows in messages.
 
     Returns:
-      The train rows and the dev rows, in the order of ``rows``.
+      The train and dev rows, each in their original order.
 
     Raises:
-      UserError: Train or dev would have no rows.
+      UserError: Train or dev would be empty.
     """
     train, dev = (split_part(task, rows, name, split) for split in ("train", "dev"))
     if is_first_host():
         print_line(
-            f"{task.name}: no dev split is given, so the {counted(len(rows), 'row')} of {name} are divided into "
+            f"{task.name}: no dev split, so the {counted(len(rows), 'row')} of {name} are split into "
             f"{counted(len(train), 'train row')} and {counted(len(dev), 'dev row')} (by a hash of each row's texts, "
             f"task.dev_share={task.dev_share:g})"
         )
         if len(dev) < FEW_ROWS:
             print_line(
-                f"Note: {task.name} has only {counted(len(dev), 'dev row')}, so its dev scores are imprecise. Give a "
-                "dev split or a larger task.dev_share."
+                f"Note: {task.name} has only {counted(len(dev), 'dev row')}, so its dev scores are imprecise. Add a "
+                "dev split, or increase task.dev_share."
             )
     return train, dev
 
 
 def split_part(task: TaskConfig, rows: AnyRows, name: str, split: str) -> AnyRows:
-    """Returns the train or dev rows of :func:`divide` without logging.
+    """Selects the train or dev rows of :func:`divide` without logging.
 
     Raises:
-      UserError: The split would have no rows.
+      UserError: The split would be empty.
     """
     hashes = row_hashes(rows)
     is_dev = hashes < task.dev_share
@@ -59,10 +59,10 @@ def split_part(task: TaskConfig, rows: AnyRows, name: str, split: str) -> AnyRow
     if len(chosen):
         return rows.take(chosen)
     num_dev = int(is_dev.sum())
-    # Round up to hundredths, as a user would write it.
+    # Round up to hundredths for the message.
     lowest = math.floor(100 * hashes.min() + 1) / 100
-    minimum = f" of at least {lowest:.2f}" if hashes.min() < lowest <= hashes.max() else ""
-    advice = f"give another task.dev_share{minimum}, or a dev split" if len(set(hashes)) > 1 else "give a dev split"
+    minimum = f" to at least {lowest:.2f}" if hashes.min() < lowest <= hashes.max() else ""
+    advice = f"change task.dev_share{minimum}, or add a dev split" if len(set(hashes)) > 1 else "add a dev split"
     raise UserError(
         f"The task {task.name} has no {split} rows: task.dev_share={task.dev_share:g} puts {num_dev} of "
         f"the {counted(len(rows), 'row')} of {name} into dev and {len(rows) - num_dev} into train; {advice}."
@@ -79,7 +79,7 @@ def _hash(texts: Iterable[Any]) -> float:
     for text in texts:
         for piece in (text,) if isinstance(text, str) else text:
             encoded = piece.encode()
-            # The length makes ("ab", "c") and ("a", "bc") different.
+            # Hash the length too, so that ("ab", "c") and ("a", "bc") have different digests.
             digest.update(len(encoded).to_bytes(8, "little") + encoded)
     # A float64 represents 53 bits exactly.
     return (int.from_bytes(digest.digest(), "little") >> 11) / 2**53

@@ -1,11 +1,11 @@
-"""Class labels: names, order, and each row's index.
+"""Collects, orders and indexes class labels.
 
-Labels are never reinterpreted silently:
+Labels are never silently reinterpreted:
 
-- A label is matched exactly. Labels that differ only in spelling ("few" and "few ", composed and decomposed accents,
-  "1" and "1.0") raise an error, unless the task lists both among its label names.
-- An integer is accepted as the index of a name only if the task or its source lists the names in order, and only if no
-  name could be mistaken for an index (:func:`indices_are_clear`).
+- Labels are matched exactly. Labels that differ only in spelling ("few" and "few ", composed and decomposed accents,
+  "1" and "1.0") raise an error unless the task lists both as label names.
+- An integer is accepted as an index only if the task or its source lists the names in order, and if no name could be
+  mistaken for an index (:func:`indices_are_clear`).
 """
 
 import functools
@@ -33,7 +33,7 @@ _SHOWN = 20
 
 
 def read_label_names(path: Path) -> tuple[str, ...]:
-    """Reads ``labels.json``, a list of label names in the order of their indices."""
+    """Loads ``labels.json``, a list of label names in index order."""
     advice = "it must be a JSON list of label names"
     names = read_json(path, expected=list, advice=advice)
     if names is None:
@@ -44,15 +44,16 @@ def read_label_names(path: Path) -> tuple[str, ...]:
 
 
 def check_label_names(names: tuple[str, ...], place: str) -> tuple[str, ...]:
-    """Returns label names unchanged, or raises UserError.
+    """Checks label names and returns them unchanged.
 
-    There must be at least two names, all different, not blank, and valid Unicode.
+    Raises:
+      UserError: There are fewer than two names, or a name is repeated, blank or not valid Unicode.
     """
     counts = Counter(names)
     repeated = [name for name in names if counts[name] > 1]
     if repeated or len(names) < 2 or not all(isinstance(name, str) and is_visible(name) for name in names):
         problem = f'names "{repeated[0]}" twice' if repeated else f"has the label names {shorten(list(names))}"
-        raise UserError(f"{place} {problem}; give at least two different label names, strings that are not blank.")
+        raise UserError(f"{place} {problem}; label names must be two or more distinct strings that are not blank.")
     for name in names:
         try:
             name.encode()
@@ -62,11 +63,11 @@ def check_label_names(names: tuple[str, ...], place: str) -> tuple[str, ...]:
 
 
 def find_label_names(columns: Columns) -> tuple[str, ...]:
-    """Collects the label names of a split. They are sorted, in numeric order if all of them are integers.
+    """Collects the label names in a split, sorted alphabetically, or numerically if all are integers.
 
     Raises:
-      UserError: There are no labels, a row's label is missing or neither a string nor an integer (the message names the
-        row), or two names differ only in spelling.
+      UserError: There are no labels, a row's label is missing or neither a string nor an integer, or two names differ
+        only in spelling.
     """
     if columns.labels is None:
         raise no_labels(columns)
@@ -83,8 +84,8 @@ def find_label_names(columns: Columns) -> tuple[str, ...]:
             raise UserError(
                 f"{columns.places[row]} has the label {_escaped(name)} ({_rows(counts[name])}), and "
                 f"{columns.places[first_rows[other]]} has {_escaped(other)} ({_rows(counts[other])}). They differ only "
-                "in their spelling, but would be two classes. Write them alike, or, if they are two classes, list both "
-                "among the label names (labels.json, or the task's labels)."
+                "in spelling but would become two classes. Use one spelling, or, if they are two classes, list both "
+                "as label names (in labels.json or the task's labels)."
             )
     if all(map(_is_integer, counts)):
         return tuple(sorted(counts, key=Decimal))
@@ -94,19 +95,19 @@ def find_label_names(columns: Columns) -> tuple[str, ...]:
 def name_classes(
     task: TaskConfig, rows: Iterable[tuple[str, dict[str, Any]]], names: Sequence[str]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Replaces a published dataset's class indices by label names, and -1 (no label) by None.
+    """Replaces class indices in a published dataset with label names, and -1 (no label) with None.
 
-    Unlike an index, a name keeps its meaning if the names are themselves numbers ("1" to "5"), or if the task or
-    another split lists them in another order. If the task lists as many names as the dataset, but they have no name in
-    common, the task's names are used instead, in order. For regression, indices are numbers, and only -1 is replaced.
+    Unlike indices, names stay unambiguous if they are themselves numbers ("1" to "5"), or if the task or a different
+    split orders them differently. If the task lists as many names as the dataset and the two lists have none in common,
+    the task's names are used in order. For regression, labels are kept as numbers, and only -1 is replaced.
 
     Args:
-      task: The task, which names the label column.
-      rows: Pairs of a row's name in error messages and the row. Labels are indices, or lists of indices.
-      names: The dataset's label names; if empty, the rows are not changed.
+      task: The task, which determines the label column.
+      rows: Pairs of a row's name in error messages and the row. Labels are indices or lists of indices.
+      names: The dataset's label names. If empty, rows are passed through unchanged.
 
     Raises:
-      UserError: An index is out of range. The message names the row.
+      UserError: A row's label index is out of range.
     """
     renames = len(task.labels) == len(names) and not set(task.labels) & set(names)
     chosen = task.labels if renames else names
@@ -133,19 +134,19 @@ def _class_name(place: str, label: Any, names: Sequence[str], *, as_number: bool
 
 
 def class_labels(columns: Columns, names: tuple[str, ...], *, listed: bool) -> np.ndarray:
-    """Returns the index of every row's label.
+    """Converts labels to class indices.
 
     Args:
       columns: The split.
-      names: The label names in the order of their indices.
-      listed: Whether the task or its source lists the names in this order. Only then can a label be an index; names
-        that were collected from the labels have no order that the labels could refer to.
+      names: The label names, in index order.
+      listed: Whether the task or its source lists the names in this order. Only then can a label be an index; if the
+        names were collected from the data, their order is arbitrary.
 
     Returns:
       int32 [rows], indices into ``names``.
 
     Raises:
-      UserError: There are no labels, or a label is missing or unknown. The message names the row.
+      UserError: There are no labels, or a row's label is missing or unknown.
     """
     if columns.labels is None:
         raise no_labels(columns)
@@ -164,11 +165,11 @@ def class_labels(columns: Columns, names: tuple[str, ...], *, listed: bool) -> n
 
 
 def indices_are_clear(names: Sequence[str]) -> bool:
-    """Returns whether an integer label is unambiguously the index of a name.
+    """Whether an integer label can only be the index of a name.
 
-    It is ambiguous if any name is itself a number: among "1.0", "2.0" and "3.0", the index 1 is "2.0". It is also
-    ambiguous if a name contains an index other than its own: among "1 star", "2 stars" and "3 stars", the index 1 is
-    "2 stars".
+    It is ambiguous if a name is itself a number: for "1.0", "2.0" and "3.0", the index 1 refers to "2.0". It is also
+    ambiguous if a name contains the index of a different one: for "1 star", "2 stars" and "3 stars", the index 1 refers
+    to "2 stars".
 
     Example:
       >>> indices_are_clear(["no", "yes"]), indices_are_clear(["LABEL_0", "LABEL_1"])
@@ -184,10 +185,10 @@ def indices_are_clear(names: Sequence[str]) -> bool:
 
 
 def label_name(columns: Columns, row: int) -> str:
-    """Returns a row's label as a string: strings unchanged, integers in digits, booleans as "true" or "false".
+    """Converts a row's label to a string. Booleans become "true" and "false".
 
     Raises:
-      UserError: The label is missing or of another type.
+      UserError: The label is missing, or is not a string, integer or boolean.
     """
     assert columns.labels is not None
     label = columns.labels[row]
@@ -198,18 +199,18 @@ def label_name(columns: Columns, row: int) -> str:
     if isinstance(label, (int, np.integer)) and int(label).bit_length() < 4096:  # str() limits the number of digits.
         return str(label)
     if label is None or isinstance(label, str):
-        raise UserError(f"{columns.places[row]} has no label; give it one or drop the row.")
+        raise UserError(f"{columns.places[row]} has no label; add one or drop the row.")
     raise UserError(
-        f"{columns.places[row]} has the label {shorten(label)}; a class label is a name or an integer index."
+        f"{columns.places[row]} has the label {shorten(label)}; a class label must be a name or an integer index."
     )
 
 
 @functools.lru_cache(maxsize=4096)
 def spelling(name: str) -> str | Decimal:
-    """Returns a key that is equal for different spellings of the same label name.
+    """Normalizes a label name, so that different spellings of the same name compare equal.
 
-    The key of a number is its value. Otherwise it is the text in Unicode form NFKC and folded case, without invisible
-    characters, and with single spaces.
+    Numbers are converted to their value. Other names are NFKC-normalized and case-folded, with invisible characters
+    removed and white space collapsed.
 
     Example:
       >>> spelling("Few ") == spelling("few"), spelling("1") == spelling("1.0"), spelling("a") == spelling("b")
@@ -230,13 +231,13 @@ def _is_integer(name: str) -> bool:
 
 
 def _unknown_label(name: str, names: Sequence[str], *, listed: bool, has_indices: bool) -> str:
-    """Returns the end of an error message about a label that is not among the names."""
+    """Formats the end of an error message about an unknown label."""
     alike = [other for other in names if spelling(other) == spelling(name)]
     listing = f"{', '.join(names[:_SHOWN])}{', ...' if len(names) > _SHOWN else ''}"
     if alike:
         return (
             f"the label {_escaped(name)}, but the labels ({listing}) have {_escaped(alike[0])}. They differ only in "
-            "their spelling; write them alike."
+            "spelling; use the same spelling for both."
         )
     text = f"the label {shorten(name)}; the labels are {listing}"
     if has_indices:
@@ -244,9 +245,10 @@ def _unknown_label(name: str, names: Sequence[str], *, listed: bool, has_indices
     text += f".{did_you_mean(name, names)}"
     if _is_integer(name) and not has_indices:
         text += (
-            " An integer is not an index here, because some of the names contain numbers."
+            " Integers are not interpreted as indices here, because some of the names contain numbers."
             if listed
-            else " An integer is an index only if the label names are listed (labels.json, or the task's labels)."
+            else " Integers are interpreted as indices only if the label names are listed (in labels.json or the "
+            "task's labels)."
         )
     return text
 
@@ -256,6 +258,6 @@ def _rows(count: int) -> str:
 
 
 def _escaped(name: str) -> str:
-    """Quotes a name and escapes its invisible and non-ASCII characters, so that its exact spelling is visible."""
+    """Quotes a name and escapes invisible and non-ASCII characters to show its exact spelling."""
     text = ascii(name)
     return text if len(text) <= 60 else f"{text[:57]}..."

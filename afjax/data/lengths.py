@@ -1,7 +1,4 @@
-"""Chooses the padded lengths of batches.
-
-Each length costs the compilation of a program, and each token of padding costs compute. The choice balances the two.
-"""
+"""Chooses the padded lengths of batches, trading off compilation time against compute spent on padding."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -12,28 +9,28 @@ from afjax.config.training import TrainConfig
 from afjax.data.batches import batches_per_epoch, bucket_of, eval_groups, padding_share
 from afjax.data.tokenise import TokenisedRows
 
-# Maximum number of padded lengths in a run.
+# Maximum number of padded lengths per run.
 MOST = 8
-# A run on one task may pad all rows to ``max_length`` if the padding costs at most this share of compiling a program.
-# Runs on other tasks with the same ``max_length`` can then use the same program. The share is small because every run
-# pays for the padding, but the program is compiled only once.
+# A single-task run may pad all rows to ``max_length`` if the extra padding costs at most this fraction of compiling a
+# program. Runs on other tasks with the same ``max_length`` can then reuse the program. The fraction is small because
+# every run pays for the padding, but the program is compiled only once.
 COMMON_LENGTH = 0.05
-# A run may only do so if a batch then has at most this many tokens, so that its memory stays small.
+# To limit memory use, this only applies to batches of at most this many tokens.
 COMMON_TOKENS = 32 * 128
-# The cost of a program of :func:`inference_lengths`, in tokens; see ProgramTokens.
+# Cost of compiling a program in :func:`inference_lengths`, in tokens; see ProgramTokens.
 INFERENCE_PROGRAM_TOKENS = 100_000
-# The step between allowed lengths: 2 up to the length 24, 4 up to 48, and so on. Allowed lengths are sparse, so that
-# different tasks share compiled programs.
+# Step between candidate lengths: 2 up to length 24, 4 up to 48, and so on. Candidates are sparse, so that different
+# tasks are likely to share compiled programs.
 STEPS = {0: 2, 24: 4, 48: 8, 80: 16, 128: 32, 256: 64, 512: 128}
 
 
 @dataclasses.dataclass(frozen=True)
 class PaddedLengths:
-    """The padded lengths of a run's batches, in ascending order. The longest row fits into the last one.
+    """Padded lengths of a run's batches, in ascending order. The last fits the longest row.
 
     Attributes:
-      train: Lengths of training batches.
-      dev: Lengths of dev batches.
+      train: Padded lengths of training batches.
+      dev: Padded lengths of dev batches.
     """
 
     train: tuple[int, ...]
@@ -42,13 +39,13 @@ class PaddedLengths:
 
 @dataclasses.dataclass(frozen=True)
 class ProgramTokens:
-    """The cost of compiling one more padded length, as the number of tokens that are computed in the same time.
+    """Cost of compiling a program for one more padded length, in tokens processed in the same time.
 
-    An additional length must remove this much padding from the whole run.
+    An additional length is only worth it if it removes at least this many padding tokens over the run.
 
     Attributes:
-      train: The cost of compiling a training step.
-      dev: The cost of compiling an evaluation step.
+      train: Cost of compiling a training step.
+      dev: Cost of compiling an evaluation step.
     """
 
     train: float
@@ -71,13 +68,13 @@ def choose_lengths(
     Args:
       train: The train split of each task.
       dev: The dev split of each task.
-      config: ``max_length``, ``buckets`` and ``batch_size``.
-      cost: The cost of a program.
-      num_steps: Training steps of the run.
-      num_evaluations: The number of evaluations of the dev split.
-      shares: The share of training rows drawn from each split of ``train``. If empty, proportional to its size.
-      common: Whether runs on other tasks can share the programs. If all rows are few and short, they are then padded to
-        ``max_length``; see :data:`COMMON_LENGTH`.
+      config: Provides ``max_length``, ``buckets`` and ``batch_size``.
+      cost: Cost of compiling a program.
+      num_steps: Number of training steps.
+      num_evaluations: Number of evaluations on the dev split.
+      shares: Fraction of training rows sampled from each split of ``train``. If empty, proportional to its size.
+      common: Whether runs on other tasks can share the programs. If so, all rows may be padded to ``max_length`` if
+        that costs little; see :data:`COMMON_LENGTH`.
     """
     if config.buckets:
         return PaddedLengths(config.lengths, config.lengths)
@@ -96,14 +93,14 @@ def train_lengths(
     shares: Sequence[float] = (),
     common: bool = False,
 ) -> tuple[int, ...]:
-    """Chooses the lengths of training batches, minimizing padding and compiled programs over all steps.
+    """Chooses padded lengths of training batches that minimize the run's padding and compilation costs.
 
-    Each additional length must remove ``program_tokens`` tokens of padding. There are at most ``MOST`` lengths, and at
-    most one per two batches of an epoch, because only rows of the same padded length share a batch.
+    There are at most ``MOST`` lengths, and at most one per two batches of an epoch, because only rows of the same
+    padded length share a batch.
 
     Args:
       train, config, num_steps, shares, common: See :func:`choose_lengths`.
-      program_tokens: The tokens of padding that an additional length must remove.
+      program_tokens: Number of padding tokens that an additional length must remove.
     """
     rates = np.array(
         [share / len(data) for data, share in zip(train, shares, strict=True)] if shares else [1.0] * len(train)
@@ -133,13 +130,13 @@ def eval_lengths(
     num_evaluations: int = 1,
     common: bool = False,
 ) -> tuple[int, ...]:
-    """Chooses the lengths of evaluation batches by the criterion of :func:`train_lengths`, if no buckets are set.
+    """Chooses padded lengths of evaluation batches in the same way as :func:`train_lengths`.
 
     Args:
       splits: Splits that are evaluated with the same compiled programs.
-      config: ``max_length``, ``buckets`` and ``batch_size``.
-      program_tokens: The tokens of padding that an additional length must remove.
-      num_evaluations: The number of evaluations of each split.
+      config: Provides ``max_length``, ``buckets`` and ``batch_size``. If ``buckets`` is set, it is used instead.
+      program_tokens: Number of padding tokens that an additional length must remove.
+      num_evaluations: Number of evaluations of each split.
       common: See :func:`choose_lengths`.
     """
     if config.buckets:
@@ -160,24 +157,21 @@ def eval_lengths(
 
 
 def _common_options(splits: Sequence[TokenisedRows], config: TrainConfig) -> list[tuple[int, ...]]:
-    """Returns ``max_length`` as the only padded length to consider, if a batch of that length has few tokens.
-
-    Runs on other tasks can use the same length. If the batch has more than ``COMMON_TOKENS`` tokens, the list is empty.
-    """
+    """Returns ``max_length`` as the only padded length if such a batch has at most ``COMMON_TOKENS`` tokens."""
     tokens = config.batch_size * config.max_length * max(data.num_choices for data in splits)
     return [(config.max_length,)] if tokens <= COMMON_TOKENS else []
 
 
 def _programs(lengths: tuple[int, ...], config: TrainConfig, common: bool) -> float:
-    """Returns the number of programs to compile, minus :data:`COMMON_LENGTH` if other runs can share the only one."""
+    """Counts the programs to compile, with a discount of :data:`COMMON_LENGTH` if other runs can share the program."""
     return len(lengths) - (COMMON_LENGTH if common and lengths == (config.max_length,) else 0.0)
 
 
 def inference_lengths(data: TokenisedRows, *, batch_size: int, max_length: int) -> tuple[int, ...]:
-    """Chooses the padded lengths for predicting or scoring rows once.
+    """Chooses the padded lengths for a single prediction or evaluation pass.
 
-    A small input gets the quarters of ``max_length``, regardless of its rows' lengths, so that later calls reuse the
-    compiled programs. For a large input, lengths are chosen for its rows.
+    For small inputs, these are always multiples of a quarter of ``max_length``, so that later calls can reuse the
+    compiled programs. For large inputs, they are adapted to the rows.
 
     Raises:
       UserError: A row is longer than ``max_length``.
@@ -190,9 +184,9 @@ def inference_lengths(data: TokenisedRows, *, batch_size: int, max_length: int) 
 
 
 def ladder(longest: int, max_length: int) -> list[int]:
-    """Returns the lengths to choose from: 2, 4, ..., 24, 28, ..., 48, 56, and so on.
+    """Lists the candidate lengths: 2, 4, ..., 24, 28, ..., 48, 56, and so on.
 
-    The last one is the first that the longest row fits into, and is at most ``max_length``.
+    The list ends with the first length that fits the longest row, clipped to ``max_length``.
     """
     lengths = [0]
     while lengths[-1] < longest:
@@ -202,27 +196,26 @@ def ladder(longest: int, max_length: int) -> list[int]:
 
 
 def _padding(train: Sequence[TokenisedRows], rates: np.ndarray, lengths: Sequence[int], batch_size: int) -> float:
-    """Returns the :func:`padding_share` of several splits, weighted by how often their rows are drawn."""
+    """Computes the :func:`padding_share` of several splits, weighted by how often their rows are sampled."""
     tokens = rates * [float(data.offsets[-1]) for data in train]
     shares = np.array([padding_share(data, batch_size=batch_size, lengths=lengths) for data in train])
     return 1 - float(tokens.sum() / (tokens / (1 - shares)).sum())
 
 
 def _cheapest(weights: np.ndarray, allowed: np.ndarray) -> list[tuple[int, ...]]:
-    """Returns, for each number of lengths from 1, the allowed lengths that minimize the number of padded tokens.
+    """Finds the best 1, 2, ..., ``MOST`` padded lengths, which minimize the total number of tokens.
 
-    There are at most ``MOST`` lengths. Every choice includes the longest allowed length. The method is dynamic
-    programming over the number of lengths.
+    Every choice includes the longest allowed length. Uses dynamic programming over the number of lengths.
     """
     upto = np.cumsum(weights)[allowed]  # Weight of the rows that fit into each length.
-    # places[i, j]: the number of tokens if the rows that fit into allowed[j] but not into allowed[i - 1] are padded to
+    # tokens[i, j]: the number of tokens if the rows that fit into allowed[j] but not into allowed[i - 1] are padded to
     # allowed[j].
     below = np.concatenate([[0.0], upto[:-1]])
-    places = np.where(np.tri(len(allowed)).T > 0, (upto[None] - below[:, None]) * allowed[None], np.inf)
-    cost, chosen = places[0], [[(int(length),) for length in allowed]]
+    tokens = np.where(np.tri(len(allowed)).T > 0, (upto[None] - below[:, None]) * allowed[None], np.inf)
+    cost, chosen = tokens[0], [[(int(length),) for length in allowed]]
     for _ in range(min(MOST, len(allowed)) - 1):
         # The last length is allowed[j], and the length before it is allowed[i - 1].
-        options = cost[:-1, None] + places[1:]
+        options = cost[:-1, None] + tokens[1:]
         predecessors = options.argmin(0)
         previous = chosen[-1]
         chosen.append([(*previous[predecessors[j]], int(length)) for j, length in enumerate(allowed)])

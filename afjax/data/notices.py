@@ -1,7 +1,7 @@
 """Notices about possible mistakes in data and results.
 
-They cover blank texts, implausible labels, rows in both train and dev, and an accuracy that does not exceed the share
-of the largest class. All of these can be intended, so none is an error.
+They report blank texts, implausible labels, rows in both train and dev, and an accuracy that does not beat the
+majority-class baseline. None of them are errors, because all of these can be intended.
 """
 
 import difflib
@@ -18,19 +18,19 @@ from afjax.data.splits import AnyRows, MultiLabelRows, Rows, SpanRows, TagRows, 
 from afjax.data.tags import num_unmarked
 from afjax.display.words import counted
 
-# In a split with fewer rows, a large number of different labels is plausible. A label with at least as many rows is
+# In a split with fewer rows, many distinct labels are plausible. A label with at least this many rows counts as
 # frequent.
 _MANY_ROWS = 20
-# A label with at most as many rows may be a misspelling of a frequent label.
+# A label with at most this many rows may be a misspelling of a frequent label.
 _FEW_ROWS = 2
 
 
 def data_notices(task: TaskConfig, splits: Mapping[str, AnyRows]) -> list[str]:
-    """Describes possible mistakes in a task's data.
+    """Checks a task's data for possible mistakes.
 
     Args:
       task: The task.
-      splits: Its splits by name.
+      splits: The task's splits by name.
 
     Returns:
       One notice per possible mistake.
@@ -52,9 +52,7 @@ def data_notices(task: TaskConfig, splits: Mapping[str, AnyRows]) -> list[str]:
 
 
 def blank_texts(name: str, rows: AnyRows) -> str:
-    """Returns a notice about rows with a blank text, or an empty string if there are none.
-
-    A text is blank if it has no visible character.
+    """Checks a split for blank texts, which have no visible character. Returns a notice, or an empty string.
 
     Args:
       name: The split's name.
@@ -64,29 +62,30 @@ def blank_texts(name: str, rows: AnyRows) -> str:
 
 
 def blank_rows(rows: AnyRows) -> list[int]:
-    """Returns the indices of the rows with a text that has no visible character."""
+    """Finds the indices of rows with a blank text."""
     return [number for number, texts in enumerate(row_texts(rows, choices=False)) if not all(map(is_visible, texts))]
 
 
 def blank_rows_notice(name: str, blank: Sequence[int], num_rows: int) -> str:
-    """Returns a notice with the number of rows that have a blank text, or an empty string if there are none.
+    """Formats a notice about rows with a blank text. Empty if there are none.
 
     Args:
-      name: The rows' name, such as ``rte's train``.
-      blank: The indices of the rows with a blank text, in ascending order.
-      num_rows: The total number of rows.
+      name: The name of the rows, such as ``rte's train``.
+      blank: Indices of the rows with a blank text, in ascending order.
+      num_rows: Total number of rows.
     """
     if not blank:
         return ""
     count = "1 row has" if len(blank) == 1 else f"{len(blank)} rows have"
-    return f"{count} an empty text among the {counted(num_rows, 'row')} of {name}; the first is row {blank[0] + 1}."
+    return f"{count} an empty text in the {counted(num_rows, 'row')} of {name}; the first is row {blank[0] + 1}."
 
 
 def many_labels(name: str, rows: AnyRows) -> str:
-    """Returns a notice if a classification split has too many different labels, or else an empty string.
+    """Checks whether a classification split has suspiciously many labels. Returns a notice, or an empty string.
 
-    The label column may then be a column of ids. The labels are too many if they are at least three, and either every
-    row has its own, or (in a split with at least ``_MANY_ROWS`` rows) they are more than half as many as the rows.
+    The label column may then contain ids instead. The check fails if there are at least three distinct labels and every
+    row has a different one or, in splits with at least ``_MANY_ROWS`` rows, there are more than half as many labels as
+    rows.
 
     Args:
       name: The split's name.
@@ -97,13 +96,11 @@ def many_labels(name: str, rows: AnyRows) -> str:
     distinct = len(np.unique(rows.labels))
     if distinct < 3 or (distinct < len(rows) and (len(rows) < _MANY_ROWS or 2 * distinct <= len(rows))):
         return ""
-    return (
-        f"The {len(rows)} {name} rows have {distinct} different labels; check that the label column is the right one."
-    )
+    return f"The {len(rows)} {name} rows have {distinct} different labels; check that the label column is correct."
 
 
 def misspelled_label(name: str, rows: AnyRows) -> str:
-    """Returns a notice about a rare label whose name is similar to a frequent one, or else an empty string.
+    """Checks for a rare label whose name resembles a frequent one. Returns a notice, or an empty string.
 
     Args:
       name: The split's name.
@@ -140,7 +137,7 @@ def _may_be_misspelled(rare: str, frequent: str) -> bool:
 
 
 def unmarked_entities(name: str, rows: AnyRows) -> str:
-    """Returns a notice about entities that begin with an ``I-`` or ``E-`` tag, or an empty string if there are none.
+    """Checks for entities that begin with an ``I-`` or ``E-`` tag. Returns a notice, or an empty string.
 
     Args:
       name: The split's name.
@@ -152,11 +149,11 @@ def unmarked_entities(name: str, rows: AnyRows) -> str:
     if not count:
         return ""
     entities = "1 entity begins" if count == 1 else f"{count} entities begin"
-    return f"{entities} with an I- or E- tag in {name} rows. They are read as in IOB1, and as seqeval reads them."
+    return f"{entities} with an I- or E- tag in {name} rows. They are parsed as in IOB1 and seqeval."
 
 
 def rows_in_both(name: str, train: AnyRows, dev: AnyRows) -> str:
-    """Returns a notice about rows whose texts are in both train and dev, or an empty string if there are none.
+    """Checks for rows with the same texts in train and dev. Returns a notice, or an empty string.
 
     Args:
       name: The task's name.
@@ -179,30 +176,30 @@ def rows_in_both(name: str, train: AnyRows, dev: AnyRows) -> str:
 
 
 def no_better_than_majority(name: str, rows: AnyRows, metrics: Mapping[str, float]) -> str:
-    """Returns a notice if the accuracy does not exceed the share of the largest class, or else an empty string.
+    """Checks whether the accuracy beats the majority-class baseline. Returns a notice if not, or an empty string.
 
     For multiple choice, the class is the index of the correct choice.
 
     Args:
       name: The name of the model's head.
-      rows: The labelled rows that were scored.
-      metrics: The scores by name of metric.
+      rows: The labelled rows on which the model was evaluated.
+      metrics: The scores by metric.
     """
     if isinstance(rows, SpanRows | TagRows) or rows.labels is None or "accuracy" not in metrics:
         return ""
     (largest, count), *_ = Counter(rows.labels.tolist()).most_common(1)
-    # Both are shares of the same rows, so they differ by at least one row or only by rounding.
+    # Compare numbers of rows, because the two fractions may differ by rounding errors.
     if round(metrics["accuracy"] * len(rows)) > count:
         return ""
     label = rows.label_names[largest] if largest < len(rows.label_names) else str(largest)
     return (
-        f"The accuracy of {name}, {metrics['accuracy']:.4f}, is not above {count / len(rows):.4f}, the share of the "
-        f'largest class: {count} of {len(rows)} rows {"has" if count == 1 else "have"} the label "{label}".'
+        f"The accuracy of {name}, {metrics['accuracy']:.4f}, does not beat the majority-class baseline of "
+        f'{count / len(rows):.4f}: {count} of {len(rows)} rows {"has" if count == 1 else "have"} the label "{label}".'
     )
 
 
 def _labels(rows: AnyRows) -> list[Any]:
-    """Returns a hashable label for each row; all None if the rows are not labelled."""
+    """Returns a hashable label for each row, or None for each row of an unlabelled split."""
     if rows.labels is None:
         return [None] * len(rows)
     return [rows.label_of(row) for row in range(len(rows))] if isinstance(rows, MultiLabelRows) else list(rows.labels)

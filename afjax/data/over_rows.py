@@ -1,4 +1,4 @@
-"""Runs a compiled step over every row of a split."""
+"""Runs a compiled step over all rows of a split."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -21,7 +21,7 @@ PATIENCE = 5.0
 
 
 def jit_eval_step(step: Callable[[Any, Any], Any], mesh: Mesh) -> Any:
-    """Compiles a step whose outputs are replicated over the mesh."""
+    """Compiles a step and replicates its outputs over the mesh."""
     return jax.jit(step, out_shardings=replicated(mesh))
 
 
@@ -33,31 +33,31 @@ def over_rows(
     batching: Batching,
     mesh: Mesh,
 ) -> Any:
-    """Runs ``step(params, {"tokens", "types", "mask"})`` on every row once.
+    """Runs ``step(params, {"tokens", "types", "mask"})`` on every row and collects the outputs.
 
-    If this takes long, a progress bar is shown, and removed at the end.
+    A temporary progress bar is shown if this takes more than a few seconds.
 
     Args:
-      step: A compiled function that returns a tree of arrays with the batch as leading axis. With several hosts, it
-        must be compiled by :func:`jit_eval_step`.
+      step: A compiled function that returns a tree of arrays with a leading batch axis. With several hosts, it must be
+        compiled by :func:`jit_eval_step`.
       params: The parameters, on the mesh.
       data: The split, with at least one row.
       batching: Batch size, padded lengths and padding token.
-      mesh: The devices.
+      mesh: The device mesh.
 
     Returns:
-      A tree of NumPy arrays, the same on every host. Their leading axis has all rows in their original order. If
-      another axis depends on the padded length, shorter outputs are padded with the dtype's lowest value.
+      A tree of NumPy arrays, identical on every host, with all rows in their original order along the leading axis. If
+      a different axis depends on the padded length, shorter outputs are padded with the dtype's lowest value.
 
     Raises:
       UserError: An output is NaN or infinite.
     """
     order: list[np.ndarray] = []
     outputs: list[Any] = []
-    under_way: list[tuple[np.ndarray, Any]] = []
+    pending: list[tuple[np.ndarray, Any]] = []
 
     def fetch() -> None:
-        rows, output = under_way.pop(0)
+        rows, output = pending.pop(0)
         order.append(rows[rows >= 0])
         outputs.append(jax.tree.map(lambda leaf: leaf[rows >= 0], jax.device_get(output)))
 
@@ -67,12 +67,12 @@ def over_rows(
         for batch in eval_batches(data, batching, part=part):
             inputs = shard_batch({name: batch[name] for name in ("tokens", "types", "mask")}, batch_size, mesh)
             with jax.set_mesh(mesh):
-                under_way.append((batch["rows"], step(params, inputs)))
+                pending.append((batch["rows"], step(params, inputs)))
             # Fetching one step late lets the host build the next batch while the device computes.
-            if len(under_way) > 1:
+            if len(pending) > 1:
                 fetch()
                 bar.update(len(order[-1]))
-        while under_way:
+        while pending:
             fetch()
     assert outputs, "an empty split reached the model"
     inverse_order = np.argsort(np.concatenate(order))
@@ -82,15 +82,15 @@ def over_rows(
 
 
 def check_outputs(outputs: Any, data: TokenisedRows, params: Tree) -> None:
-    """Raises UserError if an output is NaN or infinite.
+    """Checks that all outputs are finite.
 
     Args:
-      outputs: A tree of arrays whose leading axis is all rows (for span tasks, all windows).
+      outputs: A tree of arrays with all rows (for span tasks, all windows) along the leading axis.
       data: The rows.
-      params: The model's parameters, which are searched for the cause.
+      params: The model's parameters, which are also checked to find the cause.
 
     Raises:
-      UserError: An output is not finite. The message names the first such row and any parameters that are not finite.
+      UserError: An output is NaN or infinite. The message names the first such row and any non-finite parameters.
     """
     bad = np.zeros(len(data), bool)
     for leaf in jax.tree.leaves(outputs):
@@ -105,7 +105,7 @@ def _not_finite(name: str, params: Tree) -> UserError:
     damaged = [
         jax.tree_util.keystr(path, simple=True, separator="/")
         for path, leaf in jax.tree_util.tree_leaves_with_path(params)
-        # Shards on other hosts cannot be read here.
+        # Shards on other hosts are not accessible here.
         if getattr(leaf, "is_fully_addressable", True) and not bool(jnp.isfinite(leaf).all())
     ]
     if damaged:
@@ -113,8 +113,8 @@ def _not_finite(name: str, params: Tree) -> UserError:
     else:
         reason = "some values in its parameters are too large"
     return UserError(
-        f"{name} is NaN or infinite, because {reason}; check the files of the trunk, the adapter or fusion and the "
-        "head, or train again with a lower learning rate."
+        f"{name} is NaN or infinite because {reason}; check the trunk, adapter or fusion, and head files, or train "
+        "again with a lower learning rate."
     )
 
 
@@ -129,15 +129,15 @@ def sum_over_rows(
 ) -> Any:
     """Sums ``step(params, {"tokens", "types", "mask", "weights"})`` over all batches.
 
-    The running sum stays on the devices, so memory use does not depend on the number of rows.
+    The sum is accumulated on the devices, so memory use does not depend on the number of rows.
 
     Args:
       step: A compiled function that returns a tree of float arrays.
       params, data, batching, mesh: See :func:`over_rows`.
-      weights: ``[rows, n]``. The step receives the weights of its batch, with zeros for padding rows.
+      weights: ``[rows, n]``. The step receives its batch's weights, with zeros for padding rows.
 
     Returns:
-      The sum, a tree of NumPy arrays.
+      The sum as a tree of NumPy arrays.
 
     Raises:
       UserError: The sum is NaN or infinite.
@@ -150,20 +150,20 @@ def sum_over_rows(
         inputs = {name: batch[name] for name in ("tokens", "types", "mask")}
         inputs["weights"] = np.where(rows[:, None] >= 0, weights[rows], 0)
         with jax.set_mesh(mesh):
-            # The host builds one batch ahead of the devices. Waiting here bounds the number of queued batches.
+            # Let the host run only one batch ahead of the devices, to bound the number of queued batches.
             jax.block_until_ready(total)
             batch_sum = step(params, shard_batch(inputs, batch_size, mesh))
             total = (batch_sum, jax.tree.map(jnp.zeros_like, batch_sum)) if total is None else _added(total, batch_sum)
     assert total is not None, "an empty split reached the model"
     summed = to_host(total[0])
     if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(summed)):
-        raise _not_finite("The model's output for some row", params)
+        raise _not_finite("The model's output for at least one row", params)
     return summed
 
 
 @jax.jit
 def _added(total: tuple[Any, Any], value: Any) -> tuple[Any, Any]:
-    """Adds a value to a running sum and its compensation, so that rounding errors do not accumulate (Kahan)."""
+    """Kahan summation: adds a value to the running sum and its compensation."""
     addend = jax.tree.map(jnp.subtract, value, total[1])
     new = jax.tree.map(jnp.add, total[0], addend)
     return new, jax.tree.map(lambda new, old, added: (new - old) - added, new, total[0], addend)

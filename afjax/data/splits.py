@@ -1,4 +1,4 @@
-"""One split of a task in memory: its texts, choices or questions, and labels."""
+"""In-memory splits: the texts, choices or questions, and labels of a task."""
 
 import abc
 import hashlib
@@ -14,7 +14,7 @@ from afjax.data.tags import chunks
 from afjax.display.html import Content, listed, shortened, table
 from afjax.errors import UserError
 
-# Limits for display in notebooks: number of rows, and characters per text.
+# Limits for display in notebooks: rows, and characters per text.
 _SHOWN_ROWS, _SHOWN_TEXT = 10, 200
 
 
@@ -33,32 +33,32 @@ class _Split(abc.ABC):
     @property
     @abc.abstractmethod
     def text_columns(self) -> int | None:
-        """The number of texts per row: 1 for single texts, 2 for pairs. None if it is not known.
+        """Number of texts per row: 1 for single texts, 2 for pairs, None if unknown.
 
-        For multiple choice, choices do not count: it is 2 for a context and a question, and 1 for only a context.
+        Choices do not count: multiple choice has 2 with a question and 1 without.
         """
 
     @property
     @abc.abstractmethod
     def form(self) -> tuple[str, str]:
-        """A noun for one row and a noun for several, such as "text" and "texts"."""
+        """The singular and plural nouns for rows, such as "text" and "texts"."""
 
     @abc.abstractmethod
     def texts_of(self, row: int) -> tuple[tuple[str, str], ...]:
-        """Returns the texts of a row, as pairs ``(name, text)``."""
+        """Returns a row's texts as pairs ``(name, text)``."""
 
     @abc.abstractmethod
     def label_of(self, row: int) -> str:
-        """Returns the label of a row as text; empty if the split is not labelled."""
+        """Formats a row's label; empty if the split is unlabelled."""
 
     def _label_summary(self) -> str:
         return "no labels"
 
     def label_counts(self) -> dict[str, int]:
-        """Returns the number of rows with each label, by name.
+        """Counts the rows with each label, by label name.
 
-        The result is empty if the rows are not labelled, and for regression and span tasks. For multiple choice, a
-        label is the correct choice: its name, or else its index.
+        The result is empty for unlabelled splits, regression and span tasks. For multiple choice, the label is the
+        name of the correct choice, or its index if it has no name.
         """
         return {}
 
@@ -70,7 +70,7 @@ class _Split(abc.ABC):
         return f"{len(self)} {one if len(self) == 1 else several}"
 
     def _repr_html_(self) -> str:
-        """Returns the first rows as an HTML table, for notebooks."""
+        """Renders the first rows as an HTML table for notebooks."""
         numbers = range(min(len(self), _SHOWN_ROWS))
         labelled = any(map(self.label_of, numbers))
         header = ["row", *(name for name, _ in self.texts_of(0))] if len(self) else ["row"]
@@ -86,11 +86,11 @@ class _Split(abc.ABC):
         """Selects rows. The result is always a split: ``rows[5]`` is a split with one row.
 
         Args:
-          rows: A slice, a list or array of row indices (negative ones count from the end), a mask with one bool per
-            row, or a single index.
+          rows: A slice, a list or array of row indices (negative ones count from the end), a boolean mask with one
+            value per row, or a single index.
 
         Raises:
-          UserError: The index has another type, such as a column's name.
+          UserError: The index has an unsupported type, such as a column name.
           IndexError: An index is out of range.
         """
         if isinstance(rows, slice):
@@ -102,8 +102,8 @@ class _Split(abc.ABC):
             return self.take(())
         if not np.issubdtype(numbers.dtype, np.integer) or numbers.ndim > 1:
             raise UserError(
-                f"Rows were indexed with {shortened(repr(rows), 100)}; give a slice, numbers of rows, or a mask with "
-                f"{len(self)} values. Columns are attributes, such as rows.labels."
+                f"Rows were indexed with {shortened(repr(rows), 100)}; use a slice, row indices, or a boolean mask "
+                f"with {len(self)} values. Columns are attributes, such as rows.labels."
             )
         numbers = np.atleast_1d(numbers)
         outside = numbers[(numbers < -len(self)) | (numbers >= len(self))]
@@ -122,7 +122,7 @@ class _Split(abc.ABC):
         return replace(self, **changes)
 
     def every(self, num: int) -> Self:
-        """Selects at most ``num`` rows, evenly spaced, because files are often sorted by label."""
+        """Selects up to ``num`` rows, evenly spaced because files are often sorted by label."""
         if num >= len(self):
             return self
         return self.take(np.linspace(0, len(self) - 1, num).round().astype(int))
@@ -130,14 +130,14 @@ class _Split(abc.ABC):
 
 @dataclass(frozen=True, repr=False)
 class Rows(_Split):
-    """One split of a task on texts or pairs of texts.
+    """One split of a classification or regression task on texts or text pairs.
 
     Attributes:
       text_a: The texts, or the first texts of pairs.
-      text_b: The second texts; None for a task on single texts.
-      labels: int32 [rows], indices into ``label_names``; float32 [rows] for regression; None if not labelled.
-      label_names: Label names in the order of their indices; empty for regression.
-      ids: The source's ids of the rows; None if it has none.
+      text_b: The second texts of pairs; None for single texts.
+      labels: int32 [rows], indices into ``label_names``; float32 [rows] for regression; None if unlabelled.
+      label_names: Label names in index order; empty for regression.
+      ids: Row ids from the source; None if it has none.
     """
 
     text_a: Sequence[str]
@@ -184,18 +184,18 @@ class Rows(_Split):
         return _texts_digest(f"{len(self)} {1 if self.text_b is None else 2}\n", [self.text_a, self.text_b or []])
 
     def digest(self) -> str:
-        """Returns the SHA-256 (hex) of the texts, the labels and their names."""
+        """Returns the SHA-256 (hex) of the texts, labels and label names."""
         return _labelled_digest(self.texts_digest(), self.labels, self.label_names)
 
 
 @dataclass(frozen=True, repr=False)
 class MultiLabelRows(Rows):
-    """One split of a multi-label task on texts or pairs of texts.
+    """One split of a multi-label task on texts or text pairs.
 
     Attributes:
-      text_a, text_b, ids: The texts and the rows' ids, as in :class:`Rows`.
-      labels: float32 [rows, labels], 1 for each label that the row has and 0 for the others; None if not labelled.
-      label_names: Label names in the order of the columns of ``labels``.
+      text_a, text_b, ids: See :class:`Rows`.
+      labels: Multi-hot labels, float32 [rows, labels]; None if unlabelled.
+      label_names: Label names in the order of ``labels``' columns.
     """
 
     def names_of(self, row: int) -> list[str]:
@@ -218,11 +218,11 @@ class ChoiceRows(_Split):
 
     Attributes:
       contexts: The context of each row, followed by the question if there is one.
-      choices: At least two choices per row. The number can differ between rows.
-      labels: int32 [rows], the index of the correct choice; None if not labelled.
-      label_names: The names of the first, second, ... choice. Rows can have more or fewer choices than names.
-      ids: The source's ids of the rows; None if it has none.
-      has_question: Whether the contexts include a question from a separate column; None if it is not known.
+      choices: Two or more choices per row. The number can vary.
+      labels: int32 [rows], the index of the correct choice; None if unlabelled.
+      label_names: Names of the first, second, ... choice. Rows can have more or fewer choices than names.
+      ids: Row ids from the source; None if it has none.
+      has_question: Whether the contexts include a question from a separate column; None if unknown.
     """
 
     contexts: Sequence[str]
@@ -260,11 +260,11 @@ class ChoiceRows(_Split):
 
     @property
     def num_choices(self) -> np.ndarray:
-        """The number of choices of each row; int64 [rows]."""
+        """Number of choices per row, int64 [rows]."""
         return np.array([len(choices) for choices in self.choices], np.int64)
 
     def pairs(self) -> Rows:
-        """Pairs every context with each of its choices, in the order of the rows."""
+        """Pairs every context with each of its choices, in row order."""
         contexts = [context for context, choices in zip(self.contexts, self.choices, strict=True) for _ in choices]
         return Rows(contexts, list(chain.from_iterable(self.choices)), None, ())
 
@@ -274,22 +274,21 @@ class ChoiceRows(_Split):
         return _texts_digest(f"{numbers}\n", [self.contexts, list(chain.from_iterable(self.choices))])
 
     def digest(self) -> str:
-        """Returns the SHA-256 (hex) of the texts, the labels and their names."""
+        """Returns the SHA-256 (hex) of the texts, labels and label names."""
         return _labelled_digest(self.texts_digest(), self.labels, self.label_names)
 
 
 @dataclass(frozen=True, repr=False)
 class SpanRows(_Split):
-    """One split of a task whose answers are spans of a context.
+    """One split of a span task, whose answers are spans of a context.
 
     Attributes:
       questions: One question per row.
       contexts: One context per row.
-      labels: For each row, its correct answers as pairs ``(text, start)``. The start is the text's position in the
-        context in characters, or -1 if it is not known. A question without answers has an empty tuple. None if the
-        split is not labelled.
+      labels: The gold answers of each row as pairs ``(text, start)``, where ``start`` is the answer's character offset
+        in the context, or -1 if unknown. Empty for unanswerable questions. None if the split is unlabelled.
       label_names: Always empty.
-      ids: The source's ids of the rows; None if it has none.
+      ids: Row ids from the source; None if it has none.
     """
 
     questions: Sequence[str]
@@ -319,16 +318,16 @@ class SpanRows(_Split):
     def _label_summary(self) -> str:
         if self.labels is None:
             return "no labels"
-        num_unanswerable = sum(not right for right in self.labels)
+        num_unanswerable = sum(not answers for answers in self.labels)
         return f"labelled, {num_unanswerable} without an answer" if num_unanswerable else "labelled"
 
     def trainable(self) -> list[int]:
-        """Returns the indices of the rows that can be trained on.
+        """Returns the indices of rows that are usable for training.
 
-        In these rows, the start of the first answer is known, or the question has no answer.
+        Their questions are unanswerable, or the start of their first answer is known.
         """
-        # SQuAD's train split has one answer per question. If there are several, only the first is trained on.
-        return [row for row, right in enumerate(self.labels or ()) if not right or right[0][1] >= 0]
+        # Only the first answer is trained on. SQuAD's train split has just one per question.
+        return [row for row, answers in enumerate(self.labels or ()) if not answers or answers[0][1] >= 0]
 
     def texts_digest(self) -> str:
         """Returns the SHA-256 (hex) of the questions and contexts."""
@@ -342,15 +341,15 @@ class SpanRows(_Split):
 
 @dataclass(frozen=True, repr=False)
 class TagRows(_Split):
-    """One split of a task with a tag for each word.
+    """One split of a tagging task, which has one tag per word.
 
     Attributes:
       texts: One sentence per row.
-      bounds: For each row, the start and the end (exclusive) of each word in characters, int64 [words, 2]. Words do not
-        overlap, and all other characters are white space.
-      labels: For each row, the tag of each word; None if the split is not labelled.
-      label_names: The tags in the order of the outputs.
-      ids: The source's ids of the rows; None if it has none.
+      bounds: For each row, the character offsets of each word's start and end (exclusive), int64 [words, 2]. Words do
+        not overlap, and there is only white space between them.
+      labels: For each row, the tag of each word; None if the split is unlabelled.
+      label_names: The tags in the order of the model's outputs.
+      ids: Row ids from the source; None if it has none.
     """
 
     texts: Sequence[str]
@@ -398,13 +397,13 @@ class TagRows(_Split):
         return _texts_digest(f"{len(self)} tags {counts}\n", [self.texts, words])
 
     def digest(self) -> str:
-        """Returns the SHA-256 (hex) of the texts, the words, the tags and the tags' order."""
+        """Returns the SHA-256 (hex) of the texts, words, tags and tag names."""
         labels = json.dumps([self.labels, self.label_names]).encode()
         return hashlib.sha256(self.texts_digest().encode() + labels).hexdigest()
 
 
 def entities_text(tags: Sequence[str], words: Sequence[str]) -> str:
-    """Returns the entities of a sentence as text, such as "person: Ada Lovelace; place: London"."""
+    """Formats a sentence's entities, for example "person: Ada Lovelace; place: London"."""
     found = (f"{type_}: {' '.join(words[first : last + 1])}" for type_, first, last in chunks(tags))
     return "; ".join(found) or "(no entities)"
 
@@ -413,9 +412,9 @@ AnyRows = Rows | ChoiceRows | SpanRows | TagRows
 
 
 def row_texts(rows: AnyRows, *, choices: bool = True) -> Iterator[tuple[Any, ...]]:
-    """Returns an iterator over the texts of each row.
+    """Iterates over the texts of each row.
 
-    For multiple choice, they are the context and a tuple of choices, or only the context if ``choices`` is False.
+    For multiple choice, these are the context and a tuple of choices, or only the context if ``choices`` is False.
     """
     if isinstance(rows, SpanRows):
         return zip(rows.questions, rows.contexts, strict=True)
@@ -427,14 +426,14 @@ def row_texts(rows: AnyRows, *, choices: bool = True) -> Iterator[tuple[Any, ...
 
 
 def check_same_form(form: int | None, of: str, rows: AnyRows, rows_name: str, advice: str) -> None:
-    """Raises UserError if rows do not have the expected number of texts, as counted by ``text_columns``.
+    """Raises UserError if rows do not have the expected number of texts (``text_columns``).
 
     Args:
       form: The expected number of texts per row. None accepts any number.
-      of: The rows that have the expected number, as named in the error message, such as "The task rte's train rows".
+      of: Name of the reference rows in the error message, such as "The task rte's train rows".
       rows: The rows to check.
-      rows_name: The name of ``rows`` in the error message.
-      advice: The end of the error message, which tells the user how to fix it.
+      rows_name: Name of ``rows`` in the error message.
+      advice: How to fix it, appended to the error message.
     """
     given = rows.text_columns
     if None in (form, given) or form == given:
@@ -447,7 +446,7 @@ def check_same_form(form: int | None, of: str, rows: AnyRows, rows_name: str, ad
 def _texts_digest(head: str, columns: Iterable[Sequence[str]]) -> str:
     digest = hashlib.sha256(head.encode())
     for texts in columns:
-        # The lengths make ("ab", "c") and ("a", "bc") different.
+        # Hash the lengths too, so that ("ab", "c") and ("a", "bc") have different digests.
         encoded = [text.encode() for text in texts]
         digest.update(np.array([len(text) for text in encoded], "<i8").tobytes())
         for text in encoded:

@@ -1,8 +1,8 @@
-"""Tags of words, and the entities that they mark.
+"""Parses IOB1, IOB2 and BIOES tags into entities.
 
 A tag is ``O`` (no entity) or ``PREFIX-TYPE``. The prefix is B (first word of an entity), I (inside), E (last word) or S
-(the only word), so that IOB1, IOB2 and BIOES are read alike. Entities are found as by ``conlleval`` and ``seqeval``: an
-``I-`` tag without a ``B-`` tag of its type before it also begins an entity.
+(single word). As in ``conlleval`` and ``seqeval``, an ``I-`` tag that does not continue an entity of its type begins a
+new one.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ class Chunk(NamedTuple):
 
     Attributes:
       type: The entity's type.
-      first, last: The indices of its first and last word.
+      first, last: Indices of the entity's first and last word.
     """
 
     type: str
@@ -26,7 +26,7 @@ class Chunk(NamedTuple):
 
 
 def is_tag(text: str) -> bool:
-    """Returns whether a text is ``O`` or ``PREFIX-TYPE``."""
+    """Whether a string is ``O`` or ``PREFIX-TYPE``."""
     prefix, dash, type_ = text.partition("-")
     return text == OUTSIDE or (len(prefix) == 1 and prefix in PREFIXES and bool(dash and type_))
 
@@ -52,11 +52,11 @@ def chunks(tags: Sequence[str]) -> list[Chunk]:
 
 
 def begins(before: str, prefix: str, type_before: str, type_: str) -> bool:
-    """Returns whether a word begins an entity.
+    """Whether a word begins an entity.
 
     Args:
-      before, type_before: Prefix and type in the tag of the word before it.
-      prefix, type_: Prefix and type in its own tag.
+      before, type_before: Prefix and type of the previous word's tag.
+      prefix, type_: Prefix and type of the word's own tag.
     """
     if prefix == OUTSIDE:
         return False
@@ -64,12 +64,12 @@ def begins(before: str, prefix: str, type_before: str, type_: str) -> bool:
 
 
 def _ends(before: str, prefix: str, type_before: str, type_: str) -> bool:
-    """Returns whether an entity ends before a word. The arguments are the same as for :func:`begins`."""
+    """Whether an entity ends just before a word. See :func:`begins` for the arguments."""
     if before == OUTSIDE:
         return False
     return before in "ES" or prefix in "BSO" or type_before != type_
 
 
 def num_unmarked(sentences: Sequence[Sequence[str]]) -> int:
-    """Returns the number of entities that begin with an ``I-`` or ``E-`` tag instead of a ``B-`` or ``S-`` tag."""
+    """Counts the entities that begin with an ``I-`` or ``E-`` tag instead of a ``B-`` or ``S-`` tag."""
     return sum(tags[chunk.first][0] in "IE" for tags in sentences for chunk in chunks(tags))

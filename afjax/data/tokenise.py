@@ -1,4 +1,4 @@
-"""Tokenises splits and caches their token ids by content."""
+"""Tokenizes splits and caches the token ids by content."""
 
 import hashlib
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ from afjax.data.pieces import CHUNK, check_fast, encode_texts, learn_template, n
 from afjax.data.splits import ChoiceRows, Rows
 from afjax.errors import UserError
 
-# Part of the cache key. Increment it when the content or the computation of the stored arrays changes.
+# Part of the cache key. Increment it when the stored arrays or their computation change.
 FORMAT_VERSION = 1
 
 
@@ -21,19 +21,19 @@ FORMAT_VERSION = 1
 class TokenisedRows:
     """The concatenated token ids of a split.
 
-    A row has one sequence, or one per choice for multiple choice.
+    Each row has one sequence, or one per choice for multiple choice.
 
     Attributes:
       tokens: int32 [tokens].
       types: int8 [tokens], 0 for the first text and 1 for the second; all 0 if the tokenizer has no token types.
       offsets: int64 [sequences + 1]; the tokens of sequence ``i`` are ``tokens[offsets[i] : offsets[i + 1]]``.
-      labels: int32 or float32 [rows], the split's labels; None if it is not labelled. For span tasks int32 [rows, 2],
-        the answer's first and last token. For multi-label tasks float32 [rows, labels].
-      truncated: Number of sequences that were truncated to the maximum length.
-      choices: int64 [rows + 1] for multiple choice, else None. Row ``i`` has the sequences from ``choices[i]`` up to,
-        but not including, ``choices[i + 1]``.
-      token_labels: int32 [tokens] for tagging, else None: the label of each token, or -1 for tokens without one. In
-        batches they replace ``labels``.
+      labels: int32 or float32 [rows]; None if the split is unlabelled. For span tasks, int32 [rows, 2], the answer's
+        first and last token. For multi-label tasks, float32 [rows, labels].
+      truncated: Number of sequences truncated to the maximum length.
+      choices: int64 [rows + 1] for multiple choice, else None. Row ``i`` has the sequences ``choices[i]`` to
+        ``choices[i + 1] - 1``.
+      token_labels: int32 [tokens] for tagging, else None: the label of each token, or -1 for tokens without one.
+        Batches have them instead of ``labels``.
     """
 
     tokens: np.ndarray
@@ -50,48 +50,48 @@ class TokenisedRows:
 
     @property
     def lengths(self) -> np.ndarray:
-        """The number of tokens of each row; for multiple choice, of the row's longest sequence. int64 [rows]."""
+        """Number of tokens in each row's longest sequence, int64 [rows]."""
         lengths = np.diff(self.offsets)
         return lengths if self.choices is None else np.maximum.reduceat(lengths, self.choices[:-1])
 
     @property
     def num_choices(self) -> int:
-        """The maximum number of sequences per row."""
+        """Maximum number of sequences per row."""
         return 1 if self.choices is None else int(np.diff(self.choices).max())
 
     @property
     def right_labels(self) -> Any:
-        """The correct labels to score predictions with, one per row of the split. None if the split is not labelled."""
+        """The true labels for evaluation, one per row of the split. None if the split is unlabelled."""
         return self.labels
 
     def per_row(self, values: np.ndarray) -> np.ndarray:
-        """Converts one value per row or window to one value per row of the split.
+        """Aggregates values to one per row of the split.
 
-        Here these are the same. ``TokenisedWindows`` averages over the windows of a row.
+        This base class returns them unchanged. ``TokenisedWindows`` averages over each row's windows.
         """
         return values
 
     def source_row(self, index: int) -> tuple[int, int]:
-        """Returns the index in the split of row or window ``index``, and the split's number of rows.
+        """Maps row or window ``index`` to its row in the split. Also returns the split's number of rows.
 
-        Here the indices are the same. In ``TokenisedWindows``, several windows can belong to one row.
+        This base class returns the index unchanged. In ``TokenisedWindows``, a row can have several windows.
         """
         return index, len(self)
 
 
 def tokenise(rows: Rows | ChoiceRows, tokenizer: Any, *, max_length: int, cache_dir: Path | None) -> TokenisedRows:
-    """Tokenises a split, or reads its token ids from the cache.
+    """Tokenizes a split, or loads its token ids from the cache.
 
     Args:
-      rows: Texts, pairs, or contexts with choices. A pair that is too long is truncated by :func:`cut_longest`, on the
-        tokenizer's ``truncation_side``.
-      tokenizer: A fast tokenizer of transformers.
+      rows: Texts, pairs, or contexts with choices. Long pairs are truncated by :func:`cut_longest`, on the tokenizer's
+        ``truncation_side``.
+      tokenizer: A fast transformers tokenizer.
       max_length: Maximum number of tokens per sequence, including special tokens.
-      cache_dir: The cache's folder. File names are digests of everything that the token ids depend on. None disables
-        the cache.
+      cache_dir: The cache folder, or None to disable the cache. Files are named by a digest of everything that the
+        token ids depend on.
 
     Raises:
-      UserError: The tokenizer is not a fast one, ``max_length`` leaves no room for text, or the cache is not writable.
+      UserError: The tokenizer is not fast, ``max_length`` leaves no room for text, or the cache is not writable.
     """
     if isinstance(rows, ChoiceRows):
         pairs = tokenise(rows.pairs(), tokenizer, max_length=max_length, cache_dir=cache_dir)
@@ -109,9 +109,9 @@ def tokenise(rows: Rows | ChoiceRows, tokenizer: Any, *, max_length: int, cache_
 
 
 def run_tokenizer(rows: Rows, tokenizer: Any, max_length: int) -> TokenisedRows:
-    """Computes token ids, without labels.
+    """Tokenizes a split without labels.
 
-    Repeated texts are tokenised only once: for example, MNLI has each premise in three rows.
+    Repeated texts are tokenized only once. In MNLI, for example, each premise occurs in three rows.
     """
     backend, from_left = plain_backend(tokenizer), truncates_left(tokenizer)
     columns = [rows.text_a] if rows.text_b is None else [rows.text_a, rows.text_b]
@@ -119,14 +119,14 @@ def run_tokenizer(rows: Rows, tokenizer: Any, max_length: int) -> TokenisedRows:
     room = max_length - template.num_special
     if room < 1:
         raise UserError(
-            f"max_length is {max_length}, but a row has {template.num_special} special tokens; give a larger one."
+            f"max_length is {max_length}, but each row has {template.num_special} special tokens; increase it."
         )
     texts, numbers = number_texts(*columns)
     pieces = encode_texts(backend, texts)
     lengths = np.diff(pieces.offsets)
     full = [lengths[column] for column in numbers]
-    cut = [np.minimum(full[0], room)] if rows.text_b is None else cut_longest(full[0], full[1], room)
-    offsets = np.concatenate([[0], np.cumsum(sum(cut) + template.num_special)]).astype(np.int64)
+    kept = [np.minimum(full[0], room)] if rows.text_b is None else cut_longest(full[0], full[1], room)
+    offsets = np.concatenate([[0], np.cumsum(sum(kept) + template.num_special)]).astype(np.int64)
     data = TokenisedRows(
         np.empty(offsets[-1], np.int32),
         np.empty(offsets[-1], np.int8),
@@ -136,19 +136,19 @@ def run_tokenizer(rows: Rows, tokenizer: Any, max_length: int) -> TokenisedRows:
     )
     for start in range(0, len(rows), CHUNK):
         part = slice(start, start + CHUNK)
-        places = offsets[:-1][part].copy()
+        positions = offsets[:-1][part].copy()
         for number, (ids, types) in enumerate(zip(template.specials, template.special_types, strict=True)):
             for token, type_ in zip(ids, types, strict=True):
-                data.tokens[places], data.types[places] = token, type_
-                places += 1
+                data.tokens[positions], data.types[positions] = token, type_
+                positions += 1
             if number < len(columns):
-                count, first = cut[number][part], pieces.offsets[numbers[number][part]]
+                count, first = kept[number][part], pieces.offsets[numbers[number][part]]
                 if from_left:
                     first = first + full[number][part] - count
-                targets = ranges(places, count)
+                targets = ranges(positions, count)
                 data.tokens[targets] = pieces.tokens[ranges(first, count)]
                 data.types[targets] = template.types[number]
-                places += count
+                positions += count
     return data
 
 
@@ -158,12 +158,12 @@ def truncates_left(tokenizer: Any) -> bool:
 
 
 def cut_longest(first: np.ndarray, second: np.ndarray, room: int) -> list[np.ndarray]:
-    """Returns the number of tokens to keep of both texts of each pair, truncating the longer text first.
+    """Computes how many tokens of each text to keep when pairs are truncated longest first.
 
-    A pair with at most ``room`` tokens is not truncated. If both texts are longer than half of ``room``, each keeps one
-    half. If ``room`` is odd, the longer text gets the remaining token, or the second text if both are equally long. If
-    only one text is longer than half, it keeps the tokens that the other one leaves. This matches ``longest_first`` of
-    the tokenizers library.
+    Pairs of at most ``room`` tokens are not truncated. If both texts are longer than half of ``room``, each keeps half,
+    and if ``room`` is odd, the extra token goes to the longer text, or to the second in a tie. If only one text is
+    longer than half, it is truncated to the room that the other leaves. This matches the tokenizers library's
+    ``longest_first``.
     """
     short, long = np.minimum(first, second), np.maximum(first, second)
     halved = 2 * short > room
@@ -185,7 +185,7 @@ def cache_key(rows: Rows, tokenizer: Any, max_length: int) -> str:
 
 
 def read_cache(path: Path, num_rows: int) -> TokenisedRows | None:
-    """Reads the token ids that :func:`write_cache` wrote. Returns None if they are missing or damaged."""
+    """Loads token ids saved by :func:`write_cache`. Returns None if they are missing or damaged."""
     arrays = read_arrays(path)
     if arrays is None or arrays.keys() != {"tokens", "types", "offsets", "truncated"}:
         return None

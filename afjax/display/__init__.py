@@ -1,1 +1,1 @@
-"""Output for people: text and progress bars on a terminal, and HTML."""
+"""Human-readable output: terminal text, progress bars and HTML."""

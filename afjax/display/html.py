@@ -1,4 +1,4 @@
-"""HTML that is safe by construction: everything except :class:`Markup` is escaped."""
+"""Builds HTML and escapes everything except :class:`Markup`."""
 
 import dataclasses
 import html
@@ -20,13 +20,13 @@ Content = Markup | str
 
 
 def tag(element: str, /, *content: Content, **attributes: str) -> Markup:
-    """Makes an element.
+    """Builds an HTML element.
 
     Args:
       element: The element's name, such as "p".
-      content: Text, which is escaped, or markup.
-      attributes: Attributes; their values are escaped. In names, trailing underscores are dropped (``class_``) and
-        other underscores become hyphens.
+      content: Markup, or text to escape.
+      attributes: The element's attributes. Their values are escaped. In their names, trailing underscores (``class_``)
+        are dropped and other underscores become hyphens.
     """
     pairs = (f' {key.rstrip("_").replace("_", "-")}="{text(value)}"' for key, value in attributes.items())
     opened = f"<{element}{''.join(pairs)}>"
@@ -34,26 +34,26 @@ def tag(element: str, /, *content: Content, **attributes: str) -> Markup:
 
 
 def join(*content: Content) -> Markup:
-    """Concatenates text, which is escaped, and markup."""
+    """Concatenates markup and text, escaping the text."""
     return Markup("".join(part.html if isinstance(part, Markup) else text(part) for part in content))
 
 
 def text(words: str) -> str:
-    """Escapes text for use in elements and attributes."""
+    """Escapes text for use in an element or an attribute value."""
     return html.escape(_NO_TEXT.sub("\N{REPLACEMENT CHARACTER}", words))
 
 
 def table(
     header: Sequence[Content], rows: Sequence[Sequence[Content]], *, numbers: Sequence[int] = (), caption: Content = ""
 ) -> Markup:
-    """Makes a table, which scrolls horizontally if it is too wide.
+    """Builds a table that scrolls horizontally if it is too wide.
 
-    The first cell of each row is its header.
+    The first cell of each row is a row header.
 
     Args:
       header: Column titles.
-      rows: The rows, with one cell per column.
-      numbers: Indices of the columns that hold numbers.
+      rows: Rows with one cell per column.
+      numbers: Indices of numeric columns.
       caption: The table's caption.
     """
     kinds = ["number" if column in numbers else "" for column in range(len(header))]
@@ -66,22 +66,22 @@ def table(
 
 
 def scrolling(wide: Markup, caption: Content = "") -> Markup:
-    """Wraps wide content so that it scrolls, and not the page.
+    """Wraps wide content so that it scrolls horizontally without scrolling the page.
 
-    The content can also be scrolled with the keyboard. The caption does not scroll.
+    The content can also be scrolled with the keyboard. The caption stays in place.
     """
     scrolled = tag("div", wide, class_="scroll", tabindex="0")
     return tag("figure", tag("figcaption", caption), scrolled) if caption else scrolled
 
 
 def shortened(words: str, limit: int) -> str:
-    """Joins text into one line and truncates it to ``limit`` characters."""
+    """Collapses whitespace and truncates the text to ``limit`` characters."""
     line = " ".join(words.split())
     return line if len(line) <= limit else f"{line[: limit - 1]}…"
 
 
 def listed(names: Sequence[str], *, most: int = 6) -> str:
-    """Lists the first names, and the number of names that were left out.
+    """Lists the first names and counts the rest.
 
     Example:
       >>> listed(["a", "b", "c"], most=2)

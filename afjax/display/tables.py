@@ -1,4 +1,4 @@
-"""Tables as aligned lines of text."""
+"""Plain-text tables."""
 
 from collections.abc import Sequence
 
@@ -8,12 +8,12 @@ from afjax.display.terminal import wrapped
 
 
 def table_lines(rows: Sequence[Sequence[str]], *, separator: str = "  ", num_texts: int = 1) -> list[str]:
-    """Aligns the cells of a table in columns, by their width on a terminal.
+    """Formats a table with aligned columns, based on display width.
 
     Args:
-      rows: Cells, the header first. Every row has the same number of cells.
+      rows: Rows of cells, starting with the header. All rows have the same length.
       separator: The text between columns.
-      num_texts: Number of leading columns with text, aligned left. The other columns hold numbers, aligned right.
+      num_texts: Number of leading text columns, which are left-aligned. The remaining columns are right-aligned.
 
     Example:
       >>> table_lines([("label", "rows"), ("yes", "12")])
@@ -33,15 +33,15 @@ def table_lines(rows: Sequence[Sequence[str]], *, separator: str = "  ", num_tex
 
 
 def fitting_table(rows: Sequence[Sequence[str]], width: int | None, *, first: int) -> list[str]:
-    """Aligns the cells of a table of texts, if necessary with two lines per row.
+    """Formats a text table to fit the terminal.
 
-    A row gets a second line if one line is too long for the terminal.
+    If a row is wider than the terminal, all rows are split over two lines.
 
     Args:
-      rows: Cells, the header first. Every row has the same number of cells.
-      width: The terminal's number of columns. None for one line per row.
-      first: Number of columns in the first line of a row. The other columns are in the second line, which is indented
-        and wrapped.
+      rows: Rows of cells, starting with the header. All rows have the same length.
+      width: The terminal's width in columns, or None for one line per row.
+      first: Number of columns on a row's first line when rows are split. The rest form the second line, which is
+        indented and wrapped.
 
     Example:
       >>> rows = [("name", "about"), ("cola", "Acceptable English."), ("rte", "Entailment.")]

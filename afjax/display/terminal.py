@@ -1,4 +1,4 @@
-"""Progress bars, messages, warnings and durations on a terminal."""
+"""Terminal output: progress bars, messages, warnings and durations."""
 
 import contextlib
 import os
@@ -15,8 +15,7 @@ PAGE_WIDTH = 120
 def shows_bars() -> bool:
     """Whether to show progress bars.
 
-    Terminals and notebooks show them, unless tqdm's environment variable ``TQDM_DISABLE`` is set. Files and pipes
-    cannot show them.
+    They are shown on terminals and in notebooks unless ``TQDM_DISABLE``, tqdm's environment variable, is set.
     """
     return not os.environ.get("TQDM_DISABLE") and (sys.stderr.isatty() or "ipykernel" in sys.modules)
 
@@ -32,20 +31,20 @@ def progress_bar(
     leave: bool = True,
     disable: bool = False,
 ) -> Any:
-    """Returns a tqdm bar on stderr, which prints nothing unless :func:`shows_bars`.
+    """Creates a tqdm bar on stderr that is hidden unless :func:`shows_bars`.
 
-    The time left is estimated from the mean speed so far. The most recent speed would mislead, because some units take
-    longer than others.
+    The remaining time is estimated from the mean speed so far, because units take different amounts of time and the
+    most recent speed would be misleading.
 
     Args:
       title: Text before the bar.
       total: Total number of units.
-      unit: Name of one unit.
-      done: Number of units that are already done.
+      unit: The unit's name in the singular.
+      done: Number of units completed before the bar starts.
       scale: Whether to abbreviate large numbers (k, M, G).
-      delay: Seconds before the bar is shown. A shorter task shows no bar.
-      leave: Whether the bar stays on the screen at its end.
-      disable: Whether to show no bar, even on a terminal.
+      delay: Seconds before the bar appears. Shorter tasks show no bar.
+      leave: Whether to leave the finished bar on the screen.
+      disable: Whether to hide the bar even on a terminal.
     """
     import tqdm
 
@@ -66,31 +65,28 @@ def progress_bar(
 
 
 def print_line(line: str) -> None:
-    """Prints a line on stderr, above any progress bars.
-
-    On a terminal, the line is wrapped by :func:`fitted`.
-    """
+    """Prints a line to stderr above any progress bars, wrapped by :func:`fitted`."""
     import tqdm
 
     tqdm.tqdm.write("\n".join(fitted(line, sys.stderr)), file=sys.stderr)
 
 
 def fitted(line: str, stream: IO[str], indent: str = "  ") -> list[str]:
-    """Wraps a line between words if the stream is a terminal.
+    """Wraps a line at word boundaries if the stream is a terminal.
 
-    A terminal itself would wrap the line within words. Files and pipes get one line, so that it can be searched.
+    A terminal would otherwise break words. Files and pipes get a single line, which is easier to search.
 
     Args:
       line: One line.
-      stream: The stream that the line is for.
-      indent: The text with which all lines except the first begin.
+      stream: The output stream.
+      indent: Prefix of all lines except the first.
     """
     width = terminal_width(stream)
     return wrapped(line, width, indent) if width else [line]
 
 
 def terminal_width(stream: IO[str]) -> int | None:
-    """Returns a terminal's number of columns, or None for any other stream."""
+    """Returns the terminal's width in columns, or None if the stream is not a terminal."""
     try:
         # A notebook's stream is not a terminal, but its file descriptor can be the terminal that Jupyter runs in.
         return (os.get_terminal_size(stream.fileno()).columns or None) if stream.isatty() else None
@@ -99,20 +95,17 @@ def terminal_width(stream: IO[str]) -> int | None:
 
 
 def page_width() -> int:
-    """Returns the width of pages on stdout.
-
-    It is at most 120 columns, and not more than the terminal has.
-    """
+    """Returns the page width for stdout: the terminal's width, up to 120 columns."""
     return min(terminal_width(sys.stdout) or PAGE_WIDTH, PAGE_WIDTH)
 
 
 def wrapped(text: str, width: int, indent: str = "  ") -> list[str]:
-    """Wraps text between words. Words that are longer than a line are not broken.
+    """Wraps text at word boundaries without breaking long words.
 
     Args:
       text: One line.
-      width: The number of columns.
-      indent: The text with which all lines except the first begin.
+      width: The width in columns.
+      indent: Prefix of all lines except the first.
 
     Example:
       >>> wrapped("Nothing was changed; give --overwrite.", 24)
@@ -138,9 +131,9 @@ def duration(seconds: float) -> str:
 
 @contextlib.contextmanager
 def warnings_in_one_line() -> Iterator[None]:
-    """Prints each of afjax's own warnings once, on one line like an error.
+    """Prints each afjax warning once, as a single line like an error message.
 
-    Other warnings keep Python's format.
+    Warnings from other packages keep Python's format.
     """
     printed: set[str] = set()
     original = warnings.formatwarning

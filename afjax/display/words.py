@@ -1,14 +1,14 @@
-"""Formats numbers for use in sentences."""
+"""Formats numbers for messages."""
 
 from collections.abc import Sequence
 
 
 def counted(number: int, noun: str) -> str:
-    """Formats a number with its noun, in the plural unless the number is 1.
+    """Formats a count with its noun, pluralized unless the count is 1.
 
     Args:
-      number: The number.
-      noun: The noun in the singular. Its plural ends with "s".
+      number: The count.
+      noun: The singular noun. Its plural must be formed with "s".
 
     Example:
       >>> counted(1, "row"), counted(2490, "dev row")

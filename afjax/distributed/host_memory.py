@@ -1,4 +1,4 @@
-"""Measures the host's memory, and returns freed memory to the system."""
+"""Measures host memory, and returns freed memory to the system."""
 
 import ctypes
 import os
@@ -6,7 +6,7 @@ import sys
 
 
 def physical_memory() -> int:
-    """Returns this machine's memory in bytes, or ``sys.maxsize`` if it is not known."""
+    """Returns this machine's memory in bytes, or ``sys.maxsize`` if it is unknown."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):
@@ -14,7 +14,7 @@ def physical_memory() -> int:
 
 
 def peak_host_memory() -> int:
-    """Returns this process's peak memory in bytes; 0 if the system does not report it."""
+    """Returns this process's peak memory in bytes, or 0 if the system does not report it."""
     try:
         import resource
     except ImportError:  # Windows.
@@ -24,10 +24,10 @@ def peak_host_memory() -> int:
 
 
 def return_freed_memory() -> None:
-    """Trims the C library's heap, so that freed memory is returned to the system.
+    """Trims the C library's heap, which returns freed memory to the system.
 
-    XLA's compiler frees several hundred megabytes that the C library keeps. On a CPU, they would increase the peak
-    memory of a run. Does nothing if the C library is not glibc.
+    XLA's compiler frees several hundred megabytes that the C library would keep, which increases a run's peak memory on
+    a CPU. Does nothing if the C library is not glibc.
     """
     if sys.platform == "linux":
         libc = ctypes.CDLL(None)

@@ -1,11 +1,11 @@
 """Coordinates the hosts (processes) of one ``jax.distributed`` job.
 
-With a single host, nothing happens. All hosts run the same program and read the same files, and only the first host
-writes. An error on one host is raised on all hosts, so that no host waits for one that has exited.
+All hosts run the same program and read the same files, and only the first host writes. An error on one host is raised
+on all hosts, so that no host waits for one that has exited. With a single host, these functions do nothing.
 
 All hosts also exit together (:class:`Job`). If one host exited immediately, JAX's runtime would abort the others with a
 stack trace before they could report the reason. An exiting host therefore writes its reason to the key-value store of
-JAX's coordination service, and waits for a bounded time until the others have read it.
+JAX's coordination service, and waits for a limited time until the others have read it.
 """
 
 import collections
@@ -27,27 +27,25 @@ import numpy as np
 
 from afjax.errors import HOST_LOST, PreemptionError, UserError
 
-# Seconds without a heartbeat after which a host counts as lost.
+# Seconds without a heartbeat after which a host is considered lost.
 HEARTBEAT_SECONDS = 30
 # Seconds within which all hosts must have started.
 JOIN_SECONDS = 300
 # Seconds after which a host reports that it is waiting for others to start.
 QUIET_SECONDS = 10
-# Seconds between checks whether another host is exiting.
+# Seconds between checks for another host that is exiting.
 _POLL_SECONDS = 0.5
-# Seconds that the main thread has to exit by itself, because it may be about to report the same reason more precisely.
+# Seconds that the main thread gets to exit by itself, because it may be about to report a more precise reason.
 _GRACE_SECONDS = 3.0
-# Seconds that an exiting host waits for the others to exit. The limit matters because a crashed host never reports that
-# it exits.
+# Maximum seconds that an exiting host waits for the others to exit, because a crashed host never reports its exit.
 FAREWELL_SECONDS = 10.0
 # Maximum bytes of an error message sent to other hosts.
 _LONGEST = 2000
-# Folders of the key-value store. The first has the reasons of exiting hosts, the second the hosts that no longer need
-# the service.
+# Folders in the key-value store: the reasons of exiting hosts, and the hosts that no longer need the service.
 _ENDING, _ENDED = "afjax/ending", "afjax/ended"
 _ABORTED = (
-    "afjax: this host was aborted because another host was lost, or it was killed; start the same command again on "
-    "all hosts to resume from the last checkpoint."
+    "afjax: this host was aborted because another host was lost, or was killed. To resume from the last checkpoint, "
+    "start the same command again on all hosts."
 )
 
 # Maps an exception to an exit code and a message for the user; None if the exception is unexpected.
@@ -58,23 +56,23 @@ class Job:
     """Joins the hosts of one job, and makes them exit together.
 
     A job is a context manager around everything that the hosts do together. With a single host, it does nothing. With
-    several hosts, a block that raises does not return: the process prints the reason to stderr and exits with the code
-    from ``explain``. Every other host prints the same reason and exits with the same code, whatever it is doing. A
-    block that ends without an exception, or with PreemptionError (on which the hosts have agreed), waits until the
-    other hosts reach the same point.
+    several hosts, an exception in the block ends the process: it prints the reason to stderr and exits with the code
+    from ``explain``. Every other host is interrupted, prints the same reason and exits with the same code. If the block
+    ends without an exception, or with a PreemptionError (on which the hosts have agreed), it waits until the other
+    hosts reach the same point.
 
     Args:
-      coordinator_address: ``HOST:PORT`` of the first host, the same on all hosts. If it is empty, hosts are discovered
-        on Cloud TPU, and elsewhere there is a single host.
+      coordinator_address: ``HOST:PORT`` of the first host, the same on all hosts. If empty, hosts are discovered on
+        Cloud TPU; elsewhere, there is a single host.
       num_processes: Number of hosts.
-      process_id: Number of this host, from 0.
-      explain: Maps an exception to an exit code and a message, or to None if the exception is unexpected. Then this
-        host exits with code 1 and a traceback, and the others with ``HOST_LOST``.
+      process_id: Index of this host, from 0.
+      explain: Maps an exception to an exit code and a message, or to None if the exception is unexpected. In that case,
+        this host exits with code 1 and a traceback, and the others exit with ``HOST_LOST``.
 
     Raises:
-      UserError: Only some of the first three arguments are given, or they are inconsistent, the hosts cannot be joined,
-        or the hosts have different numbers of devices. If other hosts are still missing after ``JOIN_SECONDS``, this
-        host instead prints a message and exits with code 2.
+      UserError: Only some of the first three arguments are given, they are inconsistent, the hosts cannot be joined, or
+        the hosts have different numbers of devices. If other hosts are still missing after ``JOIN_SECONDS``, this host
+        instead prints a message and exits with code 2.
 
     Example:
       >>> with Job(explain=lambda error: (2, str(error)) if isinstance(error, UserError) else None):
@@ -91,12 +89,12 @@ class Job:
     ) -> None:
         given = [bool(coordinator_address), num_processes is not None, process_id is not None]
         if any(given) and not all(given):
-            raise UserError("Give all of --coordinator_address, --num_processes and --process_id, or none of them.")
+            raise UserError("Pass all of --coordinator_address, --num_processes and --process_id, or none of them.")
         if any(given) and (":" not in coordinator_address or not 0 <= (process_id or 0) < (num_processes or 0)):
             raise UserError(
                 f"--coordinator_address={coordinator_address} --num_processes={num_processes} "
-                f"--process_id={process_id}: give HOST:PORT of the first host, and a process id from 0 to one "
-                "less than the number of processes."
+                f"--process_id={process_id}: the address must be the first host's HOST:PORT, and the process id at "
+                "least 0 and less than the number of processes."
             )
         self._address = (coordinator_address or None, num_processes, process_id)
         self._joins = all(given) or on_cloud_tpu()
@@ -105,7 +103,7 @@ class Job:
         self._shell: subprocess.Popen[bytes] | None = None
         self._stopped = threading.Event()
         self._watcher = threading.Thread(target=self._watch, daemon=True)
-        # _ending identifies the thread that ends the process.
+        # _ending is the identifier of the thread that ends the process.
         self._lock, self._ending = threading.Lock(), 0
 
     def __enter__(self) -> "Job":
@@ -126,7 +124,7 @@ class Job:
         if error is not None and not isinstance(error, PreemptionError):
             self._end_with(error)
         try:
-            # Waits for the others. The watcher keeps running, in case one of them fails while it exits.
+            # This waits for the others. The watcher keeps running, in case one of them fails during its exit.
             jax.distributed.shutdown()
         except Exception as failure:
             self._end_with(failure)
@@ -136,14 +134,11 @@ class Job:
 
     @property
     def is_one_of_several(self) -> bool:
-        """Whether other hosts have joined.
-
-        If there are no other hosts, this does not initialize JAX's backend.
-        """
+        """Whether other hosts have joined. With a single host, this does not initialize JAX's backend."""
         return self._service is not None
 
     def leave(self, code: int, sentence: str) -> bool:
-        """Exits all hosts with the same code and message, if there are several hosts.
+        """Makes all hosts exit with the same code and message, if there are several.
 
         Returns:
           False for a single host. True if a signal interrupted this thread while it was already ending the process.
@@ -159,14 +154,14 @@ class Job:
         try:
             jax.distributed.initialize(
                 *self._address,
-                # After this time JAX's client aborts the process with a stack trace. The thread above ends it earlier.
+                # After this time, JAX's client aborts the process with a stack trace. The thread above ends it earlier.
                 initialization_timeout=JOIN_SECONDS + 60,
                 heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
             )
         except (RuntimeError, ValueError) as error:
             raise UserError(
                 f"The hosts of this run could not be joined ({str(error).partition(chr(10))[0]}); start the same "
-                "command on all of them, each with its own --process_id if you give one."
+                "command on all of them, with a different --process_id on each host if you use it."
             ) from error
         finally:
             joined.set()
@@ -179,26 +174,27 @@ class Job:
         counts = collections.Counter(device.process_index for device in jax.devices())
         if len(set(counts.values())) > 1:
             listing = ", ".join(f"host {host}: {count}" for host, count in sorted(counts.items()))
-            raise UserError(f"The hosts have different numbers of devices ({listing}); use hosts with equal numbers.")
+            raise UserError(f"The hosts have different numbers of devices ({listing}); use hosts with equally many.")
 
     def _end_unless_joined(self, joined: threading.Event) -> None:
-        """Reports that this host is waiting for others; exits if this takes too long."""
-        place = f" at {self._address[0]}" if self._address[0] else ""
+        """Reports that this host is waiting for others, and exits if this takes too long."""
+        address = f" at {self._address[0]}" if self._address[0] else ""
         if joined.wait(QUIET_SECONDS):
             return
-        _say(f"Waiting{place} for the other hosts of this run, for {JOIN_SECONDS} s at most.")
+        _say(f"Waiting{address} for the other hosts of this run, for at most {JOIN_SECONDS} s.")
         if not joined.wait(JOIN_SECONDS - QUIET_SECONDS):
             _say(
-                f"afjax: The hosts of this run did not all join{place} in {JOIN_SECONDS} s; start the same command on "
-                "all of them, each with its own --process_id if you give one, and see that they reach that address."
+                f"afjax: The hosts of this run did not all join{address} within {JOIN_SECONDS} s; start the same "
+                "command on all of them, with a different --process_id on each host if you use it, and check that they "
+                "can reach that address."
             )
             self._stop_shell()
             os._exit(2)
 
     def _watch(self) -> None:
-        """Ends this process if another host ends.
+        """Ends this process if another host is ending.
 
-        This runs in its own thread, because the main thread may be waiting for that host.
+        Runs in its own thread, because the main thread may be waiting for that host.
         """
         assert self._service is not None
         while not self._stopped.wait(_POLL_SECONDS):
@@ -206,9 +202,9 @@ class Job:
                 continue
             if self._stopped.wait(_GRACE_SECONDS):
                 return
-            # Read it again: in the meantime, another host may have ended with a more precise reason.
+            # Read the reason again: another host may have reported a more precise one in the meantime.
             code, sentence = self._service.reason() or (HOST_LOST, "another host has ended.")
-            # The newline ends the line of a progress bar.
+            # The newline ends the progress bar's line.
             self._leave(code, sentence, farewell=(code, ""), prefix="\n")
 
     def _end_with(self, error: BaseException) -> None:
@@ -217,7 +213,7 @@ class Job:
             self._stop_shell()
             return
         if is_runtime_error(error):
-            # Another host was lost. It may have left its reason.
+            # Another host was lost. It may have reported its reason.
             if (reason := self._service.reason()) is not None:
                 self._leave(*reason, farewell=(reason[0], ""))
             first = str(error).partition("\n")[0]
@@ -228,7 +224,7 @@ class Job:
             self._leave(HOST_LOST, lost, farewell=(HOST_LOST, lost))
         if (explained := self._explain(error)) is not None:
             self._leave(*explained, farewell=explained)
-        # This host's log has the full traceback. The other hosts' logs refer to it.
+        # Only this host's log has the full traceback. The other hosts' logs refer to it.
         with contextlib.suppress(OSError, ValueError):
             traceback.print_exception(error)
         first = f"{type(error).__name__}: {error}".partition("\n")[0]
@@ -248,7 +244,7 @@ class Job:
                 sys.stdout.flush()
             _say(f"{prefix}afjax: {' '.join(sentence.split())}")
             self._stop_shell()
-            # Silence stderr, so that nothing follows the message if another host dies and the runtime aborts this one.
+            # Silence stderr, so that the message comes last even if another host dies and the runtime aborts this one.
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
             assert self._service is not None
             self._service.farewell(*farewell)
@@ -259,7 +255,7 @@ class Job:
         """Starts a shell that prints what to do if this process is aborted or killed.
 
         If another host is lost without a reason, JAX aborts this process from one of its own threads. Python cannot
-        react, and JAX prints only which task was lost. The shell notices because its standard input ends.
+        react, and JAX only prints which task was lost. The shell detects the abort because its standard input ends.
         """
         self._shell = subprocess.Popen(
             ["/bin/sh", "-c", f'read -r word || echo "{_ABORTED}" >&2'], stdin=subprocess.PIPE
@@ -274,8 +270,8 @@ class Job:
 class _Service:
     """The key-value store of JAX's coordination service.
 
-    The service runs in the first host's process. JAX has no public API for the store, so all private functions that
-    this package needs are used here.
+    The service runs in the first host's process. JAX has no public API for the store, so this class wraps the private
+    functions that this package needs.
     """
 
     def __init__(self) -> None:
@@ -285,7 +281,7 @@ class _Service:
         self._client: Any = global_state.client
 
     def reason(self) -> tuple[int, str] | None:
-        """Returns the exit code and message of another host that is ending, or None."""
+        """Returns the exit code and message of another host that is ending, or None if there is none."""
         reasons = []
         for host, (code, sentence) in self._read(_ENDING).items():
             if host != self._host and sentence:
@@ -293,19 +289,19 @@ class _Service:
                 reasons.append(
                     (lost, host, code, sentence if sentence.startswith("On host ") else f"On host {host}: {sentence}")
                 )
-        # A reason other than HOST_LOST is preferred, because a host that lost another does not know why it was lost.
+        # Prefer reasons other than HOST_LOST, because a host that lost another does not know why.
         return min(reasons)[2:] if reasons else None
 
     def farewell(self, code: int, sentence: str) -> None:
-        """Writes this host's reason, and waits until the other hosts have written theirs.
+        """Writes this host's reason and waits until the other hosts have written theirs.
 
         The first host, which runs the service, exits last.
 
         Args:
           code: Exit code for the others.
-          sentence: Message for the others; empty if they have one from another host.
+          sentence: Message for the others; empty if they already have one from another host.
         """
-        # If the client raises, the service is gone, and there is nobody left to wait for.
+        # If the client raises, the service is gone and there is no host left to wait for.
         with contextlib.suppress(Exception):
             self._client.key_value_set(f"{_ENDING}/{self._host}", f"{code} {sentence[:_LONGEST]}", allow_overwrite=True)
             ending = self._wait(_ENDING, set(range(self.num_hosts)), FAREWELL_SECONDS)
@@ -313,14 +309,11 @@ class _Service:
                 self._client.key_value_set(f"{_ENDED}/{self._host}", "0 ", allow_overwrite=True)
                 return
             self._wait(_ENDED, ending - {0}, FAREWELL_SECONDS)
-            # This host cannot observe whether the others have exited, which is all that they still have to do.
+            # Give the others time to exit, which this host cannot observe.
             time.sleep(1)
 
     def _wait(self, folder: str, hosts: set[int], seconds: float) -> set[int]:
-        """Waits for at most ``seconds`` until the given hosts are in a folder.
-
-        Returns the hosts that are in the folder.
-        """
+        """Waits for at most ``seconds`` until the hosts have written to a folder. Returns those that have."""
         end = time.monotonic() + seconds
         while not hosts <= (present := self._read(folder, must=True).keys()) and time.monotonic() < end:
             time.sleep(0.05)
@@ -329,7 +322,7 @@ class _Service:
     def _read(self, folder: str, *, must: bool = False) -> dict[int, tuple[int, str]]:
         """Reads a folder of the store, ``{host: (code, sentence)}``.
 
-        If the service does not answer, this raises with ``must``, and otherwise returns an empty dictionary.
+        If the service does not answer, raises if ``must``, and otherwise returns an empty dictionary.
         """
         try:
             pairs = self._client.key_value_dir_get(folder)
@@ -355,10 +348,7 @@ def on_cloud_tpu() -> bool:
 
 
 def several_hosts() -> bool:
-    """Whether this is one of several hosts.
-
-    If no hosts were joined, this does not initialize JAX's backend.
-    """
+    """Whether this is one of several hosts. If no hosts were joined, this does not initialize JAX's backend."""
     return jax.distributed.is_initialized() and jax.process_count() > 1
 
 
@@ -369,7 +359,7 @@ def is_first_host() -> bool:
 
 def is_runtime_error(error: BaseException) -> bool:
     """Whether an error is a failure of JAX's runtime, which also reports lost hosts."""
-    # On the CPU, collectives raise ValueError if they fail while a program is launched.
+    # On the CPU, collectives that fail during a program's launch raise ValueError.
     return isinstance(error, jax.errors.JaxRuntimeError) or (isinstance(error, ValueError) and ": Gloo " in str(error))
 
 
@@ -398,7 +388,7 @@ def all_hosts_or_raise() -> Iterator[None]:
 
 
 def check_same(what: Mapping[str, str]) -> None:
-    """Raises UserError, on every host, if digests differ between hosts.
+    """Raises UserError on every host if digests differ between hosts.
 
     Args:
       what: ``{name: digest}``. The names must be the same on every host.
@@ -416,7 +406,7 @@ def check_same(what: Mapping[str, str]) -> None:
 
 
 def check_shared(folder: Any, what: str) -> None:
-    """Raises UserError, on every host, if the hosts do not share a folder.
+    """Raises UserError on every host if the hosts do not share a folder.
 
     Args:
       folder: The folder, an ``epath.Path``.
@@ -432,7 +422,8 @@ def check_shared(folder: Any, what: str) -> None:
     with all_hosts_or_raise():
         if not marker.exists():
             raise UserError(
-                f"The {what} {folder} is not the first host's; give one that all hosts share, such as gs://..."
+                f"The {what} {folder} is not shared with the first host; use a folder that all hosts share, such as "
+                "gs://..."
             )
     with all_hosts_or_raise():
         if is_first_host():
@@ -440,7 +431,7 @@ def check_shared(folder: Any, what: str) -> None:
 
 
 def _gather_text(text: str) -> list[str]:
-    """Gathers every host's text, truncated to ``_LONGEST`` bytes."""
+    """Gathers a string from every host, truncated to ``_LONGEST`` bytes."""
     from jax.experimental import multihost_utils
 
     sent = np.zeros(_LONGEST, np.uint8)

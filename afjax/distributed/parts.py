@@ -1,7 +1,7 @@
-"""Divides a machine's TPU chips or GPUs, and its cores, between processes.
+"""Divides a machine's TPU chips or GPUs, and its cores, among independent processes.
 
-The processes are independent. JAX reads the environment variables that limit a process when it first uses a device, so
-they must be set before. None of these functions initializes JAX's backend.
+JAX reads the environment variables that limit a process when it first uses a device, so they must be set before that.
+None of these functions initializes JAX's backend.
 """
 
 import contextlib
@@ -16,11 +16,11 @@ from afjax.display.words import counted
 from afjax.distributed.hosts import on_cloud_tpu
 from afjax.errors import UserError
 
-# The share of a GPU's memory that all of its processes together allocate.
+# The fraction of a GPU's memory that all processes on it allocate together.
 GPU_MEMORY = 0.9
-# The environment variables that set a process's share of a GPU's memory: JAX's current and its former name.
+# The environment variables for a process's fraction of GPU memory: JAX's current name and its former name.
 GPU_MEMORY_SETTINGS = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
-# The first of the ports on which the TPU runtimes of several processes listen.
+# The first TPU runtime listens on this port, and those of further processes on the next ones.
 FIRST_TPU_PORT = 8476
 
 
@@ -29,8 +29,8 @@ class Devices:
     """The devices of this machine that JAX may use.
 
     Attributes:
-      tpu_chips: The chips' numbers.
-      gpus: The GPUs' numbers or identifiers.
+      tpu_chips: Indices of the TPU chips.
+      gpus: Indices or identifiers of the GPUs.
     """
 
     tpu_chips: tuple[str, ...] = ()
@@ -38,10 +38,7 @@ class Devices:
 
 
 def find_devices(root: Path = Path("/dev")) -> Devices:
-    """Returns this machine's devices.
-
-    Environment variables such as ``CUDA_VISIBLE_DEVICES`` can limit them.
-    """
+    """Finds this machine's devices, subject to variables such as ``CUDA_VISIBLE_DEVICES``."""
     chips = _count(root, r"accel\d+") or _count(root / "vfio", r"\d+") if on_cloud_tpu() else 0
     return Devices(_visible("TPU_VISIBLE_CHIPS", chips), _visible("CUDA_VISIBLE_DEVICES", _count(root, r"nvidia\d+")))
 
@@ -60,14 +57,11 @@ def _visible(variable: str, count: int) -> tuple[str, ...]:
 
 
 def check_processes(processes: int, devices: Devices) -> None:
-    """Raises UserError if the machine's TPU has fewer chips than there are processes.
-
-    Processes can share devices other than TPU chips.
-    """
+    """Raises UserError if there are more processes than TPU chips, which cannot be shared."""
     chips = len(devices.tpu_chips)
     if 0 < chips < processes:
         raise UserError(
-            f"{processes:,} processes cannot share {counted(chips, 'TPU chip')}; give at most "
+            f"{processes:,} processes cannot share {counted(chips, 'TPU chip')}; use at most "
             f"--processes={chips}. --slots=N trains N runs at a time on a chip."
         )
 
@@ -75,11 +69,11 @@ def check_processes(processes: int, devices: Devices) -> None:
 def device_settings(number: int, processes: int, devices: Devices) -> Mapping[str, str]:
     """Returns the environment variables that limit a process to its devices.
 
-    On a TPU, each process has one chip. If there are enough GPUs, they are divided between the processes. Otherwise
-    each process has one GPU, and processes with the same GPU have equal shares of its memory.
+    On a TPU, each process gets one chip. If there are at least as many GPUs as processes, the GPUs are divided among
+    them. Otherwise, each process gets one GPU, and processes on the same GPU get equal fractions of its memory.
 
     Args:
-      number: The process's number, from 0.
+      number: The process's index, from 0.
       processes: The number of processes.
       devices: The machine's devices.
     """
@@ -87,7 +81,7 @@ def device_settings(number: int, processes: int, devices: Devices) -> Mapping[st
         chip, port = devices.tpu_chips[number], str(FIRST_TPU_PORT + number)
         return {
             "TPU_VISIBLE_CHIPS": chip,
-            # Describe a machine with one chip. Without this, and without its own port, a process would claim all chips.
+            # Describe a machine with one chip. Without this and a port of its own, a process would claim all chips.
             "TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1",
             "TPU_PROCESS_BOUNDS": "1,1,1",
             "TPU_PROCESS_ADDRESSES": f"localhost:{port}",
@@ -108,10 +102,10 @@ def device_settings(number: int, processes: int, devices: Devices) -> Mapping[st
 def use_part(number: int, processes: int) -> None:
     """Limits this process to its share of the machine's devices and cores.
 
-    JAX must not have used a device yet.
+    Call this before JAX first uses a device.
 
     Args:
-      number: The process's number, from 0.
+      number: The process's index, from 0.
       processes: The number of processes.
     """
     settings = dict(device_settings(number, processes, find_devices()))

@@ -3,8 +3,8 @@
 Cloud TPU also sends SIGTERM before it preempts a machine. JAX's own preemption notice
 (``multihost_utils.reached_preemption_sync_point``) requires step numbers that increase over the lifetime of the
 process, and Orbax calls it with the step numbers of checkpoints. In an experiment with several runs, these numbers
-restart at 0 for each run. Therefore the hosts agree on whether any of them has received SIGTERM with a small program,
-which runs in addition to each step.
+restart at 0 for each run. Instead, a small program runs after each step, with which the hosts agree on whether any of
+them has received SIGTERM.
 """
 
 import contextlib
@@ -28,12 +28,12 @@ from afjax.errors import PREEMPTED, PreemptionError
 def stopping_between_runs(leave: Callable[[int, str], bool] | None = None) -> Iterator[None]:
     """Stops the block on SIGTERM, except while a run is training.
 
-    A training run handles SIGTERM itself: it saves before it stops (:class:`Preemption`). Between runs, everything is
-    already saved.
+    A training run handles SIGTERM itself and saves its state before it stops (:class:`Preemption`). Between runs,
+    everything is already saved.
 
     Args:
-      leave: Ends all hosts of a job with several hosts; see ``hosts.Job.leave``. A host between two runs ends all hosts
-        at once, because the others may be waiting for it.
+      leave: Ends all hosts of a multi-host job; see ``hosts.Job.leave``. A host that is between two runs ends all hosts
+        immediately, because the others may be waiting for it.
 
     Raises:
       PreemptionError: SIGTERM was received and this is the only host.
@@ -56,7 +56,7 @@ def stopping_between_runs(leave: Callable[[int, str], bool] | None = None) -> It
 
 @contextlib.contextmanager
 def delayed_interrupt() -> Iterator[None]:
-    """Delays Ctrl-C until the end of the block. A second Ctrl-C interrupts the block.
+    """Delays Ctrl-C until the end of the block. A second Ctrl-C takes effect immediately.
 
     Raises:
       KeyboardInterrupt: Ctrl-C was pressed during the block.
@@ -65,11 +65,11 @@ def delayed_interrupt() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread() or not callable(previous):
         yield
         return
-    heard = False
+    received = False
 
     def remember(number: int, frame: FrameType | None) -> None:
-        nonlocal heard
-        heard = True
+        nonlocal received
+        received = True
         signal.signal(signal.SIGINT, previous)
 
     signal.signal(signal.SIGINT, remember)
@@ -77,23 +77,23 @@ def delayed_interrupt() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, previous)
-        if heard:
+        if received:
             previous(signal.SIGINT, None)
 
 
 class Preemption:
     """Listens for SIGTERM during its block, so that all hosts stop together.
 
-    Every host has such a block. Blocks may overlap and end in any order. A signal reaches every active block, and every
-    block that begins before they have ended. Python receives signals only in the main thread. In any other thread, only
-    the other hosts' signals are noticed.
+    Every host needs such a block. Blocks may overlap and end in any order. A signal reaches every active block, and
+    every block that begins before these have ended. Because Python only receives signals in the main thread, a block in
+    any other thread only notices the signals of other hosts.
 
     Args:
       mesh: The devices of all hosts.
     """
 
     def __init__(self, mesh: Mesh) -> None:
-        self._mesh, self._heard = mesh, False
+        self._mesh, self._received = mesh, False
         self._before: Any = None
         everywhere = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
         self._to_devices = functools.partial(jax.make_array_from_callback, (mesh.size,), everywhere)
@@ -103,7 +103,7 @@ class Preemption:
         if threading.current_thread() is threading.main_thread():
             self._before = signal.signal(signal.SIGTERM, self._on_signal)
             if (earlier := _preemption_of(self._before)) is not None:
-                self._heard = self._heard or earlier._heard
+                self._received = self._received or earlier._received
         return self
 
     def __exit__(
@@ -115,8 +115,7 @@ class Preemption:
         if current == self._on_signal:
             signal.signal(signal.SIGTERM, self._before)
             return
-        # A block that began later is still active. The block that began directly after this one will restore the
-        # handler that was active before this block.
+        # A later block is still active. The block that follows this one must restore the handler from before this one.
         later = _preemption_of(current)
         while later is not None:
             if later._before == self._on_signal:
@@ -125,28 +124,25 @@ class Preemption:
             later = _preemption_of(later._before)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self._heard = True
+        self._received = True
         if (earlier := _preemption_of(self._before)) is not None:
             earlier._on_signal(number, frame)
 
     def ask(self) -> Any:
-        """Starts to ask every host whether it has received SIGTERM.
+        """Starts asking all hosts whether they have received SIGTERM.
 
         This does not wait: pass the result to :meth:`answer`. All hosts must call it equally often.
         """
         if not several_hosts():
-            return self._heard
-        return self._any(self._to_devices(lambda _: np.full(1, self._heard, np.int32)))
+            return self._received
+        return self._any(self._to_devices(lambda _: np.full(1, self._received, np.int32)))
 
     def answer(self, asked: Any) -> bool:
-        """Waits for the result of :meth:`ask`: whether any host had received SIGTERM.
-
-        The result is the same on all hosts.
-        """
+        """Waits for the result of :meth:`ask`: whether any host had received SIGTERM. All hosts agree."""
         return bool(asked)
 
 
 def _preemption_of(handler: Any) -> Preemption | None:
-    """Returns the listener that a signal handler belongs to, or None if there is none."""
+    """Returns the listener of a signal handler, or None if the handler is not a listener's."""
     owner = getattr(handler, "__self__", None)
     return owner if isinstance(owner, Preemption) else None

@@ -1,10 +1,10 @@
-"""The device mesh, and rules to shard parameters and batches over it.
+"""The device mesh, and rules for sharding parameters and batches over it.
 
 The mesh has three axes. The rows of a batch are sharded over ``data`` and ``fsdp``. Parameters are replicated over
-``data`` and sharded over ``fsdp`` (each device stores a part, and gathers the rest to compute with it) and ``tensor``
-(each device computes only with its own part). The sharding of a leaf follows from the names of its axes, so the same
-rules hold for every method and for the optimizer's state, whose paths contain the parameters' paths. Results do not
-depend on the mesh, except for the order of floating-point sums.
+``data`` and sharded over ``fsdp`` (each device stores a part and gathers the rest when needed) and ``tensor`` (each
+device computes only with its own part). A leaf's sharding follows from the names of its axes, so the same rules apply
+to every method and to the optimizer's state, whose paths contain the parameters' paths. Results do not depend on the
+mesh, except for the order of floating-point sums.
 """
 
 import math
@@ -25,9 +25,9 @@ AXES = ("data", "fsdp", "tensor")
 # The mesh axes that shard the rows of a batch.
 ROWS = ("data", "fsdp")
 
-# These tables name the last axes of leaves. An entry is a regular expression, which must match the leaf's entire path
-# below its root (such as "trunk"), and the names. The first matching entry counts. Leading axes (layers, tasks) are
-# replicated, and so are leaves whose path matches no entry.
+# These tables name the last axes of leaves. Each entry has a regular expression for the leaf's full path below its root
+# (such as "trunk"), and the names. The first match counts. Leading axes (layers, tasks) are replicated, and so are
+# leaves without a match.
 _ENCODER_LAYER = (
     (r"attention/(query|key|value)/kernel", ("hidden", "heads")),
     (r"attention/(query|key|value)/bias", ("heads",)),
@@ -40,7 +40,7 @@ _BOTTLENECK = (
     (r".+/(down|encode)/kernel", ("hidden", "bottleneck")),
     (r".+/(up|decode)/kernel", ("bottleneck", "hidden")),
 )
-# LoRA's matrices and the factors of (IA)³ are sharded like the inputs or outputs of the dense layers that they change.
+# LoRA's matrices and (IA)³'s scaling vectors are sharded like the inputs or outputs of the dense layers they modify.
 _IN_DENSE_LAYERS = (
     (r".+/attention/(query|key|value)/up/kernel", ("bottleneck", "heads")),
     (r".+/attention/(query|key|value)/scale", ("heads",)),
@@ -65,15 +65,15 @@ AXIS_NAMES: Mapping[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
     "fusion": ((r".+/(query|key|value)/kernel", ("hidden", "projected")),),
     "heads": ((r".+/kernel", ("hidden", "outputs")),),
 }
-# Maps the names of leaves' axes to the mesh axes that shard them. Axes with other names are replicated.
+# Maps the names of leaf axes to mesh axes. All other leaf axes are replicated.
 PLACES: Mapping[str, str] = {"hidden": "fsdp", "heads": "tensor", "intermediate": "tensor"}
 
 
 def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
-    """Makes a mesh of all devices of all hosts, or of the given devices.
+    """Builds a mesh of all devices on all hosts, or of the given devices.
 
     Raises:
-      UserError: The sizes do not multiply to the number of devices.
+      UserError: The product of the sizes is not the number of devices.
     """
     devices = jax.devices() if devices is None else devices
     sizes = [config.data, config.fsdp, config.tensor]
@@ -83,32 +83,32 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
     if math.prod(sizes) != len(devices):
         named = ", ".join(f"mesh.{axis}={size}" for axis, size in zip(AXES, sizes, strict=True))
         raise UserError(
-            f"The mesh ({named}) does not fit {counted(len(devices), 'device')}; the product of the three sizes must "
-            "be that number, and a size of -1 is inferred from the others."
+            f"The mesh ({named}) does not match {counted(len(devices), 'device')}; the product of the three sizes "
+            "must be the number of devices. A size of -1 is inferred from the others."
         )
-    # Keep JAX's order: devices of one host are adjacent, and so are neighbours on the mesh's last axis.
+    # Keep JAX's order, in which the devices of a host are adjacent, so that the last mesh axis has adjacent devices.
     shaped = np.asarray(devices, dtype=object).reshape(sizes)
     return Mesh(shaped, AXES, axis_types=(AxisType.Auto,) * len(AXES))
 
 
 def check_batch(batch_size: int, mesh: Mesh) -> None:
-    """Raises UserError unless a batch's rows can be split evenly over the devices."""
+    """Raises UserError unless a batch's rows can be split evenly across the devices."""
     parts = math.prod(mesh.shape[axis] for axis in ROWS)
     if batch_size % parts:
         raise UserError(
-            f"A batch of {counted(batch_size, 'row')} cannot be split over {counted(parts, 'device')} "
+            f"A batch of {counted(batch_size, 'row')} cannot be split across {counted(parts, 'device')} "
             f"(mesh.data={mesh.shape['data']}, mesh.fsdp={mesh.shape['fsdp']}); use a batch_size divisible by {parts}, "
             "or a smaller mesh."
         )
 
 
 def local_mesh() -> Mesh:
-    """Makes a mesh of this host's devices, each with its own rows of a batch."""
+    """Builds a data-parallel mesh of this host's devices."""
     return make_mesh(MeshConfig(), jax.local_devices())
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-    """Returns the sharding of an array that is replicated on every device."""
+    """Returns the sharding that replicates an array on every device."""
     return NamedSharding(mesh, PartitionSpec())
 
 
@@ -116,9 +116,9 @@ def leaf_sharding(path: str, shape: Sequence[int], mesh: Mesh) -> NamedSharding:
     """Returns the sharding of a leaf.
 
     Args:
-      path: Any path that contains a root of :data:`AXIS_NAMES`, such as ``mu/trunk/layers/ffn/output/kernel``. A leaf
-        without a root is replicated.
-      shape: The leaf's shape. An axis whose size the mesh axis does not divide is replicated.
+      path: A path that contains a root of :data:`AXIS_NAMES`, such as ``mu/trunk/layers/ffn/output/kernel``. Leaves
+        without a root are replicated.
+      shape: The leaf's shape. An axis is replicated if its size is not divisible by the size of the mesh axis.
       mesh: The mesh.
     """
     names = _axis_names(path)
@@ -140,12 +140,11 @@ def _axis_names(path: str) -> tuple[str, ...]:
 
 
 def tree_sharding(tree: Any, mesh: Mesh) -> Any:
-    """Returns the sharding of every leaf of a tree.
-
-    The tree consists of parameters, or is a state that contains trees of parameters.
+    """Returns the sharding of every leaf in a tree.
 
     Args:
-      tree: A tree of dictionaries. Its leaves are arrays or ``jax.ShapeDtypeStruct``.
+      tree: Parameters, or a state that contains them: a tree of dictionaries whose leaves are arrays or
+        ``jax.ShapeDtypeStruct``.
       mesh: The mesh.
     """
 
@@ -162,17 +161,17 @@ def shard(tree: Tree, mesh: Mesh) -> Tree:
     Every host must pass the same tree.
     """
 
-    def place_leaf(leaf: Any, sharding: NamedSharding) -> jax.Array:
+    def shard_leaf(leaf: Any, sharding: NamedSharding) -> jax.Array:
         on_host = np.asarray(leaf)
         return jax.make_array_from_callback(on_host.shape, sharding, lambda index: np.array(on_host[index]))
 
-    return jax.tree.map(place_leaf, tree, tree_sharding(tree, mesh))
+    return jax.tree.map(shard_leaf, tree, tree_sharding(tree, mesh))
 
 
 def shard_rows(x: jax.Array) -> jax.Array:
-    """Constrains ``x`` to be sharded over its leading (batch) axis only.
+    """Constrains ``x`` to be sharded along its leading (batch) axis only.
 
-    This is for use inside a compiled step. ``jax.set_mesh`` sets the mesh. If there is no mesh, or if it has other axes
+    For use inside a compiled step, with the mesh set by ``jax.set_mesh``. If there is no mesh, or if it has other axes
     or a single device, ``x`` is returned unchanged.
     """
     return _constrained(x, PartitionSpec(ROWS))
@@ -181,8 +180,8 @@ def shard_rows(x: jax.Array) -> jax.Array:
 def replicate(x: jax.Array) -> jax.Array:
     """Constrains ``x`` to be replicated.
 
-    This is for tables in which every device looks up rows. If there is no mesh, or if it has other axes or a single
-    device, ``x`` is returned unchanged.
+    Use this for tables in which every device looks up rows, such as embeddings. If there is no mesh, or if it has other
+    axes or a single device, ``x`` is returned unchanged.
     """
     return _constrained(x, PartitionSpec())
 
@@ -194,10 +193,7 @@ def _constrained(x: jax.Array, spec: PartitionSpec) -> jax.Array:
 
 
 def num_parts() -> int:
-    """Returns the number of parts into which :func:`shard_rows` splits a batch.
-
-    The result is 1 outside of a mesh.
-    """
+    """Returns the number of parts into which :func:`shard_rows` splits a batch, which is 1 without a mesh."""
     mesh = jax.sharding.get_abstract_mesh()
     return math.prod(dict(mesh.shape).get(axis, 1) for axis in ROWS)
 
@@ -215,16 +211,16 @@ def host_rows(batch_size: int, mesh: Mesh) -> slice:
 
 
 def shard_batch(batch: Mapping[str, np.ndarray], batch_size: int, mesh: Mesh) -> dict[str, jax.Array]:
-    """Places a batch on the mesh.
+    """Copies a batch to the mesh.
 
     Args:
-      batch: Arrays of this host's rows (see :func:`host_rows`), or scalars, which are replicated.
-      batch_size: Number of rows on all hosts together.
+      batch: Arrays with this host's rows (see :func:`host_rows`), or scalars, which are replicated.
+      batch_size: Total number of rows on all hosts.
       mesh: The mesh.
     """
     first = host_rows(batch_size, mesh).start
 
-    def place_array(array: np.ndarray) -> jax.Array:
+    def shard_array(array: np.ndarray) -> jax.Array:
         if not array.ndim:
             return jax.make_array_from_callback((), replicated(mesh), lambda _: array)
         shape = (batch_size, *array.shape[1:])
@@ -236,7 +232,7 @@ def shard_batch(batch: Mapping[str, np.ndarray], batch_size: int, mesh: Mesh) ->
 
         return jax.make_array_from_callback(shape, batch_sharding(mesh), part)
 
-    return {name: place_array(np.asarray(array)) for name, array in batch.items()}
+    return {name: shard_array(np.asarray(array)) for name, array in batch.items()}
 
 
 def to_host(tree: Any) -> Any:

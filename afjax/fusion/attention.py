@@ -20,9 +20,9 @@ def weigh(
     inner: Float[Array, "*batch units"],
     sizes: tuple[int, ...],
 ) -> Float[Array, "*batch hidden"]:
-    """Weights inner activations by their adapters' attention and applies a matrix.
+    """Weights inner activations by their adapters' attention, then applies ``kernel``.
 
-    The backward pass rematerializes the weighted activations, so a loop over the layers does not save them.
+    The backward pass rematerializes the weighted activations, so that a loop over the layers does not save them.
     """
     return dense({"kernel": kernel}, spread_per_adapter(attention, sizes) * inner)
 
@@ -33,7 +33,7 @@ class ScoreOptions:
 
     Attributes:
       temperature: Divides the scores.
-      dropout_rate: The dropout rate of the scores; only used with a key.
+      dropout_rate: The dropout rate of the scores. Ignored without a key.
       key: The dropout key, or None for no dropout.
       drawn: bool ``[N]``, True for the adapters to fuse. None fuses all.
     """
@@ -63,7 +63,7 @@ def attention_over_adapters(
     wide = scores.astype(jnp.promote_types(scores.dtype, jnp.float32))
     wide = dropout(options.key, wide, options.dropout_rate) / options.temperature
     if options.drawn is not None:
-        # Add 0 or -inf, because jnp.where(drawn, wide, -inf) would save a mask and zeros for every token for its
-        # backward pass.
+        # Adding 0 or -inf saves memory: for the backward pass, jnp.where(drawn, wide, -inf) would save a mask and zeros
+        # for every token.
         wide = wide + jnp.where(options.drawn, 0.0, -jnp.inf).astype(wide.dtype).reshape((1,) * (wide.ndim - 1) + (-1,))
     return softmax(wide, scores.dtype)

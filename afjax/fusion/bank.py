@@ -22,13 +22,13 @@ from afjax.trunk.layers import for_every_layer
 
 @dataclasses.dataclass(frozen=True)
 class BankLayout:
-    """The static layout of the adapters in a bank.
+    """The static layout of a bank.
 
     Attributes:
       sizes: The adapters' bottleneck sizes, in order.
-      runs: ``(number of inner units, activation, whether a LayerNorm comes first)`` of each run. A run consists of
-        consecutive adapters with the same activation that all have, or all lack, this LayerNorm. One matmul computes a
-        run.
+      runs: ``(number of inner units, activation, whether a LayerNorm comes first)`` for each run. A run is a sequence
+        of consecutive adapters that share an activation and either all have or all lack this LayerNorm. Each run takes
+        one matmul.
     """
 
     sizes: tuple[int, ...]
@@ -36,7 +36,7 @@ class BankLayout:
 
 
 def bank_layout(configs: Sequence[AdapterConfig], hidden_size: int) -> BankLayout:
-    """Computes the layout of a bank of these adapters, in this order."""
+    """Computes the layout of a bank from its adapters, in order."""
     sizes = tuple(config.bottleneck_size(hidden_size) for config in configs)
     kinds = [(config.activation, config.new_layer_norm in ("before", "both")) for config in configs]
     runs = []
@@ -49,12 +49,12 @@ def make_bank(adapters: Sequence[Tree], configs: Sequence[Adapter]) -> tuple[Tre
     """Concatenates adapters, slot by slot.
 
     Returns:
-      Two trees ``{slot: tree}``: leaves stacked over the layers, and leaves that all layers share.
+      Two trees ``{slot: tree}``: leaves stacked over the layers, and leaves shared by all layers.
 
       For bottlenecks, a slot's tree is
       ``{"down": {"kernel" [d, R], "bias" [R]}, "up": {"kernel" [R, d], "bias" [N, d]}}`` with a leading axis for the
       layers, where R is the sum of the N adapters' bottleneck sizes. The scale and bias of a LayerNorm before an
-      adapter are folded into the down-projection (the normalisation itself is not), and the constant scaling is folded
+      adapter are folded into the down-projection (the normalization itself is not), and the constant scaling is folded
       into the up-projection.
 
       For modules that act on an entire layer, it is ``{"members": {"0": tree, "1": tree, ...}, "up"}``, where ``up``
@@ -62,7 +62,7 @@ def make_bank(adapters: Sequence[Tree], configs: Sequence[Adapter]) -> tuple[Tre
     """
     bottlenecks = [config for config in configs if isinstance(config, AdapterConfig)]
     if bottlenecks:
-        assert len(bottlenecks) == len(configs), "check_fusible refuses mixtures"
+        assert len(bottlenecks) == len(configs), "check_fusible rejects mixed kinds"
         return _bottleneck_bank(adapters, bottlenecks), {}
     numbered = {str(number): tree for number, tree in enumerate(adapters)}
     stacked: Tree = {"members": {number: tree["ffn"] for number, tree in numbered.items()}}
@@ -91,7 +91,7 @@ def _bottleneck_bank(adapters: Sequence[Tree], configs: Sequence[AdapterConfig])
 
 
 def slot_bank(members: Sequence[Tree], configs: Sequence[AdapterConfig]) -> Tree:
-    """Concatenates the bottlenecks of one slot, in one layer or stacked over layers."""
+    """Concatenates the bottlenecks in one slot, for one layer or stacked over layers."""
     kernels, biases, ups, constants = [], [], [], []
     for params, config in zip(members, configs, strict=True):
         kernel, bias = params["down"]["kernel"], params["down"]["bias"]

@@ -1,4 +1,4 @@
-"""Decides which form of a fusion needs fewer multiply-adds in a training step."""
+"""Decides which form of a fusion takes fewer multiply-adds per training step."""
 
 from collections.abc import Sequence
 
@@ -7,16 +7,16 @@ from jaxtyping import Float
 from afjax.distributed.sharding import num_parts
 from afjax.trees import AnyArray
 
-# Minimum number of tokens per step and device for training in the folded form. With few adapters, folding would also
-# pay in smaller steps. Smaller steps stay factored nevertheless, so that the cost of a step grows only slowly with the
-# number of adapters.
+# Minimum number of tokens per step and device for training in the folded form. With few adapters, folding would pay off
+# in smaller steps too. They stay factored so that the cost of a step grows only slowly with the number of adapters.
 FOLDING_TOKENS = 2048
 
 
 def num_tokens(z: Float[AnyArray, "*batch hidden"]) -> int:
     """Returns the number of tokens per device.
 
-    The functions below take this number and not the step's total, because every device multiplies the matrices itself.
+    The functions below use this number instead of the step's total, because each device computes the matrix products
+    itself.
     """
     return z.size // z.shape[-1] // num_parts()
 
@@ -24,8 +24,8 @@ def num_tokens(z: Float[AnyArray, "*batch hidden"]) -> int:
 def joining_pays(tokens: int, hidden_size: int) -> bool:
     """Whether a factored training step should multiply query and key matrices first.
 
-    Including gradients, the product takes ``3 d²`` multiply-adds per token and ``3 d³`` once. Applied one after the
-    other, the two matrices take ``6 d²`` per token.
+    Including gradients, this takes ``3 d²`` multiply-adds per token, plus ``3 d³`` for the product itself. Applying the
+    two matrices one after the other takes ``6 d²`` per token.
     """
     return tokens > hidden_size
 
@@ -33,15 +33,15 @@ def joining_pays(tokens: int, hidden_size: int) -> bool:
 def folding_pays(tokens: int, sizes: Sequence[int], hidden_size: int, *, value: bool = True) -> bool:
     """Whether a training step should multiply all adjacent matrices first.
 
-    Let R be the total number of inner units, and include gradients. The factored form takes ``3 d² + 6 R d``
+    Let R be the total number of inner units. Including gradients, the factored form takes ``3 d² + 6 R d``
     multiply-adds per token, plus those for query and key (:func:`joining_pays`). The folded form takes ``8 R d`` per
-    token, because the folded matrices have gradients too, and ``7 d² (R + N)`` once. Without a value matrix, these
-    numbers are ``6 R d``, ``7 R d`` and ``5 d² (R + N)``. A step with fewer than :data:`FOLDING_TOKENS` tokens always
-    stays factored.
+    token, because the folded matrices have gradients too, plus a constant ``7 d² (R + N)`` per step. Without a value
+    matrix, the counts are ``6 R d``, ``7 R d`` and ``5 d² (R + N)``. Steps with fewer than :data:`FOLDING_TOKENS`
+    tokens always stay factored.
 
     Args:
       tokens: Tokens per step on one device.
-      sizes: Number of inner units of each adapter.
+      sizes: Number of inner units per adapter.
       hidden_size: d.
       value: Whether the fusion has a value matrix.
     """

@@ -18,16 +18,16 @@ activations ``a_n`` (of size r), so an equivalent form is::
     score_n = (W_nᵀ qk) · a_n + qk · c_n + (Q z + bq) · bk
     output  = V (sum_n attention_n (W_n a_n + c_n))
 
-With the N adapters concatenated into one matrix, the factored form takes ``3 d² + 3 N r d`` multiply-adds per token
+With all N adapters concatenated into one matrix, the factored form takes ``3 d² + 3 N r d`` multiply-adds per token
 instead of ``d² + 2 N d² + 2 N r d``, and stores nothing of size N·d for the backward pass.
 
 The folded form multiplies the adjacent matrices ``Wᵀ Kᵀ Q`` and ``V W`` first. It takes ``3 N r d`` multiply-adds per
-token and ``3 N r d²`` once. Models always use it for inference. Training uses it if that saves work
-(:func:`folding_pays`). Otherwise training may still multiply ``Kᵀ Q`` first (:func:`joining_pays`).
+token, plus ``3 N r d²`` for the products. Models always use it for inference. Training uses it if it saves work
+(:func:`folding_pays`); otherwise, training may still multiply ``Kᵀ Q`` first (:func:`joining_pays`).
 
-Modules that act on an entire layer (:mod:`afjax.adapters.placement`) are fused in the same way: ``a_n`` are their inner
+Modules that act on an entire layer (:mod:`afjax.adapters.placement`) are fused likewise: ``a_n`` are their inner
 activations, ``W_n`` is the decoder, and ``z`` is the layer's output without the modules. If an output is not linear in
-inner activations (LHUC, an activation after the decoder), the paper's formula is computed from the N outputs.
+the inner activations (LHUC, or an activation after the decoder), the paper's formula is applied to the N outputs.
 """
 
 from collections.abc import Sequence
@@ -60,29 +60,29 @@ def fuse(
 ) -> tuple[Float[Array, "*batch hidden"], Float[Array, "*batch num_adapters"]]:
     """Fuses bottleneck adapters in one layer's slot (AdapterFusion).
 
-    This is a pure function that does not need an afjax model. It is computed in the factored form of
-    :mod:`afjax.fusion.factored`. Each call first concatenates the adapters, which copies them once.
+    This is a pure function, so it can be used without an afjax model. It uses the factored form described in
+    :mod:`afjax.fusion.factored`. Each call concatenates the adapters, which copies them.
 
     Args:
       params: One layer's slot of a fusion, as returned by :func:`afjax.layer_params`: ``query`` and ``key``, each
         ``{kernel [hidden_size, hidden_size], bias [hidden_size]}``, and optionally
         ``value/kernel [hidden_size, hidden_size]``.
-      adapters: The parameters of every adapter, as in :func:`afjax.bottleneck`, for the same layer and slot.
-      z: The adapters' input, which is also the query: ``[..., hidden_size]``, of any float dtype. Matrices are applied
-        in that dtype.
-      configs: The adapters' architectures, in the same order. Activation, size, scaling and LayerNorm are used.
-      config: The fusion's architecture. Temperature and dropout are used.
-      dropout_rate: Dropout rate of the scores, unless ``config.dropout`` is set; only used with a key.
+      adapters: Each adapter's parameters for the same layer and slot, as for :func:`afjax.bottleneck`.
+      z: The adapters' input, which is also the query: ``[..., hidden_size]``, in any float dtype. The matmuls use the
+        same dtype.
+      configs: The adapters' architectures, in the same order. Only activation, size, scaling and LayerNorm are used.
+      config: The fusion's architecture. Only temperature and dropout are used.
+      dropout_rate: Dropout rate of the scores, unless ``config.dropout`` is set. Ignored without a key.
       key: The dropout key, or None for no dropout.
 
     Returns:
       The fused output ``[..., hidden_size]``, before the residual, and the attention over adapters ``[..., N]``, both
-      of z's dtype.
+      in the dtype of ``z``.
 
     Raises:
-      UserError: ``adapters`` is empty or has another length than ``configs``, an adapter is not a bottleneck or has
-        another size than its architecture, or parameters are for several layers, for another module or for another
-        hidden size.
+      UserError: ``adapters`` is empty or its length differs from ``configs``; an adapter is not a bottleneck or its
+        size does not match its architecture; or parameters belong to several layers, to a different module or to a
+        different hidden size.
 
     Example:
       >>> import jax.numpy as jnp
@@ -100,18 +100,18 @@ def fuse(
     """
     if not adapters or len(adapters) != len(configs):
         raise UserError(
-            f"{len(adapters)} adapters and {len(configs)} architectures were given; give one architecture for each of "
-            "at least one adapter."
+            f"fuse got {len(adapters)} adapters and {len(configs)} architectures; pass at least one adapter, and one "
+            "architecture per adapter."
         )
     for number, (member, architecture) in enumerate(zip(adapters, configs, strict=True)):
         if not isinstance(architecture, AdapterConfig):
-            raise UserError(f"Adapter {number} is of the kind {architecture.kind}; fuse takes only bottlenecks.")
+            raise UserError(f"Adapter {number} is of the kind {architecture.kind}; fuse only supports bottlenecks.")
         check_bottleneck(member, z.shape[-1])
         size = member["down"]["kernel"].shape[-1]
         if size != architecture.bottleneck_size(z.shape[-1]):
             raise UserError(
-                f"Adapter {number} has the bottleneck size {size}, its architecture "
-                f"{architecture.bottleneck_size(z.shape[-1])}; give both in the same order."
+                f"Adapter {number} has the bottleneck size {size}, but its architecture has "
+                f"{architecture.bottleneck_size(z.shape[-1])}; pass adapters and architectures in the same order."
             )
     for name in ("query", "key", *(("value",) if "value" in params else ())):
         check_dense(params, name, z.shape[-1], z.shape[-1])
@@ -130,7 +130,7 @@ def fuse_bank(
     layout: BankLayout,
     options: ScoreOptions = ScoreOptions(),
 ) -> tuple[Float[Array, "*batch hidden"], Float[Array, "*batch num_adapters"]]:
-    """Computes the same as :func:`fuse` from a bank, made once for all layers.
+    """Computes :func:`fuse` from a bank, which is built once for all layers.
 
     Args:
       params: ``{"query", "key"[, "value"]}`` of the layer and slot.
@@ -162,14 +162,14 @@ def fuse_units(
     sizes: tuple[int, ...],
     options: ScoreOptions = ScoreOptions(),
 ) -> tuple[Float[Array, "*batch hidden"], Float[Array, "*batch num_adapters"]]:
-    """Computes the same as :func:`fuse_bank` from the adapters' inner activations.
+    """Computes :func:`fuse_bank` from the adapters' inner activations.
 
     Args:
       params: ``{"query", "key"[, "value"]}`` of one layer and slot.
-      up: ``{"kernel" [R, d], "bias" [N, d]}``, the map from inner activations to the adapters' outputs.
+      up: ``{"kernel" [R, d], "bias" [N, d]}``, which maps inner activations to the adapters' outputs.
       z: The query ``[..., d]``.
       inner: The adapters' inner activations, concatenated: ``[..., R]``.
-      sizes: Number of inner activations of each adapter.
+      sizes: Number of inner activations per adapter.
       options: Temperature, dropout and the adapters to fuse.
     """
     if folding_pays(num_tokens(z), sizes, z.shape[-1], value="value" in params):
@@ -198,7 +198,7 @@ def fuse_outputs(
     *,
     options: ScoreOptions = ScoreOptions(),
 ) -> tuple[Float[Array, "*batch hidden"], Float[Array, "*batch num_adapters"]]:
-    """Computes the paper's formula from the outputs of adapters of any kind.
+    """Applies the paper's formula to the outputs of adapters of any kind.
 
     Scores are computed as ``(Kᵀ query) · u_n``, which projects one vector instead of N.
     """
@@ -214,7 +214,7 @@ def fuse_outputs(
 def _project_query(
     params: Tree, z: Float[AnyArray, "*batch hidden"]
 ) -> tuple[Float[Array, "*batch hidden"], Float[Array, "*batch 1"]]:
-    """Computes two terms of the scores.
+    """Computes the parts of the scores that only depend on the query.
 
     They are ``Kᵀ (Q z + bq)``, ``[..., d]``, and ``(Q z + bq) · bk``, ``[..., 1]``.
     """

@@ -18,15 +18,15 @@ from afjax.trees import AnyArray, Node, Tree, pad_axis, register_node
 class FoldedFusion(Node):
     """A folded fusion with its adapters.
 
-    Its keys are ``layers``, the contents of the slots, and ``shared``, the leaves that all layers share.
+    The keys are ``layers``, for the contents of the slots, and ``shared``, for leaves shared by all layers.
     """
 
 
 @register_node
 class FoldedMatrices(Node):
-    """The matrix products of one slot, which replace the fusion's own matrices.
+    """The matrix products for one slot, which replace the fusion's own matrices.
 
-    :func:`fold_layer` makes them.
+    :func:`fold_layer` computes them.
     """
 
 
@@ -50,9 +50,9 @@ def fold_fusion(fusion: Tree, bank: Tree, shared: Tree) -> Tree:
 
 
 def fold_layer(params: Tree, up: Tree) -> FoldedMatrices:
-    """Multiplies the adjacent matrices of one layer's slot, for :func:`fuse_folded`.
+    """Multiplies adjacent matrices in one layer's slot, for :func:`fuse_folded`.
 
-    Adjacent matrices have no activation between them.
+    Matrices are adjacent if there is no activation between them.
 
     Returns:
       ``{"score": {"kernel" [d, R], "bias" [R]}, "constant_score": {"kernel" [d, N], "bias" [N]},
@@ -78,17 +78,17 @@ def fold_layer(params: Tree, up: Tree) -> FoldedMatrices:
 
 
 def with_absent_adapters(slot: Tree, num_adapters: int, units: int) -> Tree:
-    """Pads a folded fusion with adapters that never get any attention.
+    """Pads a folded fusion with adapters that receive no attention.
 
-    Fusions with different numbers of adapters then fit in the same arrays.
+    Fusions with different numbers of adapters can then be stacked in the same arrays.
 
     Args:
-      slot: A slot of bottlenecks in a :class:`FoldedFusion`, ``{"down", "fusion"}``, of one layer or stacked.
-      num_adapters: The number of adapters, including the additional ones.
-      units: The number of inner activations of all adapters, including the additional ones.
+      slot: A slot of bottlenecks in a :class:`FoldedFusion`, ``{"down", "fusion"}``, for one layer or stacked.
+      num_adapters: The number of adapters after padding.
+      units: The total number of inner activations after padding.
 
     Returns:
-      The slot with the same outputs, NumPy arrays.
+      The padded slot, as NumPy arrays. Its outputs are unchanged.
     """
     folded = slot["fusion"]
     constant_score = {

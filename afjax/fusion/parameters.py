@@ -14,7 +14,7 @@ from afjax.trees import Tree, named_key
 def init_fusion(
     key: PRNGKeyArray, config: FusionConfig, adapter: Adapter, *, hidden_size: int, num_layers: int
 ) -> Tree:
-    """Initializes a fusion's parameters, float32.
+    """Initializes a fusion's parameters in float32.
 
     Q, K ~ N(0, init_scale²), V = I + N(0, value_init_scale²), biases 0.
     """

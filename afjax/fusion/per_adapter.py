@@ -1,6 +1,6 @@
-"""Sums over each adapter's units, and repeats a value for each adapter's units.
+"""Sums over each adapter's units, or repeats per-adapter values for all units.
 
-A unit is an inner activation. Each function uses the form that is faster on the platform.
+A unit is an inner activation. Each function has two implementations and uses the one that is faster on the platform.
 """
 
 import functools
@@ -14,8 +14,8 @@ from jaxtyping import Float
 
 from afjax.nn.layers import wide_matmul
 
-# Number of adapters per matmul with a matrix of zeros and ones. These matmuls take 2 R BLOCK operations per token, few
-# compared to the 2 R d of the other matmuls. A single matmul for a thousand adapters would take more.
+# Number of adapters per matmul with a matrix of zeros and ones. In total, these matmuls take 2 R BLOCK operations per
+# token, few compared with 2 R d for the other matmuls. One matmul for a thousand adapters would be more expensive.
 BLOCK = 64
 
 
@@ -37,7 +37,7 @@ def sum_per_adapter(units: Float[Array, "*batch units"], sizes: tuple[int, ...])
 def spread_per_adapter(
     values: Float[Array, "*batch num_adapters"], sizes: tuple[int, ...]
 ) -> Float[Array, "*batch units"]:
-    """Repeats each adapter's value for its units."""
+    """Repeats each adapter's value for all of its units."""
 
     def by_matmul(values: Array) -> Array:
         blocks = jnp.split(values, list(range(BLOCK, len(sizes), BLOCK)), -1)
@@ -51,8 +51,8 @@ def spread_per_adapter(
     return _for_platform(by_matmul, by_reshape, values, sizes)
 
 
-# Each function is the derivative of the other, and saves nothing for its backward pass. With JAX's own rules, a loop
-# over the layers would save the matrices of zeros and ones for every layer.
+# Each function's derivative is the other function, so nothing is saved for the backward pass. With JAX's own rules, a
+# loop over the layers would save the matrices of zeros and ones for every layer.
 sum_per_adapter.defvjp(
     lambda units, sizes: (sum_per_adapter(units, sizes), None),
     lambda sizes, _, to_sums: (spread_per_adapter(to_sums, sizes),),
@@ -66,10 +66,10 @@ spread_per_adapter.defvjp(
 def _for_platform(
     by_matmul: Callable[[Array], Array], by_reshape: Callable[[Array], Array], x: Array, sizes: Sequence[int]
 ) -> Array:
-    """Runs the faster form for the platform.
+    """Runs the implementation that is faster on the platform.
 
-    If the adapters' sizes differ, only the matmul is possible. On TPU, arrays are stored in tiles of 128 columns. A
-    reshape that splits rows at other columns moves the entire array.
+    If the adapters' sizes differ, only the matmul works. On TPU, arrays are stored in tiles of 128 columns, and a
+    reshape that splits rows anywhere else moves the entire array.
     """
     if len(set(sizes)) > 1:
         return by_matmul(x)
@@ -77,9 +77,9 @@ def _for_platform(
 
 
 def _blocks(sizes: Sequence[int]) -> Iterator[tuple[int, int, np.ndarray]]:
-    """Yields ``(first unit, last unit + 1, owners)`` of each block of adapters.
+    """Yields ``(first unit, last unit + 1, owners)`` for each block of adapters.
 
-    ``owners``, bool ``[units, adapters]``, says which adapter of the block has which unit.
+    ``owners``, bool ``[units, adapters]``, is True where the unit belongs to the adapter.
     """
     first = 0
     for begin in range(0, len(sizes), BLOCK):

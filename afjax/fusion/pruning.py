@@ -1,7 +1,7 @@
-"""Drops layers of adapters and fusions (AdapterDrop), or adapters of a fusion.
+"""Removes adapters from layers (AdapterDrop), or from a fusion.
 
-Dropped layers and adapters are not computed. A fusion's matrices do not depend on the number of adapters, so dropping
-one only changes the softmax, which is then over fewer adapters.
+Removed adapters are not computed. The shapes of a fusion's matrices do not depend on the number of adapters, so
+removing one only changes the softmax, which then has fewer entries.
 """
 
 import dataclasses
@@ -20,38 +20,38 @@ from afjax.trunk.layers import for_every_layer
 
 
 def left_layers(config: Adapter, dropped: Collection[int], num_layers: int) -> tuple[int, ...]:
-    """Returns the positions of the remaining layers among the adapter's layers.
+    """Returns the remaining layers, as indices into the adapter's stacked leaves.
 
     Raises:
-      UserError: The adapter sits on top of the encoder, a dropped layer has no adapter, or no layer would be left.
+      UserError: The adapter is on top of the encoder, a dropped layer has no adapter, or no layer would remain.
     """
     if isinstance(config, OnTop):
-        raise UserError(f"An adapter of the kind {config.kind} sits on top of the encoder; it has no layers to drop.")
+        raise UserError(f"An adapter of the kind {config.kind} is on top of the encoder, so it has no layers to drop.")
     layers = adapter_layers(config, num_layers)
     unknown = sorted(set(dropped) - set(layers))
     if unknown:
         raise UserError(
-            f"Layer {unknown[0]} has no adapter to drop; the adapter is in the layers {', '.join(map(str, layers))}."
+            f"Layer {unknown[0]} has no adapter to drop; the adapted layers are {', '.join(map(str, layers))}."
         )
     left = tuple(position for position, layer in enumerate(layers) if layer not in dropped)
     if not left:
-        raise UserError("Every layer's adapter would be dropped; leave at least one.")
+        raise UserError("This would drop the adapter from every layer; keep at least one.")
     return left
 
 
 def drop_layers(tree: Tree, config: Adapter, dropped: Collection[int], num_layers: int) -> tuple[Tree, Adapter]:
-    """Removes an adapter from some layers; returns its tree and its architecture.
+    """Removes an adapter from some layers, and returns its new tree and architecture.
 
-    An adapter's own LayerNorms replace the trunk's in all layers, so they are kept.
+    An adapter's own LayerNorms are kept, because they replace the trunk's LayerNorms in all layers.
 
     Args:
       tree: The adapter's tree.
       config: The adapter's architecture.
-      dropped: Indices of the trunk's layers.
-      num_layers: Number of the trunk's layers.
+      dropped: Indices of the trunk layers to remove the adapter from.
+      num_layers: The trunk's number of layers.
 
     Raises:
-      UserError: The adapter sits on top of the encoder, a dropped layer has no adapter, or no layer would be left.
+      UserError: The adapter is on top of the encoder, a dropped layer has no adapter, or no layer would remain.
     """
     left = left_layers(config, dropped, num_layers)
     assert not isinstance(config, OnTop), "checked by left_layers"
@@ -66,25 +66,27 @@ def take_layers(tree: Tree, positions: Sequence[int]) -> Any:
 
 
 def check_kept(fusion: FusionConfig, configs: Sequence[Adapter], num_layers: int) -> None:
-    """Raises UserError unless ``fusion.kept`` fits the adapters.
+    """Raises UserError unless ``fusion.kept`` is valid for the adapters.
 
-    It must have one entry per slot and layer, and name only adapters of the fusion. If it is set, all adapters must
-    have the same architecture.
+    It must have one entry per slot and layer, with indices of fused adapters. If it is set, all adapters must have the
+    same architecture.
     """
     if fusion.kept is None:
         return
     slots, layers = len(configs[0].slots), len(adapter_layers(configs[0], num_layers))
-    if len(fusion.kept) != slots or any(len(of_slot) != layers for of_slot in fusion.kept):
+    if len(fusion.kept) != slots or any(len(slot_kept) != layers for slot_kept in fusion.kept):
         raise UserError(
-            f"fusion.kept must name adapters for {slots} slots of {layers} layers each; it has "
-            f"{[len(of_slot) for of_slot in fusion.kept]} layers."
+            f"fusion.kept must list adapters for {slots} slots with {layers} layers each; it has slots with "
+            f"{[len(slot_kept) for slot_kept in fusion.kept]} layers."
         )
-    highest = max(number for of_slot in fusion.kept for of_layer in of_slot for number in of_layer)
+    highest = max(number for slot_kept in fusion.kept for layer_kept in slot_kept for number in layer_kept)
     if highest >= len(configs):
-        raise UserError(f"fusion.kept names adapter {highest}, but the fusion has {len(configs)}, numbered from 0.")
+        raise UserError(
+            f"fusion.kept contains adapter {highest}, but the fusion only has {len(configs)}, numbered from 0."
+        )
     if any(config != configs[0] for config in configs):
         raise UserError(
-            "Each layer can only keep its own adapters if all adapters of the fusion have the same architecture."
+            "Layers can keep different adapters only if all adapters of the fusion have the same architecture."
         )
 
 
@@ -100,21 +102,21 @@ def keep_adapters(
 ) -> list[Tree]:
     """Assembles new adapters, layer by layer, from the adapters that each layer keeps.
 
-    Returns as many adapters as each layer keeps. Leaves that an adapter's layers share are copied to each layer.
+    There are as many new adapters as each layer keeps. Leaves shared by an adapter's layers are copied to each layer.
 
     Args:
       adapters: The fusion's adapters.
-      config: The architecture that all of them have.
-      kept: For each slot and layer, the numbers of the adapters that it keeps; see ``FusionConfig.kept``.
+      config: The adapters' architecture, which they all share.
+      kept: For each slot and layer, the indices of the adapters that it keeps; see ``FusionConfig.kept``.
     """
     if "shared" in adapters[0]:
         depth = len(kept[0])
         adapters = [{"ffn": {**tree["ffn"], **for_every_layer(tree["shared"], depth)}} for tree in adapters]
     chosen: list[Tree] = []
-    for place in range(len(kept[0][0])):
+    for index in range(len(kept[0][0])):
         tree: Tree = {}
-        for slot, of_slot in zip(config.slots, kept, strict=True):
-            numbers = [of_layer[place] for of_layer in of_slot]
+        for slot, slot_kept in zip(config.slots, kept, strict=True):
+            numbers = [layer_kept[index] for layer_kept in slot_kept]
             tree[slot] = jax.tree.map(
                 lambda *leaves, numbers=numbers: jnp.stack(
                     [leaves[number][layer] for layer, number in enumerate(numbers)]

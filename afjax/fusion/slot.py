@@ -1,4 +1,4 @@
-"""Runs an encoder slot that holds a fusion."""
+"""Runs a slot of the encoder that holds a fusion."""
 
 from collections.abc import Sequence
 
@@ -34,13 +34,12 @@ def fused_slot(
     """Runs a slot that holds a fusion.
 
     Args:
-      params: One layer's slot of a bank, including the leaves that all layers share, and ``"fusion"``: the layer's
-        fusion or its :class:`FoldedMatrices`.
+      params: One layer's slot of a bank, including leaves shared by all layers, and ``"fusion"``: the layer's fusion
+        or its :class:`FoldedMatrices`.
       configs: The adapters' architectures, in order.
       config: The fusion's architecture.
       sublayer: The slot's inputs.
-      dropout_rate: The trunk's attention dropout. It is used for the scores and for modules with attention, if these do
-        not have their own rate.
+      dropout_rate: The trunk's attention dropout rate, the default for the scores and for modules with attention.
       key: The dropout key, or None for no dropout.
       drawn: bool ``[N]``, the adapters to fuse in this step, or None for all.
 
@@ -64,8 +63,8 @@ def fused_slot(
         for number, (member, member_key) in enumerate(zip(configs, keys, strict=True))
         if isinstance(member, BesideLayers)
     ]
-    assert isinstance(first, BesideLayers), "check_fusible refuses modules on top"
-    assert len(members) == len(configs), "check_fusible refuses mixtures"
+    assert isinstance(first, BesideLayers), "check_fusible rejects modules on top"
+    assert len(members) == len(configs), "check_fusible rejects mixed kinds"
     z = plain_output(sublayer)
     if is_factored(configs):
         parts = []
@@ -80,7 +79,7 @@ def fused_slot(
         outputs = []
         for tree, member, member_key in members:
             added = slot_kind(member).output
-            assert added is not None, "modules of whole layers have outputs"
+            assert added is not None, "modules that act on an entire layer have outputs"
             outputs.append(added(tree, member, sublayer, dropout_rate=dropout_rate, key=member_key))
         output, attention = fuse_outputs(params["fusion"], jnp.stack(outputs, -2), z, options=scores)
     return add_output(first, output, sublayer), attention
@@ -93,8 +92,8 @@ def _mix(
     sizes: tuple[int, ...],
     options: ScoreOptions,
 ) -> tuple[Float[Array, "*batch hidden"], Float[Array, "*batch num_adapters"]]:
-    """Computes :func:`fuse_units`, or :func:`fuse_folded` if the fusion is folded."""
-    # All tokens are in one axis, because with three axes the TPU compiler changes layouts between the matmuls.
+    """Applies :func:`fuse_units`, or :func:`fuse_folded` if the fusion is folded."""
+    # Flatten the tokens into one axis. With three axes, the TPU compiler changes layouts between the matmuls.
     leading, z, inner = z.shape[:-1], z.reshape(-1, z.shape[-1]), inner.reshape(-1, inner.shape[-1])
     fusion = params["fusion"]
     if isinstance(fusion, FoldedMatrices):

@@ -1,6 +1,6 @@
-"""AdapterFusion as the paper writes it (Pfeiffer 2021, section 3.2).
+"""AdapterFusion exactly as in the paper (Pfeiffer 2021, section 3.2).
 
-Models use the faster forms in :mod:`afjax.fusion.factored`. The tests check that both give the same results.
+Models use the faster forms in :mod:`afjax.fusion.factored`. The tests check that the results agree.
 """
 
 import jax
@@ -23,7 +23,7 @@ def textbook_fusion(
 ) -> tuple[Float[Array, "*batch hidden"], Float[Array, "*batch num_adapters"]]:
     """Fuses the outputs of N adapters by attention.
 
-    With the adapters' input ``z``, and the output ``u_n`` of adapter n before its residual::
+    Let ``z`` be the adapters' input and ``u_n`` the output of adapter n before its residual. Then::
 
         score_n     = (Q z + bq) · (K u_n + bk)
         attention_n = softmax over n (dropout(score_n) / temperature)
@@ -31,11 +31,11 @@ def textbook_fusion(
 
     Args:
       params: One layer's fusion: ``query/{kernel [d, d], bias [d]}``, ``key/{kernel [d, d], bias [d]}`` and optionally
-        ``value/kernel [d, d]``. Without it, V is the identity.
+        ``value/kernel [d, d]``. Without ``value``, V is the identity.
       outputs: ``u``, the adapters' outputs before the residual, ``[..., N, d]``.
       z: The adapters' input ``[..., d]``.
       temperature: Divides the scores.
-      dropout_rate: Dropout rate of the scores; only used with a key.
+      dropout_rate: Dropout rate of the scores. Ignored without a key.
       key: The dropout key, or None for no dropout.
 
     Returns:

@@ -1,8 +1,8 @@
 """Imports the checkpoints of Houlsby et al. (2019), from google-research/adapter-bert.
 
-A checkpoint holds the TensorFlow 1 variables of a complete fine-tuned model: the frozen BERT, the adapters
-(``weights1``, ``biases1``, ``weights2`` and ``biases2``) after each sub-layer, all trained LayerNorms, the output layer
-on BERT's frozen pooler, and the optimizer's state.
+A checkpoint holds the TensorFlow 1 variables of a complete fine-tuned model: the frozen BERT, the adapters after each
+sub-layer (``weights1``, ``biases1``, ``weights2`` and ``biases2``), the trained LayerNorms, the output layer on top of
+BERT's frozen pooler, and the optimizer state.
 """
 
 import dataclasses
@@ -51,7 +51,7 @@ _HEAD: Table = {
 
 
 def adapter_table(num_layers: int) -> Table:
-    """Returns the table of the adapters and of all LayerNorms, which are part of the adapter's tree."""
+    """Maps the adapters' and LayerNorms' variables to their paths in the adapter tree."""
     table: Table = {}
     for number in range(num_layers):
         for slot, scope in _SLOTS:
@@ -63,16 +63,16 @@ def adapter_table(num_layers: int) -> Table:
 
 
 def from_adapter_bert(variables: Tensors, trunk: Trunk, *, where: str) -> tuple[AdapterConfig, Tree, Tree]:
-    """Converts a checkpoint to an adapter's architecture and tree and a head's tree.
+    """Converts a checkpoint to an adapter config, adapter parameters and head parameters.
 
     Args:
       variables: The checkpoint's variables. Frozen variables may be missing.
       trunk: The pretrained BERT. Frozen weights in ``variables`` must be bit-identical to its weights.
-      where: The name of the checkpoint in error messages.
+      where: The checkpoint's name in error messages.
 
     Raises:
-      UserError: Variables are missing, unknown, of the wrong shape, or frozen but different from the trunk's (the
-        message lists them), or the trunk has no pooler.
+      UserError: The trunk has no pooler, or some variables are missing, unknown, of the wrong shape, or frozen but
+        different from the trunk's. The message lists them.
     """
     depth = trunk.config.num_layers
     table, frozen = adapter_table(depth), trunk_table(TENSORFLOW, depth)
@@ -80,14 +80,14 @@ def from_adapter_bert(variables: Tensors, trunk: Trunk, *, where: str) -> tuple[
     check_names(variables, required, known=frozen.keys() | optimizer_variables(variables), where=where)
     if "pooler" not in trunk.params:
         raise UserError(
-            f"The trunk {trunk.name} has no pooler, which the head of {where} reads; give a BERT that has one."
+            f"The trunk {trunk.name} has no pooler, but the head of {where} needs one; use a BERT with a pooler."
         )
     _check_frozen(variables, {name: frozen[name] for name in frozen.keys() - required.keys()}, trunk, where)
     # adapter-bert's biases have the shape [1, size].
     flat = {name: array.reshape(-1) if "/biases" in name else array for name, array in variables.items()}
     preset = ADAPTER_PRESETS["houlsby"]
     assert isinstance(preset, AdapterConfig)
-    # All adapters of a checkpoint have the same size.
+    # All adapters in a checkpoint have the same bottleneck size.
     config = dataclasses.replace(preset, size=flat[_FIRST_BIAS].size)
     shapes = jax.eval_shape(lambda: init_adapter(jax.random.key(0), config, trunk.config))
     shapes = {**shapes, "layer_norms": trunk_layer_norms(trunk.params)}
@@ -106,17 +106,17 @@ def import_adapter_bert(
     labels: Sequence[str] = (),
     max_length: int = 128,
 ) -> TaskModel:
-    """Loads the adapter and head of a checkpoint, ready to use or to save to a store.
+    """Loads a checkpoint's adapter and head as a model that can be used or saved to a store.
 
     Args:
       source: The checkpoint, or a folder that contains exactly one checkpoint.
-      trunk: The pretrained BERT that the checkpoint was trained from, as for ``load_trunk``. The checkpoint cannot
-        identify it, because the pretrained LayerNorms were overwritten by the trained ones.
+      trunk: The pretrained BERT that training started from, as for ``load_trunk``. It cannot be inferred from the
+        checkpoint, because training overwrote the pretrained LayerNorms.
       name: Name of the adapter and the head.
       task: The benchmark's task. Defaults to ``name``.
-      labels: Label names, in the order of the outputs. Defaults to the labels of the task in the authors' code, or
-        0, 1, ... for other tasks.
-      max_length: Tokens per row.
+      labels: Label names, in the order of the outputs. Defaults to the task's labels in the authors' code, or 0, 1, ...
+        for other tasks.
+      max_length: Maximum number of tokens per row.
 
     Raises:
       UserError: The checkpoint or the trunk does not exist, they do not match, or the labels do not match the outputs.
@@ -126,14 +126,14 @@ def import_adapter_bert(
     outputs = head["output"]["bias"].size
     if outputs < 2:
         raise UserError(
-            f"{source} has {outputs} output; adapter-bert only has classification, so there must be two or more."
+            f"{source} has {outputs} output; adapter-bert only supports classification, which needs at least two."
         )
     return paper_model(
         loaded,
         paper_task(task or name, outputs, labels=labels, where=str(source)),
         name=name,
         head=head,
-        # The authors' code hard-codes this rate.
+        # The authors' code hard-codes this dropout rate.
         head_config=HeadConfig(pooling="first", pooler="trunk", dropout=0.1),
         adapter=(config, adapter),
         max_length=max_length,
@@ -150,6 +150,6 @@ def _check_frozen(variables: Tensors, table: Table, trunk: Trunk, where: str) ->
     )
     if different:
         raise UserError(
-            f"Frozen weights in {where} are not equal to the trunk {trunk.name}'s: {shortened(different)} differ; "
-            "give --trunk the BERT that training started from (afjax import bert converts Google's checkpoints)."
+            f"Frozen weights in {where} do not match the trunk {trunk.name}: {shortened(different)} differ; "
+            "set --trunk to the BERT that training started from (afjax import bert converts Google's checkpoints)."
         )

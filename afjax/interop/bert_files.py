@@ -1,7 +1,4 @@
-"""Converts ``bert_config.json`` and ``vocab.txt`` to Hugging Face's files.
-
-The original BERT checkpoints come with these two files.
-"""
+"""Converts the ``bert_config.json`` and ``vocab.txt`` of original BERT checkpoints to Hugging Face's format."""
 
 import contextlib
 import json
@@ -23,7 +20,7 @@ Gelu = Literal["exact", "tanh"]
 Case = Literal["cased", "uncased"]
 
 _SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-# The keys that bert_config.json and Hugging Face's config.json have in common.
+# Keys shared by bert_config.json and Hugging Face's config.json.
 _KEYS = (
     "vocab_size",
     "hidden_size",
@@ -40,14 +37,14 @@ _KEYS = (
 
 
 def read_bert_config(path: AnyPath) -> dict[str, Any]:
-    """Reads a ``bert_config.json``.
+    """Loads a ``bert_config.json``.
 
     Raises:
-      UserError: The file does not exist, or it is not a JSON object.
+      UserError: The file does not exist or is not a JSON object.
     """
     values = read_json(fetched(path), advice="copy it again")
     if values is None:
-        raise UserError(f"{path} does not exist; give the bert_config.json that the checkpoint was trained with.")
+        raise UserError(f"{path} does not exist; use the bert_config.json that the checkpoint was trained with.")
     return dict(values)
 
 
@@ -56,8 +53,8 @@ def hugging_face_config(values: Mapping[str, Any], *, gelu: Gelu, where: str) ->
 
     Args:
       values: The values of ``bert_config.json``. Keys that do not affect the encoder are dropped.
-      gelu: The variant of GELU that "gelu" refers to, see ``docs/how_to/papers.md``.
-      where: The name of the file in error messages.
+      gelu: The GELU variant that "gelu" stands for, see ``docs/how_to/papers.md``.
+      where: The file's name in error messages.
 
     Raises:
       UserError: A value is missing, has the wrong type or is out of range.
@@ -65,7 +62,7 @@ def hugging_face_config(values: Mapping[str, Any], *, gelu: Gelu, where: str) ->
     encoder_values = {key: values[key] for key in _KEYS if key in values}
     if encoder_values.setdefault("hidden_act", "gelu") == "gelu":
         encoder_values["hidden_act"] = {"exact": "gelu", "tanh": "gelu_new"}[gelu]
-    # BERT's code hard-codes this epsilon and pads with token 0.
+    # BERT's code hard-codes the epsilon and pads with token 0.
     fixed = {"model_type": "bert", "architectures": ["BertModel"], "layer_norm_eps": 1e-12, "pad_token_id": 0}
     config = {**fixed, **encoder_values}
     trunk_config(config, where)
@@ -73,67 +70,70 @@ def hugging_face_config(values: Mapping[str, Any], *, gelu: Gelu, where: str) ->
 
 
 def read_vocabulary(path: AnyPath, vocab_size: int) -> list[str]:
-    """Reads the tokens of a ``vocab.txt``, one per line.
+    """Loads the tokens of a ``vocab.txt``, one per line.
 
     Raises:
       UserError: The file does not exist, is not UTF-8, has more tokens than the trunk has embeddings, or lacks a
         special token.
     """
     try:
-        # splitlines() would also split at other characters, which may be tokens.
+        # splitlines() would also split at other characters that may be tokens.
         tokens = fetched(path).read_text(encoding="utf-8").rstrip("\n").split("\n")
     except FileNotFoundError:
-        raise UserError(f"{path} does not exist; give --vocab the vocab.txt of the BERT's tokenizer.") from None
+        raise UserError(f"{path} does not exist; set --vocab to the vocab.txt of the BERT's tokenizer.") from None
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not UTF-8 text ({error}); copy it again.") from None
     if len(tokens) > vocab_size:
         raise UserError(
-            f"{path} has {len(tokens)} tokens, but the BERT has {vocab_size} embeddings; give the "
+            f"{path} has {len(tokens)} tokens, but the BERT has {vocab_size} embeddings; use the "
             "vocab.txt of that BERT."
         )
     missing = [token for token in _SPECIAL_TOKENS if token not in tokens]
     if missing:
-        raise UserError(f"{path} lacks {', '.join(missing)}; give the vocab.txt of a BERT.")
+        raise UserError(f"{path} lacks {', '.join(missing)}; use the vocab.txt of a BERT.")
     return tokens
 
 
 def is_uncased(tokens: list[str]) -> bool:
-    """Returns whether no token has a capital letter (A to Z), except tokens in brackets such as ``[CLS]``."""
+    """Returns whether no token has a capital letter (A to Z), ignoring special tokens such as ``[CLS]``."""
     return not any(re.search("[A-Z]", token) for token in tokens if not token.startswith("["))
 
 
 def check_output(output: AnyPath, *, overwrite: bool) -> None:
-    """Raises UserError if a trunk cannot be written to the folder ``output``.
+    """Checks that a trunk can be written to the folder ``output``.
 
-    The folder must be new or empty, unless ``overwrite`` is True.
+    Raises:
+      UserError: ``output`` is a file or, without ``overwrite``, a non-empty folder.
     """
     folder = open_path(output).expanduser()
     if is_remote(folder):
         check_readable(folder, "trunk's folder")
     if folder.exists() and not folder.is_dir():
-        raise UserError(f"{output} is a file; give --output the name of a folder.")
+        raise UserError(f"{output} is a file; set --output to a folder.")
     if folder.is_dir() and any(folder.iterdir()) and not overwrite:
-        raise UserError(f"{output} already exists and was not changed; give --output another folder, or --overwrite.")
+        raise UserError(
+            f"{output} already exists and was not changed; choose another --output, or replace it with --overwrite."
+        )
 
 
 @contextlib.contextmanager
 def bert_trunk(
     name: AnyPath, params: Tree, values: Mapping[str, Any], *, vocab: AnyPath, case: Case | None
 ) -> Iterator[Trunk]:
-    """Yields a trunk for ``save_trunk`` and the store.
+    """Assembles a trunk that can be passed to ``save_trunk`` and the store.
 
-    Its config and tokenizer are in a temporary folder, which is deleted at the end of the ``with`` block.
+    Its config and tokenizer are in a temporary folder that is deleted at the end of the ``with`` block.
 
     Args:
-      name: The trunk's name, which is the folder that it will be saved to.
-      params: The trunk's tree.
+      name: The trunk's name: the folder it will be saved to.
+      params: The trunk's parameters.
       values: The values of its ``config.json``.
       vocab: Path of its ``vocab.txt``.
       case: Whether the tokenizer lowercases and strips accents ("uncased"). Defaults to "uncased" if no token has a
         capital letter.
 
     Raises:
-      UserError: The vocabulary is missing or damaged, or does not give a valid tokenizer.
+      UserError: The vocabulary is missing, damaged or unusable.
     """
     tokens = read_vocabulary(vocab, values["vocab_size"])
     tokenizer = {

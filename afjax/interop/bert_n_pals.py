@@ -1,7 +1,7 @@
 """Imports the checkpoints of Stickland & Murray (2019), from AsaCooperStickland/Bert-n-Pals.
 
-A checkpoint is a PyTorch state dict of ``BertForMultiTask``. It holds the trunk, which was trained on all tasks, and
-lists of the tasks' modules and output layers.
+A checkpoint is the PyTorch state dict of a ``BertForMultiTask``: the trunk, which was trained on all tasks, plus each
+task's module and output layer.
 """
 
 import dataclasses
@@ -46,14 +46,13 @@ _SWITCHES = ("mult", "pals", "top", "bert_lay_top", "lhuc", "houlsby")
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
-    """A state dict converted to our trees.
+    """A state dict converted to afjax's parameter trees.
 
     Attributes:
-      trunk: The trunk's tree.
-      adapter: The architecture of every task's module, or None if the tasks share everything except their output
-        layers.
-      modules: The modules' trees, indexed by task. Empty if ``adapter`` is None.
-      heads: The heads' trees, indexed by task.
+      trunk: The trunk's parameters.
+      adapter: The config of the tasks' modules, or None if the tasks share everything except their output layers.
+      modules: The modules' parameters, one tree per task. Empty if ``adapter`` is None.
+      heads: The heads' parameters, one tree per task.
     """
 
     trunk: Tree
@@ -63,13 +62,13 @@ class Checkpoint:
 
 
 def from_bert_n_pals(tensors: Tensors, values: Mapping[str, Any], config: TrunkConfig, *, where: str) -> Checkpoint:
-    """Converts a state dict to our trees.
+    """Converts a state dict to afjax's parameter trees.
 
     Args:
       tensors: The state dict.
       values: The config that the model was created with. It determines the kind of module.
-      config: The trunk's architecture.
-      where: The name of the state dict in error messages.
+      config: The trunk's config.
+      where: The state dict's name in error messages.
 
     Raises:
       UserError: afjax does not support the kind of module, the copies of a shared matrix differ, or tensors are
@@ -89,8 +88,7 @@ def from_bert_n_pals(tensors: Tensors, values: Mapping[str, Any], config: TrunkC
     for name, original in copies.items():
         if not np.array_equal(tensors[name], tensors[original]):
             raise UserError(
-                f"In {where} {name} is not {original}, although all layers share that matrix; afjax has no PALs of "
-                "this size in which only some layers share it."
+                f"In {where}, {name} is not {original}; afjax only supports PALs whose layers all share that matrix."
             )
     shapes = jax.eval_shape(lambda: init_adapter(jax.random.key(0), adapter, config)) if adapter else {}
     return Checkpoint(
@@ -103,12 +101,12 @@ def from_bert_n_pals(tensors: Tensors, values: Mapping[str, Any], config: TrunkC
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PalsFiles:
-    """The files of a trained model.
+    """Paths of a trained model's files.
 
     Attributes:
       checkpoint: The state dict (``best_model.pth``), or its tensors as ``.safetensors``.
-      config: The config file that the model was trained with, such as ``pals_config.json``.
-      vocab: The tokenizer's ``vocab.txt``; None for the one next to ``config``.
+      config: The config that the model was trained with, such as ``pals_config.json``.
+      vocab: The tokenizer's ``vocab.txt``. Defaults to the one next to ``config``.
       case: Whether the tokenizer lowercases ("uncased"). Defaults to "uncased" if no token has a capital letter.
     """
 
@@ -128,23 +126,23 @@ def import_bert_n_pals(
     max_length: int = 128,
     overwrite: bool = False,
 ) -> list[TaskModel]:
-    """Writes the trunk to a folder, and each task's module and head to a store.
+    """Converts a multi-task model: saves its trunk to a folder, and each task's module and head to a store.
 
     Args:
       files: The model's files.
-      tasks: The tasks, in the order of the checkpoint's output layers (the order of training).
-      output: The folder for the trunk, local or ``gs://``.
+      tasks: The tasks, in the order of the checkpoint's output layers, which is the training order.
+      output: The trunk's folder, local or ``gs://``.
       store_folder: The store, local or ``gs://``.
-      name: Prefix of the names in the store: ``NAME-TASK``. Empty for ``TASK``.
-      max_length: Tokens per row.
+      name: Prefix for names in the store (``NAME-TASK``). If empty, artefacts are named after their tasks.
+      max_length: Maximum number of tokens per row.
       overwrite: Whether existing files and artefacts may be replaced.
 
     Returns:
       The saved models, in the order of ``tasks``.
 
     Raises:
-      UserError: A file is missing or damaged, the files do not match, afjax does not support the kind of module, or a
-        name is taken. Nothing is written in this case.
+      UserError: A file is missing or damaged, the files do not match each other, afjax does not support the kind of
+        module, or a name is taken. Nothing is written.
     """
     check_output(output, overwrite=overwrite)
     given = read_bert_config(files.config)
@@ -154,13 +152,13 @@ def import_bert_n_pals(
     path = fetched(files.checkpoint)
     if not path.is_file():
         raise UserError(
-            f"{files.checkpoint} is not a file; give the state dict, best_model.pth, that the authors' code saved."
+            f"{files.checkpoint} is not a file; choose the state dict saved by the authors' code (best_model.pth)."
         )
     checkpoint = from_bert_n_pals(read_tensor_file(path), given, architecture, where=str(files.checkpoint))
     if len(tasks) != len(checkpoint.heads):
         raise UserError(
             f"{files.checkpoint} has {len(checkpoint.heads)} output layers, but --tasks names {len(tasks)}: "
-            f"{', '.join(tasks)}; name all tasks, in the order in which they were trained."
+            f"{', '.join(tasks)}; list all tasks in training order."
         )
     vocab = files.vocab or open_path(files.config).parent / "vocab.txt"
     with bert_trunk(output, checkpoint.trunk, values, vocab=vocab, case=files.case) as trunk:
@@ -173,9 +171,9 @@ def import_bert_n_pals(
 
 
 def _architecture(tensors: Tensors, values: Mapping[str, Any], config: TrunkConfig, where: str) -> Adapter | None:
-    """Returns the architecture of the modules: the config gives the kind, and the tensors give the size."""
+    """Infers the config of the tasks' modules: their kind from ``values``, and their size from the tensors."""
     active = {switch for switch in _SWITCHES if values.get(switch)}
-    # pals and bert_lay_top only select variants of the other switches, and have no effect without them.
+    # pals and bert_lay_top only select variants of other switches and have no effect without them.
     if not active & {"mult", "houlsby"}:
         active.discard("pals")
     if "top" not in active:
@@ -185,7 +183,7 @@ def _architecture(tensors: Tensors, values: Mapping[str, Any], config: TrunkConf
         for number in range(config.num_layers)
         if any(name.startswith(f"{PYTORCH.layer_scope(number)}.multi_layers.") for name in tensors)
     )
-    # The config does not say if only some layers have a module: in the authors' code, that is a manual edit.
+    # The config does not record which layers have a module: restricting them requires editing the authors' code.
     layer_subset = None if not layers or len(layers) == config.num_layers else layers
     first = f"{PYTORCH.layer_scope(layers[0] if layers else 0)}.multi_layers.0.aug_dense.bias"
     match sorted(active):
@@ -206,25 +204,25 @@ def _architecture(tensors: Tensors, values: Mapping[str, Any], config: TrunkConf
         case ["lhuc"]:
             return LhucConfig()
     raise UserError(
-        f"The config of {where} switches on {' and '.join(sorted(active))}, which afjax has no module for; it takes "
-        "mult with pals, mult, top, top with bert_lay_top, or lhuc."
+        f"The config of {where} switches on {' and '.join(sorted(active))}, for which afjax has no module; the "
+        "supported switches are mult with pals, mult, top, top with bert_lay_top, and lhuc."
     )
 
 
 def _size(tensors: Tensors, name: str, where: str) -> int:
-    """Returns the size that a module projects to, from the bias of its encoder.
+    """Returns a module's bottleneck size, taken from the bias ``name`` of its down-projection.
 
-    The config's hidden_size_aug is not used, because a flag of the authors' code overrides it.
+    The config's hidden_size_aug is not used, because a flag in the authors' code overrides it.
     """
     if name not in tensors:
         raise UserError(
-            f"{where} lacks {name}, which its config requires; give the config that the checkpoint was trained with."
+            f"{where} lacks {name}, which its config requires; use the config that the checkpoint was trained with."
         )
     return tensors[name].size
 
 
 def _module_table(adapter: Adapter, task: int, config: TrunkConfig) -> Table:
-    """Returns the table of one task's module. The trees are described in the modules of :mod:`afjax.adapters`."""
+    """Maps the tensors of one task's module to their paths in the adapter tree, see :mod:`afjax.adapters`."""
     table: Table = {}
     on_top = f"{_ENCODER}.multi_layers.{task}"
     layers = [PYTORCH.layer_scope(number) for number in adapter_layers(adapter, config.num_layers)]
@@ -261,9 +259,9 @@ def _module_table(adapter: Adapter, task: int, config: TrunkConfig) -> Table:
 
 
 def _shared_copies(adapter: Adapter | None, num_tasks: int, config: TrunkConfig) -> dict[str, str]:
-    """Maps the names of duplicate tensors to the names of the originals.
+    """Maps the names of duplicate tensors to the names of their originals.
 
-    A task's PALs share two projections, which the state dict repeats in every layer.
+    A task's PALs share two projections, but the state dict repeats them in every layer.
     """
     if not isinstance(adapter, PalConfig):
         return {}
@@ -293,7 +291,7 @@ def _task_model(
     name = f"{prefix}-{task.name}" if prefix else task.name
     check_name(name, "head")
     adapter = None if checkpoint.adapter is None else (checkpoint.adapter, checkpoint.modules[number])
-    # The dropout before the output layer has the trunk's rate.
+    # Leave the head's dropout unset: the authors' code uses the trunk's rate before the output layer.
     config = HeadConfig(pooling="first", pooler="trunk")
     return paper_model(trunk, task, name=name, head=head, head_config=config, adapter=adapter, max_length=max_length)
 
@@ -301,14 +299,14 @@ def _task_model(
 def _check_free(store_folder: AnyPath, models: Sequence[TaskModel], overwrite: bool) -> None:
     """Raises UserError if two tasks have the same name, the store is a file, or a name is taken."""
     if open_path(store_folder).expanduser().is_file():
-        raise UserError(f"{store_folder} is a file; give --store the name of a folder.")
+        raise UserError(f"{store_folder} is a file; set --store to a folder.")
     names = [artefact for model in models for artefact in artefacts(model)]
     repeated = sorted({name for kind, name in names if names.count((kind, name)) > 1})
     if repeated:
-        raise UserError(f"--tasks names {', '.join(repeated)} twice; each output layer has its own task.")
+        raise UserError(f"--tasks names {', '.join(repeated)} twice; each output layer needs its own task.")
     for kind, name in names:
         if not overwrite and name in store.names(store_folder, kind):
             raise UserError(
-                f'"{name}" already exists in {kind} of the store {store_folder}; give --name another prefix, or '
-                "--overwrite."
+                f'"{name}" already exists in {kind} of the store {store_folder}; choose another prefix with --name, or '
+                "replace it with --overwrite."
             )

@@ -1,7 +1,7 @@
-"""Converts tensors of BERT's original implementations to our trees, using tables of names.
+"""Converts tensors of the original BERT implementations to afjax's parameter trees, using name tables.
 
-A table maps each of their tensors to one of our leaves, or to a slice of a stacked leaf. Google's TensorFlow code and
-its first PyTorch ports have the same scopes but spell the names differently.
+A table maps each tensor name to a leaf of the tree, or to a slice of a stacked leaf. Google's TensorFlow code and its
+first PyTorch ports share the scopes but spell names differently.
 """
 
 import dataclasses
@@ -23,9 +23,9 @@ class Place:
     """The leaf, or slice of a leaf, that a tensor is copied to.
 
     Attributes:
-      path: Path of our leaf.
+      path: Path of the leaf.
       index: Index along the leading axis of a stacked leaf, or None for the whole leaf.
-      transposed: Whether the tensor is ``[out, in]``.
+      transposed: Whether the tensor has the layout ``[out, in]``.
     """
 
     path: str
@@ -39,14 +39,14 @@ Tensors = Mapping[str, np.ndarray]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Spelling:
-    """The naming conventions of a framework's BERT checkpoints.
+    """Naming conventions of a framework's BERT checkpoints.
 
     Attributes:
       separator: Separator between scopes.
-      layer: Text between ``layer`` and the layer's number.
-      kernel: Name of a dense layer's matrix.
-      table: Suffix of the name of an embedding table.
-      transposed: Whether dense layers' matrices are ``[out, in]``.
+      layer: Separator between ``layer`` and the layer number.
+      kernel: Name of a dense layer's weight matrix.
+      table: Name suffix of embedding tables.
+      transposed: Whether weight matrices have the layout ``[out, in]``.
     """
 
     separator: str
@@ -59,14 +59,14 @@ class Spelling:
         return self.separator.join(scope for scope in scopes if scope)
 
     def layer_scope(self, number: int) -> str:
-        """Returns the scope of one of the trunk's layers."""
+        """Returns the scope of a trunk layer."""
         return self.join("bert", "encoder", f"layer{self.layer}{number}")
 
 
 TENSORFLOW = Spelling(separator="/", layer="_", kernel="kernel", table="", transposed=False)
 PYTORCH = Spelling(separator=".", layer=".", kernel="weight", table="weight", transposed=True)
 
-# The scope of each module within a layer of a BERT checkpoint, and the module's path in our tree.
+# Each module's scope within a BERT checkpoint's layer, and its path in afjax's tree.
 _DENSE = (
     (("attention", "self", "query"), "attention/query"),
     (("attention", "self", "key"), "attention/key"),
@@ -87,7 +87,7 @@ _EMBEDDINGS = (
 
 
 def dense_table(spelling: Spelling, scope: str, path: str, index: int | None = None) -> Table:
-    """Returns the table's entries for a dense layer's kernel and bias."""
+    """Builds the table entries for a dense layer's kernel and bias."""
     return {
         spelling.join(scope, spelling.kernel): Place(
             path=f"{path}/kernel", index=index, transposed=spelling.transposed
@@ -97,7 +97,7 @@ def dense_table(spelling: Spelling, scope: str, path: str, index: int | None = N
 
 
 def norm_table(spelling: Spelling, scope: str, path: str, index: int | None = None) -> Table:
-    """Returns the table's entries for a LayerNorm's scale and bias."""
+    """Builds the table entries for a LayerNorm's scale and bias."""
     return {
         spelling.join(scope, "gamma"): Place(path=f"{path}/scale", index=index),
         spelling.join(scope, "beta"): Place(path=f"{path}/bias", index=index),
@@ -105,7 +105,7 @@ def norm_table(spelling: Spelling, scope: str, path: str, index: int | None = No
 
 
 def layer_table(spelling: Spelling, scope: str, path: str, index: int | None = None) -> Table:
-    """Returns the table's entries for an encoder layer, which is at ``path`` in our tree."""
+    """Builds the table entries for an encoder layer, which is at ``path`` in the parameter tree."""
     table: Table = {}
     for scopes, subpath in _DENSE:
         table |= dense_table(spelling, spelling.join(scope, *scopes), f"{path}/{subpath}", index)
@@ -115,9 +115,9 @@ def layer_table(spelling: Spelling, scope: str, path: str, index: int | None = N
 
 
 def trunk_norms_table(spelling: Spelling, num_layers: int, paths: Mapping[str, str]) -> Table:
-    """Returns the table's entries for all LayerNorms of a trunk.
+    """Builds the table entries for all LayerNorms of a trunk.
 
-    ``paths`` maps ``embeddings``, ``attention`` and ``ffn`` to the paths of their LayerNorms in our tree.
+    ``paths`` maps ``embeddings``, ``attention`` and ``ffn`` to the paths of their LayerNorms in the parameter tree.
     """
     table = norm_table(spelling, spelling.join("bert", "embeddings", "LayerNorm"), paths["embeddings"])
     for number in range(num_layers):
@@ -128,7 +128,7 @@ def trunk_norms_table(spelling: Spelling, num_layers: int, paths: Mapping[str, s
 
 
 def trunk_table(spelling: Spelling, num_layers: int) -> Table:
-    """Returns the table of all tensors of a BERT, including its pooler."""
+    """Builds the table for all BERT tensors, including the pooler's."""
     table: Table = {
         spelling.join("bert", "embeddings", name, spelling.table): Place(path=path) for name, path in _EMBEDDINGS
     }
@@ -139,34 +139,34 @@ def trunk_table(spelling: Spelling, num_layers: int) -> Table:
 
 
 def trunk_shapes(config: TrunkConfig) -> Tree:
-    """Returns a trunk's tree, with shapes and dtypes instead of arrays."""
+    """Builds a trunk's parameter tree with shapes and dtypes instead of arrays."""
     shapes: Tree = jax.eval_shape(lambda: init_trunk(jax.random.key(0), config))
     return shapes
 
 
 def check_names(tensors: Tensors, wanted: Collection[str], *, known: Collection[str] = (), where: str) -> None:
-    """Raises UserError if wanted tensors are missing or others are present, and lists both.
+    """Raises UserError, listing the tensors, if any are missing or unknown.
 
-    Tensors in ``known`` are allowed but not required.
+    Tensors in ``known`` are optional.
     """
     missing = sorted(set(wanted) - set(tensors))
     unknown = sorted(set(tensors) - set(wanted) - set(known))
     problems = [f"- {name}" for name in missing] + [f"+ {name}" for name in unknown]
     if problems:
         raise UserError(
-            f"{where} does not have the expected variables (- missing, + unknown): {shortened(problems)}; check its "
-            "kind and its depth, and that it was saved by the authors' code."
+            f"{where} does not have the expected variables (- missing, + unknown): {shortened(problems)}; check that "
+            "the authors' code saved it, and that its kind and number of layers are right."
         )
 
 
 def fill(shapes: Tree, table: Table, tensors: Tensors, *, where: str) -> Tree:
-    """Builds a tree of float32 arrays from tensors. All tensors of the table must be present.
+    """Builds a parameter tree (float32) from tensors. All tensors in the table must be present.
 
     Args:
-      shapes: The tree to build. Its leaves can be any objects that have a ``shape``.
-      table: Maps tensors to the tree's leaves or their slices. It must cover all leaves.
-      tensors: The tensors by name. Tensors outside the table are ignored.
-      where: The name of the file in error messages.
+      shapes: The structure of the tree. Leaves can be any objects with a ``shape``.
+      table: Maps tensors to the tree's leaves or slices of them. It must cover all leaves.
+      tensors: The tensors by name. Tensors that are not in the table are ignored.
+      where: The file's name in error messages.
 
     Raises:
       UserError: Tensors have the wrong shape (the message lists them), or contain NaN or infinity.
@@ -178,10 +178,10 @@ def fill(shapes: Tree, table: Table, tensors: Tensors, *, where: str) -> Tree:
         shape = expected[place.path].shape if place.index is None else expected[place.path].shape[1:]
         shape = shape[::-1] if place.transposed else shape
         if tensors[name].shape != shape:
-            wrong.append(f"{name} is {list(tensors[name].shape)} and should be {list(shape)}")
+            wrong.append(f"{name} is {list(tensors[name].shape)} instead of {list(shape)}")
     if wrong:
-        raise UserError(f"{where} does not fit: {shortened(wrong)}; check that it belongs to this BERT.")
-    # Allocate the arrays after the check, because the arrays of a wrong config may not fit in memory.
+        raise UserError(f"{where} has the wrong shapes: {shortened(wrong)}; check that it belongs to this BERT.")
+    # Allocate the arrays after the check, because with a wrong config they may not fit in memory.
     leaves = {path: np.empty(leaf.shape, np.float32) for path, leaf in expected.items()}
     for name, place in table.items():
         slice_of(leaves, place)[...] = tensors[name].T if place.transposed else tensors[name]
@@ -190,12 +190,12 @@ def fill(shapes: Tree, table: Table, tensors: Tensors, *, where: str) -> Tree:
 
 
 def slice_of(leaves: Mapping[str, Any], place: Place) -> Any:
-    """Returns the leaf, or the slice of a leaf, that ``place`` refers to. ``leaves`` is a flattened tree."""
+    """Returns the leaf, or slice of a leaf, that ``place`` refers to in the flattened tree ``leaves``."""
     return leaves[place.path] if place.index is None else leaves[place.path][place.index]
 
 
 def shortened(problems: Iterable[str], most: int = 8) -> str:
-    """Joins the first ``most`` problems with commas and counts the rest."""
+    """Joins the first ``most`` problems with commas and appends the number of remaining ones."""
     problems = list(problems)
     more = f" and {len(problems) - most} more" if len(problems) > most else ""
     return ", ".join(problems[:most]) + more

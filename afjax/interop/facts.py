@@ -1,4 +1,4 @@
-"""The facts about an artefact's training that are written to the files of other libraries."""
+"""Training metadata that is stored in exported files, so that it survives a round trip."""
 
 import dataclasses
 from typing import Any
@@ -11,7 +11,7 @@ from afjax.store import Manifest
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Facts:
-    """The fields of a manifest that describe the training. They are empty unless afjax wrote the files."""
+    """The manifest fields that describe training. Empty unless afjax wrote the files."""
 
     task: dict = dataclasses.field(default_factory=dict)
     labels: tuple[str, ...] = ()
@@ -20,7 +20,7 @@ class Facts:
 
 
 def facts_of(manifest: Manifest) -> dict[str, Any]:
-    """Returns the task, labels, metrics and seed in an adapter's or a fusion's manifest."""
+    """Collects the task, labels, metrics and seed from an adapter's or a fusion's manifest."""
     task = manifest.task
     if task:
         task = to_dict(without_paths(from_dict(TaskConfig, task, f'the task of "{manifest.name}"')))
@@ -28,6 +28,6 @@ def facts_of(manifest: Manifest) -> dict[str, Any]:
 
 
 def without_paths(task: TaskConfig) -> TaskConfig:
-    """Returns the task without paths of the machine that it was trained on."""
+    """Removes local paths from a task."""
     source = task.source if source_kind(task.source).portable else ""
     return dataclasses.replace(task, source=source, train="", dev="", test="")

@@ -1,4 +1,4 @@
-"""Finds folders that other libraries have saved, and writes folders for them completely or not at all."""
+"""Finds folders saved by other libraries, and writes folders for them atomically."""
 
 import contextlib
 import os
@@ -12,21 +12,26 @@ from afjax.storage.paths import expanded, fetched
 
 
 def find_folder(source: str, *, library: str, patterns: Sequence[str]) -> Path:
-    """Finds a folder that a library saved: a local folder, a folder on an object store, or a repository.
+    """Returns a local path for a local folder, a folder on an object store, or a Hugging Face repository.
+
+    Remote files are downloaded.
 
     Args:
-      source: The folder, or its id on the Hugging Face hub.
-      library: The name of the library, for error messages.
-      patterns: Glob patterns of the files to download from a repository.
+      source: The folder, or a repository id on the Hugging Face hub.
+      library: The name of the library that saved the folder, for error messages.
+      patterns: Glob patterns for the files to download from a repository.
 
     Raises:
-      UserError: There is no such folder, or the hub does not respond.
+      UserError: The folder or repository does not exist, or the hub does not respond.
     """
     folder = fetched(source)
     if folder.is_dir():
         return folder
     if folder.exists() or source.startswith((".", "/", "~")) or source.count("/") != 1:
-        raise UserError(f'"{source}" is not a folder; give one that the {library} library has saved, or a hub id.')
+        raise UserError(
+            f'"{source}" is not a folder; choose a folder saved by the {library} library, or a Hugging Face repository '
+            "id."
+        )
     import huggingface_hub
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
@@ -34,45 +39,45 @@ def find_folder(source: str, *, library: str, patterns: Sequence[str]) -> Path:
         return Path(huggingface_hub.snapshot_download(source, allow_patterns=list(patterns)))
     except (HfHubHTTPError, HFValidationError) as error:
         raise UserError(
-            f'"{source}" is neither a folder nor a model of the Hugging Face hub that you may read ({error}).'
+            f'"{source}" is neither a folder nor a model on the Hugging Face hub that you have access to ({error}).'
         ) from error
     except (LocalEntryNotFoundError, OSError) as error:
         raise UserError(f'"{source}" is not a folder, and the Hugging Face hub does not respond ({error}).') from error
 
 
 def check_new_folder(output: str | Path) -> Path:
-    """Returns the path of a folder to create.
+    """Expands the path of a folder to create and checks that it does not exist yet.
 
     Raises:
-      UserError: The folder exists.
+      UserError: The path exists.
     """
     output = expanded(output)
     if output.exists():
-        raise UserError(f"{output} already exists; give --output the name of a new folder.")
+        raise UserError(f"{output} already exists; set --output to a new folder.")
     return output
 
 
 @contextlib.contextmanager
 def new_folder(output: Path) -> Iterator[Path]:
-    """Yields a temporary folder, and renames it to ``output`` after the block.
+    """Yields a temporary folder that is renamed to ``output`` when the block succeeds.
 
-    If the block fails, ``output`` is not created.
+    If the block raises, ``output`` is not created.
 
     Raises:
-      UserError: The folder cannot be made or written.
+      UserError: The folder cannot be created or written.
     """
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         new = Path(tempfile.mkdtemp(prefix=f".{output.name},", dir=output.parent))
     except OSError as error:
-        raise UserError(f"{output} cannot be made ({error.strerror}); give another --output.") from error
+        raise UserError(f"{output} cannot be created ({error.strerror}); choose another --output.") from error
     try:
         yield new
         # mkdtemp creates folders with mode 0700.
         os.chmod(new, 0o777 & ~_umask())
         os.rename(new, output)
     except OSError as error:
-        raise UserError(f"{output} cannot be written ({error.strerror or error}); give another --output.") from error
+        raise UserError(f"{output} cannot be written ({error.strerror or error}); choose another --output.") from error
     finally:
         shutil.rmtree(new, ignore_errors=True)
 

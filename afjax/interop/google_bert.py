@@ -1,4 +1,4 @@
-"""Imports Google's BERT models, from google-research/bert.
+"""Imports Google's BERT models (google-research/bert).
 
 A model is a TensorFlow 1 checkpoint with a ``bert_config.json`` and a ``vocab.txt``.
 """
@@ -14,25 +14,25 @@ from afjax.trunk.config import TrunkConfig
 from afjax.trunk.hugging_face import trunk_config
 from afjax.trunk.pretrained import Trunk, load_trunk, save_trunk
 
-# Scopes of the two pretraining tasks.
+# Scopes of the two pretraining heads.
 _PRETRAINING = ("cls/predictions/", "cls/seq_relationship/")
 
 
 def optimizer_variables(names: Iterable[str]) -> set[str]:
-    """Returns the variables of BERT's optimizer: the step, and Adam's two moments of other variables in ``names``."""
+    """Finds the optimizer's variables: the global step, and the Adam moments of other variables in ``names``."""
     names = set(names)
     moments = {name for name in names for slot in ("/adam_m", "/adam_v") if name.removesuffix(slot) in names - {name}}
     return moments | (names & {"global_step"})
 
 
 def from_google(variables: Tensors, config: TrunkConfig, *, where: str) -> Tree:
-    """Converts the variables of ``bert_model.ckpt`` to a trunk's tree.
+    """Converts the variables of ``bert_model.ckpt`` to a trunk's parameters.
 
-    The variables of the pretraining tasks (``cls/...``) and of the optimizer are dropped.
+    Variables of the pretraining heads (``cls/...``) and the optimizer are dropped.
 
     Raises:
-      UserError: Variables are missing, unknown or do not have the shape given by the config (the message lists them),
-        or a variable contains NaN or infinity.
+      UserError: Variables are missing, unknown or do not have the shape that the config implies (the message lists
+        them), or a variable contains NaN or infinity.
     """
     table = trunk_table(TENSORFLOW, config.num_layers)
     ignored = optimizer_variables(variables) | {name for name in variables if name.startswith(_PRETRAINING)}
@@ -50,15 +50,15 @@ def import_bert(
     gelu: Gelu = "exact",
     overwrite: bool = False,
 ) -> Trunk:
-    """Converts Google's BERT to a folder for ``load_trunk``, and loads it.
+    """Converts one of Google's BERT checkpoints to a folder for ``load_trunk``, and loads it.
 
     Args:
       source: The checkpoint, or the folder that contains it.
       output: The folder to write, local or ``gs://``.
       config, vocab: Paths of ``bert_config.json`` and ``vocab.txt``. Default to the files next to the checkpoint.
       case: Whether the tokenizer lowercases ("uncased"). Defaults to "uncased" if no token has a capital letter.
-      gelu: The variant of GELU. Google's later code uses the tanh approximation. Its first version and Hugging Face use
-        the exact function.
+      gelu: The GELU variant. Google's later code uses the tanh approximation, whereas its first version and Hugging
+        Face use the exact function.
       overwrite: Whether ``output`` may be a non-empty folder.
 
     Returns:

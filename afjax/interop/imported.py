@@ -1,4 +1,4 @@
-"""Describes imported artefacts, and writes them to a store."""
+"""Saves imported artefacts to a store."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ class Imported:
       name: The artefact's name in the store.
       params: The artefact's parameters.
       details: The other fields of ``store.Draft``.
-      notes: Notes for the user. Each is a clause such as "its learnt scaling is multiplied into the up-projection".
+      notes: Notes for the user, each a clause such as "its learnt scaling factor is folded into the up-projection".
 
     Example:
       >>> import numpy as np
@@ -42,16 +42,16 @@ class Imported:
 def save_imported(
     imported: Sequence[Imported], store_folder: str | Path, *, trunk: Trunk, source: str | Path, overwrite: bool
 ) -> None:
-    """Writes imported artefacts to a store, all or nothing.
+    """Saves imported artefacts to a store: all of them, or none on error.
 
-    If the store already has bit-identical copies of some of the artefacts, they are kept. If it has copies of all of
-    them, the import is refused without ``overwrite``, because their names are taken.
+    Bit-identical artefacts that are already in the store are kept. If all of them are already there, saving fails
+    unless ``overwrite`` is set, because their names are taken.
 
     Args:
       imported: The artefacts.
       store_folder: The store.
       trunk: The trunk that they were trained on.
-      source: Where they come from, for error messages.
+      source: The folder that they were imported from, for error messages.
       overwrite: Whether existing artefacts may be replaced.
 
     Raises:
@@ -60,14 +60,14 @@ def save_imported(
     titles = [f"{artefact.kind}/{artefact.name}" for artefact in imported]
     repeated = sorted({title for title in titles if titles.count(title) > 1})
     if repeated:
-        raise UserError(f"{source} has {', '.join(repeated)} twice; give a folder whose parts have different names.")
+        raise UserError(f"{source} contains {', '.join(repeated)} twice; names must be unique within a folder.")
     existing = [artefact for artefact in imported if artefact.name in store.names(store_folder, artefact.kind)]
     same = [artefact for artefact in existing if _is_same(artefact, trunk, store_folder)]
     clashing = existing if len(same) == len(imported) else [artefact for artefact in existing if artefact not in same]
     if clashing and not overwrite:
         raise UserError(
-            f'"{clashing[0].name}" already exists in {clashing[0].kind} of the store {store_folder}; give --name, or '
-            "--overwrite to replace it."
+            f'"{clashing[0].name}" already exists in {clashing[0].kind} of the store {store_folder}; choose another '
+            "--name, or replace it with --overwrite."
         )
     drafts = [
         store.Draft(
@@ -84,7 +84,7 @@ def save_imported(
 
 
 def _is_same(artefact: Imported, trunk: Trunk, store_folder: str | Path) -> bool:
-    """Returns whether the store already has an identical artefact of that name."""
+    """Returns whether the store already has an identical artefact with this name."""
     try:
         manifest = store.read_manifest(store_folder, artefact.kind, artefact.name)
     except UserError:  # The stored artefact is damaged.

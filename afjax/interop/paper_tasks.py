@@ -1,4 +1,4 @@
-"""The tasks of the papers' code: their names in afjax, and the labels of their heads' outputs."""
+"""Maps tasks in the papers' released code to afjax's tasks and labels."""
 
 import dataclasses
 import types
@@ -17,7 +17,7 @@ from afjax.tasks.kinds import TASK_KINDS
 from afjax.trees import Tree
 from afjax.trunk.pretrained import Trunk, check_length
 
-# The label names of the benchmark's own files, in the order of get_labels() in both papers' code.
+# Label names from the benchmark's own files, in the order of get_labels() in both papers' code.
 _LABELS: Mapping[str, tuple[str, ...]] = types.MappingProxyType(
     {
         "cola": ("unacceptable", "acceptable"),
@@ -33,14 +33,14 @@ _OUR_NAMES = {"sst": "sst2", "sts": "stsb"}
 
 
 def paper_task(name: str, outputs: int, *, labels: Sequence[str] = (), where: str) -> TaskConfig:
-    """Returns the task of a head, with its labels in the order of the head's outputs.
+    """Builds the task config for a head, with labels in the order of its outputs.
 
     Args:
-      name: The benchmark's name for the task, spelled as in the papers' code or in afjax, or any other name.
+      name: A benchmark task, spelled as in the papers' code or in afjax, or any other name.
       outputs: The head's number of outputs.
       labels: Label names, in the order of the outputs. Defaults to the benchmark's labels, or 0, 1, ... for other
         tasks.
-      where: The name of the head in error messages.
+      where: The head's name in error messages.
 
     Raises:
       UserError: The numbers of labels and outputs differ, or a task other than STS-B has a single output.
@@ -48,18 +48,18 @@ def paper_task(name: str, outputs: int, *, labels: Sequence[str] = (), where: st
     name = _OUR_NAMES.get(name, name)
     if name == "stsb":
         if outputs != 1 or labels:
-            raise UserError(f"{where} has {outputs} outputs, but STS-B is regression: one output, and no labels.")
+            raise UserError(f"{where} has {outputs} outputs, but STS-B is regression: one output and no labels.")
         # The papers' code rescales the labels to [0, 1].
         return dataclasses.replace(known_task(name), scale=5.0)
     if outputs < 2:
         raise UserError(
-            f"{where} has {outputs} output; in the papers' code every task except STS-B (stsb) has classes."
+            f"{where} has {outputs} output, but in the papers' code every task except STS-B (stsb) is classification."
         )
     chosen = tuple(labels) or _LABELS.get(name) or tuple(map(str, range(outputs)))
     if len(chosen) != outputs or len(set(chosen)) != outputs:
         raise UserError(
-            f'{where} has {outputs} outputs, but the labels of "{name}" are {", ".join(chosen)}; give each output its '
-            "label, in order, or the task its name."
+            f'{where} has {outputs} outputs, but the labels of "{name}" are {", ".join(chosen)}; pass one distinct '
+            "label for each output, in order, or correct the task name."
         )
     task = known_task(name) if name in _LABELS else TaskConfig(name=name)
     return dataclasses.replace(task, labels=chosen)
@@ -75,10 +75,10 @@ def paper_model(
     adapter: tuple[Adapter, Tree] | None,
     max_length: int,
 ) -> TaskModel:
-    """Builds a task model from a trunk, a head and an optional adapter, ready to be saved to a store.
+    """Builds a task model from a trunk, a head and an optional adapter.
 
-    The head and the adapter get the same name. The labels of a benchmark, and the head's outputs, are reordered to
-    afjax's standard order. Sources that number their labels (TFDS) depend on this order.
+    The head and the adapter get the same name. For benchmark tasks, the labels and the head's outputs are reordered to
+    afjax's standard order, which sources with integer labels (TFDS) depend on.
     """
     check_length(max_length, trunk)
     assert head["output"]["bias"].shape == (TASK_KINDS[task.kind].num_outputs(task.labels),)

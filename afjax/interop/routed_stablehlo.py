@@ -1,7 +1,7 @@
-"""Exports a routed model: a serialized ``jax.export`` function with the adapters as arguments, and their arrays.
+"""Exports a routed model as a serialized ``jax.export`` function that takes the adapters as arguments.
 
-Another program can serve many tasks with it without afjax, and can replace an adapter by writing other arrays at its
-place. Batch size and length are symbolic, so one file serves all shapes.
+Other programs can serve many tasks with it without afjax, and can replace an adapter by overwriting its slot in the
+arrays. Batch size and length are symbolic, so one file serves all shapes.
 """
 
 import contextlib
@@ -29,37 +29,38 @@ FORMAT_VERSION = 1
 PROGRAM, ARRAYS, DESCRIPTION = "program.stablehlo", "arrays.safetensors", "description.json"
 
 _INPUTS = {
-    "tokens": ("[batch, length]", "int32", "token ids of the trunk's tokenizer, its padding id where a row is shorter"),
-    "types": ("[batch, length]", "int32", "token type ids of that tokenizer; 0 where it gives none"),
-    "mask": ("[batch, length]", "bool", "true where there is a token, false at padding"),
-    "places": ("[batch, banks]", "int32", "each row's place in every bank: the places of its task, or zeros"),
+    "tokens": ("[batch, length]", "int32", "token ids from the trunk's tokenizer; shorter rows are padded"),
+    "types": ("[batch, length]", "int32", "token type ids from that tokenizer, or 0 if it has none"),
+    "mask": ("[batch, length]", "bool", "true for tokens, false for padding"),
+    "places": ("[batch, banks]", "int32", "each row's slot in every bank: its task's places, or zeros"),
 }
 
 
 def export_routed(
     model: RoutedModel, folder: AnyPath, *, max_length: int = 128, platforms: Sequence[str] = PLATFORMS
 ) -> dict[str, Any]:
-    """Writes a routed model for ``jax.export.deserialize``, with the arrays of the trunk and of all tasks.
+    """Writes a routed model for ``jax.export.deserialize``, and the arrays of the trunk and all tasks.
 
     Args:
-      model: The model. All of its tasks must be on the device.
-      folder: The folder for the three files, which is made if it does not exist.
+      model: The model. All of its tasks must fit on the device at once.
+      folder: The folder for the three files, created if necessary.
       max_length: Maximum number of tokens per row.
       platforms: The platforms to export for. They need not be available on this machine.
 
     Returns:
-      The contents of ``description.json``: inputs, outputs, the places and the head of each task, and how to run the
-      program.
+      The contents of ``description.json``: inputs, outputs, each task's slots and head, and how to run the program.
 
     Raises:
-      UserError: A platform is unknown, the trunk does not support the length, there are more tasks than places on the
+      UserError: A platform is unknown, the trunk does not support the length, there are more tasks than slots on the
         device, or the folder is remote or cannot be written.
     """
     if is_remote(folder):
-        raise UserError(f"The output {folder} is on an object store; give a local folder, and copy its files there.")
+        raise UserError(
+            f"The output {folder} is on an object store; export to a local folder and copy the files there."
+        )
     platforms = check_platforms(platforms)
     if not 1 <= max_length <= model.trunk.config.max_length:
-        raise UserError(f"max_length is {max_length}; the trunk takes 1 to {model.trunk.config.max_length} tokens.")
+        raise UserError(f"max_length is {max_length}; the trunk supports 1 to {model.trunk.config.max_length} tokens.")
     places = model.place_all()
     params = model.params()
     arrays = {path: np.asarray(leaf) for path, leaf in _leaves(params)}
@@ -75,17 +76,17 @@ def export_routed(
     }
     try:
         targets[PROGRAM].parent.mkdir(parents=True, exist_ok=True)
-        # No file is renamed to its final name before all are complete.
+        # Rename the files to their final names only when all are complete.
         with contextlib.ExitStack() as stack:
             for name, data in contents.items():
                 stack.enter_context(replacing(targets[name])).write_bytes(data)
     except OSError as error:
-        raise UserError(f"{folder} cannot be written ({error.strerror or error}); give another folder.") from None
+        raise UserError(f"{folder} cannot be written ({error.strerror or error}); choose another folder.") from None
     return description
 
 
 def _leaves(params: Tree) -> list[tuple[str, Any]]:
-    """Returns the leaves with their paths, such as ``banks/0/layers/3/contents/ffn/down/kernel``."""
+    """Lists all leaves with their paths, such as ``banks/0/layers/3/contents/ffn/down/kernel``."""
     leaves = jax.tree_util.tree_leaves_with_path(params)
     return [(jax.tree_util.keystr(path, simple=True, separator="/"), leaf) for path, leaf in leaves]
 
@@ -133,9 +134,9 @@ def _description(
             for name, (shape, dtype, meaning) in _INPUTS.items()
         ],
         "outputs": {
-            "heads": "a list: for each bank of heads [batch, outputs], or [batch, length, outputs] if it reads tokens. "
-            "A task's logits are the first num_outputs outputs of its head's bank, times its scale.",
-            "embedding": "[batch, hidden_size], the trunk's embedding if all places are 0",
+            "heads": "a list with one array per bank of heads: [batch, outputs], or [batch, length, outputs] for heads "
+            "on tokens. A task's logits are the first num_outputs outputs of its head's bank, times its scale.",
+            "embedding": "[batch, hidden_size], the trunk's sentence embedding if all places are 0",
         },
         "tasks": tasks,
         "max_length": max_length,

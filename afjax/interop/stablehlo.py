@@ -1,9 +1,9 @@
-"""Exports a task model to one file that JAX runs without afjax: a serialized ``jax.export`` function.
+"""Exports a task model as a serialized ``jax.export`` function, which JAX can run without afjax.
 
 The function takes ``tokens``, ``types`` and ``mask`` and returns the logits. Batch size, length and number of choices
-are symbolic: one file serves all shapes, and JAX compiles it once per shape. The weights are constants of the
-program, so there is only one file to copy and no tree to restore. The drawback is that each compiled program contains a
-copy of the weights.
+are symbolic: one file serves all shapes, and JAX compiles it once per shape. Because the weights are constants in the
+program, there is only one file to copy and no parameter tree to restore. The drawback is that every compiled program
+contains a copy of the weights.
 """
 
 import hashlib
@@ -28,13 +28,13 @@ from afjax.trunk.pretrained import check_length
 
 FORMAT_VERSION = 1
 PLATFORMS = ("cpu", "cuda", "tpu")
-# The serialized format has signed 32-bit offsets, and the program itself needs some space.
+# The serialized format has signed 32-bit offsets, which leaves 2 GiB for the weights and the program itself.
 MAX_WEIGHT_BYTES = 2**31 - 2**24
 
 _INPUTS = {
-    "tokens": ("int32", "token ids of the trunk's tokenizer, its padding id where a row is shorter"),
-    "types": ("int32", "token type ids of that tokenizer: 0, and 1 for the second text; 0 where it gives none"),
-    "mask": ("bool", "true where there is a token, false at padding"),
+    "tokens": ("int32", "token ids from the trunk's tokenizer; shorter rows are padded"),
+    "types": ("int32", "token type ids from that tokenizer: 1 for the second segment, otherwise 0"),
+    "mask": ("bool", "true for tokens, false for padding"),
 }
 
 
@@ -55,31 +55,33 @@ def export_stablehlo(
       The contents of the JSON file.
 
     Raises:
-      UserError: A platform is unknown, the trunk does not support the length, the weights take more than
-        ``MAX_WEIGHT_BYTES`` (almost 2 GiB), or ``path`` is remote or cannot be written.
+      UserError: A platform is unknown, the trunk does not support the length, the weights exceed ``MAX_WEIGHT_BYTES``
+        (almost 2 GiB), or ``path`` is remote or cannot be written.
     """
     if is_remote(path):
-        raise UserError(f"The output {path} is on an object store; give a local file, and copy both files there.")
+        raise UserError(f"The output {path} is on an object store; export to a local file and copy both files there.")
     platforms = check_platforms(platforms)
     check_length(max_length, task_model.trunk)
     targets = (expanded(path), description_path(path))
-    # Check the output first, because the export takes a while.
+    # Check the output paths first, because exporting takes a while.
     for target in targets:
         check_output(target)
     data, shapes = _serialise(task_model, max_length, platforms)
     contents = _description(task_model, targets[0].name, data, shapes, max_length, platforms)
     try:
-        # Neither file is renamed to its final name before both are complete.
+        # Rename the files to their final names only when both are complete.
         with replacing(targets[0]) as program, replacing(targets[1]) as description:
             program.write_bytes(data)
             description.write_text(json.dumps(contents, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
-        raise UserError(f"{targets[0]} cannot be written ({error.strerror or error}); give another --output.") from None
+        raise UserError(
+            f"{targets[0]} cannot be written ({error.strerror or error}); choose another --output."
+        ) from None
     return contents
 
 
 def description_path(path: AnyPath) -> Path:
-    """Returns the path of the JSON file that describes an exported file."""
+    """Returns the path of an exported file's JSON description."""
     return expanded(f"{os.fspath(path)}.json")
 
 
@@ -93,24 +95,27 @@ def check_platforms(platforms: Sequence[str]) -> tuple[str, ...]:
     for name in names:
         if name not in PLATFORMS:
             raise UserError(
-                f'The platform "{name}" is not known; give one or more of '
+                f'Unknown platform "{name}"; choose one or more of '
                 f"{', '.join(PLATFORMS)}.{did_you_mean(name, PLATFORMS)}"
             )
     if not names or len(set(names)) != len(names):
-        raise UserError(f"The platforms are {', '.join(names) or 'none'}; give each of {', '.join(PLATFORMS)} once.")
+        raise UserError(
+            f"The platforms are {', '.join(names) or 'none'}; list one or more of {', '.join(PLATFORMS)}, each only "
+            "once."
+        )
     return names
 
 
 def _serialise(task_model: TaskModel, max_length: int, platforms: tuple[str, ...]) -> tuple[bytes, tuple[str, str]]:
-    """Returns the file's contents, and the shapes of the inputs and the logits as text."""
+    """Serializes the model. Returns the bytes, and the shapes of the inputs and the logits as text."""
     model, params = task_model.for_inference()
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(params))
     if size > MAX_WEIGHT_BYTES:
         raise UserError(
-            f"The weights take {size / 2**30:.2f} GiB, and one file holds less than 2 GiB; export a smaller trunk, or "
-            "a head that was trained on this one with trunk_dtype=bfloat16."
+            f"The weights take {size / 2**30:.2f} GiB, but one file holds less than 2 GiB; export a model with a "
+            "smaller trunk, or one trained with trunk_dtype=bfloat16."
         )
-    # The constants are on one device, even if the model's parameters are sharded.
+    # Constants must be on a single device, even if the model's parameters are sharded.
     weights = jax.tree.map(jnp.asarray, params)
     scale = task_model.task.scale
 

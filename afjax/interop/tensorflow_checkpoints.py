@@ -1,4 +1,4 @@
-"""Reads TensorFlow checkpoints. Only this module imports TensorFlow itself."""
+"""Loads TensorFlow checkpoints. No other module imports TensorFlow."""
 
 import importlib.util
 import os
@@ -13,37 +13,36 @@ _INDEX = ".index"
 
 
 def read_variables(source: AnyPath) -> dict[str, np.ndarray]:
-    """Reads all variables of a checkpoint, by name.
+    """Loads all variables of a checkpoint, by name.
 
     Args:
       source: The checkpoint (``model.ckpt-343``, with or without ``.index``), or a folder that contains exactly one
         checkpoint. Local or ``gs://``.
 
     Raises:
-      UserError: There is no checkpoint or more than one, it is damaged, or TensorFlow is not installed.
+      UserError: There is no checkpoint, more than one, or a damaged one, or TensorFlow is not installed.
     """
     prefix = find_checkpoint(source)
     if importlib.util.find_spec("tensorflow") is None:
         raise UserError(
-            f"{prefix} is a TensorFlow checkpoint, and TensorFlow is not installed; run pip install 'afjax[tf]'."
+            f"{prefix} is a TensorFlow checkpoint, but TensorFlow is not installed; run pip install 'afjax[tf]'."
         )
-    # Silences TensorFlow's messages about the instruction set that it was built for.
+    # Silence TensorFlow's log messages about CPU instruction sets.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     import tensorflow
 
     try:
         reader = tensorflow.train.load_checkpoint(str(prefix))
         return {name: np.asarray(reader.get_tensor(name)) for name in sorted(reader.get_variable_to_shape_map())}
-    except Exception as error:  # A damaged file raises many types, not only TensorFlow's.
+    except Exception as error:  # Damaged files raise many exception types, not only TensorFlow's.
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(
-            f"{prefix} cannot be read as a TensorFlow checkpoint ({reason}); it needs its .index and all of its .data "
-            "files: copy them again."
+            f"{prefix} cannot be read as a TensorFlow checkpoint ({reason}); copy its .index and all .data files again."
         ) from error
 
 
 def find_checkpoint(source: AnyPath) -> Path:
-    """Returns the path of a checkpoint's files, without their suffixes.
+    """Finds a checkpoint and returns its path without the file suffixes.
 
     Raises:
       UserError: There is no checkpoint, or the folder contains more than one.
@@ -52,13 +51,13 @@ def find_checkpoint(source: AnyPath) -> Path:
     if path.is_dir():
         checkpoints = sorted(entry.name.removesuffix(_INDEX) for entry in path.iterdir() if entry.name.endswith(_INDEX))
         if len(checkpoints) > 1:
-            raise UserError(f"{source} holds several checkpoints: {', '.join(checkpoints)}; give one of them.")
+            raise UserError(f"{source} contains several checkpoints: {', '.join(checkpoints)}; choose one of them.")
         if checkpoints:
             return path / checkpoints[0]
     prefix = path.with_name(path.name.removesuffix(_INDEX))
     if path.is_dir() or not prefix.with_name(prefix.name + _INDEX).is_file():
         raise UserError(
-            f"There is no TensorFlow checkpoint {source}; give the path of its files without their endings "
-            "(bert_model.ckpt of bert_model.ckpt.index), or their folder."
+            f"There is no TensorFlow checkpoint {source}; use the path of its files without their suffixes "
+            "(bert_model.ckpt for bert_model.ckpt.index), or their folder."
         )
     return prefix

@@ -1,1 +1,1 @@
-"""Models of trunk, adapters, fusion and head: setup, inference, storage."""
+"""Complete models (trunk, adapters, fusion and head): setup, inference, storage."""

@@ -1,7 +1,7 @@
 """Edits trained models.
 
-The functions drop layers, add or remove adapters of a fusion, merge an adapter, or rename a model. They take a model
-and, if they change parameters, its trees ``{"adapters", "fusion", "heads"}``. They return the edited model and trees.
+The edits include dropping layers, adding or removing fused adapters, merging an adapter and renaming. The functions
+take a model and, if they change parameters, its trees ``{"adapters", "fusion", "heads"}``. They return edited copies.
 """
 
 import dataclasses
@@ -20,13 +20,13 @@ from afjax.trees import Tree
 
 
 def without_layers(model: Model, params: Tree, layers: Collection[int]) -> tuple[Model, Tree]:
-    """Drops adapters, and the fusion if there is one, from some layers (AdapterDrop).
+    """Drops the adapter or the fusion from some layers (AdapterDrop).
 
     Raises:
-      UserError: The model has no adapter, one of the layers has none, or no layer would be left.
+      UserError: The model has no adapter, one of the layers has none, or no layer would remain.
     """
     if not model.adapters:
-        raise UserError(f'The head "{model.head_name}" is used without adapters: there are no layers to drop.')
+        raise UserError(f'The head "{model.head_name}" is used without adapters, so there are no layers to drop.')
     depth, params = model.trunk.num_layers, dict(params)
     configs, adapters = [], dict(params["adapters"])
     for name, config in model.adapters:
@@ -45,10 +45,10 @@ def without_layers(model: Model, params: Tree, layers: Collection[int]) -> tuple
 def without_adapters(model: Model, names: Collection[str]) -> Model:
     """Removes adapters from the fusion.
 
-    In each layer, the attention is then a softmax over the remaining adapters.
+    In each layer, the softmax is then over the remaining adapters.
 
     Raises:
-      UserError: The model has no fusion, a name is not fused, no adapter would be left, or the fusion has been pruned.
+      UserError: The model has no fusion, a name is not fused, no adapter would remain, or the fusion has been pruned.
     """
     members = fused_adapters(model)
     if unknown := sorted(set(names) - set(members)):
@@ -56,15 +56,15 @@ def without_adapters(model: Model, names: Collection[str]) -> Model:
             f'"{unknown[0]}" is not fused; the fusion has {", ".join(members)}.{did_you_mean(unknown[0], members)}'
         )
     if model.fusion.kept is not None:
-        raise UserError("This fusion has been pruned layer by layer; remove adapters from the fusion that was pruned.")
+        raise UserError("This fusion has been pruned layer by layer; remove adapters from the original fusion.")
     remaining = tuple((name, config) for name, config in model.adapters if name not in names)
     if not remaining:
-        raise UserError("Every adapter of the fusion would be left out; leave at least one.")
+        raise UserError("This would remove every adapter from the fusion; keep at least one.")
     return dataclasses.replace(model, adapters=remaining)
 
 
 def with_adapters(model: Model, params: Tree, added: Mapping[str, tuple[Adapter, Tree]]) -> tuple[Model, Tree]:
-    """Adds adapters to the fusion. The fusion is not trained again.
+    """Adds adapters to the fusion without retraining it.
 
     Args:
       model: The model.
@@ -72,21 +72,21 @@ def with_adapters(model: Model, params: Tree, added: Mapping[str, tuple[Adapter,
       added: ``{name: (architecture, tree)}``, for example from :func:`afjax.model.loading.load_adapters`.
 
     Raises:
-      UserError: The model has no fusion, the fusion has been pruned, a name is already fused, or an adapter cannot be
-        fused with the others.
+      UserError: The model has no fusion, the fusion has been pruned, a name is already fused, or an adapter is not
+        compatible with the others.
     """
     members = fused_adapters(model)
     if repeated := sorted(set(added) & set(members)):
         raise UserError(f'"{repeated[0]}" is already fused; the fusion has {", ".join(members)}.')
     if model.fusion.kept is not None:
-        raise UserError("This fusion has been pruned layer by layer; add adapters to the fusion that was pruned.")
+        raise UserError("This fusion has been pruned layer by layer; add adapters to the original fusion.")
     configs = (*model.adapters, *((name, config) for name, (config, _) in added.items()))
     trees = {**params["adapters"], **{name: tree for name, (_, tree) in added.items()}}
     return dataclasses.replace(model, adapters=configs), {**params, "adapters": trees}
 
 
 def with_adapter(model: Model, params: Tree, adapter: tuple[Adapter, Tree], trunk_params: Tree) -> tuple[Model, Tree]:
-    """Replaces the adapter. The head stays the same.
+    """Replaces the adapter and keeps the head.
 
     Raises:
       UserError: The model has a fusion or no adapter, or the new adapter does not fit the trunk.
@@ -104,10 +104,12 @@ def with_adapter(model: Model, params: Tree, adapter: tuple[Adapter, Tree], trun
 
 
 def with_kept(model: Model, kept: tuple[tuple[tuple[int, ...], ...], ...]) -> Model:
-    """Prunes the fusion: each layer keeps only the adapters in ``FusionConfig.kept``.
+    """Prunes the fusion, so that each layer keeps only the adapters in ``kept``.
+
+    See ``FusionConfig.kept``.
 
     Raises:
-      UserError: The model has no fusion, or ``kept`` does not fit it.
+      UserError: The model has no fusion, or ``kept`` is not valid for it.
     """
     fused_adapters(model)
     return dataclasses.replace(model, fusion=dataclasses.replace(model.fusion, kept=kept))
@@ -117,15 +119,15 @@ def merged(model: Model, params: Tree, trunk_params: Tree) -> tuple[Model, Tree,
     """Merges the adapter into the trunk's dense layers.
 
     Returns:
-      The model without the adapter, its trees, and the trunk's tree.
+      The model without the adapter, its trees, and the merged trunk's tree.
 
     Raises:
-      UserError: The model has no adapter, or one that cannot be merged.
+      UserError: The model has no adapter, or its adapter cannot be merged.
     """
     if not can_merge(model):
         kinds = ", ".join(f'"{name}" (kind {config.kind})' for name, config in model.adapters)
         raise UserError(
-            f"Only an adapter of the kind lora or ia3 can be merged into the trunk; this model has {kinds or 'none'}."
+            f"Only lora and ia3 adapters can be merged into the trunk; the adapters of this model: {kinds or 'none'}."
         )
     ((name, config),) = model.adapters
     assert isinstance(config, InDenseLayers), "checked above"
@@ -139,7 +141,7 @@ def can_merge(model: Model) -> bool:
 
 
 def renamed(model: Model, params: Tree, name: str) -> tuple[Model, Tree]:
-    """Renames the head, and the fusion or adapter. Fused adapters keep their names."""
+    """Renames the head and the fusion or adapter, but not fused adapters."""
     params = {**params, "heads": {name: params["heads"][model.head_name]}}
     changes: dict[str, Any] = {"head_name": name}
     if model.fusion_name:
@@ -153,10 +155,10 @@ def renamed(model: Model, params: Tree, name: str) -> tuple[Model, Tree]:
 
 
 def attention_axes(model: Model) -> tuple[dict[str, tuple[tuple[str, ...], ...]], tuple[int, ...]]:
-    """Names the axes of a fusion's attention over adapters.
+    """Labels the axes of a fusion's attention over adapters.
 
     Returns:
-      ``{slot: names of the adapters in each layer}``, and the indices of the layers.
+      ``{slot: adapter names for each layer}``, and the indices of the layers.
 
     Raises:
       UserError: The model has no fusion.
@@ -179,5 +181,5 @@ def fused_adapters(model: Model) -> list[str]:
       UserError: The model has no fusion.
     """
     if not model.fusion_name:
-        raise UserError(f'The head "{model.head_name}" is used without a fusion; give one.')
+        raise UserError(f'The head "{model.head_name}" is used without a fusion; select a fusion.')
     return [name for name, _ in model.adapters]

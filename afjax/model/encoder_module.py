@@ -19,13 +19,13 @@ _FUSION = "fusion"
 class Encoder(nn.Module):
     """A BERT-family encoder as a Linen module.
 
-    The module's parameters are the trunk; adapters and a fusion are arguments. Optimizers and checkpoints of the
-    surrounding module therefore see the trunk. The caller decides where adapters come from, and whether to compute
+    Only the trunk's parameters belong to the module, so optimizers and checkpoints of the surrounding module include
+    them. Adapters and a fusion are arguments of the call. You decide where they come from, and whether to compute
     gradients with respect to them.
 
     Attributes:
       config: The trunk's architecture.
-      adapters: ``(name, architecture)`` of the adapters in the encoder: none, one, or the fused adapters in order.
+      adapters: ``(name, architecture)`` for each adapter in the encoder: none, one, or the fused adapters in order.
       fusion: The fusion's architecture, if several adapters are fused.
 
     Example:
@@ -60,7 +60,7 @@ class Encoder(nn.Module):
 
         Args:
           tokens: int32 ``[batch, length]``, token ids.
-          types: int32 ``[batch, length]``, 0 for a first text and 1 for a second one.
+          types: int32 ``[batch, length]``, token types: 0 for the first text and 1 for the second.
           mask: bool ``[batch, length]``, False at padding.
           adapters: The adapters' trees by name; :func:`afjax.load_adapter` loads one.
           fusion: The fusion's tree, if the module has a fusion.
@@ -70,8 +70,8 @@ class Encoder(nn.Module):
           ``[batch, length, hidden_size]``, in the dtype of the trunk's word embeddings.
 
         Raises:
-          UserError: An adapter is in a layer that the trunk does not have, the adapters cannot be fused with each
-            other, or the rows have more tokens than the trunk has positions.
+          UserError: An adapter is in a layer that the trunk does not have, the adapters cannot be fused, or the rows
+            have more tokens than the trunk has positions.
         """
         # A pretrained trunk has the same tree, plus a pooler that is not used here.
         norm = ("norm",) if self.config.encoder_family.layer == "pre_norm" else ()

@@ -1,4 +1,4 @@
-"""The facts of a task model that its repr shows."""
+"""The summary of a task model that its repr shows."""
 
 from typing import TYPE_CHECKING
 
@@ -10,9 +10,9 @@ if TYPE_CHECKING:
 
 
 def facts(task_model: "TaskModel") -> list[tuple[str, str]]:
-    """Returns a model's facts as pairs ``(name, value)``.
+    """Summarizes a model as ``(name, value)`` pairs.
 
-    The facts are the task, labels, adapters, fusion, head, trunk, dev metrics, seed and maximum length.
+    They include the task, labels, adapters, fusion, head, trunk, dev metrics, seed and maximum length.
     """
     model = task_model.model
     adapters = [name for name, _ in model.adapters]

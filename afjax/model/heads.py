@@ -1,4 +1,4 @@
-"""Task heads, which read one vector per row (its pooled tokens) or every token.
+"""Task heads, which classify either one pooled vector per row or every token.
 
 A head's tree has these leaves::
 
@@ -31,22 +31,22 @@ def init_head(
     output_bias: Float[AnyArray, "outputs"] | None = None,
     init_scale: float = 0.02,
 ) -> Tree:
-    """Initializes a head's parameters, float32.
+    """Initializes a head's parameters in float32.
 
     Args:
-      key: A key for this head only.
+      key: A random key that is only used for this head.
       config: The architecture.
       num_outputs: Number of labels; 1 for regression and multiple choice, 2 for span.
-      trunk: The trunk's tree. If the trunk has a pooler, the head's own pooler starts as a copy of it.
-      reads: Whether the head reads pooled rows or every token. A head that reads tokens has no pooler.
+      trunk: The trunk's tree. If the trunk has a pooler, the head's own pooler is initialized as a copy of it.
+      reads: Whether the head's input is one pooled vector per row or every token. Token heads have no pooler.
       output_bias: The initial bias of the outputs. None for zeros.
       init_scale: Standard deviation of randomly initialized kernels.
 
     Raises:
-      UserError: The config asks for the trunk's pooler, but the trunk has none, or ``output_bias`` has another shape.
+      UserError: The config uses the trunk's pooler but the trunk has none, or ``output_bias`` has the wrong shape.
     """
     if output_bias is not None and output_bias.shape != (num_outputs,):
-        raise UserError(f"output_bias has the shape {output_bias.shape}; the head needs ({num_outputs},).")
+        raise UserError(f"output_bias has the shape {output_bias.shape}; it must be ({num_outputs},).")
     size = hidden_size(trunk)
     kernel = init_scale * jax.random.normal(named_key(key, "output"), (size, num_outputs))
     bias = jnp.zeros(num_outputs) if output_bias is None else jnp.asarray(output_bias, jnp.float32)
@@ -68,9 +68,9 @@ def init_head(
 
 
 def check_pooler(config: HeadConfig, trunk: Tree) -> None:
-    """Raises UserError if the config needs the trunk's pooler, but there is none."""
+    """Raises UserError if the config uses the trunk's pooler but the trunk has none."""
     if config.pooler == "trunk" and "pooler" not in trunk:
-        raise UserError('This trunk has no pooler; set head.pooler to "head", which trains one with the head.')
+        raise UserError('This trunk has no pooler; set head.pooler to "head" to train one with the head.')
 
 
 def apply_head(
@@ -89,13 +89,13 @@ def apply_head(
       head: The head's parameters.
       config: The head's architecture; ``dropout`` and ``pooling`` must not be None.
       trunk: The trunk's parameters, for heads that use the trunk's pooler.
-      hidden: The last hidden states of all tokens. For heads that pool the first token, its hidden state is enough.
+      hidden: The last hidden states of all tokens. For first-token pooling, the first one suffices.
       mask: bool ``[batch, length]``, False at padding.
-      reads: Whether the head reads pooled rows or every token.
+      reads: Whether the head's input is one pooled vector per row or every token.
       key: The dropout key, or None for no dropout.
 
     Returns:
-      ``[batch, num_outputs]``, or ``[batch, length, num_outputs]`` if the head reads tokens; float32 or wider.
+      ``[batch, num_outputs]``, or ``[batch, length, num_outputs]`` for token heads, in float32 or wider.
     """
     assert config.dropout is not None, "the model chooses the rate"
     assert config.pooling is not None, "the recipe chooses the pooling"

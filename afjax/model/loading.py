@@ -1,4 +1,4 @@
-"""Loads adapters and task models from a store, and checks that their parts fit."""
+"""Loads adapters and task models from a store, and checks that parts match."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -34,27 +34,27 @@ def load_task_model(
     fusion: str = "",
     allow_mismatch: bool = False,
 ) -> TaskModel:
-    """Loads a head, and the adapter or the fusion below it, from a store.
+    """Loads a task model from a store: a head, with its adapter or fusion.
 
-    A head's manifest records the digest of the adapter, fusion or trunk that the head was trained with. Heads from
-    older stores and imported heads have no such record, and loading such a head prints a note on stderr.
+    A head's manifest records the digest of the adapter, fusion or trunk that it was trained with. If the record is
+    missing, as in imported heads and older stores, a note is printed on stderr.
 
     Args:
       store_folder: The store.
       trunk: The encoder that the head was trained on. Its dtype is replaced by the dtype used in training.
-      head: The head's name. Not needed if the store records which head was trained with the adapter or fusion.
+      head: The head's name. Optional if the store records which head was trained with the adapter or fusion.
       adapter: The name of an adapter, if any.
-      fusion: The name of a fusion, if any. Without an adapter and a fusion, only the head is loaded.
-      allow_mismatch: Whether the head may be used with a different adapter or fusion than it was trained with.
+      fusion: The name of a fusion, if any. With neither an adapter nor a fusion, only the head is loaded.
+      allow_mismatch: Whether to accept an adapter or fusion that the head was not trained with.
 
     Returns:
-      The model, with the task, labels, metrics and seed of the head's manifest.
+      The model, with the task, labels, metrics and seed from the head's manifest.
 
     Raises:
-      UserError: No name is given, both an adapter and a fusion are given, or a name does not exist; several heads or
-        none were trained with the adapter or fusion and ``head`` is not given; the trunk has other weights, another
-        architecture or another tokenizer; a file is damaged; a fusion's adapters have changed since it was trained; or
-        the head was trained with a different adapter or fusion.
+      UserError: No name is given, both an adapter and a fusion are given, or a name does not exist; ``head`` is not
+        given and no head, or more than one, was trained with the adapter or fusion; the trunk's weights, architecture
+        or tokenizer do not match; a file is damaged; a fusion's adapters have changed since it was trained; or the head
+        was trained with a different adapter or fusion.
 
     Example:
       >>> import jax
@@ -75,9 +75,9 @@ def load_task_model(
       ('bad', 'good')
     """
     if adapter and fusion:
-        raise UserError(f'Both the adapter "{adapter}" and the fusion "{fusion}" were given; give one of them.')
+        raise UserError(f'Both the adapter "{adapter}" and the fusion "{fusion}" were selected; choose only one.')
     if not (head or adapter or fusion):
-        raise UserError("No model was named; give adapter, fusion or head.")
+        raise UserError("No model was selected; set adapter, fusion or head.")
     head = head or recorded_head(store_folder, "fusion" if fusion else "adapters", fusion or adapter)
     identity = trunk.identity()
     loaded_head = store.load(store_folder, "heads", head, trunk=identity)
@@ -98,13 +98,13 @@ def load_task_model(
     outputs, max_length = values.pop("num_outputs", None), values.pop("max_length", None)
     if type(outputs) is not int or type(max_length) is not int or "output/bias" not in manifest.leaves:
         raise UserError(
-            f'The head "{head}" is damaged: its config has num_outputs {outputs!r} and max_length {max_length!r}, '
-            "which must be whole numbers, or it has no output layer; restore it from a copy, or train it again."
+            f'The head "{head}" is damaged: it has no output layer, or num_outputs ({outputs!r}) and max_length '
+            f"({max_length!r}) in its config are not integers. Restore it from a copy, or train it again."
         )
     task = from_dict(TaskConfig, manifest.task, f'the task of head "{head}"')
     text_columns = stored_text_columns(values, head, task)
     if len(set(manifest.labels)) != len(manifest.labels) or "" in manifest.labels:
-        raise UserError(f'The head "{head}" has two equal or empty labels ({list(manifest.labels)}); train it again.')
+        raise UserError(f'The head "{head}" has duplicate or empty labels ({list(manifest.labels)}); train it again.')
     check_length(max_length, trunk)
     bias = loaded_head.params["output"]["bias"]
     if bias.shape != (outputs,) or TASK_KINDS[task.kind].num_outputs(manifest.labels) != outputs:
@@ -112,7 +112,7 @@ def load_task_model(
             f'The head "{head}" has {bias.shape[0]} outputs for the labels {list(manifest.labels)}; train it again.'
         )
     model = TaskModel(
-        # Use the dtype of the training run, so that scores are reproduced.
+        # Use the dtype of the training run to reproduce its scores.
         trunk=dataclasses.replace(trunk, dtype=manifest.trunk.get("dtype", "float32")),
         model=Model(
             trunk=trunk.config,
@@ -135,19 +135,20 @@ def load_task_model(
 
 
 def _with_record(model: TaskModel, record: Mapping[str, str], allow_mismatch: bool) -> TaskModel:
-    """Compares the model with the record of what its head was trained with.
+    """Checks that the head was trained with the model's adapter, fusion or trunk.
 
-    If the record differs from the model, the returned model holds it in ``head_record``. If there is no record,
+    If the head's record does not match, the returned model has it in ``head_record``. If there is no record,
     ``head_record`` is an empty dict.
 
     Raises:
-      UserError: The record differs from the model, and this is not allowed.
+      UserError: The record does not match, and ``allow_mismatch`` is False.
     """
     head = model.model.head_name
     if not record:
         if is_first_host():
             print_line(
-                f'Note: The head "{head}" does not record the model that it was trained with, so this is not checked.'
+                f'Note: The head "{head}" does not record the model that it was trained with, so a mismatch cannot be '
+                "detected."
             )
         return dataclasses.replace(model, head_record={})
     actual = beneath_head(model)
@@ -156,8 +157,8 @@ def _with_record(model: TaskModel, record: Mapping[str, str], allow_mismatch: bo
         return model
     if not allow_mismatch:
         raise UserError(
-            f'The head "{head}" was trained with {_described(record)}, not with {_described(actual)}; load the former, '
-            "or allow the mismatch (allow_mismatch=True, --allow_mismatch)."
+            f'The head "{head}" was trained with {_described(record)}, not with {_described(actual)}. Load it with the '
+            "former, or allow the mismatch (allow_mismatch=True, --allow_mismatch)."
         )
     return dataclasses.replace(model, head_record=dict(record))
 
@@ -172,9 +173,9 @@ def _described(record: Mapping[str, str]) -> str:
 def stored_text_columns(values: dict[str, Any], head: str, task: TaskConfig) -> int | None:
     """Pops ``text_columns`` from a stored head's config.
 
-    Returns 1 for single texts, 2 for pairs, or None if the number is unknown. Heads of earlier versions and of
-    AdapterHub do not record it. Then this function derives it from the task, if the task names its text columns, or if
-    all tasks of its kind or source have the same number of texts. Otherwise it prints a note on stderr.
+    Returns 1 for single texts, 2 for pairs, or None if unknown. Heads from earlier versions and from AdapterHub do not
+    record the number. For these, it is inferred if the task names its text columns, or if all tasks of its kind or
+    source have the same number of texts. Otherwise, a note is printed on stderr.
     """
     if "text_columns" in values:
         text_columns = values.pop("text_columns")
@@ -187,8 +188,8 @@ def stored_text_columns(values: dict[str, Any], head: str, task: TaskConfig) -> 
         return num_texts
     if is_first_host():
         print_line(
-            f'Note: The head "{head}" does not record whether it was trained on single texts or on pairs, so the form '
-            "of rows is not checked."
+            f'Note: The head "{head}" does not record whether it was trained on single texts or on pairs, so this is '
+            "not checked for its input rows."
         )
     return None
 
@@ -197,16 +198,16 @@ def load_adapters(store_folder: str | Path, names: Sequence[str], trunk: Trunk) 
     """Loads adapters from a store, each with its architecture.
 
     Raises:
-      UserError: A name does not exist, an adapter was trained on another trunk, or a file is damaged.
+      UserError: A name does not exist, an adapter was trained on a different trunk, or a file is damaged.
     """
     identity = trunk.identity()
     return {name: load_adapter(store_folder, name, trunk=identity) for name in names}
 
 
 def check_adapter(name: str, config: Adapter, tree: Tree, trunk: Trunk) -> None:
-    """Raises UserError unless the paths and shapes of an adapter fit its config."""
+    """Raises UserError unless an adapter's leaf paths and shapes match its config."""
     if wrong := wrong_leaf(config, tree, trunk.config, trunk.params):
         raise UserError(
-            f'The adapter "{name}" does not have the architecture of its manifest: {wrong}; restore the adapter from a '
-            "copy, or train it again."
+            f'The adapter "{name}" does not match the architecture in its manifest: {wrong}; restore the adapter from '
+            "a copy, or train it again."
         )

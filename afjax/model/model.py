@@ -1,11 +1,11 @@
 """The complete model: a trunk, adapters in its slots, their fusion, and a head.
 
-The caller passes the parameters, as one tree with four roots::
+The caller passes the parameters as one tree with four roots::
 
     {"trunk": {...}, "adapters": {<name>: {...}}, "fusion": {<name>: {...}}, "heads": {<name>: {...}}}
 
-A fusion of frozen adapters runs faster with its parameters in another form. :meth:`Model.with_bank` converts them for
-training, and :meth:`Model.fold` for inference.
+A fusion of frozen adapters runs faster if its parameters are converted first: by :meth:`Model.with_bank` for training,
+or by :meth:`Model.fold` for inference.
 """
 
 import dataclasses
@@ -54,14 +54,14 @@ from afjax.trunk.slots import FilledSlots, LayerSlots, Sublayer
 class Model:
     """A model without its parameters.
 
-    A model is hashable, so that it can be a static argument of jitted functions.
+    A model is hashable, so it can be a static argument of jitted functions.
 
     Attributes:
       trunk: The encoder's architecture.
       head_name: The name of the head that computes the logits.
-      head: The head's architecture. If it has no pooling, the head reads the first token.
-      reads: Whether the head reads one pooled vector per row, or every token.
-      adapters: ``(name, architecture)`` of the active adapters: none, one, or the fused adapters in order.
+      head: The head's architecture. If its pooling is not set, the first token is used.
+      reads: Whether the head's input is one pooled vector per row or every token.
+      adapters: ``(name, architecture)`` for each active adapter: none, one, or the fused adapters in order.
       fusion_name: The name of the fusion; empty if there is none.
       fusion: The fusion's architecture.
       dtype: The dtype of the activations; None for the dtype of the trunk's word embeddings.
@@ -71,7 +71,7 @@ class Model:
 
     Raises:
       UserError: ``dtype`` or ``remat`` has an unknown value, an adapter is in a layer that the trunk does not have, the
-        adapters cannot be fused with each other, or ``fusion.kept`` does not fit them.
+        adapters cannot be fused, or ``fusion.kept`` is not valid for them.
 
     Example:
       >>> import jax
@@ -120,21 +120,21 @@ class Model:
         key: PRNGKeyArray | None = None,
         fusion_attention: bool = False,
     ) -> Outputs:
-        """Runs the model in its dtype, with wider softmax, LayerNorm and head.
+        """Runs the model.
 
-        These three are computed in float32 or wider.
+        Activations have the model's dtype, but softmax, LayerNorm and the head are computed in float32 or wider.
 
         Args:
-          params: The tree with four roots. It can contain other adapters, fusions and heads, which are ignored.
+          params: The tree with four roots. Other adapters, fusions and heads in it are ignored.
           batch: ``tokens`` and ``types`` int32, ``mask`` bool, each ``[batch, length]``; for multiple choice each
             ``[batch, choices, length]``.
           key: The dropout key, or None for no dropout.
-          fusion_attention: Whether to return the attention over adapters. If not, and if only the first token's last
-            hidden state is used, the last layer is computed for that token only.
+          fusion_attention: Whether to return the attention over adapters. If not, and if the head only uses the first
+            token, the last layer is computed for that token only.
 
         Returns:
-          :class:`~afjax.model.outputs.Outputs`: the logits, float32 or wider, ``[batch, num_outputs]``
-          (``[batch, length, num_outputs]`` if the head reads tokens, ``[batch, choices]`` for multiple choice), and the
+          :class:`~afjax.model.outputs.Outputs`: the logits, in float32 or wider, ``[batch, num_outputs]``
+          (``[batch, length, num_outputs]`` for token heads, ``[batch, choices]`` for multiple choice), and the
           attention if it was requested.
 
         Raises:
@@ -186,14 +186,14 @@ class Model:
         first_token_only: bool,
         first_token_read: bool,
     ) -> tuple[Array, dict[str, Array]]:
-        """Runs the encoder with its slots, then the modules on top.
+        """Runs the encoder with its slots, then any module on top.
 
         Args:
           params, batch, key: See ``__call__``.
-          trunk: The trunk's tree, including the adapter's own LayerNorms if it has any.
+          trunk: The trunk's tree, with its LayerNorms replaced by the adapter's if there are any.
           trunk_key: The encoder's dropout key.
           first_token_only: Whether to compute the encoder's last layer for the first token only.
-          first_token_read: Whether the head reads only the first token's output of the modules on top.
+          first_token_read: Whether the head only uses the first token.
         """
         hidden, attention = encode(
             trunk,
@@ -206,7 +206,7 @@ class Model:
         )
         for name, config in self.adapters:
             if isinstance(config, OnTop):
-                # Derive a separate key, so that a module on top does not change the head's dropout.
+                # With a separate key, a module on top does not change the head's dropout.
                 top_key = None if key is None else named_key(key, "top")
                 hidden = top_kind(config).top(
                     params["adapters"][name]["top"],
@@ -222,20 +222,20 @@ class Model:
     def under_masks(
         self, params: Tree, batch: Mapping[str, AnyArray], layer_masks: Bool[np.ndarray, "masks num_layers"]
     ) -> Float[Array, "batch masks ..."]:
-        """Computes logits with adapters in some layers only.
+        """Computes logits with the adapters active in some layers only.
 
-        Many such subsets of the layers are evaluated at once. The first layers on which several subsets agree are
-        computed once; see :func:`afjax.trunk.layer_masks.encode_under_masks`.
+        Many subsets of layers are evaluated at once. Subsets that agree on the first layers share their computation;
+        see :func:`afjax.trunk.layer_masks.encode_under_masks`.
 
         Args:
           params: The tree with four roots.
           batch: ``tokens`` and ``types`` int32, ``mask`` bool, each ``[batch, length]``; for multiple choice each
             ``[batch, choices, length]``.
-          layer_masks: bool ``[masks, num_layers]``. False runs a layer as if its slots were empty, except that the
-            adapter's own LayerNorms stay. Entries of layers without adapters are ignored.
+          layer_masks: bool ``[masks, num_layers]``. If False, the layer runs with empty slots but keeps the adapter's
+            own LayerNorms. Entries for layers without adapters are ignored.
 
         Returns:
-          ``[batch, masks, ...]``, float32 or wider; for the other axes see :class:`Outputs`.
+          ``[batch, masks, ...]``, in float32 or wider; for the other axes see :class:`Outputs`.
 
         Raises:
           UserError: The rows have more tokens than the trunk has positions.
@@ -261,7 +261,7 @@ class Model:
 
     @property
     def _pools_first_token(self) -> bool:
-        """Whether the head reads only the first token."""
+        """Whether the head only uses the first token."""
         return self.reads == "pooled" and self.head.pooling == "first"
 
     @property
@@ -281,7 +281,7 @@ class Model:
     def _run_choices(
         self, params: Tree, batch: Mapping[str, AnyArray], key: PRNGKeyArray | None, fusion_attention: bool
     ) -> Outputs:
-        """Runs every choice as a separate row, whose first logit is the choice's logit."""
+        """Runs each choice as a separate row, whose first output is the choice's logit."""
         num_rows, num_choices, length = batch["tokens"].shape
         outputs = self(params, _choices_as_rows(batch), key=key, fusion_attention=fusion_attention)
         logits = outputs.logits[:, 0].reshape(num_rows, 1, num_choices)
@@ -294,14 +294,15 @@ class Model:
     def fold(self, params: Tree) -> Tree:
         """Folds a fusion and its adapters for inference.
 
-        They become one :class:`FoldedFusion`. The model then computes the same outputs faster, but cannot be trained.
+        They are replaced by one :class:`FoldedFusion`, with which the model is faster but cannot be trained. The
+        outputs are unchanged.
 
         Args:
           params: The tree with four roots, or the result of :meth:`with_bank`.
 
         Returns:
-          The tree with the folded fusion under its name in ``fusion``, and without adapters. If there is no fusion, or
-          the fusion cannot be factored, the result is ``params`` itself.
+          The tree without adapters, and with the folded fusion under its name in ``fusion``. If there is no fusion, or
+          it has no factored form, ``params`` itself is returned.
         """
         if not self.fusion_name or not is_factored(self.fused_configs()):
             return params
@@ -318,10 +319,10 @@ class Model:
         return FoldedFusion({"layers": fold_fusion(fusion, bank["layers"], bank["shared"]), "shared": bank["shared"]})
 
     def with_bank(self, params: Tree) -> Tree:
-        """Replaces ``adapters`` by a ``bank``, to train a fusion of frozen adapters.
+        """Replaces ``adapters`` with a ``bank``, to train a fusion of frozen adapters.
 
-        The bank holds the concatenated adapters, and the model computes the same outputs from it. Given ``adapters``,
-        the model would build the bank in every step, and keep both in memory.
+        The bank contains the concatenated adapters and yields the same outputs. Otherwise, the model would build the
+        bank in every step and keep both in memory.
 
         Args:
           params: The tree with four roots.
@@ -334,24 +335,24 @@ class Model:
         return {**other_roots, "bank": {**bank, "layers": self._contents_form(bank["layers"])}}
 
     def _contents_form(self, contents: Tree) -> Layers:
-        """Converts stacked contents of slots to the fastest form."""
+        """Converts the stacked contents of the slots to the fastest form."""
         return contents if self.scan_layers else _unstack_layers(contents)
 
     def penalty(self, params: Tree) -> Float[Array, ""] | float:
-        """Computes the loss term that pulls a fusion's value matrices to the identity.
+        """Computes the penalty that keeps a fusion's value matrices near the identity.
 
         Args:
           params: The tree with four roots; only ``fusion`` is used.
 
         Returns:
-          A scalar, float32 or wider; 0 without a fusion.
+          A scalar in float32 or wider, or 0 without a fusion.
         """
         if not self.fusion_name:
             return 0.0
         return self.fusion.regularization * value_penalty(params["fusion"][self.fusion_name])
 
     def _trunk_with_layer_norms(self, params: Tree) -> Tree:
-        """Returns the trunk with the adapter's LayerNorms (Houlsby 2019), if it has any."""
+        """Replaces the trunk's LayerNorms with the adapter's (Houlsby 2019), if any."""
         trunk = params["trunk"]
         if not self.adapters:
             return trunk
@@ -361,7 +362,7 @@ class Model:
         return with_layer_norms(trunk, params["adapters"][name]["layer_norms"])
 
     def _num_fused(self) -> int:
-        """Returns the number of adapters that each layer fuses."""
+        """Counts the adapters that each layer fuses."""
         return len(self.adapters) if self.fusion.kept is None else len(self.fusion.kept[0][0])
 
     def fused_configs(self) -> list[Adapter]:
@@ -376,9 +377,9 @@ class Model:
         return [kept_config(configs[0])] * self._num_fused()
 
     def _stacked_bank(self, params: Tree) -> Tree:
-        """Returns the bank ``{"layers", "shared"}``.
+        """Returns the bank ``{"layers", "shared"}``, and builds it if necessary.
 
-        ``layers`` has the contents of the slots, stacked. ``shared`` has the leaves that all layers share.
+        ``layers`` contains the stacked contents of the slots, and ``shared`` the leaves shared by all layers.
         """
         if "bank" in params:
             return {"shared": {}, **params["bank"], "layers": stack_layers(params["bank"]["layers"])}
@@ -389,7 +390,7 @@ class Model:
         return {"layers": stacked, "shared": shared}
 
     def _draw_adapters(self, key: PRNGKeyArray | None) -> Bool[Array, "num_adapters"] | None:
-        """Draws the adapters to fuse in this training step. Returns None to fuse all."""
+        """Samples the adapters to fuse in this training step, or returns None for all."""
         if not self.fusion_name or key is None or self.fusion.subset is None:
             return None
         order = jax.random.permutation(named_key(key, "subset"), self._num_fused())
@@ -403,7 +404,7 @@ class Model:
           drawn: bool ``[N]``, the adapters to fuse in this training step, or None for all.
 
         Returns:
-          The contents of the slots, for :func:`afjax.trunk.encoder.encode`.
+          The filled slots, for :func:`afjax.trunk.encoder.encode`.
         """
         contents, shared = self._slot_contents(params)
         return FilledSlots(
@@ -414,7 +415,7 @@ class Model:
         )
 
     def _slot_contents(self, params: Tree) -> tuple[Layers, Tree]:
-        """Returns the contents of the slots by layer, and the leaves that layers share."""
+        """Returns the slots' contents by layer, and the leaves shared by all layers."""
         if not self.adapters:
             return {}, {}
         if not self.fusion_name:
@@ -433,11 +434,11 @@ class Model:
     def layer_slots(
         self, contents: Tree, shared: tuple[Tree, Bool[Array, "num_adapters"] | None], key: PRNGKeyArray | None
     ) -> LayerSlots:
-        """Makes one layer's slots. :meth:`filled_slots` passes it as ``make``.
+        """Builds one layer's slots, as the ``make`` function of :meth:`filled_slots`.
 
         Args:
           contents: The layer's part of ``FilledSlots.contents``.
-          shared: The leaves that all layers share, and the adapters to fuse in this training step, or None for all.
+          shared: The leaves shared by all layers, and the adapters to fuse in this training step, or None for all.
           key: The dropout key, or None for no dropout.
 
         Returns:
@@ -471,32 +472,32 @@ def _choices_as_rows(batch: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
 
 
 def _mask_missing_choices(logits: Array, batch: Mapping[str, AnyArray]) -> Array:
-    """Sets the logits of choices that a row lacks to the dtype's lowest number.
+    """Sets the logits of missing choices to the lowest number of the dtype.
 
-    The logits are ``[batch, n, choices]``, where n is the number of layer masks, or 1.
+    The logits are ``[batch, n, choices]``, where n is 1 or the number of layer masks.
     """
     present = jnp.any(batch["mask"], -1)  # [batch, choices]
     return jnp.where(present[:, None], logits, jnp.finfo(logits.dtype).min)
 
 
-# This is compiled as one program, so that leaves that are sharded over several hosts are not sliced one by one.
+# Compiled as one program, so that leaves that are sharded over several hosts are not sliced one by one.
 _unstack_layers = jax.jit(unstack_layers)
 
 
 def _with_fusion(bank: Tree, fusion: Tree) -> Tree:
-    """Adds the fusion to the adapters in each slot, in one layer or stacked."""
+    """Adds the fusion's parameters to a bank's slots, for one layer or stacked."""
     return {slot: {**adapters, "fusion": fusion[slot]} for slot, adapters in bank.items()}
 
 
 def _with_norms(layers: Tree, norms: Tree) -> Tree:
-    """Replaces the LayerNorms of a layer, or of a stack of layers."""
+    """Replaces the LayerNorms in one layer or in stacked layers."""
     return {block: {**layers[block], "norm": norms[block]} for block in layers}
 
 
 def with_layer_norms(trunk: Tree, norms: Tree) -> Tree:
-    """Replaces a trunk's LayerNorms by those in ``norms``.
+    """Replaces a trunk's LayerNorms with those in ``norms``.
 
-    ``norms`` is a tree like the result of :func:`trunk_layer_norms`.
+    ``norms`` has the same structure as the result of :func:`trunk_layer_norms`.
     """
     layer_norms = same_form({block: norms[block] for block in ("attention", "ffn")}, trunk["layers"])
     embeddings = {**trunk["embeddings"], "norm": norms["embeddings"]}
@@ -508,10 +509,10 @@ def with_layer_norms(trunk: Tree, norms: Tree) -> Tree:
 
 
 def trunk_layer_norms(trunk: Tree) -> Tree:
-    """Copies a trunk's LayerNorms. An adapter's ``layer_norms`` start as these copies.
+    """Copies a trunk's LayerNorms, to initialize an adapter's ``layer_norms``.
 
     Returns:
-      ``{embeddings, attention, ffn}``, ``relative`` if the trunk has disentangled attention, and ``final`` if a
+      ``{embeddings, attention, ffn}``, plus ``relative`` if the trunk has disentangled attention, and ``final`` if a
       LayerNorm follows the top layer.
     """
     layer_norms = map_parts(lambda layers: {block: params["norm"] for block, params in layers.items()}, trunk["layers"])

@@ -1,4 +1,4 @@
-"""Renames adapters, fusions and heads, so that models share compiled programs."""
+"""Replaces task-specific names, so that models can share compiled programs."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ Names = Mapping[str, Mapping[str, str]]
 
 
 def common_names(model: Model) -> Names:
-    """Returns names that do not depend on the task, for each adapter, fusion and head.
+    """Returns task-independent names for a model's adapters, fusion and head.
 
     Adapters are numbered in the model's order.
     """
@@ -23,7 +23,7 @@ def common_names(model: Model) -> Names:
 
 
 def with_common_names(model: Model) -> Model:
-    """Returns the model with its :func:`common_names`."""
+    """Renames the model's parts to its :func:`common_names`."""
     return dataclasses.replace(
         model,
         adapters=tuple((str(number), config) for number, (_, config) in enumerate(model.adapters)),
@@ -37,10 +37,10 @@ def renamed(tree: Tree, names: Names) -> Tree:
 
     Args:
       tree: A tree with some of the four roots.
-      names: The new names. Adapters, fusions and heads without a new name are left out.
+      names: The new names. Adapters, fusions and heads without a new name are dropped.
 
     Returns:
-      The tree with the same roots. The trunk, and a fusion's bank of adapters, are unchanged.
+      A tree with the same roots. The trunk and a fusion's bank of adapters are unchanged.
     """
     return {
         root: {new: parts[name] for name, new in names[root].items() if name in parts} if root in names else parts
@@ -49,5 +49,5 @@ def renamed(tree: Tree, names: Names) -> Tree:
 
 
 def reversed_names(names: Names) -> Names:
-    """Returns the names that undo a renaming."""
+    """Inverts a renaming."""
     return {root: {new: old for old, new in pairs.items()} for root, pairs in names.items()}

@@ -15,12 +15,12 @@ from afjax.trees import AnyArray
 class Outputs:
     """The results of a forward pass.
 
-    They are a pytree, so that jitted functions can return them.
+    This is a pytree, so jitted functions can return it.
 
     Attributes:
-      logits: ``[batch, num_outputs]``, float32 or wider. If the head reads tokens, ``[batch, length, num_outputs]``.
-        For multiple choice, ``[batch, choices]``, with the dtype's lowest number for choices that a row lacks.
-      fusion_attention: If requested, the attention over adapters of every slot with a fusion,
+      logits: ``[batch, num_outputs]``, in float32 or wider. For token heads, ``[batch, length, num_outputs]``. For
+        multiple choice, ``[batch, choices]``, where missing choices have the lowest number of the dtype.
+      fusion_attention: If requested, the attention over adapters in each slot with a fusion,
         ``[layers with the fusion, batch, length, num_adapters]``; otherwise empty. For multiple choice, a row's choices
         are concatenated along the length axis.
     """
@@ -31,7 +31,7 @@ class Outputs:
     def row_attention(
         self, mask: Bool[AnyArray, "batch *length"]
     ) -> dict[str, Float[Array, "batch filled_layers num_adapters"]]:
-        """Averages the attention over adapters over each row's tokens.
+        """Averages the attention over adapters across each row's tokens.
 
         Args:
           mask: The batch's ``mask``, False at padding.

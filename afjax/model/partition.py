@@ -1,7 +1,7 @@
-"""Selects the leaves to train, by rules over paths, and splits trees accordingly.
+"""Selects the leaves to train by rules over paths, and splits trees accordingly.
 
-Gradients are computed with respect to the trained tree only, and the optimizer never sees the frozen tree. Therefore
-frozen leaves have no gradients and no optimizer state, and stay bit-identical.
+Gradients are computed with respect to the trained tree only, and the optimizer never sees the frozen tree. Frozen
+leaves therefore have no gradients or optimizer state, and stay bit-identical.
 """
 
 import dataclasses
@@ -20,12 +20,12 @@ from afjax.trunk.layers import layer_groups, num_layers, stack_layers
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """Trains or freezes the leaves whose complete path matches ``pattern``.
+    """Trains or freezes all leaves whose full path matches ``pattern``.
 
     Attributes:
-      pattern: A regular expression over paths such as ``trunk/layers/ffn/norm/scale``.
-      train: Whether the leaves are trained; otherwise they are frozen.
-      optional: Whether the rule may match nothing, for example because the trunk has no pooler.
+      pattern: A regular expression for paths such as ``trunk/layers/ffn/norm/scale``.
+      train: Whether the leaves are trained or frozen.
+      optional: Whether the rule may match nothing, as with a trunk that has no pooler.
     """
 
     pattern: str
@@ -44,11 +44,10 @@ def preset(name: str, head: HeadConfig = HeadConfig()) -> tuple[Rule, ...]:
     - ``full``: the trunk;
     - ``adapter+trunk``: the adapters and the trunk;
     - ``layernorm``: the trunk's LayerNorms;
-    - ``top_k``: the upper layers, which :func:`split_layers` has moved to ``top_layers``, and the LayerNorm after them
-      if there is one.
+    - ``top_k``: the upper layers, which :func:`split_layers` has moved to ``top_layers``, and any LayerNorm after them.
 
-    If ``head`` uses the trunk's pooler, ``full``, ``adapter+trunk`` and ``top_k`` train the pooler too. Otherwise it is
-    frozen.
+    If ``head`` uses the trunk's pooler, the presets ``full``, ``adapter+trunk`` and ``top_k`` train it too. Otherwise,
+    it is frozen.
     """
     heads = Rule("heads/.*", True)
     pooler = Rule("trunk/pooler/.*", head.pooler == "trunk", optional=True)
@@ -75,10 +74,10 @@ def preset(name: str, head: HeadConfig = HeadConfig()) -> tuple[Rule, ...]:
 
 
 def label(params: Tree, rules: Sequence[Rule]) -> dict[str, bool]:
-    """Returns ``{path: whether it is trained}`` for every leaf.
+    """Decides for each leaf whether it is trained, as ``{path: trained}``.
 
     Raises:
-      UserError: A leaf matches no rule or several, or a rule matches no leaf; the message lists them.
+      UserError: A leaf matches no rule or several rules, or a rule matches no leaf. The message lists them.
     """
     labels: dict[str, bool] = {}
     paths = list(flatten(params))
@@ -97,7 +96,7 @@ def label(params: Tree, rules: Sequence[Rule]) -> dict[str, bool]:
 
 
 def split(params: Tree, labels: dict[str, bool]) -> tuple[Tree, Tree]:
-    """Splits parameters into the trained and the frozen tree.
+    """Splits parameters into a trained and a frozen tree.
 
     :func:`afjax.trees.merge` joins them again.
     """
@@ -107,14 +106,14 @@ def split(params: Tree, labels: dict[str, bool]) -> tuple[Tree, Tree]:
 def split_layers(trunk: Tree, top_k: int) -> Tree:
     """Moves the upper ``top_k`` layers from ``layers`` to ``top_layers``.
 
-    This allows a preset to train only these layers.
+    A preset can then train only these layers.
 
     Raises:
       UserError: ``top_k`` is not between 1 and the trunk's number of layers.
     """
     depth = num_layers(trunk["layers"])
     if not 0 < top_k <= depth:
-        raise UserError(f"top_k is {top_k}, but the trunk has {counted(depth, 'layer')}; take 1 to {depth}.")
+        raise UserError(f"top_k is {top_k}, but the trunk has {counted(depth, 'layer')}; choose 1 to {depth}.")
     other_params = {name: tree for name, tree in trunk.items() if name != "layers"}
     upper = jax.tree.map(lambda leaf: leaf[depth - top_k :], trunk["layers"])
     if top_k == depth:
@@ -127,7 +126,7 @@ def split_layers(trunk: Tree, top_k: int) -> Tree:
 
 
 def join_layers(trunk: Tree) -> Tree:
-    """Undoes :func:`split_layers`. The result's layers are stacked if there were ``top_layers``."""
+    """Undoes :func:`split_layers`, and stacks the layers if there were ``top_layers``."""
     if "top_layers" not in trunk:
         return trunk
     other_params = {name: tree for name, tree in trunk.items() if name not in ("layers", "top_layers")}

@@ -17,11 +17,10 @@ if TYPE_CHECKING:
 def save_models(
     store_folder: str | Path, models: "Sequence[TaskModel]", *, overwrite: bool = False, run: str = ""
 ) -> None:
-    """Saves models that were trained together.
+    """Saves jointly trained models.
 
-    Either all of their adapters, fusions and heads are saved, or none. A trained trunk is written to its folder
-    first, because the store only records its name. The adapters of a fusion are not saved, because they are already in
-    the store.
+    Either all of their adapters, fusions and heads are saved, or none. A trained trunk is written to its own folder
+    first, because the store only records its name. Fused adapters are not saved, because they are already in the store.
 
     Args:
       store_folder: The store.
@@ -30,8 +29,8 @@ def save_models(
       run: Identifier of the training run that saves them; see :func:`afjax.store.save_all`.
 
     Raises:
-      UserError: The store already has one of these names and ``overwrite`` is False, the fusion's adapters differ from
-        the stored ones (for example because layers were dropped), or the store or a trained trunk's folder cannot be
+      UserError: The store already has one of these names and ``overwrite`` is False; the fusion's adapters do not match
+        the stored ones, for example because layers were dropped; or the store or a trained trunk's folder cannot be
         written.
     """
     for trunk in {model.trunk.sha256: model.trunk for model in models}.values():
@@ -41,10 +40,10 @@ def save_models(
 
 
 def drafts(model: "TaskModel", store_folder: str | Path) -> list[store.Draft]:
-    """Returns the artefacts that ``TaskModel.save`` writes.
+    """Prepares the artefacts that ``TaskModel.save`` writes.
 
     Raises:
-      UserError: The fusion's adapters differ from the stored ones, for example because layers were dropped.
+      UserError: The fusion's adapters do not match the stored ones, for example because layers were dropped.
     """
     shared: dict[str, Any] = {
         "trunk": model.trunk.identity(),
@@ -82,9 +81,9 @@ def drafts(model: "TaskModel", store_folder: str | Path) -> list[store.Draft]:
 
 
 def beneath_head(model: "TaskModel") -> dict[str, str]:
-    """Returns the record of the fusion, adapter or trunk below the head.
+    """Describes the fusion or adapter that the head was trained with, or the trunk.
 
-    ``Manifest.trained_with`` stores it. It is the trunk only if there is no fusion and no adapter.
+    The description is stored in ``Manifest.trained_with``. It refers to the trunk if there is no fusion or adapter.
     """
     if model.model.fusion_name:
         kind, name = "fusion", model.model.fusion_name
@@ -96,7 +95,7 @@ def beneath_head(model: "TaskModel") -> dict[str, str]:
 
 
 def artefacts(model: "TaskModel") -> list[tuple[str, str]]:
-    """Returns ``(kind, name)`` of each artefact that ``TaskModel.save`` writes."""
+    """Lists ``(kind, name)`` for each artefact that ``TaskModel.save`` writes."""
     head = [("heads", model.model.head_name)]
     if model.model.fusion_name:
         return [("fusion", model.model.fusion_name), *head]
@@ -104,11 +103,11 @@ def artefacts(model: "TaskModel") -> list[tuple[str, str]]:
 
 
 def _check_members(members: Sequence[Mapping[str, str]], store_folder: str | Path) -> None:
-    """Raises UserError if a fusion's adapters differ from the store's adapters."""
+    """Raises UserError if a fusion's adapters do not match the stored ones."""
     stored_names = store.names(store_folder, "adapters")
     for name, digest in ((member["name"], member["sha256"]) for member in members):
         if name in stored_names and store.read_manifest(store_folder, "adapters", name).digest != digest:
             raise UserError(
-                f'The adapter "{name}" in the store {store_folder} differs from the fusion\'s (for example, some '
-                "layers were dropped); a stored fusion uses the store's adapters."
+                f'The adapter "{name}" in the store {store_folder} does not match the adapter in the fusion, for '
+                "example because layers were dropped. A fusion can only be saved with adapters from the store."
             )

@@ -1,4 +1,4 @@
-"""Sets up a method on a trunk: model, initial parameters, trained leaves."""
+"""Sets up a training method on a trunk: model, initial parameters, trained leaves."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -23,12 +23,12 @@ from afjax.trunk.config import TrunkConfig
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Setup:
-    """A training method on a trunk, without parameters. A setup is hashable.
+    """A training method on a trunk, without parameters (hashable).
 
     Attributes:
       model: The model.
       rules: The rules that decide which leaves are trained and which are frozen.
-      num_outputs: The number of the head's outputs.
+      num_outputs: The head's number of outputs.
       top_k: The number of upper trunk layers under ``trunk/top_layers``. If 0, all layers are under ``trunk/layers``.
 
     Example:
@@ -55,13 +55,13 @@ class Setup:
     ) -> Tree:
         """Initializes the parameters.
 
-        The random numbers of an adapter, a fusion or a head depend only on the key and its name.
+        The initial values of an adapter, fusion or head depend only on the key and its name.
 
         Args:
-          key: The key of the run's seed.
+          key: The random key derived from the run's seed.
           trunk: The trunk's tree, with stacked layers.
-          adapters: Trees of trained adapters by name. The model's other adapters are initialized at random.
-          output_bias: The initial bias of the head's outputs, zeros if None. The recipes pass
+          adapters: Trees of trained adapters by name. The model's other adapters are randomly initialized.
+          output_bias: The initial bias of the head's outputs, or None for zeros. The recipes pass
             :func:`afjax.initial_output_bias`.
 
         Returns:
@@ -69,9 +69,8 @@ class Setup:
           leaves are float32.
 
         Raises:
-          UserError: ``top_k`` is more than the trunk's number of layers, a LoRA adapter's rank is greater than the
-            hidden size, the head needs the trunk's pooler but the trunk has none, or ``output_bias`` does not have one
-            entry per output.
+          UserError: ``top_k`` exceeds the trunk's number of layers, a LoRA adapter's rank exceeds the hidden size, the
+            head uses the trunk's pooler but the trunk has none, or ``output_bias`` does not have one entry per output.
         """
         model, trained = self.model, adapters or {}
         params: Tree = {
@@ -99,7 +98,7 @@ class Setup:
         return params
 
     def split(self, params: Tree) -> tuple[Tree, Tree]:
-        """Splits parameters into the trained and the frozen tree.
+        """Splits parameters into a trained and a frozen tree.
 
         :func:`afjax.merge` joins them again.
 
@@ -110,21 +109,21 @@ class Setup:
           The trained and the frozen tree. Arrays are not copied.
 
         Raises:
-          UserError: A leaf matches no rule or several, or a rule matches no leaf.
+          UserError: A leaf matches no rule or several rules, or a rule matches no leaf.
         """
         return partition.split(params, partition.label(params, self.rules))
 
     def computed(self, *, dtype: TrunkDtype | None = None, scan_layers: bool = False, remat: Remat = "none") -> "Setup":
-        """Returns the setup with other compute options.
+        """Returns a copy of the setup with the given compute options.
 
         Args:
-          dtype: The dtype of the activations; None for the dtype of the trunk's word embeddings.
+          dtype: The dtype of the activations. Defaults to the dtype of the trunk's word embeddings.
           scan_layers: Whether to compile one loop over the layers instead of straight-line code.
           remat: Which of a layer's activations the backward pass rematerializes: ``none``, all except the outputs of
             matrix products and the dropout masks (``matmuls``), or all (``layers``).
 
         Returns:
-          The new setup. Options that are not given have their defaults.
+          The new setup. Options that are not passed are reset to their defaults.
 
         Raises:
           UserError: ``dtype`` or ``remat`` has an unknown value.
@@ -134,14 +133,14 @@ class Setup:
 
 
 def new_adapter(key: jax.Array, name: str, config: Adapter, trunk: TrunkConfig, params: Tree) -> Tree:
-    """Initializes an adapter; its random numbers depend only on the key and its name.
+    """Initializes an adapter from a key that is derived from ``key`` and its name.
 
     Args:
-      key: The key of the run's seed.
+      key: The random key derived from the run's seed.
       name: The adapter's name.
       config: The adapter's architecture.
       trunk: The trunk's architecture.
-      params: The trunk's tree. An adapter with ``layer_norms`` gets copies of its LayerNorms.
+      params: The trunk's tree, whose LayerNorms are copied into an adapter with ``layer_norms``.
     """
     tree = init_adapter(named_key(key, "adapters", name), config, trunk)
     if isinstance(config, AdapterConfig) and config.layer_norms:
@@ -150,9 +149,9 @@ def new_adapter(key: jax.Array, name: str, config: Adapter, trunk: TrunkConfig, 
 
 
 def wrong_leaf(config: Adapter, tree: Tree, trunk: TrunkConfig, params: Tree) -> str:
-    """Describes the first leaf of an adapter that does not match its architecture.
+    """Describes an adapter's first leaf that does not match its architecture.
 
-    The result is empty if the paths and shapes of all leaves match.
+    Returns an empty string if all paths and shapes match.
 
     Args:
       config: The adapter's architecture.
@@ -165,7 +164,7 @@ def wrong_leaf(config: Adapter, tree: Tree, trunk: TrunkConfig, params: Tree) ->
     for path in sorted(expected.keys() | shapes.keys()):
         right = expected[path].shape if path in expected else None
         if shapes.get(path) != right:
-            return f"{path} is {shapes.get(path)}, but {right} by its config and the trunk"
+            return f"{path} is {shapes.get(path)}, but should be {right} according to its config and the trunk"
     return ""
 
 
@@ -173,11 +172,11 @@ def single_setup(method: Method, trunk: TrunkConfig, *, name: str, reads: Reads,
     """Sets up a method on one task.
 
     Args:
-      method: The training method. If its head has no pooling, the head reads the first token.
+      method: The training method. If its head's pooling is not set, the first token is used.
       trunk: The trunk's architecture.
-      name: The name of the adapter and of the head.
-      reads: Whether the head reads one pooled vector per row, or every token.
-      num_outputs: The number of the head's outputs.
+      name: The name for the adapter and the head.
+      reads: Whether the head's input is one pooled vector per row or every token.
+      num_outputs: The head's number of outputs.
 
     Returns:
       The setup. :meth:`Setup.init` initializes its parameters.
@@ -206,7 +205,7 @@ def single_setup(method: Method, trunk: TrunkConfig, *, name: str, reads: Reads,
         reads=reads,
         adapters=((name, method.adapter),) if method.has_adapter else (),
     )
-    # A head that reads tokens never uses the trunk's pooler.
+    # Token heads never use the trunk's pooler.
     rules = partition.preset(method.partition, method.head if reads == "pooled" else HeadConfig())
     return Setup(model=model, rules=rules, num_outputs=num_outputs, top_k=method.top_k)
 
@@ -226,18 +225,18 @@ def fusion_setup(
     Args:
       adapters: The architectures of the fused adapters by name, in order.
       fusion: The fusion's architecture.
-      head: The head's architecture. If it has no pooling, the head reads the first token.
+      head: The head's architecture. If its pooling is not set, the first token is used.
       trunk: The trunk's architecture.
-      name: The name of the fusion and of the head.
-      reads: Whether the head reads one pooled vector per row, or every token.
-      num_outputs: The number of the head's outputs.
+      name: The name for the fusion and the head.
+      reads: Whether the head's input is one pooled vector per row or every token.
+      num_outputs: The head's number of outputs.
 
     Returns:
       The setup. :meth:`Setup.init` initializes its parameters.
 
     Raises:
-      UserError: The adapters cannot be fused with each other, or are in a layer that the trunk does not have, or
-        ``fusion.kept`` does not fit them.
+      UserError: The adapters cannot be fused, one of them is in a layer that the trunk does not have, or
+        ``fusion.kept`` is not valid for them.
 
     Example:
       >>> from afjax import AdapterConfig, FusionConfig, HeadConfig, fusion_setup

@@ -17,23 +17,21 @@ from afjax.trees import Tree
 def load_adapter(
     store_folder: StorePath, name: str, *, trunk_sha256: str | None = None, trunk: Mapping[str, Any] | None = None
 ) -> tuple[Adapter, Tree]:
-    """Loads an adapter from a store.
-
-    It is verified to be unchanged since it was saved.
+    """Loads an adapter from a store, and verifies its digest.
 
     Args:
       store_folder: The store, local or ``gs://``.
       name: The adapter's name.
-      trunk_sha256: The digest of the weights of the trunk in use (``Trunk.sha256``).
-      trunk: ``Trunk.identity()`` of the trunk in use, to compare the architecture and the tokenizer too. Without either
-        argument, the trunk is not checked.
+      trunk_sha256: The digest of your trunk's weights (``Trunk.sha256``), to check that the adapter was trained on it.
+      trunk: Your trunk's ``Trunk.identity()``, to also check the architecture and the tokenizer. If neither
+        ``trunk_sha256`` nor ``trunk`` is set, the trunk is not checked.
 
     Returns:
-      The architecture, and a tree of NumPy arrays, stacked over the layers that have the adapter.
-      :func:`afjax.layer_params` selects one layer.
+      The architecture, and a tree of NumPy arrays stacked over the adapted layers. :func:`afjax.layer_params` selects
+      one layer.
 
     Raises:
-      UserError: The adapter does not exist, was trained on another trunk, or has a damaged file.
+      UserError: The adapter does not exist, was trained on a different trunk, or has a damaged file.
 
     Example:
       >>> import numpy as np
@@ -53,22 +51,22 @@ def load_adapter(
 def load_fusion(
     store_folder: StorePath, name: str, *, trunk_sha256: str | None = None, trunk: Mapping[str, Any] | None = None
 ) -> tuple[FusionConfig, Tree, dict[str, tuple[Adapter, Tree]]]:
-    """Loads a fusion and the adapters that it was trained on from a store.
+    """Loads a fusion and its adapters from a store.
 
     Args:
       store_folder: The store, local or ``gs://``.
       name: The fusion's name.
-      trunk_sha256: The digest of the weights of the trunk in use (``Trunk.sha256``).
-      trunk: ``Trunk.identity()`` of the trunk in use, to compare the architecture and the tokenizer too. Without either
-        argument, the trunk is not checked.
+      trunk_sha256: The digest of your trunk's weights (``Trunk.sha256``), to check that the fusion was trained on it.
+      trunk: Your trunk's ``Trunk.identity()``, to also check the architecture and the tokenizer. If neither
+        ``trunk_sha256`` nor ``trunk`` is set, the trunk is not checked.
 
     Returns:
-      The architecture, a tree of NumPy arrays, and ``{name: (architecture, tree)}`` of the adapters in order. If the
+      The architecture, a tree of NumPy arrays, and ``{name: (architecture, tree)}`` for the adapters in order. If the
       fusion was pruned layer by layer, the adapters are named "0", "1", ..., and each is assembled from the adapters
       that each layer keeps.
 
     Raises:
-      UserError: The fusion or an adapter does not exist, was trained on another trunk, or has a damaged file, or an
+      UserError: The fusion or an adapter does not exist, was trained on a different trunk, or has a damaged file; or an
         adapter has changed since the fusion was trained.
 
     Example:
@@ -94,13 +92,13 @@ def load_fusion(
 def load_unpruned_fusion(
     store_folder: StorePath, name: str, *, trunk: Mapping[str, Any] | None = None
 ) -> tuple[FusionConfig, Tree, dict[str, tuple[Adapter, Tree]]]:
-    """Loads a fusion and all of its adapters, under their names, from a store.
+    """Loads a fusion and all of its original adapters from a store.
 
     If the fusion was pruned layer by layer, ``config.kept`` lists the adapters that each layer fuses. In contrast,
     :func:`load_fusion` assembles new adapters.
 
     Raises:
-      UserError: The fusion or an adapter does not exist, was trained on another trunk, or has a damaged file, or an
+      UserError: The fusion or an adapter does not exist, was trained on a different trunk, or has a damaged file; or an
         adapter has changed since the fusion was trained.
     """
     loaded = store.load(store_folder, "fusion", name, trunk=trunk)
@@ -114,14 +112,14 @@ def load_unpruned_fusion(
 
 
 def _identity(trunk_sha256: str | None, trunk: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """Adds a digest, if there is one, to the identity of the trunk in use."""
+    """Adds the weights' digest, if there is one, to a trunk's identity."""
     if trunk_sha256 is None:
         return trunk
     return {**(trunk or {}), "sha256": trunk_sha256}
 
 
 def recorded_trunk(store_folder: StorePath, kind: str, name: str) -> str:
-    """Returns the name of an artefact's trunk, from its manifest.
+    """Reads the name of an artefact's trunk from its manifest.
 
     Args:
       store_folder: The store.
@@ -133,7 +131,7 @@ def recorded_trunk(store_folder: StorePath, kind: str, name: str) -> str:
     """
     trunk = store.read_manifest(store_folder, kind, name).trunk.get("name")
     if not trunk:
-        raise UserError(f"{title(kind, name)} does not record the name of its trunk; give --trunk.")
+        raise UserError(f"{title(kind, name)} does not record the name of its trunk; use --trunk.")
     return str(trunk)
 
 
@@ -142,9 +140,9 @@ class NoHeadError(UserError):
 
 
 def recorded_head(store_folder: StorePath, kind: str, name: str) -> str:
-    """Returns the name of the head that belongs to an adapter or a fusion.
+    """Finds the name of the head that was trained with an adapter or a fusion.
 
-    This is the head of the same name, unless its record says that it was trained with something else. Otherwise it is
+    This is the head with the same name, unless it records that it was trained with something else. In that case, it is
     the only head in the store that records being trained with this adapter or fusion.
 
     Args:
@@ -164,7 +162,7 @@ def recorded_head(store_folder: StorePath, kind: str, name: str) -> str:
     if len(fitting) == 1:
         return fitting[0]
     subject = f"{len(fitting)} heads were" if fitting else "no head was"
-    advice = f"give --head one of {', '.join(fitting or heads)}" if heads else "the store has no heads"
+    advice = f"set --head to one of {', '.join(fitting or heads)}" if heads else "the store has no heads"
     raise NoHeadError(
         f"In the store {store_folder} {subject} trained with {title(kind, name)[0].lower()}{title(kind, name)[1:]}; "
         f"{advice}."

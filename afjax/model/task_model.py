@@ -1,4 +1,4 @@
-"""Task models: a trunk with adapters and a head for one task, after training."""
+"""Task models: a trained trunk, adapters and head for one task."""
 
 import dataclasses
 import functools
@@ -40,7 +40,7 @@ from afjax.trees import Tree, tree_digest
 from afjax.trunk.embedding import embed_texts
 from afjax.trunk.pretrained import Trunk, check_length
 
-# A compiled function ``step(model, params, batch)`` with a static model.
+# A jitted function ``step(model, params, batch)``, where ``model`` is static.
 ModelStep = Callable[..., Any]
 
 
@@ -48,21 +48,21 @@ ModelStep = Callable[..., Any]
 class TaskModel:
     """A trained model for one task: a trunk, a head, and optional adapters.
 
-    The model has no adapter, one adapter, or a fusion of several.
+    It can have no adapter, one adapter, or a fusion of several.
 
     Attributes:
       trunk: The encoder.
       model: The model, without its parameters.
       params: ``{"adapters", "fusion", "heads"}``, trees by name, on the host. The trunk's parameters are in ``trunk``.
       task: The task.
-      labels: Names of the labels, in the order of the outputs, or of the choices. Empty for regression and span.
+      labels: Label names in the order of the outputs, or the names of the choices. Empty for regression and span.
       metrics: Dev metrics of the training run. Empty if an edit has changed the outputs.
       seed: Random seed of the training run.
       max_length: Tokens per row in the training run.
-      head_record: None if the head was trained with this model's adapter, fusion or trunk. Otherwise the record of the
-        adapter, fusion or trunk that it was trained with, as in ``Manifest.trained_with``; empty if unknown.
-      text_columns: The form of the rows in the training run, 1 for single texts and 2 for pairs (see
-        ``Rows.text_columns``). Rows of another form are refused. None if unknown.
+      head_record: None if the head was trained with this model's adapter, fusion or trunk. Otherwise, the adapter,
+        fusion or trunk that it was trained with, as in ``Manifest.trained_with``; empty if unknown.
+      text_columns: Whether the model was trained on single texts (1) or pairs (2); see ``Rows.text_columns``. Other
+        rows are rejected. None if unknown.
 
     Example:
       >>> import jax
@@ -99,28 +99,28 @@ class TaskModel:
     def from_params(
         cls, model: Model, params: Tree, trunk: Trunk, task: TaskConfig, rows: AnyRows, *, max_length: int
     ) -> "TaskModel":
-        """Makes a task model from parameters that your own code trained.
+        """Creates a task model from parameters that you trained with your own code.
 
         Args:
           model: The model, for example ``Setup.model``.
           params: The tree with the roots ``adapters``, ``fusion`` and ``heads``, and optionally ``trunk``.
-          trunk: The encoder. If your code trained it, write it with ``save_trunk`` and load it with ``load_trunk``.
+          trunk: The encoder. If your code trained it, save it with ``save_trunk`` and load it with ``load_trunk``.
           task: The task.
-          rows: The training rows. Their label names and their form are recorded.
+          rows: The training rows, which determine the label names and whether inputs are single texts or pairs.
           max_length: Tokens per row in training.
 
         Returns:
           The model, on the host, with seed 0 and without dev metrics.
 
         Raises:
-          UserError: The trunk in ``params`` differs from ``trunk``, or the head's number of outputs does not match the
-            rows' labels.
+          UserError: The trunk in ``params`` does not match ``trunk``, or the head's number of outputs does not match
+            the rows' labels.
         """
         if "trunk" in params and tree_digest(partition.join_layers(params["trunk"])) != trunk.sha256:
             raise UserError(
-                'The trunk in params["trunk"] is not the trunk that was given, so it would not be used. If your code '
-                "trained it, write it with save_trunk(folder, dataclasses.replace(trunk, params=...)), and give "
-                'load_trunk(folder). If it only has another dtype or form, leave params["trunk"] out.'
+                'params["trunk"] does not match the argument trunk, so it would be ignored. If your code trained it, '
+                "save it with save_trunk(folder, dataclasses.replace(trunk, params=...)), and pass "
+                'load_trunk(folder) as trunk. If only its dtype or form differs, remove params["trunk"].'
             )
         outputs = params["heads"][model.head_name]["output"]["bias"].shape[0]
         needed = TASK_KINDS[task.kind].num_outputs(rows.label_names)
@@ -145,7 +145,7 @@ class TaskModel:
         return f"<TaskModel {', '.join(f'{name} {value}' for name, value in facts(self))}>"
 
     def _repr_html_(self) -> str:
-        """Returns the model's facts as an HTML table, for notebooks."""
+        """Shows the model's summary as an HTML table in notebooks."""
         return table(["task model", self.model.head_name], [[name, value] for name, value in facts(self)]).html
 
     def predict(
@@ -159,9 +159,9 @@ class TaskModel:
         """Predicts labels, values or answers for texts or text pairs.
 
         Args:
-          texts: Strings, or pairs of strings. For multiple choice, pairs of a context and a list of choices. For span,
-            pairs of a question and a context. For tagging, lists of words, or strings. Alternatively a table (a
-            DataFrame, a Dataset or a dictionary of columns) with the columns that the model's task names.
+          texts: Strings or pairs of strings; for multiple choice, ``(context, list of choices)``; for span,
+            ``(question, context)``; for tagging, lists of words or strings. Alternatively, a table (a DataFrame, a
+            Dataset or a dictionary of columns) with the task's columns.
           batch_size: Rows per step.
           max_length: Tokens per row; longer rows are truncated. Defaults to the length in training.
           fusion_attention: Whether to return the attention over adapters.
@@ -170,7 +170,7 @@ class TaskModel:
           The predictions, in the order of the texts.
 
         Raises:
-          UserError: ``texts`` has the wrong form, ``batch_size`` is less than 1, the trunk does not support
+          UserError: ``texts`` does not suit the task, ``batch_size`` is less than 1, the trunk does not support
             ``max_length``, or the model's outputs are NaN or infinite.
         """
         if is_table(texts):
@@ -185,7 +185,7 @@ class TaskModel:
         """Predicts labels, values or answers for the rows of a split.
 
         Args:
-          rows: Rows from ``load_split`` or ``rows_from_lists``. Their labels are not used.
+          rows: Rows from ``load_split`` or ``rows_from_lists``. Labels are ignored.
           batch_size: Rows per step.
           max_length: Tokens per row; longer rows are truncated. Defaults to the length in training.
           fusion_attention: Whether to return the attention over adapters.
@@ -194,8 +194,8 @@ class TaskModel:
           The predictions, in the order of the rows.
 
         Raises:
-          UserError: ``rows`` is empty or does not have the form of the training rows, ``batch_size`` is less than 1,
-            the trunk does not support ``max_length``, or the model's outputs are NaN or infinite.
+          UserError: ``rows`` is empty or differs in form from the training rows, ``batch_size`` is less than 1, the
+            trunk does not support ``max_length``, or the model's outputs are NaN or infinite.
         """
         data = self.tokenised(rows, max_length)
         logits, attention = self._run(data, batch_size, max_length, fusion_attention)
@@ -226,11 +226,11 @@ class TaskModel:
     def evaluate(
         self, rows: Any, *, batch_size: int = 32, max_length: int | None = None, confusion: bool = False
     ) -> dict[str, Any]:
-        """Computes every metric of the task over labelled rows.
+        """Computes all of the task's metrics on labelled rows.
 
         Args:
-          rows: Rows from ``load_split`` or ``rows_from_lists``. Alternatively a table (a DataFrame, a Dataset or a
-            dictionary of columns) with the columns that the model's task names.
+          rows: Rows from ``load_split`` or ``rows_from_lists``. Alternatively, a table (a DataFrame, a Dataset or a
+            dictionary of columns) with the task's columns.
           batch_size: Rows per step.
           max_length: Tokens per row; longer rows are truncated. Defaults to the length in training.
           confusion: Whether to add ``confusion``, a :class:`afjax.tasks.metrics.ConfusionMatrix`, to the metrics.
@@ -239,13 +239,13 @@ class TaskModel:
           ``{metric: score}``, and ``confusion`` if it was requested.
 
         Raises:
-          UserError: The rows are empty, have no labels or other label names than the head, or do not have the form of
-            the training rows; a column, text or label of a table is invalid; ``batch_size`` or ``max_length`` is
-            invalid; the model's outputs are NaN or infinite; or a confusion matrix was requested for a task other than
-            classification.
+          UserError: The rows are empty, have no labels, have label names that do not match the head's, or differ in
+            form from the training rows; a column, text or label of a table is invalid; ``batch_size`` or ``max_length``
+            is invalid; the model's outputs are NaN or infinite; or a confusion matrix was requested for a task other
+            than classification.
         """
         if not isinstance(rows, AnyRows):
-            # The head lists its labels in the order of its outputs, so an integer label may be an index into them.
+            # The labels are in the order of the head's outputs, so an integer label may be an index into them.
             rows = rows_from_table(rows, self.task, label_names=self.labels, listed=True, name="rows")
         self.check_labels(rows)
         if confusion and not TASK_KINDS[self.task.kind].has_classes:
@@ -267,27 +267,27 @@ class TaskModel:
           rows: Rows of a split.
 
         Raises:
-          UserError: The rows have no labels, or other label names than the head.
+          UserError: The rows have no labels, or their label names do not match the head's.
         """
         if rows.labels is None:
-            raise UserError("These rows have no labels, so they cannot be scored; predict them instead.")
+            raise UserError("These rows have no labels, so they cannot be scored; use predict instead.")
         if TASK_KINDS[self.task.kind].named_outputs and rows.label_names != self.labels:
             raise UserError(
                 f'The rows have the labels {list(rows.label_names)}, but the head "{self.model.head_name}" was trained '
-                f"for {list(self.labels)}; give a task with the same labels in the same order."
+                f"for {list(self.labels)}; use a task with the same labels in the same order."
             )
 
     def check_form(self, rows: AnyRows) -> None:
-        """Checks that rows have the form of the training rows.
+        """Checks that rows have the same form as the training rows.
 
         Args:
           rows: Rows of a split.
 
         Raises:
-          UserError: The head was trained on pairs and the rows are single texts, or vice versa.
+          UserError: The head was trained on pairs but the rows are single texts, or vice versa.
         """
         head = f'The rows that the head "{self.model.head_name}" was trained on'
-        check_same_form(self.text_columns, head, rows, "these rows", "give rows of the form that it was trained on")
+        check_same_form(self.text_columns, head, rows, "these rows", "use rows of the same form as in training")
 
     def tokenised(self, rows: AnyRows, max_length: int | None = None) -> TokenisedRows:
         """Tokenises rows for :meth:`logits`.
@@ -297,14 +297,14 @@ class TaskModel:
           max_length: Tokens per row. Defaults to the length in training.
 
         Returns:
-          The token ids of all rows. For span tasks and tagging they have one entry per window.
+          The token ids of all rows. For span tasks and tagging, there is one entry per window.
 
         Raises:
-          UserError: ``rows`` is empty or does not have the form of the training rows, or the trunk does not support
+          UserError: ``rows`` is empty or differs in form from the training rows, or the trunk does not support
             ``max_length``.
         """
         if not len(rows):
-            raise UserError("The split is empty; give at least one row.")
+            raise UserError("The split is empty; it must have at least one row.")
         self.check_form(rows)
         max_length = self.max_length if max_length is None else max_length
         check_length(max_length, self.trunk)
@@ -321,14 +321,14 @@ class TaskModel:
     ) -> np.ndarray:
         """Computes embeddings of texts or text pairs.
 
-        Uses the encoder with its adapter or fusion, without the head.
+        These are the encoder's pooled outputs, with the adapter or fusion but without the head.
 
         Args:
           texts: Strings, or pairs of strings.
           pooling: ``first`` for the first token's hidden state, ``mean`` for the mean over all tokens. Defaults to the
             setting in the trunk's files.
-          normalize: Whether to scale embeddings to norm 1. If ``pooling`` is None, defaults to the setting in the
-            trunk's files; otherwise to False.
+          normalize: Whether to scale embeddings to unit norm. Defaults to the setting in the trunk's files if
+            ``pooling`` is None, and to False otherwise.
           batch_size: Rows per step.
           max_length: Tokens per row; longer rows are truncated. Defaults to the length in training.
 
@@ -336,7 +336,7 @@ class TaskModel:
           float32 ``[rows, hidden_size]``, in the order of the texts.
 
         Raises:
-          UserError: There are no texts, the trunk does not support ``max_length``, ``pooling`` or ``batch_size`` is
+          UserError: ``texts`` is empty, the trunk does not support ``max_length``, ``pooling`` or ``batch_size`` is
             invalid, the embedding settings in the trunk's files are damaged or not supported, or embeddings are NaN or
             infinite.
         """
@@ -352,17 +352,17 @@ class TaskModel:
         )
 
     def logits(self, data: TokenisedRows, *, batch_size: int = 32, max_length: int | None = None) -> np.ndarray:
-        """Computes the logits of every row or, for span and tagging, of every window.
+        """Computes the logits of each row or, for span and tagging, each window.
 
         Args:
           data: The result of :meth:`tokenised`.
           batch_size: Rows per step.
-          max_length: The ``max_length`` of :meth:`tokenised`. Defaults to the length in training.
+          max_length: The same ``max_length`` as for :meth:`tokenised`. Defaults to the length in training.
 
         Returns:
           float32 ``[rows, num_outputs]``; for multiple choice ``[rows, choices]``, for span ``[windows, length, 2]``,
-          for tagging ``[windows, length, tags]``. Choices that a row lacks have the lowest float32. Entries after a
-          window's end are arbitrary. For regression, logits are in the units of the labels.
+          for tagging ``[windows, length, tags]``. Missing choices have the lowest float32. Entries after the end of a
+          window are arbitrary. For regression, logits are in the units of the labels.
 
         Raises:
           UserError: ``batch_size`` is less than 1, or a logit is NaN or infinite.
@@ -370,19 +370,17 @@ class TaskModel:
         return self._run(data, batch_size, max_length, False)[0]
 
     def flops_per_row(self) -> float:
-        """Returns XLA's count of the floating-point operations of predicting a row.
-
-        The row has ``max_length`` tokens.
+        """Counts the floating-point operations for predicting a full-length row.
 
         Returns:
-          The number of floating-point operations.
+          XLA's count for a row of ``max_length`` tokens.
         """
         batch = {
             "tokens": jax.ShapeDtypeStruct((1, self.max_length), jnp.int32),
             "types": jax.ShapeDtypeStruct((1, self.max_length), jnp.int32),
             "mask": jax.ShapeDtypeStruct((1, self.max_length), bool),
         }
-        # Compile straight-line code, because XLA counts a loop's body only once.
+        # Compile straight-line code, because XLA counts the body of a loop only once.
         model = dataclasses.replace(self._merged._inference_model, scan_layers=False)
         analysis: Any = _predict_step.lower(model, False, self._merged._device_params, batch).cost_analysis()
         return float(analysis["flops"])
@@ -399,14 +397,14 @@ class TaskModel:
     def in_label_units(
         self, logits: Float[np.ndarray, "rows ..."], data: TokenisedRows
     ) -> Float[np.ndarray, "rows ..."]:
-        """Multiplies a head's outputs by the task's scale.
+        """Scales a head's outputs to the units of the task's labels.
 
         Args:
           logits: The head's outputs for all entries of ``data``.
           data: The result of :meth:`tokenised`.
 
         Returns:
-          The logits that :meth:`logits` returns.
+          The scaled logits, as returned by :meth:`logits`.
 
         Raises:
           UserError: A scaled logit is NaN or infinite.
@@ -426,14 +424,14 @@ class TaskModel:
         See :func:`afjax.data.over_rows.over_rows`.
 
         Args:
-          step: A compiled function, with a static model. The model that it receives has common names
-            (:func:`afjax.model.names.with_common_names`), and a fusion is folded.
+          step: A jitted function, where ``model`` is static. It is called with a model that has common names
+            (:func:`afjax.model.names.with_common_names`), and any fusion is folded.
           data: The result of :meth:`tokenised`.
           batch_size: Rows per step.
-          max_length: The ``max_length`` of :meth:`tokenised`. Defaults to the length in training.
+          max_length: The same ``max_length`` as for :meth:`tokenised`. Defaults to the length in training.
 
         Returns:
-          The outputs of the step for all rows (for span and tagging, for all windows), a tree of NumPy arrays.
+          The step's outputs for all rows (for span and tagging, all windows), as a tree of NumPy arrays.
 
         Raises:
           UserError: ``batch_size`` is less than 1, or an output is NaN or infinite.
@@ -450,17 +448,17 @@ class TaskModel:
         batch_size: int = 32,
         max_length: int | None = None,
     ) -> Any:
-        """Sums the results of a step over all batches.
+        """Sums a step's results over all batches.
 
         See :func:`afjax.data.over_rows.sum_over_rows`.
 
         Args:
           step, data, batch_size, max_length: As in :meth:`over_rows`.
-          weights: float ``[rows, n]``, for span and tagging ``[windows, n]``. Each batch contains its rows' weights as
-            ``weights``.
+          weights: float ``[rows, n]``, for span and tagging ``[windows, n]``. In each batch, the entry ``weights``
+            contains the weights of its rows.
 
         Returns:
-          The sum, a tree of NumPy arrays.
+          The sum, as a tree of NumPy arrays.
 
         Raises:
           UserError: ``batch_size`` is less than 1, or the sum is NaN or infinite.
@@ -469,11 +467,11 @@ class TaskModel:
         return sum_over_rows(step, self._device_params, data, weights, **self._batches(data, batch_size, max_length))
 
     def _batches(self, data: TokenisedRows, batch_size: int, max_length: int | None) -> dict[str, Any]:
-        """Returns the batching arguments for the functions of :mod:`afjax.data.over_rows`."""
+        """Returns the batching arguments for the functions in :mod:`afjax.data.over_rows`."""
         if batch_size < 1:
             raise UserError(f"batch_size is {batch_size}; it must be at least 1.")
         devices = self._mesh.size
-        # The batch size is rounded up, so that every device gets the same number of rows.
+        # Round the batch size up, so that every device gets the same number of rows.
         batch_size = -(-batch_size // devices) * devices
         max_length = self.max_length if max_length is None else max_length
         lengths = inference_lengths(data, batch_size=batch_size, max_length=max_length)
@@ -482,72 +480,72 @@ class TaskModel:
     def for_inference(self) -> tuple[Model, Tree]:
         """Returns the model and all its parameters for inference, on the host.
 
-        A fusion is folded. If :meth:`predict` merges the adapter into the trunk, so does this function. For regression,
+        A fusion is folded, and the adapter is merged into the trunk if :meth:`predict` would merge it. For regression,
         multiply the logits by the task's ``scale``.
 
         Returns:
-          The model, with common names (:func:`afjax.model.names.with_common_names`), and its tree of NumPy arrays with
-          the roots ``trunk``, ``adapters``, ``fusion`` and ``heads``.
+          The model, with common names (:func:`afjax.model.names.with_common_names`), and its parameters as NumPy arrays
+          in a tree with the roots ``trunk``, ``adapters``, ``fusion`` and ``heads``.
         """
         return self._merged._inference_model, jax.device_get(self._merged._device_params)
 
     def without_layers(self, layers: Collection[int]) -> "TaskModel":
-        """Drops adapters, and the fusion if there is one, from some layers.
+        """Drops the adapter or the fusion from some layers (AdapterDrop).
 
-        This is AdapterDrop. Nothing is trained again.
+        No retraining is involved.
 
         Args:
-          layers: Indices of the trunk's layers.
+          layers: Indices of trunk layers.
 
         Returns:
-          The edited model, without metrics. This model is not changed.
+          A copy of the model with this change, without metrics.
 
         Raises:
-          UserError: The model has no adapter, one of the layers has none, or no layer would be left.
+          UserError: The model has no adapter, one of the layers has none, or no layer would remain.
         """
         return self._edited(*editing.without_layers(self.model, self.params, layers))
 
     def without_adapters(self, names: Collection[str]) -> "TaskModel":
-        """Removes adapters from the fusion, without training it again.
+        """Removes adapters from the fusion without retraining it.
 
-        In each layer, the attention is then a softmax over the remaining adapters.
+        In each layer, the softmax is then over the remaining adapters.
 
         Args:
           names: Names of fused adapters.
 
         Returns:
-          The edited model, without metrics. This model is not changed.
+          A copy of the model with this change, without metrics.
 
         Raises:
-          UserError: The model has no fusion, a name is not fused, no adapter would be left, or the fusion has been
+          UserError: The model has no fusion, a name is not fused, no adapter would remain, or the fusion has been
             pruned.
         """
         return self._edited(editing.without_adapters(self.model, names), self.params)
 
     def with_adapters(self, added: Mapping[str, tuple[Adapter, Tree]]) -> "TaskModel":
-        """Adds adapters to the fusion, without training it again.
+        """Adds adapters to the fusion without retraining it.
 
         Args:
-          added: ``{name: (architecture, tree)}``. :func:`afjax.load_adapter` returns such pairs.
+          added: ``{name: (architecture, tree)}``, with pairs as returned by :func:`afjax.load_adapter`.
 
         Returns:
-          The edited model, without metrics. This model is not changed.
+          A copy of the model with this change, without metrics.
 
         Raises:
-          UserError: The model has no fusion, the fusion has been pruned, a name is already fused, or an adapter cannot
-            be fused with the others.
+          UserError: The model has no fusion, the fusion has been pruned, a name is already fused, or an adapter is not
+            compatible with the others.
         """
         return self._edited(*editing.with_adapters(self.model, self.params, added))
 
     def with_adapter(self, adapter: tuple[Adapter, Tree]) -> "TaskModel":
-        """Replaces the adapter by another one, without training the head again.
+        """Replaces the adapter without retraining the head.
 
         Args:
           adapter: An architecture and a tree, from :func:`afjax.average_adapters` or :func:`afjax.load_adapter`.
 
         Returns:
-          The edited model, without metrics. The adapter keeps the name of the one that it replaces; :meth:`renamed`
-          gives it another name before it is saved. This model is not changed.
+          A copy of the model with the new adapter and without metrics. The adapter's name does not change; use
+          :meth:`renamed` before you save the model under a different name.
 
         Raises:
           UserError: The model has a fusion or no adapter, or the new adapter does not fit the trunk.
@@ -561,26 +559,26 @@ class TaskModel:
           kept: The indices of the adapters to keep; see ``FusionConfig.kept``.
 
         Returns:
-          The edited model, without metrics. This model is not changed.
+          A copy of the model with this change, without metrics.
 
         Raises:
-          UserError: The model has no fusion, or ``kept`` does not fit it.
+          UserError: The model has no fusion, or ``kept`` is not valid for it.
         """
         return self._edited(editing.with_kept(self.model, kept), self.params)
 
     def merged(self) -> "TaskModel":
-        """Merges an adapter of the kind ``lora`` or ``ia3`` into the trunk's weights.
+        """Merges a ``lora`` or ``ia3`` adapter into the trunk's weights.
 
-        The merged model has the same outputs up to rounding, at the cost of the trunk without an adapter. A model with
-        a float32 trunk predicts, evaluates and embeds with merged weights anyway. If the trunk is bfloat16, weights are
-        merged only by this function, because small changes of a weight are lost when it is rounded to bfloat16.
+        The merged model has the same outputs up to rounding, and costs no more than the trunk itself. With a float32
+        trunk, prediction, evaluation and embedding use merged weights anyway. A bfloat16 trunk is only merged by this
+        method, because small changes to a weight are lost when it is rounded to bfloat16.
 
         Returns:
-          The merged model, without an adapter. ``save_trunk(folder, model.trunk)`` writes its trunk, for example to use
-          it in other libraries. This model is not changed.
+          A merged copy of the model, without an adapter. To use its trunk in other libraries, save it with
+          ``save_trunk(folder, model.trunk)``.
 
         Raises:
-          UserError: The model has no adapter, or one of another kind.
+          UserError: The model has no adapter, or one of a different kind.
 
         Reference:
           Hu et al. 2022, *LoRA: Low-Rank Adaptation of Large Language Models*, section 4.1.
@@ -596,23 +594,23 @@ class TaskModel:
         return dataclasses.replace(self, model=model, params=params, trunk=trunk, head_record=None)
 
     def tune_threshold(self, rows: AnyRows, *, batch_size: int = 32) -> "TaskModel":
-        """Chooses the threshold of a multi-label task that scores best on some rows.
+        """Tunes a multi-label task's threshold on labelled rows.
 
         The candidates are 0.01, 0.02, ..., 0.99. They are compared by the task's main metric if it is ``micro_f1`` or
-        ``macro_f1``, and otherwise by micro F1.
+        ``macro_f1``, and by micro F1 otherwise.
 
         Args:
           rows: Labelled rows, usually the dev split.
           batch_size: Rows per step.
 
         Returns:
-          The model with the threshold in ``task.multi_label``, which :meth:`save` stores, and with its scores on these
-          rows in ``metrics``. This model is not changed.
+          A copy of the model with the threshold in ``task.multi_label``, which :meth:`save` stores, and with the scores
+          on these rows in ``metrics``.
 
         Raises:
-          UserError: The task is not a multi-label task, the rows are empty, have no labels or other labels than the
-            head, or do not have the form of the training rows, ``batch_size`` is less than 1, or a logit is NaN or
-            infinite.
+          UserError: The task is not a multi-label task; the rows are empty, have no labels, have labels that do not
+            match the head's, or differ in form from the training rows; ``batch_size`` is less than 1; or a logit is NaN
+            or infinite.
         """
         if self.task.kind != "multi_label":
             raise UserError(
@@ -626,7 +624,7 @@ class TaskModel:
         return dataclasses.replace(self, task=task, metrics={**self.metrics, **scores})
 
     def renamed(self, name: str) -> "TaskModel":
-        """Renames the head, and the fusion or the adapter.
+        """Renames the head and the fusion or adapter.
 
         Fused adapters keep their names.
 
@@ -634,7 +632,7 @@ class TaskModel:
           name: The new name.
 
         Returns:
-          The renamed model, with its metrics. This model is not changed.
+          A renamed copy of the model, with its metrics.
         """
         model, params = editing.renamed(self.model, self.params, name)
         return dataclasses.replace(self, model=model, params=params)
@@ -645,9 +643,9 @@ class TaskModel:
 
     @functools.cached_property
     def _merged(self) -> "TaskModel":
-        """The model that predicts.
+        """The model used for inference.
 
-        Its adapter is merged into the trunk if it can be merged and the trunk is float32. Otherwise it is this model.
+        If the adapter can be merged and the trunk is float32, the merged model; otherwise this model.
         """
         return self.merged() if editing.can_merge(self.model) and self.trunk.dtype == "float32" else self
 
@@ -668,18 +666,15 @@ class TaskModel:
 
     @functools.cached_property
     def _inference_model(self) -> Model:
-        """The model with common names.
-
-        Models that differ only in names then share compiled programs.
-        """
+        """The model with common names, so that models share compiled programs."""
         # The trunk's weights already have its dtype, and inference has no backward pass to rematerialize for.
         return dataclasses.replace(with_common_names(self.model), dtype=None, remat="none")
 
     def save(self, store_folder: str | Path, *, overwrite: bool = False, run: str = "") -> None:
-        """Saves the fusion or the adapter, and the head.
+        """Saves the head, and the fusion or adapter.
 
-        Either both are saved or none. A trained trunk is written to its folder first. The adapters of a fusion are
-        already in the store.
+        Either all of them are saved or none. A trained trunk is written to its own folder first. Fused adapters are not
+        saved, because they are already in the store.
 
         Args:
           store_folder: The store, local or ``gs://``.
@@ -687,23 +682,23 @@ class TaskModel:
           run: Identifier of the training run that saves them; see :func:`afjax.store.save_all`.
 
         Raises:
-          UserError: The store already has one of these names and ``overwrite`` is False, the fusion's adapters differ
-            from the stored ones (for example because layers were dropped), or the store or a trained trunk's folder
+          UserError: The store already has one of these names and ``overwrite`` is False; the fusion's adapters do not
+            match the stored ones, for example because layers were dropped; or the store or a trained trunk's folder
             cannot be written.
         """
         save_models(store_folder, [self], overwrite=overwrite, run=run)
 
     @property
     def num_outputs(self) -> int:
-        """The number of the head's outputs."""
+        """The head's number of outputs."""
         return TASK_KINDS[self.task.kind].num_outputs(self.labels)
 
 
-# This function is at module level, so that all copies of a TaskModel share the compiled programs.
+# At module level, so that all TaskModels share the compiled programs.
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _predict_step(
     model: Model, fusion_attention: bool, params: Tree, batch: Mapping[str, Any]
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """Returns logits, and the attention over adapters averaged over a row's tokens."""
+    """Computes logits and, averaged over each row's tokens, the fusion attention."""
     outputs = model(params, batch, fusion_attention=fusion_attention)
     return outputs.logits, outputs.row_attention(batch["mask"]) if fusion_attention else {}

@@ -1,4 +1,4 @@
-"""Multi-head self-attention as functions of explicit parameters."""
+"""Multi-head self-attention, as pure functions of their parameters."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -14,8 +14,8 @@ from afjax.trees import AnyArray
 
 # attend(scores [batch, ..., length], values [batch, ..., length, size]) returns the same pair as weighted_sum.
 Attend = Callable[[Array, Array], tuple[Array, Array]]
-# Computes scores to add to the products of queries and keys, from the queries [batch, heads, queries, head size] and
-# the keys [batch, heads, length, head size].
+# Computes terms to add to the query-key products, from the queries [batch, heads, queries, head size] and the keys
+# [batch, heads, length, head size].
 MoreScores = Callable[[Array, Array], Array]
 
 
@@ -39,13 +39,13 @@ def attend_to_tokens(
       head_size: The scores are divided by its square root.
       dropout_rate: Dropout rate of the attention weights.
       key: PRNG key for dropout. None disables dropout.
-      bias: Added to the scores of every row, after the division.
-      in_window: bool ``[queries, length]``, or ``[1, length]`` for all queries: False at the tokens that a query does
-        not read. None if queries read all tokens.
+      bias: Added to the scaled scores of every row.
+      in_window: bool ``[queries, length]``, or ``[1, length]`` for all queries: False for tokens outside a query's
+        window. None for global attention.
 
     Returns:
-      The weighted sums of the values ``[batch, heads, queries, size]``, and the total weight of each query ``[batch,
-      heads, queries]``. The total differs from 1 only with dropout.
+      The weighted sums of the values ``[batch, heads, queries, size]``, and each query's total weight ``[batch, heads,
+      queries]``, which differs from 1 only with dropout.
     """
     kept = dropout_mask(key, scores.shape, dropout_rate)
     rate = 0.0 if kept is None else dropout_rate
@@ -67,22 +67,22 @@ def weighted_sum(
 ) -> tuple[Float[Array, "*batch queries size"], Float[Array, "*batch queries"]]:
     """Computes ``dropout(softmax(scale * scores + bias)) @ values`` and weight totals.
 
-    The attention weights are the largest arrays for long rows. This function's custom derivative rule stores them once
-    for the backward pass, in the values' dtype, with a negative sign for dropped weights. JAX's rule would store the
-    weights in two dtypes, the weights after dropout, and the masks.
+    For long rows, the attention weights are the largest arrays. The custom derivative rule therefore stores them only
+    once for the backward pass, in the values' dtype, with a negative sign for dropped weights. JAX's rule would store
+    the weights in two dtypes, the weights after dropout, and the masks.
 
     Args:
       scores: ``[..., queries, length]``, float32 or wider.
       values: ``[..., length, size]``. The weights are cast to its dtype before the product.
-      mask: bool, broadcastable to the scores. The weight is 0 at False. If all tokens of a query are masked, its
-        weights are uniform.
-      kept: bool, with the scores' shape: False at the weights that dropout zeroes. None disables dropout.
-      bias: Has the scores' shape without the first axis, and is the same for all rows. None for no bias.
-      scale: Factor of the scores.
+      mask: bool, broadcastable to the scores. Where it is False, the weight is 0. If all tokens of a query are masked,
+        its weights are uniform.
+      kept: bool, with the scores' shape: False where dropout zeroes the weight. None disables dropout.
+      bias: Added to the scores of every row; has the scores' shape without the first axis. None for no bias.
+      scale: Multiplies the scores.
       rate: Dropout rate of the weights. The remaining weights are multiplied by ``1 / (1 - rate)``.
 
     Returns:
-      The weighted sums ``[..., queries, size]`` in the dtype of ``values``, and the total weight of each query
+      The weighted sums ``[..., queries, size]`` in the dtype of ``values``, and each query's total weight
       ``[..., queries]`` in the dtype of ``scores``.
     """
     return _weighted_sum_forward(scores, values, mask, kept, bias, scale, rate)[0]
@@ -92,13 +92,13 @@ def _weighted_sum_forward(
     scores: Array, values: Array, mask: AnyArray, kept: Array | None, bias: Array | None, scale: float, rate: float
 ) -> tuple[tuple[Array, Array], tuple[Array, Array, AnyArray, Array, Array | None]]:
     logits = scores * scale if bias is None else scores * scale + bias[None].astype(scores.dtype)
-    # Masked scores get the lowest finite number, because with -inf the weights of fully masked queries would be NaN.
+    # Masked scores are set to the lowest finite number: -inf would turn the weights of fully masked queries into NaN.
     weights = jax.nn.softmax(jnp.where(mask, logits, jnp.finfo(scores.dtype).min)).astype(values.dtype)
     signed = saveable(weights if kept is None else jnp.where(kept, weights, -weights))
     left = jnp.maximum(signed, 0)
     sums = wide_matmul(left, values) / (1.0 - rate)
     totals = left.sum(-1, dtype=scores.dtype) / (1.0 - rate)
-    # The empty arrays carry the dtypes of the scores and the bias.
+    # The empty arrays record the dtypes of the scores and the bias.
     empty_bias = None if bias is None else bias[..., :0]
     return (sums.astype(values.dtype), totals), (signed, values, mask, scores[..., :0], empty_bias)
 
@@ -140,9 +140,10 @@ def attend_tokens(
     Args:
       query: ``[batch, queries, size]``.
       keys, values: ``[batch, length, size]``.
-      num_heads: Divides ``size``.
+      num_heads: The number of heads, which must divide ``size``.
       attend: Computes the weighted sums from scores and values.
-      more_scores: Computes scores to add, ``[batch, heads, queries, length]``, from the heads' queries and keys.
+      more_scores: Computes terms to add to the scores, ``[batch, heads, queries, length]``, from the heads' queries and
+        keys.
 
     Returns:
       ``[batch, queries, size]``, with the heads concatenated.
@@ -157,8 +158,8 @@ def attend_tokens(
     if more_scores is not None:
         scores = scores + more_scores(query_heads, key_heads)
     context = saveable(attend(scores, split(values))[0])
-    # Without the barrier the TPU compiler fuses the concatenation of the heads into the next matmul. On v5p this
-    # increases the memory traffic of adapter programs by 2 %.
+    # Without the barrier, the TPU compiler fuses the concatenation of the heads into the next matmul, which increases
+    # the memory traffic of adapter programs by 2 % on v5p.
     return jax.lax.optimization_barrier(context.transpose(0, 2, 1, 3).reshape(query.shape))
 
 
@@ -173,14 +174,16 @@ def first_token_attention(
 
     With one query per row, ``q · (K x + b)`` equals ``(Kᵀ q) · x`` up to a constant that the softmax ignores, and
     ``sum w (V x + c)`` equals ``V (sum w x) + c sum w``. Both matrices are therefore multiplied with one vector per
-    head instead of every token. The heads act as queries of a single head whose values are the tokens.
+    head instead of every token. To ``attend``, the heads look like several queries of a single head, and the tokens are
+    its values.
 
     Args:
       params: ``{"query", "key", "value"}``, each ``{"kernel" [d, size], "bias" [size]}``.
       x: ``[batch, length, d]``.
-      num_heads: Divides ``size``.
+      num_heads: The number of heads, which must divide ``size``.
       attend: Computes the weighted sums from scores and values.
-      more_scores: Computes scores to add, ``[batch, heads, length]``, from the queries ``[heads, batch, head size]``.
+      more_scores: Computes terms to add to the scores, ``[batch, heads, length]``, from the queries ``[heads, batch,
+        head size]``.
 
     Returns:
       ``[batch, 1, size]``.
@@ -206,15 +209,15 @@ def first_token_attention_with_keys(
 ) -> Float[Array, "batch 1 size"]:
     """Computes self-attention for the first token only, without values.
 
-    This is used if the keys are not linear in the tokens, for example because of rotary positions. The values are
-    treated as in :func:`first_token_attention`.
+    This works even if the keys are not linear in the tokens, as with rotary positions. Values are avoided as in
+    :func:`first_token_attention`.
 
     Args:
       value: ``{"kernel" [d, size], "bias" [size]}``. The bias is optional.
       query: ``[batch, 1, size]``.
       keys: ``[batch, length, size]``.
       x: ``[batch, length, d]``, the inputs of the value matrix.
-      num_heads: Divides ``size``.
+      num_heads: The number of heads, which must divide ``size``.
       attend: Computes the weighted sums from scores and values.
 
     Returns:
@@ -232,7 +235,7 @@ def _mix_tokens(
     num_heads: int,
     attend: Attend,
 ) -> Float[Array, "batch 1 size"]:
-    """Sums the tokens with each head's weights, and applies the value matrix to them."""
+    """Computes each head's weighted sum of the tokens, then applies the value matrix."""
     size = value["kernel"].shape[-1]
     heads = (num_heads, size // num_heads)
     dtype = jnp.promote_types(x.dtype, jnp.float32)
@@ -249,7 +252,7 @@ def _mix_tokens(
 def relative_bias(
     table: Float[AnyArray, "entries num_heads"], entry: Callable[[AnyArray], AnyArray], length: int
 ) -> Float[Array, "num_heads length length"]:
-    """Looks up a bias of the attention scores by the distance of two tokens.
+    """Looks up attention biases by the distance between two tokens.
 
     Args:
       table: ``[entries, heads]``.
@@ -264,7 +267,7 @@ def relative_bias(
     by_distance = jnp.asarray(table)[entry(jnp.where(steps < length, steps, steps - period))]
     by_distance = by_distance.T.astype(jnp.promote_types(table.dtype, jnp.float32))  # [heads, period]
     heads = by_distance.shape[0]
-    # Each query's row is the previous one, shifted by one token. Repeating the distances and cutting the result into
-    # rows that are one shorter does this. The gradient of a lookup for every pair of tokens would be a scatter.
+    # Each query's row is the previous row shifted by one token. To get this, repeat the distances and reshape them to
+    # rows that are shorter by one. A lookup for every pair of tokens would have a scatter as its gradient.
     repeated = jnp.broadcast_to(by_distance[:, None], (heads, length, period)).reshape(heads, length * period)
     return repeated[:, :-length].reshape(heads, length, period - 1)[:, :, :length]

@@ -1,11 +1,11 @@
-"""Disentangled attention: scores from contents and relative positions.
+"""Disentangled attention: scores from content and relative positions.
 
 For the query ``q_i`` of token ``i`` and the key ``k_j`` of token ``j``, the score is::
 
     q_i · k_j  +  q_i · position_key[i - j]  +  k_j · position_query[i - j]
 
-divided by ``sqrt(3 * head size)``. Position keys and queries are the layer's key and query projections of a table of
-relative positions. Distant tokens share the rows of the table (:class:`RelativeBuckets`).
+divided by ``sqrt(3 * head size)``. Position keys and position queries are the layer's key and query projections of a
+table of relative positions. Large distances share rows of the table (:class:`RelativeBuckets`).
 
 Reference: He et al. 2021, *DeBERTa: Decoding-enhanced BERT with Disentangled Attention*, section 3.1.
 """
@@ -20,21 +20,21 @@ from jaxtyping import Float, Int
 from afjax.nn.layers import saveable, wide_matmul
 from afjax.trees import AnyArray, Tree
 
-# The number of products in a score. The sum is divided by the square root of this number times the head size.
+# The number of products in a score. Their sum is divided by sqrt(NUM_TERMS * head size).
 NUM_TERMS = 3
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RelativeBuckets:
-    """Maps the distance of two tokens to a row of a table of relative positions.
+    """Maps the distance between two tokens to a row in a table of relative positions.
 
-    Each distance of up to half of ``num_buckets`` has its own row. For larger distances, a row covers a range of
-    distances, and the ranges grow with the distance. All distances of ``max_distance`` or more have the first or the
-    last row, depending on the direction.
+    Each distance up to half of ``num_buckets`` has its own row. A row for larger distances covers a range, which grows
+    with the distance. Distances of ``max_distance`` or more share the first or the last row, depending on the
+    direction.
 
     Attributes:
-      num_buckets: Rows of the table for each direction. The table has twice as many rows.
-      max_distance: All distances of at least this number share one row per direction.
+      num_buckets: The number of rows per direction. The table has twice as many rows.
+      max_distance: Distances from here on share one row per direction.
     """
 
     num_buckets: int
@@ -42,11 +42,11 @@ class RelativeBuckets:
 
     @property
     def num_entries(self) -> int:
-        """The number of rows of the table."""
+        """The number of rows in the table."""
         return 2 * self.num_buckets
 
     def entries(self, distances: Int[AnyArray, "*shape"]) -> Int[AnyArray, "*shape"]:
-        """Returns the table's rows for distances: the query's position minus the key's.
+        """Maps distances (query position minus key position) to rows of the table.
 
         The result is a NumPy array if ``distances`` is one.
         """
@@ -55,8 +55,8 @@ class RelativeBuckets:
             return jnp.asarray(self.entries(np.arange(-limit, limit + 1)))[jnp.clip(distances, -limit, limit) + limit]
         middle = self.num_buckets // 2
         size = np.maximum(np.abs(distances), middle)
-        # All steps are rounded to float32, as in Hugging Face's code. The result is rounded up to an integer at the
-        # end, so a tiny difference could change it.
+        # Every step is rounded to float32, as in Hugging Face's code. Otherwise, a tiny difference could change the
+        # result, because it is finally rounded up to an integer.
         ranges = _log32(size / middle) / _log32((self.max_distance - 1) / middle) * np.float32(middle - 1)
         buckets = np.where(
             np.abs(distances) <= middle, distances, np.sign(distances) * (np.ceil(ranges).astype(np.int64) + middle)
@@ -64,9 +64,9 @@ class RelativeBuckets:
         return np.clip(buckets + self.num_buckets, 0, self.num_entries - 1)
 
     def used(self, length: int) -> slice:
-        """Returns the range of the table that texts of ``length`` tokens use.
+        """Returns the slice of the table's rows used by inputs of ``length`` tokens.
 
-        If ``length`` is a symbolic size, the range is the entire table.
+        If ``length`` is a symbolic size, this is the entire table.
         """
         if not isinstance(length, int):
             return slice(0, self.num_entries)
@@ -74,12 +74,12 @@ class RelativeBuckets:
         return slice(int(first), int(last) + 1)
 
     def used_by_first_token(self, length: int) -> slice:
-        """Returns the slice of the rows ``used(length)`` that the first token's distances use."""
+        """Returns the slice of ``used(length)`` that contains the first token's distances."""
         return slice(0, int(self.entries(np.array([0]))[0]) + 1 - self.used(length).start)
 
 
 def _log32(x: AnyArray | float) -> np.ndarray:
-    """Computes the logarithm of float32 numbers, correctly rounded to float32."""
+    """Computes logarithms of float32 numbers, correctly rounded to float32."""
     return np.log(np.asarray(x, np.float32).astype(np.float64)).astype(np.float32)
 
 
@@ -87,7 +87,7 @@ def _log32(x: AnyArray | float) -> np.ndarray:
 class PositionProjections:
     """A layer's query and key projections of the table of relative positions.
 
-    ``rows`` below is the batch size if the projections differ between the rows of a batch, otherwise 1.
+    ``rows`` below is the batch size if the projections differ between the rows of a batch, and 1 otherwise.
 
     Attributes:
       query, key: ``[rows, entries, size]``, projections of the table's rows ``buckets.used(length)``. If only the first
@@ -102,32 +102,32 @@ class PositionProjections:
     def scores(
         self, query: Float[Array, "batch num_heads length size"], keys: Float[Array, "batch num_heads length size"]
     ) -> Float[Array, "batch num_heads length length"]:
-        """Computes the scores of contents with relative positions, for all token pairs.
+        """Computes the content-to-position scores of all token pairs, in both directions.
 
-        A gather for every pair of tokens is slow on TPU, and its gradient is a scatter. This function cuts the tokens
-        into blocks instead. It computes each token's products with all distances that occur in its block, and shifts
-        them to the token's own position.
+        A gather for every pair of tokens is slow on TPU, and its gradient is a scatter. Instead, this method splits the
+        tokens into blocks, multiplies each token with all distances that occur in its block, and shifts the products to
+        the token's own position.
 
         Args:
           query, keys: ``[batch, heads, length, head size]``.
 
         Returns:
           ``[batch, heads, queries, length]``, float32 or wider. The products are rounded to the dtype of ``query``
-          before they are shifted. In bfloat16 this halves the memory traffic.
+          before the shift, which halves the memory traffic in bfloat16.
         """
         length = keys.shape[2]
         wide = jnp.promote_types(query.dtype, jnp.float32)
-        # In an exported program the length is symbolic, so the distances are not constants.
+        # Exported programs have a symbolic length, so the distances are not constants.
         constants = isinstance(length, int)
         block = _block_size(length) if constants else length
         num_blocks = length // block if constants else 1
-        # The distance of each column of each block: the other token's position minus the token's own. Row r of a block
-        # has token k in column k + block - 1 - r, so all rows of a column have the same distance.
+        # The distance in each column of each block: the other token's position minus the token's own. Row r of a block
+        # has token k in column k + block - 1 - r, so the distance is the same in all rows of a column.
         columns = _arange(length + block) - (block - 1)
         steps = columns[None] - block * np.arange(num_blocks)[:, None]
         if constants:
-            # Only ``length`` columns per token are used. The distances in the other columns do not matter, except that
-            # ``used(length)`` must cover them.
+            # Only ``length`` columns per token are used. The distances in the others are clipped to the range that
+            # ``used(length)`` covers.
             steps = np.clip(steps, 1 - length, length - 1)
 
         def products(content: Array, projected: Array, distances: AnyArray) -> Array:
@@ -137,13 +137,13 @@ class PositionProjections:
             shifted = _shift(wide_matmul(by_block, positions.swapaxes(-1, -2)).astype(query.dtype))
             return shifted.reshape(*content.shape[:3], length).astype(wide)
 
-        # The products of the keys have the order [batch, heads, keys, queries].
+        # The keys' products have the shape [batch, heads, keys, queries].
         return products(query, self.key, -steps) + products(keys, self.query, steps).swapaxes(2, 3)
 
     def first_token_scores(
         self, query: Float[Array, "batch num_heads 1 size"], keys: Float[Array, "batch num_heads length size"]
     ) -> Float[Array, "batch num_heads 1 length"]:
-        """Computes the scores of the first token, the first row of :meth:`scores`.
+        """Computes the first token's scores, the first row of :meth:`scores`.
 
         Args:
           query: The first token's query, ``[batch, heads, 1, head size]``.
@@ -159,10 +159,10 @@ class PositionProjections:
         x: Float[Array, "batch length inputs"],
         query: Float[Array, "num_heads batch size"],
     ) -> Float[Array, "batch num_heads length"]:
-        """Computes the scores of the first token without computing keys.
+        """Computes the first token's scores without computing keys.
 
-        ``position_query · (K x + b)`` equals ``(Kᵀ position_query) · x + position_query · b``. The first factor is
-        computed once for all rows of the batch.
+        ``position_query · (K x + b)`` equals ``(Kᵀ position_query) · x + position_query · b``, where
+        ``Kᵀ position_query`` is computed once for all rows of the batch.
 
         Args:
           key_params: The key's dense layer, ``{"kernel" [inputs, num_heads * size], "bias"}``.
@@ -170,16 +170,16 @@ class PositionProjections:
           query: The first token's query, ``[heads, batch, head size]``.
         """
         num_heads, _, size = query.shape
-        # This form is only used with merged layers. Their projections are the same for all rows of the batch, so there
-        # is one row of projections.
+        # This form is only used with merged layers, whose projections have a single row because they are the same for
+        # all rows of the batch.
         keys, queries = (projection[0] for projection in self._to_first_token(x.shape[1], num_heads))
         kernel = key_params["kernel"].astype(x.dtype).reshape(-1, num_heads, size).transpose(1, 2, 0)
         bias = key_params["bias"].astype(x.dtype).reshape(num_heads, size, 1)
         projected = saveable(wide_matmul(queries, kernel).astype(x.dtype))  # [heads, length, inputs]
-        of_keys = wide_matmul(x.swapaxes(0, 1), projected.transpose(1, 2, 0))  # [length, batch, heads]
-        of_queries = wide_matmul(query, keys.swapaxes(1, 2))  # [heads, batch, length]
-        of_bias = wide_matmul(queries, bias)[..., 0]  # [heads, length]
-        return of_queries.transpose(1, 0, 2) + of_keys.transpose(1, 2, 0) + of_bias[None]
+        key_scores = wide_matmul(x.swapaxes(0, 1), projected.transpose(1, 2, 0))  # [length, batch, heads]
+        query_scores = wide_matmul(query, keys.swapaxes(1, 2))  # [heads, batch, length]
+        bias_scores = wide_matmul(queries, bias)[..., 0]  # [heads, length]
+        return query_scores.transpose(1, 0, 2) + key_scores.transpose(1, 2, 0) + bias_scores[None]
 
     def _to_first_token(self, length: int, num_heads: int) -> tuple[Array, Array]:
         """Returns the position keys and queries for the first token's distances."""
@@ -188,9 +188,9 @@ class PositionProjections:
         return keys, self._by_distance(self.query, distances, length, num_heads)
 
     def _by_distance(self, projected: Array, distances: AnyArray, length: int, num_heads: int) -> Array:
-        """Returns the projections for distances, by head.
+        """Looks up the projections for the given distances, split into heads.
 
-        The result is ``[rows, heads, *distances, head size]``.
+        The shape is ``[rows, heads, *distances, head size]``.
         """
         entries = self.buckets.entries(distances) - self.buckets.used(length).start
         rows = jnp.take(projected, entries, axis=1)
@@ -213,10 +213,10 @@ def _block_size(length: int) -> int:
 
 
 def _shift(products: Float[Array, "*batch block columns"]) -> Float[Array, "*batch block length"]:
-    """Takes ``length`` columns per row, from column ``block - 1 - row`` on.
+    """Selects ``length`` columns per row, starting at column ``block - 1 - row``.
 
-    ``products`` is ``[..., block, block + length]``. It is flattened and cut into rows that are one column shorter, so
-    that each row begins one column earlier than the previous row.
+    ``products`` is ``[..., block, block + length]``. It is flattened and reshaped to rows that are shorter by one
+    column, so that each row starts one column earlier than the previous row.
     """
     *batch, block, width = products.shape
     flat = products.reshape(*batch, block * width)

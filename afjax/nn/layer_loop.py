@@ -1,4 +1,4 @@
-"""A compiled loop over layers that skips the gradient with respect to a frozen input."""
+"""A compiled loop over layers that skips a frozen input's gradient."""
 
 import functools
 from collections.abc import Callable
@@ -10,8 +10,8 @@ from jax import Array
 from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 from jaxtyping import Float
 
-# run_layer(x, layer_params, shared_params) -> (output, others). The output has the shape and dtype of x. The others are
-# a tree of floats.
+# run_layer(x, layer_params, shared_params) -> (output, others). The output has the shape and dtype of x; others is a
+# tree of float arrays.
 RunLayer = Callable[[Array, Any, Any], tuple[Array, Any]]
 
 
@@ -22,23 +22,23 @@ def loop_over_layers(
     """Runs the layers one after another, as a scan with a custom backward pass.
 
     JAX's backward pass of a scan computes the gradient with respect to every layer's input. If everything below the
-    loop is frozen, the gradient with respect to the bottom layer's input is not needed, and it is most of a layer's
-    backward pass. Running the bottom layer before the loop would avoid it, but then the compiler would have to compile
-    its forward pass separately. Here the forward loop runs all layers. The backward loop runs all layers except the
-    bottom one, and the bottom layer's remaining gradients are computed after it.
+    loop is frozen, the gradient with respect to the bottom layer's input is not needed, although it accounts for most
+    of that layer's backward pass. Running the bottom layer before the loop would avoid it, but its forward pass would
+    then have to be compiled separately. Here, the forward loop runs all layers, the backward loop stops above the
+    bottom layer, and the bottom layer's other gradients are computed afterwards.
 
-    The residuals of every layer are stored, even those that the bottom layer's backward pass does not read. Residuals
-    that do not depend on the layer, such as constants or leaves of ``shared``, are stored once per layer. Leaves of
+    The residuals of every layer are stored, even if the bottom layer's backward pass does not need them. Residuals that
+    do not depend on the layer, such as constants or leaves of ``shared``, are stored once per layer. Leaves of
     ``per_layer`` are not copied.
 
     Args:
       run_layer: Runs one layer. It must not close over arrays.
       x: The bottom layer's input.
-      per_layer: The parameters of each layer: a tree with leaves ``[depth, ...]``.
-      shared: The parameters that all layers share, as a tree.
+      per_layer: The layers' own parameters: a tree with leaves ``[depth, ...]``.
+      shared: The parameters shared by all layers, as a tree.
 
     Returns:
-      The top layer's output, and the stacked other results of the layers.
+      The top layer's output, and the layers' other results, stacked.
     """
     return jax.lax.scan(lambda x, layer: run_layer(x, layer, shared), x, per_layer)
 
@@ -56,11 +56,11 @@ def _forward(run_layer: RunLayer, x: CustomVJPPrimal, per_layer: Any, shared: An
         (x, others), backward = jax.vjp(run, x, trained_layer, trained_shared)
         return x, (others, backward)
 
-    # Residuals that are leaves of per_layer are returned by the scan without a copy.
+    # If residuals are leaves of per_layer, the scan returns them without a copy.
     x_out, (others, backwards) = jax.lax.scan(step, x.value, (trained_per_layer, frozen_per_layer))
     depth = jax.tree.leaves((trained_per_layer, frozen_per_layer))[0].shape[0]
-    # The number of layers, and the number of layers whose input gradient is needed. The shape of an empty array stores
-    # both, because integers would become traced arrays.
+    # The shape of this empty array stores the number of layers and how many of them need an input gradient. Integers
+    # would become traced arrays.
     extent = jnp.zeros((depth, depth if x.perturbed else depth - 1, 0))
     return (x_out, others), (backwards, extent)
 
@@ -90,7 +90,7 @@ def _backward(run_layer: RunLayer, kept: tuple[Any, Array], cotangents: tuple[An
     (grad_x, grad_shared), grad_layers = jax.lax.scan(step, (grad_x, grad_shared), indices, reverse=True)
     if looped == depth:
         return grad_x, grad_layers, grad_shared
-    # The gradient with respect to the bottom layer's input is not used, so the compiler removes its computation.
+    # The compiler removes the gradient with respect to the bottom layer's input, because it is not used.
     _, grad_bottom, grad_shared_of_layer = gradients(0, grad_x)
     grad_layers = jax.tree.map(lambda one, others: jnp.concatenate([one[None], others]), grad_bottom, grad_layers)
     return None, grad_layers, jax.tree.map(jnp.add, grad_shared, grad_shared_of_layer)
@@ -100,19 +100,19 @@ loop_over_layers.defvjp(_forward, _backward, symbolic_zeros=True)
 
 
 def _split(primals: Any) -> tuple[Any, Any]:
-    """Splits a tree into a tree of leaves with a gradient and one of the other leaves.
+    """Splits a tree into the leaves that need gradients and the remaining leaves.
 
     Each of the two trees has None in place of the other tree's leaves.
     """
 
-    def those(perturbed: bool) -> Any:
+    def select(perturbed: bool) -> Any:
         return jax.tree.map(lambda primal: primal.value if primal.perturbed == perturbed else None, primals)
 
-    return those(True), those(False)
+    return select(True), select(False)
 
 
 def _merge(trained: Any, frozen: Any) -> Any:
-    """Undoes :func:`_split`."""
+    """Joins the two trees from :func:`_split`."""
     return jax.tree.map(
         lambda one, other: other if one is None else one, trained, frozen, is_leaf=lambda node: node is None
     )

@@ -1,4 +1,4 @@
-"""Dense layers, LayerNorm, dropout and activations as functions of parameters."""
+"""Dense layers, LayerNorm, dropout and activations, as pure functions."""
 
 import functools
 import math
@@ -21,7 +21,7 @@ SAVEABLE = "kept"
 
 
 def saveable(x: Shaped[AnyArray, "*shape"]) -> Shaped[Array, "*shape"]:
-    """Marks an array to be stored for the backward pass, not rematerialized.
+    """Marks an array to be stored for the backward pass instead of rematerialized.
 
     This only matters if other activations are rematerialized (``remat`` of :mod:`afjax.trunk.encoder`). Results of
     matrix products and dropout masks are marked, because they are small and expensive to recompute.
@@ -35,7 +35,7 @@ def saveable(x: Shaped[AnyArray, "*shape"]) -> Shaped[Array, "*shape"]:
 def gelu(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """Computes the exact GELU, with a custom derivative rule that stores only ``x``.
 
-    It is computed with ``erf``, which is much faster on CPU than the ``erfc`` of ``jax.nn.gelu``.
+    It uses ``erf``, which is much faster on CPU than the ``erfc`` in ``jax.nn.gelu``.
     """
     wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
     return (wide * 0.5 * (1.0 + jax.lax.erf(wide * (2.0**-0.5)))).astype(x.dtype)
@@ -45,8 +45,8 @@ def gelu(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
 def _gelu_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
     (x,), (tangent,) = primals, tangents
     wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-    # The forward pass computes 1 + erf(x), and this computes the equal 1 - erf(-x). With the same formula, XLA would
-    # find that both contain erf(x), and store that array until the backward pass.
+    # This equals the 1 + erf(x) of the forward pass, but is written as 1 - erf(-x). With identical expressions, XLA
+    # would share erf(x) between the two, and store that array until the backward pass.
     below = 0.5 * (1.0 - jax.lax.erf(wide * -(2.0**-0.5)))
     density = jnp.exp(-0.5 * jnp.square(wide)) * (2.0 * math.pi) ** -0.5
     return gelu(x), (below + wide * density).astype(x.dtype) * tangent
@@ -76,7 +76,7 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
 def gated(x: Float[Array, "*batch twice"], activation: str) -> Float[Array, "*batch half"]:
-    """Multiplies the activations of the first half of the features by the second half.
+    """Activates the first half of the features and multiplies it by the second half.
 
     Its custom derivative rule stores only ``x``. JAX's rule would also store the activations.
 
@@ -106,7 +106,7 @@ gated.defvjp(lambda x, activation: (gated(x, activation), x), _gated_backward)
 def dense(params: Tree, x: Float[AnyArray, "*batch inputs"]) -> Float[Array, "*batch outputs"]:
     """Applies a dense layer, ``x @ kernel + bias``, to the last axis.
 
-    The leading axes are flattened to rows, because XLA's CPU backward pass is twice as slow if the kernel's gradient
+    The leading axes are flattened, because on CPU the backward pass takes twice as long if the kernel's gradient
     contracts over two axes.
 
     Args:
@@ -125,27 +125,27 @@ def dense(params: Tree, x: Float[AnyArray, "*batch inputs"]) -> Float[Array, "*b
 def check_dense(params: Tree, name: str, inputs: int, outputs: int | None = None) -> None:
     """Raises UserError unless ``params[name]`` is one dense layer of the given sizes.
 
-    A stack of layers is refused. If ``outputs`` is None, any number of outputs is accepted.
+    A stack of layers is rejected. If ``outputs`` is None, any output size is accepted.
     """
     kernel = params.get(name, {}).get("kernel")
     if kernel is None:
         raise UserError(
-            f'The parameters hold {", ".join(sorted(params)) or "nothing"}, but no "{name}/kernel"; take the '
-            "parameters of one layer and slot out of the tree with afjax.layer_params."
+            f'The parameters contain {", ".join(sorted(params)) or "nothing"}, but no "{name}/kernel"; select one '
+            "layer and slot of the tree with afjax.layer_params."
         )
     if kernel.ndim != 2:
         raise UserError(
-            f'The leaf "{name}/kernel" has the shape {kernel.shape}, but the kernel of one layer has two axes; take '
-            "one layer out of the tree with afjax.layer_params."
+            f'The leaf "{name}/kernel" has the shape {kernel.shape}, but a single layer\'s kernel has two axes; select '
+            "one layer of the tree with afjax.layer_params."
         )
     if kernel.shape[0] != inputs:
         raise UserError(
-            f'The leaf "{name}/kernel" takes vectors of size {kernel.shape[0]}, but those given are of size {inputs}; '
-            "use parameters that were trained for this hidden size."
+            f'The leaf "{name}/kernel" has input size {kernel.shape[0]}, but the inputs have size {inputs}; use '
+            "parameters that were trained for this hidden size."
         )
     if outputs is not None and kernel.shape[1] != outputs:
         raise UserError(
-            f'The leaf "{name}/kernel" returns vectors of size {kernel.shape[1]}, but size {outputs} is needed; use '
+            f'The leaf "{name}/kernel" has output size {kernel.shape[1]}, but size {outputs} is required; use '
             "parameters that were trained for this hidden size."
         )
 
@@ -155,7 +155,7 @@ def matmul(
 ) -> Float[Array, "rows outputs"]:
     """Computes ``rows @ kernel`` in the rows' dtype, accumulated in float32 or wider.
 
-    The gradient of the kernel has the kernel's dtype, even if the rows are bfloat16.
+    The kernel's gradient has the kernel's dtype, even if the rows are bfloat16.
     """
     return saveable(_narrow_matmul(rows, kernel) if rows.dtype == jnp.bfloat16 else rows @ kernel)
 
@@ -182,7 +182,7 @@ def _narrow_matmul_forward(rows: Array, kernel: Array) -> tuple[Array, tuple[Arr
 
 
 def _narrow_matmul_backward(kept: tuple[Array, Array], cotangent: Array) -> tuple[Array, Array]:
-    # JAX's rule would use a float32 cotangent, which needs a float32 matmul.
+    # JAX's rule would use a float32 cotangent, and therefore a float32 matmul.
     rows, kernel = kept
     to_rows = _wide_dot(cotangent, kernel.astype(rows.dtype), contract=(1, 1)).astype(rows.dtype)
     to_kernel = _wide_dot(rows, cotangent, contract=(0, 0)).astype(kernel.dtype)
@@ -194,7 +194,7 @@ _narrow_matmul.defvjp(_narrow_matmul_forward, _narrow_matmul_backward)
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
 def softmax(x: Float[Array, "*shape"], dtype: Any) -> Float[Array, "*shape"]:
-    """Computes the softmax over the last axis in the dtype of ``x``, and casts it to ``dtype``.
+    """Computes a softmax over the last axis in x's dtype, then casts it to ``dtype``.
 
     Its custom derivative rule stores only the returned array for the backward pass. JAX's rule would also store the
     result in the dtype of ``x``.
@@ -204,7 +204,7 @@ def softmax(x: Float[Array, "*shape"], dtype: Any) -> Float[Array, "*shape"]:
 
 def _softmax_forward(x: Array, dtype: Any) -> tuple[Array, tuple[Array, Array]]:
     output = saveable(softmax(x, dtype))
-    # The empty array carries the dtype of x.
+    # The empty array records the dtype of x.
     return output, (output, x[..., :0])
 
 
@@ -245,8 +245,8 @@ def normalise(x: Float[AnyArray, "*batch hidden"], epsilon: float) -> Float[Arra
 def _layer_norm(x: Array, scale: Array, bias: Array, epsilon: float) -> Array:
     """Computes LayerNorm with a custom derivative rule.
 
-    The rule stores x and each row's mean and inverse standard deviation for the backward pass. JAX's rule would store
-    the normalized x in float32, and in a loop over layers also the parameters broadcast to all rows.
+    For the backward pass, the rule stores x and each row's mean and inverse standard deviation. JAX's rule would store
+    the normalized x in float32 and, in a loop over layers, the parameters broadcast to all rows.
     """
     return _layer_norm_forward(x, scale, bias, epsilon)[0]
 
@@ -285,11 +285,10 @@ _layer_norm.defvjp(_layer_norm_forward, _layer_norm_backward)
 def scale_features(
     x: Float[Array, "*batch features"], scale: Float[Array, "features"]
 ) -> Float[Array, "*batch features"]:
-    """Multiplies each feature by its factor.
+    """Multiplies each feature by its scale.
 
-    The product is computed in float32 or wider, and has the dtype of ``x``. The function's custom derivative rule
-    stores ``x`` in its own dtype. JAX's rule would store it in float32, which takes twice the memory if ``x`` is
-    bfloat16.
+    The product is computed in float32 or wider, and cast to the dtype of ``x``. The custom derivative rule stores ``x``
+    in its original dtype. JAX's rule would store it in float32, which takes twice the memory if ``x`` is bfloat16.
     """
     wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
     return (wide * jnp.broadcast_to(scale, x.shape)).astype(x.dtype)
@@ -312,17 +311,17 @@ def dropout_mask(key: PRNGKeyArray | None, shape: Sequence[int], rate: float) ->
     """
     if key is None or rate == 0.0:
         return None
-    # Without the barrier the TPU compiler would draw the bits again for every use. A mask that is stored for the
-    # backward pass has several uses.
+    # Without the barrier, the TPU compiler would draw the bits again for every use, and a mask that is stored for the
+    # backward pass is used several times.
     return saveable(
         jax.lax.optimization_barrier(random_bits(key, shape) >= jnp.uint32(min(round(rate * 2**32), 2**32 - 1)))
     )
 
 
 def dropout(key: PRNGKeyArray | None, x: Float[Array, "*shape"], rate: float) -> Float[Array, "*shape"]:
-    """Zeroes entries with probability ``rate``, and scales up the other entries.
+    """Zeroes entries with probability ``rate``; divides the others by ``1 - rate``.
 
-    The other entries are multiplied by ``1 / (1 - rate)``. Returns ``x`` if the key is None or the rate is 0.
+    Returns ``x`` unchanged if the key is None or the rate is 0.
     """
     kept = dropout_mask(key, x.shape, rate)
     return x if kept is None else _keep_some(x, kept, rate)
@@ -330,7 +329,7 @@ def dropout(key: PRNGKeyArray | None, x: Float[Array, "*shape"], rate: float) ->
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def _keep_some(x: Array, kept: Array, rate: float) -> Array:
-    """Zeroes the entries where ``kept`` is False, and scales up the other entries.
+    """Zeroes entries where ``kept`` is False; divides the others by ``1 - rate``.
 
     The function is linear in ``x``, and its custom derivative rule applies it to the cotangent. JAX's rule would also
     store an array of zeros for the backward pass.
@@ -346,15 +345,15 @@ _keep_some.defvjp(
 
 
 def split_key(key: PRNGKeyArray | None, num: int) -> list[PRNGKeyArray] | list[None]:
-    """Splits a PRNG key into ``num`` keys. If the key is None, returns ``num`` Nones."""
+    """Splits a PRNG key into ``num`` keys, or returns ``num`` Nones if it is None."""
     return [None] * num if key is None else list(jax.random.split(key, num))
 
 
 class Dense(nn.Module):
     """The trunk's dense layer: a module with the parameters of :func:`dense`.
 
-    The argument ``apply`` may use other parameters for each row of the batch. An input with one row then gives one
-    output row per row of the batch.
+    The argument ``apply`` of a call may use different parameters for each row of the batch. An input with one row then
+    yields one output row per row of the batch.
 
     Attributes:
       features: Size of the output.

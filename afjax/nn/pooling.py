@@ -20,7 +20,7 @@ def pool(
       pooling: ``first`` for the first token, ``mean`` for the mean of all tokens except padding.
 
     Returns:
-      ``[batch, hidden_size]``. The mean of a row that has only padding is zero.
+      ``[batch, hidden_size]``. The mean of a row of padding is zero.
 
     Example:
       >>> hidden = jnp.array([[[1.0, 2.0], [3.0, 6.0], [9.0, 9.0]]])

@@ -15,8 +15,8 @@ _PARITY = 0x1BD11BDA
 def random_bits(key: PRNGKeyArray, shape: Sequence[int]) -> UInt32[Array, "..."]:
     """Draws uint32 bits, identical to ``jax.random.bits(key, shape)``.
 
-    For threefry keys the rounds are unrolled, so that XLA fuses them with the operation that uses the bits. JAX's loop
-    over the rounds goes through memory five times on CPU and takes five times as long.
+    For threefry keys, the rounds are unrolled so that XLA can fuse them with the operation that uses the bits. On CPU,
+    JAX's loop over the rounds goes through memory five times and takes five times as long.
     """
     if jax.random.key_impl(key) != "threefry2x32":
         return jax.random.bits(key, shape)
@@ -48,7 +48,7 @@ def flat_index(
     for index, stride in zip(indices[:inner], strides[:inner], strict=True):
         upper, lower = _multiply(index, stride % 2**32)
         low = low + lower
-        # If the sum of the low words overflowed, it is less than an addend. Then 1 is carried to the high word.
+        # If the sum of the low words overflows, it is less than either addend, and 1 is carried to the high word.
         high = high + upper + index * jnp.uint32(stride >> 32) + (low < lower)
     return high, low
 

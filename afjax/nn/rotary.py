@@ -11,12 +11,12 @@ from afjax.trees import AnyArray
 
 
 def rotary_angles(length: int, size: int, theta: float, dtype: Any) -> Float[Array, "length half"]:
-    """Computes the angles of rotation for the pairs of a head's features.
+    """Computes the rotation angles for a head's feature pairs.
 
     Args:
       length: The number of positions.
       size: The size of a head, which must be even.
-      theta: The base of the periods: they grow from ``2 pi`` to nearly ``2 pi theta``.
+      theta: The base of the periods, which grow from ``2 pi`` to nearly ``2 pi theta``.
       dtype: The dtype of the angles.
 
     Returns:
@@ -37,7 +37,7 @@ def rotary_angles(length: int, size: int, theta: float, dtype: Any) -> Float[Arr
 def rotate(
     x: Float[Array, "batch tokens size"], angles: Float[AnyArray, "length half"], num_heads: int
 ) -> Float[Array, "batch tokens size"]:
-    """Rotates pairs of features of queries or keys by the angles of their positions.
+    """Rotates the feature pairs of queries or keys by their positions' angles.
 
     Feature ``i`` of a head's first half and feature ``i`` of its second half form a pair.
 
@@ -45,7 +45,7 @@ def rotate(
       x: ``[batch, tokens, size]``, queries or keys of the first ``tokens`` positions. They are rotated in the dtype of
         the angles.
       angles: ``[length, head size / 2]``, from :func:`rotary_angles`, for at least as many positions as tokens.
-      num_heads: The number of heads that ``size`` consists of.
+      num_heads: The number of heads, which must divide ``size``.
 
     Returns:
       ``[batch, tokens, size]`` in the dtype of ``x``.
@@ -61,10 +61,10 @@ def rotate(
 
 @jax.custom_vjp
 def _rotate(pairs: Array, cosines: Array, sines: Array) -> Array:
-    """Rotates pairs, with a custom derivative rule, which rotates back.
+    """Rotates pairs, with a custom derivative rule that rotates back.
 
-    The rule stores only the cosines and sines. JAX's rule would store them broadcast to all rows and heads, once per
-    layer in a loop over layers.
+    The rule only stores the cosines and sines. JAX's rule would store them broadcast to all rows and heads, and in a
+    loop over layers once per layer.
     """
     first, second = pairs[..., 0, :].astype(cosines.dtype), pairs[..., 1, :].astype(cosines.dtype)
     cosines, sines = cosines[None, :, None], sines[None, :, None]  # [1, tokens, 1, head size / 2]

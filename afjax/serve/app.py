@@ -27,26 +27,26 @@ from afjax.serve.page import PAGE, SCRIPT, STYLE
 from afjax.serve.requests import Sequences, SharedSequences, UnknownTaskError, predict_groups, predict_parts
 from afjax.serve.routed_model import RoutedModel
 
-# The page only loads its own script and style, and only talks to this server.
+# The page may only load its own script and style, and only connect to this server.
 _PAGE_POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'"
 _JSON = "application/json"
-# The status, in metrics, of requests whose client has closed the connection. No standard defines one; nginx uses 499.
+# Status in the metrics if the client closed the connection. There is no standard code; nginx uses 499.
 CLIENT_HAS_GONE = 499
 
 
 def make_app(
     model: RoutedModel, load: Callable[[str], TaskModel] | None = None, config: ServerConfig = ServerConfig()
 ) -> Starlette:
-    """Makes the application.
+    """Creates the ASGI application.
 
     Args:
       model: The model. Compile its programs first with ``warm_up``.
-      load: Loads a task's model by its name, for ``PUT /adapters/NAME``. It raises UserError if there is none. If
-        ``load`` is None, adapters cannot be added and removed.
+      load: Loads a task's model by name, for ``PUT /adapters/NAME``, and raises UserError if there is none. If ``load``
+        is None, adapters cannot be added or removed.
       config: The server's settings and limits.
 
     Returns:
-      An ASGI application for any ASGI server. One process serves it, because the model is in its memory.
+      An application for any ASGI server. Run it in a single process, because the process holds the model in memory.
     """
     service = _Service(model, load, config)
     routes = [
@@ -81,7 +81,7 @@ class _Service:
             max_queue=config.max_queue,
             on_batch=self._metrics.record_batch,
         )
-        # Requests for many adapters per row fill batches by themselves, so they do not wait for other requests.
+        # A request for many adapters per row fills batches by itself, so it does not wait for other requests.
         self._all_batcher: Batcher[SharedSequences, list[np.ndarray]] = Batcher(
             lambda groups: [model.outputs_of_all(group) for group in groups],
             max_batch=1,
@@ -89,13 +89,13 @@ class _Service:
             max_queue=config.max_queue,
             on_batch=self._metrics.record_batch,
         )
-        # Tokenizers of the tokenizers library cannot be used by several threads at once.
+        # Hugging Face tokenizers cannot be used by several threads at once.
         self._reading = asyncio.Lock()
         self._changing = asyncio.Lock()
 
     @contextlib.asynccontextmanager
     async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
-        """Computes the waiting rows before the server ends."""
+        """Computes the queued rows before the server shuts down."""
         yield
         await run_in_threadpool(self._batcher.close)
         await run_in_threadpool(self._all_batcher.close)
@@ -147,9 +147,9 @@ class _Service:
             except UnknownTaskError:
                 raise HTTPException(404, f'The store has no adapter, fusion or head "{name}".') from None
             except UserError as error:
-                # The message may name files of the server, so the client does not get it. The server prints it.
+                # The error may contain paths on the server, so it is logged and not sent to the client.
                 print_line(f'Adding "{name}" failed: {error}')
-                raise HTTPException(422, f'"{name}" cannot be served; the server\'s log says why.') from None
+                raise HTTPException(422, f'"{name}" cannot be served; see the server\'s log.') from None
         return JSONResponse(self._description(name), 201)
 
     async def remove(self, request: Request) -> Response:
@@ -168,7 +168,7 @@ class _Service:
         return await self._measured(self._predict_all(request))
 
     async def _measured(self, answer: Coroutine[Any, Any, Response]) -> Response:
-        """Counts a request, and measures its time."""
+        """Counts a request and measures its latency."""
         with self._metrics.timed_request() as outcome:
             try:
                 response = await answer
@@ -192,7 +192,7 @@ class _Service:
             return self._model.read(inputs, names)
 
         parts, outputs = await self._compute(request, self._batcher, len(names), read)
-        # Few requests want the attention, so it is computed separately from the batches that requests share.
+        # Few requests need the attention, so it is computed separately from the shared batches.
         attention = await run_in_threadpool(self._model.attention, parts) if body.fusion_attention else None
         with _errors_of_outputs():
             predictions = await run_in_threadpool(predict_parts, parts, outputs, len(names), attention)
@@ -221,24 +221,24 @@ class _Service:
     async def _compute(
         self, request: Request, batcher: Batcher[Part, PartOutputs], num_reserved: int, read: Callable[[], list[Part]]
     ) -> tuple[list[Part], list[PartOutputs]]:
-        """Tokenizes the rows of a request, and computes their outputs.
+        """Tokenizes a request's rows and computes their outputs.
 
         Args:
-          request: The request. If its client disconnects before the computation begins, the outputs are not computed.
+          request: The request. If the client disconnects before the computation starts, the request is cancelled.
           batcher: Computes the outputs.
-          num_reserved: The minimum number of sequences of the request.
+          num_reserved: The minimum number of sequences in the request.
           read: Checks and tokenizes the rows, in another thread.
 
         Returns:
-          The parts of the request, as ``read`` returns them, and the outputs of each part.
+          The request's parts, as returned by ``read``, and the outputs of each part.
 
         Raises:
           HTTPException: The queue is full or closed, a row is invalid, a task is unknown, or the client has
             disconnected.
         """
         with _queue_errors(self._config.max_queue):
-            # Reserve room before tokenization. Otherwise the requests that wait for the tokenizer would be a queue
-            # without a limit.
+            # Reserve capacity before tokenization. Otherwise, requests that wait for the tokenizer would form an
+            # unbounded queue.
             batcher.reserve(num_reserved)
         try:
             async with self._reading:
@@ -256,15 +256,15 @@ class _Service:
         try:
             await asyncio.wait((outputs, gone), return_when=asyncio.FIRST_COMPLETED)
             if not outputs.done():
-                raise HTTPException(CLIENT_HAS_GONE, "The client has gone.")
+                raise HTTPException(CLIENT_HAS_GONE, "The client has disconnected.")
             return parts, outputs.result()
         finally:
             gone.cancel()
-            # This has no effect if the outputs are already computed.
+            # This has no effect once the outputs are computed.
             outputs.cancel()
 
     async def _body(self, request: Request) -> bytes:
-        """Receives the body, with limits on its size and on the time."""
+        """Receives the body, with a size limit and a timeout."""
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _JSON:
             raise HTTPException(415, f"The Content-Type must be {_JSON}.")
         limit = self._config.max_body_bytes
@@ -278,19 +278,19 @@ class _Service:
         except TimeoutError:
             raise HTTPException(408, f"The body did not arrive within {self._config.body_timeout_s:g} s.") from None
         except ClientDisconnect:
-            raise HTTPException(CLIENT_HAS_GONE, "The client has gone.") from None
+            raise HTTPException(CLIENT_HAS_GONE, "The client has disconnected.") from None
         return bytes(body)
 
 
 async def _disconnected(request: Request) -> None:
-    """Returns when the client closes its connection. The body must have been received before."""
+    """Waits until the client closes its connection, after the body has been received."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
 @contextlib.contextmanager
 def _errors_of_outputs() -> Iterator[None]:
-    """Converts the error about NaN or infinite outputs, which damaged parameters cause, to the status 500."""
+    """Responds with status 500 if damaged parameters cause NaN or infinite outputs."""
     try:
         yield
     except UserError as error:
@@ -299,13 +299,13 @@ def _errors_of_outputs() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _queue_errors(max_queue: int) -> Iterator[None]:
-    """Converts the batcher's errors to HTTP errors."""
+    """Converts the batcher's exceptions to HTTP errors."""
     try:
         yield
     except TooLargeError:
         message = (
-            f"The rows have more sequences than the {max_queue} that may wait; send fewer rows or shorter texts, or "
-            "name fewer adapters for all rows."
+            f"The request exceeds the queue limit of {max_queue} sequences; send fewer rows, shorter texts, or fewer "
+            "adapters for all rows."
         )
         raise HTTPException(413, message) from None
     except QueueFullError:
@@ -319,4 +319,4 @@ async def _error_response(request: Request, error: HTTPException) -> Response:
 
 
 async def _internal_error(request: Request, error: Exception) -> Response:
-    return JSONResponse({"error": "Internal error; the server's log says more."}, 500)
+    return JSONResponse({"error": "Internal error; see the server's log."}, 500)

@@ -1,4 +1,4 @@
-"""Keeps the parameters of many tasks in shared arrays on the device."""
+"""Stores the parameters of many tasks in shared arrays on the device."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,10 +16,10 @@ from afjax.trees import Tree
 
 
 class Bank:
-    """The parameters of adapters, fusions or heads of one form, stacked in arrays on the device.
+    """Adapters, fusions or heads of one form, stacked in arrays on the device.
 
-    Each adapter, fusion or head is an entry, and its place is its index along the first axis. Place 0 has no entry: it
-    is for rows that do not use the bank. If there is no free place, the least recently used entry is evicted.
+    Each adapter, fusion or head is an entry, and its place is its index along the first axis. Place 0 stays empty for
+    rows that do not use the bank. If no place is free, the least recently used entry is evicted.
 
     Attributes:
       arrays: The tree of arrays on the mesh, ``[1 + num_places, ...]``.
@@ -27,12 +27,12 @@ class Bank:
     """
 
     def __init__(self, entry: Tree, num_places: int, mesh: Mesh) -> None:
-        """Makes a bank without entries.
+        """Creates an empty bank.
 
         Args:
-          entry: An example of an entry. All entries have its shapes and dtypes.
-          num_places: The number of entries that can be on the device at once.
-          mesh: The devices; every device has all entries.
+          entry: An example entry, whose shapes and dtypes all entries must have.
+          num_places: The number of entries that fit on the device at once.
+          mesh: The devices, on which entries are replicated.
         """
         shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((1 + num_places, *leaf.shape), leaf.dtype), entry)
         make = jax.jit(
@@ -41,34 +41,34 @@ class Bank:
         )
         self.arrays: Tree = make()
         self.places = Places(num_places)
-        # Compile the program now, so that copying an entry to the device never has to wait for a compilation. The place
-        # is an argument of the program, so one program suffices.
+        # Compile the program now, so that copying an entry to the device never waits for compilation. One program
+        # suffices, because the place is an argument.
         insert = jax.jit(_with_entry, donate_argnums=0, out_shardings=replicated(mesh))
         self._insert = insert.lower(self.arrays, jnp.int32(0), entry).compile()
 
     def bring(self, entries: Mapping[int, Tree]) -> None:
-        """Copies entries to the device, if they are not there.
+        """Copies entries to the device unless they are already there.
 
         Args:
-          entries: ``{unique number: entry}``, at most as many as there are places.
+          entries: ``{unique number: entry}``, no more than there are places.
         """
         for number, place in self.places.assign(entries).items():
             self.arrays = self._insert(self.arrays, np.int32(place), entries[number])
 
     def check(self, name: str, entry: Tree) -> None:
-        """Raises UserError unless an entry has the bank's leaves, shapes and dtypes."""
+        """Raises UserError unless an entry matches the bank's leaves, shapes and dtypes."""
         expected = {path: (leaf.shape[1:], leaf.dtype) for path, leaf in _leaves(self.arrays)}
         given = {path: (leaf.shape, leaf.dtype) for path, leaf in _leaves(entry)}
         for path in sorted(expected.keys() | given.keys()):
             if given.get(path) != expected.get(path):
                 raise UserError(
-                    f'"{name}" is damaged: {path} is {given.get(path)}, but {expected.get(path)} by its architecture; '
-                    "restore it from a copy, or train it again."
+                    f'"{name}" is damaged: {path} is {given.get(path)}, but should be {expected.get(path)} according '
+                    "to its architecture. Restore it from a copy, or train it again."
                 )
 
     @property
     def bytes_per_entry(self) -> int:
-        """The memory of one entry on each device, in bytes."""
+        """The memory that one entry takes on each device, in bytes."""
         return sum(leaf.nbytes // leaf.shape[0] for leaf in jax.tree.leaves(self.arrays))
 
 

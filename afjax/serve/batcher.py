@@ -1,4 +1,4 @@
-"""Joins the sequences of concurrent requests, so that they share batches."""
+"""Batches the sequences of concurrent requests together."""
 
 import threading
 import time
@@ -13,7 +13,7 @@ PartOutputs = TypeVar("PartOutputs")
 
 
 class QueueFullError(Exception):
-    """Too many sequences wait."""
+    """Too many sequences are queued."""
 
 
 class TooLargeError(Exception):
@@ -34,8 +34,8 @@ class _Request(NamedTuple, Generic[Part, PartOutputs]):
 class Batcher(Generic[Part, PartOutputs]):
     """Computes requests in one thread, several at a time.
 
-    The first request waits at most ``max_wait_s`` for others. Requests that arrive while others are computed wait for
-    these.
+    The first request waits up to ``max_wait_s`` for others to join. Requests that arrive during a computation wait
+    until it has finished.
     """
 
     def __init__(
@@ -50,11 +50,11 @@ class Batcher(Generic[Part, PartOutputs]):
         """Starts the thread.
 
         Args:
-          compute: Returns the outputs of each part.
-          max_batch: The largest number of sequences that are computed together, unless a single request has more.
-          max_wait_s: The longest time to wait for more sequences, in seconds.
-          max_queue: The largest number of sequences that wait or are computed.
-          on_batch: Called with the numbers of requests and sequences that are computed together.
+          compute: Computes the outputs of each part.
+          max_batch: The maximum number of sequences to compute together, unless a single request has more.
+          max_wait_s: The maximum time to wait for more sequences, in seconds.
+          max_queue: The maximum number of sequences that are queued or being computed.
+          on_batch: Called with the number of requests and the number of sequences that are computed together.
         """
         self._compute, self._on_batch = compute, on_batch
         self._max_batch, self._max_wait_s, self._max_queue = max_batch, max_wait_s, max_queue
@@ -67,25 +67,25 @@ class Batcher(Generic[Part, PartOutputs]):
 
     @property
     def num_sequences(self) -> int:
-        """The number of sequences that wait or are computed."""
+        """The number of sequences that are queued or being computed."""
         return self._num_sequences
 
     def reserve(self, num_sequences: int) -> None:
-        """Reserves room in the queue for a request that is not tokenized yet.
+        """Reserves space in the queue for a request that is not tokenized yet.
 
         Args:
-          num_sequences: The minimum number of sequences of the request.
+          num_sequences: The minimum number of sequences in the request.
 
         Raises:
-          TooLargeError: There are more sequences than the queue can hold.
-          QueueFullError: There is not enough room in the queue now.
+          TooLargeError: There are more sequences than the queue can ever hold.
+          QueueFullError: There is currently not enough space in the queue.
           ClosedError: :meth:`close` was called.
         """
         with self._changed:
             self._take(num_sequences)
 
     def release(self, num_sequences: int) -> None:
-        """Gives reserved room back."""
+        """Releases reserved space."""
         with self._changed:
             self._num_sequences -= num_sequences
 
@@ -99,17 +99,17 @@ class Batcher(Generic[Part, PartOutputs]):
         self._num_sequences += num_sequences
 
     def submit(self, parts: Sequence[Part], *, reserved: int = 0) -> Future[list[PartOutputs]]:
-        """Adds a request.
+        """Queues a request.
 
         Args:
           parts: The request's sequences.
-          reserved: The number of sequences that were reserved for it. The room is given back if the request is refused.
+          reserved: The number of sequences reserved for it. The space is released if the request is rejected.
 
         Returns:
-          A future with the outputs of the parts.
+          A future for the outputs of the parts.
 
         Raises:
-          TooLargeError, QueueFullError, ClosedError: The request is refused, for the same reasons as by
+          TooLargeError, QueueFullError, ClosedError: The request is rejected, for the same reasons as in
             :meth:`reserve`.
         """
         num_sequences = sum(map(len, parts))
@@ -122,7 +122,7 @@ class Batcher(Generic[Part, PartOutputs]):
         return request.future
 
     def close(self) -> None:
-        """Refuses new requests, computes the waiting ones, and ends the thread."""
+        """Rejects new requests, computes the queued ones, and stops the thread."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -140,7 +140,7 @@ class Batcher(Generic[Part, PartOutputs]):
     def _next_requests(self) -> list[_Request[Part, PartOutputs]]:
         """Waits for requests, and returns the next ones to compute together.
 
-        The list is empty if :meth:`close` was called and no requests are left.
+        The list is empty if :meth:`close` was called and the queue is empty.
         """
         with self._changed:
             while not self._waiting and not self._closed:
@@ -161,7 +161,7 @@ class Batcher(Generic[Part, PartOutputs]):
         return sum(request.num_sequences for request in self._waiting)
 
     def _compute_together(self, requests: Sequence[_Request[Part, PartOutputs]]) -> None:
-        """Computes requests, and sets the result of each future, or the same error for all of them."""
+        """Computes requests, and sets each future's result, or the same error for all."""
         try:
             self._on_batch(len(requests), sum(request.num_sequences for request in requests))
             outputs = self._compute([part for request in requests for part in request.parts])

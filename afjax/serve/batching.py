@@ -1,4 +1,4 @@
-"""Makes batches of the sequences of many tasks, with a small number of static shapes."""
+"""Batches the sequences of many tasks, with a small number of static shapes."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -8,8 +8,8 @@ import numpy as np
 from afjax.data.batches import Batch
 from afjax.serve.requests import Sequences, ServedTask
 
-# Starting a batch and reading the weights take about as long as computing this many tokens. The number for the CPU was
-# measured with `minilm` and BERT-base. For other devices it is a TPU v5e's ratio of operations to bytes per second.
+# The fixed cost per batch (launching it and loading the weights), expressed as a number of tokens. The CPU's value was
+# measured with `minilm` and BERT-base. For other devices, it is a TPU v5e's ratio of operations to bytes per second.
 _TOKENS_PER_CALL = {"cpu": 50}
 _TOKENS_PER_CALL_ELSEWHERE = 250
 
@@ -19,8 +19,8 @@ class RoutedBatch:
     """Sequences that are computed together.
 
     Attributes:
-      members: ``(part, sequence)`` for each row: the index of a part of the requests, and of one of its sequences.
-      batch_size: The number of rows. The last rows can be empty.
+      members: ``(part, sequence)`` for each row: the index of a part, and the index of one of its sequences.
+      batch_size: The number of rows, including empty ones at the end.
       length: The padded length.
     """
 
@@ -30,11 +30,13 @@ class RoutedBatch:
 
     @property
     def num_tokens(self) -> int:
-        """The number of tokens, with padding."""
+        """The number of tokens, including padding."""
         return self.batch_size * self.length
 
     def inputs(self, parts: Sequence[Sequences], pad_id: int) -> Batch:
-        """Returns the arrays of the program: ``tokens`` and ``types`` int32, ``mask`` bool, ``[batch_size, length]``.
+        """Builds the program's input arrays.
+
+        They are ``tokens`` and ``types``, int32, and ``mask``, bool, each ``[batch_size, length]``.
 
         Args:
           parts: The parts that ``members`` refers to.
@@ -52,10 +54,10 @@ class RoutedBatch:
 
 
 def estimate_tokens_per_call(platform: str) -> int:
-    """Estimates the fixed time per batch, which does not depend on its shape, as a number of tokens.
+    """Estimates the fixed cost per batch, expressed as a number of tokens.
 
     Args:
-      platform: The platform of the device, as JAX names it.
+      platform: The device's platform, as in JAX.
     """
     return _TOKENS_PER_CALL.get(platform, _TOKENS_PER_CALL_ELSEWHERE)
 
@@ -68,21 +70,20 @@ def routed_batches(
     num_places: Sequence[int],
     tokens_per_call: int,
 ) -> list[RoutedBatch]:
-    """Splits sequences into batches, so that the estimated time is as short as possible.
+    """Splits sequences into batches that minimize the estimated time.
 
-    The time of a batch is the number of its tokens, with padding and empty rows, plus a constant. Sequences of similar
-    lengths are therefore computed together, and a few sequences get a small batch instead of a large one with empty
-    rows.
+    The estimate for a batch is its number of tokens, including padding and empty rows, plus a constant. This favors
+    batches of sequences with similar lengths, and small batches over large ones with empty rows.
 
     Args:
       parts: The sequences of one or several requests.
-      batch_sizes: The numbers of rows that a batch can have, in ascending order.
-      lengths: The padded lengths, in ascending order. The longest sequence fits into the last one.
-      num_places: The number of places of each bank, which limits the number of different tasks in a batch.
-      tokens_per_call: The fixed time per batch, as a number of tokens; see :func:`estimate_tokens_per_call`.
+      batch_sizes: The possible batch sizes, in ascending order.
+      lengths: The padded lengths, in ascending order. The last one must fit the longest sequence.
+      num_places: The number of places in each bank, which limits the number of different tasks in a batch.
+      tokens_per_call: The fixed cost per batch, as a number of tokens; see :func:`estimate_tokens_per_call`.
 
     Returns:
-      Batches with every sequence once, shortest first.
+      The batches. They contain each sequence once, the shortest first.
     """
     members = [(number, index) for number, part in enumerate(parts) for index in range(len(part))]
     sizes = np.concatenate([np.diff(part.data.offsets) for part in parts])
@@ -91,9 +92,9 @@ def routed_batches(
     padded = np.asarray(lengths)[np.searchsorted(lengths, sizes[order])].tolist()
     tasks = [parts[number].task for number, _ in members]
     all_fit = num_fitting([part.task for part in parts], num_places) == len(parts)
-    # Batches are filled from their longest sequence down: a shorter one takes as much time as an empty row does.
-    # shortest_times[end] is the shortest time for the first `end` sequences, and choices[end] is their last batch: its
-    # first sequence and its number of rows.
+    # Dynamic programming over the sequences in order of length. Batches are filled from their longest sequence down,
+    # because a shorter sequence costs no more than an empty row. shortest_times[end] is the minimum time for the first
+    # `end` sequences, and choices[end] is their last batch: its first sequence and its number of rows.
     shortest_times, choices = [0], [(0, 0)]
     for end in range(1, len(members) + 1):
         largest = tasks[max(0, end - batch_sizes[-1]) : end]
@@ -115,11 +116,11 @@ def routed_batches(
 
 
 def num_fitting(tasks: Sequence[ServedTask | None], num_places: Sequence[int]) -> int:
-    """Returns how many of the first tasks can have all of their entries on the device at once.
+    """Counts how many of the first tasks fit on the device at once.
 
     Args:
-      tasks: The tasks. The first one fits. None uses no entry.
-      num_places: The number of places of each bank.
+      tasks: The tasks. The first one always fits. None has no entries.
+      num_places: The number of places in each bank.
     """
     entries: list[set[int]] = [set() for _ in num_places]
     for index, task in enumerate(tasks):

@@ -1,4 +1,4 @@
-"""Parses the bodies of HTTP requests, and checks them before anything is computed."""
+"""Parses and validates the bodies of HTTP requests before anything is computed."""
 
 import dataclasses
 import json
@@ -18,7 +18,7 @@ class PredictBody:
     """The body of ``POST /predict``.
 
     Attributes:
-      rows: The rows' columns. The column ``adapter`` is a name or None.
+      rows: Each row's columns. The column ``adapter`` is a name or None.
       fusion_attention: Whether to return the attention over adapters.
     """
 
@@ -27,7 +27,7 @@ class PredictBody:
 
     @property
     def names(self) -> list[str | None]:
-        """The name of each row's adapter; None for an embedding."""
+        """Each row's adapter name, or None for an embedding."""
         return [row[ADAPTER_COLUMN] for row in self.rows]
 
 
@@ -36,8 +36,8 @@ class PredictAllBody:
     """The body of ``POST /predict_all``.
 
     Attributes:
-      rows: The rows' columns.
-      names: The adapters; None for all of them.
+      rows: Each row's columns.
+      names: The adapters, or None for all.
     """
 
     rows: list[dict[str, Any]]
@@ -52,7 +52,7 @@ def parse_predict(body: bytes, config: ServerConfig) -> PredictBody:
       config: The server's limits.
 
     Raises:
-      HTTPException: The body is not such an object, or exceeds a limit.
+      HTTPException: The body does not have this form, or exceeds a limit.
     """
     request = _object(body)
     fusion_attention = request.get("fusion_attention", False)
@@ -75,7 +75,7 @@ def parse_predict_all(body: bytes, config: ServerConfig) -> PredictAllBody:
       config: The server's limits.
 
     Raises:
-      HTTPException: The body is not such an object, or exceeds a limit.
+      HTTPException: The body does not have this form, or exceeds a limit.
     """
     request = _object(body)
     names = request.get("adapters")
@@ -86,7 +86,7 @@ def parse_predict_all(body: bytes, config: ServerConfig) -> PredictAllBody:
     for index, row in enumerate(rows):
         if ADAPTER_COLUMN in row:
             raise HTTPException(
-                400, f'rows[{index}] has the field "{ADAPTER_COLUMN}"; name the adapters of all rows in "adapters".'
+                400, f'rows[{index}] has the field "{ADAPTER_COLUMN}"; list adapters for all rows in "adapters".'
             )
     return PredictAllBody(rows, names)
 
@@ -100,7 +100,7 @@ def _object(body: bytes) -> dict[str, Any]:
 
 
 def _rows(request: dict[str, Any], config: ServerConfig, form: str) -> list[dict[str, Any]]:
-    """Checks the number of rows and the sizes of their texts."""
+    """Extracts the rows, and checks their number and the sizes of their texts."""
     rows = request.get("rows")
     if not (isinstance(rows, list) and rows):
         raise HTTPException(400, form)
@@ -120,13 +120,13 @@ def _rows(request: dict[str, Any], config: ServerConfig, form: str) -> list[dict
 
 
 def _num_chars(value: Any) -> int:
-    """Returns the number of characters of all strings in a value of JSON.
+    """Counts the characters in all strings of a JSON value.
 
     Raises:
-      UnicodeEncodeError: A string is not Unicode, because of a lone surrogate.
+      UnicodeEncodeError: A string is not valid Unicode, because it has a lone surrogate.
     """
     total, waiting = 0, [value]
-    # This is a loop, because recursion is limited and a value can be deep.
+    # This is not recursive, because deeply nested values would exceed the recursion limit.
     while waiting:
         value = waiting.pop()
         if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""Picks the columns that tasks of a routed model read, from rows of files and HTTP requests."""
+"""Selects each task's columns from rows in data files and HTTP requests."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -12,7 +12,7 @@ ADAPTER_COLUMN = "adapter"
 
 
 def pick_task_input(place: str, row: Mapping[str, Any], task: ServedTask | None) -> Any:
-    """Picks the columns that a task reads from a row.
+    """Selects a task's columns from a row.
 
     Args:
       place: The row's name in error messages.
@@ -20,7 +20,7 @@ def pick_task_input(place: str, row: Mapping[str, Any], task: ServedTask | None)
       task: The task, or None for the trunk's embedding.
 
     Returns:
-      The row in the form of :meth:`afjax.RoutedModel.predict`.
+      The row as input for :meth:`afjax.RoutedModel.predict`.
 
     Raises:
       UserError: A column is missing or has a value of the wrong type.
@@ -32,7 +32,7 @@ def pick_task_input(place: str, row: Mapping[str, Any], task: ServedTask | None)
 
 
 def groups_with_equal_columns(tasks: Iterable[ServedTask]) -> list[list[ServedTask]]:
-    """Groups tasks that read the same columns of a row."""
+    """Groups tasks that use the same columns of a row."""
     groups: dict[tuple[Any, ...], list[ServedTask]] = {}
     for task in tasks:
         config = task.model.task

@@ -1,8 +1,8 @@
-"""Common forms of adapters, fusions and heads, so that many tasks fit in the same arrays.
+"""Pads adapters, fusions and heads to common forms, so that tasks share arrays.
 
 Adapters have the same form if one program can compute all of them with different parameters. Smaller adapters are
-widened, fusions of fewer adapters get additional adapters with zero attention, and heads with fewer outputs are padded.
-None of this changes their results.
+widened, smaller fusions are padded with adapters that get no attention, and smaller heads are padded with outputs. None
+of this changes their results.
 """
 
 import dataclasses
@@ -34,7 +34,7 @@ class HeadForm:
 
     Attributes:
       config: The architecture, without dropout.
-      reads: Whether the heads read one pooled vector per row, or every token.
+      reads: Whether the heads' input is one pooled vector per row or every token.
       num_outputs: The largest number of outputs.
     """
 
@@ -43,11 +43,11 @@ class HeadForm:
     num_outputs: int
 
     def key(self) -> "HeadForm":
-        """Returns a value that is the same for all heads that fit in the same arrays."""
+        """Returns a grouping key: heads with the same key fit in the same arrays."""
         return dataclasses.replace(self, num_outputs=1)
 
     def takes(self, form: "HeadForm") -> bool:
-        """Returns whether a head of another form can be padded to this form."""
+        """Whether a head with the form ``form`` can be padded to this form."""
         return form.key() == self.key() and form.num_outputs <= self.num_outputs
 
     def __str__(self) -> str:
@@ -59,8 +59,8 @@ class SlotForm:
     """The form of adapters or fusions in a bank.
 
     Attributes:
-      model: A model with one adapter or one fusion, of the largest size.
-      layers: The layers of the trunk in which any adapter or fusion of the bank has contents, in ascending order.
+      model: A model with one adapter or one fusion of the largest size.
+      layers: The trunk layers in which any adapter or fusion in the bank fills slots, in ascending order.
     """
 
     model: Model
@@ -68,28 +68,28 @@ class SlotForm:
 
     @property
     def configs(self) -> list[Adapter]:
-        """The architectures of the adapter, or of the fused adapters."""
+        """The architecture of the adapter or of each fused adapter."""
         return [config for _, config in self.model.adapters]
 
     @property
     def size(self) -> int | None:
-        """The number of inner activations of each adapter; None if the adapters cannot be widened."""
+        """Inner activations per adapter, or None if the adapters cannot be widened."""
         config = self.configs[0]
         can_widen = kind_of(config).widening is not None and len(set(self.configs)) == 1
         return _size(config, self.model.trunk) if can_widen else None
 
     @property
     def num_adapters(self) -> int:
-        """The number of fused adapters; 1 without a fusion."""
+        """The number of fused adapters, or 1 without a fusion."""
         return len(self.model.adapters)
 
     @property
     def takes_fewer_adapters(self) -> bool:
-        """Whether a fusion of fewer adapters can have this form."""
+        """Whether a fusion of fewer adapters can be padded to this form."""
         return bool(self.model.fusion_name) and self.size is not None
 
     def resized(self, size: int, num_adapters: int) -> "SlotForm":
-        """Returns the form with another size and, for fusions, another number of adapters.
+        """Changes the form's size and, for fusions, its number of adapters.
 
         If the adapters cannot be widened, the form is returned unchanged.
         """
@@ -100,11 +100,11 @@ class SlotForm:
         return dataclasses.replace(self, model=dataclasses.replace(self.model, adapters=adapters))
 
     def key(self) -> "SlotForm":
-        """Returns a value that is the same for all adapters, or fusions, that fit in the same arrays."""
+        """Returns a grouping key: forms with the same key fit in the same arrays."""
         return dataclasses.replace(self.resized(1, 1), layers=())
 
     def takes(self, form: "SlotForm") -> bool:
-        """Returns whether an adapter or fusion of another form can be widened to this form."""
+        """Whether an adapter or fusion with the form ``form`` can be widened to this form."""
         return (
             form.key() == self.key()
             and (form.size or 1) <= (self.size or 1)
@@ -119,14 +119,14 @@ class SlotForm:
 
 
 def slot_form(model: Model) -> SlotForm | None:
-    """Returns the form of a model's adapter or fusion, or None without an adapter."""
+    """Determines the form of a model's adapter or fusion; None if it has neither."""
     if not model.adapters:
         return None
     configs = model.fused_configs() if model.fusion_name else [config for _, config in model.adapters]
     configs = [_in_all_layers(config) for config in configs]
     sizes = [_size(config, model.trunk) for config in configs]
     same_size = [_resized(config, max(sizes)) for config in configs]
-    # A fusion of adapters that differ in more than their sizes keeps their sizes.
+    # If fused adapters differ in more than their sizes, their sizes are kept.
     wide = (
         same_size
         if len(set(same_size)) == 1
@@ -148,33 +148,33 @@ def slot_form(model: Model) -> SlotForm | None:
 
 
 def head_form(model: Model, num_outputs: int) -> HeadForm:
-    """Returns the form of a model's head."""
+    """Determines the form of a model's head."""
     config = dataclasses.replace(model.head, dropout=0.0)
     if model.reads == "tokens":
-        # A head that reads tokens ignores these settings.
+        # Token heads ignore these settings.
         config = dataclasses.replace(config, pooling="first", pooler="none")
     return HeadForm(config=config, reads=model.reads, num_outputs=num_outputs)
 
 
 def widest_slot_form(forms: Sequence[SlotForm]) -> SlotForm:
-    """Returns the smallest form that all of these forms, which have the same key, fit into."""
+    """Returns the smallest form that takes all of the given forms with the same key."""
     largest = forms[0].resized(max(form.size or 1 for form in forms), max(form.num_adapters for form in forms))
     return dataclasses.replace(largest, layers=tuple(sorted({layer for form in forms for layer in form.layers})))
 
 
 def slot_entry(form: SlotForm, model: Model, params: Tree, *, dtype: str = "float32") -> Tree:
-    """Makes a bank's entry from a task's adapter or fusion.
+    """Converts a task's adapter or fusion to an entry of a bank.
 
     Args:
       form: The bank's form. It must take the form of the model's adapter or fusion.
       model: The task's model.
       params: The task's tree with the roots ``adapters`` and ``fusion``.
-      dtype: The trunk's dtype. Dense layers are stored in it, because they compute in it.
+      dtype: The trunk's dtype, in which dense layers are computed and therefore stored.
 
     Returns:
       A tree of NumPy arrays with the keys ``layers``, ``shared``, ``norms`` and ``top``. ``layers`` has one tree per
       layer of the form, ``{"0": {"contents": contents of the slots, "present": whether the task has any}, ...}``.
-      ``shared`` has leaves that all layers share. ``norms`` (the adapter's own LayerNorms) and ``top`` (a module on top
+      ``shared`` has leaves shared by all layers. ``norms`` (the adapter's own LayerNorms) and ``top`` (a module on top
       of the encoder) are missing unless the form has them.
     """
     (_, config), *_ = model.adapters
@@ -196,26 +196,20 @@ def slot_entry(form: SlotForm, model: Model, params: Tree, *, dtype: str = "floa
 
 
 def head_entry(form: HeadForm, head: Tree) -> Tree:
-    """Makes a bank's entry from a head: a tree of NumPy arrays, with zeros for the outputs that the head lacks."""
+    """Converts a head to a bank's entry: NumPy arrays, with zeros for missing outputs."""
     output = {name: pad_axis(leaf, -1, form.num_outputs) for name, leaf in head["output"].items()}
     return _on_host({**head, "output": output})
 
 
 def _contents(form: SlotForm, model: Model, tree: Tree) -> tuple[Tree, Any]:
-    """Returns the contents that one adapter puts into the slots, and the leaves that all layers share.
-
-    The contents are stacked over layers.
-    """
+    """Returns an adapter's slot contents, stacked over layers, and its shared leaves."""
     filled = form.model.filled_slots({"adapters": {"0": _widened(form, model.adapters[0][1], tree)}})
     assert type(filled.contents) is dict, "stored trees are stacked"
     return filled.contents, filled.shared
 
 
 def _fused_contents(form: SlotForm, model: Model, params: Tree, trees: list[Tree]) -> tuple[Tree, Any]:
-    """Returns the contents that a folded fusion puts into the slots, and the leaves that all layers share.
-
-    The contents are stacked over layers.
-    """
+    """Returns a folded fusion's slot contents, stacked, and its shared leaves."""
     configs = model.fused_configs()
     if model.fusion.kept is not None:
         trees = keep_adapters(trees, model.adapters[0][1], model.fusion.kept)
@@ -241,7 +235,7 @@ def _widened(form: SlotForm, config: Adapter, tree: Tree) -> Tree:
 
 
 def _layer_entry(contents: Tree, layers: Sequence[int], layer: int) -> Tree:
-    """Returns one layer of stacked contents, or zeros if the task has nothing in this layer."""
+    """Selects one layer of stacked contents, or zeros if the task has none there."""
     present = layer in layers
 
     def select(leaf: Any) -> np.ndarray:
@@ -253,7 +247,7 @@ def _layer_entry(contents: Tree, layers: Sequence[int], layer: int) -> Tree:
 def _dense_in(dtype: str, tree: Tree) -> Tree:
     """Casts the kernels and biases of dense layers to ``dtype``.
 
-    LayerNorms and factors of activations stay in float32, because they compute in it.
+    LayerNorms and scaling vectors stay in float32, in which they are computed.
     """
     if dtype == "float32":
         return tree
@@ -272,13 +266,13 @@ def _on_host(tree: Any) -> Any:
 
 
 def _size(config: Adapter, trunk: TrunkConfig) -> int:
-    """Returns the number of inner activations of an adapter; 1 if it cannot be widened."""
+    """Counts an adapter's inner activations, or returns 1 if it cannot be widened."""
     widening = kind_of(config).widening
     return 1 if widening is None else widening.size(config, trunk.hidden_size)
 
 
 def _resized(config: Adapter, size: int) -> Adapter:
-    """Returns the architecture with another number of inner activations, if the adapter can be widened."""
+    """Changes an architecture's number of inner activations, if it can be widened."""
     widening = kind_of(config).widening
     resized: Adapter = config if widening is None else widening.config(config, size)
     return resized

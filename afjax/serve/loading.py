@@ -1,4 +1,4 @@
-"""Loads the tasks of a routed model from a store."""
+"""Loads a routed model's tasks from a store."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -23,17 +23,17 @@ def load_routed_model(
     Args:
       store_folder: The store.
       trunk: The encoder that all of them were trained on. Its dtype is replaced by the dtype used in training.
-      names: The names of adapters and fusions, each with the head that was trained with it, and of heads that were
-        trained without an adapter. A name can be preceded by ``adapters/``, ``fusion/`` or ``heads/``. This is
-        necessary if an adapter and a fusion have the same name.
+      names: The names of adapters and fusions, which are loaded with their heads, and of heads that were trained
+        without an adapter. A prefix ``adapters/``, ``fusion/`` or ``heads/`` is optional unless an adapter and a fusion
+        have the same name.
       capacity: The limits of the program's shapes.
 
     Returns:
-      The model. Rows refer to a task by its name as given.
+      The model. Its task names are ``names``, including any prefixes.
 
     Raises:
-      UserError: No name was given, a name is unknown, ambiguous or given twice, an artefact is damaged or was trained
-        on another trunk (see :func:`afjax.load_task_model`), or tasks were trained with different dtypes.
+      UserError: ``names`` is empty; a name is unknown, ambiguous or repeated; an artefact is damaged or was trained on
+        a different trunk (see :func:`afjax.load_task_model`); or tasks were trained with different dtypes.
 
     Example:
       >>> import jax
@@ -48,7 +48,7 @@ def load_routed_model(
     """
     for name in names:
         if list(names).count(name) > 1:
-            raise UserError(f'"{name}" was given twice; give each name once.')
+            raise UserError(f'"{name}" is listed twice; list each name once.')
     artefacts = {name: find_artefact(store_folder, name) for name in names}
     models = {name: load_model(store_folder, trunk, *artefact) for name, artefact in artefacts.items()}
     dtypes = {model.trunk.dtype for model in models.values()}
@@ -73,7 +73,7 @@ def load_model(store_folder: str | Path, trunk: Trunk, kind: str, name: str) -> 
 
 
 def find_artefact(store_folder: str | Path, name: str) -> tuple[str, str]:
-    """Finds the adapter or the fusion of a name, or else the head.
+    """Finds the adapter or fusion with a name, or otherwise the head.
 
     Args:
       store_folder: The store.
@@ -84,14 +84,14 @@ def find_artefact(store_folder: str | Path, name: str) -> tuple[str, str]:
 
     Raises:
       UnknownTaskError: The store has no such name.
-      UserError: An adapter and a fusion have this name.
+      UserError: Both an adapter and a fusion have this name.
     """
     stored = {kind: store.names(store_folder, kind) for kind in ("adapters", "fusion", "heads")}
     kind, slash, own_name = name.partition("/")
     if slash and own_name in stored.get(kind, ()):
         return kind, own_name
     if name in stored["adapters"] and name in stored["fusion"]:
-        raise UserError(f'There is an adapter and a fusion "{name}"; give "adapters/{name}" or "fusion/{name}".')
+        raise UserError(f'"{name}" is both an adapter and a fusion; use "adapters/{name}" or "fusion/{name}".')
     for kind, names in stored.items():
         if name in names:
             return kind, name
@@ -103,20 +103,20 @@ def find_artefact(store_folder: str | Path, name: str) -> tuple[str, str]:
 
 
 def names_with_heads(store_folder: str | Path) -> tuple[list[str], dict[str, str]]:
-    """Lists the adapters and fusions of a store that a routed model can serve.
+    """Lists the adapters and fusions in a store that a routed model can serve.
 
     Args:
       store_folder: The store.
 
     Returns:
-      The names, as for :func:`load_routed_model`, and for each other adapter or fusion the reason why it is not among
-      them: no head was trained with it, or several heads were.
+      The names, as for :func:`load_routed_model`, and the reason why each other adapter or fusion was skipped: no head
+      was trained with it, or several heads were.
 
     Raises:
       UserError: There is no store, or a manifest is damaged.
     """
     if not store.exists(store_folder):
-        raise UserError(f"There is no store at {store_folder}; give the folder that holds {', '.join(store.KINDS)}.")
+        raise UserError(f"There is no store at {store_folder}; use the folder that contains {', '.join(store.KINDS)}.")
     stored = {kind: store.names(store_folder, kind) for kind in ("adapters", "fusion")}
     names, left_out = [], {}
     for kind, others in (("adapters", "fusion"), ("fusion", "adapters")):

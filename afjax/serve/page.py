@@ -1,4 +1,4 @@
-"""The web page on which users can try a server's adapters: its HTML, CSS and JavaScript."""
+"""The HTML, CSS and JavaScript of the web page for trying a server's adapters."""
 
 PAGE = """\
 <!doctype html>
@@ -82,7 +82,7 @@ function labelOf(prediction) {
   return Array.isArray(prediction.label) ? prediction.label.join(", ") : String(prediction.label);
 }
 
-// A table of a fusion's attention: one line per layer, one column per adapter, darker for more attention.
+// A table of a fusion's attention: one row per layer, one column per adapter, darker for more attention.
 function showAttention(name, attention) {
   for (const [slot, { layers, adapters, attention: shares }] of Object.entries(attention)) {
     const table = document.createElement("table");
@@ -118,7 +118,7 @@ async function predict(event) {
   find("attention").replaceChildren();
   find("results").hidden = false;
   const chosen = adapters.filter((adapter) => adapter.box.checked);
-  // One request per adapter, so that a text in the wrong form for one adapter does not affect the others.
+  // Send one request per adapter, so that input that is invalid for one adapter does not affect the others.
   await Promise.all(chosen.map(async (adapter) => {
     const row = body.insertRow();
     cell(row, adapter.name);
@@ -137,7 +137,7 @@ async function predict(event) {
       return;
     }
     const prediction = answer.predictions[0];
-    // Other predictions have several probabilities that count, or none.
+    // Other kinds of tasks have no single probability to show.
     const hasOne = typeof prediction.label === "string" && !prediction.answers;
     cell(row, labelOf(prediction));
     cell(row, hasOne ? Math.max(...prediction.probabilities).toFixed(3) : "");

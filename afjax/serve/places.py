@@ -1,10 +1,10 @@
-"""Assigns places on the device to a bank's entries. The least recently used entry makes room for a new one."""
+"""Assigns a bank's places to entries, with least-recently-used eviction."""
 
 from collections.abc import Collection
 
 
 class Places:
-    """Assigns the places 1, 2, ..., N of a bank to entries, which are identified by numbers.
+    """Assigns the places 1, 2, ..., N in a bank to entries, identified by number.
 
     Example:
       >>> from afjax.serve.places import Places
@@ -24,20 +24,20 @@ class Places:
         return entry in self._places
 
     def place_of(self, entry: int) -> int:
-        """Returns the place of an entry, which must have one."""
+        """Looks up an entry's place; the entry must have one."""
         return self._places[entry]
 
     def assign(self, entries: Collection[int]) -> dict[int, int]:
-        """Gives each of the entries a place, and marks them as used.
+        """Assigns a place to each entry that has none, and marks all of them as used.
 
         Args:
-          entries: At most as many distinct entries as there are places.
+          entries: The entries, no more than there are places.
 
         Returns:
-          The places of the entries that had none before. Other entries may have lost these places.
+          The newly assigned places. Other entries may have been evicted from them.
         """
         wanted = list(dict.fromkeys(entries))
-        assert len(wanted) <= self.num_places, "a batch has no more entries"
+        assert len(wanted) <= self.num_places, "a batch has at most this many entries"
         # Used entries move to the end, so the first one is the least recently used.
         for entry in wanted:
             if entry in self._places:

@@ -1,7 +1,7 @@
-"""The compiled program: an encoder in which every row has its own adapter or fusion, and its own head.
+"""The compiled program: an encoder with each row's own adapter or fusion and head.
 
-The program for one row picks the row's parameters from the banks. ``vmap`` applies it to all rows. The trunk's matrices
-are the same for all rows, so that each product with them remains one product for the entire batch.
+The program for one row selects the row's parameters from the banks, and ``vmap`` applies it to all rows. Because the
+trunk's matrices are the same for all rows, each product with them remains a single matmul for the entire batch.
 """
 
 import dataclasses
@@ -31,14 +31,14 @@ from afjax.trunk.slots import PLAIN_DENSE_SLOT, DenseSlot, FilledSlots, LayerSlo
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The static part of the program. It is hashable, so that it can be a static argument of ``jax.jit``.
+    """The static part of the program, a hashable static argument for ``jax.jit``.
 
     Attributes:
       trunk: The encoder's architecture.
       slots: The forms of adapters and fusions, one per bank.
       heads: The forms of heads, one per bank.
-      pooling: The pooling of embeddings.
-      normalize: Whether embeddings are divided by their norm.
+      pooling: The pooling for embeddings.
+      normalize: Whether embeddings are scaled to unit norm.
     """
 
     trunk: TrunkConfig
@@ -49,17 +49,17 @@ class Plan:
 
     @property
     def num_fused(self) -> dict[str, int]:
-        """The number of adapters of each bank of fusions, by the bank's number as a string."""
+        """Adapters per fusion for each bank of fusions, keyed by bank number as a string."""
         return {str(n): form.num_adapters for n, form in enumerate(self.slots) if form.model.fusion_name}
 
     @property
     def layers(self) -> tuple[int, ...]:
-        """The layers in which any task has an adapter or a fusion, in ascending order."""
+        """Layers in which any task has an adapter or a fusion, in ascending order."""
         return tuple(sorted({layer for form in self.slots for layer in form.layers}))
 
     @property
     def num_shared_layers(self) -> int:
-        """The number of layers below the first adapter or fusion of any task."""
+        """The number of layers below the first adapter or fusion in any task."""
         return min(self.layers, default=self.trunk.num_layers)
 
     @property
@@ -73,18 +73,18 @@ class Plan:
 def routed_outputs(
     plan: Plan, params: Tree, batch: Mapping[str, AnyArray], places: Int[AnyArray, "batch banks"]
 ) -> dict[str, Any]:
-    """Runs every row with its own adapter or fusion and head.
+    """Runs each row with its own adapter or fusion and head.
 
     Args:
-      plan: The static part.
-      params: ``trunk``, with unstacked layers; and ``banks``, with one tree per form of the plan: first the forms of
-        ``slots``, then the forms of ``heads``. Each leaf of a bank has the places as its first axis. Place 0 is empty.
+      plan: The static part of the program.
+      params: ``trunk``, with unstacked layers, and ``banks``, with one tree per form in ``plan.slots``, followed by one
+        per form in ``plan.heads``. The first axis of a bank's leaves is the place. Place 0 is empty.
       batch: ``tokens`` and ``types`` int32, ``mask`` bool, each ``[batch, length]``.
-      places: Each row's place in every bank, int32. At place 0 a row does not use the bank.
+      places: Each row's place in each bank, int32. A row with place 0 does not use the bank.
 
     Returns:
       ``embedding`` ``[batch, hidden_size]``, and ``heads``, a list with one array per bank of heads, ``[batch,
-      num_outputs]`` or ``[batch, length, num_outputs]``; float32 or wider.
+      num_outputs]`` or ``[batch, length, num_outputs]``. Both are in float32 or wider.
     """
 
     places = jnp.asarray(places)
@@ -99,16 +99,16 @@ def routed_outputs(
 def all_outputs(
     plan: Plan, params: Tree, batch: Mapping[str, AnyArray], places: Int[AnyArray, "tasks banks"]
 ) -> dict[str, Any]:
-    """Runs every row with each of several tasks.
+    """Runs each row with several tasks.
 
     The layers below the first adapter do not depend on the task, so they are computed once per row.
 
     Args:
       plan, params, batch: As in :func:`routed_outputs`.
-      places: Each task's place in every bank, int32.
+      places: Each task's place in each bank, int32.
 
     Returns:
-      The outputs of :func:`routed_outputs`, with an axis for the tasks after the batch axis.
+      The same outputs as :func:`routed_outputs`, with a task axis after the batch axis.
     """
 
     places = jnp.asarray(places)
@@ -123,15 +123,15 @@ def all_outputs(
 def attention_outputs(
     plan: Plan, params: Tree, batch: Mapping[str, AnyArray], places: Int[AnyArray, "batch banks"]
 ) -> dict[str, Any]:
-    """Computes every row's attention over adapters.
+    """Computes each row's attention over adapters.
 
     Args:
       plan, params, batch, places: As in :func:`routed_outputs`.
 
     Returns:
-      ``{slot: [batch, layers, adapters]}``, averaged over the row's tokens. The layers are all layers with an adapter
-      or a fusion of any task, in ascending order. The adapters of all fusion banks are concatenated, in the order of
-      the banks. The attention is zero for the banks that a row does not use.
+      ``{slot: [batch, layers, adapters]}``, averaged over the row's tokens. The layers are those in which any task has
+      an adapter or a fusion, in ascending order. The adapters of all fusion banks are concatenated, in the order of the
+      banks. For banks that a row does not use, the attention is zero.
     """
     places = jnp.asarray(places)
     used = (places > 0).any(0)
@@ -149,11 +149,11 @@ def _as_jax(batch: Mapping[str, AnyArray]) -> dict[str, Array]:
 
 
 def _run_row(plan: Plan, params: Tree, row: Tree, places: Array, used: Array) -> dict[str, Any]:
-    """Runs one row, ``[length]``, with the adapter or fusion and the head at its places.
+    """Runs one row with the adapter or fusion and the head at its places.
 
     Args:
       plan, params: As in :func:`routed_outputs`.
-      row: The row's ``tokens``, ``types`` and ``mask``.
+      row: The row's ``tokens``, ``types`` and ``mask``, each ``[length]``.
       places: int32 ``[banks]``, the row's places.
       used: bool ``[banks]``, whether any row of the batch uses the bank.
     """
@@ -173,14 +173,14 @@ def _run_row(plan: Plan, params: Tree, row: Tree, places: Array, used: Array) ->
 def _encode_row(
     plan: Plan, params: Tree, row: Tree, places: Array, used: Array, *, fusion_attention: bool = False
 ) -> tuple[Tree, Array, dict[str, Array]]:
-    """Runs the encoder and the module on top of it, if there is one, for one row.
+    """Runs the encoder, and any module on top of it, for one row.
 
     Args:
       plan, params, row, places, used: As in :func:`_run_row`.
       fusion_attention: Whether to return the attention over adapters.
 
     Returns:
-      The trunk with the row's LayerNorms, the last hidden states ``[1, length, hidden_size]`` (or of the first token
+      The trunk with the row's LayerNorms, the last hidden states ``[1, length, hidden_size]`` (or the first token's
       only), and the attention over adapters ``{slot: [layers, 1, length, adapters]}``.
     """
     inputs = {name: values[None] for name, values in row.items()}  # [1, length]
@@ -207,8 +207,8 @@ class _Member:
       form: The form of the bank's entries.
       bank: The bank, or one layer of it.
       place: The row's place.
-      used: Whether any row of the batch uses the bank. None if the program has no branch for this, because there is
-        only one bank.
+      used: Whether any row in the batch uses the bank. None if there is only one bank, so the program has no branch for
+        this.
     """
 
     form: SlotForm
@@ -217,18 +217,18 @@ class _Member:
     used: Array | None
 
     def if_used(self, compute: Callable[[], Any], otherwise: Any) -> Any:
-        """Returns the result of ``compute`` if the bank is used, or else ``otherwise`` without calling ``compute``."""
+        """Runs ``compute`` if the bank is used, and otherwise returns ``otherwise``."""
         return compute() if self.used is None else jax.lax.cond(self.used, compute, lambda: otherwise)
 
     def layer_slots(self) -> tuple[Array, LayerSlots]:
-        """Returns whether the row has an adapter or a fusion in one layer, and the slots that are filled with it."""
+        """Fills one layer's slots, and returns whether the row has contents for them."""
         own = _pick(self.bank["layer"], self.place)
         shared = _pick(self.bank["shared"], self.place)
         return (self.place > 0) & own["present"], self.form.model.layer_slots(own["contents"], shared, None)
 
 
 def _run_on_top(plan: Plan, member: _Member, hidden: Array, mask: Array) -> Array:
-    """Runs the row's module on top of the encoder, if it has one."""
+    """Runs the row's module on top of the encoder, if any."""
     config = member.form.configs[0]
     assert isinstance(config, OnTop), "other forms are in the layers"
     own = _pick(member.bank["top"], member.place)
@@ -239,12 +239,12 @@ def _run_on_top(plan: Plan, member: _Member, hidden: Array, mask: Array) -> Arra
 
 
 def _pick(bank: Any, place: Array) -> Any:
-    """Picks a row's entry from a bank. Inside ``vmap`` this is a gather."""
+    """Selects a row's entry from a bank, which is a gather inside ``vmap``."""
     return jax.tree.map(lambda leaf: leaf[place], bank)
 
 
 def _with_own_norms(trunk: Tree, members: Sequence[_Member]) -> Tree:
-    """Returns the trunk with a row's LayerNorms: its adapter's, if the adapter has any."""
+    """Replaces the trunk's LayerNorms with those in the row's adapter, if any."""
     with_norms = [member for member in members if "norms" in member.bank]
     if not with_norms:
         return trunk
@@ -256,11 +256,11 @@ def _with_own_norms(trunk: Tree, members: Sequence[_Member]) -> Tree:
 
 
 def _routed_slots(members: Sequence[_Member], num_fused: Mapping[str, int]) -> FilledSlots:
-    """Returns the encoder's slots, with the contents of every bank in each layer.
+    """Fills the encoder's slots with the contents of all banks.
 
     Args:
       members: All banks of adapters and fusions, and a row's places in them.
-      num_fused: ``Plan.num_fused`` to return the attention over adapters, or empty.
+      num_fused: ``Plan.num_fused`` if the attention over adapters is returned, otherwise empty.
     """
     numbered = {str(number): member for number, member in enumerate(members)}
     layers = sorted({layer for member in members for layer in member.form.layers})
@@ -290,7 +290,9 @@ def _routed_slots(members: Sequence[_Member], num_fused: Mapping[str, int]) -> F
 def _combined(
     members: Mapping[str, _Member], num_fused: Mapping[str, int], attention_slots: Collection[str]
 ) -> LayerSlots:
-    """Returns one layer's slots. Each has the output of the member that the row uses, or the plain encoder's output.
+    """Combines the members' slots in one layer.
+
+    A combined slot outputs the result of the member that the row uses, or the plain encoder's output if there is none.
 
     Args:
       members: The members that have contents in this layer.
@@ -340,12 +342,12 @@ def _combined_sublayer(slot: str, members: Mapping[str, _Member], num_fused: Map
 
 def _combined_dense_layer(path: str, members: Sequence[_Member]) -> DenseSlot:
     def apply(layer: Tree, x: Array) -> Array:
-        # Every member computes the trunk's dense layer too. The compiler computes it once, because there is no branch.
+        # Every member also computes the trunk's dense layer. Without a branch, the compiler merges these computations.
         outputs = PLAIN_DENSE_SLOT.apply(layer, x)
         for member in members:
             is_filled, slots = member.layer_slots()
             outputs = jnp.where(is_filled, slots.dense_layers[path].apply(layer, x), outputs)
         return outputs
 
-    # Merging would make a copy of the trunk's matrix for each row.
+    # Merging would copy the trunk's matrix for each row.
     return DenseSlot(apply, merge=None)

@@ -1,4 +1,4 @@
-"""Tokenizes the rows of a request for the routed program, and makes predictions from the program's outputs."""
+"""Tokenizes requests for the routed program, and predicts from its outputs."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -21,19 +21,19 @@ from afjax.trees import Tree
 
 
 class UnknownTaskError(UserError):
-    """There is no task with this name in service, or no artefact with this name in the store."""
+    """No task with this name is being served, or the store has no such artefact."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ServedTask:
-    """A task in service.
+    """A task that is being served.
 
     Attributes:
-      number: A unique number. A task that replaces another one of the same name has another number.
+      number: A unique number, which is not reused if the task is replaced by one with the same name.
       name: The task's name.
       model: The task's model, without its parameters.
-      head_bank: The number of the bank with its head.
-      entries: ``{number of a bank: the task's parameters in it}``, for each bank that the task uses.
+      head_bank: The number of the bank that holds its head.
+      entries: ``{bank number: the task's parameters in the bank}``, for each bank that the task uses.
     """
 
     number: int
@@ -49,8 +49,8 @@ class Sequences:
 
     Attributes:
       task: The task, or None for the trunk's embeddings.
-      data: The token ids. For multiple choice each choice is a sequence, and for span tasks and tagging each window.
-      rows: The numbers of the rows in the request.
+      data: The token ids. Each choice (multiple choice) or window (span and tagging) is a separate sequence.
+      rows: The indices of the rows in the request.
     """
 
     task: ServedTask | None
@@ -58,18 +58,18 @@ class Sequences:
     rows: tuple[int, ...]
 
     def __len__(self) -> int:
-        """Returns the number of sequences."""
+        """Counts the sequences."""
         return len(self.data.offsets) - 1
 
 
 @dataclasses.dataclass(frozen=True)
 class SharedSequences:
-    """The tokenized sequences of several tasks with the same token ids.
+    """Tokenized sequences that several tasks share.
 
     Attributes:
       tasks: The tasks.
       data: The token ids, as in :class:`Sequences`.
-      rows: The numbers of the rows in the request.
+      rows: The indices of the rows in the request.
     """
 
     tasks: tuple[ServedTask, ...]
@@ -77,29 +77,29 @@ class SharedSequences:
     rows: tuple[int, ...]
 
     def __len__(self) -> int:
-        """Returns the number of sequences, counted once per task."""
+        """Counts each sequence once per task."""
         return len(self.tasks) * (len(self.data.offsets) - 1)
 
     @property
     def parts(self) -> list[Sequences]:
-        """The sequences of each task."""
+        """Each task's sequences."""
         return [Sequences(task, self.data, self.rows) for task in self.tasks]
 
 
 def read_rows(
     task: ServedTask | None, texts: Sequence[Any], rows: Sequence[int], tokenizer: Any, *, embedding_length: int
 ) -> Sequences:
-    """Checks and tokenizes rows of one task.
+    """Checks and tokenizes one task's rows.
 
     Args:
       task: The task, or None for the trunk's embeddings.
       texts: The rows.
-      rows: The numbers of these rows in the request.
+      rows: The indices of these rows in the request.
       tokenizer: The trunk's tokenizer.
-      embedding_length: The number of tokens per row for embeddings.
+      embedding_length: Tokens per row for embeddings.
 
     Raises:
-      UserError: A row has another form than the task's.
+      UserError: A row does not have the form that the task requires.
     """
     if task is None:
         plain = rows_from_lists(texts)
@@ -112,15 +112,15 @@ def read_rows(
 
 
 def check_rows(task: ServedTask, texts: Sequence[Any], rows: Sequence[int]) -> AnyRows:
-    """Checks rows of one task, and returns them as a split.
+    """Checks one task's rows and converts them to a split.
 
     Args:
       task: The task.
       texts: The rows.
-      rows: The numbers of these rows in the request.
+      rows: The indices of these rows in the request.
 
     Raises:
-      UserError: A row has another form than the task's.
+      UserError: A row does not have the form that the task requires.
     """
     try:
         return _as_split(task, texts)
@@ -140,10 +140,7 @@ def _as_split(task: ServedTask, texts: Sequence[Any]) -> AnyRows:
 
 
 def groups_with_equal_tokens(tasks: Sequence[ServedTask]) -> list[list[ServedTask]]:
-    """Groups tasks whose rows have the same token ids.
-
-    These tasks tokenize rows alike and truncate them to the same length.
-    """
+    """Groups tasks that tokenize and truncate rows identically."""
     groups: dict[Any, list[ServedTask]] = {}
     for task in tasks:
         config = task.model.task
@@ -153,7 +150,7 @@ def groups_with_equal_tokens(tasks: Sequence[ServedTask]) -> list[list[ServedTas
 
 
 def predict_rows(part: Sequences, outputs: Float[np.ndarray, "sequences ..."]) -> list[dict[str, Any]]:
-    """Predicts rows from the outputs of their sequences.
+    """Converts the outputs of sequences to predictions for their rows.
 
     Args:
       part: The rows' sequences.
@@ -170,7 +167,7 @@ def predict_rows(part: Sequences, outputs: Float[np.ndarray, "sequences ..."]) -
         return [{"embedding": embedding.tolist()} for embedding in outputs]
     model, data, logits = part.task.model, part.data, outputs
     if data.choices is not None:
-        # A choice's logit is its first output. Choices that a row lacks have the lowest number.
+        # A choice's logit is its first output. Missing choices have the lowest float32.
         logits = np.full((len(data), data.num_choices), np.finfo(np.float32).min, np.float32)
         for row, (begin, end) in enumerate(zip(data.choices[:-1], data.choices[1:], strict=True)):
             logits[row, : end - begin] = outputs[begin:end, 0]
@@ -189,13 +186,13 @@ def predict_parts(
     num_rows: int,
     attention: Sequence[Mapping[str, Float[np.ndarray, "sequences layers num_adapters"]]] | None = None,
 ) -> list[dict[str, Any]]:
-    """Predicts the rows of a request from the outputs of its parts.
+    """Converts the outputs of a request's parts to predictions for its rows.
 
     Args:
       parts: The sequences of each task.
       outputs: The outputs of each part.
-      num_rows: The number of rows of the request.
-      attention: The attention over adapters of each part, if it is wanted.
+      num_rows: The number of rows in the request.
+      attention: The attention over adapters for each part, if requested.
 
     Returns:
       One prediction per row, in the order of the request.
@@ -217,15 +214,15 @@ def predict_parts(
 def predict_groups(
     groups: Sequence[SharedSequences], outputs: Sequence[Sequence[Float[np.ndarray, "sequences ..."]]], num_rows: int
 ) -> list[dict[str, dict[str, Any]]]:
-    """Predicts the rows of a request with all tasks of its groups.
+    """Converts the outputs of all tasks to predictions for a request's rows.
 
     Args:
-      groups: The sequences of each group.
+      groups: The sequences of each group of tasks.
       outputs: For each group, the outputs of each task.
-      num_rows: The number of rows of the request.
+      num_rows: The number of rows in the request.
 
     Returns:
-      For each row, ``{task's name: prediction}``.
+      For each row, ``{task name: prediction}``.
 
     Raises:
       UserError: An output is NaN or infinite.
@@ -241,12 +238,12 @@ def predict_groups(
 def fusion_attention_of(
     task: ServedTask, plan: Plan, attention: Mapping[str, Float[np.ndarray, "batch layers num_adapters"]]
 ) -> dict[str, Float[np.ndarray, "batch layers num_adapters"]]:
-    """Selects a task's layers and adapters from the result of :func:`afjax.serve.program.attention_outputs`.
+    """Selects a task's layers and adapters from the program's attention.
 
     Args:
       task: A task with a fusion.
       plan: The program's static part.
-      attention: The result of that function.
+      attention: The result of :func:`afjax.serve.program.attention_outputs`.
     """
     names, own_layers = attention_axes(task.model.model)
     bank = next(name for name in plan.num_fused if int(name) in task.entries)
@@ -258,7 +255,7 @@ def fusion_attention_of(
 def _row_attention(
     part: Sequences, attention: Mapping[str, Float[np.ndarray, "sequences layers num_adapters"]]
 ) -> list[dict[str, Any]]:
-    """Returns the attention of each row with the names of its axes, for JSON."""
+    """Converts each row's attention to JSON, with the names of layers and adapters."""
     assert part.task is not None, "the task has a fusion"
     names, layers = attention_axes(part.task.model.model)
     data = part.data
@@ -267,7 +264,7 @@ def _row_attention(
         if data.choices is None:
             by_row[slot] = data.per_row(values)
         else:
-            # The average is over the tokens of all choices, so longer choices count more.
+            # The average is over the tokens of all choices, so longer choices have a higher weight.
             num_tokens = np.diff(data.offsets)[:, None, None]
             totals = np.add.reduceat(values * num_tokens, data.choices[:-1], axis=0)
             by_row[slot] = totals / np.add.reduceat(num_tokens, data.choices[:-1], axis=0)

@@ -1,4 +1,4 @@
-"""A trunk that serves many tasks: each row of a batch uses its own adapter or fusion, and its own head."""
+"""A trunk that serves many tasks, with each row's own adapter or fusion and head."""
 
 import dataclasses
 import itertools
@@ -45,11 +45,11 @@ from afjax.trunk.pretrained import Trunk
 
 
 class RoutedModel:
-    """Predicts for many tasks with one trunk, and one program for all of them.
+    """Serves many tasks with one trunk and one compiled program.
 
-    In a batch, each row has its own adapter or fusion, and its own head. Kinds of adapters, sizes, numbers of classes
-    and kinds of tasks can be mixed. The results are the same as with each task's own :class:`~afjax.TaskModel`, up to
-    rounding. Tasks can be added and removed; the programs stay the same. Methods can be called from several threads.
+    Each row in a batch has its own adapter or fusion, and its own head. Tasks can differ in their kind, their number of
+    classes, and the kind and size of their adapters. Up to rounding, the results match each task's own
+    :class:`~afjax.TaskModel`. Tasks can be added and removed without recompilation. The methods are thread-safe.
 
     Example:
       >>> import jax
@@ -70,36 +70,35 @@ class RoutedModel:
     """
 
     def __init__(self, trunk: Trunk, models: Mapping[str, TaskModel], capacity: Capacity = Capacity()) -> None:
-        """Puts the tasks into service.
+        """Starts with the given tasks.
 
-        The given models determine which models can be added later: the adapters, fusions and heads of these must have
-        the same forms as the given ones, and must not be larger than the largest of them.
+        They determine which tasks can be added later: the adapters, fusions and heads of added tasks must have the same
+        forms as the initial ones, and must not be larger than the largest of them.
 
         Args:
           trunk: The encoder.
-          models: The model of each task, by a name. :func:`afjax.load_routed_model` loads them from a store.
+          models: ``{task name: model}``. :func:`afjax.load_routed_model` loads them from a store.
           capacity: The limits of the program's shapes.
 
         Raises:
-          UserError: There is no model, a model has another trunk or another dtype, or the padded lengths are too long
-            for the trunk or too short for a model.
+          UserError: ``models`` is empty, a model has a different trunk or dtype, or the padded lengths are too long for
+            the trunk or too short for a model.
         """
         if not models:
-            raise UserError("No model was given; give at least one.")
+            raise UserError("models is empty; pass at least one model.")
         for name, model in models.items():
             _check_trunk(name, model, trunk)
         self.trunk = trunk
         mesh = local_mesh()
         self._batch_sizes = _whole_batches(capacity.batch_sizes, mesh.size)
-        # The devices compute the rows of a batch in parallel, so the fixed time per batch is worth that many more
-        # tokens.
+        # Devices compute the rows of a batch in parallel, so the fixed cost per batch corresponds to more tokens.
         self._tokens_per_call = mesh.size * estimate_tokens_per_call(mesh.devices.flat[0].platform)
         longest = max(model.max_length for model in models.values())
         self._lengths = capacity.lengths or TrainConfig(max_length=longest).lengths
         if self._lengths[-1] > trunk.config.max_length:
             raise UserError(
-                f"capacity.lengths ends with {self._lengths[-1]}, but the trunk {trunk.name} takes rows of at most "
-                f"{trunk.config.max_length} tokens."
+                f"capacity.lengths ends with {self._lengths[-1]}, but the trunk {trunk.name} supports at most "
+                f"{trunk.config.max_length} tokens per row."
             )
         embedding = trunk.embedding_config()
         self._embedding_length = min(embedding.max_length or trunk.config.max_length, self._lengths[-1])
@@ -112,7 +111,7 @@ class RoutedModel:
         )
         self._numbers = itertools.count()
         self._tasks = {name: self._task(name, model) for name, model in models.items()}
-        # The banks of adapters and fusions come before the banks of heads.
+        # Banks of adapters and fusions come first, then banks of heads.
         banks = []
         for number in range(len(self._plan.slots) + len(self._plan.heads)):
             entries = [task.entries[number] for task in self._tasks.values() if number in task.entries]
@@ -127,7 +126,7 @@ class RoutedModel:
         for name, task in self._tasks.items():
             self._runner.check(name, task.entries)
         self._tokenizer = trunk.tokenizer()
-        # Turn off padding and truncation. Otherwise each call would do this in a copy of the tokenizer.
+        # Turn off padding and truncation, or each call would do this in a copy of the tokenizer.
         self._tokenizer.backend_tokenizer.no_padding()
         self._tokenizer.backend_tokenizer.no_truncation()
         self._lock = threading.Lock()
@@ -137,23 +136,23 @@ class RoutedModel:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the tasks in service."""
+        """The names of the served tasks."""
         return tuple(self._tasks)
 
     @property
     def max_batch(self) -> int:
-        """The largest number of rows that are computed at once."""
+        """The maximum number of rows that are computed at once."""
         return self._batch_sizes[-1]
 
     def add(self, name: str, model: TaskModel) -> None:
-        """Puts a task into service. The model's programs stay the same.
+        """Adds a task without recompilation.
 
         Args:
-          name: A name that is not in service.
+          name: The task's name, which must not be in use.
           model: The task's model.
 
         Raises:
-          UserError: The name is in service, the model has another trunk or dtype, or it exceeds the capacity. The other
+          UserError: The name is in use, the model has a different trunk or dtype, or it exceeds the capacity. The other
             tasks are not affected.
         """
         _check_trunk(name, model, self.trunk)
@@ -161,17 +160,17 @@ class RoutedModel:
         self._runner.check(name, task.entries)
         with self._lock:
             if name in self._tasks:
-                raise UserError(f'"{name}" is already in service; remove it first, or give another name.')
+                raise UserError(f'"{name}" is already in service; remove it first, or choose a different name.')
             self._tasks = {**self._tasks, name: task}
 
     def remove(self, name: str) -> None:
-        """Takes a task out of service.
+        """Removes a task.
 
         Args:
           name: The task's name.
 
         Raises:
-          UserError: The name is not in service.
+          UserError: There is no task with this name.
         """
         with self._lock:
             self._check_names([name])
@@ -183,20 +182,21 @@ class RoutedModel:
         """Predicts rows, each with its own task.
 
         Args:
-          rows: Each row in the form of its task, as in :meth:`afjax.TaskModel.predict`. Rows without a task are
-            strings or pairs of strings.
-          adapters: Each row's task by its name, or None for the trunk's embedding of the row.
-          fusion_attention: Whether to return the attention over adapters of rows with a fusion.
+          rows: Each row as input for its task, as in :meth:`afjax.TaskModel.predict`. Rows without a task are strings
+            or pairs of strings.
+          adapters: Each row's task name, or None for the trunk's embedding of the row.
+          fusion_attention: Whether to return the attention over adapters for rows with a fusion.
 
         Returns:
           The predictions in the order of the rows: ``logits``, ``label`` and ``probabilities`` (see
           :meth:`afjax.Predictions.as_json`), or ``embedding``, a list of numbers. With ``fusion_attention``, rows with
-          a fusion also have ``fusion_attention``: ``{slot: {"layers", "adapters", "attention"}}``, with the numbers of
-          the layers, and for each layer the names of its adapters and the attention, averaged over the row's tokens.
+          a fusion also have ``fusion_attention``: ``{slot: {"layers", "adapters", "attention"}}``, with the layer
+          indices and, for each layer, the names of its adapters and the attention, averaged over the row's tokens.
 
         Raises:
-          UserError: There are no rows, the numbers of names and rows differ, a name is unknown, a row has another form
-            than its task's, or a task's outputs are NaN or infinite. Names are checked before anything is computed.
+          UserError: There are no rows, the numbers of names and rows differ, a name is unknown, a row does not have the
+            form that its task requires, or a task's outputs are NaN or infinite. Names are checked before anything is
+            computed.
         """
         rows = list(rows)
         parts = self.read(rows, adapters)
@@ -210,17 +210,17 @@ class RoutedModel:
           rows, adapters: As in :meth:`predict`.
 
         Returns:
-          The sequences of each task, and of the rows without a task. Single texts and pairs are separate items.
+          The sequences of each task, and those for embeddings. Single texts and pairs are separate items.
 
         Raises:
-          UserError: There are no rows, the numbers of names and rows differ, a name is unknown, or a row has another
-            form than its task's.
+          UserError: There are no rows, the numbers of names and rows differ, a name is unknown, or a row does not have
+            the form that its task requires.
         """
         rows, adapters = list(rows), list(adapters)
         if not rows or len(rows) != len(adapters):
             raise UserError(
-                f"{counted(len(rows), 'row')} and {counted(len(adapters), 'name')} were given; give one name (or None) "
-                "for each of at least one row."
+                f"There are {counted(len(rows), 'row')} and {counted(len(adapters), 'name')}; pass at least one row, "
+                "and one name (or None) per row."
             )
         tasks = self._check_names([name for name in adapters if name is not None])
         # Single texts and pairs are tokenized separately, even if they are for the same task.
@@ -233,20 +233,20 @@ class RoutedModel:
         ]
 
     def predict_all(self, rows: Iterable[Any], names: Iterable[str] | None = None) -> list[dict[str, dict[str, Any]]]:
-        """Predicts every row with each of several tasks.
+        """Predicts each row with several tasks.
 
-        The layers below the first adapter of any task in service are computed once per row and not once per task.
+        The layers below the first adapter of any served task are computed only once per row.
 
         Args:
-          rows: Each row in the form of all of the tasks.
-          names: The tasks; all tasks in service by default.
+          rows: The rows. Each row must be valid input for all of the tasks.
+          names: The task names. Defaults to all served tasks.
 
         Returns:
-          For each row, ``{task's name: prediction}``, with predictions as in :meth:`predict`.
+          For each row, ``{task name: prediction}``, with predictions as in :meth:`predict`.
 
         Raises:
-          UserError: There are no rows or names, a name is unknown or given twice, a row has another form than a task's,
-            or a task's outputs are NaN or infinite.
+          UserError: There are no rows or names, a name is unknown or repeated, a row does not have the form that a task
+            requires, or a task's outputs are NaN or infinite.
         """
         rows, names = list(rows), list(self._tasks if names is None else names)
         groups = self.read_all(rows, names)
@@ -254,24 +254,24 @@ class RoutedModel:
         return [{name: row[name] for name in names} for row in predictions]
 
     def read_all(self, rows: Iterable[Any], names: Iterable[str]) -> list[SharedSequences]:
-        """Checks and tokenizes rows for each of several tasks, for :meth:`outputs_of_all`.
+        """Checks and tokenizes rows for several tasks, for :meth:`outputs_of_all`.
 
         Args:
           rows, names: As in :meth:`predict_all`.
 
         Returns:
-          The sequences of each group of tasks that read the same token ids.
+          The sequences for each group of tasks that use the same token ids.
 
         Raises:
-          UserError: There are no rows or names, a name is unknown or given twice, or a row has another form than a
-            task's.
+          UserError: There are no rows or names, a name is unknown or repeated, or a row does not have the form that a
+            task requires.
         """
         rows, names = list(rows), list(names)
         tasks = self._check_names(names)
         if not rows or not names or len(set(names)) < len(names):
             raise UserError(
-                f"{counted(len(rows), 'row')} and {counted(len(names), 'name')} were given; give at least one row and "
-                "at least one name, and each name once."
+                f"There are {counted(len(rows), 'row')} and {counted(len(names), 'name')}; pass at least one row and "
+                "at least one name, and each name only once."
             )
         groups = []
         for group in groups_with_equal_tokens([tasks[name] for name in names]):
@@ -285,11 +285,11 @@ class RoutedModel:
         """Computes the outputs of tokenized sequences.
 
         Args:
-          parts: The sequences of each task, of one or several requests.
+          parts: Each task's sequences, from one or several requests.
 
         Returns:
-          One array per part, float32: the embeddings ``[sequences, hidden_size]``, or the head's outputs ``[sequences,
-          num_outputs]``, or ``[sequences, length, num_outputs]`` if the head reads tokens.
+          One float32 array per part: the embeddings ``[sequences, hidden_size]``, or the head's outputs ``[sequences,
+          num_outputs]`` (``[sequences, length, num_outputs]`` for token heads).
         """
         return self._outputs_in(self._batches(parts), parts)
 
@@ -306,14 +306,14 @@ class RoutedModel:
         return outputs
 
     def attention(self, parts: Sequence[Sequences]) -> list[dict[str, np.ndarray]]:
-        """Computes the attention over adapters of tokenized sequences.
+        """Computes the attention over adapters for tokenized sequences.
 
         Args:
           parts: As in :meth:`outputs`.
 
         Returns:
-          For each part, ``{slot: [sequences, layers, adapters]}``, float32, averaged over each sequence's tokens. It is
-          empty if the part's task has no fusion.
+          For each part, ``{slot: [sequences, layers, adapters]}`` in float32, averaged over each sequence's tokens, or
+          an empty dict if the part's task has no fusion.
         """
         numbers = [number for number, part in enumerate(parts) if part.task and part.task.model.model.fusion_name]
         fused = [parts[number] for number in numbers]
@@ -333,7 +333,7 @@ class RoutedModel:
         return found
 
     def outputs_of_all(self, group: SharedSequences) -> list[np.ndarray]:
-        """Computes the outputs of each of several tasks for the same sequences.
+        """Computes the outputs of several tasks for the same sequences.
 
         Args:
           group: The sequences and their tasks.
@@ -344,12 +344,12 @@ class RoutedModel:
         parts = group.parts
         batches = self._batches(parts[:1])
         chunks = list(self._fitting_chunks(group.tasks))
-        # The program of the kind "all" shares the lower layers, but always computes the upper ones for tasks_per_row
-        # tasks. For few tasks, one row per sequence and task can be faster.
+        # An "all" program shares the lower layers between tasks, but always computes the upper layers for tasks_per_row
+        # tasks. With few tasks, one row per sequence and task can be faster.
         num_layers, num_shared = self.trunk.config.num_layers, self._plan.num_shared_layers
         layers_of_all = num_shared + self._runner.tasks_per_row * (num_layers - num_shared)
         time_of_all = len(chunks) * self._time(batches, layers_of_all)
-        # This check ignores padding. It often avoids splitting many sequences into batches, which takes time, too.
+        # This cheap check ignores padding. It often makes it unnecessary to split many sequences into batches.
         if len(parts) * len(group.data.tokens) * num_layers < time_of_all:
             by_rows = self._batches(parts)
             if self._time(by_rows, num_layers) < time_of_all:
@@ -368,7 +368,7 @@ class RoutedModel:
         return outputs
 
     def _fitting_chunks(self, tasks: Sequence[ServedTask]) -> Iterator[Sequence[ServedTask]]:
-        """Splits tasks into chunks that a program of the kind "all" can compute."""
+        """Splits tasks into chunks that an "all" program can compute."""
         while tasks:
             count = num_fitting(tasks[: self._runner.tasks_per_row], self._runner.num_places)
             yield tasks[:count]
@@ -380,8 +380,8 @@ class RoutedModel:
         Later calls of :meth:`predict` do not compile anything.
 
         Args:
-          all_tasks: Whether to compile the programs of :meth:`predict_all`, too.
-          fusion_attention: Whether to compile the programs of the attention over adapters, too, if there is a fusion.
+          all_tasks: Whether to also compile the programs for :meth:`predict_all`.
+          fusion_attention: Whether to also compile the programs for the attention over adapters, if there is a fusion.
         """
         kinds: list[ProgramKind] = ["rows"]
         kinds += ["all"] if all_tasks else []
@@ -389,13 +389,15 @@ class RoutedModel:
         self._runner.compile(self._batch_sizes, self._lengths, kinds)
 
     def bytes_per_task(self, name: str) -> int:
-        """Returns the memory of a task on each device, in bytes: its adapter or fusion and its head.
+        """Computes the memory in bytes that a task takes on each device.
+
+        This includes its adapter or fusion, and its head.
 
         Args:
           name: The task's name.
 
         Raises:
-          UserError: The name is not in service.
+          UserError: There is no task with this name.
         """
         return self._runner.bytes_per_task(self.task(name))
 
@@ -405,11 +407,11 @@ class RoutedModel:
         return self._plan
 
     def params(self) -> Tree:
-        """Returns the arrays of the programs on the device.
+        """Returns the programs' arrays on the device.
 
         Returns:
           ``{"trunk": the trunk, "banks": the list of banks}``; see :func:`afjax.serve.program.routed_outputs`. Later
-          calls of other methods can replace the arrays.
+          calls to other methods may replace the arrays.
         """
         return self._runner.params()
 
@@ -417,7 +419,7 @@ class RoutedModel:
         """Copies the parameters of all tasks to the device.
 
         Returns:
-          ``{task's name: its place in each bank}``.
+          ``{task name: the task's place in each bank}``.
 
         Raises:
           UserError: There are more tasks than places.
@@ -426,7 +428,7 @@ class RoutedModel:
         return {task.name: row for task, row in zip(tasks, self._runner.place(tasks), strict=True)}
 
     def task(self, name: str) -> ServedTask:
-        """Returns a task in service.
+        """Looks up a task by name.
 
         Args:
           name: The task's name.
@@ -435,12 +437,12 @@ class RoutedModel:
           The task, for :meth:`outputs`.
 
         Raises:
-          UserError: The name is not in service.
+          UserError: There is no task with this name.
         """
         return self._check_names([name])[name]
 
     def _check_names(self, names: Sequence[str]) -> Mapping[str, ServedTask]:
-        """Returns the tasks in service. Raises UnknownTaskError if a name is not among them."""
+        """Returns the served tasks, or raises UnknownTaskError if a name is unknown."""
         tasks = self._tasks
         for name in names:
             if name not in tasks:
@@ -449,11 +451,11 @@ class RoutedModel:
         return tasks
 
     def _task(self, name: str, model: TaskModel) -> ServedTask:
-        """Makes a served task from a model. The model's parameters are converted to entries of the banks."""
+        """Prepares a model for serving: converts its parameters to bank entries."""
         if model.max_length > self._lengths[-1]:
             raise UserError(
-                f'"{name}" has rows of {model.max_length} tokens, but there is only room for {self._lengths[-1]}; make '
-                "the routed model with this length in capacity.lengths."
+                f'"{name}" has rows of {model.max_length} tokens, but the routed model only supports '
+                f"{self._lengths[-1]}; create it with this length in capacity.lengths."
             )
         entries: dict[int, Tree] = {}
         form = slot_form(model.model)
@@ -464,7 +466,7 @@ class RoutedModel:
         head = model.params["heads"][model.model.head_name]
         head_bank = len(self._plan.slots) + number
         entries[head_bank] = head_entry(self._plan.heads[number], head)
-        # The entries replace the parameters, which would take the same memory again.
+        # The entries replace the parameters, which would otherwise take the memory twice.
         return ServedTask(next(self._numbers), name, dataclasses.replace(model, params={}), head_bank, entries)
 
     def _read(self, task: ServedTask | None, texts: Sequence[Any], numbers: Sequence[int]) -> Sequences:
@@ -480,16 +482,16 @@ class RoutedModel:
         return np.full(shape, np.finfo(np.float32).min, np.float32)
 
     def _store(self, target: np.ndarray, task: ServedTask | None, results: Any, where: tuple[int, ...]) -> None:
-        """Copies the outputs of one sequence."""
+        """Copies one sequence's outputs into ``target``."""
         if task is None:
             target[:] = results["embedding"][where]
             return
         logits = results["heads"][task.head_bank - len(self._plan.slots)][where]
-        # The bank's logits have room for the largest head, and the target for the longest sequence.
+        # The logits are padded for the bank's largest head, and the target for the longest sequence.
         target[tuple(map(slice, logits.shape))] = logits[..., : target.shape[-1]]
 
     def _time(self, batches: Sequence[RoutedBatch], layers_per_row: int) -> int:
-        """Returns the estimated time of batches, in units of one token in one layer."""
+        """Estimates the time for batches, in units of one token in one layer."""
         calls = len(batches) * self._tokens_per_call * self.trunk.config.num_layers
         return calls + layers_per_row * sum(batch.num_tokens for batch in batches)
 
@@ -506,8 +508,8 @@ class RoutedModel:
 def _check_trunk(name: str, model: TaskModel, trunk: Trunk) -> None:
     if model.trunk.sha256 != trunk.sha256:
         raise UserError(
-            f'"{name}" was trained on another trunk ({model.trunk.name}, SHA-256 {model.trunk.sha256[:12]}) than '
-            f"{trunk.name} ({trunk.sha256[:12]}); all tasks of a routed model have one trunk."
+            f'"{name}" was trained on the trunk {model.trunk.name} (SHA-256 {model.trunk.sha256[:12]}), not on '
+            f"{trunk.name} ({trunk.sha256[:12]}); all tasks of a routed model must have the same trunk."
         )
     if model.trunk.dtype != trunk.dtype:
         raise UserError(
@@ -517,18 +519,18 @@ def _check_trunk(name: str, model: TaskModel, trunk: Trunk) -> None:
 
 
 def _whole_batches(batch_sizes: Sequence[int], num_devices: int) -> tuple[int, ...]:
-    """Rounds batch sizes up, so that every device gets the same number of rows."""
+    """Rounds batch sizes up to a multiple of the number of devices."""
     return tuple(sorted({-(-size // num_devices) * num_devices for size in batch_sizes}))
 
 
 def _first_that_takes(name: str, form: Any, bank_forms: Sequence[Any]) -> int:
-    """Returns the number of the first bank that takes a form. Raises UserError if there is none."""
+    """Finds the first bank that takes a form, or raises UserError if there is none."""
     for number, bank_form in enumerate(bank_forms):
         if bank_form.takes(form):
             return number
     raise UserError(
-        f'"{name}" needs room for {form}, but there is only room for {"; ".join(map(str, bank_forms)) or "none"}. Make '
-        "the routed model with a task of this form."
+        f'"{name}" needs room for {form}, but there is only room for {"; ".join(map(str, bank_forms)) or "none"}. '
+        "Create the routed model with a task of this form."
     )
 
 

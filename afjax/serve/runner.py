@@ -1,4 +1,4 @@
-"""Runs the batches of a routed model on the device, with its banks and compiled programs."""
+"""Runs a routed model's batches on the device."""
 
 import functools
 import threading
@@ -19,8 +19,8 @@ from afjax.serve.program import Plan, all_outputs, attention_outputs, routed_out
 from afjax.serve.requests import Sequences, ServedTask
 from afjax.trees import Tree
 
-# The kinds of programs: "rows" computes each row with its own task, "all" computes each row with several tasks, and
-# "attention" computes each row's attention over adapters.
+# The kinds of programs: "rows" runs each row with its own task, "all" runs each row with several tasks, and "attention"
+# computes each row's attention over adapters.
 ProgramKind = Literal["rows", "all", "attention"]
 _STEPS: Mapping[ProgramKind, Callable[..., Any]] = {
     "rows": routed_outputs,
@@ -30,37 +30,37 @@ _STEPS: Mapping[ProgramKind, Callable[..., Any]] = {
 
 
 class Runner:
-    """Runs batches with the programs of a routed model.
+    """Runs a routed model's batches.
 
-    It has all that is on the device: the trunk, the entries of tasks in banks, and the compiled programs. Methods can
-    be called from several threads.
+    The runner owns everything on the device: the trunk, the tasks' entries in banks, and the compiled programs. Its
+    methods are thread-safe.
 
     Attributes:
-      num_places: The number of places of each bank.
-      tasks_per_row: The number of tasks that a program of the kind "all" computes for each row.
+      num_places: The number of places in each bank.
+      tasks_per_row: The number of tasks that an "all" program computes for each row.
     """
 
     def __init__(
         self, plan: Plan, trunk_params: Tree, banks: Sequence[Bank], mesh: Mesh, *, tasks_per_row: int
     ) -> None:
-        """Makes a runner without programs.
+        """Creates a runner without compiled programs.
 
         Args:
           plan: The static part of the programs.
-          trunk_params: The trunk's parameters on the mesh, with a tree per layer.
-          banks: The banks of adapters and fusions, and after them the banks of heads.
-          mesh: The devices, which share the rows of a batch.
-          tasks_per_row: The number of tasks that a program of the kind "all" computes for each row.
+          trunk_params: The trunk's parameters on the mesh, with one tree per layer.
+          banks: The banks of adapters and fusions, followed by the banks of heads.
+          mesh: The devices, over which a batch's rows are sharded.
+          tasks_per_row: The number of tasks that an "all" program computes for each row.
         """
         self._plan, self._trunk_params, self._banks, self._mesh = plan, trunk_params, tuple(banks), mesh
-        # The numbers of places limit the tasks of a batch, because all entries of a batch are on the device at once.
+        # These limit the number of tasks in a batch, because all of a batch's entries are on the device at once.
         self.num_places = tuple(bank.places.num_places for bank in banks)
         self.tasks_per_row = tasks_per_row
         self._programs: dict[tuple[int, int, ProgramKind], Any] = {}
         self._lock = threading.Lock()
 
     def check(self, name: str, entries: Mapping[int, Tree]) -> None:
-        """Raises UserError if a task's entries do not have their banks' shapes and dtypes.
+        """Raises UserError unless a task's entries match their banks' shapes and dtypes.
 
         Args:
           name: The task's name.
@@ -70,35 +70,35 @@ class Runner:
             self._banks[number].check(name, entry)
 
     def bytes_per_task(self, task: ServedTask) -> int:
-        """Returns the memory of a task's entries on each device, in bytes."""
+        """Computes the memory in bytes that a task's entries take on each device."""
         return sum(self._banks[number].bytes_per_entry for number in task.entries)
 
     def params(self) -> Tree:
-        """Returns the arrays of the programs, as :meth:`afjax.RoutedModel.params` does."""
+        """Returns the programs' arrays; see :meth:`afjax.RoutedModel.params`."""
         return {"trunk": self._trunk_params, "banks": [bank.arrays for bank in self._banks]}
 
     def place(self, tasks: Sequence[ServedTask | None]) -> list[list[int]]:
-        """Copies the entries of tasks to the device.
+        """Copies tasks' entries to the device.
 
         Args:
-          tasks: The tasks. None uses no entry.
+          tasks: The tasks. None has no entries.
 
         Returns:
-          The place of each task in all banks. It is 0 in banks that the task does not use.
+          Each task's place in each bank, or 0 if the task does not use the bank.
 
         Raises:
           UserError: There are more tasks than places.
         """
         if num_fitting(tasks, self.num_places) < len(tasks):
             raise UserError(
-                f"Not all of the {len(tasks)} tasks have a place on the device; make the model with a larger "
+                f"The {len(tasks)} tasks do not all fit on the device; create the model with a larger "
                 "capacity.resident."
             )
         with self._lock:
             return self._place(tasks)
 
     def compile(self, batch_sizes: Iterable[int], lengths: Sequence[int], kinds: Sequence[ProgramKind]) -> None:
-        """Compiles the programs of all of these batch sizes, padded lengths and kinds."""
+        """Compiles the programs for all combinations of batch size, length and kind."""
         with self._lock:
             for batch_size in batch_sizes:
                 for length in lengths:
@@ -117,7 +117,7 @@ class Runner:
 
         Args:
           parts: The sequences of the batches.
-          jobs: Batches with their tasks: one task per row, or tasks for all of the rows if the kind is ``"all"``.
+          jobs: Batches with their tasks: one task per row or, for the kind ``"all"``, the tasks to run on all rows.
           store: Called with each batch, its tasks and the results on the host.
           kind: The kind of program.
         """
@@ -131,14 +131,14 @@ class Runner:
             inputs = batch.inputs(parts, self._plan.trunk.pad_id)
             with self._lock:
                 under_way.append((batch, tasks, self._start(inputs, tasks, kind)))
-            # Fetching one batch late lets the host build the next one while the device computes.
+            # Results are fetched one batch late, so that the host builds the next batch while the device computes.
             if len(under_way) > 1:
                 fetch()
         while under_way:
             fetch()
 
     def _start(self, inputs: Batch, tasks: Sequence[ServedTask | None], kind: ProgramKind) -> Any:
-        """Starts a batch on the device, after copying the entries of its tasks there."""
+        """Copies the entries of a batch's tasks to the device, then starts the batch."""
         batch_size, length = inputs["tokens"].shape
         places = np.zeros((self.tasks_per_row if kind == "all" else batch_size, len(self._banks)), np.int32)
         places[: len(tasks)] = self._place(tasks)
@@ -147,9 +147,9 @@ class Runner:
         return program(self.params(), shard_batch(inputs, batch_size, self._mesh), placed)
 
     def _place(self, tasks: Sequence[ServedTask | None]) -> list[list[int]]:
-        """Copies the entries of tasks to the device, and returns each task's place in all banks.
+        """Copies tasks' entries to the device, and returns each task's places.
 
-        There must be room for all of the entries together.
+        All of the entries must fit at once.
         """
         places = [[0] * len(self._banks) for _ in tasks]
         for number, bank in enumerate(self._banks):
@@ -160,9 +160,9 @@ class Runner:
         return places
 
     def _program(self, batch_size: int, length: int, kind: ProgramKind) -> Any:
-        """Returns the compiled program of a kind for a shape, and compiles it if necessary.
+        """Returns the compiled program of a kind for a shape, compiling it if necessary.
 
-        Compiled programs are kept here, because a jitted function could compile again without notice.
+        Compiled programs are cached here, because a jitted function could silently recompile.
         """
         shape = (batch_size, length, kind)
         if shape not in self._programs:

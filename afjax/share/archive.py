@@ -1,8 +1,8 @@
-"""Packs an artefact and everything it needs into an uncompressed ``.tar`` file, and unpacks it.
+"""Packs an artefact and its dependencies into an uncompressed ``.tar`` file, and unpacks it.
 
 The archive is uncompressed for three reasons: weights hardly compress, a compressor's output changes with its version,
 and an uncompressed archive cannot unpack to more than its own size. Timestamps, file owners and order are fixed, so
-equal contents give equal bytes. Unpacked with ``tar xf``, the archive is a store with a model card.
+archives with equal contents are bit-identical. Unpacked with ``tar xf``, the archive is a store with a model card.
 """
 
 import shutil
@@ -31,7 +31,7 @@ ENDING = ".tar"
 
 
 def pack(store: StorePath, name: str, file: AnyPath, *, kind: str = "", license: str = "") -> tuple[Manifest, ...]:
-    """Packs an artefact, everything it needs and a model card into one file.
+    """Packs an artefact with its dependencies and a model card into one file.
 
     An adapter is packed with the head of the same name, if there is one. A fusion is packed with its adapters and its
     head. Local paths in the manifests are shortened to their last part. If packing fails, no file is written.
@@ -44,7 +44,7 @@ def pack(store: StorePath, name: str, file: AnyPath, *, kind: str = "", license:
       license: An identifier such as ``apache-2.0`` for the card. Empty if unknown.
 
     Returns:
-      The manifests of the packed artefacts. The manifest of the artefact ``name`` is the last.
+      The manifests of the packed artefacts. The manifest of the artefact ``name`` comes last.
 
     Raises:
       UserError: No artefact has this name, or an adapter and a fusion do; a fusion's adapters are missing or have
@@ -60,11 +60,11 @@ def pack(store: StorePath, name: str, file: AnyPath, *, kind: str = "", license:
     """
     path = local_path(file, "The archive")
     if path.suffix != ENDING:
-        raise UserError(f"The archive is named {path}; give a name that ends in {ENDING}, the format that is written.")
+        raise UserError(f"The archive is named {path}; choose a name that ends in {ENDING}, the archive's format.")
     if path.is_dir() or not path.parent.is_dir():
         raise UserError(f"{path} cannot be written: {'it is' if path.is_dir() else 'its parent is not'} a folder.")
-    with tempfile.TemporaryDirectory(prefix="afjax-") as place:
-        folder = Path(place)
+    with tempfile.TemporaryDirectory(prefix="afjax-") as temporary:
+        folder = Path(temporary)
         manifests = bundle.write(store, name, folder, kind=kind, license=license)
         _write(path, folder)
     return manifests
@@ -76,12 +76,12 @@ def unpack(file: AnyPath, store: StorePath, *, name: str = "", overwrite: bool =
     Args:
       file: A local path.
       store: The store, local or ``gs://``. It is created if it does not exist.
-      name: New name of the packed artefact and its head. Empty to keep their name. A fusion's adapters are never
+      name: New name for the packed artefact and its head. Empty to keep their name. A fusion's adapters are never
         renamed.
       overwrite: Whether existing artefacts may be replaced.
 
     Returns:
-      The manifests in the store. The packed artefact's manifest is the last.
+      The manifests in the store. The packed artefact's manifest comes last.
 
     Raises:
       UserError: The archive is truncated, damaged or modified, it contains anything except artefacts and a model card,
@@ -107,7 +107,7 @@ def _write(path: Path, folder: Path) -> None:
     files = {file.relative_to(folder).as_posix(): file for file in folder.rglob("*") if file.is_file()}
     try:
         with replacing(path) as part, tarfile.open(part, "w", format=tarfile.PAX_FORMAT, encoding="utf-8") as tar:
-            # The card and the manifests come first, so a reader of only these can stop early.
+            # The card and the manifests come first, so that programs that need only these can stop early.
             for name in sorted(files, key=lambda name: (name != bundle.CARD, not name.endswith(f"/{MANIFEST}"), name)):
                 member = tarfile.TarInfo(name)
                 member.size = files[name].stat().st_size
@@ -115,12 +115,12 @@ def _write(path: Path, folder: Path) -> None:
                     tar.addfile(member, contents)
     except OSError as error:
         raise UserError(
-            f"{path} cannot be written ({error.strerror or error}); make room or give another --output."
+            f"{path} cannot be written ({error.strerror or error}). Free up space or choose another --output."
         ) from error
 
 
 def _extract_all(path: Path, folder: Path) -> None:
-    """Extracts an archive's artefacts to an empty folder, after checking all names, manifests and sizes."""
+    """Checks all names, manifests and sizes in an archive, then extracts its artefacts to an empty folder."""
     try:
         with path.open("rb") as file, tarfile.open(fileobj=file, mode="r:", encoding="utf-8") as tar:
             members = _members(tar, path)
@@ -152,20 +152,20 @@ def _check(tar: tarfile.TarFile, members: dict[str, tarfile.TarInfo], path: Path
 
 
 def _members(tar: tarfile.TarFile, path: Path) -> dict[str, tarfile.TarInfo]:
-    """Returns an archive's members by name.
+    """Lists an archive's members by name.
 
     Raises:
-      UserError: A member is not a plain file or occurs twice, or the archive has no valid end.
+      UserError: A member is not a regular file or occurs twice, or the archive has no valid end.
     """
     members: dict[str, tarfile.TarInfo] = {}
     # Check the members one by one: with a forged size, the standard library would return the same members forever.
     for member in tar:
         if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE) or member.issparse():
-            raise UserError(f"{path} has the member {member.name!r}, which is not a plain file; {FETCH_AGAIN}.")
+            raise UserError(f"{path} has the member {member.name!r}, which is not a regular file; {FETCH_AGAIN}.")
         if member.name in members:
             raise UserError(f"{path} has the member {member.name!r} twice; {FETCH_AGAIN}.")
         members[member.name] = member
-    # The standard library treats an unreadable header as the end. A valid end is two or more blocks of zeros.
+    # The standard library treats an unreadable header as the end, but a valid end is two or more blocks of zeros.
     ends = [
         member.offset_data + -(-member.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE for member in members.values()
     ]
@@ -179,7 +179,7 @@ def _members(tar: tarfile.TarFile, path: Path) -> dict[str, tarfile.TarInfo]:
 
 def _contents(tar: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:
     contents = tar.extractfile(member)
-    assert contents is not None, "members are plain files"
+    assert contents is not None, "members are regular files"
     return contents
 
 

@@ -1,8 +1,8 @@
-"""Writes bundles, and installs them in stores.
+"""Writes bundles and installs them in stores.
 
-A bundle is one artefact and everything it needs to predict, in a folder that is itself a store. An adapter is bundled
-with the head of the same name, and a fusion with its adapters and its head. The same checks apply when a bundle is
-written from a store and when it is installed in one.
+A bundle holds one artefact and everything it needs for predictions, in a folder that is itself a store. An adapter is
+bundled with the head of the same name, and a fusion with its adapters and its head. The same checks apply when a bundle
+is written from a store and when it is installed in one.
 """
 
 import contextlib
@@ -43,7 +43,7 @@ CARD = "README.md"
 def write(
     store: StorePath, name: str, folder: Path, *, kind: str = "", license: str = "", repository: str = ""
 ) -> tuple[Manifest, ...]:
-    """Copies an artefact and everything it needs from a store, checks them and adds a model card.
+    """Copies an artefact and its dependencies from a store, checks them and adds a model card.
 
     Args:
       store: The store, local or ``gs://``.
@@ -51,41 +51,41 @@ def write(
       folder: An empty local folder.
       kind: One of ``KINDS``. Defaults to the adapter or fusion of that name, or else the head.
       license: An identifier such as ``apache-2.0``. Empty if unknown.
-      repository: The hub repository that the model card tells readers to pull from. Empty for an archive.
+      repository: The hub repository, for the usage example in the model card. Empty for an archive.
 
     Returns:
-      The manifests of the bundle. The manifest of the artefact ``name`` is the last.
+      The manifests of the bundle. The manifest of the artefact ``name`` comes last.
 
     Raises:
       UserError: No artefact has this name, or an adapter and a fusion do; a fusion's adapters are missing or have
         changed; or an artefact is damaged.
     """
     if license and not re.fullmatch(r"[A-Za-z0-9][\w.+-]*", license, re.ASCII):
-        raise UserError(f'The licence "{license}" is not an identifier; give one such as apache-2.0, mit or cc-by-4.0.')
+        raise UserError(f'The licence "{license}" is not an identifier such as apache-2.0, mit or cc-by-4.0.')
     for part_kind, part in _parts(store, name, kind):
         source, _ = read_text(folder_of(store, part_kind, part), part_kind)
         copy(source, epath.Path(folder) / part_kind / part)
     manifests = tuple(shareable(manifest) for manifest in read(folder, where=str(store)))
     for manifest in manifests:
-        place = folder / manifest.kind / manifest.name
+        path = folder / manifest.kind / manifest.name
         if COMMITTED in manifest.files:
-            (place / "params" / COMMITTED).write_text(COMMITTED_TEXT, encoding="utf-8")
-        (place / MANIFEST).write_text(to_json(manifest), encoding="utf-8")
+            (path / "params" / COMMITTED).write_text(COMMITTED_TEXT, encoding="utf-8")
+        (path / MANIFEST).write_text(to_json(manifest), encoding="utf-8")
     card = model_card(manifests, repository=repository, license=license)
     (folder / CARD).write_text(card, encoding="utf-8")
     return manifests
 
 
 def read(folder: Path, *, where: str, advice: str = REPAIR) -> tuple[Manifest, ...]:
-    """Reads and checks all artefacts of a bundle, including their arrays.
+    """Reads and checks all artefacts in a bundle, including their arrays.
 
     Args:
       folder: The bundle's folder.
       where: The name of the bundle in error messages.
-      advice: The advice in error messages.
+      advice: How to fix a damaged artefact, for error messages.
 
     Returns:
-      The manifests. The main artefact's manifest is the last.
+      The manifests. The main artefact's manifest comes last.
 
     Raises:
       UserError: An artefact is damaged, or the artefacts do not belong together.
@@ -98,7 +98,7 @@ def read(folder: Path, *, where: str, advice: str = REPAIR) -> tuple[Manifest, .
 
 
 def in_order(manifests: Sequence[Manifest], where: str) -> tuple[Manifest, ...]:
-    """Sorts the manifests of a bundle. Each comes after the ones it needs, and the main artefact's is the last.
+    """Sorts a bundle's manifests by dependency, with the main artefact's last.
 
     Raises:
       UserError: The artefacts do not belong together.
@@ -110,20 +110,19 @@ def in_order(manifests: Sequence[Manifest], where: str) -> tuple[Manifest, ...]:
     if included - {("heads", main.name)} != expected - {("heads", main.name)}:
         listed = ", ".join(f"{kind}/{name}" for kind, name in sorted(included))
         raise UserError(
-            f"{where} holds {listed}, which is not one adapter, fusion or head with the artefacts that it needs; "
-            "pack it again."
+            f"{where} holds {listed}, which is not one adapter, fusion or head with its dependencies; pack it again."
         )
     for manifest in manifests:
         if differences := trunk_difference(manifest.trunk, main.trunk).differences:
             raise UserError(
-                f"{where} holds artefacts of several trunks, which cannot be used together: {manifest.kind}/"
+                f"{where} holds artefacts for different trunks, which cannot be used together: {manifest.kind}/"
                 f"{manifest.name} and {main.kind}/{main.name} differ in {', '.join(differences)}; pack it again."
             )
     for head in manifests_by_kind["heads"]:
         if head != main and not head.belongs_to(main):
             raise UserError(
-                f"{where} holds the head {head.name}, which was not trained with {main.kind}/{main.name} but with "
-                f"{head.trained_with['kind']}/{head.trained_with['name']}; pack it again."
+                f"{where} holds the head {head.name}, which was trained with {head.trained_with['kind']}/"
+                f"{head.trained_with['name']}, not with {main.kind}/{main.name}; pack it again."
             )
     parts = sorted((manifest for manifest in manifests if manifest != main), key=lambda part: (part.kind, part.name))
     return (*parts, main)
@@ -132,16 +131,17 @@ def in_order(manifests: Sequence[Manifest], where: str) -> tuple[Manifest, ...]:
 def install(
     manifests: Sequence[Manifest], folder: Path, store: StorePath, *, name: str = "", overwrite: bool = False
 ) -> tuple[Manifest, ...]:
-    """Installs a bundle in a store, all or nothing.
+    """Installs all of a bundle in a store, or nothing.
 
-    If the store already has an identical copy of an artefact other than the main one, it is kept. Such a copy comes
+    If the store already has an identical copy of an artefact other than the main one, that copy is kept. It may come
     from another fusion of the same adapters, or from an installation that was killed.
 
     Args:
       manifests: The result of :func:`read`.
-      folder: The folder that was given to :func:`read`.
+      folder: The folder passed to :func:`read`.
       store: The store, local or ``gs://``. It is created if it does not exist.
-      name: New name of the main artefact and its head. Empty to keep their name. A fusion's adapters are never renamed.
+      name: New name for the main artefact and its head. Empty to keep their name. A fusion's adapters are never
+        renamed.
       overwrite: Whether existing artefacts may be replaced.
 
     Returns:
@@ -160,7 +160,7 @@ def install(
             existing = [part for part in named if part.name in names(store, part.kind)]
             unchanged = [part for part in existing if part != named[-1] and _is_same(store, part)]
             if not overwrite:
-                _refuse_taken([part for part in existing if part not in unchanged], main, store)
+                _check_not_taken([part for part in existing if part not in unchanged], main, store)
                 for part in named:
                     check_not_reserved(store, part.kind, part.name)
             new = [
@@ -184,7 +184,7 @@ def install(
 
 
 def _named(part: Manifest, main: Manifest, name: str) -> Manifest:
-    """Renames the manifest of the main artefact or its head. Other manifests are returned unchanged."""
+    """Renames the main artefact or its head in its manifest. Other manifests are returned unchanged."""
     if not name or part.kind not in (main.kind, "heads"):
         return part
     record = dict(part.trained_with)
@@ -193,28 +193,32 @@ def _named(part: Manifest, main: Manifest, name: str) -> Manifest:
     return dataclasses.replace(part, name=name, trained_with=record)
 
 
-def _refuse_taken(parts: Sequence[Manifest], main: Manifest, store: StorePath) -> None:
+def _check_not_taken(parts: Sequence[Manifest], main: Manifest, store: StorePath) -> None:
     titles = [f"{part.kind}/{part.name}" for part in parts]
     if titles:
         members = [part for part in titles if main.kind == "fusion" and part.startswith("adapters/")]
-        otherwise = "another store, as a fusion's adapters keep their names" if members else "another name with --name"
+        otherwise = (
+            "choose another store, because a fusion's adapters keep their names"
+            if members
+            else "choose another name with --name"
+        )
         raise UserError(
-            f"The store {store} already has {' and '.join(titles)}. Nothing was changed; give --overwrite to replace "
-            f"them, or {otherwise}."
+            f"The store {store} already has {' and '.join(titles)}. Nothing was changed; pass --overwrite to "
+            f"replace them, or {otherwise}."
         )
 
 
 @contextlib.contextmanager
 def staging_folder(store: StorePath) -> Iterator[Path]:
-    """Yields a temporary folder for a bundle that has to be checked before it is installed in a store.
+    """Yields a temporary folder in which to check a bundle before it is installed in a store.
 
-    For a local store, the folder is on the store's disk.
+    For a local store, the folder is on the same disk.
     """
-    place = store_folder(store)
+    root = store_folder(store)
     parent = None
-    if not is_remote(place):
-        # Unpack in the store or its nearest existing parent: the store is not created before the checks have passed.
-        parent = next(str(path) for path in (place, *place.parents) if path.is_dir())
+    if not is_remote(root):
+        # Use the store or its closest existing parent: the store is not created until the checks have passed.
+        parent = next(str(path) for path in (root, *root.parents) if path.is_dir())
     try:
         temporary = tempfile.TemporaryDirectory(prefix=".afjax-", dir=parent)
     except OSError as error:
@@ -224,7 +228,7 @@ def staging_folder(store: StorePath) -> Iterator[Path]:
 
 
 def _parts(store: StorePath, name: str, kind: str) -> list[tuple[str, str]]:
-    """Lists ``(kind, name)`` of everything that an artefact needs, and last of the artefact itself."""
+    """Lists ``(kind, name)`` of an artefact's dependencies, followed by the artefact itself."""
     main = read_manifest(store, kind or _kind_of(store, name), name)
     parts = [("adapters", str(member["name"])) for member in main.adapters]
     has_head = main.kind != "heads" and name in names(store, "heads")
@@ -234,15 +238,15 @@ def _parts(store: StorePath, name: str, kind: str) -> list[tuple[str, str]]:
     for part_kind, part in parts:
         if part not in names(store, part_kind):
             raise UserError(
-                f'The fusion "{name}" needs the adapter "{part}", which is not in the store {store}; put that adapter '
-                "back, or train the fusion again."
+                f'The fusion "{name}" needs the adapter "{part}", which is not in the store {store}. Restore that '
+                "adapter, or train the fusion again."
             )
     return [*parts, (main.kind, name)]
 
 
 def _kind_of(store: StorePath, name: str) -> str:
     if not exists(store):
-        raise UserError(f"There is no store at {store}; give the folder that holds {', '.join(KINDS)}.")
+        raise UserError(f"There is no store at {store}; pass the folder that holds {', '.join(KINDS)}.")
     kinds = [kind for kind in KINDS if name in names(store, kind)]
     if not kinds:
         all_names = sorted({other for kind in KINDS for other in names(store, kind)})
@@ -252,13 +256,13 @@ def _kind_of(store: StorePath, name: str) -> str:
         )
     if kinds[:2] == ["adapters", "fusion"]:
         raise UserError(
-            f'The store {store} has an adapter and a fusion named "{name}"; give --kind=adapters or --kind=fusion.'
+            f'The store {store} has an adapter and a fusion named "{name}"; pass --kind=adapters or --kind=fusion.'
         )
     return kinds[0]
 
 
 def _is_same(store: StorePath, part: Manifest) -> bool:
-    """Returns whether the store already has this artefact. Only the folders of paths in its manifest may differ."""
+    """Checks whether the store already has this artefact, up to local paths in its manifest."""
     try:
         return shareable(read_manifest(store, part.kind, part.name)) == shareable(part)
     except UserError:  # The stored artefact is damaged.

@@ -1,7 +1,7 @@
-"""Pushes artefacts to the Hugging Face hub, and pulls them from it.
+"""Pushes artefacts to the Hugging Face hub and pulls them from it.
 
-A repository has the same contents as an archive, as separate files: one adapter, fusion or head, everything it needs
-and a model card. It is also a store. JAX and Orbax can read a copy of it without afjax.
+A repository has the same contents as an archive, as separate files: one adapter, fusion or head, its dependencies and a
+model card. A copy of it is a store, and Orbax can load its parameters without afjax.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from afjax.store.artefacts import StorePath
 from afjax.store.files import MANIFEST
 from afjax.store.manifest import KINDS, Manifest
 
-# Files that a repository may contain in addition to artefacts. The hub itself creates some of them.
+# Files that a repository may contain in addition to artefacts. The hub creates some of them.
 _NEUTRAL = (".gitattributes", "LICENSE", bundle.CARD)
 
 
@@ -35,9 +35,8 @@ def push(
 ) -> str:
     """Pushes an artefact to the Hugging Face hub.
 
-    Everything it needs and a model card are pushed with it, in one commit. The repository is created if it does not
-    exist. A previous version of the artefact and its card are replaced, and remain available in the repository's
-    history.
+    Its dependencies and a model card are part of the same commit. The repository is created if it does not exist.
+    Earlier versions of the artefact and its card are replaced, but remain in the repository's history.
 
     Args:
       store: The store, local or ``gs://``.
@@ -60,8 +59,8 @@ def push(
       'https://huggingface.co/me/rte'
     """
     _check_repository(repository)
-    with tempfile.TemporaryDirectory(prefix="afjax-") as place:
-        folder = Path(place)
+    with tempfile.TemporaryDirectory(prefix="afjax-") as temporary:
+        folder = Path(temporary)
         main = bundle.write(store, name, folder, kind=kind, license=license, repository=repository)[-1]
         files = {file.relative_to(folder).as_posix(): file for file in folder.rglob("*") if file.is_file()}
         with _explain_hub_errors(repository, "written"):
@@ -73,17 +72,18 @@ def pull(
 ) -> tuple[Manifest, ...]:
     """Pulls artefacts from the Hugging Face hub into a store.
 
-    The repository must have been written by :func:`push`. It is checked completely before anything is installed.
+    The repository must have been written by :func:`push`. All files are checked before anything is installed.
 
     Args:
       repository: ``USER/REPO``.
       store: The store, local or ``gs://``. It is created if it does not exist.
       revision: A branch, tag or commit. Defaults to the latest commit.
-      name: New name of the main artefact and its head. Empty to keep their name. A fusion's adapters are never renamed.
+      name: New name for the main artefact and its head. Empty to keep their name. A fusion's adapters are never
+        renamed.
       overwrite: Whether existing artefacts may be replaced.
 
     Returns:
-      The manifests in the store. The main artefact's manifest is the last.
+      The manifests in the store. The main artefact's manifest comes last.
 
     Raises:
       UserError: The repository or the revision does not exist, there is no network connection, the repository contains
@@ -106,19 +106,19 @@ def pull(
 def _commit(api: Any, repository: str, files: dict[str, Path], main: Manifest, private: bool) -> str:
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
-    # private=None means the organization's default visibility.
+    # private=None uses the organization's default visibility.
     address = str(api.create_repo(repo_id=repository, private=private or None, exist_ok=True))
     info = api.repo_info(repo_id=repository)
     if private and not info.private:
         raise UserError(
-            f"The repository {repository} already exists and is public, so --private cannot be applied; make it "
-            "private in its settings, or give another --repo."
+            f"The repository {repository} already exists and is public, which --private does not change. Make "
+            "it private in its settings, or choose another --repo."
         )
     repository_files = [sibling.rfilename for sibling in info.siblings]
     foreign_files = [path for path in repository_files if path not in _NEUTRAL]
     if foreign_files and _main_artefacts(repository_files) != {f"{main.kind}/{main.name}"}:
         raise UserError(
-            f"The repository {repository} has files that afjax did not write ({', '.join(foreign_files[:3])}); give "
+            f"The repository {repository} has files that afjax did not write ({', '.join(foreign_files[:3])}); choose "
             "another --repo."
         )
     operations: list[Any] = [
@@ -127,13 +127,13 @@ def _commit(api: Any, repository: str, files: dict[str, Path], main: Manifest, p
     removed = sorted(path for path in repository_files if path.split("/")[0] in KINDS and path not in files)
     operations += [CommitOperationDelete(path_in_repo=path) for path in removed]
     message = f"{main.kind}/{main.name}, SHA-256 {main.digest[:12]}"
-    # parent_commit makes a concurrent commit an error, so this commit cannot revert it.
+    # With parent_commit, a concurrent commit makes this one fail instead of being reverted.
     api.create_commit(repo_id=repository, operations=operations, commit_message=message, parent_commit=info.sha)
     return address
 
 
 def _main_artefacts(paths: Collection[str]) -> set[str]:
-    """Returns the ``kind/name`` of a repository's fusions, or else its adapters, or else its heads."""
+    """Lists ``kind/name`` of a repository's fusions, or else of its adapters, or else of its heads."""
     manifests = [path.removesuffix(f"/{MANIFEST}") for path in paths if path.split("/")[2:] == [MANIFEST]]
     paths_by_kind = (
         {path for path in manifests if path.startswith(f"{kind}/")} for kind in ("fusion", "adapters", "heads")
@@ -142,7 +142,7 @@ def _main_artefacts(paths: Collection[str]) -> set[str]:
 
 
 def _download(api: Any, repository: str, revision: str, folder: Path, where: str) -> None:
-    """Downloads a repository's artefacts to an empty folder. The manifests are downloaded and checked first."""
+    """Downloads a repository's artefacts to an empty folder, after downloading and checking the manifests."""
     info = api.repo_info(repo_id=repository, revision=revision or None, files_metadata=True)
     sizes = {sibling.rfilename: sibling.size or 0 for sibling in info.siblings}
     # The repository may also contain other files, such as pictures and licenses.
@@ -150,7 +150,7 @@ def _download(api: Any, repository: str, revision: str, folder: Path, where: str
     artefact_files = files_by_artefact(artefact_paths, where)
 
     def fetch(paths: Collection[str]) -> None:
-        # Pinned to the listed commit, in case another one is pushed meanwhile. Names may contain glob characters.
+        # Pin the commit, in case another one is pushed meanwhile. Names may contain glob characters.
         patterns = [glob.escape(path) for path in paths]
         api.snapshot_download(repo_id=repository, revision=info.sha, local_dir=folder, allow_patterns=patterns)
 
@@ -180,18 +180,18 @@ def _check_repository(repository: str) -> None:
 
     try:
         validate_repo_id(repository)
-        sound = repository.count("/") == 1
+        valid = repository.count("/") == 1
     except HFValidationError:
-        sound = False
-    if not sound:
+        valid = False
+    if not valid:
         raise UserError(
-            f'The repository "{repository}" is not a USER/REPO of the Hugging Face hub; give one such as me/rte.'
+            f'The repository is "{repository}", but must be USER/REPO on the Hugging Face hub, such as me/rte.'
         )
 
 
 @contextlib.contextmanager
 def _explain_hub_errors(repository: str, done: str) -> Iterator[None]:
-    """Converts exceptions of the hub's client to UserErrors of one sentence."""
+    """Converts exceptions from the hub's client to UserErrors with one-sentence messages."""
     from huggingface_hub import errors
 
     cannot = f"The repository {repository} cannot be {done}"
@@ -202,7 +202,7 @@ def _explain_hub_errors(repository: str, done: str) -> Iterator[None]:
     except errors.GatedRepoError as error:
         raise UserError(f"{cannot}: the repository is gated; request access on its page.") from error
     except errors.RevisionNotFoundError as error:
-        raise UserError(f"{cannot}: it has no such revision; give a branch, a tag or a commit of it.") from error
+        raise UserError(f"{cannot}: it has no such revision; use one of its branches, tags or commits.") from error
     except errors.RepositoryNotFoundError as error:
         raise UserError(
             f"{cannot}: it does not exist, or you do not have access to it; check the name, or run hf auth login."

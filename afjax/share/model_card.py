@@ -1,7 +1,7 @@
-"""Makes model cards for shared artefacts: a README.md with the front matter that the Hugging Face hub reads.
+"""Writes model cards for shared artefacts: a README.md with front matter for the Hugging Face hub.
 
-Names of labels, tasks and folders are untrusted text. Control characters are removed, and in the body the names are
-code spans. A name therefore cannot end a line, create a link or become HTML.
+Names of labels, tasks and folders are untrusted text. Control characters are removed, and names in the body are code
+spans, so that a name cannot end a line, create a link or become HTML.
 """
 
 import json
@@ -27,11 +27,11 @@ _METRICS = {"matthews": "matthews_correlation", "pearson": "pearsonr", "spearman
 
 
 def model_card(manifests: Sequence[Manifest], *, repository: str = "", license: str = "") -> str:
-    """Returns the model card of an artefact and everything it needs.
+    """Writes the model card for an artefact and its dependencies.
 
     Args:
-      manifests: The manifests of all shared artefacts, with the main artefact's last. Local paths must have been
-        removed, see :mod:`afjax.share.provenance`.
+      manifests: The manifests of all shared artefacts, with the main artefact's last. They must not contain local
+        paths, see :mod:`afjax.share.provenance`.
       repository: The repository on the Hugging Face hub. Empty for an archive.
       license: An identifier such as ``apache-2.0``. Empty if unknown.
     """
@@ -40,7 +40,7 @@ def model_card(manifests: Sequence[Manifest], *, repository: str = "", license: 
 
 
 def code_span(text: str) -> str:
-    """Formats ``text`` as a Markdown code span on one line, so that no character is interpreted."""
+    """Formats ``text`` as a Markdown code span on one line, so that no markup is interpreted."""
     line = _printable(text) or " "
     fence = "`" * (max((len(run) for run in re.findall("`+", line)), default=0) + 1)
     # Markdown strips one space from each end.
@@ -49,8 +49,8 @@ def code_span(text: str) -> str:
 
 
 def _front_matter(manifests: Sequence[Manifest], license: str) -> list[str]:
-    """Returns the card's metadata, with the scores in the fields that the hub reads."""
-    # Import this here, because the import takes a third of a second.
+    """Builds the card's metadata, with the scores in the hub's fields."""
+    # Imported here because the import takes a third of a second.
     from huggingface_hub import EvalResult, ModelCardData
 
     main = manifests[-1]
@@ -90,7 +90,7 @@ def _summary(manifests: Sequence[Manifest], license: str) -> list[str]:
     main = manifests[-1]
     trunk, task = main.trunk, main.task
     name, heads = _text(trunk.get("name")), [manifest for manifest in manifests if manifest.kind == "heads"]
-    note = "" if hub_id(name) else " (a local folder of its authors, which is not included)"
+    note = "" if hub_id(name) else " (a local folder of the authors, not included)"
     sizes = ", ".join(
         f"{key} {trunk[key]}" for key in ("family", "hidden_size", "num_layers", "dtype") if _is_plain(trunk.get(key))
     )
@@ -99,24 +99,24 @@ def _summary(manifests: Sequence[Manifest], license: str) -> list[str]:
         f"# {code_span(main.name)}",
         "",
         f"{_NOUNS[main.kind]}{' with a head' if heads and main.kind != 'heads' else ''} for a BERT-family encoder, "
-        "made with afjax (JAX).",
+        "created with afjax (JAX).",
         "",
         f"- Trunk: {code_span(name)}{note}{f': {code_span(sizes)}' if sizes else ''}",
-        f"- SHA-256 over the trunk's weights: {code_span(_text(trunk.get('sha256')))}; no other trunk can be used",
+        f"- SHA-256 of the trunk's weights: {code_span(_text(trunk.get('sha256')))}; other trunks cannot be used",
         f"- Parameters: {total:,}, in addition to the trunk's",
     ]
     if task.get("name"):
         kind = _task_kind(main)
         lines.append(f"- Task: {code_span(_text(task['name']))}{f', {code_span(kind.name)}' if kind else ''}")
     if source := _text(task.get("source")):
-        local = " (a local folder of its authors)" if "./" in source else ""
+        local = " (a local folder of the authors)" if "./" in source else ""
         lines.append(f"- Data: {code_span(source)}{local}")
     if main.labels:
         lines.append(f"- Labels, in the order of the outputs: {', '.join(map(code_span, main.labels))}")
     if main.adapters:
         lines.append(f"- Fused adapters: {', '.join(code_span(member['name']) for member in main.adapters)}")
     lines.append(f"- Trained: {code_span(main.created[:10])}, seed {main.seed}")
-    return [*lines, f"- Licence: {code_span(license) if license else 'unknown, ask its authors'}", ""]
+    return [*lines, f"- Licence: {code_span(license) if license else 'unknown, ask the authors'}", ""]
 
 
 def _scores(main: Manifest) -> list[str]:
@@ -172,8 +172,8 @@ def _parts(manifests: Sequence[Manifest]) -> list[str]:
     return [
         *lines,
         "",
-        "Each is a folder with a `manifest.json` and an Orbax checkpoint of its parameters, which JAX and Orbax can "
-        "read without afjax. Together they are an afjax store.",
+        "Each is a folder with a `manifest.json` and an Orbax checkpoint of its parameters, which Orbax can load "
+        "without afjax. Together they are an afjax store.",
         "",
     ]
 
@@ -181,7 +181,7 @@ def _parts(manifests: Sequence[Manifest]) -> list[str]:
 def _task_kind(manifest: Manifest) -> KindSpec | None:
     """Returns the kind of the artefact's task.
 
-    The result is None if the artefact has no task, or if its task is from another version of afjax.
+    None if the artefact has no task, or if this version of afjax does not support the task.
     """
     try:
         return TASK_KINDS[from_dict(TaskConfig, manifest.task).kind] if manifest.task else None
@@ -191,7 +191,7 @@ def _task_kind(manifest: Manifest) -> KindSpec | None:
 
 def _finite(metrics: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     for metric, score in metrics.items():
-        # The metrics also have the step at which they were computed, which is not a score.
+        # The metrics include the step of the evaluation, which is not a score.
         if metric != "step" and isinstance(score, int | float) and math.isfinite(score):
             yield metric, float(score)
 
@@ -205,6 +205,6 @@ def _text(value: object) -> str:
 
 
 def _printable(text: str) -> str:
-    """Returns ``text`` on one line, without control characters."""
+    """Converts ``text`` to one line without control characters."""
     plain = text.encode("utf-8", "replace").decode()
     return " ".join("".join(sign if sign.isprintable() else " " for sign in plain).split())

@@ -1,7 +1,7 @@
 """Removes local paths from the manifests of shared artefacts.
 
-A path can reveal a user's name and the names of their disks, and is useless on other machines. It is replaced by
-``./LAST``, with the path's last part. This is still a path and cannot be mistaken for an id on the hub.
+A path can reveal the names of a user and their disks, and is useless on other machines. It is replaced by ``./LAST``,
+where LAST is its last part. The result is still a path, so it cannot be mistaken for a hub id.
 """
 
 import dataclasses
@@ -16,15 +16,15 @@ from afjax.store.manifest import Manifest
 HUB_IDS = {"minilm": "sentence-transformers/all-MiniLM-L6-v2"}
 
 
-# On object stores, Orbax marks a complete checkpoint with this file, which contains the checkpoint's path. Shared
-# checkpoints contain this text instead.
+# On object stores, Orbax marks a complete checkpoint with this file, which contains the checkpoint's path. In shared
+# checkpoints, it contains this text instead.
 COMMITTED, COMMITTED_TEXT = "commit_success.txt", "Checkpoint commit was successful.\n"
 
 
 def shareable(manifest: Manifest) -> Manifest:
-    """Replaces every path in a manifest's trunk names and its task's source and files by ``./LAST``.
+    """Replaces local paths to the trunk, the task's source and its files by ``./LAST``.
 
-    The hash of the file ``COMMITTED`` becomes the hash of ``COMMITTED_TEXT``. The caller has to replace the file.
+    The hash of the file ``COMMITTED`` is replaced by the hash of ``COMMITTED_TEXT``. The caller must replace the file.
     """
     files = dict(manifest.files)
     if COMMITTED in files:
@@ -35,7 +35,7 @@ def shareable(manifest: Manifest) -> Manifest:
     if isinstance(task.get("source"), str):
         task["source"] = shared_source(task["source"])
     for split in ("train", "dev", "test"):
-        # Other values are names of files in the source or of TFDS splits.
+        # Values without a slash are names of files in the source, or of TFDS splits.
         if isinstance(task.get(split), str) and re.search(r"[/\\]", task[split]):
             task[split] = last_part(task[split])
     record = dict(manifest.trained_with)

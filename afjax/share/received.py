@@ -9,36 +9,36 @@ from afjax.store.files import MANIFEST
 from afjax.store.manifest import KINDS, REPAIR, Manifest, check_unchanged, from_json, names_difference, to_json
 
 MAX_MANIFEST_BYTES = 2**24
-# Files may hold FREE_BYTES of parameters plus MAX_RATIO times their own size. Without a limit, a few bytes of
-# compressed zeros could unpack to more than the machine's memory. Trained weights hardly compress.
+# Files may unpack to FREE_BYTES of parameters plus MAX_RATIO times their own size. Without this limit, a few bytes of
+# compressed zeros could exhaust memory. Trained weights hardly compress.
 FREE_BYTES, MAX_RATIO = 2**30, 100
 
-# The advice for unusable files. The store's own advice is for users who trained the artefact themselves.
+# The advice for unusable files. The store's own advice addresses users who trained the artefact themselves.
 FETCH_AGAIN = "get it again from where it was shared"
 
 
 def files_by_artefact(paths: Iterable[str], where: str) -> dict[tuple[str, str], set[str]]:
-    """Groups files by artefact: ``{(kind, name): {path in the artefact's folder, ...}}``.
+    """Groups file paths by artefact: ``{(kind, name): {path in the artefact's folder, ...}}``.
 
     Args:
       paths: The paths of all files, relative to the root of the archive or repository.
       where: The name of the archive or repository in error messages.
 
     Raises:
-      UserError: A path leads out of the folder or occurs twice, a file does not belong to an artefact, a name is
-        invalid, an artefact has no manifest, or there are no artefacts.
+      UserError: A path escapes the folder or occurs twice, a file does not belong to an artefact, a name is invalid, an
+        artefact has no manifest, or there are no artefacts.
     """
     artefact_files: dict[tuple[str, str], set[str]] = {}
     for path in paths:
         parts = path.split("/")
         if not path.isprintable() or "\\" in path or not {"", ".", ".."}.isdisjoint(parts):
             raise UserError(
-                f"{where} has the file {path!r}, whose path leads out of it or is not plain; {FETCH_AGAIN}."
+                f"{where} has the file {path!r}, whose path escapes the folder or is unusual; {FETCH_AGAIN}."
             )
         if parts[0] not in KINDS or not (parts[2:] == [MANIFEST] or (parts[2:3] == ["params"] and len(parts) > 3)):
             raise UserError(
-                f"{where} has the file {path}, which belongs to no artefact; only {', '.join(KINDS)} are shared, "
-                f"laid out as in a store: {FETCH_AGAIN}."
+                f"{where} has the file {path}, which does not belong to an artefact (only {', '.join(KINDS)} are "
+                f"allowed, laid out as in a store); {FETCH_AGAIN}."
             )
         try:
             check_name(parts[1], "artefact")
@@ -53,53 +53,53 @@ def files_by_artefact(paths: Iterable[str], where: str) -> dict[tuple[str, str],
         if MANIFEST not in files:
             raise UserError(f"{where} has files of {kind}/{name}, but not its {MANIFEST}; {FETCH_AGAIN}.")
     if not artefact_files:
-        raise UserError(f"{where} holds no adapter, fusion or head; give what afjax store pack or push made.")
+        raise UserError(f"{where} holds no adapter, fusion or head; use the output of afjax store pack or push.")
     return artefact_files
 
 
 def check_manifest_size(size: int, where: str) -> None:
-    """Raises UserError if a manifest has more than ``MAX_MANIFEST_BYTES`` bytes."""
+    """Raises UserError if a manifest is larger than ``MAX_MANIFEST_BYTES``."""
     if size > MAX_MANIFEST_BYTES:
-        raise UserError(f"{where} has {size} bytes, more than a manifest can have; {FETCH_AGAIN}.")
+        raise UserError(f"{where} has {size} bytes, which is too large for a manifest; {FETCH_AGAIN}.")
 
 
 def manifest_from(contents: bytes, kind: str, name: str, where: str) -> Manifest:
-    """Reads an untrusted manifest and validates its checksum and values.
+    """Parses an untrusted manifest and validates its checksum and values.
 
     Raises:
-      UserError: The manifest is damaged, has another format version, does not match its folder's kind and name, or has
-        values that afjax does not write.
+      UserError: The manifest is damaged, has an unsupported format version, does not match its folder's kind and name,
+        or has values that afjax never writes.
     """
     try:
         text = contents.decode()
         manifest = from_json(text, where)
         check_unchanged(text, where)
-        sound = _is_sound(manifest)
-        to_json(manifest)  # It will be written again, which fails for NaN and infinity.
+        valid = _is_valid(manifest)
+        to_json(manifest)  # Installing writes the manifest again, which fails for NaN and infinity.
     except UserError as error:
         raise UserError(str(error).replace(REPAIR, FETCH_AGAIN)) from error
     except (ValueError, MemoryError) as error:  # Not UTF-8, or too large.
         raise UserError(f"{where} is not a manifest ({type(error).__name__}); {FETCH_AGAIN}.") from error
-    if not sound:
-        raise UserError(f"{where} has values that afjax does not write; {FETCH_AGAIN}.")
+    if not valid:
+        raise UserError(f"{where} has values that afjax never writes; {FETCH_AGAIN}.")
     if (manifest.kind, manifest.name) != (kind, name):
         raise UserError(
-            f"{where} belongs to {manifest.kind}/{manifest.name}, not to {kind}/{name}; ask for it to be packed "
+            f"{where} belongs to {manifest.kind}/{manifest.name}, not to {kind}/{name}. Ask for it to be packed "
             "again, and rename it when you unpack it."
         )
     return manifest
 
 
 def check_files(manifest: Manifest, files: Collection[str], num_bytes: int, where: str) -> None:
-    """Raises UserError unless an artefact's files match its manifest, and their size matches its leaves."""
+    """Raises UserError unless an artefact's files match its manifest, in names and total size."""
     expected = {MANIFEST, *(f"params/{file}" for file in manifest.files)}
     if difference := names_difference(expected, files):
         listing = ", ".join(difference.split(", ")[:8])
         raise UserError(
-            f"{where}: the files of {manifest.kind}/{manifest.name} do not match its manifest, missing (-) or extra "
+            f"{where}: the files of {manifest.kind}/{manifest.name} do not match its manifest: missing (-) or extra "
             f"(+): {listing}; {FETCH_AGAIN}."
         )
-    # Allows for incompressible weights, and for metadata of each leaf.
+    # Allow for incompressible weights and for each leaf's metadata.
     if num_bytes > 2 * manifest.num_bytes + 2**20 * (len(manifest.leaves) + 1):
         raise UserError(
             f"{where}: the files of {manifest.kind}/{manifest.name} have {num_bytes} bytes, but its manifest lists "
@@ -108,16 +108,16 @@ def check_files(manifest: Manifest, files: Collection[str], num_bytes: int, wher
 
 
 def check_unpacked_size(manifests: Sequence[Manifest], num_bytes: int, where: str) -> None:
-    """Raises UserError if the manifests list far more bytes of parameters than the files have."""
+    """Raises UserError if the manifests list far more bytes of parameters than the files hold."""
     unpacked = sum(manifest.num_bytes for manifest in manifests)
     if unpacked > FREE_BYTES + MAX_RATIO * num_bytes:
         raise UserError(
-            f"{where} has {num_bytes} bytes, but {unpacked} bytes of parameters according to its manifests; refused."
+            f"{where} has {num_bytes} bytes, but its manifests list {unpacked} bytes of parameters, so it was rejected."
         )
 
 
-def _is_sound(manifest: Manifest) -> bool:
-    """Returns whether the values that ``from_json`` does not check are values that afjax writes.
+def _is_valid(manifest: Manifest) -> bool:
+    """Checks the values that ``from_json`` does not check.
 
     Raises:
       UserError: The name of a fused adapter is invalid.

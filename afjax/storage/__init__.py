@@ -1,1 +1,1 @@
-"""Handles files on disks and object stores: paths, atomic writes, JSON."""
+"""Files on disks and object stores: paths, atomic writes, JSON."""

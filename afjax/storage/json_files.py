@@ -1,7 +1,7 @@
-"""Reads JSON files that may be damaged, or that afjax did not write.
+"""Reads JSON files that may be damaged or may come from elsewhere.
 
-Every failure is a ``UserError`` that names the file: invalid JSON, numbers that are too long, nesting that is too deep,
-or the wrong type of document.
+Every failure raises a ``UserError`` that names the file: invalid JSON, numbers that are too long, excessive nesting, or
+the wrong type of document.
 """
 
 import json
@@ -14,7 +14,7 @@ from etils import epath
 
 from afjax.errors import UserError
 
-# Manifests, configs and tokenizers have fewer than 20 levels. Python's own limit depends on the Python version.
+# Manifests, configs and tokenizers nest fewer than 20 levels deep. Python's own limit depends on the Python version.
 MAX_DEPTH = 64
 
 _NAMES: Mapping[type, str] = {dict: "an object", list: "a list", str: "a string"}
@@ -35,7 +35,7 @@ def parse_json(
       where: The file's name, for error messages.
       expected: The required type of the document: ``dict``, ``list`` or ``str``. None allows every type.
       advice: How to fix a bad file; the last part of the error message.
-      constants: Whether NaN, Infinity and numbers that overflow to Infinity are allowed. This is used for rows of data,
+      constants: Whether NaN, Infinity and numbers that overflow to Infinity are allowed. They are allowed in data rows,
         whose columns are checked when they are used.
 
     Returns:
@@ -54,17 +54,17 @@ def parse_json(
         decoded = text.decode("utf-8-sig") if isinstance(text, bytes) else text
         value = json.loads(decoded) if constants else _STRICT.decode(decoded)
     except json.JSONDecodeError as error:
-        place = f"{where}, line {error.lineno}: this" if "\n" in decoded.strip() else where
-        raise UserError(f"{place} is not JSON ({error.msg}); {advice}.") from None
+        subject = f"{where}, line {error.lineno}: this" if "\n" in decoded.strip() else where
+        raise UserError(f"{subject} is not JSON ({error.msg}); {advice}.") from None
     except RecursionError:
         raise UserError(f"{where} nests more than {MAX_DEPTH} levels deep; {advice}.") from None
-    except ValueError as error:  # Not UTF-8, an integer with too many digits, or refused by _STRICT.
+    except ValueError as error:  # Not UTF-8, an integer with too many digits, or rejected by _STRICT.
         raise UserError(f"{where} is not valid JSON ({error}); {advice}.") from None
-    # Counting brackets is fast, and enough for nearly every document.
+    # Counting brackets is fast, and sufficient for nearly every document.
     if decoded.count("[") + decoded.count("{") > MAX_DEPTH and _depth_exceeds(value, MAX_DEPTH):
         raise UserError(f"{where} nests more than {MAX_DEPTH} levels deep; {advice}.")
     if expected is not None and not isinstance(value, expected):
-        raise UserError(f"{where} is {_short(value)}; it must be {_NAMES[expected]}; {advice}.")
+        raise UserError(f"{where} is {_short(value)}, but must be {_NAMES[expected]}; {advice}.")
     return value
 
 
@@ -85,7 +85,7 @@ def read_json(
       The parsed value, or None if the file does not exist.
 
     Raises:
-      UserError: The file cannot be read, or :func:`parse_json` raises it for the contents.
+      UserError: The file cannot be read, or :func:`parse_json` rejects its contents.
     """
     try:
         text = epath.Path(path).read_bytes()
@@ -96,7 +96,7 @@ def read_json(
     return parse_json(text, str(path), expected=expected, advice=advice, constants=constants)
 
 
-def _refuse_constant(constant: str) -> NoReturn:
+def _reject_constant(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not a JSON number")
 
 
@@ -107,13 +107,13 @@ def _finite_float(digits: str) -> float:
     return number
 
 
-_STRICT = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite_float)
+_STRICT = json.JSONDecoder(parse_constant=_reject_constant, parse_float=_finite_float)
 
 
 def _depth_exceeds(value: Any, limit: int) -> bool:
-    """Returns whether lists and objects nest deeper than ``limit``.
+    """Checks whether lists and objects nest deeper than ``limit``.
 
-    The search is not recursive, because it guards against deep nesting.
+    The search is iterative, because deep nesting would exhaust the stack.
     """
     pending = [(value, 1)]
     while pending:

@@ -1,4 +1,4 @@
-"""Paths from users: local, or on Google Cloud Storage (``gs://``), which ``epath`` accesses with gcsfs."""
+"""Paths from users: local, or on Google Cloud Storage (``gs://``) through ``epath`` and gcsfs."""
 
 import contextlib
 import hashlib
@@ -26,9 +26,9 @@ def cache_folder() -> Path:
 
 
 def is_remote(path: AnyPath) -> bool:
-    """Returns whether ``path`` is on an object store.
+    """Checks whether ``path`` is on an object store.
 
-    Object stores have no folders, and files cannot be renamed or appended to. Writes are atomic.
+    Object stores have no folders, cannot rename files or append to them, and write atomically.
     """
     return re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", os.fspath(path)) is not None
 
@@ -41,15 +41,15 @@ def open_path(path: AnyPath) -> epath.Path:
         gcsfs is not installed.
     """
     if not isinstance(path, str | os.PathLike):
-        raise UserError(f"A path is {path!r}, of the type {type(path).__name__}; give a string or a pathlib.Path.")
+        raise UserError(f"A path is {path!r}, of type {type(path).__name__}; pass a string or a pathlib.Path.")
     if not os.fspath(path):
-        raise UserError('An empty path was given; give a folder, "." for the current one.')
+        raise UserError('A path is empty; use "." for the current folder.')
     if not is_remote(path):
         expanded(path)  # Raises UserError for an invalid path.
         return epath.Path(path)
-    # Check the scheme before epath does, because epath's error for an unknown scheme has no explanation.
+    # Check the scheme before epath does, because epath's error for an unknown scheme is unhelpful.
     if not re.match("gs://[^/]", os.fspath(path)):
-        raise UserError(f"{path} is on an unsupported object store; give a local path or gs://BUCKET/PATH.")
+        raise UserError(f"{path} is on an unsupported object store; use a local path or gs://BUCKET/PATH.")
     opened = epath.Path(path)
     try:
         import fsspec
@@ -58,16 +58,16 @@ def open_path(path: AnyPath) -> epath.Path:
         raise UserError(
             f"{path} is on Google Cloud Storage, which needs {error.name}; run pip install 'afjax[gcs]'."
         ) from error
-    # Cached listings would hide files that other processes, or TensorStore in this process, write in the meantime.
+    # Cached listings would hide files that other processes, or TensorStore in this process, have written since.
     fsspec.config.conf.setdefault("gcs", {})["use_listings_cache"] = False
-    # Silence these loggers: every error that they log is also raised as an exception.
+    # Every error that these loggers report is also raised as an exception.
     for name in ("gcsfs", "google.auth"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     return opened
 
 
 def local_path(path: AnyPath, what: str) -> Path:
-    """Returns a path that must be local, with ``~`` expanded.
+    """Checks that a path is local, and expands ``~``.
 
     Args:
       path: The path.
@@ -77,26 +77,26 @@ def local_path(path: AnyPath, what: str) -> Path:
       UserError: The path is on an object store.
     """
     if is_remote(path):
-        raise UserError(f"{what} is {path}, which is on an object store; copy it to a disk and give that folder.")
+        raise UserError(f"{what} is {path}, which is on an object store; copy it to a local disk and use that path.")
     return expanded(path)
 
 
 def expanded(path: AnyPath) -> Path:
-    """Returns a local path with ``~`` and ``~USER`` replaced by the home folder.
+    """Expands ``~`` and ``~USER`` in a local path.
 
     Raises:
-      UserError: The user's home folder is not known, or the path contains an invalid character.
+      UserError: The user's home folder is unknown, or the path contains an invalid character.
     """
     if "\0" in os.fspath(path):
-        raise UserError(f"The path {os.fspath(path)!r} contains a NUL character; give another.")
+        raise UserError(f"The path {os.fspath(path)!r} contains a NUL character; use a different path.")
     try:
         os.fspath(path).encode()
     except UnicodeEncodeError:
-        raise UserError(f"The path {os.fspath(path)!r} is not valid UTF-8; give another.") from None
+        raise UserError(f"The path {os.fspath(path)!r} is not valid UTF-8; use a different path.") from None
     try:
         return Path(path).expanduser()
     except RuntimeError:
-        raise UserError(f"The path {path} names a user whose home folder is not known; give the whole path.") from None
+        raise UserError(f"The home folder in the path {path} is unknown; write the path out in full.") from None
 
 
 def absolute(path: epath.Path) -> epath.Path:
@@ -105,7 +105,7 @@ def absolute(path: epath.Path) -> epath.Path:
 
 
 def client_errors() -> tuple[type[Exception], ...]:
-    """Returns the exceptions that gcsfs and Google's libraries raise; only OSError if they are not installed."""
+    """Returns the exceptions raised by gcsfs and Google's libraries. Only OSError if they are not installed."""
     try:
         import aiohttp
         from gcsfs.retry import HttpError, NonRetryableError
@@ -121,7 +121,7 @@ def check_readable(folder: epath.Path, what: str) -> None:
     with _explain_errors(folder, what, "read"):
         try:
             next(iter(folder.iterdir()), None)
-        except FileNotFoundError:  # The folder, or the whole bucket.
+        except FileNotFoundError:  # The folder or its bucket does not exist.
             if not _bucket(folder).exists():
                 raise
 
@@ -129,15 +129,15 @@ def check_readable(folder: epath.Path, what: str) -> None:
 def check_writable(folder: epath.Path, what: str) -> None:
     """Raises UserError unless files can be written to a folder on an object store.
 
-    Writes, reads and removes a small file, and checks the permission to read the bucket's metadata.
+    Writes, reads and removes a small file, and checks that the bucket's metadata is readable.
     """
     marker = folder / f".afjax-{uuid.uuid4().hex}"
     with _explain_errors(folder, what, "written"):
-        marker.write_text("afjax checks that it may write here.\n")
+        marker.write_text("afjax checks its write permission.\n")
         marker.read_bytes()
         info = _bucket_info(folder)
         marker.unlink()
-    # Orbax reads the bucket's metadata. Without permission, gcsfs falls back to a listing, which has no such kind.
+    # Orbax reads the bucket's metadata. Without permission, gcsfs falls back to a listing, whose kind differs.
     if info.get("kind") != "storage#bucket":
         raise UserError(
             f"The {what} {folder} cannot be used: storage.buckets.get is not allowed on {_bucket(folder)}, which "
@@ -146,9 +146,10 @@ def check_writable(folder: epath.Path, what: str) -> None:
 
 
 def fetched(path: AnyPath) -> Path:
-    """Returns a local path for a file or folder. On an object store, it is copied to :func:`cache_folder` first.
+    """Returns a local path to a file or folder, downloading it from an object store if needed.
 
-    The copy is atomic. It is made once, and again if names, sizes or generations of the files have changed.
+    The download to :func:`cache_folder` is atomic. It is only repeated if the names, sizes or generations of the files
+    have changed.
 
     Raises:
       UserError: The file or folder does not exist or cannot be read, or the cache cannot be written.
@@ -160,7 +161,7 @@ def fetched(path: AnyPath) -> Path:
 
     with _explain_errors(source, "path", "read"):
         system, root = fsspec.url_to_fs(os.fspath(source))
-        # Names that end in a slash are placeholders, which cloud consoles create for empty folders.
+        # Names ending in a slash are placeholders that cloud consoles create for empty folders.
         files = {name: info for name, info in system.find(root, detail=True).items() if not name.endswith("/")}
         if not files:
             raise FileNotFoundError(source)
@@ -172,7 +173,7 @@ def fetched(path: AnyPath) -> Path:
 
 
 def _fetch(system: Any, root: str, sizes: dict[str, int], folder: Path, source: epath.Path) -> None:
-    """Copies files to ``folder / source.name``. If ``source`` is a single file, this is the path of the file."""
+    """Downloads files to ``folder / source.name``, which is a file if ``source`` is one."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         part = Path(tempfile.mkdtemp(dir=folder.parent, suffix=".part"))
@@ -212,7 +213,7 @@ def _bucket_info(path: epath.Path) -> dict[str, Any]:
 
 
 def is_path(name: str) -> bool:
-    """Returns whether a name is a path rather than an id: it looks like a path, or it is an existing folder."""
+    """Checks whether a name is a path rather than an id: it looks like a path or is an existing folder."""
     looks_like_one = name.startswith((".", "/", "~")) or "\\" in name or name.count("/") > 1 or is_remote(name)
     return looks_like_one or Path(name).is_dir()
 
@@ -225,7 +226,7 @@ def last_part(path: str) -> str:
 
 @contextlib.contextmanager
 def _explain_errors(path: epath.Path, role: str, done: str) -> Iterator[None]:
-    """Converts errors of an object store into a UserError with a one-sentence message."""
+    """Converts object store errors to a UserError with a one-sentence message."""
     try:
         yield
     except client_errors() as error:
@@ -233,13 +234,13 @@ def _explain_errors(path: epath.Path, role: str, done: str) -> Iterator[None]:
 
 
 def reason(error: Exception, path: epath.Path) -> str:
-    """Explains an error of an object store, and how to fix it."""
+    """Explains an object store error and how to fix it."""
     import google.auth.exceptions
 
     if isinstance(error, google.auth.exceptions.GoogleAuthError) or getattr(error, "code", None) == 401:
         return (
             "there are no valid credentials for Google Cloud; run gcloud auth application-default login, or set "
-            "GOOGLE_APPLICATION_CREDENTIALS to a key's file"
+            "GOOGLE_APPLICATION_CREDENTIALS to a key file"
         )
     if str(error).startswith("Forbidden") or getattr(error, "code", None) == 403:
         return f"permission denied (403); ask for the role Storage Object Admin on {_bucket(path)}"

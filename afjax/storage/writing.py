@@ -1,7 +1,7 @@
 """Writes files atomically.
 
-A file is written as ``NAME.part`` and renamed when it is complete. Devices and pipes, such as ``/dev/stdout``, are
-written directly, because renaming would replace the device itself with a file.
+A file is written to ``NAME.part`` and renamed once it is complete. Devices and pipes such as ``/dev/stdout`` are
+written directly, because renaming would replace the device with a file.
 """
 
 import contextlib
@@ -20,11 +20,11 @@ from afjax.storage.paths import is_remote, open_path
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yields the path to write to; renames it to ``path`` when the block ends without an exception.
+    """Yields a temporary path, and renames it to ``path`` if the block succeeds.
 
     Args:
-      path: A local file. A symbolic link is followed, so the file that it points to is replaced. The path of a device,
-        a pipe or one of this process's own open files (``/dev/stdout``) is yielded itself.
+      path: A local file. If it is a symbolic link, the link's target is replaced. The path of a device, a pipe or one
+        of this process's open files (``/dev/stdout``) is yielded unchanged.
 
     Raises:
       OSError: The file cannot be written. An existing file is left unchanged.
@@ -63,17 +63,17 @@ def write_bytes(path: str | os.PathLike[str], contents: bytes) -> None:
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Writes a UTF-8 file as :func:`write_bytes` does."""
+    """Writes a UTF-8 file atomically, like :func:`write_bytes`."""
     write_bytes(path, text.encode())
 
 
 def write_json(path: str | os.PathLike[str], value: Any) -> None:
-    """Writes a JSON file as :func:`write_bytes` does."""
+    """Writes a JSON file atomically, like :func:`write_bytes`."""
     write_text(path, json.dumps(value, indent=1) + "\n")
 
 
 def write_output(path: str | os.PathLike[str], contents: str | bytes, *, make_folder: bool = False) -> None:
-    """Atomically writes a file that a user has named.
+    """Atomically writes an output file chosen by the user.
 
     Args:
       path: A local file.
@@ -89,27 +89,27 @@ def write_output(path: str | os.PathLike[str], contents: str | bytes, *, make_fo
         write_bytes(path, contents.encode() if isinstance(contents, str) else contents)
     except OSError as error:
         raise UserError(
-            f"{path} cannot be written ({error.strerror or error}); make room or give another --output."
+            f"{path} cannot be written ({error.strerror or error}). Free up space or choose another --output."
         ) from None
 
 
 def check_output(path: str | os.PathLike[str], *, make_folder: bool = False) -> None:
     """Raises UserError if :func:`write_output` could not write a file. Call this before a long computation."""
-    given = Path(path)
-    if given.is_dir():
-        raise UserError(f"{path} is a folder; give --output the name of a file.")
-    folder = given.absolute().parent
+    file = Path(path)
+    if file.is_dir():
+        raise UserError(f"{path} is a folder; set --output to a file name.")
+    folder = file.absolute().parent
     while make_folder and not folder.exists():
         folder = folder.parent
     if not folder.is_dir():
-        raise UserError(f"{path} cannot be written: {folder} is not a folder; give another --output.")
-    target = given if _is_written_directly(given) else folder
+        raise UserError(f"{path} cannot be written: {folder} is not a folder; choose another --output.")
+    target = file if _is_written_directly(file) else folder
     if not os.access(target, os.W_OK):
-        raise UserError(f"{path} cannot be written: no permission to write to {target}; give another --output.")
+        raise UserError(f"{path} cannot be written: no permission to write to {target}; choose another --output.")
 
 
 def _is_written_directly(path: str | os.PathLike[str]) -> bool:
-    """Returns whether a path is a device, a pipe, or an open file of this process."""
+    """Checks whether a path is a device, a pipe, or one of this process's open files."""
     name = os.path.abspath(path)
     if name in ("/dev/stdout", "/dev/stderr") or name.startswith(("/dev/fd/", "/proc/")):
         return True
@@ -117,7 +117,7 @@ def _is_written_directly(path: str | os.PathLike[str]) -> bool:
 
 
 def csv_text(rows: Iterable[Sequence[object]]) -> str:
-    r"""Returns rows as the text of a CSV file; None is an empty field.
+    r"""Formats rows as CSV. None becomes an empty field.
 
     Example:
       >>> csv_text([["task", "accuracy"], ["rte", None]])

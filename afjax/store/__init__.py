@@ -1,4 +1,4 @@
-"""The adapter store: one folder per artefact, with atomic writes and strict reads.
+"""The adapter store: one folder per artefact, atomic writes and strict checks.
 
 A store is a folder (local or ``gs://``)::
 
@@ -6,9 +6,9 @@ A store is a folder (local or ``gs://``)::
     STORE/fusion/<name>/{manifest.json, params/}
     STORE/heads/<name>/{manifest.json, params/}
 
-``params/`` is an Orbax checkpoint of the artefact's own tree and can be read without afjax. ``manifest.json`` describes
-the artefact, the trunk it was trained on, and the SHA-256 of every leaf. ``STORE/.lock`` is the writers' lock
-(:mod:`afjax.store.files`). ``STORE/.runs`` holds the names that unfinished runs have reserved
+``params/`` is an Orbax checkpoint of the artefact's parameters, which can be loaded without afjax. ``manifest.json``
+describes the artefact and the trunk it was trained on, and holds the SHA-256 of every leaf. ``STORE/.lock`` is the
+writers' lock (:mod:`afjax.store.files`). ``STORE/.runs`` holds the names reserved by unfinished runs
 (:mod:`afjax.store.reservations`).
 
 Example:

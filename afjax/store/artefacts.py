@@ -31,17 +31,17 @@ from afjax.store.trunk_identity import trunk_difference
 from afjax.trees import Tree, flatten, map_with_path, tree_digest
 
 StorePath = str | os.PathLike[str]
-# The fields of a manifest and of a draft that describe an artefact, besides its tree.
+# The fields common to manifests and drafts that describe an artefact.
 _DESCRIPTION = ("config", "trunk", "task", "labels", "metrics", "seed", "adapters", "trained_with")
 
 
 @dataclasses.dataclass(frozen=True)
 class Artefact:
-    """A loaded artefact: its manifest, and its tree of NumPy arrays.
+    """A loaded artefact: its manifest and its parameters.
 
     Attributes:
       manifest: The description of the artefact.
-      params: The artefact's tree of NumPy arrays, with the shapes and dtypes that were saved.
+      params: The parameters, a tree of NumPy arrays with the saved shapes and dtypes.
 
     Example:
       >>> import numpy as np
@@ -64,9 +64,9 @@ class Draft:
     Attributes:
       kind: One of ``KINDS``.
       name: The artefact's name, see ``config.check_name``.
-      params: The artefact's tree of arrays, of any shapes and dtypes.
-      config, trunk, task, labels, metrics, seed, adapters, trained_with: As in :class:`Manifest`, with values that JSON
-        can represent.
+      params: The parameters, a tree of arrays with any shapes and dtypes.
+      config, trunk, task, labels, metrics, seed, adapters, trained_with: As in :class:`Manifest`, with
+        JSON-serializable values.
 
     Example:
       >>> import numpy as np
@@ -101,7 +101,7 @@ def save(
     overwrite: bool = False,
     **more: Any,
 ) -> Manifest:
-    """Saves one artefact, as :func:`save_all` does with a single :class:`Draft`.
+    """Saves one artefact, like :func:`save_all` with a single :class:`Draft`.
 
     Args:
       store: The store's folder, local or ``gs://``. It is created if it does not exist.
@@ -136,21 +136,21 @@ def save_all(
     If several processes save the same names at the same time without ``overwrite``, one succeeds and the others raise.
     Readers see each artefact either complete or in its previous state, even if the process is killed. Object stores
     (``gs://``) have no locks, so the names are checked before and after writing. If two processes save the same names
-    there within seconds, either both raise or the one that was overwritten does, and the artefacts have to be saved
-    again.
+    there within seconds, then the process whose artefacts were overwritten raises, or both do, and the artefacts must
+    be saved again.
 
-    In a multi-host run one process calls this, with fully addressable arrays.
+    In a multi-host run, only one process calls this, with fully addressable arrays.
 
     Args:
       store: The store's folder, local or ``gs://``. It is created if it does not exist.
       drafts: The artefacts, with distinct kinds and names.
       overwrite: Whether existing artefacts with these kinds and names may be replaced.
-      run: Identifier of the training run that saves; empty outside of training commands. An existing artefact is
-        replaced if the same run saved it, or if it does not record a run and its tree is identical.
+      run: Identifier of the training run that saves the artefacts; empty outside of training commands. An existing
+        artefact is replaced if the same run saved it, or if it does not record a run and its parameters are identical.
 
     Returns:
-      The manifests, in the order of the drafts. Without ``overwrite`` and ``run``, these are the existing manifests if
-      the store already has all of the artefacts with the same content.
+      The manifests, in the order of the drafts. Without ``overwrite`` and ``run``, if the store already has all of the
+      artefacts with the same content, nothing is written and their existing manifests are returned.
 
     Raises:
       UserError: A kind or name is invalid, an artefact exists and may not be replaced, another unfinished run has
@@ -165,7 +165,7 @@ def save_all(
       ['adapters', 'heads']
     """
     if overwrite and run:
-        raise UserError(f"overwrite=True was given with run={run!r}; a run may only replace what it saved itself.")
+        raise UserError(f"overwrite=True cannot be used with run={run!r}; a run may only replace its own artefacts.")
     folders = [folder_of(store, draft.kind, draft.name) for draft in drafts]
     if len(set(folders)) != len(folders):
         raise UserError(f"Two artefacts have the same kind and name ({', '.join(map(str, folders))}); rename one.")
@@ -195,10 +195,10 @@ def save_all(
 def reserve(store: StorePath, names: Sequence[tuple[str, str]], *, run: str, workdir: StorePath) -> None:
     """Reserves the names of the artefacts that a training run will save.
 
-    Another run with the same names is then refused before it trains. A run calls this when it starts and when it
+    Another run that wants the same names then fails before it trains. A run calls this when it starts and when it
     resumes. A reservation is valid while the run's workdir exists and belongs to the same run. Saving the artefact
-    removes it. Object stores (``gs://``) have no locks, so two runs that start within the same second may both
-    continue; :func:`save_all` then refuses the second.
+    removes the reservation. Object stores (``gs://``) have no locks, so two runs that start within the same second may
+    both continue; the second one then fails in :func:`save_all`.
 
     Args:
       store: The store's folder, local or ``gs://``. It is created if it does not exist.
@@ -207,8 +207,8 @@ def reserve(store: StorePath, names: Sequence[tuple[str, str]], *, run: str, wor
       workdir: The run's folder.
 
     Raises:
-      UserError: Another run has saved or reserved a name (the message names the workdir of a reservation), or the store
-        cannot be written. No name is reserved then.
+      UserError: Another run has saved or reserved a name (the message includes the workdir of a reservation), or the
+        store cannot be written. No name is reserved then.
 
     Example:
       >>> import numpy as np
@@ -229,8 +229,8 @@ def reserve(store: StorePath, names: Sequence[tuple[str, str]], *, run: str, wor
                     missing.append((kind, name))
                 elif read_manifest(store, kind, name).run not in ("", run):
                     raise UserError(
-                        f"{title(kind, name)} in the store {store} was saved by another run; give this one another "
-                        "name (--config.name=NAME, or rename the source's task) or another --store."
+                        f"{title(kind, name)} in the store {store} was saved by another run. Rename this run "
+                        "(--config.name=NAME) or the source's task, or choose another --store."
                     )
             for kind, name in missing:
                 reservations.write(root, kind, name, run=run, workdir=workdir)
@@ -246,13 +246,13 @@ def check_not_reserved(store: StorePath, kind: str, name: str, run: str = "") ->
     workdir = reservations.other_workdir(store_folder(store), kind, name, run)
     if workdir:
         raise UserError(
-            f"The run in {workdir} is unfinished and will save {kind}/{name} to the store {store}; resume that run or "
-            "wait for it, delete its workdir, or choose another name (--config.name=NAME for a run) or another --store."
+            f"The run in {workdir} is unfinished and will save {kind}/{name} to the store {store}. Resume that run, "
+            "wait for it, or delete its workdir. Or choose another name (--config.name=NAME for a run) or --store."
         )
 
 
 def check_still_there(store: StorePath, manifests: Sequence[Manifest]) -> None:
-    """Raises UserError if another process has replaced the artefacts just written.
+    """Raises UserError if another process has replaced artefacts that were just written.
 
     This can only happen in stores without locks.
     """
@@ -264,14 +264,14 @@ def check_still_there(store: StorePath, manifests: Sequence[Manifest]) -> None:
         if current != manifest:
             raise UserError(
                 f"{title(manifest.kind, manifest.name)} in the store {store} was replaced by another process at the "
-                "same time; check what the store has (afjax store verify), then save under another name or again."
+                "same time. Check the store's contents (afjax store verify), then save again or under another name."
             )
 
 
 def _saved_before(store: StorePath, drafts: Sequence[Draft], trees: Sequence[Tree]) -> tuple[Manifest, ...]:
-    """Returns the manifests of the drafts if the store has all of them with the same content, or an empty tuple.
+    """Returns the existing manifests if the store already has all drafts with the same content, or an empty tuple.
 
-    A program that saves its result can therefore run a second time.
+    This lets a program that saves its result run a second time.
     """
     manifests = []
     for draft, tree in zip(drafts, trees, strict=True):
@@ -279,7 +279,7 @@ def _saved_before(store: StorePath, drafts: Sequence[Draft], trees: Sequence[Tre
             return ()
         try:
             manifest = load(store, draft.kind, draft.name).manifest
-        except UserError:  # It is damaged, so it is not the same.
+        except UserError:  # A damaged artefact is not the same.
             return ()
         recorded, given = (
             plain([getattr(value, field) or None for field in _DESCRIPTION]) for value in (manifest, draft)
@@ -295,15 +295,15 @@ def _check_free(store: StorePath, draft: Draft, folder: epath.Path, tree: Tree, 
     check_not_reserved(store, draft.kind, draft.name, run)
     if files.read_current(folder) is None and (is_remote(folder) or not folder.exists()):
         return
-    clash = f'"{draft.name}" already exists among the {draft.kind.removesuffix("s")}s of the store {store}'
+    clash = f'"{draft.name}" already exists among the {draft.kind.removesuffix("s")}s in the store {store}'
     if not run:
-        raise UserError(f"{clash}; nothing was saved. Save under another name, or with overwrite=True.")
+        raise UserError(f"{clash}, so nothing was saved. Save under another name, or with overwrite=True.")
     manifest = read_manifest(store, draft.kind, draft.name)
-    # Manifests before format 2 record no run. If this run saved the artefact, its tree is bit-identical.
+    # Manifests before format 2 do not record a run. If this run saved the artefact, its tree is bit-identical.
     if manifest.run != run and (manifest.run or manifest.digest != tree_digest(tree)):
         raise UserError(
-            f"{clash}, from another run; nothing was saved. Give this run another name (--config.name=NAME) or another "
-            "--store."
+            f"{clash} and was saved by another run, so nothing was saved. Rename this run (--config.name=NAME), or "
+            "choose another --store."
         )
 
 
@@ -339,21 +339,21 @@ def load(
     trunk: Mapping[str, Any] | None = None,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
 ) -> Artefact:
-    """Loads an artefact as NumPy arrays, and checks it completely.
+    """Loads an artefact as NumPy arrays and checks its integrity.
 
     Args:
       store: The store's folder, local or ``gs://``.
       kind, name: The artefact's kind (one of ``KINDS``) and name.
       trunk: ``Trunk.identity()`` of the trunk in use, or the part of it to compare, such as ``{"sha256": digest}``.
         None accepts any trunk. See :func:`trunk_difference`.
-      shapes: ``{leaf path: shape}`` of the model that the artefact will be used in. None accepts any shapes.
+      shapes: ``{leaf path: shape}`` of the model that will use the artefact. None accepts any shapes.
 
     Returns:
-      The manifest and the tree, with the shapes and dtypes that were saved.
+      The manifest and the parameters, with the saved shapes and dtypes.
 
     Raises:
-      UserError: The artefact does not exist (the message suggests the nearest name), was trained on another trunk, has
-        leaves other than ``shapes``, or is damaged: a missing or extra leaf, another shape, a flipped bit.
+      UserError: The artefact does not exist (the message suggests the closest name), was trained on a different trunk,
+        does not match ``shapes``, or is damaged: a missing or extra leaf, a wrong shape, a flipped bit.
 
     Example:
       >>> import numpy as np
@@ -365,26 +365,26 @@ def load(
       (2, 8, 4)
     """
     folder = folder_of(store, kind, name)
-    place, text = read_text(folder, kind)
+    location, text = read_text(folder, kind)
     while True:
         try:
-            return _load(place, text, kind, name, trunk, shapes)
+            return _load(location, text, kind, name, trunk, shapes)
         except UserError:
-            seen = place, text
-            place, text = read_text(folder, kind)
-            # If they differ, a writer has replaced the artefact meanwhile and files of both versions were read: retry.
-            if (place, text) == seen:
+            seen = location, text
+            location, text = read_text(folder, kind)
+            # If they differ, a writer replaced the artefact and files of both versions were read: retry.
+            if (location, text) == seen:
                 raise
 
 
 def exists(store: StorePath) -> bool:
-    """Returns whether the store's folder exists.
+    """Checks whether the store's folder exists.
 
     Args:
       store: The store's folder, local or ``gs://``.
 
     Returns:
-      True if the folder exists, even without artefacts.
+      True if the folder exists, even if it is empty.
 
     Raises:
       UserError: The path is invalid, or the object store cannot be read.
@@ -398,7 +398,7 @@ def exists(store: StorePath) -> bool:
 
 
 def read_manifest(store: StorePath, kind: str, name: str) -> Manifest:
-    """Reads the manifest of an artefact, without its arrays.
+    """Reads an artefact's manifest, without its arrays.
 
     Args:
       store: The store's folder, local or ``gs://``.
@@ -408,7 +408,7 @@ def read_manifest(store: StorePath, kind: str, name: str) -> Manifest:
       The manifest.
 
     Raises:
-      UserError: The artefact does not exist (the message suggests the nearest name), or its manifest is damaged.
+      UserError: The artefact does not exist (the message suggests the closest name), or its manifest is damaged.
 
     Example:
       >>> import numpy as np
@@ -418,14 +418,14 @@ def read_manifest(store: StorePath, kind: str, name: str) -> Manifest:
       >>> store.read_manifest("stores/read", "adapters", "rte") == manifest
       True
     """
-    place, text = read_text(folder_of(store, kind, name), kind)
-    manifest = from_json(text, str(place / files.MANIFEST))
-    check_unchanged(text, str(place / files.MANIFEST))
+    location, text = read_text(folder_of(store, kind, name), kind)
+    manifest = from_json(text, str(location / files.MANIFEST))
+    check_unchanged(text, str(location / files.MANIFEST))
     return manifest
 
 
 def names(store: StorePath, kind: str) -> list[str]:
-    """Lists the names of the artefacts of one kind.
+    """Lists the artefacts of one kind.
 
     Args:
       store: The store's folder, local or ``gs://``.
@@ -478,7 +478,7 @@ def folders(store: StorePath) -> list[tuple[str, str]]:
       store: The store's folder, local or ``gs://``.
 
     Returns:
-      ``(kind, name)`` of every artefact, and of every incomplete folder among them.
+      ``(kind, name)`` of every complete and incomplete artefact.
 
     Raises:
       UserError: The store cannot be read.
@@ -499,23 +499,23 @@ def title(kind: str, name: str) -> str:
 
 
 def _load(
-    place: epath.Path,
+    location: epath.Path,
     text: str,
     kind: str,
     name: str,
     trunk: Mapping[str, Any] | None,
     shapes: Mapping[str, tuple[int, ...]] | None,
 ) -> Artefact:
-    where = str(place / files.MANIFEST)
+    where = str(location / files.MANIFEST)
     manifest = from_json(text, where)
     if (manifest.kind, manifest.name) != (kind, name):
         raise UserError(
-            f'{place} holds "{manifest.name}" of {manifest.kind}, not "{name}" of {kind}; move the folder back to '
+            f"{location} holds {manifest.kind}/{manifest.name}, not {kind}/{name}; move the folder back to "
             f"{manifest.kind}/{manifest.name}."
         )
     if trunk is not None:
-        _check_trunk(manifest, trunk, str(place.parent.parent))
-    params = checkpoint.read(place / "params", manifest, str(place))
+        _check_trunk(manifest, trunk, str(location.parent.parent))
+    params = checkpoint.read(location / "params", manifest, str(location))
     check_unchanged(text, where)
     if shapes is not None:
         _check_shapes(manifest, shapes)
@@ -527,39 +527,39 @@ def _check_trunk(manifest: Manifest, trunk: Mapping[str, Any], store: str) -> No
     if differences:
         raise UserError(
             f"{title(manifest.kind, manifest.name)} was trained on the trunk {manifest.trunk.get('name')}, which "
-            f"differs from the one in use in {', '.join(differences)}; load the trunk it was trained on, or train "
-            "it again on this one."
-            + (" Its training run trained that trunk too, and wrote it there." if manifest.trunk.get("trained") else "")
+            f"differs from the trunk in use in {', '.join(differences)}. Load the original trunk, or retrain the "
+            "artefact on this one."
+            + (" The original trunk was trained and saved by the same run." if manifest.trunk.get("trained") else "")
         )
     if unchecked:
-        # The same text for every artefact of the store, so that a command prints it once.
+        # The text is the same for all artefacts in the store, so that a command prints it once.
         warnings.warn(
-            f"Artefacts in the store {store} do not record {' and '.join(unchecked)} of the trunk "
-            f"{manifest.trunk.get('name')}, because an earlier version of afjax saved them, so this was not checked; "
-            "make sure that the trunk's config.json and tokenizer are the same as in the training run.",
+            f"Some artefacts in the store {store} were saved by an earlier version of afjax and do not record "
+            f"{' and '.join(unchecked)} of the trunk {manifest.trunk.get('name')}, so this was not checked. Make sure "
+            "that the trunk's config.json and tokenizer are the same as in the training run.",
             stacklevel=2,
         )
 
 
 def _check_shapes(manifest: Manifest, shapes: Mapping[str, tuple[int, ...]]) -> None:
     does_not_fit = f"{title(manifest.kind, manifest.name)} does not fit the model"
-    advice = "set the model up as the manifest says, or train it again for this one"
+    advice = "build the model with the settings in the manifest, or train the artefact again for this model"
     difference = names_difference(shapes, manifest.leaves)
     if difference:
-        raise UserError(f"{does_not_fit}, leaves missing (-) or unknown to the model (+): {difference}; {advice}.")
+        raise UserError(f"{does_not_fit}: leaves missing (-) or not in the model (+): {difference}; {advice}.")
     for path, shape in shapes.items():
         saved = tuple(manifest.leaves[path]["shape"])
         if tuple(shape) != saved:
             raise UserError(
-                f'{does_not_fit}: the leaf "{path}" has the shape {saved}, but the model has {tuple(shape)}; {advice}.'
+                f'{does_not_fit}: the leaf "{path}" has shape {saved}, but the model has {tuple(shape)}; {advice}.'
             )
 
 
 def folder_of(store: StorePath, kind: str, name: str) -> epath.Path:
-    """Returns the folder of an artefact, which need not exist.
+    """Returns an artefact's folder, which need not exist.
 
     Raises:
-      UserError: The kind or name is invalid, or the store is on an unknown kind of object store.
+      UserError: The kind or name is invalid, or the store is on an unsupported object store.
     """
     check_name(name, _noun(kind))
     return _kind_folder(store, kind) / name
@@ -567,7 +567,7 @@ def folder_of(store: StorePath, kind: str, name: str) -> epath.Path:
 
 def _kind_folder(store: StorePath, kind: str) -> epath.Path:
     if kind not in KINDS:
-        raise UserError(f'The kind "{kind}" is not known; a store has {", ".join(KINDS)}.{did_you_mean(kind, KINDS)}')
+        raise UserError(f'The kind "{kind}" is unknown; a store has {", ".join(KINDS)}.{did_you_mean(kind, KINDS)}')
     return store_folder(store) / kind
 
 
@@ -587,17 +587,17 @@ def _names(store: StorePath, kind: str, *, incomplete: bool) -> list[str]:
 
 
 def read_text(folder: epath.Path, kind: str) -> tuple[epath.Path, str]:
-    """Reads the manifest of an artefact as text.
+    """Reads the text of an artefact's manifest.
 
     Args:
       folder: The artefact's folder, from :func:`folder_of`.
       kind: The artefact's kind.
 
     Returns:
-      The folder that currently has the contents (see :mod:`afjax.store.files`), and the manifest's text.
+      The folder with the current contents (see :mod:`afjax.store.files`), and the manifest's text.
 
     Raises:
-      UserError: The artefact does not exist (the message suggests the nearest name), or cannot be read.
+      UserError: The artefact does not exist (the message suggests the closest name) or cannot be read.
     """
     try:
         current = files.read_current(folder)
@@ -610,8 +610,8 @@ def read_text(folder: epath.Path, kind: str) -> tuple[epath.Path, str]:
                 f"{folder} has no {files.MANIFEST}, so it is not an artefact; {REPAIR}, or delete the folder."
             )
         if not (is_remote(store) or store.is_dir()):
-            raise UserError(f"There is no store {store}; give --store the folder of a store.")
-        # A workdir has its store in a folder of this name.
+            raise UserError(f"There is no store {store}; set --store to a store's folder.")
+        # By default, a workdir's store is a subfolder named store.
         inner = store / "store"
         if (inner / kind).is_dir() and not (store / kind).is_dir():
             raise UserError(f"{store} is not a store; did you mean {inner}?")
@@ -620,11 +620,11 @@ def read_text(folder: epath.Path, kind: str) -> tuple[epath.Path, str]:
             f"{title(kind, folder.name)} is not in the store {store}.{did_you_mean(folder.name, existing_names)}"
             f" It has: {', '.join(existing_names) or 'none'}."
         )
-    place, manifest = current
+    location, manifest = current
     try:
-        return place, manifest.decode()
+        return location, manifest.decode()
     except UnicodeDecodeError as error:
-        raise UserError(f"{place / files.MANIFEST} is not UTF-8 text; {REPAIR}.") from error
+        raise UserError(f"{location / files.MANIFEST} is not UTF-8 text; {REPAIR}.") from error
 
 
 def _noun(kind: str) -> str:

@@ -1,4 +1,4 @@
-"""Writes and strictly reads trees of host arrays as Orbax checkpoints.
+"""Writes trees of host arrays as Orbax checkpoints, and reads them with strict checks.
 
 Neither :func:`write` nor :func:`read` synchronizes with other processes of a multi-host run.
 """
@@ -25,7 +25,7 @@ from afjax.trees import Tree, flatten, map_with_path
 
 
 def write(folder: epath.Path, params: Tree) -> dict[str, str]:
-    """Writes a tree of host arrays to ``folder``, which must not exist yet.
+    """Writes a tree of host arrays to a new folder.
 
     Returns:
       ``{path in folder: SHA-256}`` for all files written.
@@ -50,7 +50,7 @@ def write(folder: epath.Path, params: Tree) -> dict[str, str]:
 
 
 def read(folder: epath.Path, manifest: Manifest, where: str) -> Tree:
-    """Reads a checkpoint as NumPy arrays, and checks it against the manifest.
+    """Reads a checkpoint as NumPy arrays and checks it against the manifest.
 
     Args:
       folder: The checkpoint's folder.
@@ -69,9 +69,9 @@ def read(folder: epath.Path, manifest: Manifest, where: str) -> Tree:
         with quiet_orbax():
             checkpointer = _checkpointer()
             metadata = checkpointer.metadata(folder).item_metadata.tree
-            # Check the shapes before any array is allocated: a damaged or forged shape could exhaust the memory.
+            # Check the shapes before allocating any array: a damaged or forged shape could exhaust memory.
             _check_shapes(flatten(metadata), manifest, where)
-            # Restore NumPy arrays, so that the devices in use may differ from the devices used for training.
+            # Restore NumPy arrays, which do not depend on the devices used for training.
             as_numpy = map_with_path(lambda path, leaf: ocp.RestoreArgs(restore_type=np.ndarray), metadata)
             params = checkpointer.restore(folder, args=ocp.args.PyTreeRestore(restore_args=as_numpy))
     except UserError:
@@ -95,12 +95,12 @@ def _check_files(folder: epath.Path, manifest: Manifest, where: str) -> None:
     extra = {part(file) for file in set(existing) - manifest.files.keys()}
     if missing or extra:
         difference = names_difference(missing, extra)
-        raise UserError(f"{where}: leaves or files missing (-) or too many (+): {difference}; {REPAIR}.")
+        raise UserError(f"{where}: leaves or files missing (-) or unexpected (+): {difference}; {REPAIR}.")
     for file in existing:
         if _file_digest(folder / file) != manifest.files[file]:
             raise UserError(
-                f'{where}: "{part(file)}" was changed after it was written, the SHA-256 of {folder / file} is '
-                f"not the manifest's; {REPAIR}."
+                f'{where}: "{part(file)}" was changed after it was written (the SHA-256 of {folder / file} does '
+                f"not match the manifest); {REPAIR}."
             )
 
 
@@ -145,7 +145,7 @@ def _checkpointer() -> Any:
 
 
 def system_reason(error: Exception) -> str:
-    """Returns the reason why Orbax or TensorStore failed: the system's error message, if its code is known."""
+    """Extracts why Orbax or TensorStore failed: the system's error message, if its code is known."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     code = re.search(r"os_error_code='(\d+)'", str(error))
@@ -156,7 +156,7 @@ def system_reason(error: Exception) -> str:
 def quiet_orbax() -> Iterator[None]:
     """Silences Orbax's log messages within the block.
 
-    Nothing important is lost, because errors are raised as exceptions.
+    Errors are still raised as exceptions.
     """
 
     def not_orbax(record: logging.LogRecord) -> bool:
@@ -171,7 +171,7 @@ def quiet_orbax() -> Iterator[None]:
 
 
 def _files(folder: epath.Path) -> list[str]:
-    """Returns the sorted paths of all files below ``folder``, relative to it."""
+    """Lists the relative paths of all files below ``folder``, sorted."""
     paths: list[str] = []
     for entry in folder.iterdir():
         if entry.is_dir():

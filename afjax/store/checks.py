@@ -1,4 +1,4 @@
-"""Verifies the artefacts of a store."""
+"""Verifies the artefacts in a store."""
 
 from afjax.errors import UserError
 from afjax.store.artefacts import StorePath, folders, load, read_manifest, title
@@ -6,13 +6,13 @@ from afjax.store.manifest import Manifest
 
 
 def verify(store: StorePath) -> list[str]:
-    """Reads every artefact completely, and finds problems.
+    """Checks the integrity of every artefact in a store.
 
     Args:
       store: The store's folder, local or ``gs://``.
 
     Returns:
-      One sentence per problem; empty if there is none.
+      One sentence per problem; empty if there are none.
 
     Raises:
       UserError: The store cannot be read.
@@ -28,15 +28,15 @@ def verify(store: StorePath) -> list[str]:
 
 
 def problems(store: StorePath, kind: str, name: str) -> list[str]:
-    """Reads one artefact completely, and finds problems.
+    """Checks the integrity of one artefact.
 
     Args:
       store: The store's folder, local or ``gs://``.
       kind, name: The artefact's kind (one of ``KINDS``) and name.
 
     Returns:
-      One sentence per problem; empty if there is none. For a fusion, the list includes the problems that
-      :func:`adapter_problems` finds.
+      One sentence per problem; empty if there are none. For a fusion, the list includes the result of
+      :func:`adapter_problems`.
 
     Example:
       >>> import numpy as np
@@ -54,14 +54,14 @@ def problems(store: StorePath, kind: str, name: str) -> list[str]:
 
 
 def adapter_problems(store: StorePath, fusion: Manifest) -> list[str]:
-    """Finds adapters of a fusion that are missing or have changed since its training.
+    """Finds a fusion's adapters that are missing or have changed since its training.
 
     Args:
       store: The store's folder, local or ``gs://``.
       fusion: The fusion's manifest.
 
     Returns:
-      One sentence per such adapter; empty if there is none.
+      One sentence per such adapter; empty if there are none.
 
     Example:
       >>> import numpy as np
@@ -83,7 +83,7 @@ def adapter_problems(store: StorePath, fusion: Manifest) -> list[str]:
             continue
         if digest != adapter["sha256"]:
             sentences.append(
-                f"{needs} with SHA-256 {adapter['sha256']}, the store has one with {digest}; "
+                f"{needs} with SHA-256 {adapter['sha256']}, but the store's has {digest}; "
                 "restore that adapter, or train the fusion again."
             )
     return sentences

@@ -1,12 +1,12 @@
 """Replaces folders atomically, on disks and on object stores (``gs://``).
 
 Readers see a folder completely or not at all, even if a writer is killed. While a writer runs, or after it was killed,
-there are two more folders next to the folder NAME:
+there may be two more folders next to the folder NAME:
 
     .NAME,new    the new contents while they are written (disks only)
-    .NAME,old    the former contents while NAME is replaced
+    .NAME,old    the previous contents while NAME is replaced
 
-Artefact names do not contain a comma or begin with a dot, so they never collide with these names. A folder is complete
+Artefact names never contain a comma or begin with a dot, so they cannot collide with these names. A folder is complete
 if it has a manifest, which is written last. Readers use NAME if it is complete, and .NAME,old otherwise.
 """
 
@@ -27,33 +27,33 @@ def read_current(folder: epath.Path) -> tuple[epath.Path, bytes] | None:
     """Finds the current contents of ``folder``: NAME, or else .NAME,old.
 
     Returns:
-      The folder that has the contents, and their manifest; None if neither folder is complete.
+      The folder with the contents, and its manifest; None if neither folder is complete.
     """
-    # A writer may swap the folders between the two reads. The next round then finds the new folder.
+    # A writer may swap the folders between the two reads. The next iteration then finds the new folder.
     for _ in range(3):
-        for place in (folder, _sibling(folder, "old")):
+        for candidate in (folder, _sibling(folder, "old")):
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                return place, (place / MANIFEST).read_bytes()
+                return candidate, (candidate / MANIFEST).read_bytes()
     return None
 
 
 def folder_names(parent: epath.Path, *, incomplete: bool) -> list[str]:
-    """Returns the sorted names of the complete folders in ``parent``.
+    """Lists the names of the complete folders in ``parent``, sorted.
 
     With ``incomplete``, incomplete folders are included.
     """
     if not parent.exists():
         return []
-    # .NAME,new and .NAME,old count too: during a swap a listing may show only these.
+    # .NAME,new and .NAME,old count too: during a swap, a listing may show only these.
     names = {entry.name.removeprefix(".").partition(",")[0] for entry in parent.iterdir()}
     return sorted(name for name in names if read_current(parent / name) or (incomplete and (parent / name).is_dir()))
 
 
 @contextlib.contextmanager
 def only_writer(store: epath.Path) -> Iterator[None]:
-    """Holds the store's lock, and creates the store if it does not exist.
+    """Locks the store within the block, and creates the store if it does not exist.
 
-    Waits until no other process writes to the store. The lock of a killed process is released by the system. Object
+    Waits until no other process is writing to the store. The system releases the lock if the process is killed. Object
     stores and some network disks have no locks, so two processes may write the same name at the same time there.
 
     Raises:
@@ -73,9 +73,9 @@ def only_writer(store: epath.Path) -> Iterator[None]:
 def replaced(folders: Sequence[epath.Path]) -> Iterator[list[epath.Path]]:
     """Yields new folders, which replace ``folders`` if the block ends without an error.
 
-    The caller must hold :func:`only_writer`, and the block must write each manifest last. At any time, even if the
-    process is killed, ``read_current`` returns either the old or the new contents of each folder. After an error it
-    returns the old contents of all of them.
+    The caller must hold the lock of :func:`only_writer`, and the block must write each manifest last. At any time, even
+    if the process is killed, ``read_current`` returns either the old or the new contents of each folder. After an
+    error, it returns the old contents of all folders.
 
     Raises:
       OSError: A file could not be written.
@@ -97,8 +97,8 @@ def copy(source: epath.Path, target: epath.Path) -> None:
 
 @contextlib.contextmanager
 def _replaced_on_disk(folders: Sequence[epath.Path]) -> Iterator[list[epath.Path]]:
-    news = [_sibling(folder, "new") for folder in folders]
-    made = [parent for parent in dict.fromkeys(folder.parent for folder in folders) if not parent.exists()]
+    new_folders = [_sibling(folder, "new") for folder in folders]
+    created = [parent for parent in dict.fromkeys(folder.parent for folder in folders) if not parent.exists()]
     for folder in folders:
         folder.parent.mkdir(parents=True, exist_ok=True)
         new, old = _sibling(folder, "new"), _sibling(folder, "old")
@@ -108,16 +108,16 @@ def _replaced_on_disk(folders: Sequence[epath.Path]) -> Iterator[list[epath.Path
             if leftover.exists():
                 shutil.rmtree(leftover)
     try:
-        for new in news:
+        for new in new_folders:
             new.mkdir()
-        yield news
-        for new in news:
+        yield new_folders
+        for new in new_folders:
             _sync(new)
         _swap(folders)
     except BaseException:
-        for new in news:
+        for new in new_folders:
             shutil.rmtree(new, ignore_errors=True)
-        for parent in made:
+        for parent in created:
             with contextlib.suppress(OSError):
                 parent.rmdir()
         raise
@@ -127,20 +127,17 @@ def _replaced_on_disk(folders: Sequence[epath.Path]) -> Iterator[list[epath.Path
 
 
 def _swap(folders: Sequence[epath.Path]) -> None:
-    """Renames each NAME to ``.NAME,old`` and ``.NAME,new`` to NAME.
-
-    After an error all renames are undone.
-    """
-    begun = []
+    """Renames each NAME to ``.NAME,old``, and ``.NAME,new`` to NAME. Undoes all renames after an error."""
+    started = []
     try:
         for folder in folders:
-            begun.append(folder)
+            started.append(folder)
             # POSIX cannot rename a folder onto a non-empty folder, so between the two renames NAME does not exist.
             if folder.exists():
                 os.rename(folder, _sibling(folder, "old"))
             os.rename(_sibling(folder, "new"), folder)
     except BaseException:
-        for folder in reversed(begun):
+        for folder in reversed(started):
             new, old = _sibling(folder, "new"), _sibling(folder, "old")
             if not new.exists() and folder.exists():
                 os.rename(folder, new)

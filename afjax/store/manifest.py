@@ -1,4 +1,4 @@
-"""The manifest of an artefact, ``manifest.json``: its fields, and functions that write and strictly read it."""
+"""The manifest of an artefact, ``manifest.json``: its fields, serialization and strict parsing."""
 
 import dataclasses
 import hashlib
@@ -19,10 +19,10 @@ from afjax.store.trunk_identity import trunk_difference
 # The kinds of artefacts. A store has one folder for each.
 KINDS = ("adapters", "fusion", "heads")
 FORMAT_VERSION = 2
-# Fields that older formats lack, by the format that added them.
+# The fields added by each later format version.
 _ADDED = {2: ("trained_with", "run")}
 
-# The last key of the file: the SHA-256 of all other keys. It detects a flipped bit in a label or a setting.
+# The last key in the file: a SHA-256 over all other keys. It detects a flipped bit in a label or a setting.
 CHECKSUM = "manifest_sha256"
 REPAIR = "restore the artefact from a copy, or train it again"
 
@@ -50,25 +50,26 @@ class Manifest:
       kind: One of ``KINDS``.
       name: Name of the artefact and of its folder.
       config: The artefact's architecture.
-      task: The task it was trained on, as a dict; may be empty.
+      task: The training task as a dict; may be empty.
       labels: The task's label names in order; empty for regression or without a task.
       trunk: The trunk it was trained on: ``name`` (hub id or path), ``sha256`` (of the weights), ``hidden_size``,
         ``num_layers``, ``family``, ``dtype`` (the compute dtype; older manifests lack it and mean float32),
         ``architecture`` (``{field of config.json: value}``) and ``tokenizer`` (``{part: SHA-256}``, None for a trunk
         without a tokenizer). ``former_tokenizer`` has the digests that earlier versions recorded for the same
-        tokenizer, of the parts that differ. Older manifests lack ``architecture``, ``tokenizer`` and
-        ``former_tokenizer``. If the same run trained the trunk too, ``trained`` is true.
+        tokenizer, limited to the parts that differ. Older manifests lack ``architecture``, ``tokenizer`` and
+        ``former_tokenizer``. ``trained`` is true if the same run also trained the trunk.
       leaves: ``{path: {"shape": [...], "dtype": ..., "sha256": ...}}``, see ``trees.array_digest``.
       files: ``{path in params/: SHA-256}`` of the checkpoint's files.
-      metrics: Scores on the dev set. None replaces a score that is not finite.
+      metrics: Scores on the dev set. Scores that are not finite are stored as None.
       seed: Random seed of the training run.
       versions: The versions of afjax, jax, flax, orbax and numpy.
-      adapters: For a fusion: ``[{"name": ..., "sha256": ...}]`` in the order in which they are fused. ``sha256`` is the
-        digest of the adapter's manifest.
+      adapters: For a fusion: ``[{"name": ..., "sha256": ...}]`` in fusion order. ``sha256`` is the ``digest`` of the
+        adapter's manifest.
       created: Time of saving, UTC, ISO 8601 with microseconds.
-      trained_with: For a head, the model it was trained with: ``{"kind": ..., "name": ..., "sha256": ...}``. The kind
-        is ``adapters`` or ``fusion`` (``sha256`` is the digest of the manifest), or ``trunk``. Empty if not recorded.
-      run: Identifier of the training run that saved it, see :mod:`afjax.store.reservations`. Empty if not recorded.
+      trained_with: For a head, the artefact that it was trained with: ``{"kind": ..., "name": ..., "sha256": ...}``.
+        The kind is ``adapters`` or ``fusion`` (``sha256`` is the ``digest`` of the manifest), or ``trunk``. Empty if
+        not recorded.
+      run: Identifier of the training run, see :mod:`afjax.store.reservations`. Empty if not recorded.
 
     Example:
       >>> import numpy as np
@@ -97,9 +98,9 @@ class Manifest:
     run: str = ""
 
     def belongs_to(self, other: "Manifest") -> bool:
-        """Returns whether this head was trained with an adapter or a fusion, and on its trunk.
+        """Checks whether this head was trained with an adapter or a fusion, and on the same trunk.
 
-        Records of older versions are incomplete; only the recorded parts are compared.
+        Older manifests are incomplete, so only the recorded parts are compared.
         """
         if trunk_difference(self.trunk, other.trunk).differences:
             return False
@@ -108,7 +109,7 @@ class Manifest:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the artefact's tree; equals ``trees.tree_digest`` of its parameters."""
+        """SHA-256 of the artefact's parameters, equal to their ``trees.tree_digest``."""
         leaves = trees.unflatten({path: leaf["sha256"] for path, leaf in self.leaves.items()})
         lines = (f"{path}:{digest}\n" for path, digest in trees.flatten(leaves).items())
         return hashlib.sha256("".join(lines).encode()).hexdigest()
@@ -123,7 +124,7 @@ class Manifest:
 
 
 def describe(array: np.ndarray) -> dict[str, Any]:
-    """Returns a leaf's entry in the manifest."""
+    """Builds a leaf's entry in the manifest."""
     return {"shape": list(array.shape), "dtype": array.dtype.name, "sha256": trees.array_digest(array)}
 
 
@@ -142,7 +143,7 @@ def plain(value: Any) -> Any:
 
 
 def to_json(manifest: Manifest) -> str:
-    """Returns the text of a manifest's file, in the manifest's own format version."""
+    """Serializes a manifest in its own format version."""
     values = to_dict(manifest)
     for key in values.keys() - _keys(manifest.format_version):
         del values[key]
@@ -153,15 +154,15 @@ def from_json(text: str, where: str) -> Manifest:
     """Parses a manifest. ``where`` names the file in error messages.
 
     Raises:
-      UserError: The text is not JSON, has a newer format version, a missing or extra key (shown with ``-`` and ``+``),
-        or a value of another type.
+      UserError: The text is not JSON, or has a newer format version, a missing or extra key (shown with ``-`` and
+        ``+``), or a value of the wrong type.
     """
     values = parse_json(text, where, advice=REPAIR)
     version = values.get("format_version", FORMAT_VERSION)
     if type(version) is not int or not 1 <= version <= FORMAT_VERSION:
         raise UserError(
-            f"{where}: format_version is {version!r}, this afjax reads 1 to {FORMAT_VERSION}; use the afjax that wrote "
-            "it."
+            f"{where}: format_version is {version!r}, but this version of afjax supports 1 to {FORMAT_VERSION}; use "
+            "the version that wrote the file."
         )
     difference = names_difference([*_keys(version), CHECKSUM], values)
     if difference:
@@ -171,7 +172,7 @@ def from_json(text: str, where: str) -> Manifest:
         manifest = from_dict(Manifest, values, "manifest")
     except UserError as error:
         raise UserError(f"{where}: {str(error).rstrip('.')}; {REPAIR}.") from error
-    if problem := _bad_entry(manifest):
+    if problem := _invalid_entry(manifest):
         raise UserError(f"{where}: {problem}; {REPAIR}.")
     return manifest
 
@@ -195,12 +196,12 @@ def names_difference(expected: Iterable[str], found: Iterable[str]) -> str:
 
 
 def _keys(version: int) -> set[str]:
-    """Returns the manifest's fields in a format version."""
+    """Returns the manifest fields of a format version."""
     later = {key for added, keys in _ADDED.items() if added > version for key in keys}
     return {field.name for field in dataclasses.fields(Manifest)} - later
 
 
-def _are_texts(values: Mapping[str, Any]) -> bool:
+def _are_strings(values: Mapping[str, Any]) -> bool:
     return all(isinstance(value, str) for value in values.values())
 
 
@@ -208,30 +209,27 @@ def _checksum(values: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
-def _bad_entry(manifest: Manifest) -> str:
-    """Describes the first invalid nested value, among values that other code reads.
-
-    Returns an empty string if all are valid.
-    """
+def _invalid_entry(manifest: Manifest) -> str:
+    """Describes the first invalid nested value that other code relies on. Empty if all are valid."""
     for path, leaf in manifest.leaves.items():
         if not _is_leaf(leaf):
             return f'the entry of the leaf "{path}" is not a shape, dtype and sha256'
     try:
         trees.unflatten(dict.fromkeys(manifest.leaves, ""))
     except (TypeError, AttributeError):
-        return "one leaf has the path of a folder of leaves"
+        return "the path of one leaf is a prefix of another leaf's path"
     for path, digest in manifest.files.items():
         if not isinstance(digest, str):
             return f'the digest of the file "{path}" is {digest!r}, not a string'
     for adapter in manifest.adapters:
-        if not isinstance(adapter, dict) or adapter.keys() != {"name", "sha256"} or not _are_texts(adapter):
+        if not isinstance(adapter, dict) or adapter.keys() != {"name", "sha256"} or not _are_strings(adapter):
             return f"adapters has the entry {adapter!r}, which is not a name and sha256"
     record = manifest.trained_with
-    if record and (record.keys() != {"kind", "name", "sha256"} or not _are_texts(record)):
+    if record and (record.keys() != {"kind", "name", "sha256"} or not _are_strings(record)):
         return f"trained_with is {record!r}, which is not a kind, name and sha256"
     for key, types in _TRUNK_TYPES.items():
         if key in manifest.trunk and not isinstance(manifest.trunk[key], types):
-            return f"trunk.{key} is {manifest.trunk[key]!r}, which has another type than afjax writes"
+            return f"trunk.{key} is {manifest.trunk[key]!r}, which has the wrong type"
     if not isinstance(manifest.task.get("name", ""), str):
         return f"task.name is {manifest.task['name']!r}, not a string"
     if manifest.trunk.get("dtype", "float32") not in get_args(TrunkDtype):

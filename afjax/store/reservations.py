@@ -1,8 +1,8 @@
 """Reserves names in a store for unfinished training runs.
 
-A second run with the same names is refused before it trains. ``STORE/.runs/KIND-NAME.json`` holds ``{"run": ...,
-"workdir": ...}``. The reservation is valid while ``WORKDIR/store.json`` exists and has the same ``run``, so deleting a
-workdir frees its names. Saving an artefact removes its reservation. From then on the artefact's manifest records the
+A second run that would save the same names fails before it trains. ``STORE/.runs/KIND-NAME.json`` holds ``{"run": ...,
+"workdir": ...}``. A reservation is valid while ``WORKDIR/store.json`` exists and has the same ``run``, so deleting a
+workdir frees its names. Saving an artefact removes its reservation; from then on, the artefact's manifest records the
 run.
 """
 
@@ -33,7 +33,7 @@ def other_workdir(store: epath.Path, kind: str, name: str, run: str) -> str:
         return ""
     workdir, other = reservation.get("workdir"), reservation.get("run")
     if not isinstance(workdir, str) or not isinstance(other, str):
-        raise UserError(f"{path} is damaged (it names no run and workdir); {advice}.")
+        raise UserError(f"{path} is damaged (it does not name a run and a workdir); {advice}.")
     if other == run:
         return ""
     return workdir if _run_of(workdir) == other else ""
@@ -58,7 +58,7 @@ def release(store: epath.Path, kind: str, name: str) -> None:
 
 
 def _run_of(workdir: str) -> str | None:
-    """Returns the identifier of the run in a workdir, or None if the folder is not a workdir or does not exist."""
+    """Reads the identifier of the run in a workdir. Returns None if the folder is not a workdir or does not exist."""
     try:
         record = read_json(open_path(workdir) / WORKDIR_FILE)
     except (UserError, ValueError):  # The file is damaged, or the text is not a path.

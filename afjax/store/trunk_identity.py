@@ -15,7 +15,7 @@ _TRAINING_FIELDS = frozenset(
 
 
 class TrunkComparison(NamedTuple):
-    """The result of :func:`trunk_difference`: phrases for error messages.
+    """The result of :func:`trunk_difference`, as phrases for error messages.
 
     Attributes:
       differences: The parts that differ, with both values if they are short.
@@ -35,14 +35,14 @@ class TrunkComparison(NamedTuple):
 def trunk_difference(recorded: Mapping[str, Any], trunk: Mapping[str, Any]) -> TrunkComparison:
     """Compares a recorded trunk with the trunk in use.
 
-    Everything that affects a model's outputs at inference is compared. A resumed training run compares more, see
-    ``train.record.trunk_inputs``.
+    The comparison covers everything that affects a model's outputs at inference. Resumed training runs compare more,
+    see ``train.record.trunk_inputs``.
 
     Args:
       recorded: ``Trunk.identity()`` at training time, as recorded in a manifest or a workdir. Records of earlier
         versions lack ``architecture`` and ``tokenizer``, or describe the tokenizer as they loaded it.
-      trunk: ``Trunk.identity()`` of the trunk in use. Keys that it lacks are not compared, so ``{"sha256": digest}``
-        compares the weights only. A tokenizer that is ``None`` is not compared either.
+      trunk: ``Trunk.identity()`` of the trunk in use. Missing keys are not compared, so ``{"sha256": digest}`` compares
+        only the weights. If ``tokenizer`` is None, it is not compared either.
 
     Returns:
       The differences, and the parts that could not be compared.

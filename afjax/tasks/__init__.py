@@ -1,1 +1,1 @@
-"""Rows, token ids, losses, metrics and predictions of each kind of task."""
+"""Kinds of tasks: how each one loads rows, tokenizes them, and computes losses, predictions and metrics."""

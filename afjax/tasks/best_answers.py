@@ -1,4 +1,4 @@
-"""Finds the best answers to questions from start and end logits."""
+"""Decodes start and end logits into answers."""
 
 import dataclasses
 
@@ -17,7 +17,7 @@ class Answer:
       text: The span's text; empty for "no answer".
       begin, end: The span is ``context[begin:end]``. Both are 0 for "no answer".
       score: Start logit plus end logit.
-      probability: Softmax of the scores over the row's listed answers.
+      probability: Softmax of the score over the row's candidate answers.
     """
 
     text: str
@@ -30,18 +30,18 @@ class Answer:
 def best_answers(
     logits: Float[np.ndarray, "windows length 2"], data: TokenisedSpans, config: SpanConfig
 ) -> list[list[Answer]]:
-    """Returns the best answers of each row, best first.
+    """Finds the best answers in each row, best first.
 
-    These are at most ``config.num_best`` spans from all windows of the row. A span has at most
-    ``config.max_answer_length`` tokens of the context and is contained in one window. If it occurs in several windows,
-    it has the highest of their scores. If ``config.no_answer`` is true, "no answer" is added to the list. Its score is
-    the minimum over windows of the first token's score, as in BERT's code. It comes first if its score exceeds the best
-    span's by more than ``config.no_answer_threshold``. If a context has no tokens, "no answer" is its only answer.
+    Each row has up to ``config.num_best`` candidate spans from all of its windows. A span has at most
+    ``config.max_answer_length`` context tokens and must lie within one window. If it occurs in several windows, it gets
+    the highest score. If ``config.no_answer`` is true, "no answer" is added to the list, scored by the minimum over
+    windows of the first token's score, as in BERT's code. It is ranked first if its score exceeds the best span's by
+    more than ``config.no_answer_threshold``. If a context has no tokens, "no answer" is the only answer.
 
     Args:
-      logits: Start and end logits. Entries after a window's end are not read.
+      logits: Start and end logits. Entries beyond a window's end are ignored.
       data: The windows.
-      config: Maximum lengths, number of answers and threshold.
+      config: Maximum answer length, number of answers and threshold.
     """
     scores_by_span: list[dict[tuple[int, int], float]] = [{} for _ in range(len(data.rows))]
     nothing = np.full(len(data.rows), np.inf)
@@ -65,26 +65,27 @@ def _window_spans(
     in_context: Bool[np.ndarray, "length"],
     config: SpanConfig,
 ) -> list[tuple[int, int, float]]:
-    """Returns a window's best spans, in arbitrary order.
+    """Finds a window's best spans, in arbitrary order.
 
     Returns:
       ``(first token, last token, score)`` of each span.
     """
-    (places,) = np.nonzero(in_context)
-    if not len(places):
+    (positions,) = np.nonzero(in_context)
+    if not len(positions):
         return []
-    # The context's tokens are contiguous.
-    starts, ends = starts[places], ends[places]
-    count, longest = len(places), min(config.max_answer_length, len(places))
-    scores = np.full((longest, count), -np.inf, starts.dtype)  # [length of the answer - 1, its first token]
+    # Indices relative to the context are valid because its tokens are contiguous.
+    starts, ends = starts[positions], ends[positions]
+    count, longest = len(positions), min(config.max_answer_length, len(positions))
+    scores = np.full((longest, count), -np.inf, starts.dtype)  # [answer length - 1, first token]
     for length in range(longest):
         scores[length, : count - length] = starts[: count - length] + ends[length:]
     flat = scores.ravel()
-    # Select twice as many spans as needed, because tokens without characters can produce the same span twice.
+    # Select twice as many spans as needed, because empty tokens can lead to duplicate spans.
     num = min(2 * config.num_best, int(np.isfinite(flat).sum()))
     best = np.argpartition(-flat, num - 1)[:num] if num else flat[:0].astype(int)
     return [
-        (int(places[index % count]), int(places[index % count + index // count]), float(flat[index])) for index in best
+        (int(positions[index % count]), int(positions[index % count + index // count]), float(flat[index]))
+        for index in best
     ]
 
 
@@ -96,6 +97,6 @@ def _ranked(context: str, spans: dict[tuple[int, int], float], nothing: float, c
         num_better = sum(score >= nothing for *_, score in entries)
         entries.insert(0 if above else max(1, num_better), ("", 0, 0, nothing))
     scores = np.array([score for *_, score in entries], np.float64)
-    shares = np.exp(scores - scores.max())
-    shares /= shares.sum()
-    return [Answer(*entry, float(share)) for entry, share in zip(entries, shares, strict=True)]
+    probabilities = np.exp(scores - scores.max())
+    probabilities /= probabilities.sum()
+    return [Answer(*entry, float(probability)) for entry, probability in zip(entries, probabilities, strict=True)]

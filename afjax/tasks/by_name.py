@@ -1,4 +1,4 @@
-"""Finds tasks by name: benchmark tasks, tasks in the data folder, and TOML files."""
+"""Looks up tasks by name: benchmark tasks, tasks in the data folder, and TOML files."""
 
 import dataclasses
 import tomllib
@@ -17,12 +17,12 @@ from afjax.data.sources.official import OFFICIAL, SPLITS, find_official
 from afjax.errors import UserError, did_you_mean
 from afjax.storage.paths import expanded, is_remote, local_path
 
-# Names of splits and columns in TFDS that differ from the defaults.
+# Split and column names in TFDS that differ from the defaults.
 TFDS_SETTINGS: Mapping[str, Mapping[str, Any]] = types.MappingProxyType(
     {
         "mnli": {"dev": "validation_matched", "test": "test_matched"},
         "mnli_mismatched": {"dev": "validation_mismatched", "test": "test_mismatched"},
-        # Dev is one tenth of train, as for the download. TFDS stores train in shuffled order.
+        # As with the download, dev is one tenth of train. TFDS has already shuffled train.
         "imdb": {"train": "train[10%:]", "dev": "train[:10%]"},
         "hellaswag": {"choices": ("endings",)},
         "cosmosqa": {"text_b": "question", "choices": ("answer0", "answer1", "answer2", "answer3")},
@@ -31,23 +31,23 @@ TFDS_SETTINGS: Mapping[str, Mapping[str, Any]] = types.MappingProxyType(
 
 
 def find_task(name: str, data_dir: str | Path = "") -> TaskConfig:
-    """Finds a task by name, and returns it with its kind, labels, metric and source.
+    """Looks up a task by name.
 
     Args:
       name: One of:
 
-        - a benchmark task (``mrpc``, ``csqa``, ``squad``, ...; see the README) whose download is in ``data_dir``;
+        - a benchmark task (``mrpc``, ``csqa``, ``squad``, ...; see the README) that was downloaded to ``data_dir``;
         - a folder in ``data_dir`` with ``train``, ``dev`` or ``test`` files in afjax's own format;
         - the path of a TOML file with the fields of ``TaskConfig``. Its ``source`` is relative to the file.
-      data_dir: The folder with the tasks' folders, such as ``glue``, ``super_glue`` and ``csqa``; or ``tfds:`` to read
-        a benchmark task from TFDS.
+      data_dir: The folder that contains the tasks' folders, such as ``glue``, ``super_glue`` and ``csqa``; or ``tfds:``
+        to load a benchmark task from TFDS.
 
     Returns:
       The task, with its kind, labels, metric and source.
 
     Raises:
-      UserError: The task or ``data_dir`` does not exist, ``data_dir`` has none of the task's files or both a download
-        and a folder in afjax's own format, TFDS does not have the task, or the TOML file is invalid.
+      UserError: The task or ``data_dir`` does not exist; ``data_dir`` has no files for the task, or both a download and
+        a folder in afjax's own format; TFDS does not have the task; or the TOML file is invalid.
 
     Example:
       >>> from pathlib import Path
@@ -62,15 +62,15 @@ def find_task(name: str, data_dir: str | Path = "") -> TaskConfig:
     benchmark, task = OFFICIAL.get(name), known_task(name)
     if str(data_dir) == "tfds:":
         if not benchmark or not benchmark.tfds:
-            raise UserError(f'TFDS has no dataset for the task "{name}" that afjax knows; give source="tfds:NAME".')
-        # TFDS may order the labels differently. The dataset has their names, so none are set here.
+            raise UserError(f'afjax knows no TFDS dataset for the task "{name}"; set source="tfds:NAME" instead.')
+        # TFDS may order the labels differently, so take the names from the dataset.
         settings = {"labels": (), **TFDS_SETTINGS.get(name, {})}
         return dataclasses.replace(task, source=f"tfds:{benchmark.tfds}", **settings)
     folder = local_path(data_dir, "data_dir")
     if not str(data_dir) or not folder.is_dir():
         raise UserError(
-            f"There is no folder {data_dir or '(none given)'} to look for the task {name} in; give data_dir the folder "
-            f"that holds the tasks' folders.{nearest_in_folder(folder)}"
+            f"There is no folder {data_dir or '(none given)'} for the task {name}; set data_dir to the folder that "
+            f"contains the tasks' folders.{nearest_in_folder(folder)}"
         )
     official = find_official(name, folder) if benchmark else {}
     own_folder = folder / name if folder_kind(folder / name) else None
@@ -78,8 +78,8 @@ def find_task(name: str, data_dir: str | Path = "") -> TaskConfig:
         own_folder = None
     if official and own_folder:
         raise UserError(
-            f'Two tasks claim the name "{name}" in {folder}: {own_folder} and {next(iter(official.values()))[0]}; give '
-            f'the task\'s source, "{own_folder}" or "official:{name}:{folder}".'
+            f'The name "{name}" is ambiguous in {folder}: {own_folder} and {next(iter(official.values()))[0]}; set '
+            f'the task\'s source to "{own_folder}" or "official:{name}:{folder}".'
         )
     if official:
         return dataclasses.replace(task, source=f"official:{name}:{folder}")
@@ -99,7 +99,7 @@ def find_task(name: str, data_dir: str | Path = "") -> TaskConfig:
 
 
 def _expected_files(name: str, folder: Path) -> str:
-    """Formats the expected folders and files of a benchmark for an error message."""
+    """Formats a benchmark's expected folders and files for an error message."""
     task = OFFICIAL[name]
     files = {split: [text for layout in task.layouts for text in layout.describe(split)] for split in SPLITS}
     splits = ", ".join(f"{split}: {' or '.join(names)}" for split, names in files.items() if names)
@@ -108,9 +108,9 @@ def _expected_files(name: str, folder: Path) -> str:
 
 
 def known_task(name: str) -> TaskConfig:
-    """Returns a task without a source.
+    """Builds a task without a source.
 
-    A benchmark task has its kind, labels and metric. Any other task has the defaults.
+    Benchmark tasks get their kind, labels and metric, and other tasks get the defaults.
     """
     benchmark = OFFICIAL.get(name)
     if benchmark is None:
@@ -121,15 +121,13 @@ def known_task(name: str) -> TaskConfig:
 
 
 def read_task(path: Path) -> TaskConfig:
-    """Reads a task from a TOML file.
-
-    The task's name defaults to the file's name without the ending.
+    """Loads a task from a TOML file. Its name defaults to the file name without the extension.
 
     Raises:
       UserError: The file is missing or not valid TOML, or one of its settings is invalid.
     """
     if not path.is_file():
-        raise UserError(f"There is no file {path}; give a TOML file of a task.{nearest_in_folder(path)}")
+        raise UserError(f"The task file {path} does not exist; specify a TOML file.{nearest_in_folder(path)}")
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:

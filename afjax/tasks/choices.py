@@ -1,4 +1,4 @@
-"""Picks and checks the columns of multiple-choice rows. Errors name the row."""
+"""Selects and validates the columns of multiple-choice rows. Errors name the row."""
 
 from typing import Any
 
@@ -15,22 +15,22 @@ from afjax.errors import UserError, did_you_mean
 def pick_choices(
     task: TaskConfig, source: SplitSource, *, label_names: tuple[str, ...] = (), labelled: bool | None = None
 ) -> ChoiceRows:
-    """Picks contexts, choices and labels from rows.
+    """Extracts contexts, choices and labels from rows.
 
     Args:
-      task: The task, whose settings name the columns:
+      task: The task, whose settings select the columns:
 
         - ``text_a``: the context; default ``context``;
-        - ``text_b``: a question, which is appended to the context; default ``question``, if the rows have it;
+        - ``text_b``: a question to append to the context; default ``question``, if that column exists;
         - ``choices``: one column with a list of choices, or one column per choice; default ``choices``;
         - ``label``: the correct choice, as its index or its name in ``label_names``; default ``label``.
       source: The split, with at least one row.
-      label_names: The names of the first, second, ... choice.
-      labelled: Whether rows need labels. If False, labels are ignored; if None, they are read if any row has one.
+      label_names: Names of the first, second, ... choice.
+      labelled: Whether labels are required. If False, labels are ignored. If None, they are used if any row has one.
 
     Raises:
       UserError: A column is missing, only some rows have a question, a row has fewer than two choices or an empty one,
-        its label does not match a choice, or two rows have the same id. The message names the row.
+        a label does not match any choice, or two rows have the same id.
     """
     place, first, rows = first_row(source.name, source.rows)
     names, label, context = task.choices or ("choices",), task.label or "label", task.text_a or "context"
@@ -46,8 +46,8 @@ def pick_choices(
         places.append(place)
         if not question and "question" in row:
             raise UserError(
-                f"{place} has a question, but the first row of {source.name} has none; give every row a question, or "
-                "none."
+                f"{place} has a question, but the first row of {source.name} has none; either all rows or none must "
+                "have one."
             )
         text = text_of(place, row, context)
         contexts.append(f"{text} {text_of(place, row, question)}".strip() if question else text)
@@ -68,21 +68,21 @@ def pick_choices(
 
 
 def choices_of(place: str, row: dict[str, Any], names: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns a row's choices, from one column with a list or one column per choice."""
+    """Extracts a row's choices from one column with a list or one column per choice."""
     values = value_of(place, row, names[0]) if len(names) == 1 else [value_of(place, row, name) for name in names]
     return check_choices(place, values)
 
 
 def check_choices(place: str, values: Any) -> tuple[str, ...]:
-    """Checks a row's choices, and returns them as a tuple.
+    """Checks a row's choices and converts them to a tuple.
 
     Raises:
-      UserError: The choices are not a list of at least two strings that are not blank.
+      UserError: The choices are not a list of two or more non-blank strings.
     """
     if not isinstance(values, (list, tuple)):
-        raise UserError(f"{place} has {shorten(values)} for its choices; they must be a list of strings.")
+        raise UserError(f"{place} has {shorten(values)} as its choices; they must be a list of strings.")
     if len(values) < 2:
-        raise UserError(f"{place} has {'1 choice' if values else 'no choices'}; give it at least two.")
+        raise UserError(f"{place} has {'1 choice' if values else 'no choices'}; it must have at least two.")
     for number, choice in enumerate(values):
         if not isinstance(choice, str) or not choice.strip():
             problem = "an empty choice" if isinstance(choice, str) else f"the choice {shorten(choice)}"
@@ -96,10 +96,10 @@ def check_choices(place: str, values: Any) -> tuple[str, ...]:
 def choice_index(place: str, label: Any, num_choices: int, names: tuple[str, ...]) -> int:
     """Converts a label to the index of a choice.
 
-    An integer is an index. A string is a name or, if there are no names, an index in digits.
+    Integers are indices. Strings are names or, if the choices have no names, indices in digits.
 
     Raises:
-      UserError: The label does not match a choice.
+      UserError: The label does not match any choice.
     """
     if isinstance(label, (int, np.integer)) and not isinstance(label, bool):
         index = int(label)
@@ -113,6 +113,6 @@ def choice_index(place: str, label: Any, num_choices: int, names: tuple[str, ...
         allowed = f"a number from 0 to {num_choices - 1}" + (f" or one of {', '.join(names)}" if names else "")
         hint = did_you_mean(label, names) if isinstance(label, str) else ""
         raise UserError(
-            f"{place} has the label {shorten(label)}, but {num_choices} choices; it must be {allowed}.{hint}"
+            f"{place} has the label {shorten(label)} but {num_choices} choices; the label must be {allowed}.{hint}"
         )
     return index

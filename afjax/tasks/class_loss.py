@@ -1,4 +1,4 @@
-"""The loss of classification tasks with class weights and label smoothing."""
+"""Classification loss with class weights and label smoothing."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -21,8 +21,8 @@ class ClassLoss:
     """Class weights and label smoothing of a classification task.
 
     Attributes:
-      weights: The positive weight of each label; 0 for outputs that pad the head.
-      label_smoothing: Share of each target that is spread evenly over all labels.
+      weights: The positive weight of each label; 0 for the head's padding outputs.
+      label_smoothing: Probability mass of each target that is spread evenly over all labels.
     """
 
     weights: Float[AnyArray, "num_labels"]
@@ -30,12 +30,12 @@ class ClassLoss:
 
 
 def make_class_loss(config: TrainConfig, label_names: Sequence[str], labels: Any) -> ClassLoss | None:
-    """Returns the class weights and label smoothing of a task, or None without them.
+    """Computes a task's class weights and label smoothing. Returns None if neither is used.
 
     Args:
-      config: Settings that :func:`check_class_settings` has accepted for the task.
-      label_names: The task's label names in the order of their indices.
-      labels: int ``[rows]``, the labels of the train split; only balanced weights depend on them.
+      config: Settings that have been validated by :func:`check_class_settings`.
+      label_names: The task's label names, in index order.
+      labels: int ``[rows]``, the labels of the train split, which are used only for balanced weights.
     """
     if not uses_class_loss(config):
         return None
@@ -45,19 +45,19 @@ def make_class_loss(config: TrainConfig, label_names: Sequence[str], labels: Any
     elif config.class_weights == "balanced":
         assert labels is not None, "train rows have labels"
         counts = np.bincount(labels, minlength=len(label_names))
-        # A label without train rows keeps a weight of 1, the mean weight of the rows.
+        # A label without train rows keeps a weight of 1, which is the mean weight over rows.
         occurs = counts > 0
         weights[occurs] = len(labels) / (occurs.sum() * counts[occurs])
     return ClassLoss(weights, config.label_smoothing)
 
 
 def uses_class_loss(config: TrainConfig) -> bool:
-    """Whether a run has class weights or label smoothing."""
+    """Whether a run uses class weights or label smoothing."""
     return bool(config.class_weights) or config.label_smoothing > 0
 
 
 def check_class_settings(config: TrainConfig, tasks: Mapping[TaskConfig, Sequence[str]]) -> None:
-    """Checks that class weights and label smoothing fit the tasks of a run.
+    """Checks that class weights and label smoothing are valid for a run's tasks.
 
     Args:
       config: The run's settings.
@@ -73,7 +73,7 @@ def check_class_settings(config: TrainConfig, tasks: Mapping[TaskConfig, Sequenc
             setting = "class_weights" if config.class_weights else "label_smoothing"
             raise UserError(
                 f"train.{setting} is set, but the task {task.name} is a {task.kind.replace('_', '-')} task. Only "
-                "classification tasks can have class weights or label smoothing; leave both out."
+                "classification tasks support class weights and label smoothing; unset both."
             )
     if isinstance(config.class_weights, Mapping):
         known_labels = list(dict.fromkeys(name for names in tasks.values() for name in names))
@@ -97,19 +97,19 @@ def weighted_cross_entropy(
 
     Let ``w`` be the class weights, ``p`` the softmax of the logits, ``e`` the label smoothing and ``C`` the number of
     classes. The loss of a row with label ``y`` is ``-(1 - e) w[y] log p[y] - e / C sum_c w[c] log p[c]``. The result is
-    the sum of these losses divided by the sum of ``w[y]``, both over all rows of the batch on all devices. This matches
+    the sum of these losses divided by the sum of ``w[y]``, both over all rows of the global batch. This matches
     ``torch.nn.CrossEntropyLoss(weight=w, label_smoothing=e)``.
 
     Args:
       logits: ``[batch, classes]``.
       labels: int32 ``[batch]``.
       row_weights: float ``[batch]``; 0 for padding rows, else 1.
-      class_weights: float ``[classes]``; 0 for outputs that the task's head does not have.
+      class_weights: float ``[classes]``; 0 for the head's padding outputs.
       label_smoothing: ``e``.
     """
     log_probabilities = jax.nn.log_softmax(logits)
     weights = jnp.asarray(class_weights, log_probabilities.dtype)
-    # Outputs that a head does not have are masked with the dtype's lowest value, which must not be multiplied by 0.
+    # Padding outputs have the dtype's lowest value as log-probability, which must not be multiplied by 0.
     exists = weights > 0
     weighted = jnp.where(exists[None], weights[None] * log_probabilities, 0)
     losses = -jnp.take_along_axis(weighted, labels[:, None], axis=-1)[:, 0]
@@ -123,11 +123,11 @@ def weighted_cross_entropy(
 def mask_missing(
     logits: Float[AnyArray, "*batch outputs"], num_outputs: Int[AnyArray, ""]
 ) -> Float[Array, "*batch outputs"]:
-    """Sets the probability of outputs that do not belong to a head to zero.
+    """Masks the padding outputs of a head, so that their probability is zero.
 
     Args:
-      logits: The outputs of a head that is padded with outputs that do not belong to it.
-      num_outputs: The number of outputs that belong to the head. They are the first ones.
+      logits: The logits of a padded head.
+      num_outputs: Number of actual outputs, which come before the padding.
     """
     has_output = jnp.arange(logits.shape[-1]) < num_outputs
     has_output = has_output.reshape((1,) * (logits.ndim - 1) + (-1,))

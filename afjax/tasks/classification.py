@@ -1,4 +1,4 @@
-"""Classification: each row has one of several labels."""
+"""Classification tasks: each row has one of several labels."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -33,19 +33,19 @@ from afjax.trees import AnyArray
 
 
 def losses(logits: Float[AnyArray, "batch num_labels"], batch: Mapping[str, Any]) -> Float[Array, "batch"]:
-    """Computes the cross-entropy of each row."""
+    """Computes each row's cross-entropy."""
     return optax.softmax_cross_entropy_with_integer_labels(logits, batch["labels"])
 
 
 def padded_losses(
     logits: Float[AnyArray, "batch outputs"], batch: Mapping[str, Any], num_outputs: Int[AnyArray, ""]
 ) -> Float[Array, "batch"]:
-    """Computes losses of padded logits; see :class:`afjax.tasks.kind.PaddedLosses`."""
+    """Computes losses from padded logits; see :class:`afjax.tasks.kind.PaddedLosses`."""
     return losses(mask_missing(logits, num_outputs), batch)
 
 
 def read(task: TaskConfig, source: SplitSource, labels: LabelReading) -> Rows:
-    """Reads the rows of a source; see :class:`afjax.tasks.kind.Read`."""
+    """Loads rows from a source; see :class:`afjax.tasks.kind.Read`."""
     columns = read_columns(task, source, ignore_labels=labels.required is False)
     names, listed = given_names(task, source, labels)
     labelled = has_labels(columns, labels)
@@ -55,16 +55,16 @@ def read(task: TaskConfig, source: SplitSource, labels: LabelReading) -> Rows:
 
 
 def from_lists(texts: list[Any], labels: list[Any] | None, label_names: tuple[str, ...]) -> Rows:
-    """Makes rows from lists; see :class:`afjax.tasks.kind.FromLists`."""
+    """Builds rows from lists; see :class:`afjax.tasks.kind.FromLists`."""
     columns = columns_from_lists(texts, labels)
     names = label_names if labels is None else label_names or find_label_names(columns)
     return make_rows(columns, names, listed=bool(label_names), labelled=labels is not None)
 
 
 def make_rows(columns: Columns, names: tuple[str, ...], *, listed: bool, labelled: bool) -> Rows:
-    """Makes rows with checked labels, and warns if only one class occurs.
+    """Validates labels and builds rows, warning if there is only one class.
 
-    ``listed`` says whether an integer label can be an index into ``names``.
+    If ``listed`` is true, integer labels can be indices into ``names``.
     """
     if not labelled:
         return Rows(columns.text_a, columns.text_b, None, names, ids=columns.ids)
@@ -75,10 +75,7 @@ def make_rows(columns: Columns, names: tuple[str, ...], *, listed: bool, labelle
 
 
 def one_class(columns: Columns, name: str) -> str:
-    """Formats the warning that all rows have the same label.
-
-    The warning names the label column, all columns, and the first and last row.
-    """
+    """Formats the warning that all rows have the same label, with the columns and the first and last row."""
     rows = f'All rows of {columns.source} have the label "{name}"'
     if columns.names:
         rows += (
@@ -91,23 +88,23 @@ def one_class(columns: Columns, name: str) -> str:
 def predict(
     logits: Float[np.ndarray, "rows num_labels"], data: TokenisedRows, task: TaskConfig, names: Sequence[str]
 ) -> Predictions:
-    """Predicts the most likely label of each row."""
+    """Predicts each row's most likely label."""
     probabilities = softmax(logits)
     return Predictions(logits, probabilities, name_outputs(logits, names), confidences=probabilities.max(-1))
 
 
 def name_outputs(logits: Float[np.ndarray, "rows num_outputs"], names: Sequence[str]) -> list[str]:
-    """Returns the name of each row's largest logit, or its index if it has no name."""
+    """Returns the name of the output with the largest logit in each row, or its index if it has no name."""
     return [names[index] if index < len(names) else str(index) for index in logits.argmax(-1)]
 
 
 def errors(predictions: Predictions, labels: Int[np.ndarray, "rows"], task: TaskConfig) -> Float64[np.ndarray, "rows"]:
-    """Returns 1 for each row whose predicted label is wrong, and 0 for the others."""
+    """Returns 1 for misclassified rows and 0 for the others."""
     return (predictions.logits.argmax(-1) != labels).astype(np.float64)
 
 
 def weighted(predictions: Predictions, labels: Int[np.ndarray, "rows"], task: TaskConfig) -> Weighted:
-    """Returns the scores as a function of the rows' weights."""
+    """Prepares the scores as a function of row weights."""
     return class_scores(predictions.logits.argmax(-1), labels, predictions.logits.shape[-1])
 
 
@@ -128,5 +125,5 @@ KIND = KindSpec(
     scores=lambda predictions, labels, task: classification_scores(predictions.logits, labels),
     errors=errors,
     weighted=weighted,
-    text=KindText(pipeline_tag="text-classification", logits="one for each of the labels, in their order"),
+    text=KindText(pipeline_tag="text-classification", logits="one per label, in label order"),
 )

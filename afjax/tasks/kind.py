@@ -1,7 +1,4 @@
-"""The interface of a kind of task.
-
-Each module of this package with a ``KIND`` defines one kind.
-"""
+"""The interface for kinds of tasks. Each kind is a module of this package that defines ``KIND``."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -20,23 +17,23 @@ from afjax.tasks.predictions import Predictions
 from afjax.tasks.weighted_scores import Weighted
 from afjax.trees import AnyArray
 
-# An axis of a row's label in a batch: the two positions of an answer, the head's outputs, or the row's tokens.
+# An axis of a row's label in a batch: the answer's start and end, the head's outputs, or the tokens.
 LabelAxis = Literal["answer", "outputs", "length"]
-# The input of a head: one pooled vector per row, or the hidden state of every token.
+# A head's input: one pooled vector per row, or the hidden state of every token.
 Reads = Literal["pooled", "tokens"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LabelReading:
-    """How to read a split's labels.
+    """How to load a split's labels.
 
     Attributes:
-      names: Label names that override the task's, the source's or the data's.
-      listed: Whether an integer label can be an index into the label names. None means that it can if the task or its
-        source lists label names. Names collected from data have no order that the labels could refer to.
-      required: Whether labels are required. If False, labels are ignored. If None, they are read if there are any.
-      train: Opens the train rows, to collect label names if no label names are listed. None to collect them from the
-        split itself.
+      names: Label names, which override any from the task, the source or the data.
+      listed: Whether integer labels can be indices into the label names. If None, they can if the task or its source
+        lists label names. They cannot if the names were collected from the data, because their order is arbitrary.
+      required: Whether labels are required. If False, labels are ignored. If None, they are used if there are any.
+      train: Opens the train split, to collect label names if none are listed. None to collect them from the split
+        itself.
     """
 
     names: tuple[str, ...] = ()
@@ -50,10 +47,10 @@ NEEDS_LABELS = LabelReading()
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """A set of columns that a model can predict on.
+    """A set of input columns for prediction.
 
     Attributes:
-      texts: The text columns, in the model's order.
+      texts: The text columns, in the model's input order.
       choices: For multiple choice, one column with a list or one column per choice.
     """
 
@@ -67,16 +64,16 @@ class Form:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class KindText:
-    """Texts that describe a kind of task to users.
+    """User-facing descriptions of a kind of task.
 
     Attributes:
       pipeline_tag: The hub's pipeline tag.
-      row: A row of an input file, as JSON.
-      texts: The argument of ``TaskModel.predict`` in Python code, with its closing parenthesis.
-      logits: The meaning of the logits in an exported program.
-      per_output: The meaning of a head's outputs, printed after their number; may be empty.
-      second_text: A name for the second text, such as "a context", if rows need one; otherwise empty.
-      label: A name for a row's label.
+      row: An example row of an input file, as JSON.
+      texts: An example argument of ``TaskModel.predict`` in Python, with the closing parenthesis.
+      logits: Describes the logits of an exported program.
+      per_output: Describes a head's outputs, printed after their number; may be empty.
+      second_text: A noun for the second text, such as "a context", if rows must have one; otherwise empty.
+      label: A noun for a row's label.
     """
 
     pipeline_tag: str
@@ -89,10 +86,10 @@ class KindText:
 
 
 class Read(Protocol):
-    """Reads and checks the rows of a source."""
+    """Loads and validates rows from a source."""
 
     def __call__(self, task: TaskConfig, source: SplitSource, labels: LabelReading) -> AnyRows:
-        """Returns the rows.
+        """Loads the rows.
 
         Raises:
           UserError: A column, text or label is invalid.
@@ -101,15 +98,15 @@ class Read(Protocol):
 
 
 class FromLists(Protocol):
-    """Makes rows from Python lists."""
+    """Builds rows from Python lists."""
 
     def __call__(self, texts: list[Any], labels: list[Any] | None, label_names: tuple[str, ...]) -> AnyRows:
-        """Returns the rows.
+        """Builds the rows.
 
         Args:
-          texts: The texts, at least one; see :func:`afjax.rows_from_lists`.
+          texts: One or more texts; see :func:`afjax.rows_from_lists`.
           labels: One label per text, or None.
-          label_names: The label names in the order of their indices, or empty.
+          label_names: The label names in index order, or empty.
 
         Raises:
           UserError: A text or label is invalid.
@@ -130,12 +127,12 @@ class Tokenize(Protocol):
         training: bool,
         cache_dir: Path | None,
     ) -> TokenisedRows:
-        """Returns the token ids; see :func:`afjax.tokenize`."""
+        """Tokenizes the rows; see :func:`afjax.tokenize`."""
         ...
 
 
 class PaddedLosses(Protocol):
-    """Computes the loss of each row from padded logits; see ``KindSpec.padded_losses``."""
+    """Computes each row's loss from padded logits; see ``KindSpec.padded_losses``."""
 
     def __call__(
         self, logits: Float[AnyArray, "batch ..."], batch: Mapping[str, Any], num_outputs: Int[AnyArray, ""]
@@ -143,7 +140,7 @@ class PaddedLosses(Protocol):
 
 
 def accept(rows: Any, tokenizer: Any, name: str) -> None:
-    """Accepts rows with any tokenizer; see ``KindSpec.check_tokens``."""
+    """Accepts all rows and tokenizers; see ``KindSpec.check_tokens``."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -152,35 +149,34 @@ class KindSpec:
 
     Attributes:
       name: The kind's name in configs.
-      reads: The input of a head.
-      num_outputs: Returns a head's number of outputs for the given label names.
-      losses: Returns the loss of each row for logits and a batch with ``labels``, ``mask`` and ``weights``.
-      padded_losses: Does the same as ``losses`` for logits with additional outputs that do not belong to the head. It
-        also takes the head's number of outputs, an int32 scalar. Heads are padded while they train, so that tasks share
-        programs. None if ``losses`` only reads the head's own outputs.
-      label_axes: The axes of a row's label in a batch, without the batch axis.
+      reads: A head's input.
+      num_outputs: Computes a head's number of outputs from the label names.
+      losses: Computes each row's loss from the logits and a batch with ``labels``, ``mask`` and ``weights``.
+      padded_losses: Like ``losses``, for a head with padding outputs, which are used during training so that tasks
+        can share programs. Also takes the number of actual outputs, an int32 scalar. None if ``losses`` ignores padding
+        outputs anyway.
+      label_axes: The axes of a row's label in a batch, excluding the batch axis.
       label_dtype: The dtype of labels in a batch.
-      output_bias: Returns the initial bias of a head's outputs for the labels of the train rows. None for zeros.
+      output_bias: Computes the initial bias of a head's outputs from the train labels. None for zeros.
       has_choices: Whether each row has several sequences, one per choice.
-      named_outputs: Whether the outputs are the label names, in their order.
+      named_outputs: Whether there is one output per label name, in order.
       has_classes: Whether each row has exactly one of the label names.
       has_numbers: Whether labels and predictions are numbers.
-      metrics: The metrics that early stopping can use; higher is better.
-      read: Reads and checks the rows of a source.
-      from_lists: Makes rows from Python lists.
-      forms: The columns that rows to predict on can have, in order of preference, for a task and its number of texts
-        per row (``Rows.text_columns``; None if not known).
-      pick: Picks a row's input for ``from_lists``, given the row's name in error messages, its values, and its form.
-      check_tokens: Raises UserError if rows cannot be tokenized, given the rows, a tokenizer and the rows' name. A run
-        calls it before it writes anything.
+      metrics: Metrics that early stopping can use, where higher is better.
+      read: Loads and validates rows from a source.
+      from_lists: Builds rows from Python lists.
+      forms: Lists the supported input columns for prediction, in order of preference, for a task and its number of
+        texts per row (``Rows.text_columns``; None if unknown).
+      pick: Extracts a row's input for ``from_lists``, given the row's name in error messages, its values and its form.
+      check_tokens: Raises UserError if rows cannot be tokenized, given the rows, a tokenizer and the rows' name. Called
+        before a run writes anything.
       tokenize: Tokenizes rows.
-      predict: Returns the predictions for the logits of all tokenized rows, the task and the label names.
-      scores: Returns all scores of a split for its predictions, right labels and task. The right labels of a split are
-        its ``labels``.
-      errors: Returns each row's error for predictions, right labels and task: 0 if the prediction is right and 1 if it
-        is wrong, or the absolute error of a number.
-      weighted: Returns the scores as a function of the rows' weights, for predictions, right labels and task.
-      text: Texts that describe the kind to users.
+      predict: Computes predictions from the logits of all tokenized rows, the task and the label names.
+      scores: Computes all scores of a split from the predictions, its true ``labels`` and the task.
+      errors: Computes each row's error from the predictions, true labels and task: the absolute error for numbers,
+        otherwise 0 if the prediction is correct and 1 if not.
+      weighted: Prepares the scores as a function of row weights, from the predictions, true labels and task.
+      text: User-facing descriptions of the kind.
     """
 
     name: TaskKind
@@ -209,10 +205,10 @@ class KindSpec:
     text: KindText
 
     def label_shape(self, num_outputs: int, length: int) -> tuple[int, ...]:
-        """Returns the shape of a row's label in a batch, without the batch axis.
+        """Returns the shape of a row's label in a batch, excluding the batch axis.
 
         Args:
-          num_outputs: The number of outputs of the (widest) head.
+          num_outputs: The widest head's number of outputs.
           length: The batch's padded length.
         """
         sizes = {"answer": 2, "outputs": num_outputs, "length": length}

@@ -1,7 +1,7 @@
-"""The table of all kinds of tasks.
+"""Registry of the kinds of tasks.
 
-To add a kind, name it in :mod:`afjax.config.tasks`, write a module with a ``KIND`` in this package, and add the module
-to :data:`TASK_KINDS`.
+To add a kind, name it in :mod:`afjax.config.tasks`, write a module with a ``KIND`` in this package, and add it to
+:data:`TASK_KINDS`.
 """
 
 import types
@@ -33,15 +33,15 @@ TASK_KINDS: Mapping[TaskKind, KindSpec] = types.MappingProxyType(
 
 
 def initial_output_bias(kind: TaskKind, rows: AnyRows) -> Float32[np.ndarray, "outputs"] | None:
-    """Computes the initial output bias that the recipes give to a new head.
+    """Computes the output bias with which the recipes initialize a new head.
 
     Args:
-      kind: The kind of the task.
-      rows: The train rows, with labels.
+      kind: The task's kind.
+      rows: The labelled train rows.
 
     Returns:
-      float32 ``[outputs]``, or None for zeros. Only multi-label heads have one: the log-odds of each label's share of
-      the rows.
+      For multi-label tasks, float32 ``[outputs]``, the log-odds of each label's frequency. None (zeros) for other
+      kinds.
 
     Raises:
       UserError: The kind is unknown, or the rows of a multi-label task have no labels.
@@ -49,25 +49,24 @@ def initial_output_bias(kind: TaskKind, rows: AnyRows) -> Float32[np.ndarray, "o
     Example:
       >>> from afjax import initial_output_bias, rows_from_lists
       >>> rows = rows_from_lists(["A.", "B.", "C."], [["a"], ["a", "b"], ["a"]], kind="multi_label")
-      >>> bias = initial_output_bias("multi_label", rows)  # the shares are smoothed: 4 of 5 rows and 2 of 5
+      >>> bias = initial_output_bias("multi_label", rows)  # with smoothing, 4 of 5 and 2 of 5 rows
       >>> [round(float(value), 4) for value in bias]
       [1.3863, -0.4055]
     """
     if kind not in TASK_KINDS:
-        raise UserError(f'The kind is "{kind}"; it can be {", ".join(TASK_KINDS)}.{did_you_mean(kind, TASK_KINDS)}')
+        raise UserError(
+            f'The kind is "{kind}"; it must be one of {", ".join(TASK_KINDS)}.{did_you_mean(kind, TASK_KINDS)}'
+        )
     output_bias = TASK_KINDS[kind].output_bias
     if output_bias is None:
         return None
     if rows.labels is None:
-        raise UserError("The rows have no labels; give the train rows.")
+        raise UserError("The rows have no labels; pass the labelled train rows.")
     return output_bias(rows.labels)
 
 
 def fitting_metrics(kind: TaskKind, num_labels: int) -> list[str]:
-    """Returns the metrics that early stopping can use for a task.
-
-    The metrics depend on the task's kind and number of labels.
-    """
+    """Lists the metrics that early stopping can use for a task of this kind and number of labels."""
     two_classes = not TASK_KINDS[kind].has_classes or num_labels == 2
     return [name for name in TASK_KINDS[kind].metrics if name != "f1" or two_classes]
 
@@ -80,5 +79,6 @@ def check_metric(metric: str, kind: TaskKind, num_labels: int) -> None:
             f" with {counted(num_labels, 'label')}" if kind == "classification" else ""
         )
         raise UserError(
-            f'The metric "{metric}" does not fit {task}; it can be {", ".join(allowed)}.{did_you_mean(metric, allowed)}'
+            f'The metric "{metric}" is not supported for {task}; use one of {", ".join(allowed)}.'
+            f"{did_you_mean(metric, allowed)}"
         )

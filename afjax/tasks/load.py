@@ -1,4 +1,4 @@
-"""Loads tasks' splits from files, downloads, TFDS, Hugging Face, lists or tables."""
+"""Loads splits from files, downloads, TFDS, Hugging Face, lists or tables."""
 
 import functools
 from collections.abc import Iterable, Mapping
@@ -32,14 +32,16 @@ __all__ = [
 
 
 def load_task(task: TaskConfig) -> dict[str, AnyRows]:
-    """Loads ``train``, ``dev`` and, if it exists, ``test``, which may be unlabelled.
+    """Loads the ``train``, ``dev`` and, if it exists, ``test`` splits.
+
+    The test split may be unlabelled.
 
     Label names come from the task, or else from the source (the folder's ``labels.json``, the benchmark, or the feature
-    of a TFDS or Hugging Face dataset). If neither has them, they are the labels that occur in train, sorted (integers
-    in numeric order).
+    of a TFDS or Hugging Face dataset). If neither lists them, they are collected from the train split and sorted,
+    numerically if all are integers.
 
-    If a task has no dev split, some of its train rows become dev; see ``TaskConfig.dev_share``. Label names are then
-    collected from all rows before they are divided.
+    If the task has no dev split, some of its train rows are held out as dev; see ``TaskConfig.dev_share``. Label names
+    are then collected from both.
 
     Args:
       task: The task, with its source.
@@ -48,8 +50,8 @@ def load_task(task: TaskConfig) -> dict[str, AnyRows]:
       ``{split: rows}``, with rows as in :func:`load_split`.
 
     Raises:
-      UserError: A split is missing or empty; a file, column, text or label is invalid; one split has pairs of texts and
-        another has single texts; or no train row of a span task says where its answer begins.
+      UserError: A split is missing or empty; a file, column, text or label is invalid; some splits have single texts
+        and others pairs; or no train row of a span task has a known answer start.
 
     Example:
       >>> from afjax import TaskConfig, load_task
@@ -65,7 +67,7 @@ def load_task(task: TaskConfig) -> dict[str, AnyRows]:
         dev = load_split(task, "dev", label_names=train.label_names)
     if isinstance(train, SpanRows) and not train.trainable():
         raise UserError(
-            f"No row of the task {task.name}'s train split says where its answer begins; give its rows an answer_start."
+            f"No row of the task {task.name}'s train split has a known answer start; add answer_start to its answers."
         )
     if task.train_rows:
         train = train.every(task.train_rows)
@@ -84,7 +86,7 @@ def check_forms(task: TaskConfig, splits: Mapping[str, AnyRows]) -> None:
             f"The task {task.name}'s train rows",
             rows,
             f"its {split} rows",
-            "give all splits the same columns, or name the columns in the task's text_a and text_b settings",
+            "use the same columns in all splits, or set the task's text_a and text_b",
         )
 
 
@@ -98,21 +100,21 @@ def load_split(
 ) -> AnyRows:
     """Loads one split of a task.
 
-    See :func:`load_task` for label names, and for tasks without a dev split.
+    See :func:`load_task` for label names and for tasks without a dev split.
 
     Args:
       task: The task.
-      split: The name of the split.
-      label_names: Label names that override the task's, the source's or the data's.
-      listed: Whether an integer label can be an index into ``label_names``. None means that it can if the task or its
-        source lists label names. Names collected from data have no order that the labels could refer to.
-      labelled: Whether labels are required. If False, labels are ignored. If None, they are read if there are any.
+      split: The split's name.
+      label_names: Label names, which override any from the task, the source or the data.
+      listed: Whether integer labels can be indices into ``label_names``. If None, they can if the task or its source
+        lists label names. They cannot if the names were collected from the data, because their order is arbitrary.
+      labelled: Whether labels are required. If False, labels are ignored. If None, they are used if there are any.
 
     Returns:
       The rows: :class:`~afjax.data.splits.Rows` for classification and regression, ``ChoiceRows`` for multiple choice,
       ``SpanRows`` for span tasks, ``MultiLabelRows`` for multi-label tasks, ``TagRows`` for tagging. ``labels`` is
-      int32 ``[rows]``, for regression float32 ``[rows]``, for multi-label tasks float32 ``[rows, labels]``, for span
-      tasks the answers of each row, and for tagging the tags of each row.
+      int32 ``[rows]``, except for regression (float32 ``[rows]``), multi-label tasks (float32 ``[rows, labels]``), span
+      tasks (the answers of each row) and tagging (the tags of each row).
 
     Raises:
       UserError: The split is missing or empty, or a file, column, text or label is invalid.
@@ -124,7 +126,7 @@ def load_split(
     """
     made = makes_dev(task)
     source = open_source(task, split)
-    # If label names are not listed anywhere, other splits use the names that occur in train.
+    # If no label names are listed, all splits use those collected from train.
     train = None if split == "train" or made else functools.partial(open_source, task, "train")
     labels = LabelReading(names=label_names, listed=listed, required=labelled, train=train)
     rows = read_source(task, source, labels)
@@ -134,12 +136,12 @@ def load_split(
 
 
 def read_source(task: TaskConfig, source: SplitSource, labels: LabelReading = NEEDS_LABELS) -> AnyRows:
-    """Reads and checks all rows of a source.
+    """Loads and validates all rows of a source.
 
     Args:
       task: The task, with its kind, columns and label names.
-      source: The rows.
-      labels: How to read the labels.
+      source: The source's split.
+      labels: How to load the labels.
 
     Raises:
       UserError: A column, text or label is invalid.
@@ -156,26 +158,26 @@ def rows_from_table(
     labelled: bool | None = True,
     name: str = "table",
 ) -> AnyRows:
-    """Makes a split from a DataFrame, a Dataset or a dictionary of columns.
+    """Converts a DataFrame, a Dataset or a dictionary of columns to a split.
 
     Args:
-      table: A pandas or Polars DataFrame, another object with named columns, ``{column: values}``, or a ``Dataset`` or
-        ``IterableDataset`` of Hugging Face's datasets. If a dataset has a ``ClassLabel`` column, its names are the
-        label names.
-      task: The task, with its kind and label names. ``text_a``, ``text_b``, ``label`` and ``choices`` name the columns.
-        For classification, regression and multi-label tasks, the defaults are ``text``, or ``text_a`` and ``text_b``,
-        and ``label``.
-      label_names: Label names that override the task's or the data's.
-      listed: Whether an integer label can be an index into ``label_names``. None means that it can if the task or the
-        table lists label names.
-      labelled: Whether labels are required. If False, labels are ignored. If None, they are read if there are any.
+      table: A pandas or Polars DataFrame, a Hugging Face ``Dataset`` or ``IterableDataset``, a dictionary
+        ``{column: values}``, or any other object with named columns. If the label column of a dataset is a
+        ``ClassLabel``, its names are used as label names.
+      task: The task, with its kind and label names. ``text_a``, ``text_b``, ``label`` and ``choices`` are the column
+        names. For classification, regression and multi-label tasks, they default to ``text``, or ``text_a`` and
+        ``text_b``, and ``label``.
+      label_names: Label names, which override any from the task or the data.
+      listed: Whether integer labels can be indices into ``label_names``. If None, they can if the task or the table
+        lists label names.
+      labelled: Whether labels are required. If False, labels are ignored. If None, they are used if there are any.
       name: The table's name in error messages.
 
     Returns:
       The rows, as in :func:`load_split`.
 
     Raises:
-      UserError: The value is not a table, or a column, text or label is invalid.
+      UserError: ``table`` is not a table, or a column, text or label is invalid.
 
     Example:
       >>> task = TaskConfig(name="reviews", text_a="review", label="stars")
@@ -184,16 +186,16 @@ def rows_from_table(
       (('1', '5'), [1, 0])
     """
     if not is_table(table):
-        raise UserError(f"{name} is {shorten(table)}, of the type {type(table).__name__}; give {TABLES}.")
+        raise UserError(f"{name} is {shorten(table)}, of type {type(table).__name__}; pass {TABLES}.")
     names = dataset_label_names(table, task.label_column)
     source = SplitSource(name, name_classes(task, table_rows(table, name), names), names)
     return read_source(task, source, LabelReading(names=tuple(label_names), listed=listed, required=labelled))
 
 
 def rows_by_split(task: TaskConfig, data: Any) -> dict[str, AnyRows]:
-    """Checks a dictionary of splits, and converts tables with :func:`rows_from_table`.
+    """Validates a dictionary of splits and converts any tables with :func:`rows_from_table`.
 
-    If train is the only split, some of its rows become dev; see ``TaskConfig.dev_share``.
+    If train is the only split, some of its rows are held out as dev; see ``TaskConfig.dev_share``.
 
     Args:
       task: The task.
@@ -201,21 +203,21 @@ def rows_by_split(task: TaskConfig, data: Any) -> dict[str, AnyRows]:
         unlabelled. The dev split can also be named ``validation`` or ``valid``.
 
     Raises:
-      UserError: There is no train split; there is no dev split, and it cannot be taken from train; a split's name or
+      UserError: There is no train split; there is no dev split, and it cannot be held out from train; a split's name or
         type is invalid; or a table has an invalid column, text or label.
     """
     name = f"The data of the task {task.name}"
     if not isinstance(data, Mapping) and is_table(data):
-        raise UserError(f'{name} is a table ({type(data).__name__}); give {{"train": table}}, or also "dev".')
+        raise UserError(f'{name} is a table ({type(data).__name__}); pass {{"train": table}}, optionally with "dev".')
     if not isinstance(data, Mapping):
-        raise UserError(f'{name} is {shorten(data)}, of the type {type(data).__name__}; give {{"train": rows, ...}}.')
+        raise UserError(f'{name} is {shorten(data)}, of type {type(data).__name__}; pass {{"train": rows, ...}}.')
     given = ", ".join(map(str, data)) or "nothing"
     names = {split: next((name for name in SPLIT_NAMES[split] if name in data), "") for split in SPLIT_NAMES}
     other_splits = [str(split) for split in data if split not in names.values()]
     if not names["train"] or (not names["dev"] and (other_splits or not task.dev_share)):
         raise UserError(
-            f'{name} has {given}; give rows for "train" and "dev". Without any other split, dev rows are taken from '
-            "train if the task's dev_share is above 0."
+            f'{name} has {given}; pass rows for "train" and "dev". If train is the only split, dev is held out from it '
+            "as long as the task's dev_share is above 0."
         )
     splits: dict[str, AnyRows] = {}
     for split, split_name in names.items():
@@ -224,8 +226,8 @@ def rows_by_split(task: TaskConfig, data: Any) -> dict[str, AnyRows]:
         rows, rows_name = data[split_name], f'data["{split_name}"]'
         if not isinstance(rows, AnyRows) and not is_table(rows):
             raise UserError(
-                f"The {split} rows of the task {task.name} are {shorten(rows)}, of the type {type(rows).__name__}; "
-                f"give rows_from_lists(...), {TABLES}."
+                f"The {split} rows of the task {task.name} are {shorten(rows)}, of type {type(rows).__name__}; "
+                f"pass rows_from_lists(...), {TABLES}."
             )
         if not isinstance(rows, AnyRows):
             rows = rows_from_table(
@@ -249,17 +251,17 @@ def rows_from_lists(
     label_names: Iterable[str] = (),
     kind: TaskKind = "classification",
 ) -> AnyRows:
-    """Makes a split from Python lists, or from other sequences, columns and iterators.
+    """Converts Python lists, or other ordered iterables, to a split.
 
     Args:
-      texts: Strings, or pairs of strings. For multiple choice, pairs of a context and its list of choices; for span
-        tasks, pairs of a question and its context; for tagging, lists of words, or strings whose words are separated by
-        white space. A list, a generator, a NumPy array, a Series (its index is ignored), or any other ordered iterable.
+      texts: A list, generator, NumPy array, Series (its index is ignored) or other ordered iterable of strings or pairs
+        of strings. For multiple choice, of pairs of a context and its list of choices; for span tasks, of pairs of a
+        question and its context; for tagging, of lists of words, or of strings with words separated by white space.
       labels: One label per text: a label name or class index; a number for regression; the index or name of the correct
         choice for multiple choice; ``{"text": [...], "answer_start": [...]}`` for span tasks (both empty if there is no
         answer); a list of label names, which can be empty, for multi-label tasks; or one tag per word for tagging. None
-        if the rows are not labelled.
-      label_names: Label names in the order of their indices. If empty, the labels that occur, sorted.
+        if the rows are unlabelled.
+      label_names: Label names in index order. If empty, the names in ``labels``, sorted.
       kind: The task's kind.
 
     Returns:
@@ -279,10 +281,10 @@ def rows_from_lists(
     values = None if labels is None else as_list(labels, "labels")
     given_names = as_list(label_names, "label_names")
     if not texts:
-        raise UserError("texts is empty; give at least one text or pair of texts.")
+        raise UserError("texts is empty; pass at least one text or pair of texts.")
     if values is not None and len(values) != len(texts):
         raise UserError(
-            f"{counted(len(texts), 'text')} and {counted(len(values), 'label')} were given; give one label per text."
+            f"There are {counted(len(texts), 'text')} and {counted(len(values), 'label')}; pass one label per text."
         )
     names = check_label_names(tuple(given_names), "label_names") if given_names else ()
     return TASK_KINDS[kind].from_lists(texts, values, names)

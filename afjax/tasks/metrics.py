@@ -1,4 +1,4 @@
-"""Computes the scores of a split from logits and labels, or from answers."""
+"""Metrics of each kind of task."""
 
 import collections
 import dataclasses
@@ -23,19 +23,18 @@ def classification_scores(
 ) -> dict[str, float]:
     """Computes the scores of a classification task.
 
-    The scores are ``accuracy``, ``macro_f1`` and ``matthews``. ``macro_f1`` is the mean over the classes that occur in
-    labels or predictions. If there are two classes, the scores include ``f1`` of the class with index 1. An undefined
-    score is 0.
+    The scores are ``accuracy``, ``macro_f1``, ``matthews`` and, with two classes, ``f1`` of the class with index 1.
+    ``macro_f1`` averages over the classes that occur in the labels or predictions. Undefined scores are 0.
 
     Args:
       logits: One column per class.
-      labels: Indices of classes.
+      labels: Indices of the true classes.
     """
     from sklearn import metrics
 
     predictions = logits.argmax(-1)
     with warnings.catch_warnings():
-        # scikit-learn warns if only one label occurs.
+        # scikit-learn warns if there is only one label.
         warnings.simplefilter("ignore")
         scores = {
             "accuracy": metrics.accuracy_score(labels, predictions),
@@ -54,15 +53,15 @@ def multi_label_scores(
 ) -> dict[str, float]:
     """Computes the scores of a multi-label task.
 
-    ``micro_f1`` counts all pairs of a row and a label together. ``macro_f1`` is the mean over the labels that occur in
-    labels or predictions. ``average_precision`` is the mean over the labels that occur in labels; it only depends on
-    the order of the logits. ``exact_match`` is the share of rows with exactly the right labels. An undefined score is
-    0.
+    ``micro_f1`` pools the counts of all labels. ``macro_f1`` averages over the labels that occur in the true or
+    predicted labels. ``average_precision`` averages over the labels that occur in the true labels, and only depends on
+    the ranking of the logits. ``exact_match`` is the fraction of rows whose labels are all predicted correctly.
+    Undefined scores are 0.
 
     Args:
       logits: One column per label.
-      predicted: The predicted labels.
-      labels: 1 for right labels and 0 for others.
+      predicted: Mask of the predicted labels.
+      labels: 1 for true labels and 0 for others.
     """
     from sklearn import metrics
 
@@ -82,7 +81,7 @@ def label_set_f1(
     """Computes ``micro_f1`` and ``macro_f1`` as in :func:`multi_label_scores`.
 
     Args:
-      right, predicted: The right and the predicted labels.
+      right, predicted: Masks of the true and predicted labels.
     """
     true, total = (right & predicted).sum(0), right.sum(0) + predicted.sum(0)  # [labels]
     f1 = 2 * true[total > 0] / total[total > 0]
@@ -93,13 +92,14 @@ def label_set_f1(
 
 
 def entity_counts(predicted: Sequence[Sequence[str]], right: Sequence[Sequence[str]]) -> Int64[np.ndarray, "rows 5"]:
-    """Counts entities and tags of each row.
+    """Counts correct entities and tags in each row.
 
     Args:
-      predicted, right: The tags of each row's words.
+      predicted, right: The predicted and true tags of each row's words.
 
     Returns:
-      The columns are the numbers of correctly predicted, predicted and right entities, of right tags and of words.
+      Columns with the number of correctly predicted entities, predicted entities, true entities, correctly predicted
+      tags, and words.
     """
     counts = []
     for predicted_row, right_row in zip(predicted, right, strict=True):
@@ -110,12 +110,12 @@ def entity_counts(predicted: Sequence[Sequence[str]], right: Sequence[Sequence[s
 
 
 def entity_scores(predicted: Sequence[Sequence[str]], right: Sequence[Sequence[str]]) -> dict[str, float]:
-    """Computes ``precision``, ``recall`` and ``f1`` of entities, and ``tag_accuracy``.
+    """Computes entity-level ``precision``, ``recall`` and ``f1``, and ``tag_accuracy``.
 
-    An entity is right if its type, its first and its last word are right, as in ``conlleval``. An undefined score is 0.
+    An entity is correct if its type, first word and last word all match, as in ``conlleval``. Undefined scores are 0.
 
     Args:
-      predicted, right: The tags of each row's words.
+      predicted, right: The predicted and true tags of each row's words.
     """
     both, found, wanted, num_right, words = entity_counts(predicted, right).sum(0).tolist()
     return {
@@ -128,13 +128,11 @@ def entity_scores(predicted: Sequence[Sequence[str]], right: Sequence[Sequence[s
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class ConfusionMatrix:
-    """The number of rows for each pair of correct and predicted label.
-
-    ``print(matrix)`` shows it as a table.
+    """A confusion matrix, which ``print`` shows as a table.
 
     Attributes:
       labels: Label names in the order of both axes.
-      counts: Numbers of rows, with one row per correct and one column per predicted label.
+      counts: Numbers of examples, with one row per true label and one column per predicted label.
     """
 
     labels: tuple[str, ...]
@@ -156,7 +154,7 @@ class ConfusionMatrix:
         """Converts the matrix for JSON.
 
         Returns:
-          ``labels``, and ``counts`` with one list per correct label.
+          ``labels``, and ``counts`` with one list per true label.
         """
         return {"labels": list(self.labels), "counts": self.counts.tolist()}
 
@@ -173,7 +171,7 @@ def confusion_matrix(
 
     Args:
       logits: One column per class.
-      labels: Indices of the correct classes.
+      labels: Indices of the true classes.
       names: The label names.
     """
     counts = np.zeros((len(names),) * 2, np.int64)
@@ -188,7 +186,7 @@ def regression_scores(predictions: Float[np.ndarray, "rows"], labels: Float[np.n
     scores = {"pearson": 0.0, "spearman": 0.0, "mse": float(np.mean((predictions - labels) ** 2))}
     if len(labels) > 1 and np.ptp(predictions) > 0 and np.ptp(labels) > 0:
         with warnings.catch_warnings():
-            # scipy warns if the values are nearly constant.
+            # SciPy warns about nearly constant values.
             warnings.simplefilter("ignore")
             scores["pearson"] = float(np.nan_to_num(stats.pearsonr(predictions, labels).statistic))
             scores["spearman"] = float(np.nan_to_num(stats.spearmanr(predictions, labels).statistic))
@@ -198,17 +196,16 @@ def regression_scores(predictions: Float[np.ndarray, "rows"], labels: Float[np.n
 def span_scores(
     predictions: Sequence[str], answers: Sequence[Sequence[str]], *, no_answer: bool = False
 ) -> dict[str, float]:
-    """Computes SQuAD's official scores, as fractions (its scripts print percent).
+    """Computes SQuAD's official scores as fractions, unlike its scripts, which print percentages.
 
     Args:
       predictions: One text per question; empty for "no answer".
-      answers: The correct answers of each question; empty if the question has no answer.
-      no_answer: Whether to follow the script of version 2 instead of 1.1. They differ if an answer is empty after
-        normalisation, such as "the". Version 2 treats it as "no answer", which matches "no answer"; in version 1.1, its
-        F1 is 0.
+      answers: The gold answers to each question; empty if the question is unanswerable.
+      no_answer: Whether to follow version 2 of the script instead of 1.1. They differ for answers such as "the", which
+        are empty after normalization. Version 2 treats them as "no answer"; in version 1.1, their F1 is 0.
 
     Returns:
-      ``exact_match`` and ``f1``, means over the questions. A question's score is the maximum over its correct answers.
+      ``exact_match`` and ``f1``, averaged over questions. Each question's score is the maximum over its gold answers.
     """
     assert len(predictions) == len(answers) > 0, f"{len(predictions)} predictions, {len(answers)} questions"
     exact, f1 = [], []
@@ -220,18 +217,18 @@ def span_scores(
 
 
 def normalise_answer(text: str) -> str:
-    """Converts a text to the form in which SQuAD's scripts compare answers.
+    """Normalizes an answer like SQuAD's scripts.
 
-    It is in lower case, without ASCII punctuation, articles and redundant white space.
+    Lowercases the text, and removes ASCII punctuation, articles and extra white space.
     """
     text = "".join(sign for sign in text.lower() if sign not in string.punctuation)
     return " ".join(re.sub(r"\b(a|an|the)\b", " ", text).split())
 
 
 def token_f1(prediction: str, answer: str, *, no_answer: bool = False) -> float:
-    """Computes F1 between the normalised words of a prediction and an answer.
+    """Computes F1 between the normalized words of a prediction and an answer.
 
-    ``no_answer`` is the same as in :func:`span_scores`.
+    See :func:`span_scores` for ``no_answer``.
     """
     predicted, right = normalise_answer(prediction).split(), normalise_answer(answer).split()
     if no_answer and not (predicted and right):

@@ -1,7 +1,7 @@
-"""Multi-label classification: each row has any number of labels.
+"""Multi-label classification tasks: each row has any number of labels.
 
-In JSONL files, a row's labels are a list of names. In columns of text, they are separated by
-``MultiLabelConfig.separator``; an empty text means no label.
+In JSONL files, a row's labels are a list of names. In text columns, they are separated by
+``MultiLabelConfig.separator``, and an empty string means no labels.
 """
 
 import dataclasses
@@ -30,30 +30,30 @@ from afjax.tasks.texts import columns_from_lists, given_names, pick_texts, read_
 from afjax.tasks.weighted_scores import Weighted, label_set_scores
 from afjax.trees import AnyArray
 
-# The thresholds that tuning compares.
+# Candidate thresholds for tuning.
 THRESHOLDS = tuple(round(0.01 * number, 2) for number in range(1, 100))
 
 
 def losses(logits: Float[AnyArray, "batch num_labels"], batch: Mapping[str, Any]) -> Float[Array, "batch"]:
-    """Computes the mean binary cross-entropy of each row's labels."""
+    """Computes each row's binary cross-entropy, averaged over labels."""
     return optax.sigmoid_binary_cross_entropy(logits, batch["labels"]).mean(-1)
 
 
 def padded_losses(
     logits: Float[AnyArray, "batch outputs"], batch: Mapping[str, Any], num_outputs: Int[AnyArray, ""]
 ) -> Float[Array, "batch"]:
-    """Computes losses of padded logits; see :class:`afjax.tasks.kind.PaddedLosses`."""
+    """Computes losses from padded logits; see :class:`afjax.tasks.kind.PaddedLosses`."""
     each = optax.sigmoid_binary_cross_entropy(logits, batch["labels"])
     has_output = jnp.arange(logits.shape[-1])[None] < num_outputs
     return jnp.where(has_output, each, 0).sum(-1) / num_outputs
 
 
 def output_bias(labels: Float[np.ndarray, "rows num_labels"]) -> Float32[np.ndarray, "num_labels"]:
-    """Computes the initial output bias: the log-odds of each label's share of rows.
+    """Computes the initial output bias: the log-odds of each label's frequency.
 
-    The shares are smoothed by one row with every label and one row with none. With a bias of zero, each label would
-    start with a probability of 0.5. If rows have few of many labels, the gradient would then push down the logits of
-    all rows, and a trained trunk would map all rows to the same vector.
+    Frequencies are smoothed by adding one row with every label and one with none. With a bias of zero, each label would
+    start with a probability of 0.5. If rows have few labels out of many, the gradient would then push down the logits
+    of all rows, and a trained trunk would collapse to mapping all rows to the same vector.
     """
     from scipy import special
 
@@ -62,7 +62,7 @@ def output_bias(labels: Float[np.ndarray, "rows num_labels"]) -> Float32[np.ndar
 
 
 def read(task: TaskConfig, source: SplitSource, labels: LabelReading) -> MultiLabelRows:
-    """Reads the rows of a source; see :class:`afjax.tasks.kind.Read`."""
+    """Loads rows from a source; see :class:`afjax.tasks.kind.Read`."""
     columns = read_columns(task, source, ignore_labels=labels.required is False)
     names, listed = given_names(task, source, labels)
     separator = task.multi_label.separator
@@ -74,13 +74,13 @@ def read(task: TaskConfig, source: SplitSource, labels: LabelReading) -> MultiLa
 
 def any_labels(columns: Columns) -> bool:
     """Whether any row has a label."""
-    # A text has labels if it is not blank, and a list if it is not empty. An integer is one label.
+    # Non-blank strings, non-empty lists and integers have labels.
     values = (value for value in columns.labels or () if value is not None)
     return any(len(value.strip()) if isinstance(value, str) else np.size(value) for value in values)
 
 
 def from_lists(texts: list[Any], labels: list[Any] | None, label_names: tuple[str, ...]) -> MultiLabelRows:
-    """Makes rows from lists; see :class:`afjax.tasks.kind.FromLists`.
+    """Builds rows from lists; see :class:`afjax.tasks.kind.FromLists`.
 
     A row's label is a list of names.
     """
@@ -92,12 +92,10 @@ def from_lists(texts: list[Any], labels: list[Any] | None, label_names: tuple[st
 
 
 def find_names(columns: Columns, separator: str) -> tuple[str, ...]:
-    """Collects and sorts the label names of a split.
-
-    They are sorted by :func:`afjax.data.labels.find_label_names`.
+    """Collects and sorts a split's label names, as in :func:`afjax.data.labels.find_label_names`.
 
     Raises:
-      UserError: The label column is missing, the value of a row is not a list, a text or an integer, or no row has a
+      UserError: The label column is missing, a row's value is not a list, a string or an integer, or no row has a
         label.
     """
     single_labels, _ = split_labels(columns, separator)
@@ -107,17 +105,17 @@ def find_names(columns: Columns, separator: str) -> tuple[str, ...]:
 
 
 def split_labels(columns: Columns, separator: str) -> tuple[Columns, Int64[np.ndarray, "entries"]]:
-    """Splits each row's labels.
+    """Flattens the rows' labels to one entry per label.
 
     Args:
-      columns: The split. A row's value is a list of labels, a text of labels with separators, or one integer.
+      columns: The split. A row's value is a list of labels, a string of separated labels, or one integer.
       separator: The separator.
 
     Returns:
-      Columns with one entry per label, without texts, and the index of each entry's row.
+      Columns with one entry per label and no texts, and each entry's row index.
 
     Raises:
-      UserError: The label column is missing, or the value of a row is not a list, a text or an integer.
+      UserError: The label column is missing, or a row's value is not a list, a string or an integer.
     """
     if columns.labels is None:
         raise no_labels(columns)
@@ -134,8 +132,8 @@ def split_labels(columns: Columns, separator: str) -> tuple[Columns, Int64[np.nd
             row_labels = [value]
         else:
             raise UserError(
-                f"{columns.places[row]} has the labels {shorten(value)}; give a list of labels (empty for none), or a "
-                f'text of labels separated by "{separator}".'
+                f"{columns.places[row]} has the labels {shorten(value)}; they must be a list of labels (may be empty), "
+                f'or a string of labels separated by "{separator}".'
             )
         places += [columns.places[row]] * len(row_labels)
         single_labels += row_labels
@@ -145,9 +143,9 @@ def split_labels(columns: Columns, separator: str) -> tuple[Columns, Int64[np.nd
 
 
 def make_rows(columns: Columns, names: tuple[str, ...], separator: str, *, listed: bool) -> MultiLabelRows:
-    """Makes rows with checked labels.
+    """Validates labels and builds rows.
 
-    ``listed`` says whether an integer label can be an index into ``names``.
+    If ``listed`` is true, integer labels can be indices into ``names``.
     """
     single_labels, row_of = split_labels(columns, separator)
     labels = np.zeros((len(columns.text_a), len(names)), np.float32)
@@ -163,13 +161,13 @@ def predict(
     chosen = probabilities >= np.float32(task.multi_label.threshold)
     all_names = [names[index] if index < len(names) else str(index) for index in range(logits.shape[-1])]
     labels = [[all_names[index] for index in np.flatnonzero(row)] for row in chosen]
-    # A row's confidence is the probability that exactly the predicted labels are right, if labels are independent.
+    # The probability that all labels are predicted correctly, assuming that they are independent.
     confidences = np.where(chosen, probabilities, 1 - probabilities).prod(-1)
     return Predictions(logits, probabilities, labels, confidences=confidences)
 
 
 def sigmoid(logits: Float[np.ndarray, "rows num_labels"]) -> Float32[np.ndarray, "rows num_labels"]:
-    """Computes the probability of each label."""
+    """Computes label probabilities."""
     from scipy import special
 
     return np.asarray(special.expit(logits), np.float32)
@@ -190,26 +188,24 @@ def scores(
 def errors(
     predictions: Predictions, labels: Float[np.ndarray, "rows num_labels"], task: TaskConfig
 ) -> Float64[np.ndarray, "rows"]:
-    """Returns 1 for each row with a wrong or missing label, and 0 for the others."""
+    """Returns 1 for rows with a wrong or missing label and 0 for the others."""
     return (predicted_sets(predictions, task) != (labels > 0)).any(-1).astype(np.float64)
 
 
 def weighted(predictions: Predictions, labels: Float[np.ndarray, "rows num_labels"], task: TaskConfig) -> Weighted:
-    """Returns the scores as a function of the rows' weights."""
+    """Prepares the scores as a function of row weights."""
     return label_set_scores(predictions.logits, predicted_sets(predictions, task), labels)
 
 
 def best_threshold(
     logits: Float[np.ndarray, "rows num_labels"], labels: Float[np.ndarray, "rows num_labels"], metric: str
 ) -> float:
-    """Returns the threshold with the best score.
-
-    If several thresholds have the best score, the result is the one closest to 0.5.
+    """Finds the threshold with the best score. Ties are broken in favor of the one closest to 0.5.
 
     Args:
       logits: One column per label.
-      labels: 1 for right labels and 0 for others.
-      metric: The task's main metric. If it is not ``macro_f1``, micro F1 is used.
+      labels: 1 for true labels and 0 for others.
+      metric: The task's main metric. Metrics other than ``macro_f1`` are replaced by micro F1.
     """
     chosen_metric = metric if metric == "macro_f1" else "micro_f1"
     probabilities = sigmoid(logits)
@@ -224,7 +220,7 @@ def best_threshold(
 def with_best_threshold(
     task: TaskConfig, logits: Float[np.ndarray, "rows num_labels"], labels: Float[np.ndarray, "rows num_labels"]
 ) -> TaskConfig:
-    """Returns the task with the threshold that is best for its main metric."""
+    """Tunes the task's threshold for its main metric and returns the updated task."""
     threshold = best_threshold(logits, labels, task.main_metric)
     return dataclasses.replace(task, multi_label=dataclasses.replace(task.multi_label, threshold=threshold))
 
@@ -250,7 +246,7 @@ KIND = KindSpec(
     weighted=weighted,
     text=KindText(
         pipeline_tag="text-classification",
-        logits="one for each of the labels, in their order; a label's probability is the sigmoid of its logit",
+        logits="one per label, in label order; a label's probability is the sigmoid of its logit",
         label="labels",
     ),
 )

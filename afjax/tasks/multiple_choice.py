@@ -1,4 +1,4 @@
-"""Multiple choice: each row has a correct choice among its own choices."""
+"""Multiple-choice tasks: each row has several choices and exactly one is correct."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -29,20 +29,20 @@ from afjax.trees import AnyArray
 def losses(logits: Float[AnyArray, "batch choices"], batch: Mapping[str, Any]) -> Float[Array, "batch"]:
     """Computes the cross-entropy over each row's choices.
 
-    The logits of missing choices are the dtype's lowest value.
+    The logits of missing choices must be the dtype's lowest value.
     """
     return optax.softmax_cross_entropy_with_integer_labels(logits, batch["labels"])
 
 
 def read(task: TaskConfig, source: SplitSource, labels: LabelReading) -> ChoiceRows:
-    """Reads the rows of a source; see :class:`afjax.tasks.kind.Read`."""
+    """Loads rows from a source; see :class:`afjax.tasks.kind.Read`."""
     names, _ = given_names(task, source, labels)
     rows = pick_choices(task, source, label_names=names, labelled=labels.required)
     return rows if source.has_questions else dataclasses.replace(rows, has_question=None)
 
 
 def from_lists(texts: list[Any], labels: list[Any] | None, label_names: tuple[str, ...]) -> ChoiceRows:
-    """Makes rows from lists; see :class:`afjax.tasks.kind.FromLists`.
+    """Builds rows from lists; see :class:`afjax.tasks.kind.FromLists`.
 
     A text is a pair of a context and its list of choices.
     """
@@ -63,16 +63,16 @@ def from_lists(texts: list[Any], labels: list[Any] | None, label_names: tuple[st
 
 
 def forms(task: TaskConfig, text_columns: int | None) -> list[Form]:
-    """Returns the columns that rows to predict on can have; see ``KindSpec.forms``."""
+    """Lists the supported input columns for prediction; see ``KindSpec.forms``."""
     task_form = Form((task.text_a or "context", task.text_b or "question"), task.choices or ("choices",))
     default_form = Form(("context", "question"), ("choices",))
-    # If the number of texts is not known, rows are accepted with or without a question.
+    # If the number of texts is unknown, the question is optional.
     allowed = {1: (1,), 2: (2,)}.get(text_columns or 0, (2, 1))
     return [Form(form.texts[:length], form.choices) for form in (task_form, default_form) for length in allowed]
 
 
 def pick(place: str, row: dict[str, Any], form: Form) -> Any:
-    """Picks a context, with its question, and its choices; see ``KindSpec.pick``."""
+    """Extracts the context, including the question, and the choices; see ``KindSpec.pick``."""
     context = " ".join(text_of(place, row, name) for name in form.texts)
     return context, choices_of(place, row, form.choices)
 
@@ -87,9 +87,9 @@ def tokenize(
 def predict(
     logits: Float[np.ndarray, "rows choices"], data: TokenisedRows, task: TaskConfig, names: Sequence[str]
 ) -> Predictions:
-    """Predicts the most likely choice of each row.
+    """Predicts each row's most likely choice.
 
-    The logits of missing choices are the dtype's lowest value.
+    The logits of missing choices must be the dtype's lowest value.
     """
     assert data.choices is not None, "tokenized choices"
     labels, probabilities = name_outputs(logits, names), softmax(logits)
@@ -104,13 +104,13 @@ def scores(predictions: Predictions, labels: Int[np.ndarray, "rows"], task: Task
 
 
 def weighted(predictions: Predictions, labels: Int[np.ndarray, "rows"], task: TaskConfig) -> Weighted:
-    """Returns the scores as a function of the rows' weights."""
+    """Prepares the scores as a function of row weights."""
     return mean_scores({"accuracy": 1 - errors(predictions, labels, task)})
 
 
 KIND = KindSpec(
     name="multiple_choice",
-    # The encoder reads each choice as a separate row, so the head has a single output: the logit of that choice.
+    # Each choice is encoded as a separate sequence, so the head has a single output, which is the choice's logit.
     num_outputs=lambda label_names: 1,
     losses=losses,
     has_choices=True,
@@ -128,7 +128,7 @@ KIND = KindSpec(
         pipeline_tag="multiple-choice",
         row='{"context": "...", "choices": ["...", "..."]}',
         texts='[("A context.", ["A choice.", "Another."])])',
-        logits="one for each choice; the lowest float32 for choices that have no token",
+        logits="one per choice; the lowest float32 for choices without tokens",
         per_output=" for each choice",
         second_text="a choice",
     ),

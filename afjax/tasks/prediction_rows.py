@@ -1,4 +1,4 @@
-"""Reads rows to predict on from a file or from standard input."""
+"""Reads prediction inputs from a file or standard input."""
 
 import json
 import sys
@@ -17,17 +17,17 @@ from afjax.tasks.kind import Form
 from afjax.tasks.kinds import TASK_KINDS
 from afjax.tasks.load import rows_from_lists
 
-# The name of standard input and standard output on the command line.
+# Denotes standard input or output on the command line.
 STANDARD = "-"
 
 
 @dataclass(frozen=True)
 class PredictionRows:
-    """Rows to predict on.
+    """Inputs for prediction.
 
     Attributes:
-      forms: For each form (single texts, pairs), the indices of its rows in the input, and the rows.
-      kept: The fields to copy to the output, for each row in the input's order.
+      forms: The rows of each form (single texts, pairs), with their indices in the input.
+      kept: The fields to copy to the output for each row, in input order.
     """
 
     forms: list[tuple[list[int], AnyRows]]
@@ -45,30 +45,30 @@ def read_prediction_rows(
     keep: Mapping[str, str] | None = None,
     file_format: str | None = None,
 ) -> PredictionRows:
-    """Reads rows to predict on from a file or from standard input. Labels are ignored.
+    """Reads prediction inputs from a file or standard input, ignoring labels.
 
-    Rows have the columns that the task names in ``text_a``, ``text_b`` and ``choices``, or else the default columns:
-    ``text``, or ``text_a`` and ``text_b``; for multiple choice ``context``, ``choices`` and optionally ``question``;
-    for span tasks ``question`` and ``context``; for tagging ``words`` or ``text``.
+    The columns are those set in the task's ``text_a``, ``text_b`` and ``choices``, or else the defaults: ``text``, or
+    ``text_a`` and ``text_b``; for multiple choice ``context``, ``choices`` and optionally ``question``; for span tasks
+    ``question`` and ``context``; for tagging ``words`` or ``text``.
 
     Args:
-      path: The file; ``-`` for standard input.
+      path: The file, or ``-`` for standard input.
       task: The task that the head was trained on.
-      text_columns: The number of texts per row that the head was trained on; see ``Rows.text_columns``. If it is None
-        (unknown), single texts and pairs are both accepted, even in the same file.
-      keep: ``{column: field}``, the columns to copy to the output, each with its name in the output.
-      file_format: One of ``FORMATS`` without the dot, such as "jsonl". If None, it is taken from the file's name, and
-        standard input is JSONL.
+      text_columns: Number of texts per row in training; see ``Rows.text_columns``. If None (unknown), single texts and
+        pairs are both accepted, even in the same file.
+      keep: Columns to copy to the output, as ``{column: field}`` with their names in the output.
+      file_format: One of ``FORMATS`` without the dot, such as "jsonl". If None, it is inferred from the file name, or
+        JSONL for standard input.
 
     Raises:
-      UserError: The file cannot be read, its rows have other columns, or a row lacks a column to keep.
+      UserError: The file cannot be read, its rows have the wrong columns, or a row lacks a column in ``keep``.
     """
     inputs: dict[bool, list[Any]] = {}
     numbers: dict[bool, list[int]] = {}
     kept_values = []
     for number, (place, row) in enumerate(rows_of_input(path, file_format)):
         picked = pick_input(place, row, task, text_columns)
-        # rows_from_lists takes either single texts or tuples, so they are collected separately.
+        # Collect single texts and tuples separately, because rows_from_lists does not accept both together.
         inputs.setdefault(isinstance(picked, tuple), []).append(picked)
         numbers.setdefault(isinstance(picked, tuple), []).append(number)
         kept_values.append(kept_fields(place, row, keep or {}))
@@ -78,11 +78,11 @@ def read_prediction_rows(
 
 
 def rows_of_input(path: str | Path, file_format: str | None = None) -> Iterable[tuple[str, dict[str, Any]]]:
-    """Yields the rows of a file or of standard input, each with its name in messages.
+    """Yields the rows of a file or of standard input, each with its name in error messages.
 
     Args:
-      path: The file; ``-`` for standard input.
-      file_format: The format, as in :func:`read_prediction_rows`.
+      path: The file, or ``-`` for standard input.
+      file_format: See :func:`read_prediction_rows`.
     """
     if str(path) == STANDARD:
         return rows_of_stream(sys.stdin.buffer, "standard input", f".{file_format or 'jsonl'}")
@@ -90,19 +90,16 @@ def rows_of_input(path: str | Path, file_format: str | None = None) -> Iterable[
 
 
 def pick_input(place: str, row: dict[str, Any], task: TaskConfig, text_columns: int | None) -> Any:
-    """Picks the input of one row from its columns.
+    """Extracts a row's input for :meth:`afjax.TaskModel.predict` from its columns.
 
     Args:
       place: The row's name in error messages, such as its file and line.
       row: The row's values by column.
       task: The task that the head was trained on.
-      text_columns: The number of texts per row that the head was trained on, or None if it is not known.
-
-    Returns:
-      The input, as :meth:`afjax.TaskModel.predict` takes it.
+      text_columns: Number of texts per row in training, or None if unknown.
 
     Raises:
-      UserError: The row has other columns, or a value has the wrong type.
+      UserError: The row has the wrong columns, or a value has the wrong type.
     """
     kind = TASK_KINDS[task.kind]
     forms = list(dict.fromkeys(kind.forms(task, text_columns)))
@@ -110,30 +107,30 @@ def pick_input(place: str, row: dict[str, Any], task: TaskConfig, text_columns: 
 
 
 def parse_keep(text: str, outputs: Sequence[str]) -> dict[str, str]:
-    """Parses the value of ``--keep``, ``COLUMN,COLUMN:FIELD``, to ``{column: field}``.
+    """Parses the value of ``--keep``, ``COLUMN,COLUMN:FIELD``, into ``{column: field}``.
 
     A column without a field keeps its name.
 
     Args:
       text: The flag's value; empty to keep no columns.
-      outputs: The fields of a prediction, which cannot be replaced.
+      outputs: The fields of a prediction, which must not be overwritten.
 
     Raises:
-      UserError: A name is empty, a column or field occurs twice, or a field is one of ``outputs``.
+      UserError: A name is empty, a column or field is repeated, or a field is in ``outputs``.
     """
     keep: dict[str, str] = {}
     for item in text.split(",") if text else ():
         column, colon, field = item.partition(":")
         field = field if colon else column
         if not column or not field:
-            raise UserError(f"--keep={text} has an empty name; give columns, as in --keep=text,id.")
+            raise UserError(f"--keep={text} has an empty name; list column names, for example --keep=text,id.")
         if field in outputs:
             raise UserError(
-                f'--keep={text} would replace the prediction\'s own field "{field}"; give the column another name in '
-                f"the output, as in --keep={column}:given_{field}."
+                f'--keep={text} would overwrite the prediction\'s field "{field}"; rename the column in the output, '
+                f"for example --keep={column}:given_{field}."
             )
         if column in keep or field in keep.values():
-            raise UserError(f'--keep={text} has "{column if column in keep else field}" twice; give each name once.')
+            raise UserError(f'--keep={text} has "{column if column in keep else field}" twice; names must be unique.')
         keep[column] = field
     return keep
 
@@ -141,18 +138,18 @@ def parse_keep(text: str, outputs: Sequence[str]) -> dict[str, str]:
 def _pick_form(
     place: str, row: dict[str, Any], forms: Sequence[Form], task: TaskConfig, text_columns: int | None
 ) -> Form:
-    """Chooses the form of a row by its columns."""
+    """Selects a row's form by its columns."""
     form = next((form for form in forms if set(form.columns) <= row.keys()), None)
     question = task.text_b or "question"
-    # A head that was trained on contexts without a question would ignore the question.
-    unasked = form is not None and TASK_KINDS[task.kind].has_choices and text_columns == 1 and question in row
-    if form is None or unasked:
+    # The question would be ignored by a head that was trained without one.
+    ignores_question = form is not None and TASK_KINDS[task.kind].has_choices and text_columns == 1 and question in row
+    if form is None or ignores_question:
         expected = " or ".join(json.dumps(list(form.columns), ensure_ascii=False) for form in forms)
-        no_question = f' and without a "{question}"' if unasked else ""
-        trained = ", the form of the rows that it was trained on" if text_columns else ""
+        no_question = f' and without a "{question}"' if ignores_question else ""
+        trained = ", as in training" if text_columns else ""
         columns = listing(row) if row else "(none)"
         raise UserError(
-            f"{place} has the columns {columns}; this head predicts on rows with {expected}{no_question}{trained}."
+            f"{place} has the columns {columns}; this head requires rows with {expected}{no_question}{trained}."
         )
     return form
 
@@ -163,9 +160,9 @@ def kept_fields(place: str, row: dict[str, Any], keep: Mapping[str, str]) -> dic
             raise missing_column(place, column, row, flag="--keep")
         try:
             json.dumps(row[column], allow_nan=False)
-        except (TypeError, ValueError):  # The value is, for example, a date, bytes or NaN.
+        except (TypeError, ValueError):  # For example, a date, bytes or NaN.
             raise UserError(
-                f'{place} has {shorten(row[column])} in the column "{column}", which JSON cannot express; leave the '
-                "column out of --keep."
+                f'{place} has {shorten(row[column])} in the column "{column}", which JSON cannot represent; remove the '
+                "column from --keep."
             ) from None
     return {field: row[column] for column, field in keep.items()}

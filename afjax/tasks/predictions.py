@@ -20,9 +20,9 @@ class Entity:
     Attributes:
       type: The entity's type.
       text: The entity's text.
-      begin, end: The entity is ``row_text[begin:end]``. If the row was a list of words, ``row_text`` is the words
-        joined with spaces.
-      probability: The mean probability of the tags of the entity's words.
+      begin, end: The entity is ``row_text[begin:end]``. If the row is a list of words, ``row_text`` is the words joined
+        with spaces.
+      probability: Mean probability of the words' tags.
     """
 
     type: str
@@ -34,30 +34,30 @@ class Entity:
 
 @dataclasses.dataclass(frozen=True)
 class Predictions:
-    """The predictions of a task model, in the order of the rows.
+    """The predictions of a task model, in row order.
 
     Attributes:
-      logits: float32 ``[rows, num_outputs]``. For multiple choice ``[rows, choices]``. For span ``[rows, answers]``,
-        the scores of ``answers``. For tagging ``[rows, words, tags]``. Rows with fewer choices, answers or words than
-        others are padded with the lowest float32.
-      probabilities: float32, of the logits' shape; the sum over the last axis is 1. For multi-label tasks, each label
-        has its own probability, so the sum is not 1. For regression ``[rows, 0]``.
-      labels: The most likely label of every row, by name. For multiple choice, the most likely choice: its name, or if
-        choices have no names, its index from 0 as a string. For regression, the value. For span, the text of the best
-        answer, empty for no answer. For multi-label tasks, the list of labels; for tagging, the list of the
-        words' tags.
-      fusion_attention: If requested, each slot's attention over adapters, float32. It is averaged over the row's tokens
-        except padding; for span and tagging, over the tokens of all of the row's windows.
-      answers: For span, the best answers of each row, best first; otherwise None.
-      fusion_adapters: ``{slot: names per layer}``, the adapters along the last axis of ``fusion_attention``. They are
-        the same for each layer, unless the fusion was pruned layer by layer.
+      logits: float32 ``[rows, num_outputs]``. For multiple choice, ``[rows, choices]``; for span tasks,
+        ``[rows, answers]``, the scores of ``answers``; for tagging, ``[rows, words, tags]``. Rows with fewer choices,
+        answers or words are padded with the lowest float32.
+      probabilities: float32, with the shape of the logits. They sum to 1 over the last axis, except for multi-label
+        tasks, where each label has an independent probability. For regression, ``[rows, 0]``.
+      labels: The name of the most likely label of each row. For multiple choice, the most likely choice's name, or its
+        index from 0 as a string if choices have no names. For regression, the value. For span tasks, the best answer's
+        text, or an empty string for "no answer". For multi-label tasks, a list of labels; for tagging, a list with each
+        word's tag.
+      fusion_attention: If requested, the attention over adapters in each slot, float32, averaged over the row's tokens
+        without padding. For span tasks and tagging, the average is over all windows of the row.
+      answers: For span tasks, the best answers to each row, best first; otherwise None.
+      fusion_adapters: ``{slot: names per layer}``, the adapters along the last axis of ``fusion_attention``. All layers
+        have the same adapters unless the fusion was pruned layer by layer.
       fusion_layers: The trunk's layers along the second axis of ``fusion_attention``.
-      num_outputs: Each row's number of logits without padding; None if all rows have the same number.
+      num_outputs: Number of logits in each row without padding; None if it is the same for all rows.
       confidences: The probability of each row's prediction; for tagging, the mean probability of its tags. None for
         regression.
-      entities: For tagging, the entities of each row, in their order; otherwise None.
+      entities: For tagging, the entities in each row, in order; otherwise None.
 
-    Example: the attention of the first row, with one line per layer::
+    To show the first row's attention with one line per layer::
 
       pandas.DataFrame(
           predictions.fusion_attention["ffn"][0],
@@ -100,7 +100,7 @@ class Predictions:
         return f"<Predictions: {counted(len(self.labels), 'row')}, {self._summary()}{attention}>"
 
     def _repr_html_(self) -> str:
-        """Returns HTML tables of the first rows and the mean attention over adapters."""
+        """Renders the first rows and the mean attention over adapters as HTML tables."""
         numbers = range(min(len(self.labels), _SHOWN_ROWS))
         header = ["row", "prediction", *(["probability"] if self.probabilities.shape[-1] else [])]
         rows: list[list[Content]] = [
@@ -118,7 +118,7 @@ class Predictions:
             table(header, rows, numbers=(2,), caption=f"{counted(len(self.labels), 'row')}, {self._summary()}{more}")
         ]
         for slot, names in self.fusion_adapters.items():
-            # In a pruned fusion, each layer can have different adapters.
+            # The layers of a pruned fusion can have different adapters.
             is_same = len(set(names)) == 1
             titles = names[0] if is_same else [f"adapter {number}" for number in range(len(names[0]))]
             means = self.fusion_attention[slot].mean(0)
@@ -146,15 +146,15 @@ class Predictions:
         return f"labels {listed([f'{label} ({count})' for label, count in counts])}"
 
     def as_json(self, row: int) -> dict[str, Any]:
-        """Returns the prediction of a row as values for JSON.
+        """Converts the prediction for a row to JSON-serializable values.
 
         Args:
           row: The row's index.
 
         Returns:
-          ``logits`` (a list of numbers; for tagging one list per word), ``label`` (a string, a number or a list) and
-          ``probabilities`` (like ``logits``). Span rows also have ``answers``, and tagging rows ``entities``, lists of
-          dicts with the fields of :class:`~afjax.tasks.best_answers.Answer` and :class:`Entity`.
+          ``logits`` (a list of numbers; for tagging, one list per word), ``label`` (a string, a number or a list) and
+          ``probabilities`` (like ``logits``). Span tasks also have ``answers`` and tagging has ``entities``, which are
+          lists of dicts with the fields of :class:`~afjax.tasks.best_answers.Answer` and :class:`Entity`.
         """
         count = None if self.num_outputs is None else self.num_outputs[row]
         values: dict[str, Any] = {
@@ -169,7 +169,7 @@ class Predictions:
         return values
 
     def text_of(self, row: int) -> str:
-        """Returns the prediction of a row as text."""
+        """Formats the prediction for a row as text."""
         label = self.labels[row]
         if isinstance(label, float):
             return f"{label:.4g}"
@@ -180,11 +180,11 @@ class Predictions:
         return "(no answer)" if self.answers is not None and not label else label
 
 
-# The number of rows that a notebook shows.
+# Number of rows to show in notebooks.
 _SHOWN_ROWS = 10
 
 
 def softmax(logits: Float[np.ndarray, "*batch num_outputs"]) -> Float[np.ndarray, "*batch num_outputs"]:
-    """Computes probabilities from logits, along the last axis."""
+    """Computes the softmax over the last axis."""
     shifted = np.exp(logits - logits.max(-1, keepdims=True))
     return shifted / shifted.sum(-1, keepdims=True)

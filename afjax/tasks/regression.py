@@ -1,4 +1,4 @@
-"""Regression: each row has a number as label."""
+"""Regression tasks: each row's label is a number."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,23 +22,23 @@ from afjax.trees import AnyArray
 
 
 def losses(logits: Float[AnyArray, "batch num_outputs"], batch: Mapping[str, Any]) -> Float[Array, "batch"]:
-    """Computes the squared error of each row's first output."""
+    """Computes each row's squared error."""
     return jnp.square(logits[:, 0] - batch["labels"])
 
 
 def read(task: TaskConfig, source: SplitSource, labels: LabelReading) -> Rows:
-    """Reads the rows of a source; see :class:`afjax.tasks.kind.Read`."""
+    """Loads rows from a source; see :class:`afjax.tasks.kind.Read`."""
     columns = read_columns(task, source, ignore_labels=labels.required is False)
     return make_rows(columns, labelled=has_labels(columns, labels))
 
 
 def from_lists(texts: list[Any], labels: list[Any] | None, label_names: tuple[str, ...]) -> Rows:
-    """Makes rows from lists; see :class:`afjax.tasks.kind.FromLists`."""
+    """Builds rows from lists; see :class:`afjax.tasks.kind.FromLists`."""
     return make_rows(columns_from_lists(texts, labels), labelled=labels is not None)
 
 
 def make_rows(columns: Columns, *, labelled: bool) -> Rows:
-    """Makes rows with checked labels."""
+    """Validates labels and builds rows."""
     labels = number_labels(columns) if labelled else None
     return Rows(columns.text_a, columns.text_b, labels, (), ids=columns.ids)
 
@@ -46,7 +46,7 @@ def make_rows(columns: Columns, *, labelled: bool) -> Rows:
 def predict(
     logits: Float[np.ndarray, "rows 1"], data: TokenisedRows, task: TaskConfig, names: Sequence[str]
 ) -> Predictions:
-    """Predicts the value of each row."""
+    """Predicts each row's value."""
     return Predictions(logits, np.zeros((len(logits), 0), np.float32), logits[:, 0].tolist())
 
 
@@ -58,12 +58,12 @@ def scores(predictions: Predictions, labels: Float[np.ndarray, "rows"], task: Ta
 def errors(
     predictions: Predictions, labels: Float[np.ndarray, "rows"], task: TaskConfig
 ) -> Float64[np.ndarray, "rows"]:
-    """Computes the absolute error of each row."""
+    """Computes each row's absolute error."""
     return np.abs(predictions.logits[:, 0].astype(np.float64) - labels)
 
 
 def weighted(predictions: Predictions, labels: Float[np.ndarray, "rows"], task: TaskConfig) -> Weighted:
-    """Returns the scores as a function of the rows' weights."""
+    """Prepares the scores as a function of row weights."""
     return value_scores(predictions.logits[:, 0], labels)
 
 
@@ -83,5 +83,5 @@ KIND = KindSpec(
     scores=scores,
     errors=errors,
     weighted=weighted,
-    text=KindText(pipeline_tag="text-classification", logits="the value, in the units of the labels"),
+    text=KindText(pipeline_tag="text-classification", logits="the value, on the labels' scale"),
 )

@@ -1,4 +1,4 @@
-"""Scores a labelled split from a model's outputs."""
+"""Computes scores from a model's outputs."""
 
 from collections.abc import Sequence
 
@@ -13,11 +13,11 @@ from afjax.tasks.kinds import TASK_KINDS
 def split_scores(
     logits: Float[np.ndarray, "rows ..."], data: TokenisedRows, task: TaskConfig, names: Sequence[str] = ()
 ) -> dict[str, float]:
-    """Returns all scores of a labelled split.
+    """Computes all scores of a labelled split.
 
     Args:
-      logits: The logits of all tokenized rows, which are windows if the head reads tokens. For regression, they must be
-        in the units of the labels.
+      logits: The logits of all tokenized rows, or of all windows for token-level heads. For regression, they must be on
+        the labels' scale.
       data: The tokenized rows.
       task: The task.
       names: The label names.

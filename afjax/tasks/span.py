@@ -1,7 +1,6 @@
 """Span tasks: each row's answer is a span of its context.
 
-Long contexts are split into windows by :mod:`afjax.tasks.windows`. Answers are found by
-:mod:`afjax.tasks.best_answers`.
+:mod:`afjax.tasks.windows` splits long contexts into windows, and :mod:`afjax.tasks.best_answers` decodes answers.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,21 +29,21 @@ from afjax.tasks.weighted_scores import Weighted, mean_scores
 from afjax.tasks.windows import TokenisedSpans, tokenise_spans
 from afjax.trees import AnyArray
 
-# The correct answers of each row, as pairs of a text and its start in the context; see SpanRows.
+# The gold answers of each row, as pairs of a text and its start in the context; see SpanRows.
 Answers = Sequence[tuple[tuple[str, int], ...]]
 
 
 def losses(logits: Float[AnyArray, "batch length num_outputs"], batch: Mapping[str, Any]) -> Float[Array, "batch"]:
-    """Computes the mean of two cross-entropies over each row's tokens.
+    """Averages the cross-entropies of the answer's first and last token in each row.
 
-    The first output scores the answer's first token, the second its last token.
+    The first output scores each token as the answer's first token, and the second output as its last.
     """
     tokens = jnp.where(batch["mask"][..., None], logits[..., :2], jnp.finfo(logits.dtype).min)
     return optax.softmax_cross_entropy_with_integer_labels(tokens, batch["labels"], axis=1).mean(-1)
 
 
 def read(task: TaskConfig, source: SplitSource, labels: LabelReading) -> SpanRows:
-    """Reads the rows of a source; see :class:`afjax.tasks.kind.Read`."""
+    """Loads rows from a source; see :class:`afjax.tasks.kind.Read`."""
     return pick_spans(
         source.name,
         source.rows,
@@ -57,7 +56,7 @@ def read(task: TaskConfig, source: SplitSource, labels: LabelReading) -> SpanRow
 
 
 def from_lists(texts: list[Any], labels: list[Any] | None, label_names: tuple[str, ...]) -> SpanRows:
-    """Makes rows from lists; see :class:`afjax.tasks.kind.FromLists`.
+    """Builds rows from lists; see :class:`afjax.tasks.kind.FromLists`.
 
     A text is a pair of a question and its context.
     """
@@ -78,12 +77,12 @@ def from_lists(texts: list[Any], labels: list[Any] | None, label_names: tuple[st
 
 
 def forms(task: TaskConfig, text_columns: int | None) -> list[Form]:
-    """Returns the columns that rows to predict on can have; see ``KindSpec.forms``."""
+    """Lists the supported input columns for prediction; see ``KindSpec.forms``."""
     return [Form((task.text_b or "question", task.text_a or "context")), Form(("question", "context"))]
 
 
 def pick(place: str, row: dict[str, Any], form: Form) -> Any:
-    """Picks a question and its context; see ``KindSpec.pick``."""
+    """Extracts the question and context; see ``KindSpec.pick``."""
     return tuple(text_of(place, row, name) for name in form.texts)
 
 
@@ -97,8 +96,8 @@ def tokenize(
 def predict(
     logits: Float[np.ndarray, "windows length 2"], data: TokenisedRows, task: TaskConfig, names: Sequence[str]
 ) -> Predictions:
-    """Predicts the best answers of each row."""
-    assert isinstance(data, TokenisedSpans), "rows that are not trained on keep their windows"
+    """Predicts the best answers to each row."""
+    assert isinstance(data, TokenisedSpans), "rows were tokenized for evaluation"
     answers = best_answers(logits, data, task.span)
     counts = np.array([len(row_answers) for row_answers in answers])
     answer_scores = np.full((len(answers), counts.max()), np.finfo(np.float32).min, np.float32)
@@ -116,23 +115,23 @@ def predict(
 
 def scores(predictions: Predictions, labels: Answers, task: TaskConfig) -> dict[str, float]:
     """Computes all scores of a split."""
-    return span_scores(_texts(predictions), _right_texts(labels), no_answer=task.span.no_answer)
+    return span_scores(_texts(predictions), _gold_texts(labels), no_answer=task.span.no_answer)
 
 
 def errors(predictions: Predictions, labels: Answers, task: TaskConfig) -> Float64[np.ndarray, "rows"]:
-    """Returns 1 for each row whose answer matches no correct answer, and 0 for others."""
+    """Returns 1 for rows whose answer matches no gold answer and 0 for the others."""
     return 1 - _row_scores(predictions, labels, task)["exact_match"]
 
 
 def weighted(predictions: Predictions, labels: Answers, task: TaskConfig) -> Weighted:
-    """Returns the scores as a function of the rows' weights."""
+    """Prepares the scores as a function of row weights."""
     return mean_scores(_row_scores(predictions, labels, task))
 
 
 def _row_scores(predictions: Predictions, labels: Answers, task: TaskConfig) -> dict[str, Float64[np.ndarray, "rows"]]:
     rows = [
         span_scores([text], [answers], no_answer=task.span.no_answer)
-        for text, answers in zip(_texts(predictions), _right_texts(labels), strict=True)
+        for text, answers in zip(_texts(predictions), _gold_texts(labels), strict=True)
     ]
     return {name: np.array([row[name] for row in rows]) for name in ("f1", "exact_match")}
 
@@ -141,7 +140,7 @@ def _texts(predictions: Predictions) -> list[str]:
     return [str(label) for label in predictions.labels]
 
 
-def _right_texts(labels: Answers) -> list[list[str]]:
+def _gold_texts(labels: Answers) -> list[list[str]]:
     return [[text for text, _ in answers] for answers in labels]
 
 
@@ -165,7 +164,7 @@ KIND = KindSpec(
         pipeline_tag="question-answering",
         row='{"question": "...", "context": "..."}',
         texts='[("A question?", "A context.")])',
-        logits="of every token, that an answer begins with it, and that one ends with it",
+        logits="two per token: for the answer to start with it, and to end with it",
         per_output=" (start and end of the answer)",
         second_text="a context",
         label="answers",

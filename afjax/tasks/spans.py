@@ -1,4 +1,4 @@
-"""Picks and checks the columns of span rows. Errors name the file and line."""
+"""Selects and validates the columns of span rows. Errors name the file and line."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -22,23 +22,22 @@ def pick_spans(
     no_answer: bool = False,
     labelled: bool | None = None,
 ) -> SpanRows:
-    """Picks questions, contexts and answers from rows.
+    """Extracts questions, contexts and answers from rows.
 
-    Answers are ``{"text": [...], "answer_start": [...]}``, with starts in characters of the context. If the start is
-    not known (``answer_start`` is missing, null or -1, or ``start_guessed`` is true), the row is scored by its texts
-    but never trained on.
+    Answers are ``{"text": [...], "answer_start": [...]}``, where starts are character offsets in the context. If a
+    start is unknown (``answer_start`` is missing, null or -1, or ``start_guessed`` is true), the row can be used for
+    evaluation but not for training.
 
     Args:
       source: The split's name in error messages.
-      rows: At least one ``(the row's name in error messages, its values by column name)``.
-      context, question, answers: Column names. If empty, ``context``, ``question`` and ``answers``.
-      no_answer: Whether a row may have no answers.
-      labelled: Whether rows need answers. If False, answers are ignored. If None, they are read if any row has some or,
-        with ``no_answer``, if there is an answers column.
+      rows: One or more pairs ``(the row's name in error messages, its values by column name)``.
+      context, question, answers: Column names. Default to ``context``, ``question`` and ``answers``.
+      no_answer: Whether questions can be unanswerable.
+      labelled: Whether answers are required. If False, answers are ignored. If None, they are used if any row has some
+        or, with ``no_answer``, if there is an answers column.
 
     Raises:
-      UserError: A column is missing, an answer is not at its stated position, or two rows have the same id. The message
-        names the row.
+      UserError: A column is missing, an answer is not at its ``answer_start``, or two rows have the same id.
     """
     place, first, rows = first_row(source, rows)
     answers = answers or "answers"
@@ -79,14 +78,14 @@ def check_answers(
       place: The row's name in error messages.
       answers: ``{"text": [...], "answer_start": [...]}``; the starts are optional.
       context: The row's context.
-      no_answer: Whether the row may have no answers.
-      guessed: Whether the starts are guesses. They then count as not known.
+      no_answer: Whether the question can be unanswerable.
+      guessed: Whether the starts are guesses, which are treated as unknown.
 
     Returns:
-      The text and the start in the context of each answer. The start is -1 if it is not known.
+      Each answer's text and its start in the context, or -1 if unknown.
 
     Raises:
-      UserError: The answers are malformed or missing, or an answer is not at its stated position in the context.
+      UserError: The answers are malformed or missing, or an answer is not at its ``answer_start``.
     """
     texts = answers.get("text") if isinstance(answers, Mapping) else None
     starts = answers.get("answer_start") if isinstance(answers, Mapping) else None
@@ -96,15 +95,16 @@ def check_answers(
         )
     if starts is not None and len(starts) != len(texts):
         numbers = f"{counted(len(texts), 'answer')} and {counted(len(starts), 'answer_start value')}"
-        raise UserError(f"{place} has {numbers}; give one per answer.")
+        raise UserError(f"{place} has {numbers}; each answer needs one answer_start.")
     if not texts and not no_answer:
         raise UserError(
-            f"{place} has no answer; drop the row, or set the task's span.no_answer=True, as SQuAD v2 needs it."
+            f"{place} has no answer; drop the row, or, if questions can be unanswerable as in SQuAD v2, set the task's "
+            "span.no_answer=True."
         )
     pairs = []
     for text, start in zip(texts, starts or [None] * len(texts), strict=True):
         if not isinstance(text, str) or not text:
-            raise UserError(f"{place} has the answer {shorten(text)}; it must be a string that is not empty.")
+            raise UserError(f"{place} has the answer {shorten(text)}; it must be a non-empty string.")
         if text not in context:
             raise UserError(
                 f"{place} has the answer {shorten(text)}, which is not in its context; correct or drop the row."
@@ -112,14 +112,13 @@ def check_answers(
         unknown = start is None or start == -1
         if not unknown and (isinstance(start, bool) or not isinstance(start, (int, np.integer)) or start < 0):
             raise UserError(
-                f"{place} has the answer_start {shorten(start)}; it must be a whole number, 0 or more, or null if "
-                "it is not known."
+                f"{place} has the answer_start {shorten(start)}; it must be a non-negative integer, or null if unknown."
             )
         start_known = not (unknown or guessed)
         if start_known and context[start : start + len(text)] != text:
             raise UserError(
-                f"{place} has the answer {shorten(text)} at character {start} of its context, where there is "
-                f"{shorten(context[start : start + len(text)])}; correct answer_start (counted in characters)."
+                f"{place} has the answer {shorten(text)} at character {start}, but its context has "
+                f"{shorten(context[start : start + len(text)])} there; correct answer_start (a character offset)."
             )
         pairs.append((text, int(start) if start_known else -1))
     return tuple(pairs)

@@ -1,4 +1,4 @@
-"""The submission files of GLUE, SuperGLUE and SQuAD."""
+"""Formats submission files for GLUE, SuperGLUE and SQuAD."""
 
 import dataclasses
 import json
@@ -9,20 +9,19 @@ from afjax.data.splits import AnyRows
 from afjax.errors import UserError
 from afjax.tasks.best_answers import Answer
 
-# For a question whose only answer is "no answer", this is written as the difference between its score and the best
-# other answer's.
+# Score difference to write for a question if "no answer" is the only candidate.
 NO_OTHER_ANSWER = 1e6
 
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """A file of a submission.
+    """One file of a submission.
 
     Attributes:
       file: The file's name.
-      task: The task whose rows are predicted.
-      rows_file: The path of these rows in the benchmark's download.
-      head: The task whose head predicts them.
+      task: The task to predict.
+      rows_file: Path of the task's rows in the benchmark's download.
+      head: The task whose head makes the predictions.
     """
 
     file: str
@@ -39,7 +38,7 @@ def _super_glue(name: str, task: str) -> Entry:
     return Entry(f"{name}.jsonl", task, f"super_glue/{name}/test.jsonl", task)
 
 
-# All of GLUE in its server's order, except that files predicted by the same head are adjacent.
+# GLUE's files in the server's order, except that those predicted by the same head are adjacent.
 GLUE = (
     _glue("CoLA", "cola"),
     _glue("SST-2", "sst2"),
@@ -56,25 +55,25 @@ GLUE = (
 
 SUPER_GLUE = (_super_glue("BoolQ", "boolq"), _super_glue("CB", "cb"), _super_glue("RTE", "rte"))
 
-# SQuAD's test rows are not published, so these are the dev splits.
+# SQuAD's test split is not public, so these are the dev splits.
 SQUAD = (
     Entry("predictions.json", "squad", "squad/dev-v1.1.json", "squad"),
     Entry("predictions.json", "squad_v2", "squad_v2/dev-v2.0.json", "squad_v2"),
 )
 
-# Files that SuperGLUE's server also requires, for tasks that afjax does not have.
+# Other files that SuperGLUE's server requires, for tasks that afjax does not support.
 SUPER_GLUE_OTHERS = ("AX-b", "AX-g", "COPA", "MultiRC", "ReCoRD", "WiC", "WSC")
 
-# Tasks whose predictions are label names on GLUE's server. Predictions of the other tasks are label indices.
+# Tasks for which GLUE's server expects label names. It expects label indices for the others.
 GLUE_NAMED = ("mnli", "qnli", "rte")
 
 
 def row_numbers(rows: AnyRows, source: str) -> list[int]:
-    """Returns each row's number on the server: its id, or else its index.
+    """Returns the number that identifies each row on the server: its id, or else its index.
 
     Args:
       rows: The rows of a test split.
-      source: The name of the rows in error messages.
+      source: The split's name in error messages.
 
     Raises:
       UserError: An id is not a non-negative integer.
@@ -84,22 +83,21 @@ def row_numbers(rows: AnyRows, source: str) -> list[int]:
     for name in rows.ids:
         if not name.isdecimal() or len(name) > 18:
             raise UserError(
-                f'{source} has a row with the id "{name}", but the server takes whole numbers; give the benchmark\'s '
-                "own files, or rows without ids."
+                f'{source} has a row with the id "{name}", but the server requires non-negative integers; use the '
+                "benchmark's original files, or rows without ids."
             )
     return [int(name) for name in rows.ids]
 
 
 def first_label(head: str) -> str | float:
-    """Returns the placeholder for predictions if there is no head for a task."""
+    """Returns the placeholder prediction for a task without a head."""
     return OFFICIAL[head].labels[0] if OFFICIAL[head].labels else 0.0
 
 
 def glue_text(entry: Entry, numbers: Sequence[int], labels: Sequence[str | float]) -> str:
     """Formats a GLUE file, a TSV table with ``index`` and ``prediction``.
 
-    Predictions are label names or indices (see ``GLUE_NAMED``). For regression (STS-B) they are numbers, clipped to
-    0 to 5.
+    Predictions are label names or indices (see ``GLUE_NAMED``), or, for STS-B, numbers clipped to [0, 5].
     """
     names = OFFICIAL[entry.head].labels
 
@@ -122,14 +120,14 @@ def super_glue_text(numbers: Sequence[int], labels: Sequence[str | float]) -> st
 
 
 def squad_text(ids: Sequence[str], answers: Sequence[Sequence[Answer]]) -> str:
-    """Formats a SQuAD file ``{id: best answer}``. "No answer" is the empty text."""
+    """Formats a SQuAD file ``{id: best answer}``, with an empty string for "no answer"."""
     return json.dumps({name: best[0].text for name, best in zip(ids, answers, strict=True)}) + "\n"
 
 
 def null_odds_text(ids: Sequence[str], answers: Sequence[Sequence[Answer]]) -> str:
     """Formats a file ``{id: score of "no answer" minus the best answer's}``.
 
-    SQuAD v2's evaluation script uses it to search for the best threshold.
+    SQuAD v2's evaluation script uses it to tune the threshold.
     """
     return json.dumps({name: _null_odds(row_answers) for name, row_answers in zip(ids, answers, strict=True)}) + "\n"
 

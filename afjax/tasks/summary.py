@@ -1,4 +1,4 @@
-"""Statistics of a split: labels, lengths in tokens, truncation and padding."""
+"""Dataset statistics: labels, token lengths, truncation and padding."""
 
 import dataclasses
 from collections import Counter
@@ -16,16 +16,16 @@ from afjax.tasks.kinds import TASK_KINDS
 from afjax.tasks.tokenize import tokenize
 from afjax.tasks.windows import TokenisedWindows
 
-# Percentiles of lengths in a summary.
+# Length percentiles to report.
 PERCENTILES = (5, 25, 50, 75, 95, 99, 100)
 
-# A maximum length that truncates no row and that tokenizers accept.
+# Disables truncation. Larger values are not accepted by tokenizers.
 UNLIMITED = 2**31 - 1
 
 
 @dataclasses.dataclass(frozen=True)
 class Count:
-    """A number of rows, and their share of the split."""
+    """A number of rows, as a count and a fraction of the split."""
 
     rows: int
     share: float
@@ -38,24 +38,23 @@ class SplitSummary:
     Attributes:
       rows: Number of rows.
       labelled: Whether the split has labels.
-      labels: The number of rows per label name, in the order of the labels. For multiple choice, a label is the name or
-        else the index of the correct choice. For tagging, the number of rows in which a tag occurs. A row of a
-        multi-label or tagging split can count for several labels. Empty for unlabelled splits, regression and span
-        tasks.
+      labels: Number of rows with each label, in label order. For multiple choice, a label is the name or else the index
+        of the correct choice. Rows with several labels or tags count for each of them. Empty for unlabelled splits,
+        regression and span tasks.
       values: For regression, the minimum, mean and maximum label; else None.
-      choices: For multiple choice, rows per number of choices; else empty.
-      answers: For labelled span tasks, rows per number of correct answers (0 if a question has no answer); else empty.
-      unplaced: For span tasks, the number of rows that are not trained on because the start of their first answer is
-        not known; else 0.
+      choices: For multiple choice, number of rows by number of choices; else empty.
+      answers: For labelled span tasks, number of rows by number of gold answers (0 if unanswerable); else empty.
+      unplaced: For span tasks, number of rows that are excluded from training because the start of their first answer
+        is unknown; else 0.
       lengths: ``PERCENTILES`` of sequence lengths in tokens before truncation, including special tokens. For multiple
         choice, a sequence is a context with one choice. For span tasks, it is a question, truncated to
-        ``span.max_question_length``, with its context. Each percentile is the length of an actual sequence.
-      truncated: The share of sequences longer than ``max_length``. For span tasks and tagging, the share of rows with
+        ``span.max_question_length``, with its context. Percentiles are not interpolated.
+      truncated: Fraction of sequences longer than ``max_length``. For span tasks and tagging, fraction of rows with
         more than one window.
       windows: For span tasks and tagging, the mean and maximum number of windows per row; else None.
-      padded: The padded lengths of training batches, or of batches that evaluate the split once.
-      padding: The share of padding among the tokens of all padded rows (for span tasks and tagging, all padded
-        windows). Rows that only complete a batch do not count.
+      padded: The padded lengths of training batches, or of batches for a single evaluation.
+      padding: Fraction of padding tokens in all rows (for span tasks and tagging, in all windows), not counting padding
+        rows.
     """
 
     rows: int
@@ -74,13 +73,13 @@ class SplitSummary:
 
 @dataclasses.dataclass(frozen=True)
 class Example:
-    """A row as text, label and tokens.
+    """An example row to display, with its label and tokens.
 
     Attributes:
       fields: The row's texts by name. Choices are a list.
       label: The label's name; for multiple choice, the name of the correct choice; for regression, a number; for span
-        tasks, the correct answers; for multi-label tasks, the names of the labels; for tagging, the entities. None if
-        the row is not labelled.
+        tasks, the gold answers; for multi-label tasks, the names of the labels; for tagging, the entities. None if the
+        row is unlabelled.
       tokens: The tokens of the row's first sequence: for multiple choice, the context with the first choice; for span
         tasks and tagging, the first window.
     """
@@ -97,42 +96,42 @@ def summarise(
 
     Args:
       rows: The split, with at least one row.
-      tokenizer: A fast tokenizer of transformers.
-      task: The task. Only a span task's window settings are used.
-      config: ``max_length``, ``buckets``, ``batch_size``, ``epochs`` and ``max_steps``.
-      cost: The cost of compiling a program, which decides a run's padded lengths.
-      training: Whether the split is trained on, rather than evaluated.
+      tokenizer: A fast transformers tokenizer.
+      task: The task, which provides the window settings of span tasks.
+      config: Provides ``max_length``, ``buckets``, ``batch_size``, ``epochs`` and ``max_steps``.
+      cost: Cost of compiling a program, which affects the choice of padded lengths.
+      training: Whether the split is for training rather than evaluation.
 
     Raises:
-      UserError: The tokenizer is not a fast one, ``max_length`` leaves no room for text, or a word of a tagging task
-        has no token.
+      UserError: The tokenizer is not fast, ``max_length`` leaves no room for text, or a word in a tagging task has no
+        tokens.
     """
     full = tokenize(rows, tokenizer, task, max_length=UNLIMITED, training=False, cache_dir=None)
     lengths = np.diff(full.offsets)
     windows = None
     if TASK_KINDS[task.kind].reads == "tokens":
-        cut = tokenize(rows, tokenizer, task, max_length=config.max_length, training=False, cache_dir=None)
-        assert isinstance(cut, TokenisedWindows), "a head that reads tokens needs all of them"
-        windows_of_row = np.bincount(cut.row_of)
+        truncated_data = tokenize(rows, tokenizer, task, max_length=config.max_length, training=False, cache_dir=None)
+        assert isinstance(truncated_data, TokenisedWindows), "token-level heads use windows"
+        windows_of_row = np.bincount(truncated_data.row_of)
         windows = float(windows_of_row.mean()), int(windows_of_row.max())
         truncated = float((windows_of_row > 1).mean())
     else:
-        # Only the truncated lengths are needed, so the rows are not tokenised again.
+        # Only the truncated lengths are needed, so there is no need to tokenize again.
         offsets = np.concatenate([[0], np.cumsum(np.minimum(lengths, config.max_length))])
-        cut = dataclasses.replace(full, offsets=offsets)
+        truncated_data = dataclasses.replace(full, offsets=offsets)
         truncated = float((lengths > config.max_length).mean())
     batch_size = config.batch_size
     if training:
-        num_steps = config.num_steps(batches_per_epoch(len(cut), batch_size))
+        num_steps = config.num_steps(batches_per_epoch(len(truncated_data), batch_size))
         padded = (
             config.lengths
             if config.buckets
-            else train_lengths([cut], config, cost.train, num_steps=num_steps, common=True)
+            else train_lengths([truncated_data], config, cost.train, num_steps=num_steps, common=True)
         )
-        padding = padding_share(cut, batch_size=batch_size, lengths=padded, padding_rows=False)
+        padding = padding_share(truncated_data, batch_size=batch_size, lengths=padded, padding_rows=False)
     else:
-        padded = eval_lengths([cut], config, cost.dev, common=True)
-        padding = eval_padding_share(cut, batch_size=batch_size, lengths=padded, padding_rows=False)
+        padded = eval_lengths([truncated_data], config, cost.dev, common=True)
+        padding = eval_padding_share(truncated_data, batch_size=batch_size, lengths=padded, padding_rows=False)
     labels = rows.labels if isinstance(rows, Rows) and not rows.label_names else None
     return SplitSummary(
         rows=len(rows),
@@ -141,7 +140,7 @@ def summarise(
         values=None if labels is None else (float(labels.min()), float(labels.mean()), float(labels.max())),
         choices=_counted(rows.num_choices.tolist()) if isinstance(rows, ChoiceRows) else {},
         answers=_counted(map(len, rows.labels)) if isinstance(rows, SpanRows) and rows.labels is not None else {},
-        unplaced=sum(bool(right) and right[0][1] < 0 for right in rows.labels or ())
+        unplaced=sum(bool(answers) and answers[0][1] < 0 for answers in rows.labels or ())
         if isinstance(rows, SpanRows)
         else 0,
         lengths=tuple(np.percentile(lengths, PERCENTILES, method="inverted_cdf").astype(int).tolist()),
@@ -153,13 +152,13 @@ def summarise(
 
 
 def first_examples(rows: AnyRows, num: int, tokenizer: Any, task: TaskConfig, config: TrainConfig) -> list[Example]:
-    """Returns the first ``num`` rows, or all if there are fewer, as examples.
+    """Returns up to ``num`` rows from the beginning of the split as examples.
 
     The tokens are truncated to ``config.max_length``.
 
     Raises:
-      UserError: The tokenizer is not a fast one, ``max_length`` leaves no room for text, or a word of a tagging task
-        has no token.
+      UserError: The tokenizer is not fast, ``max_length`` leaves no room for text, or a word in a tagging task has no
+        tokens.
     """
     rows = rows.take(range(min(num, len(rows))))
     data = tokenize(rows, tokenizer, task, max_length=config.max_length, training=False, cache_dir=None)
@@ -182,7 +181,7 @@ def _label_counts(rows: AnyRows) -> dict[str, Count]:
 
 
 def _counted(values: Iterable[int]) -> dict[int, Count]:
-    """Counts how often each value occurs, in ascending order of the values."""
+    """Counts the occurrences of each value, in ascending order of values."""
     counts = Counter(values)
     total = counts.total()
     return {value: Count(count, count / total) for value, count in sorted(counts.items())}
@@ -214,4 +213,4 @@ def _label(rows: AnyRows, row: int) -> str | float | list[str] | None:
         return rows.label_names[index] if index < len(rows.label_names) else str(index)
     if rows.label_names:
         return rows.label_names[rows.labels[row]]
-    return float(str(rows.labels[row]))  # This gives 4.2 instead of float32's 4.19999980926513...
+    return float(str(rows.labels[row]))  # Avoids float32's 4.19999980926513 for 4.2.

@@ -1,4 +1,4 @@
-"""Tokenizes tagged sentences, and splits long sentences into overlapping windows."""
+"""Tokenizes tagged sentences and splits long ones into overlapping windows."""
 
 import hashlib
 from dataclasses import dataclass
@@ -16,21 +16,20 @@ from afjax.data.splits import TagRows
 from afjax.errors import UserError
 from afjax.tasks.windows import TokenisedWindows
 
-# Part of the cache key. Increment it when the content or the computation of the stored arrays changes.
+# Part of the cache key. Increment it when the stored arrays or their computation change.
 FORMAT_VERSION = 1
 
-# Consecutive windows of a sentence share at most this many tokens.
+# Maximum overlap of consecutive windows, in tokens.
 OVERLAP = 64
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenisedTags(TokenisedWindows):
-    """The windows of a split of a tagging task.
+    """The windows of a tagging split.
 
     Attributes:
-      word_of: For each token, the index of the word whose tag it predicts, or -1. The tag of a word is predicted by the
-        word's first token. If several windows have this token, it predicts the tag in the window in which it is
-        farthest from the ends where the sentence is cut.
+      word_of: For each token, the index of the word whose tag it predicts, or -1. A word's tag is predicted at its
+        first token. If that token occurs in several windows, the one with the most context on both sides is used.
       rows: The split.
     """
 
@@ -39,24 +38,24 @@ class TokenisedTags(TokenisedWindows):
 
 
 def tokenise_tags(rows: TagRows, tokenizer: Any, *, max_length: int, cache_dir: Path | None) -> TokenisedTags:
-    """Tokenizes sentences, or reads their token ids from the cache.
+    """Tokenizes sentences, or loads their token ids from the cache.
 
-    A sentence that does not fit into ``max_length`` tokens is split into windows. Consecutive windows share half of
-    their tokens, but at most :data:`OVERLAP`.
+    Sentences of more than ``max_length`` tokens are split into windows. Consecutive windows overlap by half of their
+    tokens, up to :data:`OVERLAP`.
 
     Args:
       rows: The split.
-      tokenizer: A fast tokenizer of transformers.
+      tokenizer: A fast transformers tokenizer.
       max_length: Maximum number of tokens per window.
-      cache_dir: The cache's folder. File names are digests of everything that the token ids depend on. None disables
-        the cache.
+      cache_dir: The cache folder, or None to disable the cache. Files are named by a digest of everything that the
+        token ids depend on.
 
     Returns:
       The windows, with token labels if the split has tags.
 
     Raises:
-      UserError: The tokenizer is not a fast one, ``max_length`` leaves no room for text, a word has no token, or the
-        cache is not writable.
+      UserError: The tokenizer is not fast, ``max_length`` leaves no room for text, a word has no tokens, or the cache
+        is not writable.
     """
     check_fast(tokenizer)
     path = cache_dir / f"{_cache_key(rows, tokenizer, max_length)}.npz" if cache_dir else None
@@ -79,9 +78,9 @@ def tokenise_tags(rows: TagRows, tokenizer: Any, *, max_length: int, cache_dir: 
 
 
 def check_words(rows: TagRows, tokenizer: Any, name: str) -> None:
-    """Raises UserError if a word has no token, or the tokenizer is not a fast one.
+    """Raises UserError if a word has no tokens or the tokenizer is not fast.
 
-    ``name`` is the name of the rows in the error message.
+    ``name`` is the split's name in the error message.
     """
     check_fast(tokenizer)
     texts, (numbers,) = number_texts(rows.texts)
@@ -97,7 +96,7 @@ def _make_windows(rows: TagRows, tokenizer: Any, max_length: int) -> dict[str, n
     room = max_length - template.num_special
     if room < 1:
         raise UserError(
-            f"max_length is {max_length}, but a row has {template.num_special} special tokens; give a larger one."
+            f"max_length is {max_length}, but each row has {template.num_special} special tokens; increase it."
         )
     texts, (numbers,) = number_texts(rows.texts)
     pieces = encode_texts(backend, texts, characters=True)
@@ -129,31 +128,31 @@ def _make_windows(rows: TagRows, tokenizer: Any, max_length: int) -> dict[str, n
 def first_tokens(
     rows: TagRows, row: int, characters: Int[np.ndarray, "tokens 2"], name: str = "the split"
 ) -> Int64[np.ndarray, "tokens"]:
-    """Finds the first token of each word of a sentence.
+    """Finds the first token of each word in a sentence.
 
     Args:
       rows: The split.
       row: The sentence's index.
-      characters: Each token's first and end character. The first character can be white space before the word, as in
-        RoBERTa's tokenizer.
-      name: The name of the rows in error messages.
+      characters: The character offsets of each token's start and end. The start can be white space before the word, as
+        in RoBERTa's tokenizer.
+      name: The split's name in error messages.
 
     Returns:
-      For each token, the index of the word that begins with this token, or -1.
+      For each token, the index of the word that starts with it, or -1.
 
     Raises:
-      UserError: A word has no token.
+      UserError: A word has no tokens.
     """
     bounds = rows.bounds[row]
     words = np.searchsorted(bounds[:, 1], characters[:, 0], side="right")
     first = np.full(len(characters), -1, np.int64)
-    present, places = np.unique(words, return_index=True)
-    first[places] = present
+    present, positions = np.unique(words, return_index=True)
+    first[positions] = present
     if missing := sorted(set(range(len(bounds))) - set(present.tolist())):
         word = rows.texts[row][slice(*bounds[missing[0]])]
         raise UserError(
-            f"Row {row + 1} of {name} has the word {shorten(word)} (number {missing[0] + 1}), which has no token in "
-            "the trunk's tokenizer; remove it or replace it."
+            f"Row {row + 1} of {name} has the word {shorten(word)} (number {missing[0] + 1}), which has no tokens in "
+            "the trunk's tokenizer; remove or replace it."
         )
     return first
 
@@ -162,17 +161,17 @@ def _windows(num_tokens: int, room: int) -> list[tuple[int, int, Bool[np.ndarray
     """Splits a sentence into windows.
 
     Returns:
-      ``(first token, end token, owned)`` of each window. ``owned`` says for each of the window's tokens whether this
-      window, and no other, predicts the token's tag.
+      ``(first token, end token, owned)`` of each window. ``owned`` marks the tokens whose tags are predicted in this
+      window rather than in an overlapping one.
     """
     if num_tokens <= room:
         return [(0, num_tokens, np.ones(num_tokens, bool))]
     step = room - min(room // 2, OVERLAP)
     begins = np.arange(0, num_tokens - room + step, step)
     tokens = np.arange(num_tokens)
-    # [windows, tokens]: the distance of each token to the closer end of each window, negative outside of the window.
+    # [windows, tokens]: the distance from each token to the nearer end of each window, negative outside the window.
     context = np.minimum(tokens - begins[:, None], np.minimum(begins + room, num_tokens)[:, None] - 1 - tokens)
-    # The ends of a sentence are not cut, so a window loses no context there.
+    # At the ends of the sentence, windows do not truncate any context.
     context[0] = np.where(context[0] >= 0, room - 1 - tokens, -1)
     context[-1] = np.where(context[-1] >= 0, tokens - begins[-1], -1)
     owner = context.argmax(0)
@@ -181,7 +180,7 @@ def _windows(num_tokens: int, room: int) -> list[tuple[int, int, Bool[np.ndarray
 
 
 def _token_labels(rows: TagRows, arrays: dict[str, np.ndarray]) -> Int32[np.ndarray, "tokens"]:
-    """Returns the label of each token that predicts a word's tag, and -1 for others."""
+    """Labels each token that predicts a word's tag. Other tokens get -1."""
     assert rows.labels is not None, "the split is labelled"
     index_of = {tag: index for index, tag in enumerate(rows.label_names)}
     row_labels = [np.array([index_of[tag] for tag in tags], np.int32) for tags in rows.labels]

@@ -1,9 +1,8 @@
-"""Tagging: each word of a sentence has a tag.
+"""Tagging tasks, such as named entity recognition: each word has a tag.
 
-A tag says, for example, to which kind of named entity a word belongs. Rows have the columns ``words``, a list of words
-or a text with words separated by white space, and ``tags``, one tag per word (see :mod:`afjax.data.tags`). A row to
-predict on can also be a ``text``, whose words are separated by white space. :mod:`afjax.tasks.tag_windows` splits long
-sentences into windows.
+Rows have the columns ``words``, either a list or a string with words separated by white space, and ``tags``, one tag
+per word (see :mod:`afjax.data.tags`). For prediction, the column can also be ``text``.
+:mod:`afjax.tasks.tag_windows` splits long sentences into windows.
 """
 
 import re
@@ -39,10 +38,10 @@ Tags = Sequence[tuple[str, ...]]
 
 
 def losses(logits: Float[AnyArray, "batch length num_labels"], batch: Mapping[str, Any]) -> Float[Array, "batch"]:
-    """Computes the scaled sum of the cross-entropies of each row's words.
+    """Sums the cross-entropy over each row's words, and scales it.
 
-    Rows are scaled so that their mean, weighted by the batch's ``weights``, is the mean over all words of the batch, as
-    in other libraries. A long sentence therefore counts more than a short one.
+    The scale is chosen so that the mean over rows, weighted by the batch's ``weights``, is the mean over all words in
+    the batch, as in other libraries. Long sentences therefore count more than short ones.
     """
     has_label = batch["labels"] >= 0  # [batch, length]
     words = optax.softmax_cross_entropy_with_integer_labels(logits, jnp.maximum(batch["labels"], 0))
@@ -53,12 +52,12 @@ def losses(logits: Float[AnyArray, "batch length num_labels"], batch: Mapping[st
 def padded_losses(
     logits: Float[AnyArray, "batch length outputs"], batch: Mapping[str, Any], num_outputs: Int[AnyArray, ""]
 ) -> Float[Array, "batch"]:
-    """Computes losses of padded logits; see :class:`afjax.tasks.kind.PaddedLosses`."""
+    """Computes losses from padded logits; see :class:`afjax.tasks.kind.PaddedLosses`."""
     return losses(mask_missing(logits, num_outputs), batch)
 
 
 def read(task: TaskConfig, source: SplitSource, labels: LabelReading) -> TagRows:
-    """Reads the rows of a source; see :class:`afjax.tasks.kind.Read`."""
+    """Loads rows from a source; see :class:`afjax.tasks.kind.Read`."""
     names, _ = given_names(task, source, labels)
     sentences, tags, places, ids = _columns(task, source, labels.required)
     if tags is not None and not names:
@@ -68,7 +67,7 @@ def read(task: TaskConfig, source: SplitSource, labels: LabelReading) -> TagRows
 
 
 def from_lists(texts: list[Any], labels: list[Any] | None, label_names: tuple[str, ...]) -> TagRows:
-    """Makes rows from lists; see :class:`afjax.tasks.kind.FromLists`.
+    """Builds rows from lists; see :class:`afjax.tasks.kind.FromLists`.
 
     A text is a list of words or a string, and a label is a list of tags.
     """
@@ -80,18 +79,18 @@ def from_lists(texts: list[Any], labels: list[Any] | None, label_names: tuple[st
     return make_rows(sentences, tags, label_names or find_names(tags), places, None)
 
 
-# A sentence, and the first and end character of each of its words. Sentences have different numbers of words.
+# A sentence, and the character offsets of each word's start and end. The number of words varies.
 Sentence = tuple[str, Int64[np.ndarray, "_words 2"]]
 
 
 def _columns(
     task: TaskConfig, source: SplitSource, required: bool | None
 ) -> tuple[list[Sentence], list[tuple[str, ...]] | None, list[str], list[str] | None]:
-    """Reads the columns of a split.
+    """Extracts the columns of a split.
 
     Returns:
-      The sentences, the tags (None if the split has none), the rows' names in error messages, and the ids (None if
-      there are none).
+      The sentences, the tags (None if there are none), the rows' names in error messages, and the ids (None if there
+      are none).
     """
     place, first, rows = first_row(source.name, source.rows)
     label, words = task.label_column, task.text_a or ("words" if "words" in first else "text")
@@ -116,10 +115,10 @@ def _columns(
 
 
 def _sentence(place: str, value: Any) -> Sentence:
-    """Joins words to a sentence, or finds the words of a text.
+    """Joins words into a sentence, or splits a string into words.
 
     Raises:
-      UserError: There is no word, or a word is blank or not a string.
+      UserError: There are no words, or a word is blank or not a string.
     """
     if isinstance(value, str):
         check_text(place, value)
@@ -131,41 +130,42 @@ def _sentence(place: str, value: Any) -> Sentence:
         for number, word in enumerate(words, start=1):
             if not isinstance(word, str) or not word.strip():
                 raise UserError(
-                    f"{place} has the word {shorten(word)} (number {number}); a word is a string that is not blank."
+                    f"{place} has the word {shorten(word)} (number {number}); words must be non-blank strings."
                 )
             check_text(place, word)
             bounds.append((end, end + len(word)))
             end += len(word) + 1
         text = " ".join(words)
     if not bounds:
-        raise UserError(f"{place} has no words; give the sentence at least one, or drop the row.")
+        raise UserError(f"{place} has no words; add some or drop the row.")
     return text, np.array(bounds, np.int64)
 
 
 def _tags(place: str, value: Any, *, empty: bool = False) -> tuple[str, ...]:
-    """Checks the tags of a row. With ``empty``, a row can have none.
+    """Checks a row's tags, which may be missing if ``empty`` is true.
 
     Raises:
-      UserError: The value is not a list of tags, or a tag is ill-formed.
+      UserError: The value is not a list of tags, or a tag is malformed.
     """
     if empty and value is None:
         return ()
     tags = value.split() if isinstance(value, str) else value
     if not isinstance(tags, (list, tuple, np.ndarray)):
         raise UserError(
-            f"{place} has the tags {shorten(value)}; give a list of tags, or a text of tags separated by white space."
+            f"{place} has the tags {shorten(value)}; they must be a list of tags, or a string of tags separated by "
+            "white space."
         )
     for number, tag in enumerate(tags, start=1):
         if not isinstance(tag, str) or not is_tag(tag):
             raise UserError(
-                f'{place} has the tag {shorten(tag)} (number {number}); a tag is "{OUTSIDE}", or B, I, E or S with a '
-                'type, such as "B-person".'
+                f'{place} has the tag {shorten(tag)} (number {number}); a tag must be "{OUTSIDE}", or B, I, E or S '
+                'with a type, such as "B-person".'
             )
     return tuple(tags)
 
 
 def find_names(tags: Tags) -> tuple[str, ...]:
-    """Collects the tags of a split, sorted."""
+    """Collects and sorts the distinct tags of a split."""
     return tuple(sorted({tag for row_tags in tags for tag in row_tags}))
 
 
@@ -176,28 +176,28 @@ def make_rows(
     places: Sequence[str],
     ids: list[str] | None,
 ) -> TagRows:
-    """Makes rows with checked tags.
+    """Validates tags and builds rows.
 
     Args:
-      sentences: The sentences with the bounds of their words.
+      sentences: The sentences with their word bounds.
       tags: The tags of each row, or None.
-      names: The tags in the order of the outputs.
+      names: The tags in the order of the model's outputs.
       places: The rows' names in error messages.
       ids: The rows' ids, or None.
 
     Raises:
-      UserError: A row has more or fewer tags than words, or a tag is not among the names.
+      UserError: A row's numbers of tags and words differ, or a tag is not in ``names``.
     """
     known = set(names)
     for place, (_, bounds), row_tags in zip(places, sentences, tags or (), strict=tags is not None):
         if len(bounds) != len(row_tags):
             numbers = f"{counted(len(bounds), 'word')} and {counted(len(row_tags), 'tag')}"
-            raise UserError(f"{place} has {numbers}; give one tag per word.")
+            raise UserError(f"{place} has {numbers}; each word needs one tag.")
         unknown = next((number for number, tag in enumerate(row_tags) if tag not in known), None)
         if unknown is not None:
             tag = row_tags[unknown]
             raise UserError(
-                f"{place} has the tag {tag} (number {unknown + 1}), which is not among the tags {', '.join(names)}."
+                f"{place} has the tag {tag} (number {unknown + 1}), which is not one of the tags {', '.join(names)}."
                 f"{did_you_mean(tag, names)}"
             )
     texts, bounds_of_rows = [text for text, _ in sentences], [bounds for _, bounds in sentences]
@@ -205,13 +205,13 @@ def make_rows(
 
 
 def forms(task: TaskConfig, text_columns: int | None) -> list[Form]:
-    """Returns the columns that rows to predict on can have; see ``KindSpec.forms``."""
+    """Lists the supported input columns for prediction; see ``KindSpec.forms``."""
     named = [Form((task.text_a,))] if task.text_a else []
     return [*named, Form(("words",)), Form(("text",))]
 
 
 def pick(place: str, row: dict[str, Any], form: Form) -> Any:
-    """Picks the words or the text of a row; see ``KindSpec.pick``."""
+    """Extracts a row's words or text; see ``KindSpec.pick``."""
     (name,) = form.texts
     value = value_of(place, row, name)
     return list(value) if isinstance(value, (list, tuple, np.ndarray)) else text_of(place, row, name)
@@ -230,7 +230,7 @@ def predict(
     task: TaskConfig,
     names: Sequence[str],
 ) -> Predictions:
-    """Predicts the most likely tag of each word, and the entities."""
+    """Predicts each word's most likely tag, and parses the tags into entities."""
     assert isinstance(data, TokenisedTags), "tagging rows are tokenized into windows"
     rows = data.rows
     num_words = np.array([len(bounds) for bounds in rows.bounds])
@@ -238,10 +238,10 @@ def predict(
     word_logits = np.full((len(rows), num_words.max(), logits.shape[-1]), lowest, np.float32)
     for window, row in enumerate(data.row_of):
         word_of = data.word_of[data.offsets[window] : data.offsets[window + 1]]
-        (places,) = np.nonzero(word_of >= 0)
-        word_logits[row, word_of[places]] = logits[window, places]
+        (positions,) = np.nonzero(word_of >= 0)
+        word_logits[row, word_of[positions]] = logits[window, positions]
     probabilities = softmax(word_logits)
-    # Training passes no names. The rows that it scores have them.
+    # Evaluation during training does not pass names, but its rows have them.
     names = names or rows.label_names
     labels, entities, confidences = [], [], np.zeros(len(rows))
     for row, count in enumerate(num_words):
@@ -270,18 +270,18 @@ def scores(predictions: Predictions, labels: Tags, task: TaskConfig) -> dict[str
 
 
 def errors(predictions: Predictions, labels: Tags, task: TaskConfig) -> Float64[np.ndarray, "rows"]:
-    """Returns 1 for each row with a wrong or missing entity, and 0 for the others."""
+    """Returns 1 for rows with a wrong or missing entity and 0 for the others."""
     pairs = zip(predicted_tags(predictions), labels, strict=True)
     return np.array([float(chunks(predicted) != chunks(right)) for predicted, right in pairs])
 
 
 def weighted(predictions: Predictions, labels: Tags, task: TaskConfig) -> Weighted:
-    """Returns the scores as a function of the rows' weights."""
+    """Prepares the scores as a function of row weights."""
     return entity_weighted_scores(entity_counts(predicted_tags(predictions), labels))
 
 
 def predicted_tags(predictions: Predictions) -> list[list[str]]:
-    """Returns the predicted tags of each row."""
+    """Selects the predictions that are lists of tags, which all are for tagging."""
     return [label for label in predictions.labels if isinstance(label, list)]
 
 
@@ -307,8 +307,8 @@ KIND = KindSpec(
     text=KindText(
         pipeline_tag="token-classification",
         row='{"words": ["...", "..."]} or {"text": "..."}',
-        texts='[["Ada", "Lovelace", "wrote", "it"]])  # or texts, whose words are separated by white space',
-        logits="of every token, one for each of the tags, in their order; a word has the tag of its first token",
+        texts='[["Ada", "Lovelace", "wrote", "it"]])  # or strings with words separated by white space',
+        logits="one per token and tag, in tag order; a word's tag is predicted at its first token",
         per_output=" (one per tag)",
         label="entities",
     ),

@@ -1,4 +1,4 @@
-"""Reads and tokenizes rows of texts or pairs of texts, for several kinds of tasks."""
+"""Loads and tokenizes texts and text pairs, for several kinds of tasks."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,10 +17,7 @@ from afjax.tasks.kind import Form, LabelReading
 
 
 def read_columns(task: TaskConfig, source: SplitSource, *, ignore_labels: bool = False) -> Columns:
-    """Reads the text and label columns.
-
-    If labels are ignored, the label column may be missing.
-    """
+    """Extracts the text and label columns. The label column may be missing if labels are ignored."""
     return pick_columns(
         source.name,
         source.rows,
@@ -33,17 +30,17 @@ def read_columns(task: TaskConfig, source: SplitSource, *, ignore_labels: bool =
 
 
 def has_labels(columns: Columns, labels: LabelReading) -> bool:
-    """Whether to read labels: they are required, or optional and some rows have one."""
+    """Whether to use labels, because they are required, or optional and present in some rows."""
     if labels.required is not None:
         return labels.required
     return columns.labels is not None and not all(map(is_missing, columns.labels))
 
 
 def given_names(task: TaskConfig, source: SplitSource, labels: LabelReading) -> tuple[tuple[str, ...], bool]:
-    """Returns the label names that are known before the rows are read.
+    """Determines the label names that are known before the rows are loaded.
 
     Returns:
-      The names, which can be empty, and whether an integer label can be an index into the label names.
+      The names, which can be empty, and whether integer labels can be indices into them.
 
     Raises:
       UserError: The task or the source lists invalid names.
@@ -54,10 +51,10 @@ def given_names(task: TaskConfig, source: SplitSource, labels: LabelReading) -> 
 
 
 def columns_from_lists(texts: Sequence[Any], labels: list[Any] | None) -> Columns:
-    """Converts lists of texts or pairs of texts, and their labels, to checked columns.
+    """Validates lists of texts or text pairs and converts them to columns.
 
     Raises:
-      UserError: A text is not a string, or texts and pairs are mixed.
+      UserError: A text is not a string, or single texts and pairs are mixed.
     """
     pairs = isinstance(texts[0], (tuple, list))
     first: list[str] = []
@@ -66,7 +63,7 @@ def columns_from_lists(texts: Sequence[Any], labels: list[Any] | None) -> Column
         parts: list[Any] = list(text) if pairs and isinstance(text, (tuple, list)) else [text]
         if len(parts) != 1 + pairs or not all(isinstance(part, str) for part in parts):
             expected = "a pair of strings" if pairs else "a string"
-            raise UserError(f"texts:{row} is {shorten(text)}; like the first of the texts it must be {expected}.")
+            raise UserError(f"texts:{row} is {shorten(text)}; like the first text, it must be {expected}.")
         for part in parts:
             check_text(f"texts:{row}", part)
         first.append(parts[0])
@@ -76,7 +73,7 @@ def columns_from_lists(texts: Sequence[Any], labels: list[Any] | None) -> Column
 
 
 def text_forms(task: TaskConfig, text_columns: int | None) -> list[Form]:
-    """Returns the text columns of rows to predict on; see ``KindSpec.forms``."""
+    """Lists the supported text columns for prediction; see ``KindSpec.forms``."""
     default_names = [*source_kind(task.source).text_columns, *TEXT_COLUMNS]
     named = (task.text_a, task.text_b) if task.text_b else (task.text_a,)
     forms = [Form(names) for names in ([named] if task.text_a else []) + default_names]
@@ -84,7 +81,7 @@ def text_forms(task: TaskConfig, text_columns: int | None) -> list[Form]:
 
 
 def pick_texts(place: str, row: dict[str, Any], form: Form) -> Any:
-    """Picks a text or a pair of texts; see ``KindSpec.pick``."""
+    """Extracts a text or text pair; see ``KindSpec.pick``."""
     texts = [text_of(place, row, name) for name in form.texts]
     return texts[0] if len(texts) == 1 else tuple(texts)
 

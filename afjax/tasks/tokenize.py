@@ -1,4 +1,4 @@
-"""Tokenizes the rows of any kind of task."""
+"""Tokenizes rows of any kind of task."""
 
 from pathlib import Path
 from typing import Any
@@ -22,20 +22,20 @@ def tokenize(
 
     Args:
       rows: The split.
-      tokenizer: A fast tokenizer of transformers, such as ``Trunk.tokenizer()``.
-      task: The task. Its kind is used, and a span task's window settings.
-      max_length: Maximum tokens per sequence or window. Longer sequences are truncated, except that longer contexts of
-        span tasks and longer sentences of tagging tasks are split into windows.
-      training: Whether the rows are trained on. Only then do the windows of a span task have labels.
-      cache_dir: The folder for cached token ids, or None for no cache.
+      tokenizer: A fast transformers tokenizer, such as ``Trunk.tokenizer()``.
+      task: The task, which provides the kind and the window settings of span tasks.
+      max_length: Maximum tokens per sequence or window. Longer sequences are truncated, except for span tasks and
+        tagging, which split them into windows.
+      training: Whether the rows are used for training. Only then do the windows of a span task have labels.
+      cache_dir: The folder for cached token ids, or None to disable the cache.
 
     Returns:
-      The token ids (int32) and labels of all rows, :class:`~afjax.data.tokenise.TokenisedRows`: the input of
-      :func:`afjax.train_batches`. For span tasks and tagging they have one entry per window.
+      The token ids (int32) and labels of all rows as :class:`~afjax.data.tokenise.TokenisedRows`, the input to
+      :func:`afjax.train_batches`. For span tasks and tagging, they have one entry per window.
 
     Raises:
-      UserError: The tokenizer is not a fast one, ``max_length`` leaves no room for text, no row of a span task can be
-        trained on, a word of a tagging task has no token, or the cache is not writable.
+      UserError: The tokenizer is not fast, ``max_length`` leaves no room for text, no row of a span task is usable for
+        training, a word in a tagging task has no tokens, or the cache is not writable.
 
     Example:
       >>> from transformers import BertTokenizer

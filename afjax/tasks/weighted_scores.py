@@ -1,7 +1,7 @@
-"""Scores as functions of the rows' weights, for many resamples at once.
+"""Vectorized scores of many resamples, as functions of row weights.
 
-A row's weight is, for example, the number of times that it occurs in a resample of the paired bootstrap. Scoring the
-repeated rows would give the same scores.
+A row's weight is the number of times that it occurs in a resample, for example in the paired bootstrap. Weighting gives
+the same scores as repeating the rows.
 """
 
 from collections.abc import Callable
@@ -9,21 +9,21 @@ from collections.abc import Callable
 import numpy as np
 from jaxtyping import Bool, Float, Float64, Int, Shaped
 
-# The value of each metric for each resample.
+# Each metric's value in each resample.
 Scores = dict[str, Float64[np.ndarray, "resamples"]]
-# Computes the scores from the weights of the rows in each resample.
+# Computes scores from row weights.
 Weighted = Callable[[Float[np.ndarray, "resamples rows"]], Scores]
 
 
 def class_scores(predicted: Int[np.ndarray, "rows"], labels: Int[np.ndarray, "rows"], num_classes: int) -> Weighted:
-    """Prepares accuracy, macro F1, Matthews and, with two classes, F1.
+    """Prepares accuracy, macro F1, Matthews correlation and, with two classes, F1.
 
     Args:
-      predicted, labels: The index of each row's predicted and correct class.
-      num_classes: The number of classes.
+      predicted, labels: Each row's predicted and true class index.
+      num_classes: Number of classes.
 
     Returns:
-      A function that computes these metrics from the weights. They equal the metrics of the repeated rows.
+      A function that computes these metrics from row weights.
     """
     cells = np.zeros((len(labels), num_classes**2))
     cells[np.arange(len(labels)), labels * num_classes + predicted] = 1
@@ -34,12 +34,12 @@ def class_scores(predicted: Int[np.ndarray, "rows"], labels: Int[np.ndarray, "ro
         right, total = np.diagonal(counts, axis1=1, axis2=2), counts.sum((1, 2))
         true, given = counts.sum(2), counts.sum(1)
         f1 = _ratio(2 * right, true + given)
-        # Matthews correlation for multiple classes (Gorodkin 2004).
+        # Multi-class Matthews correlation (Gorodkin 2004).
         covariance = right.sum(1) * total - (true * given).sum(1)
         spread = (total**2 - (true**2).sum(1)) * (total**2 - (given**2).sum(1))
         values = {
             "accuracy": right.sum(1) / total,
-            # The mean over the classes that occur, as in scikit-learn.
+            # Averaged over the classes that occur, as in scikit-learn.
             "macro_f1": f1.sum(1) / (true + given > 0).sum(1),
             "matthews": _ratio(covariance, np.sqrt(spread)),
         }
@@ -57,11 +57,11 @@ def label_set_scores(
 
     Args:
       logits: One column per label.
-      predicted: The predicted labels.
-      labels: 1 for right labels and 0 for others.
+      predicted: Mask of the predicted labels.
+      labels: 1 for true labels and 0 for others.
 
     Returns:
-      A function that computes these metrics from the weights.
+      A function that computes these metrics from row weights.
     """
     right = labels > 0
     both, either = (right & predicted).astype(float), right.astype(float) + predicted
@@ -84,13 +84,13 @@ def label_set_scores(
 
 
 def entity_weighted_scores(counts: Int[np.ndarray, "rows 5"]) -> Weighted:
-    """Prepares precision, recall and F1 of entities, and tag accuracy.
+    """Prepares entity-level precision, recall and F1, and tag accuracy.
 
     Args:
       counts: The result of :func:`afjax.tasks.metrics.entity_counts`.
 
     Returns:
-      A function that computes these metrics from the weights.
+      A function that computes these metrics from row weights.
     """
 
     def scores(weights: Float[np.ndarray, "resamples rows"]) -> Scores:
@@ -108,9 +108,9 @@ def entity_weighted_scores(counts: Int[np.ndarray, "rows 5"]) -> Weighted:
 def _average_precision(
     logits: Float[np.ndarray, "rows"], right: Bool[np.ndarray, "rows"]
 ) -> Callable[[Float[np.ndarray, "resamples rows"]], Float64[np.ndarray, "resamples"]]:
-    """Returns a function that computes a label's average precision from the weights."""
+    """Returns a function that computes a label's average precision from row weights."""
     order = np.argsort(-logits, kind="stable")
-    # Rows with equal logits share one threshold, which is at the last of these rows.
+    # Rows with equal logits share one threshold, at the last of these rows.
     ends = np.append(np.flatnonzero(np.diff(logits[order])), len(order) - 1)
 
     def precision(weights: Float[np.ndarray, "resamples rows"]) -> Float64[np.ndarray, "resamples"]:
@@ -127,10 +127,10 @@ def mean_scores(of_rows: dict[str, Float[np.ndarray, "rows"]]) -> Weighted:
     """Prepares metrics that are means over rows.
 
     Args:
-      of_rows: The metrics of each row.
+      of_rows: Each row's value, by metric.
 
     Returns:
-      A function that computes the means from the weights.
+      A function that computes the means from row weights.
     """
     return lambda weights: {name: weights @ values / weights.sum(1) for name, values in of_rows.items()}
 
@@ -139,10 +139,10 @@ def value_scores(predicted: Float[np.ndarray, "rows"], labels: Float[np.ndarray,
     """Prepares Pearson and Spearman correlation.
 
     Args:
-      predicted, labels: The predicted and the correct value of each row.
+      predicted, labels: Each row's predicted and true value.
 
     Returns:
-      A function that computes the correlations from the weights.
+      A function that computes the correlations from row weights.
     """
     pair = (np.asarray(predicted, np.float64), np.asarray(labels, np.float64))
     ranks = [_weighted_ranks(values) for values in pair]
@@ -160,7 +160,7 @@ def value_scores(predicted: Float[np.ndarray, "rows"], labels: Float[np.ndarray,
 def _weighted_ranks(
     values: Float[np.ndarray, "rows"],
 ) -> Callable[[Float[np.ndarray, "resamples rows"]], Float[np.ndarray, "resamples rows"]]:
-    """Returns a function that computes the rows' mid-ranks from the weights."""
+    """Returns a function that computes mid-ranks from row weights."""
     order = np.argsort(values, kind="stable")
     _, begins, group = np.unique(values[order], return_index=True, return_inverse=True)
     group_of_row = np.empty(len(values), np.int64)
@@ -178,7 +178,7 @@ def _correlation(
     first: Float[np.ndarray, "resamples rows"],
     second: Float[np.ndarray, "resamples rows"],
 ) -> Float64[np.ndarray, "resamples"]:
-    """Computes the weighted correlation of two values of each row; 0 if undefined."""
+    """Computes the weighted Pearson correlation of two variables; 0 if undefined."""
     total = weights.sum(1, keepdims=True)
     first = first - (weights * first).sum(1, keepdims=True) / total
     second = second - (weights * second).sum(1, keepdims=True) / total
@@ -187,5 +187,5 @@ def _correlation(
 
 
 def _ratio(above: Float[np.ndarray, "*shape"], below: Shaped[np.ndarray, "*shape"]) -> Float64[np.ndarray, "*shape"]:
-    """Divides two arrays. Where the denominator is 0, the score is undefined: 0."""
+    """Divides two arrays. The result is 0 where the denominator is 0."""
     return np.divide(above, below, out=np.zeros(np.broadcast(above, below).shape), where=below > 0)

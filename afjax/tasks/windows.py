@@ -1,4 +1,4 @@
-"""Tokenises questions and contexts, and splits long contexts into windows."""
+"""Tokenizes questions and contexts, and splits long contexts into windows."""
 
 import hashlib
 import warnings
@@ -17,16 +17,16 @@ from afjax.data.splits import AnyRows, SpanRows
 from afjax.data.tokenise import TokenisedRows
 from afjax.errors import UserError
 
-# Part of the cache key. Increment it when the content or the computation of the stored arrays changes.
+# Part of the cache key. Increment it when the stored arrays or their computation change.
 FORMAT_VERSION = 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenisedWindows(TokenisedRows):
-    """The windows of a split. Each entry of :class:`TokenisedRows` is a window here.
+    """The windows of a split. Each window is an entry of :class:`TokenisedRows`.
 
     Attributes:
-      row_of: The index of each window's row in the split, in ascending order.
+      row_of: The row index of each window, in ascending order.
       rows: The split.
     """
 
@@ -39,7 +39,7 @@ class TokenisedWindows(TokenisedRows):
 
     @property
     def shares(self) -> Float32[np.ndarray, "windows"]:
-        """The share of each window's tokens among the tokens of its row's windows."""
+        """Each window's token count as a fraction of its row's total over windows."""
         totals = np.bincount(self.row_of, weights=self.lengths)
         return (self.lengths / totals[self.row_of]).astype(np.float32)
 
@@ -56,10 +56,10 @@ class TokenisedWindows(TokenisedRows):
 
 @dataclass(frozen=True, kw_only=True)
 class TokenisedSpans(TokenisedWindows):
-    """The windows of a split of a span task.
+    """The windows of a span split.
 
     Attributes:
-      characters: For each token of the context, its first and end character in the context. -1 for other tokens.
+      characters: The character offsets of each context token's start and end. -1 for other tokens.
       rows: The split.
     """
 
@@ -70,38 +70,38 @@ class TokenisedSpans(TokenisedWindows):
 def tokenise_spans(
     rows: SpanRows, tokenizer: Any, config: SpanConfig, *, max_length: int, training: bool, cache_dir: Path | None
 ) -> TokenisedRows:
-    """Tokenises questions and contexts, or reads their token ids from the cache.
+    """Tokenizes questions and contexts, or loads their token ids from the cache.
 
-    A window consists of the special tokens, the question and a piece of the context. Consecutive windows start
+    A window contains the special tokens, the question and part of the context. Consecutive windows start
     ``config.doc_stride`` tokens apart, but at most half of the room for context, so that they overlap. A window's label
     is the first and last token of the row's first answer. If the window does not contain the entire answer, both are 0,
-    which is the first special token.
+    the index of the first special token.
 
     Args:
       rows: The split.
-      tokenizer: A fast tokenizer of transformers.
+      tokenizer: A fast transformers tokenizer.
       config: Stride and maximum lengths.
       max_length: Maximum number of tokens per window.
-      training: Whether windows get labels. If so, rows whose answers have no known start are skipped with a warning.
-      cache_dir: The cache's folder. File names are digests of everything that the token ids depend on. None disables
-        the cache.
+      training: Whether to label the windows. If so, rows with unknown answer starts are skipped with a warning.
+      cache_dir: The cache folder, or None to disable the cache. Files are named by a digest of everything that the
+        token ids depend on.
 
     Returns:
       :class:`TokenisedSpans` or, if ``training`` is true, :class:`TokenisedRows` with one labelled entry per window.
 
     Raises:
-      UserError: The tokenizer is not a fast one, ``max_length`` leaves no room for a question and context, no row can
-        be trained on, or the cache is not writable.
+      UserError: The tokenizer is not fast, ``max_length`` leaves no room for a question and context, no row is usable
+        for training, or the cache is not writable.
     """
     if training:
         assert rows.labels is not None, "training rows have answers"
         trainable = rows.trainable()
         if not trainable:
-            raise UserError("No row says where its answer begins; give train rows an answer_start.")
+            raise UserError("No row has a known answer start; add answer_start to the train rows' answers.")
         if len(trainable) < len(rows):
             warnings.warn(
-                f"{len(rows) - len(trainable)} of {len(rows)} train rows do not say where their answers begin and are "
-                "left out.",
+                f"{len(rows) - len(trainable)} of {len(rows)} train rows are skipped because their answer_start is "
+                "unknown.",
                 stacklevel=2,
             )
             rows = rows.take(trainable)
@@ -130,15 +130,15 @@ def tokenise_spans(
 def _make_windows(rows: SpanRows, tokenizer: Any, config: SpanConfig, max_length: int) -> dict[str, np.ndarray]:
     backend = plain_backend(tokenizer)
     template = learn_template(backend, tokenizer, pair=True)
-    # At least half of a window, without special tokens, is for the context.
+    # Reserve at least half of a window, without special tokens, for the context.
     longest_question = min(config.max_question_length, (max_length - template.num_special) // 2)
     if longest_question < 1:
         raise UserError(
-            f"max_length is {max_length}, but a row has {template.num_special} special tokens; give a larger one."
+            f"max_length is {max_length}, but each row has {template.num_special} special tokens; increase it."
         )
     texts, (contexts,) = number_texts(rows.contexts)
     pieces = encode_texts(backend, texts, characters=True)
-    assert pieces.characters is not None, "asked for above"
+    assert pieces.characters is not None, "requested above"
     questions = encode_texts(backend, rows.questions)
     parts: dict[str, list[np.ndarray]] = {"tokens": [], "types": [], "characters": []}
     row_of, lengths, truncated = [], [], 0
@@ -174,10 +174,10 @@ def _make_windows(rows: SpanRows, tokenizer: Any, config: SpanConfig, max_length
 
 
 def _labels(data: TokenisedSpans) -> Int32[np.ndarray, "windows 2"]:
-    """Returns the answer's first and last token in each window; 0 if it is incomplete."""
+    """Finds the answer's first and last token in each window; both 0 if the answer is incomplete."""
     assert data.rows.labels is not None, "training rows have answers"
     labels = np.zeros((len(data), 2), np.int32)
-    # For each window, the first and end character (in the context) of its tokens that overlap with the answer.
+    # For each window, the start and end in the context of its tokens that overlap with the answer.
     bounds = np.full((len(data), 2), -1, np.int64)
     for window, row in enumerate(data.row_of):
         for text, begin in data.rows.labels[row][:1]:
@@ -186,8 +186,9 @@ def _labels(data: TokenisedSpans) -> Int32[np.ndarray, "windows 2"]:
             if len(inside):
                 labels[window] = inside[0], inside[-1]
                 bounds[window] = characters[inside[0], 0], characters[inside[-1], 1]
-    # A window has the complete answer if it has all of the answer's tokens that occur in any window of the row.
-    # Comparing characters with the answer's text would fail, because white space at its ends is not part of a token.
+    # A window contains the complete answer if it has all of the answer's tokens that occur in any of the row's windows.
+    # Comparing these offsets with the answer's own would fail if it has leading or trailing white space, which is not
+    # part of any token.
     first = np.full(len(data.rows), np.iinfo(np.int64).max)
     last = np.full(len(data.rows), -1)
     np.minimum.at(first, data.row_of, np.where(bounds[:, 0] < 0, np.iinfo(np.int64).max, bounds[:, 0]))

@@ -1,1 +1,1 @@
-"""Estimates the cost of a step on a TPU from its compiled program, without a TPU."""
+"""Estimates the cost of a step on a TPU from its compiled program. No TPU is needed."""

@@ -1,4 +1,4 @@
-"""TPU generations: the specifications of their chips, and the available slices."""
+"""Specifications of TPU chips and the available slices of each generation."""
 
 import contextlib
 import dataclasses
@@ -15,17 +15,16 @@ from afjax.errors import UserError, did_you_mean
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Chip:
-    """The specifications of one TPU chip, which is one JAX device.
+    """The specifications of a TPU chip, which is one JAX device.
 
     Attributes:
       name: The generation, such as ``v5e``.
       flops_per_s: Peak FLOP/s of matrix products with bfloat16 operands.
       hbm_bytes: Main memory (HBM) available to programs.
       hbm_bytes_per_s: HBM bandwidth.
-      link_bytes_per_s: Bandwidth of one interconnect link in one direction. In a torus of d dimensions every chip has
-        2 d links.
-      dimensions: Number of dimensions of the interconnect's torus.
-      cores: Number of TensorCores. Two TensorCores work as one device ("megacore").
+      link_bytes_per_s: One-way bandwidth of one interconnect link. In a d-dimensional torus, every chip has 2 d links.
+      dimensions: Number of dimensions of the interconnect torus.
+      cores: Number of TensorCores. Two TensorCores act as one device ("megacore").
       max_chips: Number of chips in the largest slice.
     """
 
@@ -41,18 +40,18 @@ class Chip:
 
 _GIB = 2**30
 
-# Google's tables, https://docs.cloud.google.com/tpu/docs/{v4,v5e,v5p,v6e}, read in 2026: "Peak compute per chip
+# Sources: Google's tables, https://docs.cloud.google.com/tpu/docs/{v4,v5e,v5p,v6e}, as of 2026: "Peak compute per chip
 # (bf16)", "HBM capacity" and "HBM bandwidth per chip", and "Bidirectional inter-chip interconnect (ICI) bandwidth (per
-# chip)", which is twice the number of links times the bandwidth of one link in one direction. The system reserves part
-# of the HBM capacity. ``hbm_bytes`` is the capacity that libtpu 0.0.42 reports as available; it refuses to compile a
-# program that needs more.
+# chip)", which is twice the number of links times the one-way bandwidth of a link. Because the system reserves part of
+# the HBM, ``hbm_bytes`` is the capacity that libtpu 0.0.42 reports as available. It refuses to compile programs that
+# need more.
 CHIPS: Mapping[str, Chip] = types.MappingProxyType(
     {
         chip.name: chip
         for chip in (
-            # 275 TFLOP/s, 32 GiB at 1200 GB/s. The page does not give the interconnect bandwidth. 6 links of 50 GB/s
-            # (2400 Gbit/s) agree with its all-reduce bandwidth of 1.1 PB/s for 4096 chips, and with the 45 GB/s per
-            # link in "How to Scale Your Model" (https://jax-ml.github.io/scaling-book/tpus).
+            # 275 TFLOP/s, 32 GiB at 1200 GB/s. The page does not list the interconnect bandwidth. 6 links of 50 GB/s
+            # (2400 Gbit/s) are consistent with its all-reduce bandwidth of 1.1 PB/s for 4096 chips, and with the
+            # 45 GB/s per link in "How to Scale Your Model" (https://jax-ml.github.io/scaling-book/tpus).
             Chip(
                 name="v4",
                 flops_per_s=275e12,
@@ -86,8 +85,8 @@ CHIPS: Mapping[str, Chip] = types.MappingProxyType(
                 cores=2,
                 max_chips=6144,
             ),
-            # 918 TFLOP/s, 32 GB at 1638 GB/s, 800 GB/s in both directions over 4 links. (Older pages give 3584 Gbit/s
-            # in one direction; the all-reduce bandwidth of 102.4 TB/s for 256 chips is 400 GB/s per chip.)
+            # 918 TFLOP/s, 32 GB at 1638 GB/s, 800 GB/s in both directions over 4 links. (Older pages list 3584 Gbit/s
+            # in one direction, but the all-reduce bandwidth of 102.4 TB/s for 256 chips is 400 GB/s per chip.)
             Chip(
                 name="v6e",
                 flops_per_s=918e12,
@@ -102,9 +101,9 @@ CHIPS: Mapping[str, Chip] = types.MappingProxyType(
     }
 )
 
-# The shapes of the slices of v5e and v6e, from the pages above.
+# v5e and v6e slice shapes, from the pages above.
 _FLAT = ((1, 1), (2, 2), (2, 4), (4, 4), (4, 8), (8, 8), (8, 16), (16, 16))
-# The shapes of the slices of v4 and v5p that are smaller than a cube of 64 chips.
+# v4 and v5p slice shapes that are smaller than a cube of 64 chips.
 _SMALL = ((2, 2, 1), (2, 2, 2), (2, 2, 4), (2, 4, 4))
 
 
@@ -113,7 +112,7 @@ class Topology:
     """A slice: chips of one generation, connected in a grid or torus.
 
     Attributes:
-      chip: The generation's chip.
+      chip: The chip's specifications.
       shape: Number of chips along each axis of the interconnect.
     """
 
@@ -131,10 +130,10 @@ class Topology:
 
     @property
     def wrap(self) -> tuple[bool, ...]:
-        """Whether the last chip along each axis has a link to the first.
+        """Whether the last chip along each axis is linked to the first.
 
-        In a two-dimensional torus an axis wraps if it has its full 16 chips. In three dimensions all axes wrap if the
-        slice consists of whole cubes of 4x4x4 chips, otherwise none does.
+        In a two-dimensional torus, an axis wraps if it has all 16 chips. In three dimensions, all axes wrap if the
+        slice consists of full 4x4x4 cubes; otherwise none do.
         """
         if self.chip.dimensions == 2:
             return tuple(size == 16 for size in self.shape)
@@ -142,15 +141,12 @@ class Topology:
 
     @property
     def links(self) -> int:
-        """Number of links within the slice, for the chip that has the fewest."""
+        """Number of links within the slice from the chip with the fewest."""
         return sum((2 if wraps else 1) for size, wraps in zip(self.shape, self.wrap, strict=True) if size > 1)
 
     @property
     def interconnect_bytes_per_s(self) -> float:
-        """Total one-way bandwidth of the chip with the fewest links.
-
-        It is 0 for a slice with one chip.
-        """
+        """Total one-way bandwidth of the chip with the fewest links; 0 for a one-chip slice."""
         return self.links * self.chip.link_bytes_per_s
 
 
@@ -163,11 +159,11 @@ def parse_topology(name: str) -> Topology:
     generation, _, sizes = name.partition(":")
     if generation not in CHIPS:
         raise UserError(
-            f'The topology "{name}" names no known TPU; take GENERATION:SHAPE with one of {", ".join(CHIPS)}, such as '
+            f'The topology "{name}" is not a known TPU; use GENERATION:SHAPE with one of {", ".join(CHIPS)}, such as '
             f"v5e:2x4 or v5p:2x2x2.{did_you_mean(generation, CHIPS)}"
         )
     chip = CHIPS[generation]
-    # Accept only the form that Topology.name has. \d and int() would also accept 02x04 and the digits of other scripts.
+    # Accept only the format of Topology.name. \d and int() would also accept 02x04 and non-ASCII digits.
     size = "[1-9][0-9]{0,3}"
     shape = tuple(map(int, sizes.split("x"))) if re.fullmatch(f"{size}(x{size})*", sizes) else ()
     if not _exists(chip, shape):
@@ -193,17 +189,17 @@ def _allowed(chip: Chip) -> str:
 
 
 def get_topology(topology: Topology) -> Any:
-    """Describes a slice with ``get_topology_desc``, to compile for it without a TPU.
+    """Builds a JAX topology description, for which programs can be compiled without a TPU.
 
-    ``.devices`` of the result has one JAX device per chip.
+    Its ``devices`` attribute has one JAX device per chip.
 
     Raises:
       UserError: The TPU compiler (libtpu) is not installed.
     """
-    # Without this, libtpu asks the cloud's metadata server for the machine type, and waits for minutes outside the
-    # cloud.
+    # Otherwise libtpu queries the cloud's metadata server for the machine type, which takes minutes to time out outside
+    # the cloud.
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
-    # Only one process at a time may use a machine's TPUs. Compiling uses none, so it does not need libtpu's lock.
+    # libtpu's lock lets only one process at a time use a machine's TPUs. Compiling does not use them.
     os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
     from jax.experimental import topologies
 
@@ -211,9 +207,9 @@ def get_topology(topology: Topology) -> Any:
         import libtpu  # noqa: F401
     except ImportError:
         raise UserError(
-            "Programs for TPUs are compiled by libtpu, which is not installed; run pip install 'afjax[tpu]'."
+            "Compiling for TPUs requires libtpu, which is not installed; run pip install 'afjax[tpu]'."
         ) from None
-    # A host of a one-chip slice has one chip. The hosts of all other slices are described with four chips each.
+    # The host of a one-chip slice has one chip. In all other slices, hosts are described with four chips each.
     host = (1, 1, 1) if topology.num_chips == 1 else (2, 2, 1)
     with _quiet_stderr():
         return topologies.get_topology_desc(
@@ -227,9 +223,9 @@ def get_topology(topology: Topology) -> Any:
 
 @contextlib.contextmanager
 def _quiet_stderr() -> Iterator[None]:
-    """Hides the stderr of native code, and prints it if the block raises.
+    """Captures the stderr of native code, and prints it only if the block raises.
 
-    Without this, libtpu would print warnings that the machine has no TPU.
+    This hides libtpu's warnings that the machine has no TPU.
     """
     with tempfile.TemporaryFile() as captured:
         saved = os.dup(2)

@@ -1,12 +1,12 @@
 """Parses the text of a compiled XLA program, ``compiled.as_text()``.
 
-A line of the text is an instruction. Its shape may be a tuple, and every array's shape includes its memory layout::
+Each line is an instruction. Its shape may be a tuple, and array shapes include the memory layout::
 
     ROOT %dot.3 = bf16[32,768]{1,0:T(8,128)(2,1)S(1)} dot(%copy.1, %param.2), lhs_contracting_dims={1}, ...
 
 In the braces, ``1,0`` lists the dimensions from minor to major. ``T(8,128)`` is the tile: the two minormost dimensions
-are padded to multiples of its sizes. ``S(1)`` is the memory space. It defaults to 0, which is HBM on a TPU; 1 is the
-vector memory.
+are padded to multiples of its sizes. ``S(1)`` is the memory space: on a TPU, 0 (the default) is HBM and 1 is vector
+memory.
 """
 
 import dataclasses
@@ -17,8 +17,8 @@ from functools import cached_property
 
 from afjax.errors import UserError
 
-# Bits per entry. The names of all other dtypes contain this number, for example f32. Tokens and opaque values have no
-# entries.
+# Bits per element, for dtypes whose name does not contain this number as f32 does. Tokens and opaque values have no
+# elements.
 _BITS = {"pred": 8, "token": 0, "opaque": 0, "bf16": 16, "c64": 64, "c128": 128}
 
 _ARRAY = re.compile(r"([a-z][a-z0-9]*)\[([0-9,<=\s]*)\](?:\{([^{}]*)\})?")
@@ -31,11 +31,11 @@ class Array:
     """One result array of an instruction.
 
     Attributes:
-      dtype: XLA's name of the dtype: ``f32``, ``bf16``, ``s32``, ``pred``.
+      dtype: XLA's dtype name: ``f32``, ``bf16``, ``s32``, ``pred``.
       dims: The shape.
       minor_to_major: The dimensions from minor to major. Empty if the text has no layout.
-      tile: The minormost dimensions are padded to multiples of these sizes. The last size is for the minormost
-        dimension. Empty without padding.
+      tile: Tile sizes. The minormost dimensions are padded to multiples of these; the last size is for the minormost
+        dimension. Empty if there is no padding.
       space: The memory space; 0 is the device's main memory.
     """
 
@@ -47,12 +47,12 @@ class Array:
 
     @property
     def size(self) -> int:
-        """Number of entries."""
+        """Number of elements."""
         return math.prod(self.dims)
 
     @cached_property
     def num_bytes(self) -> int:
-        """Bytes of memory, including the padding to whole tiles."""
+        """Bytes of memory, including padding to whole tiles."""
         physical = [self.dims[axis] for axis in reversed(self.minor_to_major)] or list(self.dims)
         tile = self.tile[-len(physical) :] if physical else ()
         first = len(physical) - len(tile)
@@ -69,7 +69,7 @@ class Instruction:
       name: The name, without the percent sign.
       opcode: The operation, such as ``dot``, ``fusion`` or ``all-reduce-start``.
       results: The result arrays. Nested tuples are flattened in order.
-      operands: Names of the instructions that it reads.
+      operands: Names of the operands' instructions.
       inside: The text between the parentheses: a constant's value, a parameter's number, or the operands.
       attributes: The text after the parentheses.
     """
@@ -82,37 +82,34 @@ class Instruction:
     attributes: str
 
     def computation(self, attribute: str) -> str | None:
-        """Returns the name of the computation that an attribute names, or None.
-
-        Such attributes are ``calls``, ``to_apply``, ``body`` and ``condition``.
-        """
+        """Returns the computation named by an attribute (such as ``calls``, ``to_apply`` or ``body``), or None."""
         match = re.search(rf"\b{attribute}=%?([\w.\-]+)", self.attributes)
         return match.group(1) if match else None
 
     def numbers(self, attribute: str) -> tuple[int, ...]:
-        """Returns an attribute's numbers, as in ``lhs_contracting_dims={1,2}``, or ``()``."""
+        """Parses a list attribute such as ``lhs_contracting_dims={1,2}``. Empty if the attribute is missing."""
         match = re.search(rf"\b{attribute}=\{{([0-9,]*)\}}", self.attributes)
         return tuple(int(number) for number in match.group(1).split(",") if number) if match else ()
 
     def number(self, attribute: str, default: int) -> int:
-        """Returns an attribute's number, as in ``feature_group_count=1``, or ``default``."""
+        """Parses a scalar attribute such as ``feature_group_count=1``, or returns ``default``."""
         match = re.search(rf"\b{attribute}=(\d+)", self.attributes)
         return int(match.group(1)) if match else default
 
     @property
     def op_name(self) -> str:
-        """The JAX operation that it comes from, such as ``jit(step)/dot_general``, or ""."""
+        """The JAX operation it was compiled from, such as ``jit(step)/dot_general``. Empty if unknown."""
         match = re.search(r'op_name="([^"]*)"', self.attributes)
         return match.group(1) if match else ""
 
 
 @dataclasses.dataclass(frozen=True)
 class Computation:
-    """A computation: instructions in order of execution.
+    """A computation: instructions in execution order.
 
     Attributes:
       name: The computation's name.
-      instructions: ``{name: instruction}``, in order.
+      instructions: ``{name: instruction}``, in execution order.
       root: Name of the instruction whose results the computation returns.
     """
 
@@ -122,13 +119,13 @@ class Computation:
 
     @cached_property
     def parameters(self) -> tuple[str, ...]:
-        """Names of the parameters, ordered by parameter number."""
+        """Parameter names, ordered by parameter number."""
         names_by_number = {int(i.inside): name for name, i in self.instructions.items() if i.opcode == "parameter"}
         return tuple(names_by_number[number] for number in sorted(names_by_number))
 
     @cached_property
     def users(self) -> Mapping[str, list[Instruction]]:
-        """The instructions that read each instruction: ``{name: [user, ...]}``."""
+        """The users of each instruction's result: ``{name: [user, ...]}``."""
         users: dict[str, list[Instruction]] = {name: [] for name in self.instructions}
         for instruction in self.instructions.values():
             for operand in dict.fromkeys(instruction.operands):
@@ -136,7 +133,7 @@ class Computation:
         return users
 
     def operands(self, instruction: Instruction) -> list[Instruction]:
-        """Returns the instructions that ``instruction`` reads."""
+        """Returns the instructions that produce the operands of ``instruction``."""
         return [self.instructions[name] for name in instruction.operands]
 
 
@@ -178,7 +175,7 @@ def parse_module(text: str) -> Module:
             root = instruction.name if start.group(1) else root
     if not entry:
         raise UserError(
-            "This is not the text of a compiled program: it has no ENTRY. Give the result of compiled.as_text()."
+            "This is not the text of a compiled program: it has no ENTRY. Pass the result of compiled.as_text()."
         )
     counts = [re.search(rf"^HloModule .*\b{field}=(\d+)", text) for field in ("num_partitions", "replica_count")]
     return Module(computations, entry, math.prod(int(match.group(1)) for match in counts if match))
@@ -191,7 +188,7 @@ def _parse_instruction(name: str, text: str) -> Instruction:
     begin = text.index("(")
     end = _closing_parenthesis(text, begin)
     opcode, inside, attributes = text[:begin], text[begin + 1 : end], text[end + 1 :]
-    # A constant's value may be a string with any characters, so do not search it for operands.
+    # Do not search constants for operands, because a string constant may contain any character.
     operands = () if opcode in ("constant", "parameter") else tuple(re.findall(r"%([\w.\-]+)", inside))
     return Instruction(name, opcode, _parse_arrays(shape), operands, inside, attributes)
 
@@ -221,7 +218,7 @@ def _closing_parenthesis(text: str, begin: int) -> int:
         depth += 1 if parenthesis.group() == "(" else -1
         if not depth:
             return parenthesis.start()
-    raise UserError(f'The program\'s text breaks off in the line "{text[:80]}".')
+    raise UserError(f'The program\'s text is truncated in the line "{text[:80]}".')
 
 
 def _bits(dtype: str) -> int:
@@ -229,5 +226,5 @@ def _bits(dtype: str) -> int:
         return _BITS[dtype]
     match = re.match(r"[a-z]+(\d+)", dtype)
     if not match:
-        raise UserError(f'The program has arrays of the unknown dtype "{dtype}"; their size is unknown.')
+        raise UserError(f'The program has arrays with the unknown dtype "{dtype}", so their size cannot be computed.')
     return int(match.group(1))

@@ -1,4 +1,4 @@
-"""Counts the floating-point operations of instructions in a compiled program."""
+"""Counts the floating-point operations of a compiled program's instructions."""
 
 import dataclasses
 import functools
@@ -20,7 +20,7 @@ _ARITHMETIC = frozenset(
 def count_flops(module: Module, computation: Computation, instruction: Instruction) -> int:
     """Counts the operations of one instruction.
 
-    The result is 0 for a fusion, because the instructions inside of it are counted separately.
+    The count is 0 for a fusion, because the instructions inside it are counted separately.
     """
     opcode = instruction.opcode
     size = instruction.results[0].size if instruction.results else 0
@@ -44,13 +44,13 @@ def count_flops(module: Module, computation: Computation, instruction: Instructi
         case "sort":
             return arrays[0].size * max(arrays[0].size - 1, 0).bit_length()
         case "all-reduce" | "all-reduce-start":
-            # Like XLA, count one addition per entry, as if there were two devices.
+            # Like XLA, count one addition per element, as if there were two devices.
             return sum(array.size for array in arrays)
     return 0
 
 
 def _flops_of_applied(module: Module, instruction: Instruction) -> int:
-    """Counts the operations of a reduction's, map's or scatter's function."""
+    """Counts the operations in the function that a reduction, map or scatter applies."""
     applied = called(module, instruction, "to_apply")
     return sum(count_flops(module, applied, inner) for inner in applied.instructions.values())
 
@@ -73,7 +73,7 @@ def _window(attributes: str, rank: int) -> list[_WindowDimension]:
     """Parses an attribute like ``window={size=2x4 stride=1x3 pad=0_0x3_3}``.
 
     Returns:
-      The axes of the window. If the attribute is missing, these are ``rank`` axes of size 1.
+      The axes of the window. If the attribute is missing, ``rank`` axes of size 1.
     """
     match = re.search(r"\bwindow=\{([^}]*)\}", attributes)
     if not match:
@@ -101,8 +101,9 @@ def _window(attributes: str, rank: int) -> list[_WindowDimension]:
 def _window_reductions(instruction: Instruction, array: Array) -> int:
     """Counts how often a ``reduce-window`` applies its function.
 
-    If the window covers the whole axis at every position, each output is the sum over the axis. The TPU compiler writes
-    a sum that is broadcast back along its axis this way, for instance in a softmax. Such an axis is summed once.
+    A window that covers the whole axis at every position makes each output the sum over that axis. This is how the TPU
+    compiler implements a sum that is broadcast back along its axis, for instance in a softmax. Such an axis counts as
+    summed only once.
     """
     window = _window(instruction.attributes, len(array.dims))
     rows, summed = instruction.results[0].size, 1
@@ -118,10 +119,10 @@ def _convolution_multiplications(instruction: Instruction, left: Array, right: A
     """Counts the multiply-adds of a convolution.
 
     The TPU compiler turns matrix products into convolutions. A plain product is ``dim_labels=bf_io->bf``: batch times
-    output features times input features. Further axes become window axes (``0bf_0io->0bf``). Their strides and
-    dilations are chosen such that every output position meets its own kernel entry, and otherwise zeros. Zeros from
-    padding and dilation are not counted: along every window axis, a pair of output and kernel positions counts only if
-    it reads an input entry.
+    output features times input features. Batch axes of the product become window axes (``0bf_0io->0bf``), whose strides
+    and dilations pair every output position with its own kernel element and otherwise with zeros. Zeros from padding
+    and dilation are not counted: along every window axis, a pair of output and kernel positions counts only if it reads
+    an input element.
     """
     labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", instruction.attributes)
     assert labels is not None, f"convolution {instruction.name} has no dim_labels"
@@ -133,21 +134,21 @@ def _convolution_multiplications(instruction: Instruction, left: Array, right: A
         _meeting_pairs(dimension, left.dims[inputs.index(label)], result.dims[outputs.index(label)])
         for label, dimension in zip(spatial, window, strict=True)
     )
-    # The kernel has the input features of one group, so only the batch has to be divided by its number of groups.
+    # The kernel already has only one group's input features, so only the batch is divided by the number of groups.
     batch = left.dims[inputs.index("b")] // instruction.number("batch_group_count", 1)
     return pairs * batch * right.dims[kernel.index("i")] * right.dims[kernel.index("o")]
 
 
 @functools.cache
 def _meeting_pairs(window: _WindowDimension, input_size: int, output_size: int) -> int:
-    """Counts the pairs of an output and a kernel position that read an input entry.
+    """Counts the pairs of output and kernel positions along one axis that read an input element.
 
-    The positions are along one axis. The other pairs read a zero from padding or dilation.
+    All other pairs read a zero from padding or dilation.
     """
     outputs = np.arange(output_size) * window.stride - window.padding
     pairs = 0
     for position in range(window.size):
-        places = outputs + position * window.dilation
-        inside = (places >= 0) & (places < input_size * window.base_dilation)
-        pairs += int((inside & (places % window.base_dilation == 0)).sum())
+        inputs = outputs + position * window.dilation
+        inside = (inputs >= 0) & (inputs < input_size * window.base_dilation)
+        pairs += int((inside & (inputs % window.base_dilation == 0)).sum())
     return pairs

@@ -1,4 +1,4 @@
-"""Facts about single instructions of a compiled program."""
+"""Interprets the opcodes and attributes of a compiled program's instructions."""
 
 import math
 import re
@@ -19,26 +19,25 @@ FREE_CALLS = frozenset(
 
 
 def gather_chain(instruction: Instruction) -> str:
-    """Returns the identifier of a collective that runs while fusions compute.
+    """Returns the identifier of an asynchronous collective that overlaps with fusions, or an empty string.
 
-    Each of these fusions contains the collective again. With the identifier it can be counted once. The result is empty
-    for all other instructions.
+    Each of these fusions repeats the collective. The identifier makes it possible to count it only once.
     """
     match = re.search(r'chain_id="([^"]*)"', instruction.attributes)
     return f"{instruction.number('channel_id', 0)}/{match.group(1)}" if match else ""
 
 
 def group_size(attributes: str, num_devices: int) -> int:
-    """Returns the number of devices per group of a collective.
+    """Returns the number of devices in each group of a collective.
 
-    Parses all forms of ``replica_groups`` that XLA writes, and the ``source_target_pairs`` of a permutation. Without
-    either, the group has ``num_devices``.
+    Handles every format in which XLA writes ``replica_groups``, and the ``source_target_pairs`` of a permutation. If
+    neither is present, the group has ``num_devices``.
     """
     if pairs := re.search(r"source_target_pairs=\{(.*?)\}\}", attributes):
         return len(set(re.findall(r"\d+", pairs.group(1))))
     if mesh := re.search(r"replica_groups=mesh\[([^\]]*)\]\s*\{([^}]*)\}", attributes):
         sizes = {name: int(size) for name, size in re.findall(r"'([^']+)'=(\d+)", mesh.group(1))}
-        # An axis is written 'axis', and a part of an axis 'axis':(product of the preceding parts)size.
+        # A full axis is written 'axis', and a sub-axis 'axis':(product of the preceding sub-axes)size.
         axes = re.findall(r"'([^']+)'(?::\(\d+\)(\d+))?", mesh.group(2))
         return math.prod(int(part) if part else sizes[name] for name, part in axes)
     if tiles := re.search(r"replica_groups=\[(\d+),(\d+)\]<=", attributes):

@@ -1,4 +1,4 @@
-"""Counts the bytes that the instructions of a program read and write in memory."""
+"""Counts the bytes of memory that a program's instructions read and write."""
 
 from collections.abc import Iterable
 
@@ -8,10 +8,10 @@ from afjax.tpu.loops import called
 
 
 def memory_traffic(module: Module, computation: Computation, instruction: Instruction) -> Iterable[tuple[Array, int]]:
-    """Returns ``(array, bytes)`` of all that a top-level instruction reads and writes.
+    """Lists the arrays that a top-level instruction reads and writes, as pairs ``(array, bytes)``.
 
-    Reading a slice of an array, or updating it in place, counts the slice only. For instance, a scan over layers holds
-    the stacked weights of all layers, and each iteration reads the weights of one layer.
+    Reading or updating a slice in place only counts the slice. For instance, each iteration of a scan over layers gets
+    the stacked weights of all layers but only reads one layer's.
     """
     opcode = instruction.opcode
     if opcode in FREE or opcode.endswith("-done") or opcode == "async-update":
@@ -28,9 +28,9 @@ def memory_traffic(module: Module, computation: Computation, instruction: Instru
         case "dynamic-update-slice":
             return [(read[1], read[1].num_bytes), (results[0], read[1].num_bytes)]
         case "scatter":
-            # The indices and updates are read, the updated entries are read and written.
-            target, places, updates = read[0], read[-2], read[-1]
-            return [*_full_traffic([places, updates]), (target, updates.num_bytes), (target, updates.num_bytes)]
+            # The indices and updates are read; the updated elements are read and written.
+            target, positions, updates = read[0], read[-2], read[-1]
+            return [*_full_traffic([positions, updates]), (target, updates.num_bytes), (target, updates.num_bytes)]
         case "slice-start" | "dynamic-slice-start":
             # The results are the operand, the slice, and a flag.
             return [(read[0], results[1].num_bytes), (results[1], results[1].num_bytes)]
@@ -45,8 +45,8 @@ def memory_traffic(module: Module, computation: Computation, instruction: Instru
             ]
             return [*reads, *zip(results, _bytes_written(module, inner), strict=True)]
     if opcode.endswith("-start"):
-        # The results include the operands, so the written bytes are computed from the operands. An all-gather's result
-        # is larger by the number of devices.
+        # The results include the operands, so compute the bytes written from the operands. An all-gather's output is
+        # larger by the group size.
         share = group_size(instruction.attributes, module.num_devices) if opcode == "all-gather-start" else 1
         return [*_full_traffic(read), *((array, share * array.num_bytes) for array in read)]
     return _full_traffic([*read, *results])
@@ -57,27 +57,24 @@ def _full_traffic(arrays: Iterable[Array]) -> list[tuple[Array, int]]:
 
 
 def _bytes_read(module: Module, fused: Computation, name: str) -> int:
-    """Counts the bytes of an instruction's result that a fusion's instructions read.
-
-    The instruction is usually a parameter of the fusion.
-    """
+    """Counts how many bytes of an instruction's result, usually a parameter, are read within a fusion."""
     array = fused.instructions[name].results[0]
     total = 0
     for user in fused.users[name]:
-        places = [number for number, operand in enumerate(user.operands) if operand == name]
+        positions = [number for number, operand in enumerate(user.operands) if operand == name]
         if _is_view(module, user):
             total += _bytes_read(module, fused, user.name)
             continue
         match user.opcode:
-            case "dynamic-slice" | "slice" | "gather" if places == [0]:
+            case "dynamic-slice" | "slice" | "gather" if positions == [0]:
                 total += user.results[0].num_bytes
-            case "dynamic-update-slice" if places == [0]:
+            case "dynamic-update-slice" if positions == [0]:
                 total += 0
-            case "scatter" if places == [0]:
+            case "scatter" if positions == [0]:
                 total += fused.instructions[user.operands[-1]].results[0].num_bytes
             case "fusion":
                 inner = called(module, user, "calls")
-                total += sum(_bytes_read(module, inner, inner.parameters[number]) for number in places)
+                total += sum(_bytes_read(module, inner, inner.parameters[number]) for number in positions)
             case "tuple":
                 # The array is passed on without being read.
                 total += 0
@@ -87,7 +84,7 @@ def _bytes_read(module: Module, fused: Computation, name: str) -> int:
 
 
 def _bytes_written(module: Module, fused: Computation) -> list[int]:
-    """Counts the bytes that a fusion writes of each of its results."""
+    """Counts the bytes that a fusion writes to each of its results."""
     root = fused.instructions[fused.root]
     names = root.operands if root.opcode == "tuple" else (fused.root,)
     return [written for name in names for written in _bytes_written_by(module, fused, name)]
@@ -104,7 +101,7 @@ def _bytes_written_by(module: Module, fused: Computation, name: str) -> list[int
         case "custom-call" if call_target(instruction) == "AsyncCollectiveStart":
             return [0 for _ in instruction.results]
         case _ if gather_chain(instruction):
-            # The gathered array is written once, and counted at the fusion that completes the collective.
+            # The gathered array is written once; it is counted for the fusion that completes the collective.
             return [0 for _ in instruction.results]
         case "fusion":
             return _bytes_written(module, called(module, instruction, "calls"))
@@ -115,7 +112,7 @@ def _bytes_written_by(module: Module, fused: Computation, name: str) -> list[int
 
 
 def _is_parameter(module: Module, fused: Computation, name: str) -> bool:
-    """Whether an instruction can be updated in place: a parameter or a view of one."""
+    """Returns whether an instruction is a parameter or a view of one, and so can be updated in place."""
     instruction = fused.instructions[name]
     if _is_view(module, instruction):
         return _is_parameter(module, fused, instruction.operands[0])
@@ -123,11 +120,11 @@ def _is_parameter(module: Module, fused: Computation, name: str) -> bool:
 
 
 def _is_view(module: Module, instruction: Instruction) -> bool:
-    """Whether an instruction within a fusion is a view of its operand.
+    """Returns whether an instruction within a fusion is a view of its operand.
 
-    Only the used part of a view is read. Views are bitcasts, and fusions that consist of one copy and alias their
-    operand. The TPU compiler uses such fusions to change the tiling of arrays with small entries, for instance a stack
-    of boolean dropout masks.
+    Only the used part of a view is read. Views are bitcasts, and fusions that consist of a single copy and alias their
+    operand. The TPU compiler uses the latter to change the tiling of arrays with small dtypes, for instance stacked
+    boolean dropout masks.
     """
     if instruction.opcode == "bitcast":
         return True

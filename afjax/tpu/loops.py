@@ -1,8 +1,8 @@
-"""Finds the trip counts of the loops in a compiled program.
+"""Finds the trip counts of loops in a compiled program.
 
-A scan over layers is a ``while`` with a counter in its state. If XLA knows the trip count, it is in the
-``backend_config``. Otherwise the loop is interpreted: its integer scalars are evaluated, iteration by iteration, until
-the condition is false.
+A scan over layers is compiled to a ``while`` with a counter in its state. If XLA knows the trip count, it records it in
+the ``backend_config``. Otherwise the loop is interpreted: its integer scalars are evaluated iteration by iteration
+until the condition is false.
 """
 
 import re
@@ -12,7 +12,7 @@ from typing import Any
 from afjax.errors import UserError
 from afjax.tpu.hlo import Computation, Instruction, Module
 
-# An integer, a tuple of values, or None for a value that is not known before the program runs.
+# An integer, a tuple of values, or None for a value that is unknown at compile time.
 Value = Any
 
 _MOST_TRIPS = 100_000
@@ -41,8 +41,8 @@ def trip_count(module: Module, loop: Instruction, start: Value) -> int:
 
     Args:
       module: The program.
-      loop: The ``while``.
-      start: The value of its operand, from :func:`evaluate`.
+      loop: The ``while`` instruction.
+      start: The initial state, from :func:`evaluate`.
 
     Raises:
       UserError: The trip count is unknown.
@@ -63,15 +63,15 @@ def trip_count(module: Module, loop: Instruction, start: Value) -> int:
         state = after
         trips += 1
     raise UserError(
-        f'The compiled program\'s loop "{loop.name}" ({loop.op_name or "of unknown origin"}) does not say how often it '
-        "runs, so its cost is unknown; compile a step whose loops have a fixed length."
+        f'The compiled program\'s loop "{loop.name}" ({loop.op_name or "of unknown origin"}) does not record how often '
+        "it runs, so its cost is unknown; compile a step whose loops have a fixed length."
     )
 
 
 def constant_state(module: Module, loop: Instruction, start: Value, trips: int) -> Value:
-    """Returns a loop's initial state, with None for every value that its trips change.
+    """Replaces every value in a loop's initial state that changes between iterations with None.
 
-    A value counts as changed if the first trip changes it. If there is only one trip, no value is replaced.
+    A value counts as changing if the first iteration changes it. If there is only one iteration, nothing is replaced.
     """
     if not isinstance(start, tuple) or trips == 1:
         return start
@@ -83,10 +83,7 @@ def constant_state(module: Module, loop: Instruction, start: Value, trips: int) 
 
 
 def called(module: Module, instruction: Instruction, attribute: str) -> Computation:
-    """Returns the computation that an attribute of an instruction names.
-
-    Such attributes are ``calls``, ``to_apply``, ``body`` and ``condition``.
-    """
+    """Looks up the computation named by an instruction's attribute, such as ``calls``, ``to_apply`` or ``body``."""
     name = instruction.computation(attribute)
     assert name is not None, f"{instruction.opcode} {instruction.name} has no {attribute}"
     return module.computations[name]
@@ -99,17 +96,17 @@ def evaluate(
     arguments: tuple[Value, ...],
     known: dict[str, Value] | None = None,
 ) -> Value:
-    """Evaluates an instruction, as far as its value is known at compile time.
+    """Evaluates an instruction as far as possible at compile time.
 
     Args:
       module: The program.
       computation: The computation that contains the instruction.
       name: The instruction's name.
       arguments: Values of the computation's parameters.
-      known: Cache of the values of the computation's instructions.
+      known: Cache of values, by instruction name.
 
     Returns:
-      The value, or None if it is not known.
+      The value, or None if it is unknown.
     """
     known = {} if known is None else known
     if name not in known:
@@ -126,7 +123,7 @@ def _evaluate(
 ) -> Value:
     opcode = instruction.opcode
     if not any(not array.dims and array.dtype[0] in "sup" for array in instruction.results):
-        # None of the results is an integer or boolean scalar (s32, u32, pred).
+        # Only integer and boolean scalars (s32, u32, pred) are evaluated.
         return None
 
     def operand(number: int) -> Value:

@@ -1,14 +1,13 @@
-"""Computes the minimum operations of a method's training or evaluation step.
+"""Computes the minimum number of operations in a training or evaluation step.
 
 Only matrix products are counted, as two operations per multiply-add (MAC). A product of ``x [n, a]`` and ``W [a, b]``
-takes ``n a b`` MACs. Training takes the same number again for the gradient with respect to ``W``, if ``W`` is trained
-or computed from trained parameters. It takes the same number once more for the gradient with respect to ``x``, if ``x``
-depends on trained parameters. The backward pass of a frozen trunk therefore computes no weight gradients and ends at
-the lowest trained parameters. Every function below walks the forward pass and tracks whether the values so far depend
-on trained parameters ("live").
+takes ``n a b`` MACs. In training, the gradient with respect to ``W`` takes the same number again if ``W`` is trained or
+computed from trained parameters, and so does the gradient with respect to ``x`` if ``x`` depends on trained parameters.
+The backward pass through a frozen trunk therefore computes no weight gradients and ends at the lowest trained
+parameters. Every function below walks the forward pass and tracks whether values depend on trained parameters ("live").
 
 ``d`` is the hidden size, ``n`` the number of tokens and ``T`` the number of tokens per row. Elementwise arithmetic,
-softmax, LayerNorm, embedding look-ups and the optimizer are not counted.
+softmax, LayerNorm, embedding lookups and the optimizer are not counted.
 """
 
 import dataclasses
@@ -32,38 +31,38 @@ QUERY_KEY_VALUE: tuple[DenseLayer, ...] = ("query", "key", "value")
 def minimum_flops(
     model: Model, trained: Trained, *, batch_size: int, length: int, num_outputs: int, top_k: int = 0
 ) -> int:
-    """Computes the minimum floating-point operations of one step, over all rows.
+    """Computes the minimum number of floating-point operations in one step, over all rows.
 
-    If a result can be computed exactly in several ways, the cheapest known way counts. Examples are the last layer for
-    the first token only (if the head reads nothing else), first-token attention without keys and values, and factored
-    or folded fusion (:mod:`afjax.fusion.factored`). For evaluation, a fusion is folded and an adapter in dense layers
-    is merged before the step.
+    If there are several exact ways to compute a result, the cheapest known one counts. Examples are computing the last
+    layer for the first token only (if the head uses nothing else), first-token attention without keys and values, and
+    factored or folded fusion (:mod:`afjax.fusion.factored`). In evaluation, a fusion is folded and an adapter in dense
+    layers is merged before the step.
 
     Args:
       model: The model.
-      trained: The partition's preset; ``nothing`` for an evaluation step.
-      batch_size: Rows of the global batch. For multiple choice, the number of choices of all rows.
+      trained: The partition preset; ``nothing`` for an evaluation step.
+      batch_size: Rows in the global batch. For multiple choice, the total number of choices.
       length: Tokens per row.
-      num_outputs: Number of outputs of the head.
-      top_k: Number of upper layers that the preset ``top_k`` trains.
+      num_outputs: The head's number of outputs.
+      top_k: Number of upper layers trained by the preset ``top_k``.
 
     Raises:
       UserError: The preset is ``top_k``, and ``top_k`` is not between 1 and the trunk's number of layers.
     """
     num_layers = model.trunk.num_layers
     if trained == "top_k" and not 0 < top_k <= num_layers:
-        raise UserError(f"top_k is {top_k}, but the trunk has {counted(num_layers, 'layer')}; take 1 to {num_layers}.")
+        raise UserError(f"top_k is {top_k}, but the trunk has {counted(num_layers, 'layer')}; use 1 to {num_layers}.")
     return 2 * _Step(model, trained, batch_size, length, num_outputs, top_k).count()
 
 
 @dataclasses.dataclass
 class _Step:
-    """Walks the forward pass of one step and counts its multiply-adds.
+    """Walks a step's forward pass and counts its multiply-adds.
 
     Attributes:
       model, trained, length, num_outputs, top_k: As in :func:`minimum_flops`.
-      rows: Rows of the batch.
-      macs: The multiply-adds so far.
+      rows: Rows in the batch.
+      macs: Multiply-adds counted so far.
     """
 
     model: Model
@@ -75,11 +74,11 @@ class _Step:
     macs: int = 0
 
     def count(self) -> int:
-        """Counts all MACs of the step."""
+        """Counts all MACs in the step."""
         model, trunk = self.model, self.model.trunk
         configs = [config for _, config in model.adapters]
         carried_norms = any(isinstance(config, AdapterConfig) and config.layer_norms for config in configs)
-        # Every layer has LayerNorms, and so do the embeddings. If they are trained, all activations are live.
+        # The embeddings and every layer have LayerNorms, so training them makes all activations live.
         norms = self.trained == "layernorm" or (carried_norms and self._trains_adapters())
         filled_layers = adapter_layers(configs[0], trunk.num_layers) if configs else ()
         all_tokens = not self._pools_first_token() or any(
@@ -108,8 +107,8 @@ class _Step:
         """Adds a matrix product.
 
         Args:
-          macs: The multiply-adds of the forward pass.
-          *live: For each factor, whether it is live.
+          macs: Multiply-adds in the forward pass.
+          *live: Whether each factor is live.
 
         Returns:
           Whether the result is live.
@@ -122,14 +121,11 @@ class _Step:
         return self.product(n * inputs * outputs, trained, live)
 
     def cheaper(self, *ways: "_Step") -> None:
-        """Adds the cheapest of several ways to compute the same result.
-
-        Each way was counted in a separate step (:meth:`apart`).
-        """
+        """Adds the cheapest of several ways to compute a result, each counted separately with :meth:`apart`."""
         self.macs += min(way.macs for way in ways)
 
     def apart(self) -> "_Step":
-        """Returns a copy of this step with no MACs."""
+        """Returns a copy of this step with the MAC count reset to 0."""
         return dataclasses.replace(self, macs=0)
 
     # Trained parameters.
@@ -144,10 +140,10 @@ class _Step:
     # Parts of the model.
 
     def _layer(self, index: int, live: bool, *, norms: bool, filled: bool, first_token: bool) -> bool:
-        """Adds one encoder layer, with its slots; returns whether its output is live.
+        """Adds one encoder layer with its slots; returns whether its output is live.
 
-        Without the slots it has 4 d² + 2 T d (attention) and 8 d² (FFN of size 4 d) MACs per token. Local attention
-        reads fewer than T tokens, and a gated FFN has three matrices.
+        Without the slots, a layer takes 4 d² + 2 T d (attention) and 8 d² (FFN of size 4 d) MACs per token. Local
+        attention attends to fewer than T tokens, and a gated FFN has three matrices.
         """
         trunk = self.model.trunk
         layer_input = live
@@ -160,8 +156,8 @@ class _Step:
 
         size, heads = trunk.hidden_size, trunk.num_heads
         if trunk.encoder_family.layer == "pre_norm":
-            # Except in the first layer, the layer's own LayerNorm normalizes the inputs of the attention. If it is
-            # trained, the inputs are live.
+            # In all but the first layer, the attention's input comes from the layer's own LayerNorm, so it is live if
+            # that LayerNorm is trained.
             inputs, reach = live or (trained and index > 0), self._reach(index)
             live = self.rotary_attention(
                 size, heads, trained, inputs, first_token=first_token, inside=inside, reach=reach
@@ -198,22 +194,22 @@ class _Step:
         buckets: RelativeBuckets | None = None,
         positions_live: bool = False,
     ) -> bool:
-        """Adds attention, without the output matrix; returns whether its result is live.
+        """Adds an attention block without its output matrix; returns whether its result is live.
 
         The query, key and value matrices are ``[size, size]``. For the first token only, ``q · (K x)`` equals
-        ``(Kᵀ q) · x``. The key and value matrices are then multiplied with one vector per head and row, and every token
-        is multiplied twice with ``num_heads`` vectors.
+        ``(Kᵀ q) · x``. The key and value matrices are then multiplied by only one vector per head and row, and every
+        token is multiplied twice by ``num_heads`` vectors.
 
         Args:
           size: The size of queries, keys and values.
           num_heads: Number of heads.
           trained: Whether the matrices are trained.
           live: Whether the input is live.
-          first_token: Whether to compute the first token only.
+          first_token: Whether only the first token's output is computed.
           inside: The adapter in the dense layers, or None.
-          buckets: The relative positions of disentangled attention, or None. Their products with queries and keys
-            count once for each pair of tokens.
-          positions_live: Whether the embeddings of the relative positions are live.
+          buckets: Relative positions of disentangled attention, or None. Their products with queries and keys count
+            once per pair of tokens.
+          positions_live: Whether the relative position embeddings are live.
         """
         n = self.rows * self.length
 
@@ -260,9 +256,9 @@ class _Step:
         return context
 
     def _reach(self, index: int) -> int | None:
-        """Returns the largest distance at which this layer's tokens read other tokens.
+        """Returns the maximum distance between tokens that attend to each other in this layer.
 
-        None means that they read all tokens.
+        None means that attention is global.
         """
         config = self.model.trunk
         forms = layer_forms(config)
@@ -280,14 +276,17 @@ class _Step:
         inside: InDenseLayers | None = None,
         reach: int | None = None,
     ) -> bool:
-        """Adds attention with rotary positions, without the output matrix.
+        """Adds an attention block with rotary positions, without its output matrix.
 
-        Returns whether its result is live. For the first token only, the value matrix is treated as in
-        :meth:`attention`. A key depends on its position, so the key matrix is multiplied with every token that is read.
+        For the first token only, the value matrix is treated as in :meth:`attention`. Because keys depend on their
+        position, the key matrix must be multiplied by every attended token.
 
         Args:
           size, num_heads, trained, live, first_token, inside: As in :meth:`attention`.
-          reach: The largest distance of the tokens that a token reads; None if it reads all tokens.
+          reach: Maximum distance between tokens that attend to each other, or None for global attention.
+
+        Returns:
+          Whether the result is live.
         """
         reach = self.length if reach is None else min(reach, self.length)
         positions = range(1 if first_token else self.length)
@@ -302,7 +301,7 @@ class _Step:
         if not first_token:
             weights = self.product(pairs * size, query, key)
             return self.product(pairs * size, weights, project(self, "value", n))
-        # With one query per row, the gradient with respect to the keys is an outer product, which has no sums.
+        # With one query per row, the keys' gradient is an outer product, which needs no multiply-adds.
         weights = self.product(pairs * size, query) or key
         turned, plain = self.apart(), self.apart()
         value = turned._merged("value", size, size, trained=trained, inside=inside)
@@ -316,7 +315,7 @@ class _Step:
     def _first_query(self, size: int, trained: bool, live: bool, inside: InDenseLayers | None) -> bool:
         """Adds the query of each row's first token; returns whether it is live.
 
-        If there is an adapter in the dense layer, the cheaper way counts: with or without merging it.
+        An adapter in the dense layer is merged first if that is cheaper.
         """
         apart, merged = self.apart(), self.apart()
         query = apart._dense_layer("query", self.rows, size, size, trained=trained, live=live, inside=inside)
@@ -336,10 +335,7 @@ class _Step:
         live: bool,
         inside: InDenseLayers | None,
     ) -> bool:
-        """Adds a dense layer of the trunk with its adapter.
-
-        Returns whether its output is live.
-        """
+        """Adds a dense layer of the trunk with its adapter; returns whether its output is live."""
         if inside is None or name not in inside.target_modules:
             return self.dense(n, inputs, outputs, trained=trained, live=live)
         count, trains_adapter = dense_kind(inside).count, self._trains_adapters()
@@ -348,19 +344,16 @@ class _Step:
     def _merged(
         self, name: DenseLayer, inputs: int, outputs: int, *, trained: bool, inside: InDenseLayers | None
     ) -> bool:
-        """Adds the merging of the adapter into a dense layer, if the layer has one.
-
-        Returns whether the layer's matrix is live.
-        """
+        """Adds merging the adapter into a dense layer, if it has one; returns whether the layer's matrix is live."""
         if inside is None or name not in inside.target_modules:
             return trained
         count = dense_kind(inside).count_merge
         return count(self, inside, inputs, outputs, trained=self._trains_adapters()) or trained
 
     def _in_dense_layers(self) -> InDenseLayers | None:
-        """Returns the adapter if it is in the trunk's dense layers, else None.
+        """Returns the adapter in the trunk's dense layers, or None.
 
-        For evaluation the result is None, because the adapter has been merged into the layers.
+        In evaluation there is none, because it has been merged into the layers.
         """
         config = self.model.adapters[0][1]
         return config if isinstance(config, InDenseLayers) and self.trained != "nothing" else None
@@ -373,7 +366,7 @@ class _Step:
           n: Number of tokens.
           live: Whether the sub-layer's output is live.
           layer_input: Whether the layer's input is live.
-          first_token: Whether the tokens are only the first token of each row.
+          first_token: Whether only the first token of each row is computed.
         """
         configs = [config for _, config in self.model.adapters]
         if slot not in configs[0].slots or isinstance(configs[0], InDenseLayers):
@@ -407,7 +400,7 @@ class _Step:
     def _fusion(self, n: int, live: bool, layer_input: bool, *, first_token: bool) -> bool:
         """Adds a fusion of frozen adapters; returns whether its output is live.
 
-        This counts the adapters' inner activations, and the cheapest way to mix the adapters' outputs.
+        The count includes the adapters' inner activations and the cheapest way to mix the adapters' outputs.
         """
         d, trained = self.model.trunk.hidden_size, self.trained == "fusion"
         configs, units = self._fused(), live
@@ -423,15 +416,15 @@ class _Step:
         return trained or live or units
 
     def _fused(self) -> list[AdapterConfig | BesideLayers]:
-        """Returns the architectures of the adapters that each layer fuses."""
+        """Returns the configs of the adapters that each layer fuses."""
         configs = [config for _, config in self.model.adapters if isinstance(config, AdapterConfig | BesideLayers)]
         kept = self.model.fusion.kept
         return configs if kept is None else configs[:1] * len(kept[0][0])
 
     def _factored_fusion(self, n: int, inner: int, live: bool, units: bool, trained: bool) -> None:
-        """Adds ``3 d² + 2 (R + N) d`` MACs per token.
+        """Adds a factored fusion: ``3 d² + 2 (R + N) d`` MACs per token.
 
-        R is the total number of inner activations of the N adapters.
+        R is the total bottleneck size of the N adapters.
         """
         d, num = self.model.trunk.hidden_size, len(self._fused())
         projected = self._projected_query(n, live, trained)
@@ -443,7 +436,8 @@ class _Step:
     def _projected_query(self, n: int, live: bool, trained: bool) -> bool:
         """Adds the product of the query with Q and K; returns whether it is live.
 
-        It takes ``2 d²`` MACs per token or, in training, ``d²`` per token and ``d³`` once if this is less.
+        It takes ``2 d²`` MACs per token. In training, multiplying Q and K first can be cheaper: ``d²`` per token and
+        ``d³`` once.
         """
         d = self.model.trunk.hidden_size
         apart, joined = self.apart(), self.apart()
@@ -455,9 +449,9 @@ class _Step:
         return trained or live
 
     def _folded_fusion(self, n: int, inner: int, live: bool, units: bool, trained: bool) -> None:
-        """Adds ``2 (R + N) d`` MACs per token, and in training ``3 (R + N) d²`` once.
+        """Adds a folded fusion: ``2 (R + N) d`` MACs per token, and in training ``3 (R + N) d²`` once.
 
-        In training the folded matrices are computed from trained parameters, so they have gradients.
+        In training, the folded matrices are computed from trained parameters and therefore have gradients.
         """
         d, num = self.model.trunk.hidden_size, len(self._fused())
         if trained:
@@ -470,9 +464,9 @@ class _Step:
         self.dense(n, inner + num, d, trained=trained and self.model.fusion.value, live=scores or units)
 
     def _textbook_fusion(self, n: int, live: bool, units: bool) -> bool:
-        """Adds a fusion of outputs that are not linear in the inner activations.
+        """Adds a fusion of adapters whose outputs are not linear in their inner activations.
 
-        It takes ``3 d²`` MACs per token, in addition to the adapters' output matrices if they have any.
+        It takes ``3 d²`` MACs per token, plus the adapters' output matrices, if any.
         """
         d, trained = self.model.trunk.hidden_size, self.trained == "fusion"
         for config in self._fused():
@@ -487,9 +481,9 @@ class _Step:
         return self.model.reads == "pooled" and self.model.head.pooling == "first"
 
     def _head(self, live: bool) -> None:
-        """Adds the head: pooler, hidden layers and output, per row.
+        """Adds the head: pooler, hidden layers and output layer.
 
-        A head that reads tokens has no pooler and runs per token.
+        A pooled head runs once per row. A token-level head has no pooler and runs once per token.
         """
         d, trained, head = self.model.trunk.hidden_size, self.trained != "nothing", self.model.head
         pooled = self.model.reads == "pooled"

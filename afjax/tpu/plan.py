@@ -25,7 +25,7 @@ from afjax.trees import Tree
 from afjax.trunk.encoder import init_trunk
 from afjax.trunk.sizes import size_pooling, trunk_size
 
-# The partition and the adapters' preset of each method. ``adapter`` is a Pfeiffer adapter, as in ``afjax bench``.
+# Each method's partition and adapter preset. ``adapter`` is a Pfeiffer adapter, as in ``afjax bench``.
 METHODS: Mapping[str, tuple[Partition, str]] = {
     "full": ("full", ""),
     "head": ("head", ""),
@@ -37,13 +37,13 @@ METHODS: Mapping[str, tuple[Partition, str]] = {
     "pals": ("adapter+trunk", "pals"),
     "fusion": ("fusion", "pfeiffer"),
 }
-# The name of the trained adapter or fusion, and of the head.
+# The name of the head and of the trained adapter or fusion.
 OWN = "own"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The plan of one training run.
+    """A training run whose steps can be compiled without parameters or data.
 
     Attributes:
       title: A short description of the run.
@@ -51,11 +51,11 @@ class Plan:
       kinds: The kind of each task; several for a multi-task run.
       outputs: Number of outputs of each task's head. A single task's head is padded; see
         :mod:`afjax.train.padded_heads`.
-      trained: The partition's preset.
-      multitask: Whether the tasks' parameters are stacked, with one task per step.
+      trained: The partition preset.
+      multitask: Whether this is a multi-task run: task parameters are stacked and each step trains one task.
       settings: Batch size, optimizer and other training settings.
       mesh: The device mesh.
-      slots: The number of runs whose steps are compiled as one; see :func:`afjax.train_many`.
+      slots: Number of runs whose steps are compiled as one program; see :func:`afjax.train_many`.
     """
 
     title: str
@@ -75,7 +75,7 @@ class Plan:
 
     @property
     def dtype(self) -> TrunkDtype:
-        """The trunk's compute dtype, and its parameters' dtype if it is frozen."""
+        """The trunk's compute dtype, which is also its parameter dtype if it is frozen."""
         return self.model.dtype or "float32"
 
     @property
@@ -85,34 +85,34 @@ class Plan:
 
     @property
     def top_k(self) -> int:
-        """Number of upper layers that the ``top_k`` partition trains, or 0 for others."""
+        """Number of upper layers trained by the ``top_k`` partition; 0 for other partitions."""
         return self.setup.top_k
 
     def with_batch(self, batch_size: int) -> "Plan":
-        """Returns the same run with another batch size."""
+        """Returns the same run with a different batch size."""
         return dataclasses.replace(self, settings=dataclasses.replace(self.settings, batch_size=batch_size))
 
     def with_slots(self, slots: int) -> "Plan":
-        """Returns the same run, with steps that are computed for ``slots`` runs at a time.
+        """Returns the same run with steps that train ``slots`` runs at a time.
 
         Raises:
-          UserError: The number is not positive, or the run's steps cannot be computed together with others.
+          UserError: The number is not positive, or such runs cannot be trained together.
         """
         if slots < 1:
-            raise UserError(f"slots is {slots}; give the number of runs that train at a time.")
+            raise UserError(f"slots is {slots}; it must be at least 1.")
         if slots > 1 and (self.multitask or self.trained in TRAINS_LAYERS):
             raise UserError(
                 f"slots is {slots}, but runs with the partition {self.trained}"
-                f"{' and several tasks' if self.multitask else ''} compute their steps separately; leave it out."
+                f"{' and several tasks' if self.multitask else ''} cannot be trained together; remove slots."
             )
         return dataclasses.replace(self, slots=slots)
 
     def params(self) -> Tree:
-        """Returns the shapes of all parameters, with the first task's adapter and head."""
+        """Returns the shapes of all parameters, including the first task's adapter and head."""
         return self._shapes(self.setup)
 
     def own(self, task: int) -> Tree:
-        """Returns the shapes of one task's adapter and head in a multi-task run."""
+        """Returns the shapes of one task's adapter and head parameters in a multi-task run."""
         model = dataclasses.replace(self.model, reads=TASK_KINDS[self.kinds[task]].reads)
         params = self._shapes(dataclasses.replace(self.setup, model=model, num_outputs=self.outputs[task]))
         return {root: params[root] for root in ("heads", "adapters") if params[root]}
@@ -124,18 +124,18 @@ class Plan:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MethodCase:
-    """A training method and the sizes of its run, in place of an experiment config.
+    """A training method with its sizes, as an alternative to an experiment config.
 
     Attributes:
       trunk: Name of a trunk size, or a folder with a config.json.
       method: One of :data:`METHODS`.
       num_adapters: Number of fused adapters.
-      num_tasks: Number of tasks of a run with PALs.
+      num_tasks: Number of tasks in a run with PALs.
       batch_size: Rows per step, over all devices.
       max_length: Tokens per row.
       dtype: The trunk's dtype.
-      scan_layers: Whether to compile one loop over the layers.
-      remat: The rematerialization policy of the backward pass.
+      scan_layers: Whether to compile the layers as a loop.
+      remat: The rematerialization policy for the backward pass.
       mesh: The device mesh.
     """
 
@@ -152,7 +152,7 @@ class MethodCase:
 
 
 def plan_method(case: MethodCase) -> Plan:
-    """Plans the run of a method.
+    """Plans a run of a training method.
 
     Raises:
       UserError: The trunk size is unknown, or a number is out of range.
@@ -161,7 +161,7 @@ def plan_method(case: MethodCase) -> Plan:
     if min(case.num_adapters, case.num_tasks, case.batch_size) < 1 or not 4 <= case.max_length <= config.max_length:
         raise UserError(
             f"num_adapters={case.num_adapters}, num_tasks={case.num_tasks}, batch_size={case.batch_size}, "
-            f"max_length={case.max_length}: take at least 1 of each, and 4 to {config.max_length} tokens."
+            f"max_length={case.max_length}: use at least 1 of each, and 4 to {config.max_length} tokens."
         )
     trained, preset = METHODS[case.method]
     several = case.method == "pals"
@@ -191,10 +191,10 @@ def plan_method(case: MethodCase) -> Plan:
 
 
 def plan_experiment(config: ExperimentConfig) -> Plan:
-    """Plans the run of an experiment at its longest padded length.
+    """Plans an experiment's run at its longest padded length.
 
-    If the experiment has sources, the plan is for its target. No data is read: tasks without label names are assumed to
-    have two labels.
+    If the experiment has source tasks, the plan is for its target task. No data is loaded, so tasks without label names
+    are assumed to have two labels.
 
     Raises:
       UserError: The trunk is neither a known size nor a local folder, the adapters cannot be fused, or an adapter is in

@@ -1,9 +1,9 @@
 """Counts a compiled program's operations, memory traffic, collectives and memory.
 
-All counts are for one chip. XLA's ``cost_analysis()`` counts the body of a loop once, and a scan over layers is a loop.
-This module walks the program's text and multiplies a loop's body by its trip count. Otherwise it follows XLA's
-HloCostAnalysis: a multiply-add is two operations, elementwise arithmetic is one operation per entry of the result, a
-reduction is one operation per addition, and functions such as ``exp`` are not counted.
+All counts are for one chip. XLA's ``cost_analysis()`` counts a loop's body only once, which underestimates a scan over
+layers. This module therefore walks the program's text and multiplies each loop body by its trip count. Otherwise it
+follows XLA's HloCostAnalysis: a multiply-add is two operations, elementwise arithmetic is one operation per element of
+the result, a reduction is one operation per addition, and functions such as ``exp`` are not counted.
 """
 
 import collections
@@ -32,16 +32,16 @@ _COLLECTIVES = (
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
-    """One collective operation of the program.
+    """One collective operation in a program.
 
     Attributes:
       kind: ``all-reduce``, ``all-gather``, ``reduce-scatter``, ``all-to-all``, ``collective-permute`` and so on.
-      dtype: The dtype of its arrays. Several dtypes are joined by ``+``.
-      num_bytes: Bytes of the full arrays on one chip: the result of an all-gather, the operands of the other kinds.
-        Arrays that are sent together are summed.
-      times: How often one step runs it.
-      group_size: Number of devices in each of its groups.
-      op_name: The JAX operation that it comes from, reduced to the innermost functions; may be empty.
+      dtype: The arrays' dtype. Several dtypes are joined by ``+``.
+      num_bytes: Bytes of the full arrays on one chip: the result for an all-gather, otherwise the operands. Arrays that
+        are sent together are summed.
+      times: How often it runs per step.
+      group_size: Number of devices in each group.
+      op_name: The innermost functions of the JAX operation it was compiled from. May be empty.
     """
 
     kind: str
@@ -54,15 +54,15 @@ class Collective:
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """The work of one run of a program on one chip.
+    """The work that one chip does in one execution of a program.
 
     Attributes:
-      flops: Floating-point operations. Like XLA's count, they include integer arithmetic.
-      matmul_flops: Operations of matrix products.
-      bytes_accessed: Bytes that top-level instructions read and write, including the padding of arrays to tiles.
+      flops: Floating-point operations. Like XLA's count, this includes integer arithmetic.
+      matmul_flops: Operations in matrix products.
+      bytes_accessed: Bytes that top-level instructions read and write, including padding to tiles.
       hbm_bytes: The part of ``bytes_accessed`` in main memory, as opposed to the chip's vector memory.
       collectives: The collectives, in program order.
-      uncounted: Targets of custom calls (such as hand-written kernels) whose operations are not in ``flops``.
+      uncounted: Targets of custom calls (such as hand-written kernels) whose operations are not included in ``flops``.
     """
 
     flops: int
@@ -81,9 +81,9 @@ class Memory:
       arguments: Inputs: parameters, optimizer state, batch.
       outputs: Results.
       aliased: Results that reuse the memory of donated arguments.
-      temporaries: Space that the compiler allocates for intermediate arrays.
+      temporaries: Memory allocated for intermediate arrays.
       code: The program itself.
-      in_use: Maximum size of all live arrays, including arguments and results, as counted by the compiler.
+      in_use: Peak size of all live arrays, including arguments and results, according to the compiler.
     """
 
     arguments: int
@@ -95,11 +95,10 @@ class Memory:
 
     @property
     def peak(self) -> int:
-        """Total memory.
+        """Total memory. A donated argument and the result that reuses its memory count once.
 
-        A donated argument and the result that reuses its memory count once. The total is usually larger than
-        ``in_use``. libtpu 0.0.42 refuses a program if its ``in_use`` exceeds the chip's memory, so a program whose
-        ``peak`` exceeds it may still compile.
+        The total is usually larger than ``in_use``. Because libtpu 0.0.42 only rejects programs whose ``in_use``
+        exceeds the chip's memory, a program whose ``peak`` exceeds it may still compile.
         """
         return self.arguments + self.outputs - self.aliased + self.temporaries + self.code
 
@@ -113,7 +112,7 @@ class Program:
 
 
 def read_program(compiled: jax.stages.Compiled) -> Program:
-    """Reads the work and memory of a compiled step.
+    """Computes the work and memory of a compiled step.
 
     Args:
       compiled: The result of ``jax.jit(step).lower(...).compile()``, for any devices.
@@ -125,7 +124,7 @@ def read_program(compiled: jax.stages.Compiled) -> Program:
 
 
 def read_memory(compiled: jax.stages.Compiled) -> Memory:
-    """Reads the compiler's memory analysis, in bytes per device."""
+    """Returns the compiler's memory analysis, in bytes per device."""
     statistics = compiled.memory_analysis()
     assert statistics is not None, "CPU, GPU and TPU programs all have one"
     return Memory(
@@ -139,7 +138,7 @@ def read_memory(compiled: jax.stages.Compiled) -> Memory:
 
 
 def count_work(text: str) -> Work:
-    """Counts the work of a program from its text, ``compiled.as_text()``.
+    """Counts a program's work from its text, ``compiled.as_text()``.
 
     Raises:
       UserError: The text is not a compiled program, or the trip count of a loop is unknown.
@@ -160,7 +159,7 @@ def count_work(text: str) -> Work:
 
 @dataclasses.dataclass
 class _Count:
-    """Running sums of the fields of :class:`Work`."""
+    """Running totals for the fields of :class:`Work`."""
 
     flops: int = 0
     matmul_flops: int = 0
@@ -186,14 +185,14 @@ def _walk(
     fused: bool,
     chains: set[str] | None = None,
 ) -> None:
-    """Adds the work of a computation to ``count``.
+    """Adds a computation's work to ``count``.
 
     Args:
       module: The program.
       computation: The computation to walk.
-      arguments: The known values of its parameters. They determine the trip counts of nested loops.
-      count: The sums to add to.
-      times: How often a step runs the computation.
+      arguments: The known values of its parameters, which determine the trip counts of nested loops.
+      count: The totals to add to.
+      times: How often the computation runs per step.
       fused: Whether the computation is the body of a fusion, whose intermediate arrays do not go through memory.
       chains: Identifiers of the asynchronous collectives counted so far (:func:`gather_chain`).
     """
@@ -250,10 +249,7 @@ def _walk_conditional(
     times: int,
     fused: bool,
 ) -> None:
-    """Adds the branch with the most operations.
-
-    It is not known at compile time which branch will be taken.
-    """
+    """Adds the most expensive branch, because it is not known at compile time which one will be taken."""
     listed = re.search(r"branch_computations=\{([^}]*)\}", instruction.attributes)
     if listed:
         names = re.findall(r"%?([\w.\-]+)", listed.group(1))
@@ -273,7 +269,7 @@ def _collective(
     arrays = [array for operand in computation.operands(instruction) for array in operand.results]
     size = group_size(instruction.attributes, module.num_devices)
     if kind == "all-reduce" and "reduce-scatter" in computation.name:
-        # The TPU compiler writes a reduce-scatter as a fusion (%all-reduce-scatter) of an all-reduce and a slice.
+        # The TPU compiler implements a reduce-scatter as a fusion (%all-reduce-scatter) of an all-reduce and a slice.
         kind = "reduce-scatter"
     gathered = size if kind == "all-gather" else 1
     return Collective(
@@ -287,10 +283,7 @@ def _collective(
 
 
 def _shorten(op_name: str) -> str:
-    """Shortens a path such as ``jit(step)/jvp(Encoder)/ffn/dot_general``.
-
-    The result has the innermost parts, up to 60 characters.
-    """
+    """Truncates a path such as ``jit(step)/jvp(Encoder)/ffn/dot_general`` to its innermost 60 characters or less."""
     parts = op_name.split("/")
     while len(parts) > 1 and (len("/".join(parts)) > 60 or parts[0].startswith("jit(")):
         parts = parts[1:]
@@ -298,7 +291,7 @@ def _shorten(op_name: str) -> str:
 
 
 def total_by_kind(collectives: Iterable[Collective]) -> dict[str, int]:
-    """Sums the bytes per step of each kind of collective."""
+    """Sums the bytes per step for each kind of collective."""
     totals: dict[str, int] = collections.defaultdict(int)
     for collective in collectives:
         totals[collective.kind] += collective.num_bytes * collective.times

@@ -1,4 +1,4 @@
-"""Reports the cost of a run on a slice, from the programs compiled for the slice."""
+"""Reports the cost of a run on a TPU slice, based on its compiled programs."""
 
 import dataclasses
 import math
@@ -20,13 +20,13 @@ from afjax.tpu.steps import compile_eval_step, compile_train_step, trained_bytes
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """The costs of a compiled step.
+    """The cost of a compiled step.
 
     Attributes:
       program: Its work and memory on one chip.
-      compile_s: Seconds of tracing and compiling.
-      minimum_flops: Minimum operations for one chip's rows, in matrix products.
-      roofline: Lower bounds of the time per step.
+      compile_s: Seconds spent tracing and compiling.
+      minimum_flops: Minimum number of operations in matrix products for one chip's rows.
+      roofline: Lower bounds on the time per step.
     """
 
     program: Program
@@ -37,17 +37,17 @@ class Step:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """The costs of a plan on a slice.
+    """The cost of a run on a slice.
 
     Attributes:
       plan: The run.
       topology: The slice.
-      train, evaluate: The steps. None if the batch does not fit the chip's memory, so that the training step does not
+      train, evaluate: The steps. None if the batch does not fit in the chip's memory, so the training step does not
         compile.
-      gradient_bytes: Bytes of the gradients of one step, over all trained leaves.
-      fitting_batch: Approximately the largest batch that fits, in rows over all chips. It is extrapolated from the
-        memory of two batches. None if it was not requested, if no batch fits, or if the plan has several slots.
-      fitting_slots: Approximately the largest number of slots that fits; None unless the plan has several.
+      gradient_bytes: Bytes of one step's gradients.
+      fitting_batch: Estimate of the largest batch that fits, in rows over all chips, extrapolated from the memory of
+        two batch sizes. None if it was not requested, if no batch fits, or if the plan has several slots.
+      fitting_slots: Estimate of the largest number of slots that fits. None unless the plan has several slots.
     """
 
     plan: Plan
@@ -60,12 +60,12 @@ class Report:
 
 
 def report(plan: Plan, topology: Topology, *, fit: bool = True) -> Report:
-    """Compiles a plan's steps for a slice and computes their costs.
+    """Compiles a run's steps for a slice and computes their cost.
 
     Args:
       plan: The run.
       topology: The slice.
-      fit: Whether to search for the largest batch. This compiles the training step at least once more.
+      fit: Whether to estimate the largest batch that fits. This compiles the training step at least once more.
 
     Raises:
       UserError: The TPU compiler is not installed, or the mesh or the batch size does not fit the number of chips.
@@ -88,10 +88,7 @@ def _row_parts(mesh: Mesh) -> int:
 
 
 def train_step(plan: Plan, mesh: Mesh, topology: Topology) -> Step | None:
-    """Compiles the training step and computes its costs.
-
-    Returns None if the step does not fit the chip's memory.
-    """
+    """Compiles the training step and computes its cost. Returns None if it does not fit in the chip's memory."""
     try:
         compiled, seconds = compile_train_step(plan, mesh)
     except jax.errors.JaxRuntimeError as error:
@@ -110,8 +107,8 @@ def _step(
     plan: Plan, trained: Any, compiled: jax.stages.Compiled, seconds: float, mesh: Mesh, topology: Topology
 ) -> Step:
     program = read_program(compiled)
-    # The minimum is for one chip's rows, because every chip folds a fusion itself. A tensor axis divides this work
-    # further.
+    # Compute the minimum for one chip's rows, because every chip folds fusions for itself. A tensor axis splits this
+    # work further.
     parts, choices = _row_parts(mesh), 4 if plan.kinds[0] == "multiple_choice" else 1
     least = minimum_flops(
         plan.model,
@@ -135,18 +132,17 @@ def _largest(
     *,
     unit: int,
 ) -> int | None:
-    """Extrapolates the largest number of rows or slots that fits.
+    """Estimates the largest number of rows or slots that fits, or None if not even ``unit`` fits.
 
-    It is assumed that the memory is linear in this number. The two points of the line are the memory of the plan's
-    number and of half of it. Returns None if not even ``unit`` fits.
+    Memory is extrapolated linearly from the plan's number and half of it.
 
     Args:
       plan: The run.
       mesh: The device mesh.
       topology: The slice.
-      train: The plan's training step; None if it does not fit.
-      number: The plan's number.
-      with_number: Returns the plan with another number.
+      train: The plan's training step, or None if it does not fit.
+      number: The plan's number of rows or slots.
+      with_number: Returns the plan with a different number.
       unit: The result is a multiple of this number.
     """
     memory = topology.chip.hbm_bytes
@@ -156,14 +152,14 @@ def _largest(
         if not number:
             return None
         train = train_step(with_number(number), mesh, topology)
-    # The second point of the line: half of the number, or twice the number if it cannot be halved.
+    # The second point for the extrapolation: half the number, or twice the number if it cannot be halved.
     other_number = number // 2 // unit * unit or 2 * number
     other = train_step(with_number(other_number), mesh, topology) if other_number != too_many else None
     if other is None:
         return number
     bytes_each = (train.program.memory.peak - other.program.memory.peak) / (number - other_number)
     if bytes_each <= 0:
-        # Memory does not grow between the two numbers, so it cannot be extrapolated.
+        # Memory does not grow with the number, so it cannot be extrapolated.
         return number
     largest = number + int((memory - train.program.memory.peak) / bytes_each)
     if too_many is not None:
@@ -171,7 +167,7 @@ def _largest(
     return max(number, largest // unit * unit)
 
 
-# The JSON keys of one step's costs; their values are null if the step does not fit.
+# JSON keys for one step's cost. Their values are null if the step does not fit.
 FIGURES = (
     "compile_s",
     "flops_per_chip",
@@ -194,11 +190,10 @@ FIGURES = (
 
 
 def to_json(found: Report) -> dict[str, Any]:
-    """Converts a report to a JSON object with the costs of one step on one chip.
+    """Converts a report to a JSON object with the cost of one step on one chip.
 
-    Keys of the evaluation step begin with ``eval_``. ``fits`` says whether the training step compiles. The compiler
-    decides this by ``in_use_gb_per_chip``, so ``memory_gb_per_chip``, the sum of all parts, may still exceed the chip's
-    memory.
+    Keys for the evaluation step have the prefix ``eval_``. ``fits`` is true if the training step compiles. Because the
+    compiler only checks ``in_use_gb_per_chip``, the total ``memory_gb_per_chip`` may still exceed the chip's memory.
     """
     plan, topology = found.plan, found.topology
     values: dict[str, Any] = {
@@ -265,7 +260,7 @@ def to_lines(found: Report) -> list[str]:
     elif found.fitting_slots is not None:
         lines += ["", f"Largest number of runs that fits: about {found.fitting_slots}."]
     elif found.train is None:
-        lines += ["Nor does any smaller one: shard the parameters with mesh.fsdp, or use more chips."]
+        lines += ["No smaller one fits either: shard the parameters with mesh.fsdp, or use more chips."]
     return lines
 
 
@@ -295,8 +290,8 @@ def _step_lines(step: Step, topology: Topology) -> list[str]:
     ]
     if memory.peak > topology.chip.hbm_bytes:
         lines.append(
-            "  The compiler accepts it, because the memory in use at any time fits. The total does not, so it may fail "
-            "on a TPU."
+            "  It compiles, because the memory in use at any time fits. The total does not, so the step may fail on a "
+            "TPU."
         )
     kinds = total_by_kind(work.collectives)
     lines += [f"  {kind:<14}{size / 1e6:8.1f} MB" for kind, size in sorted(kinds.items())]

@@ -1,4 +1,4 @@
-"""Roofline model: how long a program keeps each of a chip's three resources busy."""
+"""Roofline model: how long a program occupies a chip's compute units, memory and interconnect."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -15,9 +15,9 @@ class Roofline:
     """Seconds per step for each resource.
 
     Attributes:
-      compute_s: Time of the matrix products at the chip's bfloat16 peak.
-      hbm_s: Time of the memory traffic at the main memory's bandwidth.
-      interconnect_s: Time of the collectives at the links' bandwidth.
+      compute_s: Time for the matrix products at the chip's bfloat16 peak.
+      hbm_s: Time for the memory traffic at the HBM bandwidth.
+      interconnect_s: Time for the collectives at the links' bandwidth.
     """
 
     compute_s: float
@@ -26,7 +26,7 @@ class Roofline:
 
     @property
     def bound(self) -> Bound:
-        """The resource that takes longest."""
+        """The bottleneck: the resource that takes longest."""
         seconds: Mapping[Bound, float] = {
             "compute": self.compute_s,
             "hbm": self.hbm_s,
@@ -36,21 +36,21 @@ class Roofline:
 
     @property
     def step_s(self) -> float:
-        """Optimistic step time: all three resources work at the same time."""
+        """Optimistic step time, with all three resources fully overlapped."""
         return max(self.compute_s, self.hbm_s, self.interconnect_s)
 
     @property
     def sum_s(self) -> float:
-        """Pessimistic step time: the three resources work one after another."""
+        """Pessimistic step time, without any overlap."""
         return self.compute_s + self.hbm_s + self.interconnect_s
 
 
 def roofline(work: Work, topology: Topology) -> Roofline:
     """Computes the roofline of a program on a slice.
 
-    ``compute_s = matmul_flops / peak``, with the peak for bfloat16 operands: XLA's default precision rounds float32
-    operands to bfloat16. Elementwise arithmetic is left out, because it runs in separate units at the same time.
-    ``hbm_s = hbm_bytes / bandwidth``. ``interconnect_s`` sums :func:`collective_seconds`.
+    ``compute_s = matmul_flops / peak``, where the peak is for bfloat16 operands because XLA's default precision rounds
+    float32 operands to bfloat16. Elementwise arithmetic is ignored, because it runs concurrently in separate units.
+    ``hbm_s = hbm_bytes / bandwidth``. ``interconnect_s`` is the sum of :func:`collective_seconds`.
 
     Args:
       work: The program's work on one chip.
@@ -64,12 +64,12 @@ def roofline(work: Work, topology: Topology) -> Roofline:
 
 
 def collective_seconds(collective: Collective, topology: Topology) -> float:
-    """Computes the seconds per step of one collective.
+    """Computes a collective's time per step, in seconds.
 
-    The chip with the fewest links is the bottleneck, and all its links are fully used. For ``n`` devices and full
-    arrays of ``bytes``, each chip of a ring sends ``2 (n - 1) / n * bytes`` for an all-reduce, ``(n - 1) / n * bytes``
-    for an all-gather, a reduce-scatter or an all-to-all, and ``bytes`` for a permutation or a broadcast. Latency (about
-    a microsecond per hop) and hops through other chips are left out.
+    The chip with the fewest links is assumed to be the bottleneck and to use all its links fully. With ``n`` devices
+    and full arrays of ``bytes``, each chip in a ring sends ``2 (n - 1) / n * bytes`` for an all-reduce,
+    ``(n - 1) / n * bytes`` for an all-gather, a reduce-scatter or an all-to-all, and ``bytes`` for a permutation or a
+    broadcast. Latency (about a microsecond per hop) and hops through other chips are ignored.
     """
     n = collective.group_size
     if n < 2 or not topology.links:

@@ -1,4 +1,4 @@
-"""Compiles a plan's training and evaluation steps. The devices need not exist."""
+"""Compiles a run's training and evaluation steps for devices that need not exist."""
 
 import functools
 import time
@@ -29,14 +29,14 @@ from afjax.trees import Tree, merge
 
 
 def compile_train_step(plan: Plan, mesh: Mesh) -> tuple[jax.stages.Compiled, float]:
-    """Compiles the training step; with several slots, the common step of several runs.
+    """Compiles the training step. With several slots, this is the joint step of several runs.
 
     Args:
       plan: The run.
       mesh: The device mesh. Its devices need not exist: a description (:func:`afjax.tpu.chips.get_topology`) is enough.
 
     Returns:
-      The compiled step, and the seconds that tracing and compiling took.
+      The compiled step, and the seconds spent tracing and compiling.
     """
     begin = time.perf_counter()
     state, frozen = step_shapes(plan, mesh)
@@ -66,10 +66,7 @@ def compile_train_step(plan: Plan, mesh: Mesh) -> tuple[jax.stages.Compiled, flo
 
 
 def compile_eval_step(plan: Plan, mesh: Mesh) -> tuple[jax.stages.Compiled, float]:
-    """Compiles the evaluation step.
-
-    The arguments and the result are as in :func:`compile_train_step`.
-    """
+    """Compiles the evaluation step. Arguments and result are as in :func:`compile_train_step`."""
     begin = time.perf_counter()
     state, frozen = step_shapes(plan, mesh)
     batch = _batch(plan, mesh, training=False)
@@ -86,9 +83,9 @@ def compile_eval_step(plan: Plan, mesh: Mesh) -> tuple[jax.stages.Compiled, floa
 
 
 def trained_bytes(plan: Plan, mesh: Mesh) -> int:
-    """Computes the bytes of the gradients of one step.
+    """Computes the size of one step's gradients in bytes.
 
-    A step of a multi-task run has gradients of the shared parameters and of one task's own parameters.
+    A step in a multi-task run has gradients for the shared parameters and for one task's parameters.
     """
     trained = step_shapes(plan, mesh)[0]["trained"]
     if plan.multitask:
@@ -99,10 +96,7 @@ def trained_bytes(plan: Plan, mesh: Mesh) -> int:
 
 @functools.lru_cache(maxsize=4)
 def step_shapes(plan: Plan, mesh: Mesh) -> tuple[State, Tree]:
-    """Returns the initial training state and the frozen parameters, as shapes.
-
-    The shapes include shardings.
-    """
+    """Computes the shapes and shardings of the initial training state and the frozen parameters."""
     params = plan.params()
     if plan.multitask:
         task_params = jax.eval_shape(stack_tasks, [plan.own(task) for task in range(len(plan.kinds))])
@@ -120,7 +114,7 @@ def step_shapes(plan: Plan, mesh: Mesh) -> tuple[State, Tree]:
 
 def _batch(plan: Plan, mesh: Mesh, *, training: bool) -> dict[str, jax.ShapeDtypeStruct]:
     kind, rows = TASK_KINDS[plan.kinds[0]], plan.settings.batch_size
-    # Rows of multiple choice get four choices. Social IQa and most other tasks have no more.
+    # Assume four choices per multiple-choice row, which is the most that Social IQa and most other tasks have.
     shape = (rows, 4, plan.length) if kind.has_choices else (rows, plan.length)
     batch = {
         "tokens": jax.ShapeDtypeStruct(shape, jnp.int32),
@@ -128,7 +122,7 @@ def _batch(plan: Plan, mesh: Mesh, *, training: bool) -> dict[str, jax.ShapeDtyp
         "mask": jax.ShapeDtypeStruct(shape, bool),
     }
     if training:
-        # In multi-task runs class labels and regression targets have the same dtype, so that they share a program.
+        # In multi-task runs, class labels and regression targets have the same dtype so that they can share a program.
         label_shape = kind.label_shape(max(plan.outputs), plan.length)
         dtype = label_dtype(kind.name) if plan.multitask else kind.label_dtype
         batch["labels"] = jax.ShapeDtypeStruct((rows, *label_shape), dtype)

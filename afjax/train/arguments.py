@@ -1,4 +1,4 @@
-"""Checks the arguments that all recipes take."""
+"""Checks the arguments common to all recipes."""
 
 import math
 import sys
@@ -45,7 +45,7 @@ def check_types(
     )
     for name, value, expected in given:
         if not isinstance(value, expected):
-            raise UserError(f"The {name} is {shown(value)}; give a {expected.__name__}.")
+            raise UserError(f"The {name} is {shown(value)}; pass a {expected.__name__}.")
 
 
 def check_data(task: TaskConfig, data: Mapping[str, Any]) -> dict[str, AnyRows]:
@@ -59,36 +59,34 @@ def check_data(task: TaskConfig, data: Mapping[str, Any]) -> dict[str, AnyRows]:
         names.
     """
     if not isinstance(task, TaskConfig):
-        raise UserError(f"The task is {shown(task)}; give a TaskConfig, such as TaskConfig(name=...).")
+        raise UserError(f"The task is {shown(task)}; pass a TaskConfig, such as TaskConfig(name=...).")
     splits = rows_by_split(task, data)
     for split in ("train", "dev"):
         if not len(splits[split]):
-            raise UserError(f"The task {task.name} has no {split} rows; give at least one.")
+            raise UserError(f"The task {task.name} has no {split} rows; it needs at least one.")
     names, dev_names = splits["train"].label_names, splits["dev"].label_names
-    # Labels are indices into these names, so different names would score the wrong classes.
+    # Labels are indices into these names, so mismatched names would score the wrong classes.
     if names and dev_names and names != dev_names:
         raise UserError(
             f"The task {task.name} has the labels {shown(list(names))} in train and {shown(list(dev_names))} in dev. "
-            "Give both splits the same label_names."
+            "Use the same label_names for both splits."
         )
     return splits
 
 
 def data_of(data: Any, task: TaskConfig) -> Any:
-    """Returns one task's splits from ``{task's name: splits}``; empty if the task is missing.
+    """Looks up a task's splits in ``{task name: splits}``. A missing task has no splits.
 
     Raises:
       UserError: ``data`` is not a mapping.
     """
     if not isinstance(data, Mapping):
-        raise UserError(
-            f'The data is of the type {type(data).__name__}; give {{"{task.name}": {{"train": rows}}, ...}}.'
-        )
+        raise UserError(f'The data is of type {type(data).__name__}; pass {{"{task.name}": {{"train": rows}}, ...}}.')
     return data.get(task.name, {})
 
 
 def check_adapter_size(config: Adapter, trunk: Trunk) -> None:
-    """Raises UserError if an adapter does not fit the trunk or this machine's memory."""
+    """Raises UserError if an adapter does not match the trunk or exceeds this machine's memory."""
     try:
         shapes = jax.eval_shape(lambda: init_adapter(jax.random.key(0), config, trunk.config))
         size = sum(4 * math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
@@ -96,7 +94,7 @@ def check_adapter_size(config: Adapter, trunk: Trunk) -> None:
         size = sys.maxsize
     if size > physical_memory():
         raise UserError(
-            f"One adapter of these settings takes {size / 1e9:,.0f} GB, and this machine has "
-            f"{physical_memory() / 1e9:,.0f} GB of memory. Give adapter.size or adapter.reduction_factor a bottleneck "
-            f"of at most a few times the trunk's hidden size, {trunk.config.hidden_size}."
+            f"One adapter with these settings takes {size / 1e9:,.0f} GB, but this machine has only "
+            f"{physical_memory() / 1e9:,.0f} GB of memory. Choose adapter.size or adapter.reduction_factor so that the "
+            f"bottleneck is at most a few times the trunk's hidden size, {trunk.config.hidden_size}."
         )

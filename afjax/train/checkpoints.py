@@ -1,4 +1,4 @@
-"""A run's checkpoints. They hold everything that is needed to resume bit-identically."""
+"""A run's checkpoints, with everything needed to resume bit-identically."""
 
 import errno
 import os
@@ -25,7 +25,7 @@ ORBAX_FILES = 1_000_000
 
 
 class RunCheckpoints:
-    """Orbax checkpoints of ``{"state", "best", "progress"}``. Keeps the newest two.
+    """Saves ``{"state", "best", "progress"}`` with Orbax and keeps the newest two.
 
     ``state`` is the training state, ``best`` is the trained tree with the best dev metric so far, and ``progress`` is a
     JSON object. Checkpoints are atomic, so a killed run resumes from the last complete one. All hosts must call
@@ -34,8 +34,8 @@ class RunCheckpoints:
 
     Args:
       folder: The folder of the run's checkpoints.
-      inputs: ``{name: digest}`` of the run's inputs, saved with every checkpoint. A checkpoint with other inputs is
-        refused.
+      inputs: ``{name: digest}`` of the run's inputs, saved with every checkpoint. Restoring a checkpoint with different
+        inputs raises an error.
     """
 
     def __init__(self, folder: epath.Path, inputs: Mapping[str, str]) -> None:
@@ -47,15 +47,15 @@ class RunCheckpoints:
             max_to_keep=2, create=True, async_options=ocp.AsyncOptions(barrier_sync_fn=_wait_unless_failed)
         )
         names = ("state", "best", "progress")
-        # If a run was killed while it deleted an old checkpoint, Orbax warns about the remaining files.
+        # If a run was killed while deleting an old checkpoint, Orbax warns about the leftover files.
         with quiet_orbax():
             self._manager = ocp.CheckpointManager(absolute(folder), options=options, item_names=names)
 
     def save(self, step: int, state: Any, best: Tree, progress: dict[str, Any]) -> None:
-        """Starts to write a checkpoint, unless the step already has one.
+        """Starts writing a checkpoint, unless this step already has one.
 
         Raises:
-          UserError: This checkpoint or the previous one cannot be written. Complete checkpoints are kept.
+          UserError: This checkpoint or the previous one could not be written. Complete checkpoints are kept.
         """
         if self._manager.latest_step() == step:
             return
@@ -71,7 +71,7 @@ class RunCheckpoints:
             folder = self._manager.directory
             if not is_remote(folder) and shutil.disk_usage(folder).free < size:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            # If an interrupt ended this call, Orbax's threads would print tracebacks when the process ends.
+            # An interrupt during this call would make Orbax's threads print tracebacks at exit.
             with quiet_orbax(), delayed_interrupt():
                 self._manager.save(step, args=items)
         except Exception as error:  # TensorStore raises ValueError for system errors.
@@ -83,7 +83,7 @@ class RunCheckpoints:
         """Waits until the pending checkpoint is written.
 
         Raises:
-          UserError: The checkpoint cannot be written.
+          UserError: The checkpoint could not be written.
         """
         try:
             with quiet_orbax():
@@ -96,8 +96,8 @@ class RunCheckpoints:
     def _not_written(self, error: Exception) -> UserError:
         # The previous checkpoint may have failed in the background, so the message does not name a step.
         return UserError(
-            f"A checkpoint could not be written to {self._manager.directory} ({system_reason(error)}); make room, then "
-            "start the same command again."
+            f"A checkpoint could not be written to {self._manager.directory} ({system_reason(error)}). Free up space, "
+            "then run the same command again."
         )
 
     def restore(self, state: Any, best: Tree) -> tuple[Any, Tree, dict[str, Any]] | None:
@@ -110,27 +110,27 @@ class RunCheckpoints:
           ``(state, best, progress)``, or None if there is no checkpoint.
 
         Raises:
-          UserError: The checkpoint cannot be read or belongs to another run.
+          UserError: The checkpoint cannot be read or belongs to a different run.
         """
         step = self._manager.latest_step()
         if step is None:
             return None
         args = self._ocp.args
-        # Check the inputs before reading the arrays, because another model's arrays may have other shapes.
+        # Check the inputs before loading the arrays, because a different model's arrays may not have the same shapes.
         saved = self._read(step, args.Composite(progress=args.JsonRestore()))["progress"]
         recorded = saved.get("inputs", {}) if isinstance(saved, dict) else None
         if not (isinstance(recorded, dict) and isinstance(saved.get("progress"), dict)):
             raise UserError(
-                f"The checkpoint {self._manager.directory / str(step)} is damaged (its progress is not what afjax "
-                "writes); remove it to resume from the previous one."
+                f"The checkpoint {self._manager.directory / str(step)} is damaged (its progress record is "
+                "invalid); remove it to resume from the previous one."
             )
-        # Inputs that an earlier version did not record are reported when the run's own record is checked.
+        # Inputs that an earlier version did not record are reported when run.json is checked.
         changed, _ = input_differences(recorded, self._inputs)
         if changed or not recorded:
             raise UserError(
-                f"The checkpoint {self._manager.directory / str(step)} belongs to another run "
-                f"({'; '.join(changed) or 'it does not record which'}). Restore the checkpoints of this run, or "
-                "choose another workdir."
+                f"The checkpoint {self._manager.directory / str(step)} belongs to a different run "
+                f"({'; '.join(changed) or 'it does not record which'}). Restore this run's checkpoints, or choose "
+                "another workdir."
             )
         arrays = self._read(
             step,
@@ -148,7 +148,7 @@ class RunCheckpoints:
         except Exception as error:  # Orbax and TensorStore raise many types for unreadable files.
             if is_runtime_error(error):  # Another host was lost.
                 raise
-            # Orbax's other reads are still running and print tracebacks when they fail. Wait, so that ours comes last.
+            # Orbax's other reads are still running and print tracebacks when they fail. Wait so that our error is last.
             time.sleep(1)
             raise UserError(
                 f"The checkpoint {self._manager.directory / str(step)} cannot be read ({system_reason(error)}); remove "
@@ -169,8 +169,8 @@ class RunCheckpoints:
 def _wait_unless_failed(*, key: str, timeout_ms: int) -> None:
     """Waits at Orbax's barrier for all hosts, or raises if this host's write failed.
 
-    If it waited after a failed write, this host and the others would wait for each other at different barriers, for 20
-    minutes.
+    After a failed write, this host would otherwise wait at a different barrier from the others, until both time out
+    after 20 minutes.
     """
     from orbax.checkpoint import multihost
 

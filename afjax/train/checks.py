@@ -1,4 +1,4 @@
-"""Checks an experiment before anything is written, to find errors that would only occur after hours of training."""
+"""Checks an experiment before anything is written, so that mistakes do not surface after hours of training."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -38,13 +38,13 @@ def check_experiment(
     store_folder: str | Path,
     from_store: Sequence[str],
 ) -> None:
-    """Raises UserError if an experiment's data, trunk, store and settings do not fit each other.
+    """Raises UserError if an experiment's data, trunk, store and settings are incompatible.
 
     Args:
       config: The experiment.
       tasks: The rows of every task to train.
       trunk: The trunk.
-      workdir, store_folder: The folders of the run and of its artefacts.
+      workdir, store_folder: The run's folder, and the store for its artefacts.
       from_store: The result of :func:`stored_sources`.
     """
     tokenizer = trunk.tokenizer()
@@ -73,9 +73,9 @@ def check_experiment(
 
 
 def check_place(folder: epath.Path, flag: str) -> None:
-    """Raises UserError if the folder given by a flag cannot be written.
+    """Raises UserError if a flag's folder is not writable.
 
-    On object stores, a small file is written and removed, because there is no other way to find out.
+    On object stores, writing and removing a small file is the only way to check.
     """
     if is_remote(folder):
         check_writable(folder, flag)
@@ -84,19 +84,19 @@ def check_place(folder: epath.Path, flag: str) -> None:
     existing = next(parent for parent in (path, *path.parents) if parent.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK):
         problem = "cannot be written" if existing.is_dir() else "is not a folder"
-        raise UserError(f"The {flag} {folder} cannot be used, as {existing} {problem}; give another --{flag}.")
+        raise UserError(f"The {flag} {folder} cannot be used because {existing} {problem}; choose another --{flag}.")
 
 
 def check_batches(config: ExperimentConfig, mesh: Mesh) -> None:
-    """Raises UserError if a run's batches cannot be split evenly over the mesh."""
+    """Raises UserError if a run's batches cannot be split evenly across the mesh."""
     for settings in (config.train, *(source.train for source in config.sources)):
         check_batch(settings.batch_size, mesh)
 
 
 def stored_sources(config: ExperimentConfig, workdir: epath.Path, store_folder: str | Path) -> list[str]:
-    """Returns the names of the sources whose adapters are in the store.
+    """Lists the sources whose adapters are already in the store.
 
-    Sources that this experiment has started to train are excluded.
+    Sources that this experiment has begun to train are excluded.
     """
     if config.recipe != "fusion":
         return []
@@ -108,33 +108,33 @@ def stored_sources(config: ExperimentConfig, workdir: epath.Path, store_folder: 
 def sources_with_rows(
     config: ExperimentConfig, from_store: Sequence[str], inputs: Mapping[str, str] | None
 ) -> list[SourceConfig]:
-    """Returns the sources whose rows an experiment reads in order to train them.
+    """Selects the sources whose rows must be loaded.
 
-    A resumed run reads the same rows as when it began. This includes sources that it has finished since, and all
-    sources if an earlier version of afjax began the run.
+    A resumed run loads the same rows as when it began, even for sources that it has finished since. If an earlier
+    version of afjax began the run, the rows of all sources are loaded.
 
     Args:
       config: The experiment.
       from_store: The result of :func:`stored_sources`.
-      inputs: The inputs that the workdir records; None for a new workdir.
+      inputs: The inputs recorded in the workdir; None for a new workdir.
     """
     unread = from_store if inputs is None else [name for name in from_store if adapter_input(name) in inputs]
     return [source for source in config.sources if source.task.name not in unread]
 
 
 def why_rows_are_needed(name: str, store_folder: str | Path) -> str:
-    """Explains, for an error message, that a source's rows are needed because the store lacks its adapter.
+    """Explains in an error message why a source's rows are needed.
 
     Returns:
-      The sentence, or an empty string if the store has the adapter.
+      A sentence saying that the store lacks the source's adapter, or an empty string if the store has it.
     """
     stored_names = store.names(store_folder, "adapters")
     if name in stored_names:
         return ""
     return (
         f' Its rows are needed because the store {store_folder} has no adapter "{name}" '
-        f"(it has: {', '.join(stored_names) or 'none'}).{did_you_mean(name, stored_names)} If another store has "
-        "it, give that store as --store."
+        f"(it has: {', '.join(stored_names) or 'none'}).{did_you_mean(name, stored_names)} If it is in "
+        "another store, pass that store with --store."
     )
 
 
@@ -145,11 +145,11 @@ def check_stored(
     workdir: epath.Path,
     store_folder: str | Path,
 ) -> None:
-    """Raises UserError if a fusion began with adapters that the store no longer has.
+    """Raises UserError if a fusion began with adapters that are no longer in the store.
 
     Args:
-      config, from_store, inputs: As for :func:`sources_with_rows`.
-      workdir, store_folder: The folders of the run and of its artefacts.
+      config, from_store, inputs: As in :func:`sources_with_rows`.
+      workdir, store_folder: The run's folder, and the store for its artefacts.
     """
     names = [source.task.name for source in config.sources]
     missing = [name for name in names if name not in from_store and not source_folder(workdir, name).exists()]
@@ -157,8 +157,8 @@ def check_stored(
         missing = [name for name in missing if adapter_input(name) in (inputs or {})]
     if missing:
         raise UserError(
-            f"The fusion in {workdir} began with adapters that the store {store_folder} does not have "
-            f"({', '.join(missing)}); give the --store that has them, or choose another --workdir."
+            f"The fusion in {workdir} began with adapters that are missing from the store {store_folder} "
+            f"({', '.join(missing)}). Pass the --store that has them, or choose another --workdir."
         )
 
 
@@ -168,7 +168,7 @@ def fused_names(config: ExperimentConfig) -> tuple[str, ...]:
 
 
 def target_kinds(config: ExperimentConfig) -> tuple[str, ...]:
-    """Returns the kinds of artefacts that the target's run saves."""
+    """Returns the kinds of artefacts that the target run saves."""
     if config.recipe == "fusion":
         return ("fusion", "heads")
     return ("adapters", "heads") if config.has_adapter else ("heads",)
@@ -184,7 +184,7 @@ def _check_names(
         names = [source.task.name for source in config.sources]
         if target_names[0] in names:
             raise UserError(
-                f'The fusion\'s head and the source "{target_names[0]}" would share a name; give another (config.name).'
+                f'The fusion\'s head and the source "{target_names[0]}" would share a name; choose another config.name.'
             )
         new = [source for source in names if source not in from_store and not source_folder(workdir, source).exists()]
         kinds_by_name |= dict.fromkeys(new, ("heads",))
@@ -192,13 +192,13 @@ def _check_names(
         saved = [kind for kind in kinds if name in store.names(store_folder, kind)]
         if saved:
             raise UserError(
-                f'The store {store_folder} already has "{name}" in {" and ".join(saved)}; give this run another name '
-                "(--config.name=NAME, or the source's task another) or another --store."
+                f'The store {store_folder} already has "{name}" in {" and ".join(saved)}. Rename this run '
+                "(--config.name=NAME, or the name of the source's task), or choose another --store."
             )
 
 
 def _check_fused(config: ExperimentConfig, trunk: Trunk, store_folder: str | Path, from_store: Sequence[str]) -> None:
-    """Raises UserError if a stored adapter is damaged or of another trunk, or if the adapters cannot be fused."""
+    """Raises UserError if a stored adapter is damaged or for a different trunk, or the adapters cannot be fused."""
     stored = load_adapters(store_folder, from_store, trunk)
     configs: dict[str, Adapter] = {
         name: stored[name][0] if name in stored else config.adapter for name in fused_names(config)

@@ -1,6 +1,6 @@
 """Resolves settings whose defaults depend on the trained partition and on the trunk.
 
-A run that began with a default of an earlier version keeps it when it is resumed.
+A resumed run keeps the default that it began with, even if a later version has changed it.
 """
 
 import dataclasses
@@ -18,16 +18,16 @@ from afjax.train.record import note
 def choose_pooling(
     head: HeadConfig, trained: Partition, trunk_pooling: Callable[[], Pooling], recorded: Mapping[str, Any]
 ) -> HeadConfig:
-    """Returns a head's architecture with a pooling.
+    """Fills in a head's default pooling.
 
     Args:
-      head: The architecture as given. If it has a pooling, it is returned unchanged.
+      head: The head's architecture. If its pooling is set, it is returned unchanged.
       trained: The trained partition.
-      trunk_pooling: Returns the trunk's own pooling. It is only called if the default depends on it.
+      trunk_pooling: Returns the trunk's own pooling. Called only if the default depends on it.
       recorded: The settings of the run to resume, by dotted path; empty for a new run.
 
     Raises:
-      UserError: The trunk's own pooling is needed, but it cannot be read, or it is not supported.
+      UserError: The trunk's own pooling is needed but unreadable or unsupported.
     """
     if head.pooling is not None:
         return head
@@ -41,13 +41,13 @@ def choose_pooling(
 def choose_learning_rate(
     config: TrainConfig, trained: Partition, recorded: Mapping[str, Any], path: str = "train"
 ) -> TrainConfig:
-    """Returns training settings with a learning rate.
+    """Fills in the default learning rate.
 
     Args:
-      config: The settings as given. If they have a learning rate, they are returned unchanged.
+      config: The training settings. If the learning rate is set, they are returned unchanged.
       trained: The trained partition.
       recorded: The settings of the run to resume, by dotted path; empty for a new run.
-      path: The path of these settings among the recorded ones.
+      path: The dotted path of the training settings in ``recorded``.
     """
     if config.learning_rate is not None:
         return config
@@ -61,12 +61,12 @@ def choose_learning_rate(
 def choose_defaults(
     config: ExperimentConfig, trunk_pooling: Callable[[], Pooling], recorded: Mapping[str, Any]
 ) -> ExperimentConfig:
-    """Returns an experiment's config with a pooling and with learning rates.
+    """Fills in an experiment's default pooling and learning rates.
 
     Args:
-      config: The config as given.
+      config: The experiment.
       trunk_pooling: As in :func:`choose_pooling`.
-      recorded: The config that the workdir records, by dotted path; empty for a new workdir.
+      recorded: The config recorded in the workdir, by dotted path; empty for a new workdir.
 
     Raises:
       UserError: As in :func:`choose_pooling`.

@@ -77,7 +77,7 @@ class Result:
       kind: The trained method, such as ``fusion``, or ``adapter (from the store)``.
       task: The task's name.
       metrics: Dev metrics of the saved parameters.
-      main_metric: The metric that early stopping followed.
+      main_metric: The metric used for early stopping.
     """
 
     name: str
@@ -94,21 +94,21 @@ def run_experiment(
     store_folder: str | Path | None = None,
     cache_dir: Path | None = None,
 ) -> list[Result]:
-    """Runs an experiment, or resumes it. All hosts call this with the same arguments.
+    """Runs or resumes an experiment. All hosts must pass the same arguments.
 
     Args:
       config: The experiment.
-      workdir: The experiment's own folder, local or ``gs://``. All hosts must be able to access it.
-      store_folder: The store to save artefacts to and to load a fusion's adapters from, local or ``gs://``. Defaults to
-        the store that the run in the workdir began with, or to ``workdir/store`` for a new run.
+      workdir: The experiment's folder, local or ``gs://``. It must be accessible from all hosts.
+      store_folder: The store where artefacts are saved and a fusion's adapters are found, local or ``gs://``. Defaults
+        to the store that the run began with, or to ``workdir/store`` for a new run.
       cache_dir: Folder for cached tokenised rows. None disables the cache.
 
     Returns:
-      One result per source (fusion recipe) and one per task. The sequential recipe evaluates all tasks trained so far
-      after each task, and returns one result for each of these evaluations.
+      One result per source (fusion recipe) and one per task. After each task, the sequential recipe evaluates all tasks
+      trained so far, and returns one result per evaluated task.
 
     Raises:
-      UserError: Any error that the caller can fix. If data, trunk, store and settings do not fit each other, nothing is
+      UserError: Any error that the caller can fix. If the data, trunk, store and settings are incompatible, nothing is
         written. After a later error, everything trained so far is kept.
       PreemptionError: A host received SIGTERM during training.
     """
@@ -127,10 +127,10 @@ def experiment_training(
 
     See :mod:`afjax.train.loop`.
 
-    Experiments with the same ``shared`` also load each trunk only once. The recipes with several tasks compute
+    Experiments with the same ``shared`` also load each trunk only once. The multi-task and sequential recipes compute
     their own steps.
     """
-    # The runs of one experiment share, too: the sources of a fusion with equal heads compile once.
+    # The runs within an experiment share programs too: a fusion's sources with equal heads compile once.
     workdir, shared = open_path(workdir), shared or Shared()
     with all_hosts_or_raise():
         mesh = make_mesh(config.mesh)
@@ -191,7 +191,7 @@ def _claim(
     """Claims the workdir, and reserves the names of the run's artefacts in the store.
 
     Raises:
-      UserError: Another run has saved or reserved one of the names. A new workdir is released again.
+      UserError: Another run has saved or reserved one of the names. If the workdir was new, its claim is undone.
     """
     target_names = [config.artefact_name(task) for task in config.tasks or (config.target,)]
     names = [(kind, name) for name in target_names for kind in target_kinds(config)]
@@ -224,7 +224,7 @@ def _digest(config: ExperimentConfig) -> str:
 
 
 def _source_rows(source: SourceConfig, store_folder: str | Path) -> dict[str, AnyRows]:
-    """Loads a source's rows. An error also explains why they are needed."""
+    """Loads a source's rows. Error messages also explain why they are needed."""
     try:
         return load_task(source.task)
     except UserError as error:
@@ -238,13 +238,13 @@ def _inputs(
     sources: Collection[TaskConfig],
     store_folder: str | Path,
 ) -> dict[str, str]:
-    """Returns digests of everything that an experiment reads, except its config.
+    """Computes digests of an experiment's inputs, except its config.
 
     Args:
       config: The experiment.
       tasks: The rows of each task.
       trunk: The trunk.
-      sources: The sources whose rows are read. The adapters of all other sources are read from the store.
+      sources: The sources whose rows are used. For all others, the adapter in the store is used.
       store_folder: The store.
     """
     inputs = trunk_inputs(trunk)
@@ -266,9 +266,9 @@ def _stored_source(source: SourceConfig, workdir: epath.Path, store_folder: str 
     if earlier:
         return earlier
     if is_first_host():
-        print_line(f"{name}: the store has this adapter; it is used unchanged")
+        print_line(f"{name}: the store already has this adapter, which is used unchanged")
     manifest = store.read_manifest(store_folder, "adapters", name)
-    # The adapter may have been trained with another metric than the config names, and an imported one has no scores.
+    # The adapter's main metric may differ from the config's, and an imported adapter has no scores.
     task = from_dict(TaskConfig, manifest.task, f'the task of adapter "{name}"') if manifest.task else source.task
     scores = {metric: math.nan if score is None else score for metric, score in manifest.metrics.items()}
     scores.setdefault(task.main_metric, math.nan)
@@ -307,9 +307,9 @@ def _target(
     store_folder: str | Path,
     run: str,
 ) -> Training[list[Result]]:
-    """Trains the target task, or all tasks of a recipe with several, and saves the artefacts.
+    """Trains the target task, or all tasks of the multi-task and sequential recipes, and saves the artefacts.
 
-    If the run has finished before, its stored results are returned.
+    If the run has already finished, returns its stored results.
     """
     folder = workdir / TARGET
     with all_hosts_or_raise():
@@ -318,8 +318,8 @@ def _target(
         is_stored = all(name in store.names(store_folder, kind) for name in names for kind in kinds)
     if earlier and is_stored:
         note(
-            f"The run in {workdir} is finished and is not trained again; these are its results. To train it again, "
-            "choose another --workdir."
+            f"The run in {workdir} has already finished, so these are its stored results. To train again, choose "
+            "another --workdir."
         )
         return earlier
     run_arguments: dict[str, Any] = {"workdir": folder, "config": config.train}
@@ -362,7 +362,7 @@ def write_forgetting(
 ) -> None:
     """Writes the forgetting curve as CSV.
 
-    There is one row per trained task and one column per evaluated task. The values are the main dev metrics.
+    The file has one row per trained task and one column per evaluated task, with main dev metrics as values.
     """
     lines = ["after," + ",".join(f"{task.name} ({task.main_metric})" for task in tasks)]
     for after, row in zip(tasks, scores, strict=True):
@@ -395,7 +395,7 @@ def _save_finished(
 def _save(
     models: Sequence[TaskModel], results: Sequence[Result], store_folder: str | Path, folder: epath.Path, run: str
 ) -> None:
-    """Saves models, then their results. A run that is killed while saving writes identical files when resumed."""
+    """Saves models, then their results. A run killed while saving writes identical files when it is resumed."""
     with all_hosts_or_raise():
         if is_first_host():
             save_models(store_folder, models, run=run)
@@ -403,14 +403,14 @@ def _save(
 
 
 def read_results(folder: epath.Path) -> list[Result]:
-    """Returns the results of a finished run; empty if the run is not finished.
+    """Reads the results of a finished run. An unfinished run has none.
 
     Raises:
       UserError: The file is damaged.
     """
     path = folder / RESULT
     advice = "delete it, then run the same command to write it again"
-    # A score may be NaN, for example if all predictions are equal.
+    # A score may be NaN, such as the correlation of constant predictions.
     return parse_results(read_json(path, expected=list, advice=advice, constants=True) or [], path, advice)
 
 

@@ -1,4 +1,4 @@
-"""The AdapterFusion recipe: trains the attention over stored adapters, and a head."""
+"""The AdapterFusion recipe: trains attention over stored adapters, and a head."""
 
 import os
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ def train_fusion(
     config: TrainConfig = TrainConfig(),
     options: RunOptions = RunOptions(),
 ) -> TaskModel:
-    """Trains the attention over stored adapters, and a head, for a target task.
+    """Trains attention over stored adapters, and a head, for a target task.
 
     The trunk and the adapters stay frozen.
 
@@ -43,11 +43,11 @@ def train_fusion(
       trunk, task, data, workdir, config, options: As in :func:`afjax.train_single`.
 
     Returns:
-      The model with the parameters of the best evaluation, and their dev metrics.
+      The model with the best parameters by the main dev metric, and their dev metrics.
 
     Raises:
-      UserError: As in :func:`afjax.train_single`. Also if an adapter is missing, damaged, made for another trunk or
-        slot, or different from the one that a resumed run began with.
+      UserError: As in :func:`afjax.train_single`. Also if an adapter is missing, damaged or for a different trunk or
+        slot, or has changed since the run to resume began.
 
     Example:
       >>> from afjax import FusionMethod, TaskConfig, load_task, load_trunk, train_fusion

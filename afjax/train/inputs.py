@@ -17,15 +17,15 @@ from afjax.trunk.pretrained import Trunk
 
 
 def run_inputs(trunk: Trunk, data: Mapping[str, Mapping[str, AnyRows]], seed: int) -> dict[str, str]:
-    """Returns a digest or value of everything that a run reads.
+    """Computes a digest of each of a run's inputs.
 
     Args:
       trunk: The initial trunk.
-      data: ``{task: {split: rows}}``. Only train and dev are read.
+      data: ``{task: {split: rows}}``. Only train and dev are used.
       seed: The seed of all randomness.
 
     Returns:
-      ``{name: digest or value}``.
+      ``{name: digest or value}``. Short inputs, such as the seed, are kept as values.
     """
     splits = ("train", "dev")
     rows = {f"{task}'s {split} rows": data[task][split].digest() for task in data for split in splits}
@@ -33,9 +33,9 @@ def run_inputs(trunk: Trunk, data: Mapping[str, Mapping[str, AnyRows]], seed: in
 
 
 def task_settings(task: TaskConfig) -> dict[str, Any]:
-    """Returns the task settings that a run's result depends on.
+    """Selects the task settings that affect a run's result.
 
-    The location of the rows is not one of them: rows are compared by digest.
+    The data's location is excluded, because rows are compared by digest.
     """
     return {
         "name": task.name,
@@ -50,7 +50,7 @@ def task_settings(task: TaskConfig) -> dict[str, Any]:
 def tokenise_splits(
     trunk: Trunk, task: TaskConfig, data: Mapping[str, AnyRows], max_length: int, cache_dir: Path | None
 ) -> dict[str, TokenisedRows]:
-    """Tokenises train and dev. Checks the rows first, and prints notices about suspicious data."""
+    """Checks and tokenises train and dev rows, and prints notices about suspicious data."""
     check_forms(task, {split: data[split] for split in ("train", "dev")})
     print_notices(data_notices(task, {split: data[split] for split in ("train", "dev")}))
     tokenizer = trunk.tokenizer()

@@ -21,14 +21,14 @@ QUIET_SECONDS = 60.0
 class RunLog:
     """Writes a run's scalars to its folder and shows its progress.
 
-    Each evaluation prints one line to stderr. A terminal or notebook also shows a progress bar. Otherwise, these lines
-    end with the elapsed time and the time left, and a line with the step and the loss is printed after
-    ``QUIET_SECONDS`` without output.
+    Each evaluation prints one line to stderr. A terminal or notebook also shows a progress bar. Without a bar, these
+    lines include the elapsed and the remaining time, and the step and its loss are printed after ``QUIET_SECONDS``
+    without output.
 
-    Each line of ``metrics.jsonl`` is an object with ``step`` and scalars of that step. A resumed run first drops the
-    lines after the step that it resumes from, so nothing is recorded twice.
+    Each line of ``metrics.jsonl`` is an object with ``step`` and that step's scalars. A resumed run first drops the
+    lines after its checkpoint's step, so nothing is recorded twice.
 
-    Object stores do not support appending. There, each :meth:`flush` rewrites both files. A killed run loses the
+    Because object stores do not support appending, each :meth:`flush` rewrites both files there. A killed run loses the
     scalars since the last flush, but the resumed run writes them again.
 
     Args:
@@ -49,9 +49,9 @@ class RunLog:
 
     @contextlib.contextmanager
     def compiling(self, what: str) -> Iterator[None]:
-        """Shows next to the bar that a step compiles, or prints it if there is no bar.
+        """Shows in the progress bar, or prints if there is none, that a step is compiling.
 
-        The time does not count in the estimate of the time left.
+        Compile time does not count in the estimate of the remaining time.
         """
         if not shows_bars():
             self.say(f"compiling {what}")
@@ -59,12 +59,12 @@ class RunLog:
         with self._described(f"compiling {what}"):
             yield
         self._compiling += time.monotonic() - begun
-        # The bar's clock, which gives its estimate of the time left, also excludes this time.
+        # Exclude the time from the bar's own estimate, too.
         self._bar.unpause()
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Shows next to the bar that the dev rows are evaluated."""
+        """Shows in the progress bar that the dev rows are being evaluated."""
         with self._described("evaluating"):
             yield
 
@@ -77,7 +77,7 @@ class RunLog:
             self._bar.set_description(self._title, refresh=False)
 
     def advance(self, loss: float) -> None:
-        """Advances the bar by one step, and shows the step's loss."""
+        """Advances the progress bar by one step and shows the step's loss."""
         self._step += 1
         self._bar.set_postfix({"loss": f"{loss:.4f}"}, refresh=False)
         self._bar.update()
@@ -90,7 +90,7 @@ class RunLog:
         self._board.write(step, scalars)
 
     def flush(self) -> None:
-        """Writes buffered scalars to the files. Call this before saving a checkpoint, or scalars could be lost."""
+        """Writes buffered scalars to the files. Call this before saving a checkpoint, or scalars may be lost."""
         self._lines.flush()
         self._board.flush()
 
@@ -115,7 +115,7 @@ class RunLog:
         self.say(f"step {step:,} of {self._num_steps:,}, dev {numbers} ({compared}){times}")
 
     def _times(self) -> str:
-        """Formats the elapsed time, and an estimate of the time left if there are more steps."""
+        """Formats the elapsed time and, if steps remain, an estimate of the remaining time."""
         elapsed = time.monotonic() - self._begun
         text = f"; {duration(elapsed)} elapsed"
         if self._first_step < self._step < self._num_steps:
@@ -130,7 +130,7 @@ class RunLog:
 
 
 class _AppendedLines:
-    """A text file on a local disk. Every line is flushed when it is written."""
+    """A text file on a local disk. Every line is flushed immediately."""
 
     def __init__(self, path: epath.Path, first_step: int) -> None:
         if path.exists():
@@ -217,7 +217,7 @@ class _Board:
             folder.mkdir(parents=True, exist_ok=True)
         prefix = Path(self._local.name if self._local else folder) / "events"
         self._writer = event_file_writer.EventsWriter(str(prefix), f".{first_step}")
-        # Makes TensorBoard drop this step and all later ones from files of earlier starts.
+        # Makes TensorBoard discard what earlier starts logged for this step and later ones.
         start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
         self._writer.write_event(self._event(step=first_step + 1, wall_time=time.time(), session_log=start))
 
@@ -243,7 +243,7 @@ class _Board:
 
 
 def _lines_until(path: epath.Path, last_step: int) -> list[str]:
-    """Returns the lines up to and including a step, with line endings."""
+    """Reads the lines up to and including a step, with line endings."""
     return [f"{line}\n" for line in path.read_text().splitlines() if _step_of(line) <= last_step]
 
 
@@ -251,4 +251,4 @@ def _step_of(line: str) -> float:
     try:
         return json.loads(line)["step"]
     except (json.JSONDecodeError, KeyError, TypeError):
-        return float("inf")  # A killed run did not finish this line.
+        return float("inf")  # The run was killed while writing this line.

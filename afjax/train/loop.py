@@ -1,8 +1,7 @@
 """The training loop, which resumes bit-identically. A :class:`Run` defines its steps and its evaluation.
 
-The loop does not compute its steps. It is a generator that yields each step as a :class:`StepRequest` and is sent the
-result, so one program can train several runs and compute their steps together. :func:`run_alone` computes the steps of
-a single run.
+The loop is a generator that yields each step as a :class:`StepRequest` and receives the result from its caller, so that
+one caller can train several runs and compute their steps together. :func:`run_alone` is the caller for a single run.
 """
 
 import contextlib
@@ -38,12 +37,12 @@ class Run(Protocol):
 
     Attributes:
       mesh: The devices.
-      start: The state before the first step. The run's steps donate it.
+      start: The state before the first step, which donates it.
       num_steps: Total number of steps.
       eval_every: Steps between evaluations of the dev split.
-      main_metric: The dev metric that early stopping follows.
+      main_metric: The dev metric used for early stopping.
       shown_metrics: The metrics to print after an evaluation, including the main metric.
-      compiled: The shapes of the batches that the step was compiled for.
+      compiled: The batch shapes for which the step has been compiled.
     """
 
     mesh: Mesh
@@ -55,15 +54,15 @@ class Run(Protocol):
     compiled: set[tuple[int, ...]]
 
     def batches(self, step: int) -> Iterator[Batch]:
-        """Yields batches starting at a step. The loop calls this again when the iterator ends."""
+        """Yields batches from a step onwards. The loop calls this again when the iterator ends."""
         ...
 
     def to_checkpoint(self, tree: Tree) -> Tree:
-        """Returns a state or a trained tree with the shapes that checkpoints and results have."""
+        """Converts a state or a trained tree to checkpoint shapes, without the head's padding."""
         ...
 
     def from_checkpoint(self, tree: Tree) -> Tree:
-        """Returns a state or a trained tree with the shapes that ``step`` and ``evaluate`` have."""
+        """Converts a state or a trained tree from checkpoint shapes to the shapes used in training."""
         ...
 
     def step(self, state: State, batch: Batch, learning_rate: float) -> tuple[State, dict[str, Any]]:
@@ -71,11 +70,11 @@ class Run(Protocol):
         ...
 
     def evaluate(self, trained: Tree) -> dict[str, float]:
-        """Returns every dev metric of a trained tree."""
+        """Computes all dev metrics of a trained tree."""
         ...
 
     def extra_metrics(self, batch: Batch) -> dict[str, float]:
-        """Returns a batch's metrics to log in addition to loss, gradient norm and learning rate."""
+        """Returns metrics of a batch to log in addition to loss, gradient norm and learning rate."""
         ...
 
 
@@ -85,7 +84,7 @@ class LoopResult:
 
     Attributes:
       trained: The trained tree with the best dev metric.
-      metrics: Every dev metric of that tree, and ``step``, the number of steps before that evaluation.
+      metrics: All its dev metrics, and ``step``, the number of steps before that evaluation.
     """
 
     trained: Tree
@@ -97,7 +96,7 @@ class StepRequest:
     """A step for the loop's caller to compute.
 
     Attributes:
-      run: The run, whose ``step`` computes the step.
+      run: The run, whose method ``step`` computes the result.
       done: Number of finished steps.
       state, batch, learning_rate: The arguments of ``run.step``.
     """
@@ -110,7 +109,8 @@ class StepRequest:
 
 
 T = TypeVar("T")
-# Yields steps, is sent the results of ``run.step``, and returns a T. A result may still be computing when it is sent.
+# Yields step requests, receives the results of ``run.step`` and returns a T. A device may still be computing a result
+# when it is sent.
 Training = Generator[StepRequest, tuple[State, dict[str, Any]], T]
 
 
@@ -134,7 +134,7 @@ class _PendingStep:
 
 
 def run_alone(training: Training[T]) -> T:
-    """Computes the steps of one training, each on request. Returns the training's result."""
+    """Runs a single training to its end and returns its result."""
     with contextlib.closing(training):
         try:
             request = next(training)
@@ -161,13 +161,13 @@ def run_loop(
     Args:
       run: The run to train.
       config: The schedule, patience and checkpoint interval.
-      inputs: ``{input: digest}`` of the run's inputs. Checkpoints with other inputs are refused.
+      inputs: ``{name: digest}`` of the run's inputs. Checkpoints with different inputs raise an error.
       folder: The run's folder, for checkpoints, ``metrics.jsonl``, TensorBoard files and ``usage.json``. An unfinished
         run in it is resumed.
-      title: The name to show in the progress bar and in messages.
+      title: The run's name in the progress bar and in messages.
 
     Raises:
-      UserError: The loss or a gradient is not finite, a checkpoint cannot be read or belongs to another run, or the
+      UserError: The loss or a gradient is not finite, a checkpoint cannot be read or belongs to a different run, or the
         folder cannot be written.
       PreemptionError: A host received SIGTERM. The last checkpoint contains every finished step.
     """
@@ -177,8 +177,8 @@ def run_loop(
             return (yield from _Loop(run, config, inputs, folder, title).train())
     except OSError as error:
         raise UserError(
-            f"The run's folder {folder} cannot be written ({error.strerror or error}); make room there or give "
-            "another workdir, then start the same run again."
+            f"The run's folder {folder} cannot be written ({error.strerror or error}). Free up space or choose "
+            "another workdir, then start the run again."
         ) from error
 
 
@@ -188,7 +188,7 @@ class _Loop:
     def __init__(
         self, run: Run, config: TrainConfig, inputs: Mapping[str, str], folder: epath.Path, title: str
     ) -> None:
-        # Remove the run's reference to its initial state; otherwise a resumed run would hold two states in memory.
+        # Drop the run's reference to its initial state; otherwise a resumed run would hold two states in memory.
         state, run.start = run.start, {}
         self.run, self.config, self.folder, self.title = run, config, folder, title
         self.checkpoint_every = config.checkpoint_every or run.eval_every
@@ -208,8 +208,8 @@ class _Loop:
         run, progress = self.run, self.progress
         if self.finished:
             note(
-                f"The run of {self.title} in {self.folder} is finished and is not trained again ({run.main_metric} "
-                f"{progress.best_scores[run.main_metric]:.4f}). To train it again, choose another workdir or pass "
+                f"The run {self.title} in {self.folder} has already finished ({run.main_metric} "
+                f"{progress.best_scores[run.main_metric]:.4f}). To train again, choose another workdir or pass "
                 "options=RunOptions(overwrite=True)."
             )
         logs = is_first_host() and not self.finished
@@ -233,10 +233,10 @@ class _Loop:
             self.checkpoints.wait()
             if self.preempted or self.preemption.answer(self.preemption.ask()):
                 raise PreemptionError(
-                    f"{self.title} was told to stop, and has saved its state after step {self.step:,} of "
-                    f"{run.num_steps:,}; run the same command again to resume."
+                    f"{self.title} was told to stop and saved its state after step {self.step:,} of "
+                    f"{run.num_steps:,}. Run the same command again to resume."
                 )
-        # The caller may keep a reference to the last state. Free the devices' memory anyway.
+        # Free device memory even if the caller keeps a reference to the last state.
         for leaf in jax.tree.leaves(self.state):
             leaf.delete()
         return LoopResult(run.to_checkpoint(progress.best_params), progress.best_scores)
@@ -248,7 +248,7 @@ class _Loop:
     def _start_step(self, batch: Batch) -> Training[None]:
         """Requests a step, then finishes the previous step.
 
-        The caller sends the result before the device has computed it, so the host builds the next batch meanwhile.
+        The caller sends the result before the device has computed it, so the host can build the next batch meanwhile.
         """
         rate = learning_rate(self.config, self.step, self.run.num_steps)
         request, shape = StepRequest(self.run, self.step, self.state, batch, rate), batch["tokens"].shape
@@ -284,7 +284,7 @@ class _Loop:
         try:
             with self.log.evaluating():
                 scores = run.evaluate(self.state["trained"])
-        except UserError as error:  # The outputs for the dev rows are NaN or infinite after the last update.
+        except UserError as error:  # Some outputs for the dev rows are NaN or infinite.
             raise UserError(f"{self.title}, dev rows after step {step}: {error}") from error
         self.log.write(step, {f"dev/{name}": value for name, value in scores.items()})
         progress.record(step, scores, self.state["trained"])
@@ -309,7 +309,7 @@ def _shapes_digest(state: State) -> str:
 
 
 def _not_finite(done: _PendingStep, state: State, extra: dict[str, float], folder: epath.Path) -> UserError:
-    """Saves the state before the failed step and its batch's row numbers; returns the error to raise."""
+    """Saves the state before the failed step and its batch's row numbers. Returns the error to raise."""
     import orbax.checkpoint as ocp
 
     loss = float(done.scalars["loss"])
@@ -322,6 +322,6 @@ def _not_finite(done: _PendingStep, state: State, extra: dict[str, float], folde
         if is_first_host():
             (target / "report.json").write_text(json.dumps(report, indent=1) + os.linesep)
     return UserError(
-        f"The loss or a gradient stopped being finite at step {done.number} (loss {loss}); the batch's train rows and "
+        f"The loss or a gradient stopped being finite at step {done.number} (loss {loss}). The batch's train rows and "
         f"the state before that step are in {target}. Lower train.learning_rate, or inspect those rows."
     )

@@ -33,13 +33,13 @@ def task_loss(
         tasks, ``[batch, length, num_labels]`` for tagging.
       batch: ``labels``: int32 ``[batch]`` classes or choices, int32 ``[batch, 2]`` token positions, float ``[batch]``
         values, float ``[batch, num_labels]`` label sets, or int32 ``[batch, length]`` tags, -1 for tokens without one.
-        ``weights``: float ``[batch]``; rows with weight zero are ignored. ``mask``: bool ``[batch, length]``, which
-        tokens belong to the row; only span tasks use it.
+        ``weights``: float ``[batch]``; rows with weight zero are ignored. ``mask``: bool ``[batch, length]``, False for
+        padding; only span tasks use it.
       kind: The task's kind.
       class_loss: Class weights and label smoothing of a classification task; see :func:`weighted_cross_entropy`.
-      num_outputs: The head's own number of outputs, which are the first ones; additional outputs are ignored. Class
-        weights and label sets are then padded with zeros. None if there are no additional outputs. Not used for
-        regression, multiple-choice and span tasks, whose losses only read their own outputs.
+      num_outputs: The head's number of outputs without padding. Outputs after these are ignored; class weights and
+        label sets must be padded with zeros. None if the head is not padded. Not used for regression, multiple-choice
+        and span tasks, whose losses never use padding.
 
     Returns:
       A scalar, float32 or wider.
@@ -64,5 +64,5 @@ def task_loss(
 
 
 def weighted_mean(losses: Float[AnyArray, "batch"], weights: Float[AnyArray, "batch"]) -> Float[Array, ""]:
-    """Returns the mean loss of the rows with weight 1. Rows with weight 0 are padding."""
+    """Averages the losses of rows with weight 1. Rows with weight 0 are padding."""
     return (losses * weights).sum() / jnp.maximum(weights.sum(), 1.0)

@@ -56,20 +56,20 @@ def train_many(trunk: Trunk, runs: Sequence[PlannedRun], *, slots: int = 1) -> l
 
     The runs share one copy of the frozen trunk on the devices. Runs that differ only in name, seed, rows, schedule,
     learning rate, weight decay, ``clip_norm`` or class weights also share their compiled programs. Tasks with two,
-    three and four labels do, too, because heads are padded while they train. Each run writes the same files as a
-    separate run, and a killed call resumes when it is repeated. If several runs have the same name, their printed lines
+    three and four labels share programs too, because heads are padded during training. Each run writes the same files
+    as a separate run would. To resume a killed call, repeat it. If several runs have the same name, their printed lines
     also show the settings in which they differ.
 
     With ``slots=1``, the runs train one after another, and every result is bit-identical to a separate run's. With more
-    slots, up to ``slots`` runs train at a time: the next steps of all runs that have the same program and the same
-    padded length are one compiled step. The trunk's layers then see the rows of all runs at once. Such a step costs as
-    much as ``slots`` steps, even if fewer runs wait for it. Results equal a separate run's up to rounding, and do not
-    depend on the other runs. Runs that train the trunk's layers, and runs with ``prng="rbg"``, compute their steps
-    separately. LayerNorms can be trained together.
+    slots, up to ``slots`` runs train at a time: runs with the same program and padded length advance in one compiled
+    step, in which the trunk's layers process the rows of all runs at once. Such a step costs as much as ``slots``
+    separate steps, even if fewer runs take part. Results match a separate run's up to rounding, and do not depend on
+    the other runs. Runs that train the trunk's layers or use ``prng="rbg"`` compute their steps separately; runs that
+    train only its LayerNorms can share steps.
 
     Args:
       trunk: The pretrained encoder. It is not changed.
-      runs: The runs. Each has its own workdir. If their options have a ``Shared``, they use it.
+      runs: The runs, each with its own workdir. A run whose options have a ``Shared`` uses that one.
       slots: The number of runs that train at a time.
 
     Returns:
@@ -92,18 +92,18 @@ def train_many(trunk: Trunk, runs: Sequence[PlannedRun], *, slots: int = 1) -> l
       [0.78, 0.81, 0.79]
     """
     if isinstance(slots, bool) or not isinstance(slots, int) or slots < 1:
-        raise UserError(f"slots is {shown(slots)}; give a positive integer.")
+        raise UserError(f"slots is {shown(slots)}; pass a positive integer.")
     if several_hosts():
-        raise UserError("train_many works on one host. Call train_single for each run on several hosts.")
+        raise UserError("train_many works on one host only. On several hosts, call train_single for each run.")
     for run in runs:
         if not isinstance(run, PlannedRun):
-            raise UserError(f"A run is {shown(run)}; give an afjax.PlannedRun.")
+            raise UserError(f"A run is {shown(run)}; pass an afjax.PlannedRun.")
         kind = FusionMethod if isinstance(run.method, FusionMethod) else Method
         check_types(trunk, run.method, kind, run.config, run.options)
     folders = [str(absolute(open_path(run.workdir))) for run in runs]
     for folder in folders:
         if folders.count(folder) > 1:
-            raise UserError(f"Several runs have the workdir {folder}; give each run its own.")
+            raise UserError(f"Several runs have the workdir {folder}; choose a different workdir for each run.")
     shared, runs = Shared(), _with_details(runs)
 
     def ended(number: int, outcome: TaskModel | Exception) -> None:

@@ -51,7 +51,7 @@ def print_run(
 
 
 def print_padding(name: str, train: TokenisedRows, lengths: Sequence[int], batch_size: int) -> None:
-    """Prints the train rows, their padded lengths, and the shares of padding tokens and of truncated rows."""
+    """Prints the padded lengths of the train rows, and how many tokens are padding and how many rows are truncated."""
     if not is_first_host():
         return
     padding = padding_share(train, batch_size=batch_size, lengths=lengths, padding_rows=False)
@@ -61,4 +61,4 @@ def print_padding(name: str, train: TokenisedRows, lengths: Sequence[int], batch
         f"({padding:.1%} padding)"
     )
     if train.truncated:
-        print_line(f"{name}: {train.truncated / len(train):.1%} of the train rows are longer and are cut")
+        print_line(f"{name}: {train.truncated / len(train):.1%} of the train rows are longer and are truncated")

@@ -1,4 +1,4 @@
-"""The multi-task recipe: a shared trunk, and a head (and an adapter) for each task. A step trains one task."""
+"""The multi-task recipe: a shared trunk, and a head (and an adapter) for each task. Each step trains one task."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -55,18 +55,18 @@ def train_multitask(
 
     Args:
       trunk: The pretrained encoder. It is not changed; a method that trains the trunk returns a new one.
-      tasks: At least one task. Names must be distinct.
-      data: ``{task's name: splits}``, each as in :func:`afjax.train_single`.
+      tasks: One or more tasks with distinct names.
+      data: ``{task name: splits}``, with splits as in :func:`afjax.train_single`.
       workdir: The run's folder, as in :func:`afjax.train_single`.
       method: The partition to train, the architectures (the same for all tasks), and the task sampling.
       config: Optimizer, schedule and batches. ``epochs`` counts the epochs of ``method.sampling``.
       options: As in :func:`afjax.train_single`.
 
     Returns:
-      ``{task's name: its model}``. All models share one trunk.
+      ``{task name: model}``. All models share one trunk.
 
     Raises:
-      UserError: Data, settings and trunk do not fit each other, or the workdir holds another run.
+      UserError: The data, settings and trunk are incompatible, or the workdir holds a different run.
 
     Example:
       >>> from afjax import ADAPTER_PRESETS, MultitaskMethod, SamplingConfig
@@ -159,7 +159,6 @@ def train_multitask(
     trained_shared, own_trained = stored_form(result.trained["shared"]), stored_form(result.trained["own"])
     new_trunk = trunk
     if "trunk" in trained_shared:
-        # Frozen leaves of the trunk are unchanged.
         new_trunk = with_params(trunk, merge(trained_shared["trunk"], frozen_trunk), folder)
     models = {}
     for number, (task, setup) in enumerate(zip(tasks, setups, strict=True)):
@@ -169,7 +168,7 @@ def train_multitask(
         tree = trim_task(jax.tree.map(lambda leaf, i=number: leaf[i], own_trained), own_shapes[number])
         models[task.name] = TaskModel(
             trunk=new_trunk,
-            # remat is left out because predictions have no backward pass.
+            # Predictions have no backward pass, so they do not need remat.
             model=setup.computed(dtype=trunk.dtype, scan_layers=options.scan_layers).model,
             params={
                 "adapters": {name: tree["adapters"][DRAWN]} if method.has_adapter else {},
@@ -197,7 +196,7 @@ def _spec(
     config: TrainConfig,
     options: RunOptions,
 ) -> RunSpec:
-    """Returns everything that the run's result depends on."""
+    """Collects everything that the run's result depends on."""
     return RunSpec(
         settings={
             "recipe": "multitask",
@@ -219,7 +218,7 @@ def _spec(
 
 
 def _own_params(setup: Setup, key: jax.Array, trunk: Trunk, output_bias: np.ndarray | None) -> Tree:
-    """Returns one task's initial adapter and head, under the name that the step uses."""
+    """Initializes one task's adapter and head, under the name used in the step."""
     params, name = setup.init(key, trunk.params, output_bias=output_bias), setup.model.head_name
     return {root: {DRAWN: params[root][name]} for root in ("adapters", "heads") if name in params[root]}
 
@@ -227,10 +226,10 @@ def _own_params(setup: Setup, key: jax.Array, trunk: Trunk, output_bias: np.ndar
 def check_tasks(names: Sequence[str]) -> None:
     """Raises UserError unless there is at least one task and all names are distinct."""
     if not names or len(set(names)) != len(names):
-        raise UserError(f"The tasks are {', '.join(names) or '(none)'}; give at least one, each with its own name.")
+        raise UserError(f"The tasks are {', '.join(names) or '(none)'}; pass at least one, with distinct names.")
 
 
 def _task_metrics(scores: Mapping[str, float], task: str) -> dict[str, float]:
-    """Returns the dev metrics of one task, and the ``step`` of the evaluation."""
+    """Extracts one task's dev metrics, and the ``step`` of the evaluation."""
     metrics = {name.removeprefix(f"{task}/"): value for name, value in scores.items() if name.startswith(f"{task}/")}
     return {**metrics, "step": scores["step"]}

@@ -33,7 +33,7 @@ from afjax.train.step import State, dropout_key, jit_init, jit_step, run_step
 from afjax.trees import Tree
 from afjax.trunk.program_cost import program_tokens
 
-# The model's name for the adapter and the head of the drawn task.
+# The name of the drawn task's adapter and head in the model.
 DRAWN = "drawn"
 
 
@@ -41,16 +41,16 @@ class MultitaskRun:
     """Trains a setup on several tasks: the shared leaves, and each task's own adapter and head.
 
     Args:
-      setup: The method for one task. Its head, and its adapter if it has one, are named :data:`DRAWN`.
+      setup: The setup for one task. Its head, and its adapter if it has one, are named :data:`DRAWN`.
       trunk: The trunk's initial tree.
       own: Each task's initial ``{"adapters": {DRAWN: tree}, "heads": {DRAWN: tree}}``, in the order of ``tasks``.
       data: Each task's ``train`` and ``dev`` rows.
       tasks: The tasks, with their names, kinds, scales and main metrics.
       config: Optimizer, schedule and batches.
       sampling: How the task of each step is drawn.
-      seed: Seed of the task draws, the order of the rows and dropout.
+      seed: Seed for task sampling, row order and dropout.
       mesh: The devices.
-      lengths: The padded lengths that a resumed run began with. By default they are chosen from the rows.
+      lengths: The recorded padded lengths of a resumed run. By default, they are chosen from the rows.
       class_losses: Class weights and label smoothing of each task; empty if the run has none.
     """
 
@@ -106,7 +106,7 @@ class MultitaskRun:
             program_tokens(model.trunk, mesh.devices.flat[0].platform),
             num_steps=num_steps,
             num_evaluations=-(-num_steps // self.eval_every),
-            # All tasks share the lengths, and so the compiled programs. Tasks that are drawn rarely weigh less.
+            # All tasks use the same lengths, so that they share compiled programs. Rarely drawn tasks weigh less.
             shares=np.bincount(self.drawn, minlength=len(tasks)).tolist(),
         )
 
@@ -116,7 +116,7 @@ class MultitaskRun:
             yield next(streams[task])
 
     def _stream(self, task: int, start: int) -> Iterator[Batch]:
-        """Yields a task's batches without end, starting at the task's own step. Each epoch has a new row order."""
+        """Yields a task's batches indefinitely, starting at one of its steps. Each epoch shuffles the rows anew."""
         train = self._data[task]["train"]
         epoch, start = divmod(start, batches_per_epoch(len(train), self._config.batch_size))
         while True:
@@ -146,7 +146,7 @@ class MultitaskRun:
         return run_step(step, self.mesh, state, self._frozen, inputs, self._key, rate)
 
     def evaluate(self, trained: Tree) -> dict[str, float]:
-        """Returns every task's metrics as ``TASK/METRIC``, and ``mean``, the mean of the tasks' main metrics."""
+        """Computes all metrics, as ``TASK/METRIC``, and ``mean``, the mean of the tasks' main metrics."""
         scores: dict[str, float] = {}
         for number, (task, splits) in enumerate(zip(self._tasks, self._data, strict=True)):
             inputs = {"trained": trained, "frozen": self._frozen, "task": np.int32(number)}

@@ -1,11 +1,11 @@
-"""One multi-task training step. The task's number is an input, so all tasks share one compiled program.
+"""One multi-task training step. The task's index is an input, so all tasks share one compiled program.
 
 Each task's own leaves (its head, and its adapter if it has one) are stacked on a leading task axis. A step takes the
 drawn task's slice, trains it together with the shared leaves, and puts it back. The slices of the other tasks, their
 Adam moments and their Adam step counts do not change. A task's own leaves are therefore trained as if the steps of
 other tasks did not exist, except that the learning rate follows the steps of the run. If gradients are clipped by their
-global norm, it is the norm over the shared leaves and the drawn task's own leaves. (In the code of Stickland & Murray
-2019, the PyTorch version determines whether momentum and weight decay also change the other tasks' leaves.)
+global norm, the norm covers the shared leaves and the drawn task's own leaves. (In Stickland & Murray's code, whether
+momentum and weight decay also change the other tasks' leaves depends on the PyTorch version.)
 """
 
 import dataclasses
@@ -33,11 +33,11 @@ from afjax.trees import AnyArray, Tree, flatten, merge, unflatten
 
 @dataclasses.dataclass(frozen=True)
 class TaskTable:
-    """Static properties of the tasks, indexed by task number.
+    """Static properties of the tasks, by task index.
 
     Attributes:
       kinds: Kind of each task.
-      num_outputs: Number of outputs of each task's head. Stacked heads have as many outputs as the widest head.
+      num_outputs: Number of outputs of each task's head. Stacked heads are padded to the widest.
       class_losses: Class weights and label smoothing of each task; empty if the run has none.
     """
 
@@ -47,7 +47,7 @@ class TaskTable:
 
 
 def step_groups() -> list[tuple[TaskKind, ...]]:
-    """Groups the kinds of tasks whose batches have the same structure; tasks of a group share one compiled program."""
+    """Groups task kinds by the structure of their batches. Tasks in a group share one compiled program."""
     groups: dict[Any, list[TaskKind]] = {}
     for kind, spec in TASK_KINDS.items():
         groups.setdefault((spec.reads, spec.has_choices, spec.label_axes), []).append(kind)
@@ -60,26 +60,26 @@ STEP_GROUPS = step_groups()
 def batch_labels(
     kind: TaskKind, labels: Shaped[np.ndarray, "batch *label"], num_outputs: int
 ) -> Shaped[np.ndarray, "batch *padded"]:
-    """Gives the labels of a batch the dtype and shape that all tasks of the kind's group have.
+    """Pads and casts a batch's labels to the common shape and dtype of the kind's group.
 
     Args:
       kind: The task's kind.
       labels: A batch's labels.
-      num_outputs: The largest number of outputs of any task of the run.
+      num_outputs: The largest number of outputs of any task in the run.
     """
     return pad_labels(kind, labels, num_outputs).astype(label_dtype(kind))
 
 
 def label_dtype(kind: TaskKind) -> str:
-    """Returns the dtype of labels in the kind's group: float32 if any kind of the group has float32 labels."""
+    """Returns the common label dtype of the kind's group: float32 if any kind in it has float32 labels."""
     (group,) = (group for group in STEP_GROUPS if kind in group)
     return "float32" if any(TASK_KINDS[other].label_dtype == "float32" for other in group) else "int32"
 
 
 def stack_tasks(trees: list[Tree]) -> Tree:
-    """Stacks the tasks' trees on a leading axis.
+    """Stacks the tasks' trees along a leading axis.
 
-    Narrow output layers are padded with zeros to the widest. A pooler that only some heads have is zero for the others.
+    Output layers are padded with zeros to the widest. If only some heads have a pooler, the others get zeros.
     """
     flat = [flatten(tree) for tree in trees]
 
@@ -109,7 +109,7 @@ def trim_task(own: Tree, shapes: Tree) -> Tree:
 
 
 def take_task(stacked: Tree, task: Int[AnyArray, ""] | int) -> Any:
-    """Returns a task's slice of a stacked tree, or of its optimizer state."""
+    """Returns a task's slice of a stacked tree or of its optimizer state."""
     return jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, task, keepdims=False), stacked)
 
 
@@ -119,11 +119,10 @@ def put_task(stacked: Tree, task: Int[AnyArray, ""], own: Any) -> Any:
 
 
 def init_multitask_state(trained: Tree, config: TrainConfig) -> State:
-    """Returns the state before the first step.
+    """Builds the state before the first step.
 
     Args:
-      trained: ``{"shared": leaves that all tasks share, "own": each task's own leaves, stacked}``. ``shared`` may be
-        empty.
+      trained: ``{"shared": shared leaves, "own": each task's own leaves, stacked}``. ``shared`` may be empty.
       config: The optimizer's settings.
     """
     shared, task_params = trained["shared"], trained["own"]
@@ -141,16 +140,16 @@ def init_multitask_state(trained: Tree, config: TrainConfig) -> State:
 def make_multitask_step(
     model: Model, config: TrainConfig, tasks: TaskTable, state: State, group: tuple[TaskKind, ...]
 ) -> TrainStep:
-    """Makes ``step(state, frozen, batch, key, learning_rate) -> (state, metrics)``, as ``make_train_step`` does.
+    """Builds ``step(state, frozen, batch, key, learning_rate) -> (state, metrics)``, like ``make_train_step``.
 
-    The batch also has ``task``, an int32 scalar with the drawn task's number.
+    The batch also has ``task``, the drawn task's index as an int32 scalar.
 
     Args:
       model: The model of one task.
       config: The optimizer's settings, and whether to apply dropout.
       tasks: The tasks of the run.
       state: A state from :func:`init_multitask_state`. Only the structure of its trees is used.
-      group: The kinds of task that the step can train, one of :data:`STEP_GROUPS`.
+      group: The task kinds that the step can train, one of :data:`STEP_GROUPS`.
     """
     shared_adamw = make_adamw(config, state["trained"]["shared"])
     own_adamw = make_adamw(config, state["trained"]["own"])
@@ -197,7 +196,7 @@ def make_multitask_step(
 def multitask_loss(
     logits: Float[Array, "batch ..."], batch: Mapping[str, AnyArray], tasks: TaskTable, group: tuple[TaskKind, ...]
 ) -> Float[Array, ""]:
-    """Computes ``task_loss`` of the batch's task, over the outputs of the task's own head.
+    """Computes ``task_loss`` for the batch's task, ignoring the padding of its head.
 
     Args:
       logits: ``[batch, max_outputs]``; for multiple choice ``[batch, choices]``; for span and tagging
@@ -208,7 +207,7 @@ def multitask_loss(
     """
     num_outputs = jnp.asarray(tasks.num_outputs)[batch["task"]]
     if tasks.class_losses:
-        # All tasks are classification tasks. Outputs that a narrower head does not have get weight 0.
+        # All tasks are classification tasks. The padding of narrower heads gets weight 0.
         weights = np.zeros((len(tasks.kinds), logits.shape[-1]))
         for row, class_loss in zip(weights, tasks.class_losses, strict=True):
             row[: len(class_loss.weights)] = class_loss.weights
@@ -230,9 +229,9 @@ def multitask_loss(
 
 
 def make_multitask_eval_step(model: Model) -> Callable[[Mapping[str, Any], Batch], Array]:
-    """Makes ``step({"trained", "frozen", "task"}, batch) -> logits``, without dropout.
+    """Builds ``step({"trained", "frozen", "task"}, batch) -> logits``, without dropout.
 
-    The logits have as many outputs as the task with the most.
+    The logits are as wide as the widest head.
     """
 
     def step(inputs: Mapping[str, Any], batch: Batch) -> Array:

@@ -1,7 +1,7 @@
 """The optimizer and the learning rate schedule.
 
-The learning rate, the weight decay and the largest norm of gradients are inputs of the step, so runs that differ only
-in these share one compiled program.
+The learning rate, the weight decay and the clipping threshold are inputs of the step, so runs that differ only in these
+share one compiled program.
 """
 
 import dataclasses
@@ -20,15 +20,15 @@ from afjax.trees import LEAF_AXES, AnyArray, Tree, map_with_path
 
 
 def learning_rate(config: TrainConfig, step: int, num_steps: int) -> float:
-    """Returns the learning rate of a step, counted from 0.
+    """Computes the learning rate of a step.
 
     The rate rises linearly over the first ``warmup * num_steps`` steps, then decays linearly to zero. If
-    ``config.decay_from`` is ``start``, it drops first, to its value without a warm-up.
+    ``config.decay_from`` is ``start``, it decays as if there had been no warm-up, so it drops when the warm-up ends.
 
     Args:
       config: The schedule. Its ``learning_rate`` must be set.
-      step: The step, from 0.
-      num_steps: The number of steps of the run.
+      step: The step, counted from 0.
+      num_steps: The total number of steps.
 
     Returns:
       The learning rate of the step.
@@ -48,17 +48,17 @@ def learning_rate(config: TrainConfig, step: int, num_steps: int) -> float:
 
 
 class StepSettings(NamedTuple):
-    """The settings of a step that are inputs of its compiled program.
+    """Settings passed to the compiled step as inputs.
 
-    If one program computes a step of several runs, each run has its own settings.
+    If one program computes a step for several runs, each run has its own settings.
 
     Attributes:
       learning_rate: The learning rate of the step.
       weight_decay: The weight decay.
-      clip_norm: The largest norm of the gradients. Not used if the config has no clipping.
-      num_outputs: The task's own number of outputs; the head can have more (see :mod:`afjax.train.padded_heads`). None
-        if all outputs of the head belong to the task.
-      class_weights: The weight of each output of the head, ``[outputs]``; None if the loss has none.
+      clip_norm: The maximum gradient norm. Not used if clipping is disabled.
+      num_outputs: The head's number of outputs without padding (see :mod:`afjax.train.padded_heads`). None if the head
+        is not padded.
+      class_weights: The loss weight of each output of the head, ``[outputs]``. None for an unweighted loss.
     """
 
     learning_rate: Float[AnyArray, "*runs"]
@@ -75,10 +75,10 @@ def step_settings(
     num_outputs: int | None = None,
     class_weights: Float[AnyArray, "outputs"] | None = None,
 ) -> StepSettings:
-    """Returns the inputs of a step, as float32 and int32.
+    """Converts a step's settings to float32 and int32 arrays.
 
     Args:
-      config: The weight decay and the clipping.
+      config: The weight decay and the maximum gradient norm.
       rate: The learning rate of the step.
       num_outputs, class_weights: See :class:`StepSettings`.
     """
@@ -92,10 +92,10 @@ def step_settings(
 
 
 def without_inputs(config: TrainConfig) -> TrainConfig:
-    """Returns the config with defaults for all settings that the compiled step does not depend on.
+    """Resets all settings that the compiled step does not depend on to their defaults.
 
-    The step gets them as :class:`StepSettings` or in the shapes of its batches, or does not use them. Whether gradients
-    are clipped, and the label smoothing, are parts of the step and are kept.
+    The step receives them as :class:`StepSettings` or through batch shapes, or does not use them. The label smoothing,
+    and whether gradients are clipped, are compiled into the step and therefore kept.
     """
     names = (
         *("learning_rate", "epochs", "max_steps", "warmup", "decay_from", "weight_decay"),
@@ -109,11 +109,10 @@ def without_inputs(config: TrainConfig) -> TrainConfig:
 
 
 def make_optimizer(config: TrainConfig, trained: Tree) -> optax.GradientTransformationExtraArgs:
-    """Makes an optimizer: gradient clipping, then AdamW without learning rate.
+    """Builds the optimizer: gradient clipping, then AdamW without a learning rate.
 
-    It is built for the trained tree and never sees frozen leaves. Its updates are multiplied by the learning rate and
-    subtracted from the leaves. Its ``update`` also takes ``weight_decay`` and ``clip_norm``, which replace the config's
-    values.
+    The optimizer covers only the trained tree. Multiply its updates by the learning rate and subtract them from the
+    leaves. Its ``update`` also accepts ``weight_decay`` and ``clip_norm``, which override the config's values.
 
     Args:
       config: Clipping, Adam's settings and the weight decay. The learning rate and the schedule are not used.
@@ -141,9 +140,9 @@ def make_optimizer(config: TrainConfig, trained: Tree) -> optax.GradientTransfor
 
 
 def make_adamw(config: TrainConfig, trained: Tree) -> optax.GradientTransformationExtraArgs:
-    """Makes AdamW without clipping or the learning rate.
+    """Builds AdamW without clipping or a learning rate.
 
-    Its ``update`` also takes ``weight_decay``, which replaces the config's value.
+    Its ``update`` also accepts ``weight_decay``, which overrides the config's value.
 
     Args:
       config: Adam's settings, and the weight decay.
@@ -161,7 +160,7 @@ def make_adamw(config: TrainConfig, trained: Tree) -> optax.GradientTransformati
 
 
 def add_decayed_weights(weight_decay: float) -> optax.GradientTransformationExtraArgs:
-    """Makes optax's weight decay. Its ``update`` also takes ``weight_decay``, which replaces the given value."""
+    """Builds ``optax.add_decayed_weights`` with an ``update`` that can override ``weight_decay``."""
 
     def update(
         directions: optax.Updates,
@@ -182,13 +181,13 @@ def decays(path: str, config: TrainConfig) -> bool:
     if config.weight_decay_on == "kernels":
         return name == "kernel"
     if len(parents) > 1 and parents[0] in ("adapters", "fusion", "heads"):
-        del parents[1]  # The name, which a user has chosen.
+        del parents[1]  # The user-chosen name.
     in_layer_norm = "layer_norms" in parents or parents[-1].startswith("norm")
     return name != "bias" and not in_layer_norm
 
 
 def scale_by_uncorrected_adam(b1: float, b2: float, eps: float) -> optax.GradientTransformation:
-    """Makes optax's Adam without bias correction, as in BERT's original optimizer."""
+    """Builds Adam without bias correction, as in BERT's original optimizer."""
 
     def init(params: optax.Params) -> optax.ScaleByAdamState:
         # The moments need separate buffers because steps donate them.
@@ -207,9 +206,9 @@ def scale_by_uncorrected_adam(b1: float, b2: float, eps: float) -> optax.Gradien
 
 
 def make_clipping(config: TrainConfig) -> optax.GradientTransformationExtraArgs:
-    """Makes the gradient clipping that the config asks for.
+    """Builds the gradient clipping selected in the config.
 
-    Its ``update`` also takes ``clip_norm``, which replaces the config's value. Without clipping, it has no effect.
+    Its ``update`` also accepts ``clip_norm``, which overrides the config's value unless clipping is disabled.
     """
     if not config.clip_norm:
         return optax.with_extra_args_support(optax.identity())

@@ -21,13 +21,13 @@ class RunOptions:
       name: The name of the trained adapter or fusion, and of the head. Defaults to the task's name, followed by
         ``-fusion`` for a fusion. A run on several tasks appends each task's name: ``NAME-TASK``.
       seed: The seed of all randomness, 0 to 4294967295.
-      mesh: The devices. Defaults to all devices, each with its own rows of a batch.
-      scan_layers: Whether to compile the layers as one loop. This takes less than half the time to compile.
-      remat: Which of a layer's activations the backward pass rematerializes: ``none``, all except the outputs of matrix
-        products and the dropout masks (``matmuls``), or all (``layers``).
+      mesh: The devices. By default, batches are split across all devices.
+      scan_layers: Whether to compile the layers as one loop, which more than halves the compile time.
+      remat: Which of a layer's activations the backward pass rematerializes: ``none``, all except matrix products and
+        dropout masks (``matmuls``), or all (``layers``).
       cache_dir: Folder for cached tokenised rows. None disables the cache.
       overwrite: Whether to discard the run in the workdir and train from the beginning.
-      shared: The values that this run shares with other runs; None if it shares none.
+      shared: Compiled functions and parameters to share with other runs. None shares nothing.
       detail: Text after the run's name in printed lines, such as ``seed=1``. :func:`afjax.train_many` sets it if
         several runs have the same name.
 
@@ -52,7 +52,7 @@ class RunOptions:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
-            raise UserError(f"The name is {shown(self.name)}; give a string.")
+            raise UserError(f"The name is {shown(self.name)}; pass a string.")
         if self.name:
             check_name(self.name, "run")
         check_value(str, self.detail, "detail")
@@ -61,16 +61,16 @@ class RunOptions:
         for field in ("scan_layers", "overwrite"):
             check_value(bool, getattr(self, field), field)
         if self.mesh is not None and not isinstance(self.mesh, Mesh):
-            raise UserError(f"The mesh is {shown(self.mesh)}; give a jax.sharding.Mesh, or None for all devices.")
+            raise UserError(f"The mesh is {shown(self.mesh)}; pass a jax.sharding.Mesh, or None for all devices.")
         if self.shared is not None and not isinstance(self.shared, Shared):
-            raise UserError(f"shared is {shown(self.shared)}; give an afjax.Shared, or None.")
+            raise UserError(f"shared is {shown(self.shared)}; pass an afjax.Shared, or None.")
         if self.cache_dir is not None:
             if not isinstance(self.cache_dir, str | Path):
-                raise UserError(f"The cache_dir is {shown(self.cache_dir)}; give a path, or None.")
+                raise UserError(f"The cache_dir is {shown(self.cache_dir)}; pass a path, or None.")
             object.__setattr__(self, "cache_dir", Path(self.cache_dir))
 
     def name_of(self, task: str) -> str:
-        """Returns the name of one task's adapter and head, in a run on several tasks.
+        """Returns the name of one task's adapter and head in a run on several tasks.
 
         Raises:
           UserError: The combined name is too long.
@@ -84,5 +84,5 @@ class RunOptions:
         return f"{name} ({self.detail})" if self.detail else name
 
     def devices(self) -> Mesh:
-        """Returns the mesh, or by default a mesh of all devices."""
+        """Returns the mesh, which defaults to all devices."""
         return make_mesh(MeshConfig()) if self.mesh is None else self.mesh

@@ -1,7 +1,7 @@
-"""Heads with more outputs than a task has labels, so that tasks share compiled programs.
+"""Pads heads during training, so that tasks with different numbers of labels share compiled programs.
 
-A run on two labels and a run on three labels train heads with four outputs. The loss ignores the outputs without a
-label: their gradients are zero, and their parameters stay zero. The stored head does not have them.
+For example, runs with two and with three labels both train heads with four outputs. The loss ignores the padding
+outputs, so their gradients are zero and their parameters stay zero. The stored head is not padded.
 """
 
 import functools
@@ -23,12 +23,12 @@ SMALLEST = 4
 
 
 def padded_outputs(kind: TaskKind, num_outputs: int) -> int:
-    """Returns the number of outputs of a head while it trains: the next power of two, and at least four.
+    """Rounds a head's number of outputs up to a power of two, at least four.
 
-    It depends only on the run's own task, so another run of a study never changes it.
+    The result depends only on the run's own task, not on the other runs of a study.
 
     Args:
-      kind: The task's kind. Heads of kinds whose number of outputs is fixed are not padded.
+      kind: The task's kind. Heads of kinds with a fixed number of outputs are not padded.
       num_outputs: The number of outputs of the stored head.
     """
     if TASK_KINDS[kind].padded_losses is None:
@@ -40,19 +40,19 @@ def with_outputs(tree: Tree, num_outputs: int) -> Tree:
     """Pads the output layer of every head with zeros, or removes such padding.
 
     Args:
-      tree: Parameters, or a training state with trees of parameters.
+      tree: Parameters, or a training state that contains them.
       num_outputs: The new number of outputs of the heads.
 
     Returns:
-      The tree with new leaves for the output layers, with the same shardings. All other leaves are the same arrays.
+      The tree with resized output layers, which keep their shardings. All other leaves are returned unchanged.
     """
     paths, structure = jax.tree_util.tree_flatten_with_path(tree)
     leaves = [leaf for _, leaf in paths]
-    places = [number for number, (path, _) in enumerate(paths) if _in_output_layer(path)]
-    outputs = [jnp.asarray(leaves[place]) for place in places]
+    positions = [number for number, (path, _) in enumerate(paths) if _in_output_layer(path)]
+    outputs = [jnp.asarray(leaves[position]) for position in positions]
     resized = jax.device_put(_resize(outputs, num_outputs), [leaf.sharding for leaf in outputs])
-    for place, leaf in zip(places, resized, strict=True):
-        leaves[place] = leaf
+    for position, leaf in zip(positions, resized, strict=True):
+        leaves[position] = leaf
     return jax.tree.unflatten(structure, leaves)
 
 
@@ -74,7 +74,7 @@ def pad_labels(
 def _in_output_layer(path: tuple[Any, ...]) -> bool:
     """Whether a leaf belongs to a head's output layer: ``.../heads/NAME/output/kernel`` or ``bias``."""
     names = [entry.key for entry in path if isinstance(entry, jax.tree_util.DictKey)]
-    # An adapter can also have the name "heads" and a part "output", so only the first root counts.
+    # An adapter may itself be named "heads" and have a part "output", so only the first root counts.
     root = next((number for number, name in enumerate(names) if name in AXIS_NAMES), len(names))
     return names[root : root + 1] == ["heads"] and names[root + 2 : -1] == ["output"]
 

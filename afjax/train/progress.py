@@ -1,6 +1,6 @@
-"""Keeps track of a run's best parameters and of early stopping.
+"""Tracks a run's best parameters and decides when to stop early.
 
-A loop that trains several runs in one program has one :class:`RunProgress` per run.
+Each run has its own :class:`RunProgress`, even if several train in one process.
 """
 
 import dataclasses
@@ -19,11 +19,11 @@ class RunProgress:
     """The progress of a run, in addition to its training state.
 
     Attributes:
-      main_metric: The dev metric that decides which parameters are best.
+      main_metric: The dev metric that selects the best parameters.
       patience: Number of evaluations without improvement after which the run stops. 0 disables early stopping.
       best_params: The trained tree with the best score so far.
-      best_scores: Every dev metric of that tree, and ``step``, the number of steps before that evaluation. Empty before
-        the first evaluation.
+      best_scores: All its dev metrics, and ``step``, the number of steps before that evaluation. Empty before the first
+        evaluation.
       evals_since_best: Number of evaluations since the best one.
       stopped: Whether the run stops early.
     """
@@ -58,9 +58,9 @@ class RunProgress:
         """Restores the progress from a checkpoint.
 
         Args:
-          values: The checkpoint's result of :meth:`to_json`.
-          best_params: The checkpoint's best parameters.
-          where: The checkpoints' folder, for error messages.
+          values: The output of :meth:`to_json` stored in the checkpoint.
+          best_params: The best parameters stored in the checkpoint.
+          where: The folder with the checkpoints, for error messages.
 
         Raises:
           UserError: ``values`` does not have the form of :meth:`to_json`.
@@ -76,8 +76,8 @@ class RunProgress:
         )
         if not valid:
             raise UserError(
-                f"The newest checkpoint in {where} is damaged (its progress is not what afjax writes). Remove it to "
-                "resume from the previous one."
+                f"The newest checkpoint in {where} is damaged (its progress record is invalid). Remove it to resume "
+                "from the previous one."
             )
         self.best_params, self.best_scores = best_params, values["best"]
         self.evals_since_best, self.stopped = values["looks_since_best"], values["stopped"]

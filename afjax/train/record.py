@@ -1,13 +1,13 @@
-"""The record in a run's folder. It ensures that a run is only resumed with the same settings and inputs.
+"""The record in a run's folder, which ensures that a run is only resumed with the same settings and inputs.
 
 A run's folder holds ``run.json``::
 
     {"settings": {...}, "inputs": {"the trunk": SHA-256, "rte's train rows": SHA-256, ...}, "lengths": [16, 32],
      "dev_lengths": [32]}
 
-``settings`` are all arguments that the result depends on. ``inputs`` are digests of everything that the run reads.
-``lengths`` and ``dev_lengths`` are the padded lengths of the batches of train and dev rows. A later version of afjax
-may choose other lengths for the same rows, but a resumed run keeps the recorded ones.
+``settings`` holds all arguments that the result depends on, and ``inputs`` holds digests of everything that the run
+reads. ``lengths`` and ``dev_lengths`` are the padded lengths of train and dev batches. A later version of afjax may
+choose different lengths for the same rows, but a resumed run keeps the recorded ones.
 """
 
 import contextlib
@@ -32,19 +32,19 @@ from afjax.trees import flatten
 from afjax.trunk.pretrained import Trunk
 
 RECORD = "run.json"
-# The trunk's name and the results of a finished run, for reports of runs that no experiment started.
+# The trunk's name and the results of a finished run. Reports use it for runs outside an experiment.
 TRAINED = "trained.json"
-# The record of fusion runs from before run.json existed: {adapter's name: SHA-256}.
+# The record of fusion runs before run.json existed: {adapter name: SHA-256}.
 FORMER_RECORD = "fused.json"
 CHECKPOINTS = "checkpoints"
-# Key of the digest of array shapes, among a checkpoint's inputs.
+# The key for the digest of the array shapes in a checkpoint's inputs.
 SHAPES = "the arrays' shapes"
 # Everything that training writes into a run's folder.
 _FILES = ("metrics.jsonl", "usage.json", "scores.json", "result.json", RECORD, FORMER_RECORD, TRAINED)
 _FOLDERS = (CHECKPOINTS, "tensorboard")
 
-# Settings that earlier versions did not have, and the values that are equivalent to those versions. Every task had a
-# dev split of its own then, so dev_share does not affect those runs. No task was multi-label.
+# Settings that earlier versions did not have, with values that reproduce their behaviour. In those versions, every task
+# had a dev split and no task was multi-label, so dev_share and multi_label do not affect their runs.
 FORMER_SETTINGS: Mapping[str, Any] = {
     "train.weight_decay_on": "kernels",
     "head.pooling": FORMER_POOLING,
@@ -59,7 +59,7 @@ FORMER_SETTINGS: Mapping[str, Any] = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunSpec:
-    """Everything that the result of a run depends on.
+    """Everything that a run's result depends on.
 
     Attributes:
       settings: The run's arguments, as nested mappings of JSON values.
@@ -71,7 +71,7 @@ class RunSpec:
 
 
 def check_run(folder: epath.Path, spec: RunSpec) -> PaddedLengths | None:
-    """Checks that an existing run in a folder may be resumed with these settings and inputs.
+    """Checks that a folder's run, if any, can be resumed with these settings and inputs.
 
     Args:
       folder: The run's folder, which need not exist.
@@ -81,8 +81,8 @@ def check_run(folder: epath.Path, spec: RunSpec) -> PaddedLengths | None:
       The padded lengths that the run began with. None for a new run, or if an earlier version did not record them.
 
     Raises:
-      UserError: The run began with other settings or inputs, or its record is damaged. The message lists every
-        difference: both values, or only that a digest changed.
+      UserError: The run began with different settings or inputs, or its record is damaged. The message lists every
+        difference, with both values unless they are digests.
     """
     if not has_checkpoint(folder):
         return None
@@ -91,9 +91,9 @@ def check_run(folder: epath.Path, spec: RunSpec) -> PaddedLengths | None:
     changed, unchecked = input_differences(record["inputs"], spec.inputs)
     if differences or changed:
         raise UserError(
-            f"The folder {folder} holds a run with other settings or inputs ({'; '.join([*differences, *changed])}). "
-            "Give the same ones to resume it, choose another workdir, or discard it with "
-            "options=RunOptions(overwrite=True) (in Python)."
+            f"The folder {folder} holds a run with different settings or inputs "
+            f"({'; '.join([*differences, *changed])}). Use the same ones to resume it, choose another workdir, or "
+            "discard the run with options=RunOptions(overwrite=True) (in Python)."
         )
     if record["settings"]:
         # Every version that writes run.json records these inputs.
@@ -114,15 +114,15 @@ def check_run(folder: epath.Path, spec: RunSpec) -> PaddedLengths | None:
 
 
 def recorded_settings(folder: epath.Path, *, overwrite: bool) -> dict[str, Any]:
-    """Returns the settings of the run to resume in a folder, by dotted path. All hosts must call this.
+    """Reads the settings of the run to resume, by dotted path. All hosts must call this.
 
     Args:
       folder: The run's folder, which need not exist.
       overwrite: Whether an existing run will be discarded.
 
     Returns:
-      The settings, or an empty dictionary if no run will be resumed. Heads had no setting for the pooling in earlier
-      versions; ``head.pooling`` then has its former value.
+      The settings, or an empty dictionary if no run will be resumed. If the run predates the setting ``head.pooling``,
+      its former value is filled in.
 
     Raises:
       UserError: The record is damaged.
@@ -134,7 +134,7 @@ def recorded_settings(folder: epath.Path, *, overwrite: bool) -> dict[str, Any]:
 
 
 def with_former_pooling(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns recorded settings by dotted path, with a ``head.pooling`` if an earlier version recorded them."""
+    """Flattens recorded settings to dotted paths, and fills in ``head.pooling`` if they predate it."""
     return {"head.pooling": FORMER_SETTINGS["head.pooling"], **by_path(settings)}
 
 
@@ -143,7 +143,7 @@ def claim_run(folder: epath.Path, spec: RunSpec, lengths: PaddedLengths, *, over
 
     Args:
       folder: The run's folder. It is created if it does not exist.
-      spec: The run's settings and inputs, already accepted by :func:`check_run`.
+      spec: The run's settings and inputs, already checked by :func:`check_run`.
       lengths: The padded lengths of the run's batches.
       overwrite: Whether to discard an existing run in the folder.
 
@@ -163,7 +163,7 @@ def claim_run(folder: epath.Path, spec: RunSpec, lengths: PaddedLengths, *, over
             try:
                 if overwrite:
                     discard_run(folder)
-                # A run that an earlier version began without a record stays without one: its settings are unknown.
+                # A run that began without a record, in an earlier version, gets none: its settings are unknown.
                 if not has_checkpoint(folder):
                     folder.mkdir(parents=True, exist_ok=True)
                     write_json(folder / RECORD, record)
@@ -193,9 +193,9 @@ def has_checkpoint(folder: epath.Path) -> bool:
 
 @contextlib.contextmanager
 def only_process(folder: epath.Path) -> Iterator[None]:
-    """Holds the folder's lock within the block, so that no second process trains in the same folder.
+    """Locks the folder within the block, so that no other process trains in it.
 
-    On several hosts, the first host holds the lock. Object stores have no locks; there, the user is responsible.
+    On several hosts, the first host holds the lock. Object stores have no locks, so users must avoid concurrent runs.
 
     Raises:
       UserError: Another process holds the lock, or the folder cannot be written.
@@ -221,8 +221,8 @@ def only_process(folder: epath.Path) -> Iterator[None]:
 
 def _cannot_be_written(folder: epath.Path, error: OSError) -> UserError:
     return UserError(
-        f"The run's folder {folder} cannot be written ({error.strerror or error}). Make room there, or choose another "
-        "workdir."
+        f"The run's folder {folder} cannot be written ({error.strerror or error}). Free up space there, or choose "
+        "another workdir."
     )
 
 
@@ -231,7 +231,7 @@ _FORMER = "the tokenizer in earlier versions"
 
 
 def trunk_inputs(trunk: Trunk) -> dict[str, str]:
-    """Returns the inputs that identify a trunk: its weights, its architecture and its tokenizer."""
+    """Returns the inputs that identify a trunk: its weights, architecture and tokenizer."""
     identity = trunk.identity()
     inputs = {"the trunk": identity["sha256"]}
     inputs |= {f"the trunk's {field}": str(value) for field, value in (identity.get("architecture") or {}).items()}
@@ -243,14 +243,14 @@ def trunk_inputs(trunk: Trunk) -> dict[str, str]:
 
 
 def adapter_input(name: str) -> str:
-    """Returns the key of a stored adapter among a run's inputs."""
+    """Returns the key of a stored adapter in a run's inputs."""
     return f"the adapter {name}"
 
 
 def setting_differences(recorded: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
-    """Describes each differing setting, as in ``"train.epochs: 3.0 there, 5.0 given"``.
+    """Describes each differing setting, as in ``"train.epochs: 3.0 recorded, 5.0 given"``.
 
-    A setting that an earlier version did not record has its value from ``FORMER_SETTINGS``.
+    Settings that an earlier version did not record take their values from ``FORMER_SETTINGS``.
     """
     recorded_values, given_values = by_path(recorded), by_path(plain(given))
     for key in given_values.keys() - recorded_values.keys():
@@ -258,14 +258,14 @@ def setting_differences(recorded: Mapping[str, Any], given: Mapping[str, Any]) -
             if key == ending or key.endswith(f".{ending}"):
                 recorded_values[key] = value
     return [
-        f"{key}: {recorded_values.get(key, 'not set')!r} there, {given_values.get(key, 'not set')!r} given"
+        f"{key}: {recorded_values.get(key, 'not set')!r} recorded, {given_values.get(key, 'not set')!r} given"
         for key in sorted(recorded_values.keys() | given_values.keys())
         if recorded_values.get(key) != given_values.get(key)
     ]
 
 
 def input_differences(recorded: Mapping[str, str], given: Mapping[str, str]) -> tuple[list[str], list[str]]:
-    """Compares the inputs that a run began with to the inputs of this call.
+    """Compares a run's recorded inputs with the inputs of this call.
 
     Returns:
       A description of each input that differs, and the names of the inputs that an earlier version did not record.
@@ -277,7 +277,7 @@ def input_differences(recorded: Mapping[str, str], given: Mapping[str, str]) -> 
             return f"{name} is not given"
         if any(re.fullmatch("[0-9a-f]{64}", value) for value in (str(recorded_value), given_value)):
             return f"{name} changed since"
-        return f"{name}: {recorded_value} there, {given_value} given"
+        return f"{name}: {recorded_value} recorded, {given_value} given"
 
     # The record of this version has this input. It need not be compared, because the tokenizer's other inputs are.
     former = {} if _FORMER in recorded else json.loads(given.get(_FORMER, "{}"))
@@ -306,7 +306,7 @@ def plain(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def note_unchecked(folder: epath.Path, unchecked: Sequence[str]) -> None:
-    """Prints the settings and inputs of a run that cannot be checked because an earlier version did not record them."""
+    """Prints which settings and inputs cannot be checked because an earlier version did not record them."""
     if unchecked:
         note(f"The run in {folder} was started by an earlier version, which did not record: {', '.join(unchecked)}.")
 
@@ -318,7 +318,7 @@ def note(sentence: str) -> None:
 
 
 def _read_record(folder: epath.Path) -> dict[str, Any]:
-    """Reads the record of a run that has checkpoints. Fields that an earlier version did not write are empty."""
+    """Reads the record of a run with checkpoints. Fields that an earlier version did not write are empty."""
     advice = f"delete {folder} to train again, or choose another workdir"
     empty: dict[str, Any] = {"settings": {}, "inputs": {}, "lengths": []}
     record = read_json(folder / RECORD, advice=advice)
@@ -344,19 +344,19 @@ def _are_lengths(value: Any) -> bool:
 
 
 def _former_inputs(folder: epath.Path, advice: str) -> dict[str, str]:
-    """Returns the inputs that earlier versions recorded, in ``fused.json`` and in each checkpoint."""
+    """Reads the inputs that earlier versions recorded in ``fused.json`` and in each checkpoint."""
     adapters = read_json(folder / FORMER_RECORD, advice=advice) or {}
     newest = folder / CHECKPOINTS / str(max(_steps(folder)))
     saved = (read_json(newest / "progress" / "metadata", advice=advice) or {}).get("inputs", {})
     if not isinstance(saved, dict):
-        raise UserError(f"{newest} is damaged (its inputs are not what afjax writes); {advice}.")
+        raise UserError(f"{newest} is damaged (its inputs are invalid); {advice}.")
     # The shapes are checked when the checkpoint is restored.
     inputs = {key: digest for key, digest in saved.items() if key != SHAPES}
     return {**{adapter_input(name): digest for name, digest in adapters.items()}, **inputs}
 
 
 def _steps(folder: epath.Path) -> list[int]:
-    """Returns the steps of the checkpoints in a run's folder."""
+    """Lists the steps of the checkpoints in a run's folder."""
     checkpoints = folder / CHECKPOINTS
     if not checkpoints.exists():
         return []

@@ -52,8 +52,8 @@ def record_trained(workdir: epath.Path, trunk: Trunk, models: Sequence[TaskModel
                     write_json(path, record)
                 except OSError as error:
                     raise UserError(
-                        f"The run's folder {workdir} cannot be written ({error.strerror or error}). Make room there, "
-                        "then start the same run again."
+                        f"The run's folder {workdir} cannot be written ({error.strerror or error}). Free up space "
+                        "there, then start the run again."
                     ) from error
 
 
@@ -63,7 +63,7 @@ def stored_form(trained: Tree) -> Tree:
 
 
 def with_params(trunk: Trunk, params: Tree, workdir: epath.Path) -> Trunk:
-    """Returns the trunk with the parameters that a run has trained."""
+    """Returns a copy of the trunk with the parameters trained by a run."""
     joined = partition.join_layers(params)
     name, digest = str(workdir / "trunk"), tree_digest(joined)
     return dataclasses.replace(trunk, name=name, params=joined, sha256=digest, trained=True)

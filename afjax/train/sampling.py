@@ -9,16 +9,16 @@ from afjax.config.training import Sampler, SamplingConfig
 
 
 def probabilities(sampler: Sampler, sizes: Sequence[int], *, epoch: int, num_epochs: int) -> np.ndarray:
-    """Returns the probability of each task, float64 ``[num_tasks]``.
+    """Computes the sampling probability of each task, float64 ``[num_tasks]``.
 
     Args:
       sampler: The sampler. A task with N rows has a probability proportional to N^α. Round robin takes the tasks in
-        turn, which gives them equal shares.
+        turn, which corresponds to equal probabilities.
       sizes: Number of train rows of each task, at least 1.
       epoch: The current epoch, 1 to ``num_epochs``.
       num_epochs: Total number of epochs. With one epoch, annealing keeps its initial α = 1.
     """
-    assert min(sizes) > 0, "an empty task is refused when it is loaded"
+    assert min(sizes) > 0, "loading rejects empty tasks"
     match sampler:
         case "round_robin":
             alpha = 0.0
@@ -43,7 +43,7 @@ def draw_tasks(config: SamplingConfig, sizes: Sequence[int], *, num_steps: int, 
     draws = []
     for epoch in range(1, num_epochs + 1):
         share = probabilities(config.sampler, sizes, epoch=epoch, num_epochs=num_epochs)
-        # The constant makes these draws independent of the draws that shuffle rows.
+        # The constant makes these draws independent of the row order.
         rng = np.random.default_rng([0x7A5C, seed, epoch])
         draws.append(rng.choice(len(sizes), size=config.steps_per_epoch, p=share))
     return np.concatenate(draws)[:num_steps]

@@ -32,9 +32,9 @@ class TaskSequence:
     """The result of training tasks one after another.
 
     Attributes:
-      models: ``{task's name: its model after the last task}``. A model has the task's own head and adapter, the final
-        trunk, and the dev metrics of this combination.
-      scores: ``scores[i][j]`` holds every dev metric of task j after training on task i, for j up to i.
+      models: ``{task name: model after the last task}``. Each model combines the task's own head and adapter with the
+        final trunk, and has the dev metrics of this combination.
+      scores: ``scores[i][j]`` holds the dev metrics of task j after training on task i, for j ≤ i.
     """
 
     models: dict[str, TaskModel]
@@ -61,9 +61,9 @@ def train_sequential(
 
     Args:
       trunk: The pretrained encoder. It is not changed.
-      tasks: The tasks in training order. Names must be distinct.
-      data: ``{task's name: splits}``, each as in :func:`afjax.train_single`.
-      workdir: A folder for the runs, with one subfolder per task. Each is used as in :func:`afjax.train_single`.
+      tasks: The tasks in training order, with distinct names.
+      data: ``{task name: splits}``, with splits as in :func:`afjax.train_single`.
+      workdir: The parent folder of the runs. Each task has a subfolder, the ``workdir`` of its single-task run.
       method, config, options: As in :func:`afjax.train_single`; the same for every task.
 
     Returns:
@@ -71,7 +71,7 @@ def train_sequential(
       far after each task.
 
     Raises:
-      UserError: Data, settings and trunk do not fit each other, or the workdir holds another run.
+      UserError: The data, settings and trunk are incompatible, or the workdir holds a different run.
 
     Example:
       >>> from afjax import TaskConfig, TrainConfig, load_task, load_trunk, train_sequential
@@ -112,7 +112,7 @@ def train_sequential(
 
 
 def _own_weights(config: TrainConfig, label_names: Sequence[str]) -> TrainConfig:
-    """Returns the config with only the class weights of one task's labels."""
+    """Removes the class weights of other tasks' labels from the config."""
     if not isinstance(config.class_weights, Mapping):
         return config
     class_weights = {label: weight for label, weight in config.class_weights.items() if label in label_names}
@@ -122,9 +122,9 @@ def _own_weights(config: TrainConfig, label_names: Sequence[str]) -> TrainConfig
 def _scores(
     path: epath.Path, models: Mapping[str, TaskModel], data: Mapping[str, Mapping[str, AnyRows]], batch_size: int
 ) -> list[dict[str, float]]:
-    """Returns every model's dev metrics. They are cached in a file, so that a resumed run need not evaluate again."""
+    """Evaluates every model on its dev rows. Metrics are cached in a file for resumed runs."""
     with all_hosts_or_raise():
-        earlier = read_json(path, expected=list, advice=f"delete {path}, so that the models are scored again")
+        earlier = read_json(path, expected=list, advice=f"delete {path} to evaluate the models again")
     if earlier is not None:
         return earlier
     scores = [model.evaluate(data[name]["dev"], batch_size=batch_size) for name, model in models.items()]

@@ -49,19 +49,19 @@ def train_single(
       trunk: The pretrained encoder. It is not changed; a method that trains the trunk returns a new one.
       task: The task, with its name, kind and metric.
       data: ``train`` and ``dev`` rows from ``load_task`` or ``rows_from_lists``, or tables (a DataFrame, or a
-        dictionary of columns) with the columns that the task names. If ``train`` is the only split, some of its rows
-        are used as dev rows; see ``TaskConfig.dev_share``.
+        dictionary of columns) with the columns named in the task. If ``train`` is the only split, some of its rows are
+        used as dev rows; see ``TaskConfig.dev_share``.
       workdir: The run's folder. If it holds a run with the same settings and inputs, that run is resumed, or its result
-        is returned if it is finished. A run with other settings or inputs is refused.
+        is returned if it has finished. A run with different settings or inputs raises an error.
       method: The partition to train, and the architectures of the adapter and the head.
       config: Optimizer, schedule and batches.
       options: The artefact's name, the seed, the devices, and other options.
 
     Returns:
-      The model with the parameters of the best evaluation, and their dev metrics.
+      The model with the best parameters by the main dev metric, and their dev metrics.
 
     Raises:
-      UserError: Data, settings and trunk do not fit each other, or the workdir holds another run.
+      UserError: The data, settings and trunk are incompatible, or the workdir holds a different run.
 
     Example:
       >>> from afjax import TaskConfig, TrainConfig, load_task, load_trunk, train_single
@@ -119,14 +119,14 @@ def single_training(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskRun:
-    """A run on one task before it starts.
+    """The plan for a run on one task.
 
     Attributes:
       trunk: The pretrained encoder.
       task: The task.
       data: The task's ``train`` and ``dev`` rows, already checked.
       setup: The model and its trained partition.
-      adapters: The trees of a fusion's adapters, by name; empty for other methods.
+      adapters: The parameters of a fusion's adapters, by name; empty for other methods.
       method: The method's entries in the run's record, in addition to the architectures.
     """
 
@@ -138,7 +138,7 @@ class TaskRun:
     method: Mapping[str, Any]
 
     def spec(self, config: TrainConfig, seed: int) -> RunSpec:
-        """Returns everything that the run's result depends on. A fusion's frozen adapters are inputs."""
+        """Collects everything that the run's result depends on. A fusion's frozen adapters are inputs."""
         model = self.setup.model
         digests = {adapter_input(name): tree_digest(tree) for name, tree in self.adapters.items()}
         return RunSpec(
@@ -161,7 +161,7 @@ class TaskRun:
 def task_training(
     task_run: TaskRun, config: TrainConfig, options: RunOptions, workdir: str | Path
 ) -> Training[TaskModel]:
-    """Checks the arguments, tokenises the rows, trains, and returns the model with the best parameters.
+    """Checks the arguments, tokenises the rows and trains. Returns the model with the best parameters.
 
     Args:
       task_run: The setup to train, its task and its rows.

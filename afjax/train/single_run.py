@@ -1,4 +1,4 @@
-"""A run on one task, which trains one partition of a model."""
+"""A run that trains one partition of a model on one task."""
 
 import dataclasses
 import functools
@@ -46,21 +46,21 @@ class SingleRun:
 
     Args:
       setup: The model and its trained partition.
-      params: The initial tree with its four roots.
+      params: All initial parameters, of trunk, adapters, fusion and heads.
       data: ``train`` and ``dev`` rows.
       task: The task, with its kind, scale and main metric.
       config: Optimizer, schedule and batches.
-      seed: Seed of the order of the rows and of dropout.
+      seed: Seed for row order and dropout.
       mesh: The devices.
-      lengths: The padded lengths that a resumed run began with. By default they are chosen from the rows.
+      lengths: The recorded padded lengths of a resumed run. By default, they are chosen from the rows.
       class_loss: Class weights and label smoothing; None if the run has none.
-      shared: The values that the run shares with other runs; None if it shares none.
+      shared: Compiled functions and parameters shared with other runs. None shares nothing.
 
     Attributes:
-      programs: The compiled functions. Runs with the same programs can compute their steps together. They work on
-        trees without the run's names (see :mod:`afjax.model.names`) and with padded heads (see
-        :mod:`afjax.train.padded_heads`).
-      frozen: The frozen tree on the mesh, without the run's names.
+      programs: The compiled functions. Their trees have common names in place of the run's names (see
+        :mod:`afjax.model.names`) and padded heads (see :mod:`afjax.train.padded_heads`). Runs with the same programs
+        can compute their steps together.
+      frozen: The frozen tree on the mesh, with common names.
       key: The dropout key.
       shares_steps: Whether the run's steps can be computed together with other runs' steps.
     """
@@ -116,12 +116,12 @@ class SingleRun:
         step = make_train_step(model, optimizer, task.kind, dropout=config.dropout, label_smoothing=smoothing)
         self.programs = shared.once("programs", key, lambda: _compile(step, model, start, mesh))
         self.compiled = self.programs.shapes
-        # Checkpoints and results have the run's names.
+        # Checkpoints and results use the run's names.
         assert len(trained.get("adapters", {})) < 2, "renaming must not change the order of the leaves"
         named = renamed(trained, reversed_names(names))
         init = functools.partial(init_state, optimizer=make_optimizer(config, named))
-        self._named = jax.tree.structure(jax.eval_shape(init, named))
-        self._nameless, self._nameless_trained = jax.tree.structure(start), jax.tree.structure(trained)
+        self._named_structure = jax.tree.structure(jax.eval_shape(init, named))
+        self._common_structure, self._trained_structure = jax.tree.structure(start), jax.tree.structure(trained)
         self.start = self.with_names(start)
 
     def batches(self, step: int) -> Iterator[Batch]:
@@ -139,8 +139,8 @@ class SingleRun:
 
     def step(self, state: State, batch: Batch, learning_rate: float) -> tuple[State, dict[str, Any]]:
         inputs, settings = self.inputs(batch), self.settings(learning_rate)
-        nameless = self.without_names(state)
-        new, scalars = run_step(self.programs.step, self.mesh, nameless, self.frozen, inputs, self.key, settings)
+        state = self.without_names(state)
+        new, scalars = run_step(self.programs.step, self.mesh, state, self.frozen, inputs, self.key, settings)
         return self.with_names(new), scalars
 
     def to_checkpoint(self, tree: Tree) -> Tree:
@@ -150,26 +150,26 @@ class SingleRun:
         return with_outputs(tree, self._padded_outputs) if self._pads else tree
 
     def without_names(self, state: State) -> State:
-        """Returns a state with common names in place of the run's names, as ``programs`` needs it."""
-        return jax.tree.unflatten(self._nameless, jax.tree.leaves(state))
+        """Replaces the run's names in a state with the common names used in ``programs``."""
+        return jax.tree.unflatten(self._common_structure, jax.tree.leaves(state))
 
     def with_names(self, state: State) -> State:
-        """Returns a state of ``programs`` with the run's names."""
-        return jax.tree.unflatten(self._named, jax.tree.leaves(state))
+        """Restores the run's names in a state from ``programs``."""
+        return jax.tree.unflatten(self._named_structure, jax.tree.leaves(state))
 
     def settings(self, rate: float) -> StepSettings:
-        """Returns the settings of a step with a learning rate."""
+        """Returns the compiled step's settings for a learning rate."""
         return step_settings(self._config, rate, num_outputs=self._num_outputs, class_weights=self._class_weights)
 
     def inputs(self, batch: Batch) -> dict[str, jax.Array]:
-        """Returns a batch on the mesh."""
+        """Copies a batch to the mesh."""
         return step_inputs(batch, self._config.batch_size, self.mesh)
 
     def evaluate(self, trained: Tree) -> dict[str, float]:
-        nameless = jax.tree.unflatten(self._nameless_trained, jax.tree.leaves(trained))
+        trained = jax.tree.unflatten(self._trained_structure, jax.tree.leaves(trained))
         logits = over_rows(
             self.programs.eval_step,
-            self._model.fold(merge(nameless, self.frozen)),
+            self._model.fold(merge(trained, self.frozen)),
             self._data["dev"],
             batching=Batching(self._config.batch_size, self.lengths.dev, self._pad_id),
             mesh=self.mesh,
@@ -189,8 +189,8 @@ class Programs:
     Attributes:
       pure_step: The step before compilation.
       step: The compiled step; see :func:`run_step`.
-      eval_step: The compiled step of an evaluation.
-      shapes: The shapes of the batches that ``step`` was compiled for.
+      eval_step: The compiled evaluation step.
+      shapes: The batch shapes for which ``step`` has been compiled.
     """
 
     pure_step: TrainStep
@@ -200,14 +200,14 @@ class Programs:
 
 
 def _compile(step: TrainStep, model: Model, state: State, mesh: Mesh) -> Programs:
-    """Makes the programs of runs whose states have the same shapes and shardings as ``state``."""
+    """Compiles the programs for states with the same shapes and shardings as ``state``."""
     return Programs(step, jit_step(step, state, mesh), jit_eval_step(make_eval_step(model), mesh))
 
 
 def _shared_trunk(frozen: Tree, trunk: Tree, mesh: Mesh, shared: Shared) -> Tree:
     """Copies a frozen tree to the mesh. Runs that freeze the same leaves of the same trunk share one copy."""
     leaves, structure = jax.tree.flatten(frozen["trunk"])
-    # The value refers to the trunk, so that no other trunk gets its id.
+    # The value holds a reference to the trunk, so that its id is not reused.
     key = (id(trunk), structure, tuple(leaf.dtype for leaf in leaves), mesh)
     _, placed = shared.once("frozen trunk", key, lambda: (trunk, shard(frozen["trunk"], mesh)), kept=TRUNKS)
     others = {root: tree for root, tree in frozen.items() if root != "trunk"}
@@ -237,7 +237,7 @@ def map_layers(params: Tree, function: Callable[[Tree], Tree]) -> Tree:
 
 
 def step_inputs(batch: Batch, batch_size: int, mesh: Mesh) -> dict[str, jax.Array]:
-    """Places a batch on the mesh, without its row numbers."""
+    """Copies a batch, without its row numbers, to the mesh."""
     return shard_batch({name: array for name, array in batch.items() if name != "rows"}, batch_size, mesh)
 
 

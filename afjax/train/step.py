@@ -24,7 +24,7 @@ State = dict[str, Any]
 
 
 def init_state(trained: Tree, optimizer: optax.GradientTransformation) -> State:
-    """Returns the state before the first step."""
+    """Builds the state before the first step."""
     return {
         "trained": trained,
         "optimizer": optimizer.init(trained),
@@ -63,12 +63,12 @@ def make_train_step(
     dropout: bool,
     label_smoothing: float = 0.0,
 ) -> TrainStep:
-    """Makes ``step(state, frozen, batch, key, settings) -> (state, metrics)``.
+    """Builds ``step(state, frozen, batch, key, settings) -> (state, metrics)``.
 
-    The dropout of a step is determined by the key and the step's number. The metrics are the scalars ``loss`` (the task
-    loss plus the model's penalty), ``gradient_norm`` (over the trained leaves) and ``failed``. If the loss or a
-    gradient is not finite, this step and all later steps fail: they change only ``failed`` in the state. The label
-    smoothing is used if the settings have class weights.
+    The key and the step's number determine the dropout masks. The metrics are the scalars ``loss`` (the task loss plus
+    the model's penalty), ``gradient_norm`` (over the trained leaves) and ``failed``. If the loss or a gradient is not
+    finite, this step and all later steps fail: they change only ``failed`` in the state. Label smoothing only applies
+    if the settings have class weights.
     """
 
     def step(
@@ -112,11 +112,11 @@ def old_if_failed(failed: Bool[Array, ""], before: Any, after: Any) -> Any:
 def jit_step(step: TrainStep, state: State, mesh: Mesh) -> Any:
     """Compiles a step that donates its state and returns the next state with the same sharding.
 
-    In JAX's compilation cache, the names in a program's result are part of the key. The compiled function therefore
-    returns a list instead of the state's tree, so that a new task name does not cause recompilation.
+    The keys of JAX's compilation cache include the names in a program's result. The compiled function therefore returns
+    a list instead of the state's tree, so that a new task name does not cause recompilation.
 
     Returns:
-      The jitted function. Its first result must be unflattened; call it with :func:`run_step`.
+      The jitted function. Call it with :func:`run_step`, which unflattens its first result.
     """
     shardings = [leaf.sharding for leaf in jax.tree.leaves(state)]
 
@@ -129,7 +129,7 @@ def jit_step(step: TrainStep, state: State, mesh: Mesh) -> Any:
 
 
 def run_step(compiled: Any, mesh: Mesh, state: State, *inputs: Any) -> tuple[State, dict[str, Shaped[Array, ""]]]:
-    """Calls a function that :func:`jit_step` returned, and unflattens the new state."""
+    """Calls a step compiled by :func:`jit_step` and unflattens the new state."""
     treedef = jax.tree.structure(state)
     with jax.set_mesh(mesh):
         leaves, scalars = compiled(state, *inputs)
@@ -146,7 +146,7 @@ def dropout_key(seed: int, prng: str, mesh: Mesh) -> PRNGKeyArray:
 
 
 def make_eval_step(model: Model) -> Callable[[Tree, Batch], Array]:
-    """Makes ``step(params, batch) -> logits``, without dropout."""
+    """Builds ``step(params, batch) -> logits``, without dropout."""
 
     def step(params: Tree, batch: Batch) -> Array:
         return model(params, batch).logits

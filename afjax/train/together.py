@@ -1,7 +1,7 @@
 """Trains several runs in one process. Steps with the same compiled program and shapes are computed together.
 
 The state of each run stays a separate tree; only the compiled step stacks the states. Everything else, from early
-stopping to checkpoints, is the code of a single run.
+stopping to checkpoints, works as in a single run.
 """
 
 import contextlib
@@ -38,20 +38,20 @@ def run_together(
     requested: Callable[[int, StepRequest], None] | None = None,
     ended: Callable[[int, T | Exception], None] | None = None,
 ) -> list[T | Exception]:
-    """Computes the steps of several trainings.
+    """Trains several runs, and computes their steps together where possible.
 
     At most ``slots`` runs train at a time. When one ends, the next one starts. Each round computes the step that most
     runs wait for. A failed run does not affect the others, unless the failed step was computed for several.
 
-    A run's results do not depend on the other runs. With one slot, they are bit-identical to a separate run.
+    A run's results do not depend on the other runs. With one slot, they are bit-identical to a separate run's.
 
     Args:
-      trainings: The trainings. None of them has begun, and all use ``shared``. Each is taken from the iterable when it
+      trainings: Trainings that have not begun and that all use ``shared``. Each is taken from the iterable when it
         starts.
-      slots: The number of runs that train at a time, and the number of runs that a compiled step trains.
+      slots: The number of runs that train at a time, which is also the number of runs in a compiled step.
       shared: The values that the trainings share.
-      within: Returns the context manager that surrounds the code of a training, given its number.
-      requested: Called with a training's number and its request when it requests a step.
+      within: Takes a training's number and returns a context manager, in which the training's code runs.
+      requested: Called with a training's number and its request whenever it requests a step.
       ended: Called with a training's number and outcome when it ends.
 
     Returns:
@@ -109,7 +109,7 @@ class _Queue(Generic[T]):
             raise self.preempted
 
     def close(self) -> None:
-        """Ends every training that has begun and not ended."""
+        """Ends all trainings that have begun and not ended."""
         with contextlib.ExitStack() as stack:
             for training in self.begun:
                 stack.callback(training.close)
@@ -119,12 +119,12 @@ class _Queue(Generic[T]):
         groups: dict[Hashable, list[int]] = {}
         for number, request in self.active.items():
             groups.setdefault(_group(number, request, self.slots), []).append(number)
-        # The first of several longest groups, so the choice does not depend on time.
+        # Ties go to the first group, so the choice does not depend on timing.
         numbers = max(groups.values(), key=len)
         requests = [self.active[number] for number in numbers]
         try:
             results = _step_together(requests, self.slots, self.shared)
-        except Exception as error:  # The step does not compile, or does not fit into memory.
+        except Exception as error:  # The step fails to compile or runs out of memory.
             if len(numbers) > 1 and str(error).startswith("RESOURCE_EXHAUSTED"):
                 error = _too_many_slots(error, self.slots)
             for number in numbers:
@@ -163,13 +163,13 @@ class _Queue(Generic[T]):
 def _too_many_slots(error: Exception, slots: int) -> UserError:
     reason = str(error).partition("\n")[0]
     return UserError(
-        f"The common step of {slots} runs does not fit the devices' memory ({reason}); give fewer slots. For a TPU, "
+        f"The common step of {slots} runs does not fit into device memory ({reason}). Use fewer slots. For a TPU, "
         f"afjax tpu --slots={slots} reports how many fit."
     )
 
 
 def _without_own_frames(trace: types.TracebackType | None) -> types.TracebackType | None:
-    """Returns a traceback without the frames of this module. They are still running, so they cannot be cleared."""
+    """Removes this module's frames from a traceback. They are still running, so they cannot be cleared."""
     entries = [(entry.tb_frame, entry.tb_lasti, entry.tb_lineno) for entry in _entries(trace)]
     kept = None
     for frame, instruction, line in reversed(entries):
@@ -202,7 +202,7 @@ def _can_share(run: Run) -> TypeGuard[SingleRun]:
 
 
 def _group(number: int, request: StepRequest, slots: int) -> Hashable:
-    """Returns a value that two requests have in common if their steps can be computed together."""
+    """Returns a key that is equal for requests whose steps can be computed together."""
     run = request.run
     if slots == 1 or not _can_share(run):
         return number
@@ -211,7 +211,7 @@ def _group(number: int, request: StepRequest, slots: int) -> Hashable:
 
 
 def _step_together(requests: Sequence[StepRequest], slots: int, shared: Shared) -> list[tuple[State, Scalars]]:
-    """Computes the next step of the runs of one group. Unused slots compute a step that is discarded."""
+    """Computes the next step of all runs in a group. Unused slots compute a step that is discarded."""
     first, runs = requests[0].run, [request.run for request in requests if _can_share(request.run)]
     if slots == 1 or not _can_share(first):
         [request] = requests
@@ -243,7 +243,7 @@ def _step_together(requests: Sequence[StepRequest], slots: int, shared: Shared) 
 
 
 def jit_step_together(pure_step: TrainStep, slots: int, shardings: Sequence[Any], replicated_sharding: Any) -> Any:
-    """Compiles a step of several runs, whose trees differ only in their arrays.
+    """Compiles one step for several runs, whose trees have the same structure and shapes.
 
     Args:
       pure_step: The step of one run.
@@ -252,10 +252,10 @@ def jit_step_together(pure_step: TrainStep, slots: int, shardings: Sequence[Any]
       replicated_sharding: The sharding of the step's metrics.
 
     Returns:
-      The jitted ``step(states, trunk, frozen, batches, keys, settings)``. ``trunk`` is ``{"trunk": tree}`` and the same
-      for all runs. ``states``, ``frozen`` (without the trunk), ``batches`` and ``keys`` are lists with one entry per
-      run. The leaves of ``settings`` have a leading axis of size ``slots``. The function returns a list with the leaves
-      of each run's state, and a list with each run's metrics. It donates the states.
+      The jitted ``step(states, trunk, frozen, batches, keys, settings)``. ``trunk`` is ``{"trunk": tree}``, shared by
+      all runs. ``states``, ``frozen`` (without the trunk), ``batches`` and ``keys`` are lists with one entry per run.
+      The leaves of ``settings`` have a leading axis of size ``slots``. The function returns a list with the leaves of
+      each run's state, and a list with each run's metrics. It donates the states.
     """
 
     def one_run(
@@ -274,7 +274,7 @@ def jit_step_together(pure_step: TrainStep, slots: int, shardings: Sequence[Any]
         stacked = [
             jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees) for trees in (states, frozen_per_run, batches, keys)
         ]
-        # Every leaf of the results: [slots, ...].
+        # Every leaf of the results has shape [slots, ...].
         state, frozen, batch, key = stacked
         new, scalars = jax.vmap(one_run, in_axes=(None, 0, 0, 0, 0, 0))(trunk, state, frozen, batch, key, settings)
         leaves = [jax.tree.leaves(_slot(new, slot)) for slot in range(slots)]

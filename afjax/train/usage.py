@@ -1,4 +1,4 @@
-"""Measures a run's time and memory, over all its starts."""
+"""Measures a run's time and memory across restarts."""
 
 import time
 from typing import Any
@@ -11,16 +11,16 @@ from afjax.errors import UserError
 from afjax.storage.json_files import read_json
 from afjax.storage.writing import write_json
 
-# In a run's folder. Bit-identical runs differ only in this file, so only reports read it.
+# Bit-identical runs differ only in this file of their folders, so only reports may read it.
 USAGE = "usage.json"
 
 
 class Usage:
-    """Measures one start of a run, and adds it to the usage of earlier starts.
+    """Measures a run's usage since this start, and adds it to the usage of earlier starts.
 
     ``usage.json`` has ``step`` and ``seconds`` up to the last checkpoint, ``starts``, ``devices``, and two peaks in
-    bytes: ``host_memory`` of this process, and ``device_memory`` of any device, if the backend reports it. Work after
-    the last checkpoint of a killed run is lost and not counted.
+    bytes: ``host_memory`` of this process, and ``device_memory`` of any device, if the backend reports it. Work that a
+    killed run lost after its last checkpoint is not counted.
 
     Args:
       folder: The run's folder, which must exist.
@@ -50,7 +50,7 @@ class Usage:
 
 
 def read_usage(folder: epath.Path) -> dict[str, Any]:
-    """Reads a run's ``usage.json``. Empty if the file is damaged or missing (older runs have none)."""
+    """Reads a run's ``usage.json``. Returns ``{}`` if it is damaged or missing, as in older runs."""
     try:
         return read_json(folder / USAGE) or {}
     except UserError:

@@ -27,13 +27,13 @@ from afjax.train.record import (
 CONFIG = "config.json"
 INPUTS = "inputs.json"
 ANOTHER = "restore it, or choose another --workdir"
-# The store that the run takes adapters from and saves to.
+# The path of the run's store.
 STORE = "store.json"
 # The folder of the target's run.
 TARGET = "target"
 # The file with the results, in the folder of a finished run.
 RESULT = "result.json"
-# Scores of the sequential recipe: all tasks so far, after each task.
+# The sequential recipe's scores of all tasks so far, after each task.
 FORGETTING = "forgetting.csv"
 
 
@@ -58,7 +58,7 @@ def recorded_config(workdir: epath.Path) -> dict[str, Any]:
 
 
 def check_workdir(workdir: epath.Path, config: ExperimentConfig) -> None:
-    """Raises UserError if a workdir holds a run with another config. The message lists all differences.
+    """Raises UserError if a workdir holds a run with a different config. The message lists all differences.
 
     If a source's adapter came from the store, its task and training settings are not compared, because they are unused.
     """
@@ -69,13 +69,13 @@ def check_workdir(workdir: epath.Path, config: ExperimentConfig) -> None:
     differences = setting_differences(_compared(recorded, stored), _compared(to_dict(config), stored))
     if differences:
         raise UserError(
-            f"The workdir {workdir} holds a run with another config ({'; '.join(differences)}). Give the same config "
-            "to resume it, or choose another --workdir."
+            f"The workdir {workdir} holds a run with a different config ({'; '.join(differences)}). Use the same "
+            "config to resume it, or choose another --workdir."
         )
 
 
 def _compared(config: Mapping[str, Any], stored: Collection[str]) -> dict[str, Any]:
-    """Returns a config in which sources whose adapters came from the store have only their names."""
+    """Reduces sources whose adapters came from the store to their names."""
     sources = config.get("sources")
     if not isinstance(sources, list):
         return dict(config)
@@ -89,7 +89,7 @@ def _compared(config: Mapping[str, Any], stored: Collection[str]) -> dict[str, A
 
 
 def read_inputs(workdir: epath.Path) -> dict[str, str] | None:
-    """Reads the inputs that the run in a workdir began with; None for a new workdir.
+    """Reads the recorded inputs of the run in a workdir; None for a new workdir.
 
     Raises:
       UserError: The file is damaged.
@@ -98,13 +98,13 @@ def read_inputs(workdir: epath.Path) -> dict[str, str] | None:
 
 
 def stored_inputs(inputs: Mapping[str, str]) -> list[str]:
-    """Returns the names of the stored adapters among a run's inputs."""
+    """Lists the names of the stored adapters in a run's inputs."""
     prefix = adapter_input("")
     return [name.removeprefix(prefix) for name in inputs if name.startswith(prefix)]
 
 
 def check_inputs(workdir: epath.Path, inputs: Mapping[str, str]) -> None:
-    """Raises UserError if the run in a workdir began with other rows or another trunk.
+    """Raises UserError if the run in a workdir began with different rows or a different trunk.
 
     Args:
       workdir: The experiment's folder.
@@ -120,8 +120,8 @@ def check_inputs(workdir: epath.Path, inputs: Mapping[str, str]) -> None:
         raise UserError(f"{workdir / INPUTS} is damaged (it lacks {', '.join(lost)}); {ANOTHER}.")
     if changed:
         raise UserError(
-            f"The run in {workdir} began with other data: {'; '.join(changed)}. Restore what changed to resume it, or "
-            "choose another --workdir."
+            f"The run in {workdir} began with different inputs: {'; '.join(changed)}. Restore them to resume the run, "
+            "or choose another --workdir."
         )
     note_unchecked(workdir, unchecked)
 
@@ -134,25 +134,25 @@ def find_store(workdir: epath.Path, given: str | Path | None = None) -> epath.Pa
       given: The store to use. None means the store that the run began with, or ``workdir/store`` for a new run.
 
     Raises:
-      UserError: The run began with a store other than ``given``, and that store still exists. (If it was moved, its new
-        location can be given.) Or the recorded store is a folder that is not a store: a workdir from another person
-        must not decide where files are written.
+      UserError: The run began with a different store, which still exists. (If the store was moved, pass its new path.)
+        Or the recorded path is an existing folder that is not a store: a workdir from another person must not decide
+        where files are written.
     """
     record = _read_store(workdir)
     if not record:
         return open_path(given) if given else workdir / "store"
     store = _from_workdir(record["store"], workdir)
-    if given and not _same(store, open_path(given)):
+    if given and not _same_folder(store, open_path(given)):
         if store.exists():
             raise UserError(
-                f"The run in {workdir} began with the store {store}, not {given}. Leave out --store to use that one, "
-                "or choose another --workdir."
+                f"The run in {workdir} began with the store {store}, not {given}. Omit --store to use the "
+                "original store, or choose another --workdir."
             )
         return open_path(given)
     if not given and not _may_be_store(store):
         raise UserError(
-            f"{workdir / STORE} names {store}, which exists but is not a store. To write artefacts there, give "
-            f"--store={store}; otherwise give another --store."
+            f"{workdir / STORE} names {store}, which exists but is not a store. To write artefacts there, pass "
+            f"--store={store}. Otherwise, choose another --store."
         )
     return store
 
@@ -185,7 +185,7 @@ def claim_workdir(
     try:
         workdir.mkdir(parents=True, exist_ok=True)
         recorded = _read_store(workdir)
-        store = {"store": _seen_from_workdir(store_folder, workdir), "run": recorded.get("run") or uuid.uuid4().hex}
+        store = {"store": _relative_to_workdir(store_folder, workdir), "run": recorded.get("run") or uuid.uuid4().hex}
         if recorded != store:
             write_json(workdir / STORE, store)
         # Write the config last, so that a workdir with a config is complete.
@@ -194,7 +194,7 @@ def claim_workdir(
             write_json(workdir / CONFIG, plain(to_dict(config)))
     except OSError as error:
         raise UserError(
-            f"The workdir {workdir} cannot be written ({error.strerror or error}); give another --workdir."
+            f"The workdir {workdir} cannot be written ({error.strerror or error}); choose another --workdir."
         ) from None
     return is_new
 
@@ -208,13 +208,13 @@ def release_workdir(workdir: epath.Path) -> None:
 
 
 def _read_store(workdir: epath.Path) -> dict[str, Any]:
-    record = read_json(workdir / STORE, advice="delete it and give --store")
+    record = read_json(workdir / STORE, advice="delete it and pass --store")
     if record is None:
         return {}
-    # Text that the file system cannot encode is not printable.
+    # isprintable also rejects text that the file system cannot encode.
     valid = all(isinstance(value, str) and value.isprintable() for value in record.values())
     if not valid or not record.get("store"):
-        raise UserError(f"{workdir / STORE} is damaged (it names no store); delete it and give --store.")
+        raise UserError(f"{workdir / STORE} is damaged (it does not name a store); delete it and pass --store.")
     return record
 
 
@@ -225,7 +225,7 @@ def _may_be_store(folder: epath.Path) -> bool:
     return folder.is_dir() and {entry.name for entry in folder.iterdir() if entry.name[0] != "."} <= set(KINDS)
 
 
-def _seen_from_workdir(store: epath.Path, workdir: epath.Path) -> str:
+def _relative_to_workdir(store: epath.Path, workdir: epath.Path) -> str:
     """Returns the store's path relative to the workdir, so that a folder that holds both can be moved."""
     if is_remote(store) or is_remote(workdir):
         return str(absolute(store))
@@ -236,12 +236,12 @@ def _from_workdir(text: str, workdir: epath.Path) -> epath.Path:
     if is_remote(text) or os.path.isabs(text):
         return open_path(text)
     real = epath.Path(os.path.normpath(os.path.join(os.path.realpath(workdir), text)))
-    # Prefer the shorter path that the user typed. If the workdir is a symbolic link, it may be another folder.
+    # Prefer the shorter path that the user typed, unless a symbolic link makes it a different folder.
     short = epath.Path(os.path.normpath(os.path.join(workdir, text)))
-    return short if _same(short, real) else real
+    return short if _same_folder(short, real) else real
 
 
-def _same(first: epath.Path, second: epath.Path) -> bool:
+def _same_folder(first: epath.Path, second: epath.Path) -> bool:
     if is_remote(first) or is_remote(second):
         return str(first) == str(second)
     return os.path.realpath(first) == os.path.realpath(second)

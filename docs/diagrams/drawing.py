@@ -1,4 +1,4 @@
-"""Shapes and text of the diagrams.
+"""Draws shapes and text for the diagrams.
 
 A :class:`Drawing` collects SVG elements. It takes colors from a :class:`Palette`, so each diagram's geometry is written
 once for both themes. Text may contain subscripts: ``u_{n}``.
@@ -21,7 +21,7 @@ Point = tuple[float, float]
 
 
 class Box(NamedTuple):
-    """A rectangle: its left and upper edges, and its size."""
+    """A rectangle, given by its left and upper edges and its size."""
 
     x: float
     y: float
@@ -46,11 +46,11 @@ class Box(NamedTuple):
 
 
 class Drawing:
-    """An SVG document of the width ``WIDTH``.
+    """An SVG document with width ``WIDTH``.
 
     Args:
-      name: The diagram's name, a prefix of the ids.
-      height: The height in the units of ``WIDTH``.
+      name: The diagram's name, used as a prefix for ids.
+      height: The height, in the same units as ``WIDTH``.
       title, description: Texts for screen readers.
       palette: The theme's colors.
     """
@@ -65,7 +65,7 @@ class Drawing:
         ]
 
     def svg(self) -> str:
-        """Returns the document."""
+        """Returns the document as SVG."""
         return "\n".join([*self._lines, "</svg>"]) + "\n"
 
     def color(self, name: str) -> str:
@@ -133,7 +133,7 @@ class Drawing:
         return box
 
     def file(self, x: float, y: float, width: float, name: str) -> Box:
-        """Adds a file's or folder's name in a box."""
+        """Adds a box with the name of a file or folder."""
         self._shape("rect", "plain", x=x, y=y, width=width, height=30, rx=4)
         self.label(x + width / 2, y + 15, name, size=SMALL, mono=True)
         return Box(x, y, width, 30)
@@ -160,14 +160,14 @@ class Drawing:
         return Box(x - 11, y - 11, 22, 22)
 
     def panel(self, x: float, y: float, width: float, height: float) -> Box:
-        """Adds the outline of a group."""
+        """Adds an outline around a group."""
         self.element(
             "rect", x=x, y=y, width=width, height=height, rx=10, fill="none", stroke=self.color("panel"), stroke_width=1
         )
         return Box(x, y, width, height)
 
     def cylinder(self, x: float, y: float, width: float, height: float) -> Box:
-        """Adds a store."""
+        """Adds a cylinder, the symbol for a store."""
         curve = 14
         left, right, bottom = _number(x), _number(x + width), _number(y + height - curve)
         arc = f"A{_number(width / 2)},{curve} 0 0"
@@ -218,7 +218,7 @@ class Drawing:
         self.stroke("".join(parts), color="frozen", width=1.3)
 
     def legend(self, x: float, y: float, *, plain: str = "no parameters") -> None:
-        """Adds the meaning of the outlines, in one row."""
+        """Adds a legend for the outlines, in one row."""
         for style, text, left in (("frozen", "frozen", 0), ("trained", "trained", 118), ("plain", plain, 240)):
             box = self.box(x + left, y - 12, 30, 24, style=style, icon=False)
             if style != "plain":
@@ -239,7 +239,7 @@ def _points(points: list[Point]) -> str:
 
 
 def _rounded(points: tuple[Point, ...], radius: float = 8) -> str:
-    """The path of a polyline with rounded corners."""
+    """Returns the SVG path of a polyline with rounded corners."""
     parts = [f"M{_points([points[0]])}"]
     for before, corner, after in zip(points, points[1:], points[2:], strict=False):
         near, far = _along(corner, before, radius), _along(corner, after, radius)
@@ -248,14 +248,14 @@ def _rounded(points: tuple[Point, ...], radius: float = 8) -> str:
 
 
 def _along(start: Point, end: Point, distance: float) -> Point:
-    """The point at a distance from ``start``, at most half way to ``end``."""
+    """Returns the point at a distance from ``start``, at most halfway to ``end``."""
     length = math.hypot(end[0] - start[0], end[1] - start[1])
     share = min(distance / length, 0.5)
     return start[0] + share * (end[0] - start[0]), start[1] + share * (end[1] - start[1])
 
 
 def _spans(text: str, size: float) -> str:
-    """Text with subscripts as XML."""
+    """Converts text with subscripts to XML."""
     parts = re.split(r"_\{(.*?)\}", text)
     spans, shift = [escape(parts[0])], 0.22 * size
     for subscript, following in zip(parts[1::2], parts[2::2], strict=True):

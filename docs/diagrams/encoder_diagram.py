@@ -1,19 +1,19 @@
-"""The diagram of an encoder layer and its slots (``afjax/trunk/encoder_layer.py``, ``afjax/adapters/``)."""
+"""Draws an encoder layer and its slots (``afjax/trunk/encoder_layer.py``, ``afjax/adapters/``)."""
 
 import itertools
 
 from drawing import SMALL, Box, Drawing
 from palettes import Palette
 
-LEFT, SIZE = 42, 280  # The left edge and the width of the trunk's column.
+LEFT, SIZE = 42, 280  # Left edge and width of the trunk's column.
 CENTER = LEFT + SIZE / 2
-RESIDUALS = 14  # The x of the lines around the sub-layers.
-RIGHT = 344  # The left edge of the column of modules.
-PANELS = 692  # The upper edge of the two panels.
+RESIDUALS = 14  # x of the lines around the sub-layers.
+RIGHT = 344  # Left edge of the modules' column.
+PANELS = 692  # Upper edge of the two panels.
 
 
 def draw(palette: Palette) -> str:
-    """Returns the SVG."""
+    """Returns the diagram as SVG."""
     drawing = Drawing(
         "encoder",
         1092,
@@ -67,7 +67,7 @@ def _layer(drawing: Drawing) -> None:
     drawing.arrow(norm2.bottom, (CENTER, 678))
     _mark(drawing, CENTER, 656)
     drawing.label(CENTER + 18, 657, "y", bold=True, anchor="start")
-    drawing.label(CENTER + 38, 657, "LHUC: factors of y", size=SMALL, anchor="start")
+    drawing.label(CENTER + 38, 657, "LHUC: scales y", size=SMALL, anchor="start")
 
     _mark(drawing, RIGHT + 10, 118)
     drawing.label(RIGHT + 27, 118, "in dense layers", anchor="start", bold=True)
@@ -77,7 +77,7 @@ def _layer(drawing: Drawing) -> None:
 
 
 def _pal(drawing: Drawing, norm: Box) -> None:
-    """A module in parallel with the layer, which is added before ``norm``."""
+    """Draws a module in parallel with the layer, added before ``norm``."""
     center = 448
     drawing.label(RIGHT + 2, 266, "in parallel: PAL", anchor="start", bold=True)
     lines = ["or low-rank, or an FFN;", "BERT is trained too", "LN(h + f + PAL(x))"]
@@ -134,7 +134,7 @@ def _pfeiffer(drawing: Drawing, x: float) -> None:
 
 
 def _bottleneck(drawing: Drawing, center: float, activation: str) -> Box:
-    """A panel's adapter."""
+    """Draws the adapter in a panel."""
     lines = ["down", activation, "up"]
     box = drawing.bottleneck(center - 70, PANELS + 166, 140, 84, *lines, style="trained", waist=72)
     drawing.icon(center - 53, PANELS + 208, "trained")
@@ -142,12 +142,12 @@ def _bottleneck(drawing: Drawing, center: float, activation: str) -> Box:
 
 
 def _dense(drawing: Drawing, x: float, y: float, width: float, text: str) -> Box:
-    """A frozen dense layer with the mark of its slot."""
+    """Draws a frozen dense layer with a mark for its slot."""
     box = drawing.box(x, y, width, 38, text)
     _mark(drawing, x + width - 2, y + 1)
     return box
 
 
 def _mark(drawing: Drawing, x: float, y: float) -> None:
-    """The mark of a trained part of a layer: a small square, centerd at ``(x, y)``."""
+    """Draws the mark for a trained part of a layer: a small square, centered at ``(x, y)``."""
     drawing.box(x - 8, y - 8, 16, 16, style="trained", icon=False)

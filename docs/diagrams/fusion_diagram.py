@@ -1,15 +1,15 @@
-"""The diagram of AdapterFusion in one encoder layer (``afjax/fusion/textbook.py``)."""
+"""Draws AdapterFusion in one encoder layer (``afjax/fusion/textbook.py``)."""
 
 from drawing import SMALL, Box, Drawing
 from palettes import Palette
 
-ADAPTERS = {"1": 216, "2": 332, "N": 474}  # The adapters' centers.
-QUERY, KEY, VALUE = 104, 250, 440  # The matrices' centers.
-RESIDUAL_H, RESIDUAL_F = 20, 546  # The x of the lines around the fusion.
+ADAPTERS = {"1": 216, "2": 332, "N": 474}  # Centers of the adapters.
+QUERY, KEY, VALUE = 104, 250, 440  # Centers of the matrices.
+RESIDUAL_H, RESIDUAL_F = 20, 546  # x of the lines around the fusion.
 
 
 def draw(palette: Palette) -> str:
-    """Returns the SVG."""
+    """Returns the diagram as SVG."""
     drawing = Drawing(
         "fusion",
         826,
@@ -64,7 +64,7 @@ def draw(palette: Palette) -> str:
 
 
 def _adapters(drawing: Drawing, norm: Box, query: Box, readers: tuple[Box, Box]) -> None:
-    """The adapters, from z to the matrices that read their outputs."""
+    """Draws the adapters, from z to the matrices applied to their outputs."""
     boxes = []
     for number, center in ADAPTERS.items():
         adapter = drawing.bottleneck(center - 50, 176, 100, 88, "adapter", "", number, style="frozen", waist=56)
@@ -74,7 +74,7 @@ def _adapters(drawing: Drawing, norm: Box, query: Box, readers: tuple[Box, Box])
     first, second, last = boxes
     drawing.label(403, 220, "…")
 
-    above, below = 152, 296  # The y of the lines that split and join.
+    above, below = 152, 296  # y of the lines that split and join.
     drawing.label(292, 138, "z", bold=True, anchor="start")
     drawing.arrow(norm.bottom, (280, above), head=False)
     drawing.arrow((280, above), (query.top[0], above), query.top)
@@ -88,7 +88,7 @@ def _adapters(drawing: Drawing, norm: Box, query: Box, readers: tuple[Box, Box])
 
 
 def _attention(drawing: Drawing, scores: Box) -> Box:
-    """The softmax, with an example of the attention over the adapters."""
+    """Draws the softmax, with an example of attention over the adapters."""
     box = drawing.box(scores.x, 454, scores.width, 122, style="plain")
     drawing.arrow(scores.bottom, box.top)
     drawing.label(box.top[0], 474, "softmax over adapters")

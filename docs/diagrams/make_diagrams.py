@@ -1,4 +1,4 @@
-"""Draws the diagrams of the documentation as SVG files, each for a light and a dark theme.
+"""Draws the documentation's diagrams as SVG files, in a light and a dark theme.
 
 Run it again after a change:
 
@@ -31,5 +31,5 @@ def make_diagrams(folder: Path) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Draws the diagrams of the documentation.")
-    parser.add_argument("folder", nargs="?", type=Path, default=Path(__file__).parent, help="the folder of the files")
+    parser.add_argument("folder", nargs="?", type=Path, default=Path(__file__).parent, help="output folder")
     make_diagrams(parser.parse_args().folder)

@@ -1,4 +1,4 @@
-"""The colors of the light and the dark theme. All contrasts meet WCAG 2.2, level AA."""
+"""Colors of the light and dark themes. All contrasts meet WCAG 2.2, level AA."""
 
 import dataclasses
 

@@ -1,15 +1,15 @@
-"""The diagram of AdapterFusion's two stages (``afjax/train/single.py``, ``afjax/train/fusion.py``)."""
+"""Draws AdapterFusion's two stages (``afjax/train/single.py``, ``afjax/train/fusion.py``)."""
 
 from drawing import SMALL, Box, Drawing
 from palettes import Palette
 
-TASKS = {"1": 8, "2": 178, "N": 390}  # The left edges of the tasks' panels.
-PANEL = 162  # Their width.
-BETWEEN = (TASKS["2"] + PANEL + TASKS["N"]) / 2  # The x of the dots for the other tasks.
+TASKS = {"1": 8, "2": 178, "N": 390}  # Left edges of the tasks' panels.
+PANEL = 162  # Width of a task's panel.
+BETWEEN = (TASKS["2"] + PANEL + TASKS["N"]) / 2  # x of the dots for the other tasks.
 
 
 def draw(palette: Palette) -> str:
-    """Returns the SVG."""
+    """Returns the diagram as SVG."""
     drawing = Drawing(
         "stages",
         864,
@@ -33,7 +33,7 @@ def draw(palette: Palette) -> str:
 
 
 def _task(drawing: Drawing, number: str, x: float) -> Box:
-    """The training of one task's adapter and head."""
+    """Draws the training of one task's adapter and head."""
     panel = drawing.panel(x, 82, PANEL, 246)
     data = drawing.box(x + 10, 96, 142, 34, f"task {number}", style="plain")
     encoder = _encoder(drawing, x + 10, 152, 142, 94)
@@ -45,7 +45,7 @@ def _task(drawing: Drawing, number: str, x: float) -> Box:
 
 
 def _encoder(drawing: Drawing, x: float, y: float, width: float, height: float) -> Box:
-    """An encoder with space for the modules in it."""
+    """Draws an encoder with space for modules."""
     box = drawing.box(x, y, width, height, icon=False)
     drawing.icon(x + 19, y + 20, "frozen")
     drawing.label(x + 36, y + 20, "encoder", anchor="start")
@@ -53,7 +53,7 @@ def _encoder(drawing: Drawing, x: float, y: float, width: float, height: float) 
 
 
 def _members(drawing: Drawing, y: float) -> list[Box]:
-    """The frozen adapters of all tasks."""
+    """Draws the frozen adapters of all tasks."""
     drawing.label(BETWEEN, y + 21, "…", bold=True)
     return [drawing.box(x + 18, y, 126, 42, f"adapter {number}") for number, x in TASKS.items()]
 
@@ -66,7 +66,7 @@ def _store(drawing: Drawing) -> Box:
 
 
 def _target(drawing: Drawing, store: Box) -> None:
-    """The training of the fusion and the target task's head."""
+    """Draws the training of the fusion and the target task's head."""
     drawing.label(8, 530, "Stage 2: a fusion for a target task", anchor="start", bold=True)
     panel = drawing.panel(8, 548, 544, 308)
     data = drawing.box(209, 562, 142, 34, "target task", style="plain")

@@ -1,4 +1,4 @@
-"""The diagram of a store's folders, and of the digests in its manifests (``afjax/store/``)."""
+"""Draws a store's folders and the digests in its manifests (``afjax/store/``)."""
 
 from drawing import SMALL, Box, Drawing
 from palettes import Palette
@@ -8,12 +8,12 @@ STORE = {
     "fusion": ("target-fusion",),
     "heads": ("entail", "paraphrase", "target-fusion"),
 }
-TOP, ROW = 86, 40  # The upper edge of the store, and the height of a row.
-BOTTOM = 504  # The lower edge of the store.
+TOP, ROW = 86, 40  # Upper edge of the store, and height of a row.
+BOTTOM = 504  # Lower edge of the store.
 
 
 def draw(palette: Palette) -> str:
-    """Returns the SVG."""
+    """Returns the diagram as SVG."""
     drawing = Drawing(
         "store",
         798,
@@ -38,7 +38,7 @@ def draw(palette: Palette) -> str:
 
 
 def _tree(drawing: Drawing) -> dict[str, Box]:
-    """The folders. Returns the boxes of the manifests."""
+    """Draws the folders, and returns the boxes of the manifests."""
     manifests = {}
     y = root = TOP + 24
     drawing.label(22, y, "store/", bold=True, mono=True, anchor="start")
@@ -57,13 +57,13 @@ def _tree(drawing: Drawing) -> dict[str, Box]:
 
 
 def _references(drawing: Drawing, manifests: dict[str, Box]) -> None:
-    """Arrows from manifests to the artefacts whose digests they have."""
+    """Draws arrows from manifests to the artefacts whose digests they contain."""
 
     def right(artefact: str, shift: float = 0) -> tuple[float, float]:
         x, y = manifests[artefact].right
         return x, y + shift
 
-    # A manifest can have several arrows, which are shifted up or down.
+    # If a manifest has several arrows, they are shifted up or down.
     for adapter in ("adapters/paraphrase", "adapters/entail"):
         start, end = right("fusion/target-fusion", -6), right(adapter, 6)
         drawing.arrow(start, (464, start[1]), (464, end[1]), end)
@@ -76,7 +76,7 @@ def _references(drawing: Drawing, manifests: dict[str, Box]) -> None:
 
 
 def _key(drawing: Drawing) -> None:
-    """The meaning of the arrows."""
+    """Draws a legend for the arrows."""
     for field, text, y in (
         ("adapters", "digests of a fusion's adapters", BOTTOM + 28),
         ("trained_with", "digest of a head's adapter, fusion or trunk", BOTTOM + 54),
@@ -88,7 +88,7 @@ def _key(drawing: Drawing) -> None:
 
 
 def _contents(drawing: Drawing) -> None:
-    """The contents of one artefact."""
+    """Draws the contents of one artefact."""
     y = BOTTOM + 106
     manifest, params = drawing.panel(8, y, 316, 182), drawing.panel(336, y, 216, 182)
     for panel, name in ((manifest, "manifest.json"), (params, "params/")):

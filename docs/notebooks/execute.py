@@ -2,10 +2,10 @@
 
 python docs/notebooks/execute.py [PATH ...]
 
-Without paths, all notebooks of this folder are executed. The documentation shows the stored outputs, so run this after
-a change. It needs the extra ``docs`` of afjax, pandas, and several minutes per notebook. Each notebook runs in an empty
-temporary folder. If a cell fails, or an output has a warning or an absolute path, the notebook is not changed and the
-exit status is 1.
+Without paths, all notebooks in this folder are executed. The documentation shows the stored outputs, so run this after
+changing a notebook. It needs the extra ``docs`` of afjax, pandas, and several minutes per notebook. Each notebook runs
+in an empty temporary folder. If a cell fails, or an output has a warning or an absolute path, the notebook is not
+changed and the exit status is 1.
 """
 
 import argparse
@@ -25,14 +25,14 @@ from nbclient.exceptions import CellExecutionError
 from PIL import Image
 
 FOLDER = Path(__file__).parent
-# A code that moves the cursor of a terminal.
+# An escape sequence, for example to move the cursor.
 CONTROL = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-# A progress bar of tqdm, such as "entail:  10%|█         | 25/250 [00:03<00:27]".
+# A tqdm progress bar, such as "entail:  10%|█         | 25/250 [00:03<00:27]".
 BAR = re.compile(r"(^|\s)\d+%\|.*\|")
-# A warning, or an absolute path, which only makes sense on this machine. Closing HTML tags and URLs are neither.
+# A warning, or an absolute path, which differs on other machines. Closing HTML tags and URLs do not match.
 PROBLEM = re.compile(r"Warning|(?<![\w/:.<~])/[\w.-]+/")
 TIMEOUT_SECONDS = 3600
-# The width of a page in pixels, and the number of colors of a stored picture.
+# Page width in pixels, and the number of colors in a stored picture.
 PAGE_WIDTH = 1100
 NUM_COLORS = 64
 
@@ -57,12 +57,12 @@ def main(paths: list[Path]) -> int:
 
 
 def execute(notebook: Any) -> list[str]:
-    """Executes a notebook in a temporary folder, cleans it, and returns the problems of its outputs.
+    """Executes a notebook in a temporary folder, cleans it, and returns the problems in its outputs.
 
     Raises:
       CellExecutionError: A cell failed.
     """
-    # tqdm, which the Hugging Face libraries use, warns if ipywidgets is not installed.
+    # tqdm warns if ipywidgets is not installed. The Hugging Face libraries use tqdm.
     environment = {**os.environ, "PYTHONWARNINGS": "ignore:IProgress not found"}
     with tempfile.TemporaryDirectory() as folder:
         client = NotebookClient(notebook, timeout=TIMEOUT_SECONDS, resources={"metadata": {"path": folder}})
@@ -72,7 +72,7 @@ def execute(notebook: Any) -> list[str]:
 
 
 def clean(notebook: Any) -> None:
-    """Removes progress bars and what changes from run to run, and shrinks pictures."""
+    """Removes progress bars and metadata that changes between runs, and shrinks pictures."""
     notebook.metadata["language_info"] = {"name": "python"}
     notebook.metadata.pop("widgets", None)
     for cell in notebook.cells:
@@ -100,7 +100,7 @@ def join_streams(outputs: list[Any]) -> list[Any]:
 
 
 def without_bars(text: str) -> str:
-    """Removes the progress bars from text.
+    """Removes progress bars from a text.
 
     Example:
       >>> without_bars("start\\r 10%|#    | 1/10\\r            \\rstep 5\\n")

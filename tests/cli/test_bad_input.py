@@ -58,7 +58,7 @@ def write_split(folder: Path, split: str, name: str, contents: bytes) -> Path:
 FILES = {
     "empty": ("{}.jsonl", b"", (" ", "no rows")),
     "blank": ("{}.jsonl", b"\n\n", (" ", "no rows")),
-    "truncated": ("{}.jsonl.gz", PACKED[: len(PACKED) // 2], (" ", "middle", "gzip", "line")),
+    "truncated": ("{}.jsonl.gz", PACKED[: len(PACKED) // 2], (" ", "truncated", "gzip", "line")),
     "not gzip": ("{}.jsonl.gz", GOOD, (" ", "not valid gzip")),
     "not UTF-8": ("{}.jsonl", GOOD + "é\n".encode("latin-1"), (":2 ", "UTF-8", "0xe9", "column 1")),
     "malformed": ("{}.jsonl", GOOD + b'{"text_a": \n', (":2 ", "not JSON")),
@@ -75,7 +75,7 @@ LABELLED_FILES = {
     "empty label": ("{}.jsonl", GOOD + GOOD.replace(b'"few"', b'""'), (":2 ", "no label")),
     "NaN label": ("{}.jsonl", GOOD + GOOD.replace(b'"few"', b"NaN"), (":2 ", "label nan")),
     "uneven TSV": ("{}.tsv", b"text_a\ttext_b\tlabel\nall\tsome\tfew\nall\tfew\n", (":3 ", "2 columns")),
-    "unclosed CSV": ("{}.csv", b'text_a,text_b,label\nall,"some,few\n', (":2 ", "not CSV")),
+    "unclosed CSV": ("{}.csv", b'text_a,text_b,label\nall,"some,few\n', (":2 ", "not valid CSV")),
 }
 
 

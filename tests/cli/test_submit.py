@@ -363,7 +363,7 @@ def test_invalid_submissions_are_refused(flags: list[str], folder: Path, tmp_pat
     # The folder has rte in afjax's format and GLUE's download of RTE. The command cannot decide between them.
     (folder / "rte").mkdir()
     (folder / "rte" / "test.jsonl").write_text('{"text_a": "a", "text_b": "b"}\n')
-    assert has_facts(refused(*glue, "--tasks=rte"), "Two tasks", '"rte"', "official:rte:")
+    assert has_facts(refused(*glue, "--tasks=rte"), '"rte"', "ambiguous", "official:rte:")
 
 
 def test_help_shows_an_example(capsys: pytest.CaptureFixture[str]) -> None:

@@ -761,7 +761,7 @@ def test_resuming_after_the_config_file_changed_is_refused(
     assert main([*words, RATES]) == 0
     config.write_text(config.read_text().replace('"batch_size": 8', '"batch_size": 16'))
     found = refused(*words, RATES)
-    assert has_facts(found, f"{folder} ", "another config", "train.batch_size: 8 ", " 16 ")
+    assert has_facts(found, f"{folder} ", "a different config", "train.batch_size: 8 ", " 16 ")
 
 
 @pytest.mark.parametrize(

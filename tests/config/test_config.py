@@ -88,7 +88,7 @@ def test_head_config_checks() -> None:
             ({field: -1}, (f"train.{field} is -1;", "0 or more."))
             for field in ("max_steps", "eval_every", "patience", "checkpoint_every")
         ),
-        ({"warmup": 1.0}, ("train.warmup is 1.0;", "share", "at least 0 ", "below 1.")),
+        ({"warmup": 1.0}, ("train.warmup is 1.0;", "fraction", "at least 0 ", "below 1.")),
         ({"adam_b1": 1.0}, ("train.adam_b1 is 1.0;", "at least 0 ", "below 1.")),
         ({"adam_b2": -0.1}, ("train.adam_b2 is -0.1;", "at least 0 ", "below 1.")),
         ({"adam_epsilon": 0.0}, ("train.adam_epsilon is 0.0;", "finite", "above 0.")),

@@ -75,7 +75,7 @@ def test_truncated_archive_is_refused(tmp_path: Path, kept: float) -> None:
     path = write_archive(tmp_path / "a.tar.gz", contents)
     raw = path.read_bytes()
     path.write_bytes(raw[: int(kept * len(raw))])
-    refused(path, "truncated", "fetch it again")
+    refused(path, "truncated", "download it again")
 
 
 def test_damaged_archive_is_refused(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_damaged_archive_is_refused(tmp_path: Path) -> None:
     raw = bytearray(path.read_bytes())
     raw[len(raw) // 2] ^= 0xFF
     path.write_bytes(raw)
-    refused(path, "fetch it again")
+    refused(path, "download it again")
 
 
 def test_file_that_is_not_an_archive_is_refused(tmp_path: Path) -> None:
@@ -125,10 +125,10 @@ def test_truncated_and_damaged_zip_archives_are_refused(tmp_path: Path, kept: fl
     path = write_zip(tmp_path / "a.zip", {str(number): str(number**500).encode() for number in range(50)})
     raw = bytearray(path.read_bytes())
     path.write_bytes(raw[: int(kept * len(raw))])
-    refused(path, ".zip", "fetch it again")
+    refused(path, ".zip", "download it again")
     raw[len(raw) // 3] ^= 0xFF
     path.write_bytes(raw)
-    refused(path, "fetch it again")
+    refused(path, "download it again")
 
 
 def test_encrypted_zip_archive_is_refused(tmp_path: Path) -> None:

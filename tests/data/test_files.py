@@ -89,7 +89,7 @@ def test_file_with_only_column_names_is_refused(tmp_path: Path, name: str) -> No
 def test_truncated_gzip_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl.gz", "".join(f'{{"text": "{index**9}"}}\n' for index in range(500)))
     path.write_bytes(path.read_bytes()[:-400])
-    refused(path, "middle", "gzip", "line ")
+    refused(path, "truncated", "gzip", "line ")
 
 
 def test_damaged_gzip_is_refused(tmp_path: Path) -> None:
@@ -133,11 +133,11 @@ def test_rows_with_another_number_of_columns_are_refused(tmp_path: Path, name: s
 
 
 def test_csv_with_an_open_quote_is_refused(tmp_path: Path) -> None:
-    refused(write(tmp_path / "a.csv", 'text,label\none,x\n"two,y\nthree,z\n'), ":3 ", "is not CSV")
+    refused(write(tmp_path / "a.csv", 'text,label\none,x\n"two,y\nthree,z\n'), ":3 ", "is not valid CSV")
 
 
 def test_duplicate_column_name_is_refused(tmp_path: Path) -> None:
-    refused(write(tmp_path / "a.csv", "text,text\none,two\n"), ":1 ", '"text" twice')
+    refused(write(tmp_path / "a.csv", "text,text\none,two\n"), ":1 ", 'two columns named "text"')
 
 
 def test_split_file(tmp_path: Path) -> None:
@@ -211,15 +211,15 @@ def test_short_rows_can_be_left_out(tmp_path: Path) -> None:
 def test_csv_as_written_by_spreadsheets(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", 'v1,v2,,\nham,"a "b" c",,\n')
     assert [row["v2"] for _, row in table(path, lenient=True)] == ['a b" c"']
-    refused(path, ":1 ", '"" twice')
-    refused(write(tmp_path / "a.csv", 'v1,v2\nham,"a "b" c"\n'), ":2 ", "is not CSV")
+    refused(path, ":1 ", 'two columns named ""')
+    refused(write(tmp_path / "a.csv", 'v1,v2\nham,"a "b" c"\n'), ":2 ", "is not valid CSV")
 
 
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("a.tsv", "text,label\none,x\n", ("has commas", "where tabs", ".csv")),
-        ("a.csv", "text\tlabel\none\tx\n", ("has tabs", "where commas", ".tsv")),
+        ("a.tsv", "text,label\none,x\n", ("separated by commas", "but tabs", ".csv")),
+        ("a.csv", "text\tlabel\none\tx\n", ("separated by tabs", "but commas", ".tsv")),
     ],
 )
 def test_wrong_separator_is_refused(tmp_path: Path, name: str, content: str, words: tuple[str, ...]) -> None:

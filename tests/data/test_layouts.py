@@ -158,7 +158,7 @@ def test_labels_in_a_separate_file(tmp_path: Path) -> None:
         ("1\n", ("1 label, ", "2 rows")),
         ("1\n2\n1\n", ("3 labels", "2 rows")),
         ("1\n3\n", ("train.lst:2 ", "'3'", "1, 2")),
-        ("1\n1\n", ("train.jsonl:2 ", "another label than", "train.lst:2")),
+        ("1\n1\n", ("train.jsonl:2 ", "different labels", "train.lst:2")),
     ],
 )
 def test_mismatched_labels_are_refused(tmp_path: Path, lines: str, words: tuple[str, ...]) -> None:
@@ -183,7 +183,7 @@ CHOICES = [{"label": "A", "text": "one"}, {"label": "B", "text": "two"}]
         ({"stem": "Why?", "choices": CHOICES}, "C", ("'C'", "A, B")),
         ({"stem": "Why?", "choices": "AB"}, "A", ('"choices"', "list of objects")),
         ({"choices": CHOICES}, "A", ('no "stem"', "choices")),
-        ({"stem": 3, "choices": CHOICES}, "A", ('3 as "stem"', "must be a text")),
+        ({"stem": 3, "choices": CHOICES}, "A", ('3 as "stem"', "must be a string")),
         ("Why?", "A", ('"question"', "object")),
         ({"stem": "Why?", "choices": [{"label": "A"}, {"label": "B"}]}, "A", ('no "text"', "label")),
     ],
@@ -197,7 +197,7 @@ def test_other_malformed_rows_are_refused(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "train.jsonl", SENTENCE | {"sentence": "Ann thanked Bob.", "answer": "1"})
     refused(JsonLines(train=("train.jsonl",), row=winogrande_row), tmp_path, "train.jsonl:1 ", 'without the blank "_"')
     write_jsonl(tmp_path / "train.jsonl", {"ctx_a": "a", "ctx_b": "", "endings": "one", "label": 0})
-    refused(JsonLines(train=("train.jsonl",), row=hellaswag_row), tmp_path, "train.jsonl:1 ", "list of texts")
+    refused(JsonLines(train=("train.jsonl",), row=hellaswag_row), tmp_path, "train.jsonl:1 ", "list of strings")
     write_jsonl(tmp_path / "train.jsonl", {"index": [1], "sentence": "one", "label": 0})
     refused(JsonLines(train=("train.jsonl",), row=TEXT_ROW), tmp_path, "train.jsonl:1 ", '[1] as "index"')
 

@@ -634,7 +634,7 @@ def test_label_file_with_another_number_of_labels_is_refused(tmp_path: Path) -> 
     write(tmp_path / "winogrande/dev-labels.lst", "1\n2\n")
     refused("winogrande", tmp_path, "dev", "dev-labels.lst ", "2 labels", "dev.jsonl ", "1 row; ")
     write(tmp_path / "winogrande/dev-labels.lst", "2\n")
-    refused("winogrande", tmp_path, "dev", "dev.jsonl:1 ", "another label")
+    refused("winogrande", tmp_path, "dev", "dev.jsonl:1 ", "different labels")
 
 
 def test_sick_splits_in_one_file(tmp_path: Path) -> None:
@@ -744,7 +744,7 @@ def test_missing_split_is_reported(tmp_path: Path) -> None:
     write(tmp_path / "glue/RTE/train.tsv", "index\tsentence1\tsentence2\tlabel\n0\tone\ttwo\tentailment\n")
     refused("rte", tmp_path, "dev", "glue/RTE ", "no dev split", "dev.tsv or val.jsonl")
     refused("mnli", tmp_path, "dev", "no official data", "mnli;", "dev_matched.tsv", str(tmp_path / "glue/MNLI"))
-    with pytest.raises(UserError, match=r"squad .*official test split, .*train, dev"):
+    with pytest.raises(UserError, match=r"squad .*official test split; .*train, dev"):
         read_official("squad", tmp_path, "test")
 
 
@@ -810,7 +810,7 @@ def test_truncated_files_are_refused(tmp_path: Path) -> None:
     content = "".join(f"{number}\t1\t\t{number**50}\n" for number in range(300))
     path = write(tmp_path / "CoLA/train.tsv.gz", content)
     path.write_bytes(path.read_bytes()[:-300])
-    refused("cola", tmp_path, "train", str(path), "middle", "gzip")
+    refused("cola", tmp_path, "train", str(path), "truncated", "gzip")
 
 
 # Tests of the real files, if they are available.

@@ -87,7 +87,7 @@ def test_chosen_splits_and_columns(prepared: Path) -> None:
     [
         (
             {"dev": "validaton"},
-            r'no split validaton, .*train, validation, test.*"dev" setting.*Did you mean "validation"',
+            r'no split validaton; .*train, validation, test.*"dev" setting.*Did you mean "validation"',
         ),
         ({"text_a": "sentence"}, r'validation:1 .*no column "sentence".*Did you mean "sentence[12]"'),
         ({"label": "idx", "labels": ("a", "b")}, r"validation:\d .*the label"),
@@ -99,7 +99,7 @@ def test_invalid_settings_are_refused(prepared: Path, settings: dict[str, Any], 
 
 
 def test_misspelled_test_split_is_refused_and_not_left_out(prepared: Path) -> None:
-    with pytest.raises(UserError, match=r'no split tset, .*"test" setting.*Did you mean "test"'):
+    with pytest.raises(UserError, match=r'no split tset; .*"test" setting.*Did you mean "test"'):
         load_task(TaskConfig(name="t", source=f"tfds:{prepared}", test="tset"))
 
 

@@ -231,7 +231,7 @@ def test_invalid_names_are_refused(bert: Folders, adapter: Path, setup: Path, tm
     change_tensors(adapter / "adapter.safetensors", lambda tensors: None)
     refused(bert, adapter, tmp_path / "store", 'is for ""')
     # The library names fusions after their adapters.
-    refused(bert, setup, tmp_path / "store", '"a,b,c" cannot be used', "give --name")
+    refused(bert, setup, tmp_path / "store", '"a,b,c" cannot be used', "--name")
     path = setup / "adapter_setup.json"
     change_json(path, lambda values: values["adapter_setup"]["children"][0].update(children=["../a"]))
     refused(bert, setup, tmp_path / "store", '"../a" cannot be used', name="f")
@@ -434,7 +434,7 @@ def test_import_and_export_commands(
     folder = str(tmp_path / "store")
     # The file does not name its trunk, so the command needs --trunk.
     assert main(["import", "adapterhub", str(adapter), f"--store={folder}"]) == 2
-    assert has_facts(capsys.readouterr().err, str(adapter), "not say", "trunk", "--trunk")
+    assert has_facts(capsys.readouterr().err, str(adapter), "not record", "trunk", "--trunk")
     change_json(adapter / "adapter_config.json", lambda values: values.update(model_name="/nowhere/bert"))
     assert main(["import", "adapterhub", str(adapter), f"--store={folder}"]) == 2
     assert has_facts(capsys.readouterr().err, '"/nowhere/bert"', "cannot be loaded", "--trunk")
@@ -456,7 +456,7 @@ def test_import_and_export_commands(
     assert not (tmp_path / "x").exists()
     (tmp_path / "file").write_text("")
     assert main(["export", "adapterhub", "a", f"--store={folder}", f"--output={tmp_path / 'file/x'}"]) == 2
-    assert has_facts(capsys.readouterr().err, "file/x ", "cannot be made", "--output")
+    assert has_facts(capsys.readouterr().err, "file/x ", "cannot be created", "--output")
     if not has_torch:
         assert main([*arguments[:-1], "--weights=bin"]) == 2
         assert "PyTorch" in capsys.readouterr().err

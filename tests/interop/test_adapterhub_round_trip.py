@@ -276,7 +276,7 @@ def test_head_that_the_library_does_not_have_can_be_left_out(
     model = make(tiny_trunk, AdapterConfig(size=4))
     pooled = dataclasses.replace(model.model, head=HeadConfig(pooling="mean"))
     dataclasses.replace(model, model=pooled).renamed("a").save(tmp_path / "store")
-    with pytest.raises(UserError, match=r"reads the mean.*with_head=False"):
+    with pytest.raises(UserError, match=r"uses the mean.*with_head=False"):
         export_adapterhub(tmp_path / "store", "a", tmp_path / "out")
     arguments = ["export", "adapterhub", "a", f"--store={tmp_path / 'store'}", f"--output={tmp_path / 'out'}"]
     assert main(arguments) == 2

@@ -100,10 +100,10 @@ def test_an_interrupted_job_resumes_bit_identically_and_also_on_fewer_hosts_and_
 
 
 def test_host_arguments_must_be_complete_and_valid() -> None:
-    with pytest.raises(UserError, match="Give all of --coordinator_address, --num_processes and --process_id"):
+    with pytest.raises(UserError, match="Pass all of --coordinator_address, --num_processes and --process_id"):
         hosts.Job("127.0.0.1:1", 2, None, explain=explain)
     for given in (("127.0.0.1:1", 2, 2), ("127.0.0.1:1", 0, 0), ("127.0.0.1", 2, 0)):
-        with pytest.raises(UserError, match="give HOST:PORT of the first host"):
+        with pytest.raises(UserError, match="the address must be the first host's HOST:PORT"):
             hosts.Job(*given, explain=explain)
 
 
@@ -173,7 +173,7 @@ def test_a_host_exits_with_a_message_if_the_others_never_join() -> None:
     for code, errors in outcome(processes):
         waiting, failure = errors.splitlines()[-2:]
         assert code == 2
-        assert "for the other hosts of this run, for 3 s at most" in waiting
+        assert "for the other hosts of this run, for at most 3 s" in waiting
         assert failure.startswith("afjax: The hosts of this run did not all join at 127.0.0.1:")
 
 

@@ -74,7 +74,7 @@ def test_meshes_and_batches_that_do_not_fit_the_devices_are_refused() -> None:
     assert make_mesh(MeshConfig(data=2, fsdp=-1, tensor=2), devices).shape == {"data": 2, "fsdp": 2, "tensor": 2}
     for config in (MeshConfig(data=3), MeshConfig(data=4, fsdp=4), MeshConfig(fsdp=3)):
         with pytest.raises(
-            UserError, match=r"does not fit 8 devices; the product of the three sizes must be that number"
+            UserError, match=r"does not match 8 devices; the product of the three sizes must be the number of devices"
         ):
             make_mesh(config, devices)
     with pytest.raises(UserError, match=r"mesh\.fsdp is 0; it must be at least 1, or -1"):
@@ -82,7 +82,7 @@ def test_meshes_and_batches_that_do_not_fit_the_devices_are_refused() -> None:
     with pytest.raises(UserError, match="give -1 at most once"):
         MeshConfig(fsdp=-1)
     check_batch(32, abstract(4, 2, 1))
-    with pytest.raises(UserError, match="A batch of 30 rows cannot be split over 8 devices"):
+    with pytest.raises(UserError, match="A batch of 30 rows cannot be split across 8 devices"):
         check_batch(30, abstract(4, 2, 1))
 
 

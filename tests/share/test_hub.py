@@ -156,9 +156,9 @@ def test_invalid_repository_names_are_refused(
 @pytest.mark.parametrize(
     ("path", "facts"),
     [
-        ("adapters/../../evil", ("adapters/../../evil", "leads out")),
+        ("adapters/../../evil", ("adapters/../../evil", "escapes")),
         ("heads/x,y/manifest.json", ("cannot be used",)),
-        ("adapters/readme.txt", ("adapters/readme.txt", "no artefact")),
+        ("adapters/readme.txt", ("adapters/readme.txt", "does not belong")),
         ("heads/more/params/x", ("heads/more, ", "manifest.json")),
     ],
 )

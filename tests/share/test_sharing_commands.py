@@ -76,8 +76,8 @@ def test_push_and_pull_pass_their_flags(
 
 
 def test_invalid_repository_is_refused_without_network(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "is not a USER/REPO" in refused(capsys, "push", "rte", f"--store={made}", "--repo=rte")
-    assert "is not a USER/REPO" in refused(capsys, "pull", "rte", f"--store={made}")
+    assert "must be USER/REPO" in refused(capsys, "push", "rte", f"--store={made}", "--repo=rte")
+    assert "must be USER/REPO" in refused(capsys, "pull", "rte", f"--store={made}")
 
 
 @pytest.mark.parametrize("action", ["ls", "show", "verify", "pack", "unpack", "push", "pull"])

@@ -232,7 +232,7 @@ def test_repeating_a_finished_run_does_not_train(
 
 def test_different_config_is_refused(trained: Path, config: Path, refused: Callable[..., str]) -> None:
     words = [f"--config={config}", "--workdir=gs://bucket/run", "--config.seed=1"]
-    assert has_facts(refused("train", *words), "gs://bucket/run ", "another config", "seed: 0 ", " 1 ")
+    assert has_facts(refused("train", *words), "gs://bucket/run ", "a different config", "seed: 0 ", " 1 ")
 
 
 def test_store_commands_work_on_a_bucket(

@@ -231,8 +231,8 @@ def test_mismatched_shapes_error_names_the_leaves(saved: pathlib.Path) -> None:
 def test_folder_moved_to_another_kind_or_name_is_refused(saved: pathlib.Path, folder: pathlib.Path) -> None:
     shutil.copytree(folder, saved / "heads" / "rte")
     shutil.copytree(folder, saved / "adapters" / "cb")
-    assert has_facts(load_error(saved, kind="heads"), '"rte" of adapters', '"rte" of heads', "adapters/rte")
-    assert has_facts(load_error(saved, name="cb"), '"rte" of adapters', '"cb" of adapters', "adapters/rte")
+    assert has_facts(load_error(saved, kind="heads"), "holds adapters/rte,", "not heads/rte;", "back to adapters/rte.")
+    assert has_facts(load_error(saved, name="cb"), "holds adapters/rte,", "not adapters/cb;", "back to adapters/rte.")
 
 
 # Tests of damaged files.
@@ -371,7 +371,7 @@ WRONG_TYPES = {
     ("task", "name"): ([], "task.name"),
     ("leaves", "layers", "dtype"): ("float99", '"layers"'),
     ("leaves", "layers", "shape"): ([True], '"layers"'),
-    ("leaves", "layers/more"): ({"shape": [1], "dtype": "int32", "sha256": "0" * 64}, "path of a folder"),
+    ("leaves", "layers/more"): ({"shape": [1], "dtype": "int32", "sha256": "0" * 64}, "prefix of another leaf's path"),
     ("leaves",): (None, "leaves"),
     ("config",): ("bert", "config"),
     ("seed",): (1.5, "seed"),

@@ -175,7 +175,7 @@ def test_run_replaces_only_its_own_artefacts(tmp_path: Path) -> None:
     store.save_all(tmp_path, pair(1), run="one")
     store.save_all(tmp_path, pair(2), run="one")
     assert {entry.run for entry in store.entries(tmp_path)} == {"one"}
-    with pytest.raises(UserError, match="from another run"):
+    with pytest.raises(UserError, match="saved by another run"):
         store.save_all(tmp_path, pair(2), run="two")
     with pytest.raises(UserError, match=r"overwrite=True .*run='two'"):
         store.save_all(tmp_path, pair(2), run="two", overwrite=True)
@@ -186,7 +186,7 @@ def test_artefact_without_run_is_replaced_only_if_identical(tmp_path: Path) -> N
     store.save_all(tmp_path, pair(1)[:1])
     store.save_all(tmp_path, pair(1), run="one")
     store.save_all(tmp_path, pair(1, "other")[:1])
-    with pytest.raises(UserError, match="from another run"):
+    with pytest.raises(UserError, match="saved by another run"):
         store.save_all(tmp_path, pair(2, "other"), run="one")
     assert seeds(tmp_path) == {"adapters/rte": 1, "heads/rte": 1, "adapters/other": 1}
 

@@ -69,7 +69,7 @@ def test_folder_in_our_own_format(data: Path) -> None:
 
 def test_ambiguous_task_name_is_refused(data: Path) -> None:
     write(data / "rte/train.jsonl", {"text": "one", "label": "a"})
-    with pytest.raises(UserError, match=r'Two tasks .*"rte".*source') as caught:
+    with pytest.raises(UserError, match=r'"rte" is ambiguous .*source') as caught:
         find_task("rte", data)
     assert str(data / "rte") in str(caught.value)
     assert str(data / "glue/RTE") in str(caught.value)
@@ -120,7 +120,7 @@ def test_toml_file(data: Path) -> None:
     path.write_text("source = mine")
     with pytest.raises(UserError, match=r"colours\.toml .*not TOML"):
         find_task(str(path))
-    with pytest.raises(UserError, match=r'no file .*Did you mean "colours\.toml"'):
+    with pytest.raises(UserError, match=r'does not exist; .*Did you mean "colours\.toml"'):
         find_task(str(data / "colour.toml"))
 
 

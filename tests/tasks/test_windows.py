@@ -134,7 +134,7 @@ def test_answers_can_have_surrounding_blanks(context: str, answer: str, begin: i
 
 def test_rows_without_answer_positions_are_not_trained_on() -> None:
     rows = spans(["a b", "c d"], [(("a", -1),), (("c", 0),)])
-    with pytest.warns(UserWarning, match=r"1 of 2 train rows .*answers"):
+    with pytest.warns(UserWarning, match=r"1 of 2 train rows .*answer_start"):
         data = tokenise_spans(rows, TOKENIZER, SpanConfig(), max_length=64, training=True, cache_dir=None)
     assert len(data) == 1
     with pytest.raises(UserError, match=r"No row .*answer_start"):

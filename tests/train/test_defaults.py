@@ -284,7 +284,7 @@ def test_sweep_accepts_runs_with_former_defaults(mean_trunk: Trunk, tmp_path: Pa
     (folder / "config.json").write_text(json.dumps(recorded))
     with pytest.raises(UserError) as refused:
         plan_again()
-    assert "train.learning_rate: 0.3 there" in str(refused.value)
+    assert "train.learning_rate: 0.3 recorded" in str(refused.value)
 
 
 @pytest.mark.parametrize("name", json.loads(WORKDIR_CONFIGS.read_text()))

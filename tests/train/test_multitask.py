@@ -215,7 +215,7 @@ def test_sequential_training_and_forgetting(tiny_trunk: Trunk, data: Any, tmp_pa
     ("tasks", "changes", "facts"),
     [
         ((), {}, ("(none)", "at least one")),
-        ((TASKS[0], TASKS[0]), {}, ("quantity, quantity", "own name")),
+        ((TASKS[0], TASKS[0]), {}, ("quantity, quantity", "distinct names")),
         (TASKS, {"partition": "fusion"}, ("fusion recipe", 'partition="fusion"')),
         (TASKS, {"adapter": AdapterConfig(layer_norms=True)}, ("adapter.layer_norms=False",)),
         (TASKS, {"partition": "top_k", "top_k": 3}, ("top_k is 3", "2 layers")),

@@ -149,7 +149,7 @@ def test_another_trunk_is_refused(again: Train, tiny_trunk: Trunk) -> None:
     assert "the trunk changed" in str(refused.value)
     with pytest.raises(UserError) as refused:
         again(trunk=dataclasses.replace(tiny_trunk, dtype="bfloat16"))
-    assert "trunk_dtype: 'float32' there, 'bfloat16' given" in str(refused.value)
+    assert "trunk_dtype: 'float32' recorded, 'bfloat16' given" in str(refused.value)
 
 
 def test_trunk_with_another_architecture_or_tokenizer_is_refused(
@@ -398,7 +398,7 @@ def test_multitask_and_sequential_runs_with_other_settings_are_refused(
     first = sequential(0)
     with pytest.raises(UserError) as refused:
         sequential(1)
-    assert "seed: 0 there, 1 given" in str(refused.value)
+    assert "seed: 0 recorded, 1 given" in str(refused.value)
     assert sequential(1, overwrite=True).scores != [] != first.scores
 
 

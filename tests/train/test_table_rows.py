@@ -178,4 +178,4 @@ def test_runs_of_earlier_versions_have_no_dev_share() -> None:
     given = {"task": {"name": "t", "dev_share": 0.1}, "sources": [{"task": {"name": "s", "dev_share": 0.1}}]}
     assert setting_differences(recorded, given) == []
     given["task"]["dev_share"] = 0.2  # type: ignore[index]
-    assert setting_differences(recorded, given) == ["task.dev_share: 0.1 there, 0.2 given"]
+    assert setting_differences(recorded, given) == ["task.dev_share: 0.1 recorded, 0.2 given"]

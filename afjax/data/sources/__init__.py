@@ -1,1 +1,1 @@
-"""Sources of rows: files, archives, official downloads of benchmarks, TFDS, and built-in tasks."""
+"""Data sources: files, archives, official benchmark downloads, TFDS, Hugging Face and built-in tasks."""

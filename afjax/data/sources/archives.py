@@ -14,8 +14,8 @@ from pathlib import Path
 from afjax.errors import UserError
 
 ARCHIVE_ENDINGS = (".tar.gz", ".tgz", ".zip")
-# Maximum size of a member in bytes. Members are texts and are read into memory; the longest text of 20 Newsgroups has
-# 160,000 bytes.
+# Maximum size of a member in bytes, because members are read into memory. The longest text in 20 Newsgroups has 160,000
+# bytes.
 MAX_MEMBER_BYTES = 2**26
 
 # Exceptions that the standard library raises for damaged archives.
@@ -33,11 +33,11 @@ _DAMAGED = (
 
 
 def read_archive(archive: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
-    """Yields ``(name, bytes)`` for the wanted files of an archive, in the archive's order. Links are not followed.
+    """Yields ``(name, bytes)`` for the wanted files in an archive, in archive order. Links are not followed.
 
     Raises:
       UserError: The archive is missing, truncated or damaged; a wanted file is encrypted or larger than
-        ``MAX_MEMBER_BYTES``; or the path or the link target of any member, wanted or not, leads out of the archive.
+        ``MAX_MEMBER_BYTES``; or any member, wanted or not, has a path or link target outside the archive.
     """
     kind = ".zip" if archive.name.endswith(".zip") else ".tar.gz"
     try:
@@ -46,7 +46,7 @@ def read_archive(archive: Path, wanted: Callable[[str], bool]) -> Iterator[tuple
         raise
     except _DAMAGED as error:
         raise UserError(
-            f"{archive} is truncated, damaged or not a {kind} archive ({error}); fetch it again."
+            f"{archive} is truncated, damaged or not a {kind} archive ({error}); download it again."
         ) from error
     except OSError as error:
         raise UserError(f"The archive {archive} cannot be read ({error.strerror or error}).") from error
@@ -63,7 +63,7 @@ def _read_tar(archive: Path, is_wanted: Callable[[str], bool]) -> Iterator[tuple
                 file = tar.extractfile(member)
                 assert file is not None, "regular files can be opened"
                 yield name, file.read()
-        # gzip checks its checksum only at the end of the data.
+        # Read to the end, where gzip verifies its checksum.
         while unpacked.read(2**20):
             pass
 
@@ -80,12 +80,12 @@ def _read_zip(archive: Path, is_wanted: Callable[[str], bool]) -> Iterator[tuple
             if member.flag_bits & 1:
                 raise UserError(f"{archive} has the member {name}, which is encrypted; unpack the archive first.")
             _check_size(archive, name, member.file_size)
-            # zipfile never reads more than the size checked above, and it verifies the checksum.
+            # zipfile reads no more than the size checked above and verifies the checksum.
             yield name, packed.read(member)
 
 
 def _link_target(packed: zipfile.ZipFile, archive: Path, member: zipfile.ZipInfo) -> str:
-    """Returns the target of a symbolic link, which zip archives store as the link's content."""
+    """Reads the target of a symbolic link, which zip archives store as the member's content."""
     _check_size(archive, member.filename, member.file_size)
     return packed.read(member).decode("utf-8", "replace")
 
@@ -93,19 +93,19 @@ def _link_target(packed: zipfile.ZipFile, archive: Path, member: zipfile.ZipInfo
 def _check_size(archive: Path, name: str, size: int) -> None:
     if size > MAX_MEMBER_BYTES:
         raise UserError(
-            f"{archive} has the member {name}, which unpacks to {size:,} bytes, more than a text can have "
-            f"({MAX_MEMBER_BYTES:,}); fetch the archive from where it is published."
+            f"{archive} has the member {name}, which unpacks to {size:,} bytes, more than the limit of "
+            f"{MAX_MEMBER_BYTES:,}; download the archive from its official source."
         )
 
 
 def _check_inside(archive: Path, name: str, target: str, folder: str = "") -> None:
-    """Raises UserError for a member whose path or link target leads out of the archive.
+    """Raises UserError if a member's path or link target is outside the archive.
 
     Args:
       archive: The archive.
       name: The member's name.
-      target: The target of a link; empty for other members.
-      folder: The folder that the target is relative to.
+      target: The link's target; empty for other members.
+      folder: The folder to which the target is relative.
     """
     outside = _is_absolute(name) or ".." in name.replace("\\", "/").split("/")
     if target:
@@ -114,8 +114,8 @@ def _check_inside(archive: Path, name: str, target: str, folder: str = "") -> No
     if outside:
         link = f" (a link to {target})" if target else ""
         raise UserError(
-            f"{archive} has the member {name}{link}, which leads out of the archive; fetch the archive from where it "
-            "is published."
+            f"{archive} has the member {name}{link}, which leads out of the archive; download the archive from its "
+            "official source."
         )
 
 

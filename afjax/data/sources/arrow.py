@@ -1,4 +1,4 @@
-"""Reads Parquet and Arrow files. pyarrow is imported when the first file is read."""
+"""Reads Parquet and Arrow files. pyarrow is imported lazily."""
 
 import contextlib
 import importlib
@@ -11,17 +11,17 @@ from typing import IO, Any
 from afjax.data.sources.files import open_data_file
 from afjax.errors import UserError
 
-# The number of rows that are decoded at once.
+# Number of rows to decode at once.
 BATCH_SIZE = 1000
 
-# The end of an Arrow stream. A writer that was stopped does not write it.
+# End-of-stream marker of the Arrow format. It is missing if the writer was interrupted.
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 
 
 def read_parquet(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields ``("PATH:ROW", {column: value})`` for every row of a Parquet file, with rows counted from 1.
+    """Yields ``("PATH:ROW", {column: value})`` for every row of a Parquet file, counting rows from 1.
 
-    Lists, structures and numbers have Python's types.
+    Values are Python objects, including lists and structs.
 
     Raises:
       UserError: The file is missing, truncated or not Parquet; two columns have the same name; or pyarrow is missing.
@@ -37,7 +37,7 @@ def parquet_rows(file: IO[bytes], name: str) -> Iterator[tuple[str, dict[str, An
 
 
 def read_arrow(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields the rows of an Arrow file in the file or the stream format; see :func:`read_parquet`."""
+    """Yields the rows of an Arrow file, in either the file or stream format; see :func:`read_parquet`."""
     with open_data_file(path) as file:
         yield from arrow_rows(file, str(path))
 
@@ -49,21 +49,21 @@ def arrow_rows(file: IO[bytes], name: str) -> Iterator[tuple[str, dict[str, Any]
 
 
 def parquet_label_names(path: Path, column: str) -> tuple[str, ...]:
-    """Returns the label names that a Parquet file defines for a column; see :func:`stored_label_names`."""
+    """Reads a column's label names from a Parquet file; see :func:`stored_label_names`."""
     with open_data_file(path) as file, explain_errors(str(path), "Parquet"):
         return stored_label_names(_open_parquet(file, str(path)).schema_arrow.metadata, column)
 
 
 def arrow_label_names(path: Path, column: str) -> tuple[str, ...]:
-    """Returns the label names that an Arrow file defines for a column; see :func:`stored_label_names`."""
+    """Reads a column's label names from an Arrow file; see :func:`stored_label_names`."""
     with open_data_file(path) as file, explain_errors(str(path), "Arrow"):
         return stored_label_names(_open_arrow(file, str(path)).schema.metadata, column)
 
 
 def stored_label_names(metadata: Mapping[bytes, bytes] | None, column: str) -> tuple[str, ...]:
-    """Returns a column's label names from the metadata that Hugging Face's datasets writes.
+    """Parses a column's label names from the metadata written by Hugging Face's datasets library.
 
-    The result is empty unless the column's type there is ``ClassLabel`` or a list of ``ClassLabel``.
+    The result is empty unless the column's type is ``ClassLabel`` or a list of ``ClassLabel``.
     """
     try:
         feature = json.loads((metadata or {})[b"huggingface"])["info"]["features"][column]
@@ -78,8 +78,8 @@ def table_rows(table: Any, name: str, *, first: int = 1) -> Iterator[tuple[str, 
 
     Args:
       table: A ``pyarrow.Table`` or ``pyarrow.RecordBatch``.
-      name: The name of the rows in error messages.
-      first: The number of the first row.
+      name: The table's name in error messages.
+      first: Number of the first row.
 
     Raises:
       UserError: Two columns have the same name.
@@ -88,8 +88,8 @@ def table_rows(table: Any, name: str, *, first: int = 1) -> Iterator[tuple[str, 
     names = table.schema.names
     repeated = [column for column in names if names.count(column) > 1]
     if repeated:
-        raise UserError(f'{name} has two columns "{repeated[0]}"; column names must differ.')
-    # Without this check, reading a damaged table could crash the process.
+        raise UserError(f'{name} has two columns named "{repeated[0]}"; column names must be unique.')
+    # Without validation, a damaged table could crash the process.
     table.validate(full=True)
     for number, row in enumerate(table.to_pylist(), start=first):
         yield f"{name}:{number}", row
@@ -118,15 +118,12 @@ def _open_arrow(file: IO[bytes], name: str) -> Any:
     file.seek(0)
     reader = ipc.open_stream(file)
     if not complete:
-        raise UserError(f"{name} has no mark at its end, so it is truncated; write or fetch it again.")
+        raise UserError(f"{name} is truncated: it has no end-of-stream marker. Write or download it again.")
     return reader
 
 
 def _arrow_batches(reader: Any) -> Iterable[Any]:
-    """Returns an iterable over a reader's batches.
-
-    Only readers of the file format have numbered batches. Readers of the stream format are iterators.
-    """
+    """Iterates over a reader's batches, which are indexed in the file format but sequential in the stream format."""
     if hasattr(reader, "num_record_batches"):
         return (reader.get_batch(number) for number in range(reader.num_record_batches))
     return iter(reader)
@@ -147,13 +144,13 @@ def _import(module: str, name: str) -> Any:
 
 @contextlib.contextmanager
 def explain_errors(name: str, form: str) -> Iterator[None]:
-    """Converts errors of reading ``name`` as ``form``, such as Parquet, to UserErrors."""
+    """Converts errors while reading ``name`` in format ``form``, such as Parquet, to UserErrors."""
     try:
         yield
     except UserError:
         raise
-    except Exception as error:  # A damaged file raises many kinds of errors.
+    except Exception as error:  # Damaged files can raise many types of exceptions.
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise UserError(
-            f"{name} cannot be read as {form} ({reason}); it may be damaged or truncated, so write or fetch it again."
+            f"{name} cannot be read as {form} ({reason}). It may be damaged or truncated; write or download it again."
         ) from error

@@ -1,4 +1,4 @@
-"""Three small tasks generated from a grammar, so that the quickstart and the tests need no data.
+"""Three small tasks generated from a grammar, so that the quickstart and tests need no data.
 
 Every row is a pair of short sentences about people. Two source tasks teach relations between sentences:
 
@@ -6,12 +6,12 @@ Every row is a pair of short sentences about people. Two source tasks teach rela
   with and without negation.
 - ``paraphrase`` (different, same): active and passive, opposite comparatives, temporal order, giving and receiving.
 
-``target`` asks whether the second sentence follows from the first. It has 200 training rows, the relations of both
-source tasks, and different content words. Rows of all labels use the same words and differ only in the order of the
-people, in the quantifier or in the scope of a negation. Single words therefore say little about the label, and 200 rows
-are too few to learn the relations from scratch.
+``target`` asks whether the second sentence follows from the first. It combines the relations of both source tasks with
+different content words and has only 200 training rows, too few to learn the relations from scratch. Single words say
+little about the label, because rows of all labels use the same words and differ only in the order of the people, the
+quantifier or the scope of a negation.
 
-Rows are drawn with fixed seeds. No row occurs twice in a task, so train, dev and test are disjoint.
+Rows are generated with fixed seeds. All rows of a task are distinct, so train, dev and test are disjoint.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -28,22 +28,22 @@ from afjax.errors import UserError, did_you_mean
 
 NUMBERS = ("two", "three", "four", "five", "six", "seven", "eight", "nine")
 
-# For each label, pairs of quantifiers. The label holds between a sentence with the first quantifier and the same
-# sentence with the second.
+# Pairs of quantifiers by label. The label is the relation of a sentence with the first quantifier to the same sentence
+# with the second.
 QUANTIFIERS = {
     "entailment": (("All", "Some"), ("All", "Most"), ("Most", "Some"), ("None", "Not all")),
     "neutral": (("Some", "All"), ("Most", "All"), ("Some", "Most"), ("Not all", "None")),
     "contradiction": (("All", "None"), ("None", "Some"), ("Some", "None"), ("None", "Most"), ("All", "Not all")),
 }
 
-# For each label, pairs of statements, each a polarity (+ or -) and a width. The narrow statement implies the wide one.
+# Pairs of statements by label. A statement has a polarity (+ or -) and a width. The narrow one implies the wide one.
 SCOPES = {
     "entailment": (("+narrow", "+wide"), ("-wide", "-narrow")),
     "neutral": (("+wide", "+narrow"), ("-narrow", "-wide"), ("+wide", "-narrow"), ("-narrow", "+wide")),
     "contradiction": (("+narrow", "-wide"), ("-wide", "+narrow")),
 }
 
-# For each label, pairs of statements, each with "at least" (+) or "fewer than" (-) and a low or a high number.
+# Pairs of statements by label. A statement has "at least" (+) or "fewer than" (-) and a low or a high number.
 COUNTS = {
     "entailment": (("+high", "+low"), ("-low", "-high")),
     "neutral": (("+low", "+high"), ("-high", "-low"), ("+low", "-high"), ("-high", "+low")),
@@ -52,7 +52,7 @@ COUNTS = {
 
 
 def quantifier(rng: np.random.Generator, words: Words, label: str) -> Pair:
-    """Makes a pair of sentences with two of the quantifiers all, most, some, none and not all."""
+    """Generates a pair that differs in the quantifier: all, most, some, none or not all."""
     first, second = pick(rng, QUANTIFIERS[label])
     _, past = pick(rng, words.handled)
     clause = f"of the {pick(rng, words.people)}s {past} {pick(rng, pick(rng, words.things)[1])}."
@@ -60,9 +60,9 @@ def quantifier(rng: np.random.Generator, words: Words, label: str) -> Pair:
 
 
 def scope(rng: np.random.Generator, words: Words, label: str) -> Pair:
-    """Makes a pair with a specific and a general term, or with and without a detail.
+    """Generates a pair with a specific and a general term, or with and without a detail.
 
-    Negation reverses the entailment.
+    Negation reverses the direction of entailment.
     """
     general, specials = pick(rng, words.things)
     special = pick(rng, specials)
@@ -82,7 +82,7 @@ def scope(rng: np.random.Generator, words: Words, label: str) -> Pair:
 
 
 def number(rng: np.random.Generator, words: Words, label: str) -> Pair:
-    """Makes a pair with numbers, each after "at least" or "fewer than"."""
+    """Generates a pair with numbers, each after "at least" or "fewer than"."""
     low, high = sorted(two(rng, range(len(NUMBERS))))
     count = {
         "+low": f"At least {NUMBERS[low]}",
@@ -97,7 +97,7 @@ def number(rng: np.random.Generator, words: Words, label: str) -> Pair:
 
 
 def voice(rng: np.random.Generator, words: Words, label: str) -> Pair:
-    """Makes a pair of an active and a passive sentence."""
+    """Generates an active and a passive sentence."""
     met = pick(rng, words.met)
     return converse(
         rng, label, two(rng, words.people), f"The {{0}} {met} the {{1}}.", f"The {{1}} was {met} by the {{0}}."
@@ -105,30 +105,31 @@ def voice(rng: np.random.Generator, words: Words, label: str) -> Pair:
 
 
 def comparison(rng: np.random.Generator, words: Words, label: str) -> Pair:
-    """Makes a pair with a comparative and its opposite."""
+    """Generates a pair with a comparative and its opposite."""
     more, less = pick(rng, words.compared)
     direct, reverse = f"The {{0}} is {more} than the {{1}}.", f"The {{1}} is {less} than the {{0}}."
     return converse(rng, label, two(rng, words.people), direct, reverse)
 
 
 def order(rng: np.random.Generator, words: Words, label: str) -> Pair:
-    """Makes a pair about the temporal order of two events, with "before" and "after"."""
+    """Generates a pair about the order of two events, with "before" and "after"."""
     people, events = two(rng, words.people), two(rng, words.events)
     happenings = (f"{people[0]} {events[0]}", f"{people[1]} {events[1]}")
     return converse(rng, label, happenings, "The {0} before the {1}.", "The {1} after the {0}.")
 
 
 def passing(rng: np.random.Generator, words: Words, label: str) -> Pair:
-    """Makes a pair with verbs of giving and receiving."""
+    """Generates a pair with verbs of giving and receiving."""
     (gave, received), held = pick(rng, words.passed), pick(rng, words.held)
     direct, reverse = f"The {{0}} {gave} the {held} to the {{1}}.", f"The {{1}} {received} the {held} from the {{0}}."
     return converse(rng, label, two(rng, words.people), direct, reverse)
 
 
 def converse(rng: np.random.Generator, label: str, pair: tuple[str, str], direct: str, reverse: str) -> Pair:
-    """Makes a pair of sentences from two forms of a statement about two people or events.
+    """Generates a pair from two forms of a statement about two people or events.
 
-    If the label is "same", both sentences state the same. Otherwise the people or events are swapped in the second one.
+    If the label is "same", both sentences have the same meaning. Otherwise the people or events are swapped in the
+    second sentence.
     """
     second = pair if label == "same" else pair[::-1]
     forms = (direct, reverse) if rng.integers(2) else (reverse, direct)
@@ -140,13 +141,13 @@ def pick(rng: np.random.Generator, items: Sequence[Any]) -> Any:
 
 
 def two(rng: np.random.Generator, items: Sequence[Any]) -> tuple[Any, Any]:
-    """Draws two different items."""
+    """Samples two different items."""
     first = int(rng.integers(len(items)))
     step = 1 + int(rng.integers(len(items) - 1))
     return items[first], items[(first + step) % len(items)]
 
 
-# Draws a pair of sentences for one of the relation's labels: entailment, neutral, contradiction; or different, same.
+# Generates a pair of sentences for one of the relation's labels (entailment, neutral, contradiction; different, same).
 Relation = Callable[[np.random.Generator, Words, str], Pair]
 # Maps each label of a task to the corresponding labels of the relation.
 LabelMap = dict[str, tuple[str, ...]]
@@ -159,9 +160,9 @@ class Grammar:
     Attributes:
       seed: Random seed of the task's rows.
       words: The task's content words.
-      relations: The task's relations, each with a map from the task's labels to its own labels. Relations alternate, so
-        that every split has about the same number of rows of each.
-      sizes: Number of rows of train, dev and test.
+      relations: The task's relations, each with a mapping from the task's labels to the relation's. Rows cycle through
+        the relations, so every split has about the same number of each.
+      sizes: Number of rows in train, dev and test.
     """
 
     seed: int
@@ -205,21 +206,21 @@ GRAMMARS = {
 
 
 def builtin_rows(name: str, split: str) -> Rows:
-    """Returns the rows of a built-in task's train, dev or test split: pairs with class labels.
+    """Generates the train, dev or test split of a built-in task, which has labelled text pairs.
 
     Raises:
       UserError: There is no such task.
     """
     if name not in GRAMMARS:
         raise UserError(
-            f'There is no built-in task "{name}"; there are {", ".join(GRAMMARS)}. Give a file or a folder as the '
-            f"source of other data.{did_you_mean(name, GRAMMARS)}"
+            f'There is no built-in task "{name}"; the built-in tasks are {", ".join(GRAMMARS)}. For your own data, use '
+            f"a file or folder as the source.{did_you_mean(name, GRAMMARS)}"
         )
     return draw_rows(GRAMMARS[name])[split]
 
 
 def draw_rows(grammar: Grammar) -> dict[str, Rows]:
-    """Draws every split. Each label has about the same number of rows."""
+    """Generates all splits, with about the same number of rows for each label."""
     rng = np.random.default_rng(grammar.seed)
     names = grammar.label_names
     seen: set[Pair] = set()

@@ -1,4 +1,4 @@
-"""Content words of the built-in tasks. The target task and the source tasks have no content words in common."""
+"""Content words of the built-in tasks. The target task shares none with the source tasks."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ Pair = tuple[str, str]
 
 @dataclass(frozen=True)
 class Words:
-    """The content words of a task's sentences.
+    """Content words of a task.
 
     Attributes:
       people: Nouns for people, with a regular plural.

@@ -1,4 +1,4 @@
-"""Reads CoNLL files: one word per line with its tag, and a blank line after each sentence."""
+"""Parses CoNLL files, which have one word and its tag per line and blank lines between sentences."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,22 +7,22 @@ from typing import Any
 from afjax.display.words import counted
 from afjax.errors import UserError
 
-# A line with this word separates documents in some files.
+# Some files separate documents by lines that start with this word.
 DOCUMENT = "-DOCSTART-"
 
 
 def conll_rows(path: Path | str, lines: Iterator[tuple[int, str]]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields ``("PATH:LINE", {"words": [...], "tags": [...]})`` for every sentence, with the line of its first word.
+    """Yields ``("PATH:LINE", {"words": [...], "tags": [...]})`` for every sentence. LINE is its first word's.
 
-    Columns are separated by tabs or, in lines without a tab, by spaces. The word is in the first column and the tag in
-    the last one. If all lines have a single column, the rows have no tags.
+    Columns are separated by tabs or, in lines without tabs, by spaces. The first column is the word and the last is the
+    tag. If all lines have a single column, the rows have no tags.
 
     Args:
       path: The file's name in error messages.
       lines: Numbered lines, as from :func:`afjax.data.sources.files.read_lines`.
 
     Raises:
-      UserError: A line has another number of columns than the first line of the file.
+      UserError: A line's number of columns differs from the first line's.
     """
     num_columns = 0
     first_line = 0

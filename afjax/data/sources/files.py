@@ -1,4 +1,4 @@
-"""Reads text files, which may be gzipped: their lines, and rows of named columns in JSONL, TSV and CSV."""
+"""Reads lines and JSONL, TSV or CSV rows from text files, which may be gzipped."""
 
 import contextlib
 import csv
@@ -19,7 +19,7 @@ from afjax.storage.json_files import parse_json
 
 
 def nearest_in_folder(path: Path) -> str:
-    """Returns ``' Did you mean "..."?'`` with the most similar file name in the folder of ``path``, or ``''``."""
+    """Suggests a similarly named file in the same folder, as ``' Did you mean "..."?'`` or ``''``."""
     try:
         names = sorted(os.listdir(path.parent))
     except (OSError, ValueError):
@@ -28,13 +28,13 @@ def nearest_in_folder(path: Path) -> str:
 
 
 def read_lines(path: Path, encodings: tuple[str, ...] = ("utf-8",)) -> Iterator[tuple[int, str]]:
-    """Yields ``(line number, line)``, including line ends. A byte order mark at the start of the file is dropped.
+    """Yields ``(line number, line)`` with line endings, dropping a byte order mark at the start of the file.
 
-    If several encodings are given, the first that decodes the entire file is used. This is meant for old files, so
-    lines can then also end in a single carriage return.
+    With several encodings, the first that can decode the entire file is used. Because this is meant for old files,
+    lines may then also end in a lone carriage return.
 
     Raises:
-      UserError: The file is missing, truncated or in another encoding.
+      UserError: The file is missing, truncated or not in one of the encodings.
     """
     if len(encodings) > 1:
         yield from enumerate(io.StringIO(read_text(path, encodings), newline=""), start=1)
@@ -44,7 +44,7 @@ def read_lines(path: Path, encodings: tuple[str, ...] = ("utf-8",)) -> Iterator[
 
 
 def read_text(path: Path, encodings: tuple[str, ...] = ("utf-8",)) -> str:
-    """Reads an entire file. Several encodings are tried in order, as in :func:`read_lines`."""
+    """Reads an entire file, trying the encodings in order as in :func:`read_lines`."""
     return decode(str(path), b"".join(line for _, line in read_raw_lines(path)), encodings)
 
 
@@ -57,25 +57,25 @@ def read_raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
                     yield number, line
         except EOFError as error:
             raise UserError(
-                f"{path} ends in the middle of its gzip data after line {number}; fetch it again."
+                f"{path} is truncated: its gzip data ends after line {number}. Download it again."
             ) from error
         except (gzip.BadGzipFile, zlib.error) as error:
             raise UserError(
-                f"{path} is not valid gzip data after line {number} ({error}); fetch it again, or drop .gz from its "
-                "name if it is plain text."
+                f"{path} is not valid gzip data after line {number} ({error}); download it again, or remove .gz from "
+                "its name if it is plain text."
             ) from error
 
 
 @contextlib.contextmanager
 def open_data_file(path: Path) -> Iterator[IO[bytes]]:
-    """Opens a data file, and closes it at the end of the block.
+    """Opens a data file for reading, as a context manager.
 
     Raises:
       UserError: The file is missing, is not a regular file, or cannot be read.
     """
     try:
         mode = path.stat().st_mode
-        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # Reading a pipe might wait forever.
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # Reading a pipe could block forever.
             raise OSError(errno.EINVAL, "it is a pipe or a device")
         with path.open("rb") as file:
             yield file
@@ -83,27 +83,27 @@ def open_data_file(path: Path) -> Iterator[IO[bytes]]:
         raise
     except (OSError, ValueError) as error:
         if isinstance(error, FileNotFoundError):
-            problem = "is a link to a file that does not exist" if path.is_symlink() else "does not exist"
+            problem = "is a broken link" if path.is_symlink() else "does not exist"
         elif isinstance(error, IsADirectoryError):
             problem = "is a folder"
         else:
             problem = f"cannot be read ({getattr(error, 'strerror', None) or error})"
         raise UserError(
-            f"The file {shown_path(path)} {problem}; give the path of a data file.{nearest_in_folder(path)}"
+            f"The file {shown_path(path)} {problem}; specify the path of a data file.{nearest_in_folder(path)}"
         ) from error
 
 
 def decode(source: str, raw: bytes, encodings: tuple[str, ...], first_line: int = 1) -> str:
-    """Decodes bytes with the first encoding that fits.
+    """Decodes bytes with the first encoding that works.
 
     Args:
       source: The file's name in error messages.
       raw: The bytes.
       encodings: The encodings to try, in order.
-      first_line: The line of ``source`` at which the bytes start. UTF-8's byte order mark is dropped in line 1.
+      first_line: Line number in ``source`` at which the bytes start. In line 1, a UTF-8 byte order mark is dropped.
 
     Raises:
-      UserError: No encoding fits, or the text contains a NUL character.
+      UserError: No encoding works, or the text contains a NUL character.
     """
     first_error = None
     for encoding in encodings:
@@ -113,7 +113,7 @@ def decode(source: str, raw: bytes, encodings: tuple[str, ...], first_line: int 
             first_error = first_error or error
             continue
         if "\0" in text:
-            # UTF-16 without a byte order mark decodes as UTF-8, with NUL characters between the letters.
+            # UTF-16 text without a byte order mark is valid UTF-8 with NUL characters between the letters.
             line = first_line + text[: text.index("\0")].count("\n")
             raise UserError(
                 f"{source}:{line} contains a NUL byte, as UTF-16 and binary files do; save the file as UTF-8."
@@ -146,19 +146,19 @@ def table_rows(
     lenient: bool = False,
     short: list[str] | None = None,
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields ``("PATH:LINE", {column: value})`` for every row of a table.
+    """Yields ``("PATH:LINE", {column: value})`` for every row of a TSV or CSV table.
 
     Args:
       path: The file's name in error messages.
       lines: Numbered lines, as from :func:`read_lines`.
-      tabs: Whether columns are separated by tabs, without quoting. If not, they are separated by commas, with quoting.
+      tabs: Whether the table is TSV without quoting; otherwise it is CSV with quoting.
       names: Column names, for a table without a header line.
       lenient: Whether to accept unnamed columns and stray quotes, which spreadsheets write.
-      short: If given, rows with too few columns are skipped, and their ``PATH:LINE`` is appended to this list.
+      short: If not None, rows with too few columns are skipped and their ``PATH:LINE`` is appended to this list.
 
     Raises:
-      UserError: The file uses another separator, a column name is repeated, a row has another number of columns, or the
-        quotes of a CSV row are wrong.
+      UserError: The file has the wrong separator, a column name is repeated, a row has the wrong number of columns, or
+        a CSV row has invalid quoting.
     """
     columns = list(names)
     checked = False
@@ -171,7 +171,7 @@ def table_rows(
                 repeated = sorted({name for name in columns if columns.count(name) > 1 and (name or not lenient)})
                 if repeated:
                     raise UserError(
-                        f'{path}:{number} names the column "{repeated[0]}" twice; column names must differ.'
+                        f'{path}:{number} has two columns named "{repeated[0]}"; column names must be unique.'
                     )
                 continue
         if short is not None and len(values) < len(columns):
@@ -187,14 +187,14 @@ def table_rows(
 
 
 def check_separator(place: str, values: list[str], *, tabs: bool) -> None:
-    """Raises UserError if the first line has a single column because the file uses another separator."""
+    """Raises UserError if the first line has a single column because it contains the wrong separator."""
     right = "tabs" if tabs else "commas"
     separators = {",": ("commas", ".csv"), "\t": ("tabs", ".tsv"), ";": ("semicolons", "")}
     for character, (wrong, ending) in separators.items():
         if len(values) == 1 and character in values[0] and wrong != right:
-            advice = f", or, if it is a file of your own, give it a name that ends in {ending}" if ending else ""
+            advice = f", or, if it is your own file, rename it to end in {ending}" if ending else ""
             raise UserError(
-                f"{place} has {wrong} between its columns where {right} are expected ({values[0][:60]}); write the "
+                f"{place} has columns separated by {wrong}, but {right} are expected ({values[0][:60]}); write the "
                 f"file with {right}{advice}."
             )
 
@@ -209,8 +209,8 @@ def split_tabs(lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, list[str
 def split_commas(
     path: Path | str, lines: Iterator[tuple[int, str]], *, strict: bool
 ) -> Iterator[tuple[int, list[str]]]:
-    """Splits the rows of a CSV file. A quoted value can span lines; a row has the number of its first line."""
-    # Contexts can exceed csv's default limit of 131,072 characters per field. The limit is global to the module.
+    """Parses CSV rows and numbers them by their first line, because quoted values can span several lines."""
+    # Contexts can exceed csv's default limit of 131,072 characters per field. The limit is global.
     csv.field_size_limit(2**31 - 1)
     reader = csv.reader((line for _, line in lines), strict=strict)
     number = 1
@@ -220,16 +220,16 @@ def split_commas(
                 yield number, values
             number = reader.line_num + 1
     except csv.Error as error:
-        raise UserError(f"{path}:{number} is not CSV ({error}); check the quotes of this row.") from error
+        raise UserError(f"{path}:{number} is not valid CSV ({error}); check this row's quotes.") from error
 
 
 def shown_path(path: Path) -> str:
-    """Formats a path for a message. It is shortened if it is longer than file systems allow."""
+    """Formats a path for a message, truncating it if it is longer than file systems allow."""
     text = str(path)
     return text if len(text) <= 4096 else f"{text[:200]}..."
 
 
 def shorten(value: object) -> str:
-    """Formats a value for a message: its ``repr``, shortened to 40 characters."""
+    """Formats a value for a message as its ``repr``, truncated to 40 characters."""
     text = shown(value)
     return text if len(text) <= 40 else f"{text[:37]}..."

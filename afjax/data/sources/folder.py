@@ -1,4 +1,4 @@
-"""Reads sources that are a folder with one file per split, or a single file."""
+"""Data sources that are local files: a folder with files for each split, or a single file."""
 
 import dataclasses
 import os
@@ -19,7 +19,7 @@ def _open_split(task: TaskConfig, split: Split) -> SplitSource:
         raise missing_split(task, split)
     folder = None if is_one_file(task) or not task.source else fetched(task.source)
     names_path = folder / "labels.json" if folder else None
-    # A broken link counts as a file: reading it raises an error. Otherwise the label names would be guessed.
+    # lexists makes a broken link an error. With exists, it would be ignored and the label names would be guessed.
     listed_names = read_label_names(names_path) if names_path and os.path.lexists(names_path) else ()
     named_task = task if task.labels else dataclasses.replace(task, labels=listed_names)
     stored_names = [file_format(str(path)).label_names(path, task.label_column) for path in paths]
@@ -37,7 +37,7 @@ def _split_files(task: TaskConfig, split: Split) -> list[str]:
 
 
 def _read_from(task: TaskConfig, split: Split) -> Split:
-    """Returns the split whose file has the rows of ``split``."""
+    """Returns the split whose files contain the rows of ``split``, which is train for a hashed dev split."""
     return "train" if split == "dev" and _makes_dev(task) else split
 
 
@@ -52,37 +52,37 @@ def _shared_form(source: str) -> str:
 
 
 def missing_split(task: TaskConfig, split: Split) -> UserError:
-    """Returns the error for a split that is missing from a folder or a file."""
+    """Creates the error for a missing split."""
     name = f"The task {task.name} has no {split} split"
     share = " or a task.dev_share above 0" if split == "dev" and not task.dev_share else ""
     if task.source and is_one_file(task):
         return UserError(
-            f'{name}: its source is the one file {task.source}; name a file in the task\'s "{split}" setting{share}.'
+            f'{name}: its source is a single file, {task.source}. Set a file in the task\'s "{split}" setting{share}.'
         )
     similar = _similar_file(fetched(task.source), split) if task.source else ""
     return UserError(
         f"{name}: {task.source or '(no source)'} has no file {split}{ENDINGS[0]} (or {', '.join(ENDINGS[1:])}); "
-        f'add one, or name it in the task\'s "{split}" setting{share}.{similar}'
+        f'add one, or set it in the task\'s "{split}" setting{share}.{similar}'
     )
 
 
 def is_one_file(task: TaskConfig) -> bool:
-    """Returns whether a task's source is a single file rather than a folder."""
+    """Whether a task's source is a single file rather than a folder."""
     if not task.source:
         return False
     path = fetched(task.source)
-    # A missing path with a data file's ending counts as a file, so that the error is about a missing file.
+    # A missing path that ends like a data file counts as a file, so that the error reports a missing file.
     return os.path.isfile(path) or (path.name.endswith(ENDINGS) and not os.path.isdir(path))
 
 
 def split_paths(task: TaskConfig, split: Split) -> tuple[Path, ...]:
-    """Returns the files of a split: the file that the task names, or else the default files, if there are any.
+    """Finds a split's files: the file set in the task, or else the default files, which may not exist.
 
-    File names in the task's ``train``, ``dev`` and ``test`` settings are relative to the source's folder.
+    The task's ``train``, ``dev`` and ``test`` settings are relative to the source folder.
 
     Raises:
-      UserError: The source's folder is missing, has two files for the split, or lacks some of the split's numbered
-        files; or the source is a file and the task also names a train file.
+      UserError: The source folder is missing, has two files for the split, or lacks some of the split's numbered files;
+        or the source is a file and the task also sets a train file.
     """
     chosen = getattr(task, split)
     source = fetched(task.source) if task.source else Path()
@@ -90,7 +90,7 @@ def split_paths(task: TaskConfig, split: Split) -> tuple[Path, ...]:
         if chosen and split == "train":
             raise UserError(
                 f"The task {task.name} has the train file {chosen} and the source {task.source}, which is also a "
-                "file; give only one of them."
+                "file; set only one of them."
             )
         return (source.parent / fetched(chosen),) if chosen else (source,) if split == "train" else ()
     if chosen:
@@ -99,9 +99,9 @@ def split_paths(task: TaskConfig, split: Split) -> tuple[Path, ...]:
 
 
 def _similar_file(folder: Path, split: Split) -> str:
-    """Returns ``' Did you mean "validation.jsonl"?'`` with a file that could be the split, or ``''``.
+    """Suggests a file that could contain the split, as ``' Did you mean "validation.jsonl"?'`` or ``''``.
 
-    Names are compared without endings, because all data files share them. Files of other splits are not suggested.
+    Names are compared without their endings, which all data files share. Other splits' files are not suggested.
     """
     if split == "dev" and (dev_files := _dev_files(folder)):
         return f' Did you mean "{dev_files[0]}"?'
@@ -111,7 +111,7 @@ def _similar_file(folder: Path, split: Split) -> str:
 
 
 def _dev_files(folder: Path) -> list[str]:
-    """Returns the data files of a folder whose names indicate a dev split."""
+    """Lists data files in a folder whose names suggest a dev split."""
     return [name for name in _data_files(folder) if looks_like_dev(name)]
 
 

@@ -1,4 +1,4 @@
-"""The table of file formats that rows are read from. To add a format, write its reader and list it here."""
+"""Registry of data file formats. To add a format, write a reader and list it here."""
 
 import os
 import re
@@ -25,15 +25,15 @@ def _no_label_names(path: Path, column: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class FileFormat:
-    """A format of files with rows of named columns.
+    """A data file format with named columns.
 
     Attributes:
-      ending: The end of the names of such files, such as ``.csv``.
+      ending: File extension, such as ``.csv``.
       read_file: Yields the rows of a file. Raises UserError if the file is missing or malformed.
       read_stream: Yields the rows of a binary stream, given the stream and its name in error messages.
-      label_names: Returns the label names that a file defines for a column, or an empty tuple. If a file defines names,
-        its labels are indices into them.
-      gzipped: Whether files may be compressed with gzip, with ``.gz`` after the ending.
+      label_names: Returns a column's label names if the file defines them, or else an empty tuple. If it does, the
+        labels are indices into the names.
+      gzipped: Whether files may be gzipped, with ``.gz`` after the extension.
     """
 
     ending: str
@@ -44,10 +44,10 @@ class FileFormat:
 
 
 def _text_format(ending: str, rows_of_lines: Callable[[str, Iterator[tuple[int, str]]], NamedRows]) -> FileFormat:
-    """Returns a format of text files.
+    """Defines a line-based text format.
 
     Args:
-      ending: The end of the files' names.
+      ending: File extension.
       rows_of_lines: Yields the rows of a file, given its name in error messages and its numbered lines.
     """
 
@@ -87,8 +87,8 @@ FORMATS: Mapping[str, FileFormat] = {
 ENDINGS = tuple(
     f"{entry.ending}{packed}" for entry in FORMATS.values() for packed in (("", ".gz") if entry.gzipped else ("",))
 )
-# The name of one of a split's numbered files on the Hugging Face hub, such as train-00000-of-00002.parquet. Older names
-# also have a hash before the ending.
+# File name of one shard of a split on the Hugging Face hub, such as train-00000-of-00002.parquet. Older names also have
+# a hash before the extension.
 _PART = re.compile(
     rf"(?P<split>{'|'.join(name for names in SPLIT_NAMES.values() for name in names)})-\d+-of-(?P<total>\d+)"
     rf"(-[0-9a-f]+)?(?P<ending>{'|'.join(map(re.escape, ENDINGS))})"
@@ -96,24 +96,25 @@ _PART = re.compile(
 
 
 def read_rows(path: Path, ending: str = "") -> NamedRows:
-    """Yields ``("PATH:LINE", {column: value})`` for every row of a file.
+    """Yields ``("PATH:LINE", {column: value})`` for every row of a data file.
 
-    TSV has no quoting. CSV is quoted as in Python's ``csv`` module. Both start with a line of column names, and their
-    values are strings. Blank lines are skipped. In Parquet and Arrow files, rows are counted from 1.
+    TSV is read without quoting, and CSV with the quoting of Python's ``csv`` module. Both must have a header line, and
+    their values are strings. Blank lines are skipped. Parquet and Arrow files have row numbers, counted from 1, instead
+    of line numbers.
 
     Args:
       path: The file.
-      ending: The file's format, one of ``FORMATS``. If empty, the format is taken from the file's name.
+      ending: The file's format, one of ``FORMATS``. If empty, it is inferred from the file name.
 
     Raises:
-      UserError: The file is missing, empty, truncated, not UTF-8 or malformed, or pyarrow is needed and not installed.
-        The message names the line, if the error is in one.
+      UserError: The file is missing, empty, truncated, not UTF-8 or malformed, or pyarrow is required but not
+        installed.
     """
     yield from _not_empty(file_format(str(path), ending).read_file(path), str(path))
 
 
 def rows_of_stream(stream: IO[bytes], name: str, ending: str) -> NamedRows:
-    """Yields rows from an open stream, such as standard input; see :func:`read_rows`.
+    """Yields the rows of an open stream, such as standard input; see :func:`read_rows`.
 
     Args:
       stream: A binary stream.
@@ -124,14 +125,14 @@ def rows_of_stream(stream: IO[bytes], name: str, ending: str) -> NamedRows:
 
 
 def file_format(name: str, ending: str = "") -> FileFormat:
-    """Returns the format of a file, by its name or by the given ending.
+    """Selects a file's format by ``ending``, or by its name if ``ending`` is empty.
 
     Raises:
-      UserError: There is no such format.
+      UserError: The format is unknown.
     """
     ending = ending or Path(name.removesuffix(".gz")).suffix
     if ending not in FORMATS:
-        raise UserError(f"{name} has no known format; its name must end in one of {', '.join(ENDINGS)}.")
+        raise UserError(f"{name} has an unknown format; its name must end in one of {', '.join(ENDINGS)}.")
     return FORMATS[ending]
 
 
@@ -141,13 +142,13 @@ def _not_empty(rows: NamedRows, name: str) -> NamedRows:
         empty = False
         yield row
     if empty:
-        raise UserError(f"{name} has no rows; give a file with at least one.")
+        raise UserError(f"{name} has no rows; a data file needs at least one.")
 
 
 def find_split_files(folder: Path, split: Split) -> tuple[Path, ...]:
-    """Finds the files of a split in a task's folder. The result is empty if there are none.
+    """Finds a split's files in a task's folder. Returns an empty tuple if there are none.
 
-    A split is one file, such as ``train.jsonl.gz``, or several with the names of the Hugging Face hub, such as
+    A split is either one file, such as ``train.jsonl.gz``, or several files named as on the Hugging Face hub, such as
     ``train-00000-of-00002.parquet``. The hub's dev split is named ``validation``.
 
     Raises:
@@ -160,10 +161,10 @@ def find_split_files(folder: Path, split: Split) -> tuple[Path, ...]:
         problem = f"There is no folder {folder}" if missing else f"The folder {shown_path(folder)} cannot be read"
         reason = "" if missing else f" ({getattr(error, 'strerror', None) or error})"
         raise UserError(
-            f"{problem}{reason}; a task's source is a folder with train and dev files, one file "
+            f"{problem}{reason}; a task's source must be a folder with train and dev files, a single file "
             f"({', '.join(ENDINGS)}), {NAMED_SOURCES}.{nearest_in_folder(folder)}"
         ) from None
-    # Broken links count as files, so that they cause an error instead of a silently missing split.
+    # Broken links count as files, so that they raise an error instead of silently omitting the split.
     files = [[f"{split}{ending}"] for ending in ENDINGS if f"{split}{ending}" in names]
     parts: dict[tuple[str, ...], list[str]] = {}
     for name in names:
@@ -172,22 +173,22 @@ def find_split_files(folder: Path, split: Split) -> tuple[Path, ...]:
     found = [*files, *parts.values()]
     if len(found) > 1:
         raise UserError(
-            f'{folder} has both {found[0][0]} and {found[1][0]}; keep one, or name it in the task\'s "{split}" setting.'
+            f'{folder} has both {found[0][0]} and {found[1][0]}; keep one, or set it in the task\'s "{split}" setting.'
         )
     for (_, total, _), part_names in parts.items():
         if len(part_names) != int(total):
             raise UserError(
                 f"{folder} has {len(part_names)} of the {int(total)} files of its {split} split "
-                f"({', '.join(part_names[:3])}); fetch the folder again."
+                f"({', '.join(part_names[:3])}); download the folder again."
             )
     return tuple(folder / name for names in found for name in names)
 
 
 def is_split_file(name: str) -> bool:
-    """Returns whether a file name is one that :func:`find_split_files` finds for a split."""
+    """Whether :func:`find_split_files` would find a file with this name for some split."""
     return bool(_PART.fullmatch(name)) or name in {f"{split}{ending}" for split in SPLIT_NAMES for ending in ENDINGS}
 
 
 def file_stem(name: str) -> str:
-    """Returns a data file's name without its endings: ``train`` for ``train.jsonl.gz``."""
+    """Strips a data file's extensions, for example ``train.jsonl.gz`` to ``train``."""
     return Path(name.removesuffix(".gz")).stem

@@ -1,4 +1,4 @@
-"""Reads datasets of the Hugging Face hub (``hf:NAME``), and folders that ``save_to_disk`` has written."""
+"""Loads datasets from the Hugging Face hub (``hf:NAME``) and from folders written by ``save_to_disk``."""
 
 import contextlib
 import functools
@@ -19,41 +19,41 @@ from afjax.storage.paths import fetched
 
 _SCHEME = "hf:"
 
-# How long to wait for the hub, in seconds. Without an answer, the dataset is read from the cache.
+# Timeout for the hub, in seconds, after which the dataset is loaded from the cache.
 _TIMEOUT = 10
 
-# A dataset's name on the hub and its config; None for its default config.
+# A dataset's name on the hub, and its config or None for the default.
 Name = tuple[str, str | None]
 
 
 class _UnreachableError(Exception):
-    """The hub does not answer, or offline mode is on."""
+    """The hub does not respond, or offline mode is on."""
 
 
 def open_splits(source: str) -> Mapping[str, Any]:
-    """Opens all splits of ``hf:NAME`` or of a folder, as ``{name: datasets.Dataset}``.
+    """Loads all splits of ``hf:NAME`` or of a folder, as ``{name: datasets.Dataset}``.
 
-    A dataset of the hub is downloaded to the cache of Hugging Face's datasets. If the hub cannot be reached, it is read
-    from that cache. A folder with a single dataset has one split, whose name the folder records, by default train.
+    Hub datasets are downloaded to the Hugging Face cache, or loaded from it if the hub cannot be reached. A folder with
+    a single dataset has one split, whose name is recorded in the folder or defaults to train.
 
     Raises:
-      UserError: There is no such dataset, it cannot be read, or the package datasets is not installed.
+      UserError: The dataset does not exist or cannot be read, or the datasets package is not installed.
     """
     if source.startswith(_SCHEME):
         return _hub_splits(source.removeprefix(_SCHEME))
     datasets, folder = _import_datasets(source), fetched(source)
     try:
         saved = datasets.load_from_disk(str(folder))
-    except Exception as error:  # A damaged folder raises many kinds of errors.
+    except Exception as error:  # Damaged folders can raise many types of exceptions.
         raise UserError(f"The dataset in {source} cannot be read ({_reason(error)}); save it again.") from error
     return saved if isinstance(saved, Mapping) else {str(saved.split or "train").partition("[")[0]: saved}
 
 
 def possible_names(location: str) -> list[Name]:
-    """Returns the datasets and configs that the text after ``hf:`` can name. The first that exists is used.
+    """Parses the part of a source after ``hf:`` into candidate datasets and configs, in the order to try.
 
     Raises:
-      UserError: The text has another form than NAME, ORG/NAME, NAME/CONFIG and ORG/NAME/CONFIG.
+      UserError: ``location`` is not of the form NAME, ORG/NAME, NAME/CONFIG or ORG/NAME/CONFIG.
 
     Example:
       >>> possible_names("glue/rte")
@@ -62,8 +62,8 @@ def possible_names(location: str) -> list[Name]:
     parts = location.split("/")
     if not 1 <= len(parts) <= 3 or not all(map(str.strip, parts)) or parts[0][0] in ".~\\":
         raise UserError(
-            f'The source "{_SCHEME}{location}" is not hf:NAME, hf:ORG/NAME, hf:NAME/CONFIG or hf:ORG/NAME/CONFIG; give '
-            "the name of a dataset of the Hugging Face hub, or, for a folder, only its path."
+            f'The source "{_SCHEME}{location}" is not hf:NAME, hf:ORG/NAME, hf:NAME/CONFIG or hf:ORG/NAME/CONFIG; use '
+            "a dataset name from the Hugging Face hub, or, for a folder, its path without hf:."
         )
     if len(parts) == 1:
         return [(location, None)]
@@ -72,7 +72,7 @@ def possible_names(location: str) -> list[Name]:
     return [(f"{parts[0]}/{parts[1]}", parts[2])]
 
 
-# Cache the datasets, so that all splits that a process reads come from the same version of a dataset.
+# Cached so that all splits loaded in a process come from the same version of the dataset.
 @functools.lru_cache(maxsize=8)
 def _hub_splits(location: str) -> Mapping[str, Any]:
     names = possible_names(location)
@@ -84,42 +84,43 @@ def _hub_splits(location: str) -> Mapping[str, Any]:
     if found is None:
         raise UserError(
             f'The source "{_SCHEME}{location}" does not exist: the Hugging Face hub has no dataset '
-            f"{' and no dataset '.join(name for name, _ in names)} that you may read; check the name, or run hf auth "
-            "login for a private dataset."
+            f"{' or '.join(name for name, _ in names)} that you can access; check the name, or run hf auth login if "
+            "the dataset is private."
         )
     try:
         return _load(datasets, found)
-    except Exception as error:  # Datasets have many formats, which raise many kinds of errors.
+    except Exception as error:  # The many dataset formats can raise many types of exceptions.
         raise UserError(
             f'The source "{_SCHEME}{location}" cannot be read ({_reason(error)}); check the name and the config, as in '
-            "hf:NAME/CONFIG. Otherwise convert the dataset with save_to_disk, and give the folder."
+            "hf:NAME/CONFIG. If they are correct, write the dataset with save_to_disk and use that folder as the "
+            "source."
         ) from error
 
 
 def _full_name(datasets: Any, name: str) -> str:
-    """Returns the full name of a dataset on the hub, such as nyu-mll/glue for glue; empty if there is no such dataset.
+    """Looks up a dataset's full name on the hub, such as nyu-mll/glue for glue. Returns "" if it does not exist.
 
-    Unlike ``load_dataset``, this does not repeat its request for about 20 seconds if the hub cannot be reached.
+    Unlike ``load_dataset``, this does not retry for about 20 seconds if the hub cannot be reached.
 
     Raises:
-      _UnreachableError: The hub does not answer, or offline mode is on.
+      _UnreachableError: The hub does not respond, or offline mode is on.
     """
     from huggingface_hub import HfApi, errors
 
     if datasets.config.HF_HUB_OFFLINE:
-        raise _UnreachableError("offline mode is on, HF_HUB_OFFLINE or HF_DATASETS_OFFLINE")
+        raise _UnreachableError("offline mode is on: HF_HUB_OFFLINE or HF_DATASETS_OFFLINE is set")
     try:
         return str(HfApi(endpoint=datasets.config.HF_ENDPOINT).dataset_info(name, timeout=_TIMEOUT).id)
     except errors.GatedRepoError:
         return name
     except (errors.RepositoryNotFoundError, errors.HFValidationError):
         return ""
-    except Exception as error:  # Without a network, the hub's client raises many kinds of errors.
+    except Exception as error:  # The hub's client raises many types of exceptions if there is no network.
         raise _UnreachableError(_reason(error)) from error
 
 
 def _cached_splits(datasets: Any, location: str, reason: str) -> Mapping[str, Any]:
-    """Opens the splits of a dataset in the cache. ``reason`` says why the hub cannot be reached."""
+    """Loads a dataset's splits from the cache. ``reason`` says why the hub cannot be reached."""
     problem, names, cache = "does not have the dataset", possible_names(location), datasets.config.HF_DATASETS_CACHE
     for possible in names:
         try:
@@ -130,26 +131,26 @@ def _cached_splits(datasets: Any, location: str, reason: str) -> Mapping[str, An
         except Exception as error:  # For example, several configs are in the cache.
             problem = f"cannot be used ({_reason(error)})"
     calls = [f"load_dataset({', '.join(json.dumps(part) for part in possible if part)})" for possible in names]
-    # Without the hub, the organization of "glue" is not known.
+    # Without the hub, the organization that "glue" belongs to is unknown.
     name, slash, config = location.partition("/")
     cached = sorted(path.name.replace("___", "/") for path in Path(cache).expanduser().glob(f"*___{glob.escape(name)}"))
     hint = f' Did you mean "{_SCHEME}{cached[0]}{slash}{config}"?' if cached else ""
     raise UserError(
         f'The source "{_SCHEME}{location}" cannot be read: the Hugging Face hub cannot be reached ({reason}), and the '
-        f"cache {cache} {problem}. On a machine with a network, call {' or '.join(calls)} and save_to_disk of the "
-        f"package datasets; then copy the folder, and give its path as the source.{hint}"
+        f"cache {cache} {problem}. On a machine with network access, call {' or '.join(calls)} and save_to_disk from "
+        f"the datasets package, copy the folder here, and use its path as the source.{hint}"
     )
 
 
 def _load(datasets: Any, name: Name) -> Mapping[str, Any]:
-    # Without this prefix, a folder of the same name in the current folder would be read instead.
+    # Without this prefix, a folder with the same name in the working directory would take precedence.
     splits: Mapping[str, Any] = datasets.load_dataset(f"hf://datasets/{name[0]}", name[1])
     return splits
 
 
 @contextlib.contextmanager
 def _offline(datasets: Any) -> Iterator[None]:
-    """Makes the block read only from the cache. Otherwise, requests would be repeated for about 20 seconds."""
+    """Temporarily enables offline mode to avoid about 20 seconds of retries."""
     before = datasets.config.HF_HUB_OFFLINE
     datasets.config.HF_HUB_OFFLINE = True
     try:
@@ -170,22 +171,21 @@ def _import_datasets(source: str) -> Any:
 
 
 def _reason(error: Exception) -> str:
-    """Returns an error's type and the beginning of its message, in one line."""
+    """Formats an error's type and the beginning of its message on one line."""
     text = " ".join(str(error).partition("Example of usage")[0].split())
     return f"{type(error).__name__}: {text if len(text) <= 300 else text[:297] + '...'}"
 
 
 def _split_name(task: TaskConfig, split: Split, splits: Mapping[str, Any]) -> str:
-    """Returns the dataset's name for a split, or an empty string if the dataset does not have the split.
+    """Returns the dataset's name for a split, or an empty string if it has no such split.
 
-    The name is the task's setting, such as ``train[:10%]``, or else the first name in ``SPLIT_NAMES`` that the dataset
-    has.
+    This is the task's setting, such as ``train[:10%]``, or else the first name in ``SPLIT_NAMES`` that exists.
     """
     return getattr(task, split) or next((name for name in SPLIT_NAMES[split] if name in splits), "")
 
 
 def _select(source: str, splits: Mapping[str, Any], name: str, setting: str) -> Any:
-    """Returns a split, or parts of splits, such as ``train[:10%]+validation``."""
+    """Selects a split or slices of splits, such as ``train[:10%]+validation``."""
     if name in splits:
         return splits[name]
     import datasets
@@ -193,14 +193,14 @@ def _select(source: str, splits: Mapping[str, Any], name: str, setting: str) -> 
     try:
         lengths = {split: len(rows) for split, rows in splits.items()}
         parts = datasets.ReadInstruction.from_spec(name).to_absolute(lengths)
-        # An empty range would be out of range for select.
+        # select() rejects empty ranges.
         indices = [range(part.from_, part.to) if part.from_ < part.to else [] for part in parts]
         selected = [splits[part.splitname].select(rows) for part, rows in zip(parts, indices, strict=True)]
         return datasets.concatenate_datasets(selected)
-    except Exception as error:  # The text is malformed, or the splits have different columns.
+    except Exception as error:  # The name is malformed, or the splits have different columns.
         raise UserError(
-            f'{source} has no split "{name}" ({_reason(error)}), but {", ".join(splits)}; correct the task\'s '
-            f'"{setting}" setting.{did_you_mean(name.partition("[")[0], splits)}'
+            f'{source} has no split "{name}" ({_reason(error)}); its splits are {", ".join(splits)}. Correct the '
+            f'task\'s "{setting}" setting.{did_you_mean(name.partition("[")[0], splits)}'
         ) from error
 
 
@@ -220,7 +220,7 @@ def _open_split(task: TaskConfig, split: Split) -> SplitSource:
     label_names = dataset_label_names(dataset, task.label_column)
     rows_name = f"{task.source} {name}"
     rows = name_classes(task, dataset_rows(dataset, rows_name, first=1), label_names)
-    # A folder of save_to_disk has the same default columns as a folder of data files.
+    # Folders written by save_to_disk have the same default columns as folders with data files.
     columns = PUBLISHED_TEXT_COLUMNS if task.source.startswith(_SCHEME) else TEXT_COLUMNS
     return SplitSource(rows_name, rows, label_names, columns)
 

@@ -1,4 +1,4 @@
-"""The interface that every kind of source implements."""
+"""The interface for data sources."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,25 +18,25 @@ SPLIT_NAMES: Mapping[Split, tuple[str, ...]] = {
     "test": ("test",),
 }
 
-# The beginning of a name that indicates a dev split. If a source has such a name, no dev split is made by hash, even if
-# the name is not among ``SPLIT_NAMES``, because the existing dev split would be ignored.
+# Prefixes of names that suggest a dev split. If a source has such a name, its train rows are not split by hash, because
+# that would silently ignore the existing dev split, even if its name is not in ``SPLIT_NAMES``.
 _DEV_WORD = re.compile(r"(dev|devel|development|val|valid|validation)([^a-z]|$)", re.IGNORECASE)
 
 
 def looks_like_dev(name: str) -> bool:
-    """Returns whether the name of a file or split indicates a dev split, such as ``validation_matched``."""
+    """Whether the name of a file or split suggests a dev split, such as ``validation_matched``."""
     return _DEV_WORD.match(name) is not None
 
 
 @dataclass(frozen=True)
 class SplitSource:
-    """The rows of one split, not yet read.
+    """One split of a data source. Its rows are loaded lazily.
 
     Attributes:
       name: The split's name in error messages.
       rows: Pairs ``(the row's name in error messages, its values by column name)``.
-      label_names: The label names that the source defines; may be empty.
-      text_columns: Text columns to look for if the task names none.
+      label_names: Label names defined by the source; may be empty.
+      text_columns: Candidate text columns if the task does not set them.
       has_questions: Whether multiple-choice rows can have a separate question in addition to the context.
     """
 
@@ -53,21 +53,21 @@ def _never(_: Any) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class SourceKind:
-    """A kind of source. Each kind is a module of this package and is defined by its ``KIND``.
+    """A kind of data source. Each kind is implemented by a module of this package and its ``KIND``.
 
     Attributes:
-      scheme: The word before the colon in a task's ``source``; empty for files and folders.
-      open_split: Opens a split's rows. Raises UserError if the split is missing.
+      scheme: The part of a task's ``source`` before the colon; empty for files and folders.
+      open_split: Opens a split. Raises UserError if it is missing.
       has_split: Whether a task has a split.
-      split_files: The files that a split is read from, or the source's name for the split.
-      makes_dev: Whether the dev split is taken from the train rows, because the task has no dev split and its
-        ``dev_share`` is above 0.
-      recognizes: Whether a local folder holds data of this kind. If so, a task's source can be the folder's path
-        without a scheme, and this kind reads it.
-      shared_form: Removes this machine's folders from the text after the colon, for artefacts that are shared.
+      split_files: Lists a split's files, or the source's name for the split.
+      makes_dev: Whether the dev split is held out from the train rows, because the task has none and its ``dev_share``
+        is above 0.
+      recognizes: Whether a local folder contains data of this kind, so that a task's source can be its path without a
+        scheme.
+      shared_form: Removes local folders from the part after the colon, for artefacts that are shared.
       portable: Whether the source refers to the same data on every machine.
-      text_columns: Text columns to look for if a task names none.
-      num_texts: The number of texts per row, if it is the same for all tasks of this kind.
+      text_columns: Candidate text columns if a task does not set them.
+      num_texts: Number of texts per row, if it is the same for all tasks of this kind.
     """
 
     scheme: str

@@ -1,4 +1,4 @@
-"""The table of all kinds of sources. To add a kind, write a module with a ``KIND`` and list it here."""
+"""Registry of data source kinds. To add a kind, write a module with a ``KIND`` and list it here."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,30 +14,30 @@ SOURCE_KINDS: Mapping[str, SourceKind] = {
 
 
 def source_kind(source: str) -> SourceKind:
-    """Returns the kind that a task's ``source`` names.
+    """Looks up the kind by the scheme of a task's ``source``.
 
-    A source that does not begin with the scheme of a kind and a colon is a path, such as ``gs://BUCKET/rte``.
+    A source without a known scheme and a colon is a path, such as ``gs://BUCKET/rte``.
     """
     scheme, colon, _ = source.partition(":")
     return SOURCE_KINDS.get(scheme if colon else "", folder.KIND)
 
 
 def folder_kind(folder: Path) -> SourceKind | None:
-    """Returns the kind whose data a local folder holds; None if it holds no task."""
+    """Detects the kind of data in a local folder. Returns None if it does not contain a task."""
     return next((kind for kind in SOURCE_KINDS.values() if kind.recognizes(folder)), None)
 
 
 def _reading_kind(source: str) -> SourceKind:
-    """Returns the kind that reads a source. A folder without a scheme is read by the kind that recognizes it."""
+    """Selects the kind by the source's scheme or, for a folder without one, by its contents."""
     kind = source_kind(source)
     return kind if kind.scheme or not source else folder_kind(fetched(source)) or kind
 
 
 def open_source(task: TaskConfig, split: Split) -> SplitSource:
-    """Opens the rows of a split.
+    """Opens a split of a task.
 
-    If the dev split is taken from the train rows (see :func:`makes_dev`), both "train" and "dev" open all of these
-    rows; :mod:`afjax.data.dev_split` then divides them.
+    If the dev split is held out from the train rows (see :func:`makes_dev`), both "train" and "dev" contain all of
+    them, and the caller splits them with :mod:`afjax.data.dev_split`.
 
     Raises:
       UserError: The split is missing.
@@ -46,26 +46,26 @@ def open_source(task: TaskConfig, split: Split) -> SplitSource:
 
 
 def has_split(task: TaskConfig, split: Split) -> bool:
-    """Returns whether a task has a split, or its dev split can be taken from the train rows."""
+    """Whether a task has a split, or can hold out its dev split from the train rows."""
     return _reading_kind(task.source).has_split(task, split)
 
 
 def makes_dev(task: TaskConfig) -> bool:
-    """Returns whether the dev split is taken from the train rows.
+    """Whether the dev split is held out from the train rows.
 
-    It is if the task has no dev split and its ``dev_share`` is above 0. The splits of benchmarks, TFDS and built-in
-    tasks are fixed, and are never divided.
+    This is the case if the task has no dev split and its ``dev_share`` is above 0, except for benchmarks, TFDS and
+    built-in tasks, whose splits are fixed.
     """
     return _reading_kind(task.source).makes_dev(task)
 
 
 def split_files(task: TaskConfig, split: Split) -> list[str]:
-    """Returns the files that a split is read from, or the source's name for the split."""
+    """Lists a split's files, or the source's name for the split."""
     return _reading_kind(task.source).split_files(task, split)
 
 
 def shared_source(source: str) -> str:
-    """Returns a task's ``source`` without this machine's folders, for artefacts that are shared."""
+    """Removes local folders from a task's ``source``, for artefacts that are shared."""
     kind = source_kind(source)
     if not kind.scheme:
         return kind.shared_form(source)

@@ -1,7 +1,7 @@
-"""File layouts of benchmarks: tables, JSON lines, folders of texts and SQuAD's JSON.
+"""File layouts of benchmarks: tables, JSON lines, CoNLL, folders of texts and SQuAD's JSON.
 
-A layout finds the files of each split in a task's folder (``find``), and reads them as rows with the keys that are
-common to all tasks (``read``). ``afjax.data.sources.official_tasks`` lists the tasks with their layouts.
+A layout finds each split's files in a task's folder (``find``) and converts their rows to the keys that all tasks share
+(``read``). ``afjax.data.sources.official_tasks`` lists the tasks and their layouts.
 """
 
 import itertools
@@ -23,27 +23,26 @@ from afjax.storage.json_files import parse_json
 
 Row = dict[str, Any]
 
-# Converts a row to the common keys. The arguments are the row's name in errors, the row in the file's format, and
-# whether it must have a label.
+# Converts a row to the common keys. The arguments are the row's name in errors, the original row, and whether a label
+# is required.
 RowReader = Callable[[str, Row, bool], Row]
 
-# Given a split and its files, returns a predicate that decides whether a row belongs to the split. The predicate's
-# arguments are the row's name in errors, the row in the file's format, and the row with common keys.
+# Builds a predicate that decides whether a row belongs to a split, given the split and its files. The predicate's
+# arguments are the row's name in errors, the original row, and the row with common keys.
 RowChooser = Callable[[Split, tuple[Path, ...]], Callable[[str, Row, Row], bool]]
 
-# File names in order of preference. All files of an inner tuple must exist.
+# Candidate file names in order of preference. All files in an inner tuple must exist.
 Candidates = tuple[str | tuple[str, ...], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Files:
-    """A layout with the files of each split. Each file may be gzipped, with .gz appended to its name.
+    """Base class of layouts with separate files, which may be gzipped with .gz appended to their names.
 
     Attributes:
-      train, dev, test: The files of each split, as candidates in order of preference.
-      every: Candidates for files that have the rows of all splits.
-      needs: Glob patterns. The folder belongs to the benchmark only if at least one of them matches; empty to skip this
-        check.
+      train, dev, test: Candidate files of each split, in order of preference.
+      every: Candidate files that contain the rows of all splits.
+      needs: Glob patterns. At least one must match for the folder to belong to the benchmark; empty to skip this check.
     """
 
     train: Candidates = ()
@@ -56,7 +55,7 @@ class Files:
         return [(names,) if isinstance(names, str) else names for names in (*getattr(self, split), *self.every)]
 
     def find(self, folder: Path, split: Split) -> tuple[Path, ...]:
-        """Finds the files of a split. Returns an empty tuple if the folder does not have all of them."""
+        """Finds a split's files. Returns an empty tuple unless all of them exist."""
         if self.needs and not any(any(folder.glob(need + packed)) for need in self.needs for packed in ("", ".gz")):
             return ()
         for names in self.candidates(split):
@@ -76,20 +75,20 @@ def find_file(path: Path) -> Path | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Table(Files):
-    """A layout of tables, either TSV without quoting or CSV with quoting.
+    """A layout with tables, either TSV without quoting or CSV with quoting.
 
     Attributes:
       row: Converts a row to the common keys.
       commas: Whether the table is CSV instead of TSV.
       names: Column names, for a table without a header line.
-      encodings: Encodings to try; the first that fits the file is used.
+      encodings: Encodings to try in order.
       lenient: Whether to accept unnamed columns and stray quotes, which spreadsheets write.
-      choose: Selects the rows of a split, if its files also have rows of other splits.
-      aside: Names of auxiliary files of a split, which have no rows.
-      skip_short: Whether rows with too few columns are skipped with a warning instead of raising an error.
-      drop_empty: Whether rows without text or label are skipped with a warning.
-      drop_labels: Rows with these labels are skipped.
-      number: Whether rows without an id get their index as id.
+      choose: Selects a split's rows if its files also contain other splits.
+      aside: Names of auxiliary files, which do not contain rows.
+      skip_short: Whether to skip rows with too few columns with a warning instead of raising an error.
+      drop_empty: Whether to skip rows without a text or label with a warning.
+      drop_labels: Labels whose rows are skipped.
+      number: Whether to use the row's index as its id if it has none.
     """
 
     row: RowReader
@@ -142,11 +141,11 @@ def warn_left_out(places: list[str], total: int, what: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class JsonLines(Files):
-    """A layout with one JSON object per line, optionally with a separate file of one label per line.
+    """A layout with one JSON object per line, and optionally a separate file with one label per line.
 
     Attributes:
       row: Converts an object to the common keys.
-      label_lines: The label index of each possible line of the label file.
+      label_lines: Maps lines of the label file to label indices.
     """
 
     row: RowReader
@@ -165,8 +164,8 @@ def add_labels(
     lines = [(number, line.strip()) for number, line in read_lines(labels_path) if line.strip()]
     if len(lines) != len(rows):
         raise UserError(
-            f"{labels_path} has {counted(len(lines), 'label')}, but {path} has {counted(len(rows), 'row')}; fetch both "
-            "again from the same place."
+            f"{labels_path} has {counted(len(lines), 'label')}, but {path} has {counted(len(rows), 'row')}; download "
+            "both again from the same source."
         )
     for (place, row), (number, line) in zip(rows, lines, strict=True):
         if line not in meaning:
@@ -174,16 +173,16 @@ def add_labels(
                 f"{labels_path}:{number} has the label {shorten(line)}; it must be one of {', '.join(meaning)}."
             )
         if row.setdefault("label", meaning[line]) != meaning[line]:
-            raise UserError(f"{place} has another label than {labels_path}:{number}; fetch both files again.")
+            raise UserError(f"{place} and {labels_path}:{number} have different labels; download both files again.")
         yield place, row
 
 
 @dataclass(frozen=True, kw_only=True)
 class Conll(Files):
-    """A layout of CoNLL files: one word per line with its tag, and a blank line after each sentence.
+    """A layout with CoNLL files, which have one word and its tag per line and blank lines between sentences.
 
-    Words without a visible character, such as the variation selectors after emojis in WNUT-17, are left out with a
-    warning, because tokenizers have no token for them.
+    Words without visible characters, such as the variation selectors after emojis in WNUT-17, are skipped with a
+    warning, because tokenizers produce no tokens for them.
     """
 
     def read(self, split: Split, files: tuple[Path, ...]) -> Iterator[tuple[str, Row]]:
@@ -204,15 +203,15 @@ class Conll(Files):
 
 @dataclass(frozen=True, kw_only=True)
 class Folders:
-    """A layout with one file per text in one folder per class, unpacked or in an archive (.tar.gz, .tgz, .zip).
+    """A layout with one folder per class and one file per text, unpacked or in an archive (.tar.gz, .tgz, .zip).
 
     Attributes:
-      roots: The folder of each split, which has the folders of the classes.
-      archives: Names of archives with all roots, without endings.
-      classes: The label of each class's folder. If empty, the folders are named by their labels.
+      roots: The folder of each split, which contains the class folders.
+      archives: Names of archives that contain all roots, without extensions.
+      classes: Maps class folders to labels. If empty, the folder names are the labels.
       encoding: Encoding of the texts.
-      choose: Decides whether a text belongs to a split, because splits can share a root. Its arguments are the split,
-        the text, and the text's index in its class.
+      choose: Whether a text belongs to a split, because splits can share a root. Its arguments are the split, the text,
+        and the text's index in its class.
     """
 
     roots: Mapping[Split, str]
@@ -222,7 +221,7 @@ class Folders:
     choose: Callable[[Split, str, int], bool]
 
     def find(self, folder: Path, split: Split) -> tuple[Path, ...]:
-        """Finds the root folder of a split, or else an archive. Returns an empty tuple if there is neither."""
+        """Finds a split's root folder, or else an archive. Returns an empty tuple if neither exists."""
         if split not in self.roots:
             return ()
         root = folder / self.roots[split]
@@ -237,7 +236,7 @@ class Folders:
         return [f"{self.roots[split]}/", *names] if split in self.roots else []
 
     def read(self, split: Split, files: tuple[Path, ...]) -> Iterator[tuple[str, Row]]:
-        """Yields rows, ordered by class folder and file name."""
+        """Yields rows in order of class folder and file name."""
         (source,) = files
         texts = self.archived_texts(source, self.roots[split]) if source.is_file() else self.folder_texts(source)
         num_seen: Counter[str] = Counter()
@@ -269,10 +268,10 @@ class Folders:
 
 @dataclass(frozen=True, kw_only=True)
 class Squad(Files):
-    """The layout of SQuAD's files: nested JSON of articles, paragraphs and questions.
+    """The layout of SQuAD: nested JSON with articles, paragraphs and questions.
 
     Attributes:
-      no_answer: Whether questions may have no answer (SQuAD v2).
+      no_answer: Whether questions can be unanswerable (SQuAD v2).
     """
 
     no_answer: bool = False
@@ -296,7 +295,7 @@ class Squad(Files):
         impossible = self.no_answer and question.get("is_impossible") is True
         answers = [] if impossible else member(place, question, "answers", list)
         if not (answers or self.no_answer):
-            raise UserError(f"{place} has no answer, which only SQuAD v2 may have; read the file as squad_v2.")
+            raise UserError(f"{place} has no answer, which is only allowed in SQuAD v2; load the file as squad_v2.")
         row["answers"] = {
             "text": [member(place, answer, "text", str) for answer in answers],
             "answer_start": [member(place, answer, "answer_start", int) for answer in answers],
@@ -305,14 +304,14 @@ class Squad(Files):
             excerpt = context[max(start, 0) : max(start, 0) + len(answer)]
             if start < 0 or excerpt != answer:
                 raise UserError(
-                    f"{place} has the answer {shorten(answer)} at {start}, where its context has {shorten(excerpt)}; "
-                    "fetch the file again, or correct answer_start (it counts characters from 0)."
+                    f"{place} has the answer {shorten(answer)} at {start}, but its context has {shorten(excerpt)} "
+                    "there; download the file again, or correct answer_start (a character offset from 0)."
                 )
         return row
 
 
 def member(place: str, value: Any, name: str, kind: type) -> Any:
-    """Returns ``value[name]`` of SQuAD's JSON. Raises UserError if it is missing or not of the given type."""
+    """Returns ``value[name]`` from SQuAD's JSON. Raises UserError if it is missing or has the wrong type."""
     content = value.get(name) if isinstance(value, dict) else None
     if not isinstance(content, kind) or isinstance(content, bool):
         kinds = {list: "list", str: "string", int: "integer"}

@@ -1,4 +1,4 @@
-"""Finds and reads the official downloads of benchmarks on the user's disk."""
+"""Finds and reads official benchmark downloads on disk."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -19,21 +19,21 @@ SPLITS: tuple[Split, ...] = ("train", "dev", "test")
 
 
 def find_official(name: str, data_dir: Path) -> dict[Split, tuple[Path, ...]]:
-    """Finds the files of each split below ``data_dir``. The result is empty if the task is not there.
+    """Finds the files of each split under ``data_dir``. The result is empty if the task is not found.
 
-    If a task has one file per text, the result has the folder or the archive of these files. Folders with a
-    ``labels.json`` are in afjax's own format and are ignored.
+    If a task has one file per text, the result has their folder or archive instead. Folders with a ``labels.json`` are
+    in afjax's own format and are ignored.
     """
     return {split: files for split, (_, files) in locate(name, data_dir)[1].items()}
 
 
 def read_official(name: str, data_dir: Path, split: Split) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields ``(place, row)`` for the rows of a split, in the order of its files.
+    """Yields ``(place, row)`` for each row of a split, in file order.
 
     ``place`` is the row's name in error messages. A row has ``text``; ``text_a`` and ``text_b``; ``context`` and
     ``choices``; ``words`` and ``tags``; or ``id``, ``question``, ``context`` and ``answers`` (``text`` and
-    ``answer_start``, both lists). A labelled row of the first three forms has a ``label``; for multiple choice, it is
-    the index of the correct choice. Rows have an ``id`` if the format has one for each row.
+    ``answer_start``, both lists). In the first three forms, labelled rows also have a ``label``, which is the index of
+    the correct choice for multiple choice. Rows have an ``id`` if the benchmark provides one.
 
     Raises:
       UserError: The task or split does not exist, or a file is not in the benchmark's format.
@@ -46,7 +46,7 @@ def read_official(name: str, data_dir: Path, split: Split) -> Iterator[tuple[str
 
 
 def locate(name: str, data_dir: Path) -> tuple[Path | None, dict[Split, tuple[Layout, tuple[Path, ...]]]]:
-    """Returns a task's folder (None if it is not found), and the layout and files of each split."""
+    """Finds a task's folder (None if missing) and the layout and files of each split."""
     if name not in OFFICIAL:
         raise UserError(
             f'There is no official task "{name}"; the tasks are {", ".join(OFFICIAL)}.{did_you_mean(name, OFFICIAL)}'
@@ -67,7 +67,7 @@ def locate(name: str, data_dir: Path) -> tuple[Path | None, dict[Split, tuple[La
 def existing(data_dir: Path, folders: Iterable[str]) -> Iterator[Path]:
     """Yields the folders that exist in ``data_dir``, except those in afjax's own format (with a ``labels.json``).
 
-    Names are case-sensitive even if the file system is not: RTE and rte are different folders.
+    Names are case-sensitive even if the file system is not, so RTE and rte are distinct folders.
     """
     for name in folders:
         folder = data_dir
@@ -81,37 +81,34 @@ def existing(data_dir: Path, folders: Iterable[str]) -> Iterator[Path]:
 
 
 def missing(name: str, data_dir: Path, folder: Path | None, split: Split) -> str:
-    """Returns the error message for a missing split, with the expected files and folder."""
+    """Formats the error message for a missing split, with the expected files and folder."""
     task = OFFICIAL[name]
     names = {other: [text for layout in task.layouts for text in layout.describe(other)] for other in SPLITS}
     if not names[split]:
-        return f"{name} has no official {split} split, but {', '.join(other for other in SPLITS if names[other])}."
+        available = ", ".join(other for other in SPLITS if names[other])
+        return f"{name} has no official {split} split; its splits are {available}."
     files = f"{' or '.join(names[split])} (each may also be gzipped)"
     if folder:
-        return (
-            f"{folder} has no {split} split of {name}; it needs {files}, which come with the benchmark's own download."
-        )
+        return f"{folder} has no {split} split of {name}; it needs {files}, from the benchmark's official download."
     return (
-        f"{data_dir} has no official data of {name}; fetch the benchmark's own download, whose {split} split is "
-        f"{files}, and put it into {data_dir / task.folders[0]}."
+        f"{data_dir} has no official data for {name}; get the benchmark's official download, whose {split} split is "
+        f"{files}, and put it in {data_dir / task.folders[0]}."
     )
 
 
 def checked(rows: Iterator[tuple[str, Row]], source: str) -> Iterator[tuple[str, Row]]:
-    """Yields rows, and raises UserError for a duplicate id or a split without rows."""
+    """Yields rows, raising UserError for a duplicate id or an empty split."""
     ids: set[Any] = set()
     empty = True
     for place, row in rows:
         empty = False
         if "id" in row:
             if str(row["id"]) in ids:
-                raise UserError(
-                    f"{place} has the id {shorten(row['id'])}, which another row has; fetch the file again."
-                )
+                raise UserError(f"{place} has the id {shorten(row['id'])} of an earlier row; download the file again.")
             ids.add(str(row["id"]))
         yield place, row
     if empty:
-        raise UserError(f"{source} has no rows; fetch the benchmark's own files again.")
+        raise UserError(f"{source} has no rows; download the benchmark's official files again.")
 
 
 def _open_split(task: TaskConfig, split: Split) -> SplitSource:
@@ -136,13 +133,13 @@ def _shared_form(location: str) -> str:
 
 
 def split_official(source: str) -> tuple[str, Path]:
-    """Splits ``official:NAME:FOLDER`` into the name and the folder."""
+    """Parses ``official:NAME:FOLDER`` into the name and folder."""
     _, name, folder = (source + "::").split(":", 2)
     folder = folder.removesuffix("::").removesuffix(":")
     if name not in OFFICIAL or not folder:
         raise UserError(
             f'The source "{source}" is not official:NAME:FOLDER with one of the tasks {", ".join(OFFICIAL)} and the '
-            f"folder that holds its download.{did_you_mean(name, OFFICIAL)}"
+            f"folder with its download.{did_you_mean(name, OFFICIAL)}"
         )
     return name, local_path(folder, f"The folder of {name}'s download")
 

@@ -1,4 +1,4 @@
-"""The tasks of GLUE and SuperGLUE."""
+"""GLUE and SuperGLUE tasks."""
 
 from collections.abc import Mapping
 
@@ -44,7 +44,7 @@ def mnli(about: str, matched: str) -> OfficialTask:
 
 
 GLUE_TASKS: Mapping[str, OfficialTask] = {
-    # GLUE. The tables have no quoting. Test rows have no labels: their predictions are submitted to GLUE's server.
+    # GLUE. The tables have no quoting. Test splits are unlabelled, and their predictions are scored by GLUE's server.
     "cola": OfficialTask(
         about="Whether a sentence is acceptable English (Warstadt 2018; GLUE).",
         folders=glue("CoLA"),
@@ -69,7 +69,7 @@ GLUE_TASKS: Mapping[str, OfficialTask] = {
         tfds="glue/sst2",
     ),
     "mrpc": OfficialTask(
-        about="Whether two sentences from the news mean the same thing (Dolan 2005; GLUE).",
+        about="Whether two sentences from the news have the same meaning (Dolan 2005; GLUE).",
         folders=glue("MRPC"),
         layouts=(
             Table(train=("train.tsv",), dev=("dev.tsv",), row=MRPC_ROW),
@@ -101,17 +101,17 @@ GLUE_TASKS: Mapping[str, OfficialTask] = {
         kind="regression",
         tfds="glue/stsb",
     ),
-    "mnli": mnli("Entailment in the genres of train (Williams 2018; GLUE).", "matched"),
-    "mnli_mismatched": mnli("Entailment in genres that train does not have (GLUE).", "mismatched"),
+    "mnli": mnli("Entailment in the same genres as train (Williams 2018; GLUE).", "matched"),
+    "mnli_mismatched": mnli("Entailment in genres that are not in train (GLUE).", "mismatched"),
     "qnli": OfficialTask(
-        about="Whether a sentence holds the answer to a question (from SQuAD; GLUE).",
+        about="Whether a sentence contains the answer to a question (from SQuAD; GLUE).",
         folders=glue("QNLI"),
         layouts=(tsv(fields(text_a="question", text_b="sentence", label="label", id="index")),),
         labels=RTE_LABELS,
         tfds="glue/qnli",
     ),
     "rte": OfficialTask(
-        about="Textual entailment of the RTE challenges (GLUE and SuperGLUE).",
+        about="Textual entailment from the RTE challenges (GLUE and SuperGLUE).",
         folders=(*glue("RTE"), *super_glue("RTE")),
         layouts=(
             tsv(fields(text_a="sentence1", text_b="sentence2", label="label", id="index")),

@@ -1,7 +1,7 @@
-"""The additional tasks of Houlsby 2019, in their authors' formats.
+"""Additional tasks of Houlsby 2019, in their original formats.
 
-Houlsby 2019's splits are not published. If a task has no official splits, a hash of each text divides the rows into
-train, dev and test (80/10/10).
+Houlsby 2019's splits are not published. Tasks without official splits are split into train, dev and test (80/10/10) by
+a hash of each text.
 """
 
 from collections.abc import Mapping
@@ -38,9 +38,9 @@ def _crowdflower(
     drop: tuple[str, ...] = (),
     rename: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[str, OfficialTask]:
-    """Returns the name and the definition of a task of CrowdFlower's "Data for Everyone", which has no splits.
+    """Defines a task from CrowdFlower's "Data for Everyone", which has no splits. Returns its name and definition.
 
-    Rows with a label in ``drop`` are skipped, because these labels are not classes.
+    Rows with a label in ``drop``, which are not classes, are skipped.
     """
     table = spreadsheet(files, fields(text=text, label=label, rename=rename), drop)
     about = f"{about} (CrowdFlower; one of Houlsby 2019's additional tasks)"
@@ -50,9 +50,9 @@ def _crowdflower(
 
 
 def spreadsheet(files: tuple[str, ...], row: RowReader, drop: tuple[str, ...] = ()) -> Table:
-    """Returns the layout of a CSV file that was exported from a spreadsheet and has no splits.
+    """Builds the layout of a CSV file exported from a spreadsheet, without splits.
 
-    The file can be encoded in UTF-8, Windows-1252 or Latin-1, and it can have empty cells.
+    The file can be in UTF-8, Windows-1252 or Latin-1, and can have empty cells.
     """
     return Table(
         every=files,
@@ -86,7 +86,7 @@ CROWDFLOWER = (
     ),
     _crowdflower(
         "corporate_messaging",
-        "What companies' messages are for",
+        "Purpose of corporate messages",
         ("Corporate-messaging-DFE.csv",),
         text="text",
         label="category",
@@ -112,7 +112,7 @@ CROWDFLOWER = (
     _crowdflower("emotion", "Emotion of tweets", ("text_emotion.csv",), text="content", label="sentiment"),
     _crowdflower(
         "global_warming",
-        "Whether tweets say that there is global warming",
+        "Whether tweets say that global warming is real",
         ("1377884570_tweet_global_warming.csv", "tweet_global_warming.csv"),
         text="tweet",
         label="existence",
@@ -120,11 +120,11 @@ CROWDFLOWER = (
         drop=("N/A", "NA"),
         rename={"No": "N", "Yes": "Y"},
     ),
-    _crowdflower("political_audience", "Whom politicians speak to", POLITICAL_MEDIA, text="text", label="audience"),
-    _crowdflower("political_bias", "Whether politicians are partisan", POLITICAL_MEDIA, text="text", label="bias"),
     _crowdflower(
-        "political_message", "What politicians' messages are for", POLITICAL_MEDIA, text="text", label="message"
+        "political_audience", "Audience of politicians' posts", POLITICAL_MEDIA, text="text", label="audience"
     ),
+    _crowdflower("political_bias", "Whether politicians are partisan", POLITICAL_MEDIA, text="text", label="bias"),
+    _crowdflower("political_message", "Purpose of politicians' posts", POLITICAL_MEDIA, text="text", label="message"),
     _crowdflower(
         "primary_emotions",
         "Emotion of sentences, on Plutchik's wheel",
@@ -161,7 +161,7 @@ CROWDFLOWER = (
 
 HOULSBY_TASKS: Mapping[str, OfficialTask] = {
     "newsgroups": OfficialTask(
-        about="20 Newsgroups: whole messages by their group (Lang 1995). A tenth of train is dev.",
+        about="20 Newsgroups: full messages classified by newsgroup (Lang 1995). A tenth of train is dev.",
         folders=("newsgroups", "20newsgroups", "20news-bydate", "20_newsgroups", "."),
         layouts=(
             Folders(
@@ -207,6 +207,8 @@ HOULSBY_TASKS: Mapping[str, OfficialTask] = {
         labels=("b", "e", "m", "t"),
     ),
     "customer_complaints": complaints("The product that consumers complain about (CFPB).", "product"),
-    "customer_complaints_issue": complaints("The issue of complaints: Houlsby 2019 has its 157 classes.", "issue"),
+    "customer_complaints_issue": complaints(
+        "The issue of consumers' complaints (157 classes in Houlsby 2019).", "issue"
+    ),
     **dict(CROWDFLOWER),
 }

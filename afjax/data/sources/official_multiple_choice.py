@@ -1,4 +1,4 @@
-"""Multiple-choice tasks, in their authors' formats."""
+"""Multiple-choice tasks, in their original formats."""
 
 from collections.abc import Mapping
 
@@ -37,7 +37,7 @@ def winogrande(about: str, *sizes: str) -> OfficialTask:
 
 MULTIPLE_CHOICE_TASKS: Mapping[str, OfficialTask] = {
     "csqa": OfficialTask(
-        about="CommonsenseQA: five choices a question (Talmor 2019), random split.",
+        about="CommonsenseQA: five choices per question (Talmor 2019), random split.",
         folders=("csqa", "commonsense_qa", "commonsenseqa", "CommonsenseQA"),
         layouts=(
             JsonLines(
@@ -51,7 +51,7 @@ MULTIPLE_CHOICE_TASKS: Mapping[str, OfficialTask] = {
         labels=("A", "B", "C", "D", "E"),
     ),
     "socialiqa": OfficialTask(
-        about="Social IQa: three choices a question on a situation (Sap 2019).",
+        about="Social IQa: questions about social situations, three choices each (Sap 2019).",
         folders=("socialiqa", "socialiqa-train-dev", "socialiqa/socialiqa-train-dev", "social_i_qa"),
         layouts=(
             JsonLines(
@@ -74,7 +74,7 @@ MULTIPLE_CHOICE_TASKS: Mapping[str, OfficialTask] = {
     "winogrande_xl": winogrande("WinoGrande, the train split of 40398 rows.", "xl"),
     "winogrande_debiased": winogrande("WinoGrande, the debiased train split of 9248 rows.", "debiased"),
     "hellaswag": OfficialTask(
-        about="HellaSwag: four continuations of a situation (Zellers 2019).",
+        about="HellaSwag: four possible continuations of a situation (Zellers 2019).",
         folders=("hellaswag", "hellaswag/data", "HellaSwag"),
         layouts=(
             JsonLines(
@@ -89,7 +89,7 @@ MULTIPLE_CHOICE_TASKS: Mapping[str, OfficialTask] = {
         tfds="hellaswag",
     ),
     "cosmosqa": OfficialTask(
-        about="Cosmos QA: four choices a question on a narrative (Huang 2019).",
+        about="Cosmos QA: questions about narratives, four choices each (Huang 2019).",
         folders=("cosmosqa", "cosmos_qa", "CosmosQA", "cosmosqa/data"),
         layouts=(
             Table(

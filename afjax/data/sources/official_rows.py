@@ -1,7 +1,7 @@
-"""Converts the benchmarks' rows to common keys, and selects the rows of each split.
+"""Converts benchmark rows to common keys and assigns them to splits.
 
 The common keys are ``text``; ``text_a`` and ``text_b``; or ``context`` and ``choices``. Labelled rows also have
-``label``. If the format has an id for each row, rows also have ``id``.
+``label``, and rows have ``id`` if the benchmark provides one.
 """
 
 import hashlib
@@ -24,12 +24,12 @@ def fields(
     strip: bool = False,
     **texts: str | tuple[str, ...],
 ) -> RowReader:
-    """Returns a reader for rows that only need their columns renamed.
+    """Builds a reader that renames columns.
 
     Args:
-      label: The label column. If there are several names, the first that exists is used.
+      label: The label column, or several candidates. The first that exists is used.
       id: The id column; empty if there is none.
-      rename: The task's label names by the benchmark's labels, for labels that differ.
+      rename: Maps the benchmark's labels to the task's label names where they differ.
       strip: Whether to strip white space from the texts.
       **texts: The benchmark's text columns by common key.
     """
@@ -67,7 +67,7 @@ def socialiqa_row(place: str, raw: Row, labelled: bool) -> Row:
 def winogrande_row(place: str, raw: Row, labelled: bool) -> Row:
     context, blank, ending = text_of(place, raw, "sentence").partition("_")
     if not blank:
-        raise UserError(f'{place} has a sentence without the blank "_"; fetch the file again.')
+        raise UserError(f'{place} has a sentence without the blank "_"; download the file again.')
     choices = [(text_of(place, raw, name) + ending).strip() for name in ("option1", "option2")]
     label = label_of(place, raw, "answer", labelled)
     return id_of(place, raw, "qID") | choice_row(place, context.strip(), choices, label, ("1", "2"))
@@ -76,7 +76,7 @@ def winogrande_row(place: str, raw: Row, labelled: bool) -> Row:
 def hellaswag_row(place: str, raw: Row, labelled: bool) -> Row:
     endings = value_of(place, raw, "endings")
     if not (isinstance(endings, list) and all(isinstance(ending, str) for ending in endings)):
-        raise UserError(f'{place} has {shorten(endings)} as "endings"; it must be a list of texts.')
+        raise UserError(f'{place} has {shorten(endings)} as "endings"; it must be a list of strings.')
     beginning = text_of(place, raw, "ctx_b")
     choices = [f"{beginning} {ending}".strip() for ending in endings]
     names = [str(number) for number in range(len(choices))]
@@ -91,7 +91,7 @@ def cosmosqa_row(place: str, raw: Row, labelled: bool) -> Row:
 
 
 def choice_row(place: str, context: str, choices: list[str], label: Any, names: Sequence[str]) -> Row:
-    """Makes a multiple-choice row. The label must be one of the choices' names, or None for an unlabelled row."""
+    """Builds a multiple-choice row. The label must be the name of a choice, or None for an unlabelled row."""
     if len(choices) < 2:
         raise UserError(f"{place} has {counted(len(choices), 'choice')}; it must have at least two.")
     row: Row = {"context": context, "choices": choices}
@@ -105,17 +105,17 @@ def choice_row(place: str, context: str, choices: list[str], label: Any, names: 
 def argument_row(place: str, raw: Row, labelled: bool) -> Row:
     if "sentence" not in raw:
         raise UserError(
-            f'{place} has no column "sentence": the corpus is published without its texts; run the pipeline that comes '
-            "with it to complete the files."
+            f'{place} has no column "sentence", because the corpus is published without its texts; run the pipeline '
+            "included with it to complete the files."
         )
     return fields(text_a="topic", text_b="sentence", label="annotation")(place, raw, labelled)
 
 
 def label_set_row(names: Sequence[str], **columns: str) -> RowReader:
-    """Returns a reader for rows whose label column has indices of several labels, separated by commas.
+    """Builds a reader for multi-label rows, whose label column has comma-separated label indices.
 
     Args:
-      names: The label names in the order of their indices.
+      names: The label names, in index order.
       **columns: The benchmark's columns for ``text``, ``label`` and ``id``.
     """
     read_row = fields(text=columns["text"], label=columns["label"], id=columns["id"])
@@ -137,26 +137,26 @@ def label_set_row(names: Sequence[str], **columns: str) -> RowReader:
 
 
 def value_of(place: str, raw: Row, names: str | tuple[str, ...]) -> Any:
-    """Returns the value of the first of the named columns or fields that exists."""
+    """Returns the value of the first column that exists."""
     for name in (names,) if isinstance(names, str) else names:
         if name in raw:
             return raw[name]
     expected = names if isinstance(names, str) else '" or "'.join(names)
     raise UserError(
-        f'{place} has no "{expected}", but {", ".join(map(str, raw)) or "nothing"}; check that the file is as the '
-        "benchmark publishes it."
+        f'{place} has no "{expected}", but {", ".join(map(str, raw)) or "nothing"}; check that this is the '
+        "benchmark's original file."
     )
 
 
 def text_of(place: str, raw: Row, names: str | tuple[str, ...]) -> str:
     text = value_of(place, raw, names)
     if not isinstance(text, str):
-        raise UserError(f'{place} has {shorten(text)} as "{names}"; it must be a text.')
+        raise UserError(f'{place} has {shorten(text)} as "{names}"; it must be a string.')
     return text
 
 
 def label_of(place: str, raw: Row, names: str | tuple[str, ...], labelled: bool) -> Any:
-    """Returns a row's label, with booleans as "true" or "false"; None if it is missing and not required."""
+    """Returns a row's label, or None if it is missing and optional. Booleans become "true" and "false"."""
     alternatives = (names,) if isinstance(names, str) else names
     if not labelled and all(raw.get(name) in (None, "") for name in alternatives):
         return None
@@ -173,7 +173,7 @@ def id_of(place: str, raw: Row, name: str) -> Row:
 
 
 def by_column(column: str, splits: Mapping[str, Split]) -> RowChooser:
-    """Returns a chooser that selects rows by a column with the name of their split."""
+    """Selects rows by a column that contains the name of their split."""
 
     def choose(split: Split, files: tuple[Path, ...]) -> Callable[[str, Row, Row], bool]:
         def belongs(place: str, raw: Row, row: Row) -> bool:
@@ -188,7 +188,7 @@ def by_column(column: str, splits: Mapping[str, Split]) -> RowChooser:
 
 
 def by_dev_ids(split: Split, files: tuple[Path, ...]) -> Callable[[str, Row, Row], bool]:
-    """Selects rows of MRPC's train file as GLUE does: if a row's pair of ids is in ``dev_ids.tsv``, the row is dev."""
+    """Splits MRPC's train file as GLUE does: a row is in dev if its pair of ids is in ``dev_ids.tsv``."""
     lines = (line.split() for _, line in read_lines(files[1]))
     dev_ids = {(line[0], line[1]) for line in lines if len(line) == 2}
     return lambda place, raw, row: (
@@ -202,10 +202,10 @@ def by_hash(split: Split, files: tuple[Path, ...]) -> Callable[[str, Row, Row], 
 
 
 def hashed_split(text: str, *, test: bool) -> Split:
-    """Assigns a text to a split, for benchmarks without splits.
+    """Assigns a text to a split by its hash, for benchmarks without official splits.
 
-    A hash of the text assigns one tenth of the texts to dev and, if ``test`` is true, another tenth to test. The split
-    does not depend on the text's position in the file.
+    One tenth of the texts is assigned to dev and, if ``test`` is true, one tenth to test. The split does not depend on
+    the order of the texts.
     """
     part = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") / 2**64
     if part < 0.1:

@@ -1,4 +1,4 @@
-"""The definition of a task in a benchmark's official download."""
+"""The definition of a benchmark task."""
 
 from dataclasses import dataclass
 
@@ -8,19 +8,19 @@ from afjax.data.sources.layouts import Layout
 
 @dataclass(frozen=True, kw_only=True)
 class OfficialTask:
-    """A task of a benchmark.
+    """A benchmark task in its official format.
 
     Attributes:
-      about: A description with the authors.
-      folders: Possible folders of the task's files, relative to the data folder. The first one with any of the files is
-        used.
-      layouts: Possible file layouts. Each split uses the first layout whose files exist.
+      about: A description with a citation.
+      folders: Candidate folders for the task's files, relative to the data folder. The first one that contains any of
+        the files is used.
+      layouts: Candidate file layouts. Each split uses the first layout whose files exist.
       kind: The kind of task.
-      labels: Label names in order; for multiple choice, the names of the choices. If empty, the names are collected
-        from the labels and sorted; see :func:`afjax.data.labels.find_label_names`.
-      metric: The task's main metric. If empty, it is the main metric of the kind (``MAIN_METRICS``).
-      no_answer: Whether questions can have no answer.
-      tfds: The name of the dataset in TFDS; empty if TFDS does not have it.
+      labels: Label names in order; for multiple choice, the names of the choices. If empty, they are collected from the
+        labels by :func:`afjax.data.labels.find_label_names`.
+      metric: The task's main metric. If empty, the default of its kind (``MAIN_METRICS``).
+      no_answer: Whether questions can be unanswerable.
+      tfds: The dataset's name in TFDS; empty if TFDS does not have it.
     """
 
     about: str

@@ -1,4 +1,4 @@
-"""SQuAD and the remaining tasks of AdapterFusion (Pfeiffer 2021), in their authors' formats."""
+"""SQuAD, GoEmotions, WNUT-17 and the remaining tasks of AdapterFusion (Pfeiffer 2021), in their original formats."""
 
 from collections.abc import Mapping
 
@@ -17,7 +17,7 @@ UKP_TOPICS = tuple(
     "school_uniforms".split()
 )
 
-# GoEmotions' labels, in the order of the indices in its files.
+# GoEmotions' labels, in index order.
 EMOTIONS = tuple(
     "admiration amusement anger annoyance approval caring confusion curiosity desire disappointment disapproval "
     "disgust embarrassment excitement fear gratitude grief joy love nervousness optimism pride realization relief "
@@ -46,7 +46,7 @@ def squad(about: str, version: str, folders: tuple[str, ...], *, no_answer: bool
 
 
 def scitail_table(folder: str) -> Table:
-    """Returns SciTail's TSV layout. It is read without quoting, because quotes in the texts are unbalanced."""
+    """Builds SciTail's TSV layout, without quoting because quotes in the texts are unbalanced."""
     train, dev, test = (f"{folder}scitail_1.0_{split}.tsv" for split in ("train", "dev", "test"))
     names = ("premise", "hypothesis", "label")
     row = fields(text_a="premise", text_b="hypothesis", label="label")
@@ -76,12 +76,12 @@ TEXT_TASKS: Mapping[str, OfficialTask] = {
         tfds="sci_tail",
     ),
     "sick": sick(
-        "Entailment of pairs of sentences (Marelli 2014).",
+        "Entailment between sentences (Marelli 2014).",
         "classification",
         ("entailment_judgment", "entailment_label"),
         ("CONTRADICTION", "NEUTRAL", "ENTAILMENT"),
     ),
-    "sick_r": sick("How related SICK's pairs are, from 1 to 5.", "regression", ("relatedness_score",), ()),
+    "sick_r": sick("Relatedness of SICK's pairs, from 1 to 5.", "regression", ("relatedness_score",), ()),
     "argument": OfficialTask(
         about="Arguments for and against eight topics (UKP; Stab 2018).",
         folders=tuple(
@@ -99,7 +99,7 @@ TEXT_TASKS: Mapping[str, OfficialTask] = {
         labels=("NoArgument", "Argument_against", "Argument_for"),
     ),
     "imdb": OfficialTask(
-        about="Sentiment of film reviews (Maas 2011). Every tenth file of each of train's folders is dev.",
+        about="Sentiment of film reviews (Maas 2011). Every tenth train file of each class is dev.",
         folders=("aclImdb", "imdb/aclImdb", "imdb", "IMDB", "."),
         layouts=(
             Folders(
@@ -113,7 +113,7 @@ TEXT_TASKS: Mapping[str, OfficialTask] = {
         tfds="imdb_reviews",
     ),
     "goemotions": OfficialTask(
-        about="Emotions of Reddit comments; a comment can have several (Demszky 2020).",
+        about="Emotions in Reddit comments, which can have several (Demszky 2020).",
         folders=("goemotions", "GoEmotions", "go_emotions", "goemotions/data"),
         layouts=(
             Table(

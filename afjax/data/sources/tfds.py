@@ -1,4 +1,4 @@
-"""Reads TFDS datasets. Datasets that are prepared as array_record do not need TensorFlow; others do."""
+"""Loads TFDS datasets. TensorFlow is not needed for datasets prepared as array_record."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -14,14 +14,14 @@ from afjax.storage.paths import fetched, is_path, is_remote, last_part, open_pat
 
 
 def read_tfds(task: TaskConfig, split: Split) -> tuple[str, Iterator[tuple[str, dict[str, Any]]], tuple[str, ...]]:
-    """Opens one split of ``tfds:NAME`` or ``tfds:FOLDER``, the version folder of a prepared dataset.
+    """Opens one split of ``tfds:NAME``, or of ``tfds:FOLDER`` with the version folder of a prepared dataset.
 
-    A prepared dataset on ``gs://`` is copied to the cache first, because array_record only reads local files.
+    Prepared datasets on ``gs://`` are copied to the cache first, because array_record only supports local files.
 
     Returns:
       A tuple ``(name, rows, label_names)``. ``name`` is the split's name in error messages. ``rows`` yields ``(the
-      row's name in error messages, row)``; class labels are names, or None for rows without a label. ``label_names``
-      has the names of the label column's ClassLabel feature, and is empty if the column has another type.
+      row's name in error messages, row)``, with class labels as names, or None for unlabelled rows. ``label_names`` are
+      from the label column's ClassLabel feature, or empty if the column has a different type.
 
     Raises:
       UserError: The dataset or split does not exist, or a required package is not installed.
@@ -30,8 +30,8 @@ def read_tfds(task: TaskConfig, split: Split) -> tuple[str, Iterator[tuple[str, 
     name = find_tfds_split(task, split)
     if not name:
         raise UserError(
-            f"{task.source} has no {split} split, but {', '.join(builder.info.splits) or 'none at all'}; name one in "
-            f'the task\'s "{split}" setting.'
+            f"{task.source} has no {split} split; its splits are {', '.join(builder.info.splits) or 'none at all'}. "
+            f'Set one in the task\'s "{split}" setting.'
         )
     label = task.label_column
     names = tuple(getattr(dict(builder.info.features.items()).get(label), "names", None) or ())
@@ -41,53 +41,53 @@ def read_tfds(task: TaskConfig, split: Split) -> tuple[str, Iterator[tuple[str, 
 
 
 def find_tfds_split(task: TaskConfig, split: Split) -> str:
-    """Returns the dataset's name for a split, or an empty string if the dataset does not have the split.
+    """Returns the dataset's name for a split, or an empty string if it has no such split.
 
-    The name is the task's setting, or else the first name in ``SPLIT_NAMES`` that the dataset has.
+    This is the task's setting, or else the first name in ``SPLIT_NAMES`` that exists.
 
     Raises:
-      UserError: The dataset does not have the split of the task's setting.
+      UserError: The dataset has no split with the name set in the task.
     """
     splits = open_builder(task.source).info.splits
     chosen = getattr(task, split)
-    # A setting such as "train[:10%]" is a part of the split "train".
+    # "train[:10%]" is a slice of the split "train".
     if chosen and chosen.partition("[")[0] not in splits:
         raise UserError(
-            f"{task.source} has no split {chosen}, but {', '.join(splits) or 'none at all'}; change the task's "
-            f'"{split}" setting.{did_you_mean(chosen.partition("[")[0], splits)}'
+            f"{task.source} has no split {chosen}; its splits are {', '.join(splits) or 'none at all'}. Change the "
+            f'task\'s "{split}" setting.{did_you_mean(chosen.partition("[")[0], splits)}'
         )
     return chosen or next((name for name in SPLIT_NAMES[split] if name in splits), "")
 
 
 def open_builder(source: str) -> Any:
-    """Returns the dataset's builder. A dataset given by name may not be prepared yet."""
+    """Returns the builder of a dataset, which may not be prepared yet if it is specified by name."""
     import tensorflow_datasets
     from etils import epath
 
     name = source.removeprefix("tfds:")
     if not name:
-        raise UserError('The source "tfds:" names no dataset; give tfds:NAME, or tfds:FOLDER with a prepared dataset.')
+        raise UserError('The source "tfds:" has no dataset; use tfds:NAME, or tfds:FOLDER with a prepared dataset.')
     folder = epath.Path(fetched(name))
     if (folder / "dataset_info.json").exists():
         return tensorflow_datasets.builder_from_directory(folder)
     if name.startswith(("/", "~", ".")) or is_remote(name):
-        raise UserError(f"{name} has no dataset_info.json; give the version folder of a prepared TFDS dataset.")
+        raise UserError(f"{name} has no dataset_info.json; use the version folder of a prepared TFDS dataset.")
     try:
         builder = tensorflow_datasets.builder(name)
     except tensorflow_datasets.core.DatasetNotFoundError as error:
         raise UserError(
             f'TFDS has no dataset "{name}", or needs TensorFlow for it; check the name, run pip install "afjax[tfds]", '
-            "or give the folder of a dataset prepared as array_record."
+            "or use the folder of a dataset prepared as array_record."
         ) from error
     except ImportError as error:
         raise UserError(missing_package(source, error)) from error
     except (
         ValueError,
         TypeError,
-    ) as error:  # TFDS cannot parse the name, or the dataset does not have the settings in it.
+    ) as error:  # TFDS cannot parse the name, or it contains settings that the dataset does not have.
         reason = str(error).strip().partition("\n")[0]
         raise UserError(
-            f'The source "{source}" cannot be opened ({reason}); give tfds:NAME, tfds:NAME/CONFIG, or tfds:FOLDER with '
+            f'The source "{source}" cannot be opened ({reason}); use tfds:NAME, tfds:NAME/CONFIG, or tfds:FOLDER with '
             "a prepared dataset."
         ) from error
     # TFDS_DATA_DIR can be on an object store.
@@ -97,20 +97,20 @@ def open_builder(source: str) -> Any:
 
 
 def open_split(builder: Any, source: str, split: str) -> Iterable[dict[str, Any]]:
-    """Returns the rows of a split. Downloads and prepares the dataset if necessary."""
+    """Opens a split, after downloading and preparing the dataset if necessary."""
     import tensorflow_datasets
 
     try:
         builder.download_and_prepare()
         try:
             return builder.as_data_source(split=split)
-        except NotImplementedError:  # The file format has no random access.
+        except NotImplementedError:  # The file format does not support random access.
             return tensorflow_datasets.as_numpy(builder.as_dataset(split=split))
     except ImportError as error:
         raise UserError(missing_package(source, error)) from error
     except OSError as error:
         raise UserError(
-            f"{source} could not be fetched or read ({error}); check network and disk, or give the folder of a "
+            f"{source} could not be downloaded or read ({error}); check the network and disk, or use the folder of a "
             "prepared dataset."
         ) from error
 
@@ -118,12 +118,12 @@ def open_split(builder: Any, source: str, split: str) -> Iterable[dict[str, Any]
 def missing_package(source: str, error: ImportError) -> str:
     return (
         f'{source} needs {error.name or "TensorFlow"}, which is not installed; run pip install "afjax[tfds]", or '
-        "give the folder of a dataset prepared as array_record."
+        "use the folder of a dataset prepared as array_record."
     )
 
 
 def decode(rows: Iterable[dict[str, Any]], source: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields each row's name in error messages, and the row with its values converted to Python's types."""
+    """Converts rows to Python objects. Yields pairs of a row's name in error messages and the row."""
     for number, row in enumerate(rows, start=1):
         try:
             yield f"{source}:{number}", {name: _plain(value) for name, value in row.items()}

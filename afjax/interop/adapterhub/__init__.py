@@ -1,7 +1,7 @@
-"""Imports and exports the files of AdapterHub's ``adapters`` library (PyTorch).
+"""Imports and exports folders of AdapterHub's ``adapters`` library (PyTorch).
 
-:mod:`~afjax.interop.adapterhub.files` describes the layout of its folders. The modules ``adapters``, ``fusion`` and
-``heads`` map its settings and tensors to ours.
+:mod:`~afjax.interop.adapterhub.files` describes the folder layout. The modules ``adapters``, ``fusion`` and ``heads``
+map the library's settings and tensors to afjax's.
 
 Example:
   >>> import numpy as np

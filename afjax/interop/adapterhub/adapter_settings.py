@@ -1,4 +1,4 @@
-"""Maps AdapterHub's settings of bottleneck adapters to ours and back."""
+"""Converts bottleneck adapter settings between AdapterHub's format and afjax's."""
 
 import math
 from collections.abc import Mapping
@@ -25,9 +25,9 @@ _DEFAULTS: Mapping[str, Any] = {
     "leave_out": [],
 }
 _NEEDED = ("mh_adapter", "output_adapter", "reduction_factor", "non_linearity")
-# Settings without a counterpart in afjax. Only these values are accepted.
+# Settings that afjax does not have. Any other value is rejected.
 _ABSENT: Mapping[str, Any] = {"use_gating": False, "is_parallel": False, "phm_layer": False}
-# Settings that have no effect at inference, or that are read elsewhere.
+# Settings that have no effect at inference or are handled elsewhere.
 _IDLE: Mapping[str, Any] = {
     "init_weights_seed": None,
     "cross_adapter": False,
@@ -47,7 +47,7 @@ _IDLE: Mapping[str, Any] = {
     "phm_rank": 1,
     "phm_bias": True,
 }
-# Configs that files refer to by name, as differences from the defaults.
+# Configs that a file can refer to by name. Settings equal to the defaults are omitted.
 _NAMED: Mapping[str, Mapping[str, Any]] = {
     name: settings
     for names, settings in (
@@ -90,9 +90,9 @@ ACTIVATIONS: Mapping[str, Activation] = {
     "gelu_pytorch_tanh": "gelu_tanh",
     "tanh": "tanh",
 }
-# An activation with several names is exported under the first.
+# An activation with several names is exported under the first one.
 TO_ACTIVATIONS: Mapping[str, str] = {name: library_name for library_name, name in reversed(list(ACTIVATIONS.items()))}
-# Files without a version are from 2020, when these names had another meaning.
+# Files without a version date from 2020, when these names meant different activations.
 _RENAMED_ACTIVATIONS = {"gelu": "gelu_new", "gelu_orig": "gelu"}
 _INITS: Mapping[str, tuple[Literal["normal", "truncated_normal"], float]] = {
     "bert": ("normal", 0.02),
@@ -101,7 +101,7 @@ _INITS: Mapping[str, tuple[Literal["normal", "truncated_normal"], float]] = {
 
 
 def read_settings(part: Part) -> dict[str, Any]:
-    """Reads an adapter's settings and fills in the library's defaults.
+    """Validates an adapter's settings and fills in the library's defaults.
 
     Raises:
       UserError: A setting is missing, invalid, unknown or not supported by afjax.
@@ -109,50 +109,55 @@ def read_settings(part: Part) -> dict[str, Any]:
     given = _given_settings(part)
     if given.get("architecture"):
         raise UserError(
-            f'{part.where} is of the architecture "{given["architecture"]}"; afjax takes bottleneck adapters.'
+            f'{part.where} has the architecture "{given["architecture"]}"; only bottleneck adapters can be imported.'
         )
     for setting, value in _ABSENT.items():
         if (given.get(setting) or False) != value:
             raise UserError(
-                f"{part.where} has {setting}={given[setting]}; bottlenecks of afjax do not support this setting."
+                f"{part.where} has {setting}={given[setting]}, which afjax's bottleneck adapters do not support."
             )
     known_settings = {*_NEEDED, *_DEFAULTS, *_ABSENT, *_IDLE, "invertible_adapter", "architecture"}
     unknown = [str(setting) for setting, value in given.items() if setting not in known_settings and value]
     if unknown:
-        raise UserError(f"{part.where} has settings that afjax does not know: {shortened(unknown)}.")
+        raise UserError(f"{part.where} has unknown settings: {shortened(unknown)}.")
     missing = [setting for setting in _NEEDED if setting not in given]
     if missing:
-        raise UserError(f"{part.where} lacks the settings {', '.join(missing)}; fetch it again.")
+        raise UserError(f"{part.where} lacks the settings {', '.join(missing)}; download it again.")
     settings = {**_DEFAULTS, **given}
     activation = str(settings["non_linearity"]).lower()
     if "version" not in part.envelope:
         activation = _RENAMED_ACTIVATIONS.get(activation, activation)
     if activation not in ACTIVATIONS:
-        raise UserError(f'{part.where} has the activation "{activation}"; afjax has {", ".join(ACTIVATIONS)}.')
+        raise UserError(f'{part.where} has the activation "{activation}"; afjax supports {", ".join(ACTIVATIONS)}.')
     settings["non_linearity"] = activation
     left_out = settings["leave_out"]
     if left_out is not None and not (isinstance(left_out, list) and all(type(layer) is int for layer in left_out)):
-        raise UserError(f"{part.where} has leave_out={left_out!r}; it should list layers by their numbers.")
+        raise UserError(f"{part.where} has leave_out={left_out!r}; it must be a list of layer indices.")
     return settings
 
 
 def read_config(settings: Mapping[str, Any], sizes: Mapping[int, int], trunk: TrunkConfig, where: str) -> AdapterConfig:
-    """Converts settings to an architecture. ``sizes`` has each layer's bottleneck size."""
+    """Converts the library's settings to an adapter config. ``sizes`` maps layers to bottleneck sizes."""
     position = (bool(settings["mh_adapter"]), bool(settings["output_adapter"]))
     if position not in _POSITIONS:
         raise UserError(f"{where} has neither mh_adapter nor output_adapter, so it is not an adapter.")
     residual, factor = settings["residual_before_ln"], settings["reduction_factor"]
     if residual not in tuple(_RESIDUALS):
-        raise UserError(f'{where} has residual_before_ln={residual!r}; it can be true, false or "post_add".')
+        raise UserError(f'{where} has residual_before_ln={residual!r}; it must be true, false or "post_add".')
     if residual == "post_add" and not settings["original_ln_before"]:
-        raise UserError(f'{where} has residual_before_ln="post_add" without original_ln_before, which adds nothing.')
+        raise UserError(
+            f'{where} has residual_before_ln="post_add" without original_ln_before, so no residual would be added.'
+        )
     layers = tuple(layer for layer in range(trunk.num_layers) if layer not in (settings["leave_out"] or ()))
     if not layers:
-        raise UserError(f"{where} leaves out every layer of the trunk ({trunk.num_layers} layers); give its trunk.")
+        raise UserError(
+            f"{where} leaves out every layer of the trunk ({trunk.num_layers} layers); use the trunk that it was "
+            "trained on."
+        )
     init, init_scale = _INITS.get(str(settings["init_weights"]), _INITS["bert"])
     scaling = settings["scaling"]
     if not is_learnt(settings) and (isinstance(scaling, bool) or not isinstance(scaling, int | float)):
-        raise UserError(f'{where} has scaling={scaling!r}; it can be a number, "learned" or "channel".')
+        raise UserError(f'{where} has scaling={scaling!r}; it must be a number, "learned" or "channel".')
     one_factor = not isinstance(factor, Mapping)
     return AdapterConfig(
         position=_POSITIONS[position],
@@ -171,24 +176,24 @@ def read_config(settings: Mapping[str, Any], sizes: Mapping[int, int], trunk: Tr
 
 
 def _given_settings(part: Part) -> Mapping[str, Any]:
-    """Returns the settings in an adapter's file. If the file has only a config's name, returns that config."""
+    """Returns the settings in an adapter's file, resolving a config that is given by name."""
     given = part.envelope.get("config")
     if isinstance(given, str):
         if given not in _NAMED:
-            raise UserError(f'{part.where} has the config "{given}"; afjax knows {", ".join(_NAMED)} by name.')
+            raise UserError(f'{part.where} has the config "{given}"; the supported names are {", ".join(_NAMED)}.')
         given = _NAMED[given]
     if not isinstance(given, Mapping):
-        raise UserError(f"{part.where} has no config of an adapter; fetch it again.")
+        raise UserError(f"{part.where} has no adapter config; download it again.")
     return given
 
 
 def own_config(part: Part, trunk: TrunkConfig) -> AdapterConfig | None:
-    """Returns the architecture that afjax wrote to an adapter's file, or None if another program wrote the file.
+    """Loads the adapter config that afjax stored in the file, or returns None if another program wrote the file.
 
-    It has details that the library's format cannot express.
+    The stored config preserves details that the library's format cannot express.
 
     Raises:
-      UserError: The architecture contradicts the settings in the file.
+      UserError: The stored config contradicts the library's settings in the file.
     """
     if not part.own:
         return None
@@ -199,21 +204,21 @@ def own_config(part: Part, trunk: TrunkConfig) -> AdapterConfig | None:
         changed = [key for key in written if written[key] != given.get(key)]
         raise UserError(
             f"{part.where}: config and {OWN}.config differ in {shortened(changed) or 'unknown settings'}; "
-            f'remove "{OWN}" where config is right.'
+            f'remove "{OWN}" if config is correct.'
         )
     return config
 
 
 def adapter_settings(config: AdapterConfig, name: str, *, hidden_size: int, num_layers: int) -> dict[str, Any]:
-    """Converts an adapter's architecture to the library's settings.
+    """Converts an adapter config to the library's settings.
 
     Raises:
       UserError: The library does not support the architecture.
     """
     if config.layer_norms:
         raise UserError(
-            f'The adapter "{name}" carries trained LayerNorms of the trunk (adapter.layer_norms), which AdapterHub\'s '
-            "adapters do not have; one trained with adapter.layer_norms=False can be exported."
+            f'The adapter "{name}" includes trained copies of the trunk\'s LayerNorms (adapter.layer_norms), which '
+            "AdapterHub does not support; train it with adapter.layer_norms=False to export it."
         )
     layers = adapter_layers(config, num_layers)
     return {
@@ -236,7 +241,9 @@ def adapter_settings(config: AdapterConfig, name: str, *, hidden_size: int, num_
 
 
 def bottleneck_sizes(settings: Mapping[str, Any], trunk: TrunkConfig, where: str) -> dict[int, int]:
-    """Computes each layer's bottleneck size. Left-out layers without a factor are omitted.
+    """Computes each layer's bottleneck size from its reduction factor.
+
+    Left-out layers without a reduction factor are skipped.
 
     Raises:
       UserError: A layer has no valid reduction factor.
@@ -250,22 +257,24 @@ def bottleneck_sizes(settings: Mapping[str, Any], trunk: TrunkConfig, where: str
             if factor is None and layer in left_out:
                 continue
         if isinstance(factor, bool) or not isinstance(factor, int | float) or not 1e-9 < factor < 1e9:
-            raise UserError(f"{where} has reduction_factor={given!r}, which gives no size for layer {layer}.")
+            raise UserError(
+                f"{where} has reduction_factor={given!r}, which does not define a bottleneck size for layer {layer}."
+            )
         sizes[layer] = max(1, int(trunk.hidden_size // factor))
     return sizes
 
 
 def is_learnt(settings: Mapping[str, Any]) -> bool:
-    """Returns whether the scale of the up-projection's output is a parameter."""
+    """Returns whether the adapter output's scaling factor is a trained parameter."""
     return settings["scaling"] in ("learned", "channel")
 
 
 def _reduction_factor(config: AdapterConfig, hidden_size: int) -> float:
-    """Returns a reduction factor that the library rounds to the adapter's bottleneck size."""
+    """Finds a reduction factor for which the library computes the adapter's exact bottleneck size."""
     if config.size is None:
         return config.reduction_factor
     factor = hidden_size / config.size
-    # If the quotient was rounded up, dividing by it gives one unit less.
+    # If the quotient was rounded up, floor division by it gives one unit less.
     while int(hidden_size // factor) < config.size:
         factor = math.nextafter(factor, 0.0)
     return factor

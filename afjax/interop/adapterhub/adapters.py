@@ -1,8 +1,8 @@
-"""Maps the tensors of AdapterHub's bottleneck adapters to ours and back.
+"""Converts bottleneck adapter tensors between AdapterHub's layout and afjax's.
 
-Each layer's module has two linear layers, ``adapter_down.0`` and ``adapter_up``. It may also have its own LayerNorms,
-``adapter_norm_before`` and ``adapter_norm_after``. If it has ``adapter_norm_before``, that LayerNorm is saved a second
-time as ``adapter_down.0``, and the linear layer is ``adapter_down.1``.
+Each layer's adapter module has two linear layers, ``adapter_down.0`` and ``adapter_up``. It may also have its own
+LayerNorms, ``adapter_norm_before`` and ``adapter_norm_after``. ``adapter_norm_before`` is saved twice: its second copy
+is ``adapter_down.0``, and the down-projection becomes ``adapter_down.1``.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ from afjax.interop.adapterhub.files import Part, module_tensors, stacked
 from afjax.trees import Tree, unflatten
 from afjax.trunk.config import TrunkConfig
 
-# Names of the modules: the current name, then the names of task and language adapters in 2020.
+# Module names: the current one, followed by those of task and language adapters in 2020.
 _MODULES = (
     "adapters",
     "layer_text_task_adapters",
@@ -40,7 +40,10 @@ _INVERTIBLE = ("invertible_adapters", "invertible_lang_adapters")
 
 
 def read_adapter(part: Part, trunk: TrunkConfig) -> tuple[AdapterConfig, Tree, list[str]]:
-    """Reads an adapter. Returns its architecture, its tree (float32) and notes for the user.
+    """Converts an adapter from the library's format.
+
+    Returns:
+      The adapter config, its parameters (float32) and notes for the user.
 
     Raises:
       UserError: afjax does not support the settings, or the tensors do not match the settings and the trunk.
@@ -62,7 +65,7 @@ def read_adapter(part: Part, trunk: TrunkConfig) -> tuple[AdapterConfig, Tree, l
         for layer in layers:
             shapes = _shapes(sizes[layer], d, norm_before, norm_after)
             expected_shapes[slot, layer] = shapes if learnt is None else {**shapes, "scaling": learnt}
-    # Narrower bottlenecks are padded with zero units, which do not change the output.
+    # Pad narrower bottlenecks with zero units, which do not change the output.
     widest = max(sizes[layer] for layer in layers)
     _pad_bottlenecks(modules, expected_shapes, widest)
     arrays = stacked(part, modules, expected_shapes)
@@ -80,7 +83,7 @@ def read_adapter(part: Part, trunk: TrunkConfig) -> tuple[AdapterConfig, Tree, l
     return (
         config,
         tree,
-        [*notes, "its invertible adapter, which task adapters do not use, is left out"] if dropped else notes,
+        [*notes, "its invertible adapter, which task adapters do not use, is dropped"] if dropped else notes,
     )
 
 
@@ -90,7 +93,7 @@ def write_adapter(
     """Converts an adapter to the library's settings and tensors.
 
     Raises:
-      UserError: The library does not support the architecture.
+      UserError: The library does not support the adapter's architecture.
     """
     settings = adapter_settings(config, name, hidden_size=hidden_size, num_layers=num_layers)
     norm_before, norm_after = (config.new_layer_norm in (place, "both") for place in ("before", "after"))
@@ -108,12 +111,12 @@ def write_adapter(
 
 
 def own_adapter(config: AdapterConfig) -> dict[str, Any]:
-    """Returns the fields that afjax adds to an adapter's file, for :func:`read_adapter`."""
+    """Returns the extra fields that afjax stores in an adapter's file and :func:`read_adapter` loads."""
     return {"config": to_dict(config)}
 
 
 def _table(norm_before: bool, norm_after: bool) -> dict[str, str]:
-    """Maps our paths within a slot to the suffixes of the library's tensor names."""
+    """Maps afjax's parameter paths within a slot to suffixes of the library's tensor names."""
     table: dict[str, str] = {}
     modules = {"down": f"adapter_down.{int(norm_before)}", "up": "adapter_up"}
     for module, prefix in modules.items():
@@ -135,7 +138,7 @@ def _shapes(size: int, hidden_size: int, norm_before: bool, norm_after: bool) ->
 
 
 def _drop_duplicate_norms(modules: Mapping[tuple[str, int], dict[str, np.ndarray]], part: Part) -> None:
-    """Removes the second copies of LayerNorms, in place.
+    """Removes the second copy of each LayerNorm, in place.
 
     Raises:
       UserError: The two copies of a LayerNorm differ.
@@ -145,9 +148,9 @@ def _drop_duplicate_norms(modules: Mapping[tuple[str, int], dict[str, np.ndarray
             twin, norm = tensors.pop(f"adapter_down.0.{kind}", None), tensors.get(f"adapter_norm_before.{kind}")
             if twin is not None and norm is not None and not np.array_equal(twin, norm):
                 raise UserError(
-                    f"{part.where}: its weights have two LayerNorms before the adapter in layer {layer} "
-                    f"{part.family.sublayers[slot]}, adapter_norm_before and adapter_down.0, which differ; fetch them "
-                    "again."
+                    f"{part.where}: the weights hold two copies of the LayerNorm before the adapter in layer {layer} "
+                    f"{part.family.sublayers[slot]}, adapter_norm_before and adapter_down.0, but the copies differ; "
+                    "download them again."
                 )
 
 
@@ -156,9 +159,9 @@ def _pad_bottlenecks(
     expected_shapes: Mapping[tuple[str, int], dict[str, tuple[int, ...]]],
     widest: int,
 ) -> None:
-    """Zero-pads the bottlenecks and their shapes in ``expected_shapes`` to ``widest``, in place.
+    """Zero-pads the bottlenecks to ``widest`` and updates ``expected_shapes``, both in place.
 
-    Tensors that do not have the expected shape are not padded; the caller reports them.
+    Tensors with an unexpected shape are not padded; the caller reports them.
     """
     for place, shapes in expected_shapes.items():
         for leaf, shape in shapes.items():
@@ -177,9 +180,9 @@ def _is_invertible(key: str) -> bool:
 
 
 def _check_invertible(part: Part, settings: Mapping[str, Any], *, has_tensors: bool) -> None:
-    """Raises UserError if a part has an invertible adapter.
+    """Raises UserError if the adapter has an invertible adapter that the library would use.
 
-    Task adapters may have one: the library of 2020 did not use it.
+    Task adapters from 2020 may include one, but the library never used it.
     """
     declared = settings.get("inv_adapter") or settings.get("invertible_adapter")
     if (has_tensors or declared) and part.envelope.get("type") != "text_task":
@@ -193,9 +196,9 @@ def _notes(settings: Mapping[str, Any], sizes: Mapping[int, int], layers: tuple[
     notes = []
     for setting in ("dropout", "stochastic_depth"):
         if settings.get(setting):
-            notes.append(f"its {setting} of {settings[setting]}, which only matters during training, is left out")
+            notes.append(f"its {setting} of {settings[setting]}, which only matters during training, is dropped")
     if is_learnt(settings):
-        notes.append("its learnt scaling is multiplied into the up-projection")
+        notes.append("its learnt scaling factor is folded into the up-projection")
     if len({sizes[layer] for layer in layers}) > 1:
-        notes.append("its layers have bottlenecks of several sizes, zero-padded to the widest")
+        notes.append("its bottleneck sizes differ between layers, so all are zero-padded to the widest")
     return notes

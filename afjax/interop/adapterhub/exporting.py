@@ -1,4 +1,4 @@
-"""Exports artefacts of a store to AdapterHub's folders."""
+"""Exports artefacts from a store in AdapterHub's format."""
 
 import dataclasses
 import json
@@ -49,27 +49,28 @@ def export_adapterhub(
 ) -> list[tuple[str, Path]]:
     """Exports an artefact in the format of the ``adapters`` library.
 
-    An adapter is exported with the head of the same name (``load_adapter(output)``). A fusion is exported as a setup
-    with its adapters and the head of the same name (``load_adapter_setup(output)``). A head that was trained with
-    another artefact is left out. If the export fails, ``output`` is not created.
+    An adapter is exported together with the head of the same name; load both with ``load_adapter(output)``. A fusion
+    is exported as a setup that includes its adapters and the head of the same name; load it with
+    ``load_adapter_setup(output)``. The head is left out if it was trained with a different artefact. If the export
+    fails, ``output`` is not created.
 
     Args:
       store_folder: The store.
       name: The artefact's name.
       output: The folder to create.
-      kind: The artefact's kind. Defaults to the fusion or adapter of that name, or else the head.
+      kind: The artefact's kind. Defaults to the fusion or adapter with this name or, if there is none, the head.
       weights: ``safetensors``, which the library loads with ``use_safetensors=True``, or ``bin``, the library's
         default, which requires PyTorch.
       num_choices: Choices per row, for a multiple-choice head whose choices have no names.
-      with_head: Whether an adapter or a fusion is exported with its head. The library's heads only read the first
-        token, so a head that pools the mean over tokens cannot be exported.
+      with_head: Whether to export an adapter or a fusion with its head. The library's heads only use the first token,
+        so a head with mean pooling cannot be exported.
 
     Returns:
       ``(description, path)`` of each part.
 
     Raises:
-      UserError: No artefact or several artefacts have this name, the library does not support the artefact, or
-        ``output`` exists or cannot be written.
+      UserError: No artefact or more than one has this name, the library does not support the artefact, or ``output``
+        exists or cannot be written.
 
     Example:
       >>> import numpy as np
@@ -99,11 +100,13 @@ def _kind_to_export(store_folder: str | Path, name: str, kind: Kind | None) -> K
         candidate for candidate, folder in _FOLDERS.items() if name in store.names(store_folder, folder)
     ]
     if kind is not None:
-        # If the artefact does not exist, this raises an error that suggests the nearest name.
+        # For a missing artefact, read_manifest raises an error that suggests the closest name.
         store.read_manifest(store_folder, _FOLDERS[kind], name)
         return kind
     if "adapter" in kinds and "fusion" in kinds:
-        raise UserError(f'The store {store_folder} has an adapter and a fusion named "{name}"; give --kind.')
+        raise UserError(
+            f'The store {store_folder} has both an adapter and a fusion named "{name}"; choose one with --kind.'
+        )
     if not kinds:
         names = {other for folder in _FOLDERS.values() for other in store.names(store_folder, folder)}
         raise UserError(
@@ -114,7 +117,7 @@ def _kind_to_export(store_folder: str | Path, name: str, kind: Kind | None) -> K
 
 @dataclasses.dataclass(frozen=True)
 class _Writer:
-    """Writes artefacts of one store to one folder."""
+    """Writes artefacts from a store to an export folder."""
 
     store_folder: str | Path
     root: Path
@@ -123,7 +126,7 @@ class _Writer:
     with_head: bool
 
     def adapter(self, name: str, folder: Path) -> list[tuple[str, Path]]:
-        """Writes an adapter and the head of the same name."""
+        """Writes an adapter together with the head of the same name."""
         written = self._adapter_without_head(name, folder)
         if self._has_head("adapters", name):
             written += self.head(name, folder)
@@ -180,9 +183,9 @@ class _Writer:
         return [(f"head {name}", folder)]
 
     def _has_head(self, kind: str, name: str) -> bool:
-        """Returns whether there is a head of the same name that was trained with this adapter or fusion.
+        """Returns whether a head of the same name was trained with this adapter or fusion.
 
-        A head without a record of its training counts if its trunk matches.
+        A head without a training record only has to match the trunk.
         """
         if not self.with_head or name not in store.names(self.store_folder, "heads"):
             return False
@@ -209,14 +212,14 @@ class _Writer:
         config = from_dict(Adapter, manifest.config, f'the config of adapter "{name}"')
         if not isinstance(config, AdapterConfig):
             raise UserError(
-                f'The adapter "{name}" is of the kind {config.kind}, which AdapterHub does not have; it takes '
-                "bottlenecks."
+                f'The adapter "{name}" has the kind {config.kind}, which cannot be exported to AdapterHub; only '
+                "bottleneck adapters can."
             )
         return config
 
     def _load(self, kind: str, name: str) -> Artefact:
         if "." in name:
             raise UserError(
-                f'The name "{name}" has a dot, which PyTorch\'s modules cannot have; store it under another name.'
+                f'The name "{name}" contains a dot, which PyTorch module names cannot have; rename the artefact.'
             )
         return store.load(self.store_folder, kind, name)

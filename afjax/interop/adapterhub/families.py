@@ -1,4 +1,4 @@
-"""The names that AdapterHub's library gives to the parts of an encoder, by encoder family."""
+"""Module and class names of AdapterHub's library, by encoder family."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -8,13 +8,13 @@ from afjax.errors import UserError
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LibraryFamily:
-    """The names of a family's parts in the library.
+    """The library's module and class names for an encoder family.
 
     Attributes:
-      prefix: The first part of the tensors' names in a model with a head.
-      model_class: The class of a model with flexible heads.
-      layer: The name of the list of layers.
-      sublayers: The modules of a layer that hold its adapters and fusions, by the slot in afjax.
+      prefix: First component of tensor names in a model with a head.
+      model_class: Class of models with flexible heads.
+      layer: Module path of the list of layers.
+      sublayers: The modules that hold a layer's adapters and fusions, by afjax slot.
     """
 
     prefix: str
@@ -23,7 +23,7 @@ class LibraryFamily:
     sublayers: Mapping[str, str]
 
     def module(self, layer: int, slot: str) -> str:
-        """Returns the name of the module that holds the adapters of a slot."""
+        """Returns the path of the module that holds a slot's adapters."""
         return f"{self.prefix}.{self.layer}.{layer}.{self.sublayers[slot]}"
 
 
@@ -33,7 +33,7 @@ _BERT = LibraryFamily(
     layer="encoder.layer",
     sublayers={"attention": "attention.output", "ffn": "output"},
 )
-# The names in the library, by the name of the encoder family in afjax.
+# Keys are afjax's names of the encoder families.
 LIBRARY_FAMILIES: Mapping[str, LibraryFamily] = {
     "bert": _BERT,
     "roberta": dataclasses.replace(_BERT, prefix="roberta", model_class="RobertaAdapterModel"),
@@ -50,14 +50,14 @@ LIBRARY_FAMILIES: Mapping[str, LibraryFamily] = {
 
 
 def library_family(name: str) -> LibraryFamily:
-    """Returns the library's names for an encoder family.
+    """Looks up the library's names for an encoder family.
 
     Raises:
-      UserError: The library does not have the family, or afjax does not exchange its adapters.
+      UserError: The library does not support the family, or afjax does not convert its adapters.
     """
     if name not in LIBRARY_FAMILIES:
         raise UserError(
-            f'The trunk is a "{name}" encoder; adapters are exchanged with AdapterHub for '
+            f'The trunk is a "{name}" encoder; AdapterHub import and export only support '
             f"{', '.join(LIBRARY_FAMILIES)} encoders."
         )
     return LIBRARY_FAMILIES[name]

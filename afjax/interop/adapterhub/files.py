@@ -1,12 +1,14 @@
-"""Reads and writes AdapterHub's folders. Each adapter, fusion and head has a JSON file and a tensor file.
+"""Reads and writes folders in AdapterHub's format.
+
+Each adapter, fusion and head has a JSON file and a tensor file::
 
     adapter_config.json          adapter.safetensors                 or pytorch_adapter.bin
     adapter_fusion_config.json   model_adapter_fusion.safetensors    or pytorch_model_adapter_fusion.bin
     head_config.json             model_head.safetensors              or pytorch_model_head.bin
-    adapter_setup.json           a composition; each of its parts has a subfolder
+    adapter_setup.json           a composition; each part has its own subfolder
 
-The JSON file of a part is an envelope: it has ``config`` and the keys name, model_type, model_name, model_class,
-hidden_size and version.
+A part's JSON file is an envelope: ``config`` plus the keys name, model_type, model_name, model_class, hidden_size and
+version.
 """
 
 import dataclasses
@@ -30,16 +32,16 @@ from afjax.trunk.hugging_face import read_tensors
 
 Weights = Literal["safetensors", "bin"]
 
-# The version of the ``adapters`` library whose format is written.
+# The version of the ``adapters`` library that exported files claim.
 VERSION = "adapters.1.2.0"
 SETUP = "adapter_setup.json"
-# The envelope's key for fields that are not part of the library's format. The library ignores it.
+# Envelope key for afjax's own fields. The library ignores it.
 OWN = "afjax"
 
 
 @dataclasses.dataclass(frozen=True)
 class Files:
-    """The names of the files of one kind of part."""
+    """File names for one kind of part."""
 
     noun: str
     config: str
@@ -59,12 +61,12 @@ HEAD = Files("head", "head_config.json", "model_head.safetensors", "pytorch_mode
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """An adapter, a fusion or a head as read from its folder.
+    """An adapter, fusion or head loaded from a folder.
 
     Attributes:
-      envelope: The contents of its JSON file.
-      tensors: The contents of its tensor file.
-      where: The path of its JSON file, for error messages.
+      envelope: Contents of the JSON file.
+      tensors: Contents of the tensor file.
+      where: Path of the JSON file, for error messages.
       family: The library's names for the trunk's family.
     """
 
@@ -75,16 +77,16 @@ class Part:
 
     @property
     def name(self) -> str:
-        """The part's name. Empty if it has none, such as the head of a model with a single head."""
+        """The part's name. Empty if unnamed, like the head of a model with a single head."""
         return str(self.envelope.get("name") or "")
 
     @property
     def own(self) -> Mapping[str, Any]:
-        """The fields that afjax added; empty if another program wrote the part."""
+        """The fields that afjax stored. Empty if another program wrote the part."""
         own_fields = self.envelope.get(OWN) or {}
         if not isinstance(own_fields, Mapping):
             raise UserError(
-                f'{self.where}: "{OWN}" is {own_fields!r}, not an object; remove it, or export the part again.'
+                f'{self.where}: "{OWN}" must be a JSON object, not {own_fields!r}; remove it or export the part again.'
             )
         return own_fields
 
@@ -99,38 +101,42 @@ class Part:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Returns the object in a JSON file.
+    """Loads a JSON object from a file.
 
     Raises:
-      UserError: The file does not exist, or does not contain a JSON object.
+      UserError: The file does not exist or does not contain a JSON object.
     """
-    values = json_files.read_json(path, advice="fetch it again")
+    values = json_files.read_json(path, advice="download it again")
     if values is None:
-        raise UserError(f"{path} does not exist; fetch the folder again.")
+        raise UserError(f"{path} does not exist; download the folder again.")
     return dict(values)
 
 
 def read_part(folder: Path, files: Files, trunk: TrunkConfig) -> Part:
-    """Reads a part and checks that it matches the trunk's family and hidden size.
+    """Loads a part and checks that its family and hidden size match the trunk's.
 
     Raises:
-      UserError: A file is missing or damaged, or the part is from the PEFT library, or for another family or hidden
-        size, or the trunk's family is not supported.
+      UserError: A file is missing or damaged, the part is from the PEFT library or does not match the trunk, or the
+        trunk's family is not supported.
     """
     library = library_family(trunk.family)
     path = folder / files.config
     envelope = read_json(path)
     if "peft_type" in envelope:
         raise UserError(
-            f"{path} is from the PEFT library ({envelope['peft_type']}), not from AdapterHub; give it to "
+            f"{path} is from the PEFT library ({envelope['peft_type']}), not from AdapterHub; import it with "
             "afjax import peft."
         )
     family, size = envelope.get("model_type") or trunk.family, envelope.get("hidden_size") or trunk.hidden_size
     if family != trunk.family:
-        raise UserError(f'{path} is for a "{family}" model, and the trunk is a "{trunk.family}" model; give its trunk.')
+        raise UserError(
+            f'{path} is for a "{family}" model, but the trunk is a "{trunk.family}" model; use the trunk that it was '
+            "trained on."
+        )
     if size != trunk.hidden_size:
         raise UserError(
-            f"{path} is for a hidden size of {size}, and the trunk's is {trunk.hidden_size}; give its trunk."
+            f"{path} is for a hidden size of {size}, but the trunk's is {trunk.hidden_size}; use the trunk that it was "
+            "trained on."
         )
     tensors = read_tensors(folder, safetensors=files.safetensors, pickled=files.pickled)
     return Part(envelope, tensors, str(path), library)
@@ -139,13 +145,13 @@ def read_part(folder: Path, files: Files, trunk: TrunkConfig) -> Part:
 def write_part(
     folder: Path, files: Files, envelope: Mapping[str, Any], tensors: Mapping[str, np.ndarray], weights: Weights
 ) -> None:
-    """Writes a part to a folder, which is created if it does not exist."""
+    """Writes a part to a folder, creating the folder if necessary."""
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {name: np.ascontiguousarray(tensor, np.float32) for name, tensor in tensors.items()}
     if weights == "safetensors":
         from safetensors.numpy import save
 
-        # Serialize the tensors in memory: if the disk is full, safetensors would raise its own kind of exception.
+        # Serialize in memory. On a full disk, safetensors' own writer does not raise an OSError.
         (folder / files.safetensors).write_bytes(save(tensors, metadata={"format": "pt"}))
     else:
         import torch
@@ -155,26 +161,26 @@ def write_part(
 
 
 def check_can_write(weights: Weights) -> None:
-    """Raises UserError if the format requires PyTorch and PyTorch is not installed."""
+    """Raises UserError if the weight format requires PyTorch but PyTorch is not installed."""
     if weights == "bin" and importlib.util.find_spec("torch") is None:
         raise UserError(
-            "PyTorch, which writes .bin files, is not installed; install it (pip install 'afjax[torch]'), or take "
-            "--weights=safetensors."
+            "Writing .bin files requires PyTorch, which is not installed; install it (pip install 'afjax[torch]') or "
+            "use --weights=safetensors."
         )
 
 
 def module_tensors(part: Part, kinds: tuple[str, ...]) -> dict[tuple[str, int], dict[str, np.ndarray]]:
     """Groups a part's tensors by module: ``{(slot, layer): {rest of the key: tensor}}``.
 
-    The library selects the tensors to save by substrings of their names. A file may therefore hold modules of other
-    parts too; these are ignored.
+    The library selects the tensors to save by substring, so a file may also contain modules of other parts. These are
+    ignored.
 
     Args:
       part: An adapter or a fusion.
       kinds: The library's names for the modules of this kind of part.
 
     Raises:
-      UserError: The part has no modules, or the file has tensors of other kinds of modules.
+      UserError: The part has no modules, or the file has tensors of another kind of module.
     """
     modules: dict[tuple[str, int], dict[str, np.ndarray]] = {}
     other_names, unknown = set(), []
@@ -189,19 +195,19 @@ def module_tensors(part: Part, kinds: tuple[str, ...]) -> dict[tuple[str, int], 
         else:
             modules.setdefault((slots[match[2]], int(match[1])), {})[match[5]] = tensor
     if unknown:
-        raise UserError(f"{part.where}: its weights have tensors that belong to no adapter: {shortened(unknown)}.")
+        raise UserError(f"{part.where}: the weights have tensors that belong to no adapter: {shortened(unknown)}.")
     if not modules:
         raise UserError(
             f'{part.where} is for "{part.name}", but its weights are for '
-            f"{shortened(other_names) or 'nothing'}; fetch both files again."
+            f"{shortened(other_names) or 'nothing'}; download both files again."
         )
     return modules
 
 
 def _key_pattern(family: LibraryFamily) -> re.Pattern[str]:
-    """Returns a pattern for names of tensors.
+    """Builds the pattern for tensor names.
 
-    Its groups are the layer, the sub-layer, the kind of module, the name of the adapter or fusion, and the rest.
+    Its groups are the layer, the sub-layer, the module kind, the adapter's or fusion's name, and the rest of the name.
     """
     prefix, layer = re.escape(family.prefix), re.escape(family.layer)
     sublayers = "|".join(re.escape(sublayer) for sublayer in family.sublayers.values())
@@ -213,12 +219,12 @@ def stacked(
     found: dict[tuple[str, int], dict[str, np.ndarray]],
     wanted: Mapping[tuple[str, int], Mapping[str, tuple[int, ...]]],
 ) -> dict[tuple[str, str], np.ndarray]:
-    """Stacks tensors over the layers: ``{(slot, rest of the key): float32 [layers, ...]}``.
+    """Stacks tensors over layers: ``{(slot, rest of the key): float32 [layers, ...]}``.
 
     Args:
       part: The part, for error messages.
-      found: The result of :func:`module_tensors`. The stacked tensors are removed from it.
-      wanted: The shape of every expected tensor.
+      found: The result of :func:`module_tensors`. Stacked tensors are removed from it.
+      wanted: The expected tensors and their shapes.
 
     Raises:
       UserError: Tensors are missing, unexpected or of the wrong shape.
@@ -243,28 +249,28 @@ def stacked(
 
 
 def check_fits(part: Part, missing: Iterable[str], extra: Iterable[str], wrong: Sequence[str]) -> None:
-    """Raises UserError if any tensor is missing, unknown or of the wrong shape, and lists them.
+    """Raises UserError, listing the tensors, if any are missing, unknown or of the wrong shape.
 
     Args:
       part: The part, for error messages.
-      missing, extra: Names of missing and of unknown tensors.
-      wrong: Names of tensors of the wrong shape, with the actual and the expected shape.
+      missing, extra: Names of missing and unknown tensors.
+      wrong: Descriptions of mismatched tensors: name, actual shape and expected shape.
     """
     listed = [*(f"-{title}" for title in missing), *(f"+{title}" for title in extra)]
     if listed:
         raise UserError(
-            f"{part.where}: its weights lack tensors (-) or have unknown ones (+): {shortened(listed)}; fetch both "
-            "files again, or give the trunk they were trained on."
+            f"{part.where}: the weights lack tensors (-) or have unknown ones (+): {shortened(listed)}; download both "
+            "files again, or use the trunk that they were trained on."
         )
     if wrong:
         raise UserError(
-            f"{part.where}: tensors whose shapes do not match its config and the trunk: {shortened(wrong)}; give "
-            "the trunk it was trained on."
+            f"{part.where}: some tensor shapes do not match the config and the trunk: {shortened(wrong)}; use the "
+            "trunk that it was trained on."
         )
 
 
 def dropout_rate(settings: Mapping[str, Any], where: str) -> float | None:
-    """Reads the ``dropout_prob`` of a head or a fusion.
+    """Validates and returns the ``dropout_prob`` of a head or a fusion.
 
     Raises:
       UserError: The rate is not a number in [0, 1).
@@ -276,14 +282,14 @@ def dropout_rate(settings: Mapping[str, Any], where: str) -> float | None:
 
 
 def shortened(names: Any, most: int = 6) -> str:
-    """Joins the first ``most`` names with commas and counts the rest."""
+    """Joins the first ``most`` names with commas and appends the number of remaining names."""
     names = sorted(names) if isinstance(names, set) else list(names)
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 
 
 def envelope(config: Any, trunk: Mapping[str, Any], name: str, **more: Any) -> dict[str, Any]:
-    """Builds the contents of a part's JSON file. ``trunk`` is the trunk's entry in a manifest.
+    """Builds the contents of a part's JSON file. ``trunk`` is a manifest's trunk record.
 
     Raises:
       UserError: The trunk's family is not supported.

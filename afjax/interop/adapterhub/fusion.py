@@ -1,4 +1,4 @@
-"""Maps the settings and tensors of AdapterHub's AdapterFusion to ours and back."""
+"""Converts AdapterFusion settings and tensors between AdapterHub's format and afjax's."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,9 +16,9 @@ from afjax.trees import Tree, unflatten
 from afjax.trunk.config import TrunkConfig
 
 _MODULES = ("adapter_fusion_layer",)
-# Settings that are constant in afjax. Only these values are accepted.
+# Settings that are fixed in afjax. Any other value is rejected.
 _FIXED: Mapping[str, bool] = {"key": True, "query": True, "residual_before": False}
-# Settings that do not change a trained fusion's output, or that are read elsewhere.
+# Settings that do not change a trained fusion's output or are handled elsewhere.
 _KNOWN = (
     "value",
     "query_before_ln",
@@ -33,7 +33,7 @@ _REGULARIZATION = 0.01
 
 
 def member_names(envelope: Mapping[str, Any], where: str) -> list[str]:
-    """Returns the names of the fused adapters. In files from 2020, only the fusion's name lists them.
+    """Returns the names of the fused adapters. Files from 2020 only list them in the fusion's name.
 
     Raises:
       UserError: ``adapter_names`` is not a list of names.
@@ -41,19 +41,22 @@ def member_names(envelope: Mapping[str, Any], where: str) -> list[str]:
     names = envelope.get("adapter_names") or str(envelope.get("name") or "")
     names = names.split(",") if isinstance(names, str) else names
     if not isinstance(names, Sequence) or not all(isinstance(name, str) and name for name in names):
-        raise UserError(f"{where} has the adapter_names {names!r}; it should list names.")
+        raise UserError(f"{where} has adapter_names={names!r}; it must be a list of names.")
     return list(names)
 
 
 def read_fusion(
     part: Part, members: Sequence[AdapterConfig], trunk: TrunkConfig
 ) -> tuple[FusionConfig, Tree, list[str]]:
-    """Reads a fusion. Returns its architecture, its tree (float32) and notes for the user.
+    """Converts a fusion from the library's format.
 
     Args:
       part: The fusion.
-      members: The architectures of the fused adapters, already checked by ``check_fusible``.
-      trunk: The trunk's architecture.
+      members: The configs of the fused adapters, already checked by ``check_fusible``.
+      trunk: The trunk's config.
+
+    Returns:
+      The fusion config, its parameters (float32) and notes for the user.
 
     Raises:
       UserError: afjax does not support the settings, or the tensors do not match the settings and the trunk.
@@ -63,7 +66,7 @@ def read_fusion(
     d = trunk.hidden_size
     layers = adapter_layers(members[-1], trunk.num_layers)
     modules = module_tensors(part, _MODULES)
-    # The library saves a fusion for every layer, including layers without adapters.
+    # The library also saves fusion weights for layers without adapters.
     modules = {(slot, layer): tensors for (slot, layer), tensors in modules.items() if layer in layers}
     shapes = {leaf: ((d, d) if leaf.endswith("weight") else (d,)) for leaf in _table(config.value).values()}
     expected_shapes = {(slot, layer): shapes for slot in members[-1].slots for layer in layers}
@@ -76,7 +79,7 @@ def read_fusion(
     tree = unflatten({path: np.ascontiguousarray(leaf) for path, leaf in leaves.items()})
     notes = []
     if settings.get("temperature"):
-        notes.append("its temperature, which AdapterHub does not store and lowers to 1 while it runs, is taken as 1")
+        notes.append("its temperature is set to 1: AdapterHub anneals it to 1 as the model runs and does not store it")
     return config, tree, notes
 
 
@@ -85,18 +88,18 @@ def write_fusion(
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Converts a fusion to the library's settings and tensors.
 
-    The query is divided by a constant temperature, which gives the same scores.
+    A constant temperature is folded into the query projection, which gives the same attention scores.
 
     Args:
-      config: The fusion's architecture.
-      tree: The fusion's tree.
+      config: The fusion's config.
+      tree: The fusion's parameters.
       name: The fusion's name in the library: its adapters' names, joined with commas.
-      member: The architecture of one of its adapters.
+      member: The config of any of its adapters.
       family: The library's names for the trunk's family.
       num_layers: The trunk's number of layers.
 
     Raises:
-      UserError: The library does not support the architecture.
+      UserError: The library does not support the fusion's architecture.
     """
     settings = fusion_settings(config, name)
     tensors = {}
@@ -113,15 +116,15 @@ def write_fusion(
 
 
 def fusion_settings(config: FusionConfig, name: str) -> dict[str, Any]:
-    """Converts a fusion's architecture to the library's settings.
+    """Converts a fusion config to the library's settings.
 
     Raises:
       UserError: The fusion has been pruned, which the library does not support.
     """
     if config.kept is not None:
         raise UserError(
-            f'The fusion "{name}" has been pruned layer by layer (fusion.kept), and AdapterHub fuses the same '
-            "adapters in every layer; export the original fusion."
+            f'The fusion "{name}" has been pruned layer by layer (fusion.kept), but AdapterHub fuses the same '
+            "adapters in every layer; export the fusion it was pruned from."
         )
     return {
         **_FIXED,
@@ -136,15 +139,15 @@ def fusion_settings(config: FusionConfig, name: str) -> dict[str, Any]:
 
 
 def own_fusion(config: FusionConfig, name: str) -> dict[str, Any]:
-    """Returns the fields that afjax adds to a fusion's file, for :func:`read_fusion`.
+    """Returns the extra fields that afjax stores in a fusion's file and :func:`read_fusion` loads.
 
-    The temperature is 1, because :func:`write_fusion` divides the query by it.
+    The temperature is 1, because :func:`write_fusion` folds the actual one into the query projection.
     """
     return {"name": name, "config": {**to_dict(config), "temperature": 1.0}}
 
 
 def _settings(part: Part, last: AdapterConfig) -> Mapping[str, Any]:
-    """Reads a fusion's settings. ``last`` is its last adapter, which determines the LayerNorm's position.
+    """Validates a fusion's settings. Its last adapter's config ``last`` determines the LayerNorm position.
 
     Raises:
       UserError: A setting is unknown or not supported by afjax.
@@ -152,20 +155,20 @@ def _settings(part: Part, last: AdapterConfig) -> Mapping[str, Any]:
     given = part.envelope.get("config")
     given = _NAMED.get(given, given) if isinstance(given, str) else given
     if not isinstance(given, Mapping):
-        raise UserError(f"{part.where} has no config of a fusion; fetch it again.")
+        raise UserError(f"{part.where} has no fusion config; download it again.")
     for setting, value in _FIXED.items():
         if bool(given.get(setting, value)) != value:
-            raise UserError(f"{part.where} has {setting}={given[setting]}; in afjax it is always {value}.")
-    # query_before_ln takes the query before the trunk's LayerNorm. If that LayerNorm does not come before the adapters,
-    # the setting makes no difference.
+            raise UserError(f"{part.where} has {setting}={given[setting]}; afjax only supports {value}.")
+    # query_before_ln computes the query from the input of the trunk's LayerNorm. It makes no difference unless that
+    # LayerNorm comes before the adapters.
     if given.get("query_before_ln") and last.pretrained_layer_norm in ("before", "both"):
         raise UserError(
-            f"{part.where} has query_before_ln=true; the query of afjax's fusions is the input of the adapters, "
-            "after the LayerNorm."
+            f"{part.where} has query_before_ln=true; afjax only supports queries computed after the LayerNorm, from "
+            "the adapters' input."
         )
     unknown = [str(setting) for setting, value in given.items() if setting not in (*_FIXED, *_KNOWN) and value]
     if unknown:
-        raise UserError(f"{part.where} has settings that afjax does not know: {shortened(unknown)}.")
+        raise UserError(f"{part.where} has unknown settings: {shortened(unknown)}.")
     return given
 
 
@@ -173,28 +176,28 @@ def _config(settings: Mapping[str, Any], where: str) -> FusionConfig:
     value = bool(settings.get("value", True))
     return FusionConfig(
         value=value,
-        # In the library, 0 means the trunk's rate.
+        # In the library, 0 stands for the trunk's dropout rate.
         dropout=dropout_rate(settings, where) or None,
         regularization=_REGULARIZATION if value and settings.get("regularization", True) else 0.0,
     )
 
 
 def _own_config(part: Part) -> FusionConfig | None:
-    """Returns the architecture that afjax wrote to a fusion's file, or None if another program wrote the file.
+    """Loads the fusion config that afjax stored in the file, or returns None if another program wrote the file.
 
     Raises:
-      UserError: The architecture contradicts the settings in the file.
+      UserError: The stored config contradicts the library's settings in the file.
     """
     if not part.own:
         return None
     config = from_dict(FusionConfig, part.own.get("config", {}), f"{part.where}: {OWN}.config")
     if fusion_settings(config, part.name) != part.envelope["config"]:
-        raise UserError(f'{part.where}: config and {OWN}.config disagree; remove "{OWN}" if config is right.')
+        raise UserError(f'{part.where}: config and {OWN}.config disagree; remove "{OWN}" if config is correct.')
     return config
 
 
 def _table(value: bool) -> dict[str, str]:
-    """Maps our paths within a slot to the suffixes of the library's tensor names."""
+    """Maps afjax's parameter paths within a slot to suffixes of the library's tensor names."""
     table = {
         f"{module}/{leaf}": f"{module}.{suffix}"
         for module in ("query", "key")

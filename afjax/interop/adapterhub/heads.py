@@ -1,8 +1,8 @@
-"""Maps the settings and tensors of AdapterHub's prediction heads to ours and back.
+"""Converts prediction head settings and tensors between AdapterHub's format and afjax's.
 
-A flex head is a torch ``Sequential`` with a dropout before each linear layer and an activation after each linear layer
+A flex head is a torch ``Sequential`` with dropout before each linear layer and an activation after each linear layer
 except the last. Its linear layers therefore have the indices 1, 4, 7, ..., or 1, 3, 5, ... without activations. A
-static head is the only head of a Hugging Face model and has the tensor names of that model.
+static head is the built-in head of a Hugging Face model and keeps that model's tensor names.
 """
 
 import dataclasses
@@ -30,9 +30,9 @@ _KINDS: Mapping[str, TaskKind] = {
 }
 _TYPES: Mapping[TaskKind, str] = {**{kind: name for name, kind in _KINDS.items()}, "regression": "classification"}
 
-# The first parts of the names of Hugging Face's classes.
+# Prefixes of Hugging Face's model classes.
 _MODELS = ("Bert", "Roberta", "XLMRoberta", "DistilBert", "Electra", "DebertaV2")
-# Static heads: the settings of the equivalent flex head, and the names of the linear layers.
+# Static heads, each as the settings of the equivalent flex head and the names of its linear layers.
 _POOLED = {"layers": 1, "activation_function": None, "use_pooler": True}
 _TOKENS = {"head_type": "question_answering", "layers": 1, "activation_function": None}
 _TAGS = {**_TOKENS, "head_type": "tagging"}
@@ -76,7 +76,7 @@ _DEFAULT_LENGTH = 128
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReadHead:
-    """A head with its task and the other fields that a store keeps for heads."""
+    """A head with its task and the other metadata that a store records for heads."""
 
     config: HeadConfig
     params: Tree
@@ -90,7 +90,9 @@ class ReadHead:
 
 
 def read_head(part: Part, name: str, trunk: TrunkConfig) -> ReadHead:
-    """Reads a head. ``name`` becomes its task's name, unless afjax wrote the part and recorded the task.
+    """Converts a head from the library's format.
+
+    The task is called ``name`` unless afjax wrote the part and recorded the task.
 
     Raises:
       UserError: afjax does not support the head, or the tensors do not match its settings and the trunk.
@@ -105,7 +107,7 @@ def read_head(part: Part, name: str, trunk: TrunkConfig) -> ReadHead:
         task = from_dict(TaskConfig, own_fields.get("task", {}), f"{part.where}: {OWN}.task")
         choices = settings.get("num_choices")
         if head_settings(config, task, labels, choices, part.name) != {**settings, "label2id": _label_ids(labels)}:
-            raise UserError(f'{part.where}: config and {OWN}.config disagree; remove "{OWN}" if config is right.')
+            raise UserError(f'{part.where}: config and {OWN}.config disagree; remove "{OWN}" if config is correct.')
     linear = _linear_layers(part, modules, outputs, trunk)
     output = linear[-1]
     params: Tree = {"output": output}
@@ -132,7 +134,7 @@ def write_head(
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Converts a head to the library's settings and tensors.
 
-    The output layer is multiplied by a regression task's scale, which gives the same predictions.
+    A regression task's scale is folded into the output layer, which gives the same predictions.
 
     Raises:
       UserError: The library does not support the head, or the number of choices is unknown.
@@ -151,7 +153,7 @@ def write_head(
 def head_settings(
     config: HeadConfig, task: TaskConfig, labels: tuple[str, ...], num_choices: int | None, name: str
 ) -> dict[str, Any]:
-    """Converts a head's architecture and task to the library's settings.
+    """Converts a head's config and task to the library's settings.
 
     Raises:
       UserError: The library does not support the head, or the number of choices is unknown.
@@ -159,15 +161,15 @@ def head_settings(
     pooled = TASK_KINDS[task.kind].reads == "pooled"
     if pooled and config.pooling != "first":
         raise UserError(
-            f'The head "{name}" reads the {config.pooling} of all tokens (head.pooling), but AdapterHub\'s heads only '
-            'read the first token. Train the head with head.pooling="first", or leave the head out: --no_head, or '
+            f'The head "{name}" uses the {config.pooling} of all tokens (head.pooling), but AdapterHub\'s heads only '
+            'use the first token. Train the head with head.pooling="first", or export without it: --no_head, or '
             "with_head=False in Python."
         )
     own_pooler = pooled and config.pooler == "head"
     if own_pooler and config.hidden_layers and config.activation != "tanh":
         raise UserError(
-            f'The head "{name}" has a pooler, with tanh, and hidden layers with {config.activation}; AdapterHub\'s '
-            "heads have one activation."
+            f'The head "{name}" has a pooler with tanh and hidden layers with {config.activation}, but AdapterHub\'s '
+            "heads only support one activation."
         )
     settings: dict[str, Any] = {
         "head_type": _TYPES[task.kind],
@@ -182,8 +184,8 @@ def head_settings(
         choices = num_choices or len(labels)
         if not choices:
             raise UserError(
-                f'The head "{name}" does not record the number of choices per row, which AdapterHub requires; give '
-                "--num_choices."
+                f'The head "{name}" does not record the number of choices per row, which AdapterHub requires; set it '
+                "with --num_choices."
             )
         return {**settings, "num_choices": choices}
     settings["num_labels"] = TASK_KINDS[task.kind].num_outputs(labels)
@@ -198,9 +200,9 @@ def own_head(
     seed: int,
     text_columns: int | None = None,
 ) -> dict[str, Any]:
-    """Returns the fields that afjax adds to a head's file, for :func:`read_head`.
+    """Returns the extra fields that afjax stores in a head's file and :func:`read_head` loads.
 
-    The task's scale is 1, because :func:`write_head` multiplies the output layer by it.
+    The task's scale is 1, because :func:`write_head` folds the actual one into the output layer.
     """
     task = dataclasses.replace(task, scale=1.0)
     return {
@@ -216,18 +218,18 @@ def own_head(
 def _max_length(own_fields: Mapping[str, Any], trunk: TrunkConfig, where: str) -> int:
     length = own_fields.get("max_length", min(_DEFAULT_LENGTH, trunk.max_length))
     if type(length) is not int:
-        raise UserError(f"{where}: {OWN}.max_length is {length!r}; it must be a whole number.")
+        raise UserError(f"{where}: {OWN}.max_length is {length!r}; it must be an integer.")
     return length
 
 
 def _settings(part: Part) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Returns a head's settings in a flex head's format, and the names of its linear layers."""
+    """Returns a head's settings in the flex head format and the names of its linear layers."""
     given = part.envelope.get("config")
     if given is None:
         model = str(part.envelope.get("model_class"))
         if model not in _STATIC:
             raise UserError(
-                f"{part.where} has the head of a {model}; afjax supports flex heads, and the heads of "
+                f"{part.where} has the head of a {model}; afjax supports flex heads and the heads of "
                 f"{', '.join(_STATIC)}."
             )
         settings, modules = _STATIC[model]
@@ -235,23 +237,23 @@ def _settings(part: Part) -> tuple[dict[str, Any], tuple[str, ...]]:
         named = len(label_ids) if isinstance(label_ids, Mapping) else 0
         count = part.envelope.get("num_labels") or named or 2
         if settings["head_type"] == "multiple_choice":
-            # The library has no number of choices here, only the number of labels that every model has.
+            # The library does not store a number of choices here, only num_labels, which every model has.
             return {**settings, "num_choices": count, "label2id": None}, modules
         return {**settings, "num_labels": count, "label2id": label_ids if count != 1 else None}, modules
     if not isinstance(given, Mapping):
-        raise UserError(f"{part.where} has no config of a head; fetch it again.")
+        raise UserError(f"{part.where} has no head config; download it again.")
     layers = given.get("layers")
     if isinstance(layers, bool) or not isinstance(layers, int) or layers < 1:
-        raise UserError(f"{part.where} has layers={layers!r}; a head has at least one.")
+        raise UserError(f"{part.where} has layers={layers!r}; it must be at least 1.")
     step = 3 if given.get("activation_function") else 2
     return dict(given), tuple(f"heads.{part.name}.{step * layer + 1}" for layer in range(layers))
 
 
 def _outputs(settings: Mapping[str, Any], where: str) -> tuple[TaskKind, tuple[str, ...], int]:
-    """Returns the kind of task, the label names in the order of the outputs, and the number of outputs."""
+    """Returns the task kind, the label names in output order and the number of outputs."""
     head_type = str(settings.get("head_type"))
     if head_type not in _KINDS:
-        raise UserError(f'{where} has a head of the type "{head_type}"; afjax has {", ".join(_KINDS)}.')
+        raise UserError(f'{where} has a head of type "{head_type}"; afjax supports {", ".join(_KINDS)}.')
     kind = _KINDS[head_type]
     if kind == "multiple_choice":
         return kind, _labels(settings, None, where), 1
@@ -260,7 +262,7 @@ def _outputs(settings: Mapping[str, Any], where: str) -> tuple[TaskKind, tuple[s
         raise UserError(f"{where} has num_labels={count!r}; it must be at least 1.")
     if kind == "span":
         if count != 2:
-            raise UserError(f"{where} has num_labels={count}; heads for question answering have 2.")
+            raise UserError(f"{where} has num_labels={count}; question-answering heads must have 2.")
         return kind, (), 2
     if kind == "classification" and count == 1:
         return "regression", (), 1
@@ -268,15 +270,17 @@ def _outputs(settings: Mapping[str, Any], where: str) -> tuple[TaskKind, tuple[s
 
 
 def _labels(settings: Mapping[str, Any], count: int | None, where: str) -> tuple[str, ...]:
-    """Returns the label names, ordered by their numbers. Empty if the head has none."""
+    """Returns the label names ordered by index. Empty if the head has none."""
     given = settings.get("label2id")
     if not given:
         return ()
     if not isinstance(given, Mapping):
-        raise UserError(f"{where} has label2id={given!r}; it should give each label's number.")
+        raise UserError(f"{where} has label2id={given!r}; it must map label names to indices.")
     labels_by_number = {number: str(label) for label, number in given.items() if type(number) is int}
     if sorted(labels_by_number) != list(range(len(given))) or count not in (None, len(given)):
-        raise UserError(f"{where} has label2id={dict(given)}, which does not number {count or 'its'} labels from 0 on.")
+        raise UserError(
+            f"{where} has label2id={dict(given)}, which does not number {count or 'its'} labels consecutively from 0."
+        )
     return tuple(labels_by_number[number] for number in range(len(given)))
 
 
@@ -287,10 +291,12 @@ def _label_ids(labels: tuple[str, ...]) -> dict[str, int] | None:
 def _config(settings: Mapping[str, Any], kind: TaskKind, where: str) -> HeadConfig:
     hidden, activation = settings["layers"] - 1, settings.get("activation_function")
     if hidden and not activation:
-        raise UserError(f"{where} has {settings['layers']} layers without an activation; afjax does not support these.")
+        raise UserError(
+            f"{where} has {settings['layers']} layers without an activation between them, which afjax does not support."
+        )
     activation = str(activation or "tanh").lower()
     if activation not in ACTIVATIONS:
-        raise UserError(f'{where} has the activation "{activation}"; afjax has {", ".join(ACTIVATIONS)}.')
+        raise UserError(f'{where} has the activation "{activation}"; afjax supports {", ".join(ACTIVATIONS)}.')
     rate = dropout_rate(settings, where)
     function = ACTIVATIONS[activation]
     if TASK_KINDS[kind].reads == "tokens":
@@ -303,14 +309,14 @@ def _config(settings: Mapping[str, Any], kind: TaskKind, where: str) -> HeadConf
 
 
 def _linear_layers(part: Part, modules: tuple[str, ...], outputs: int, trunk: TrunkConfig) -> list[Tree]:
-    """Converts the linear layers' parameters to our layout.
+    """Converts the linear layers' parameters to afjax's layout.
 
     Raises:
       UserError: Tensors are missing, unexpected or of the wrong shape.
     """
     remaining = dict(part.tensors)
     if part.envelope.get("config") is not None:
-        # A file may also hold heads whose names start with this head's name.
+        # The file may also contain heads whose names start with this head's name.
         remaining = {key: tensor for key, tensor in remaining.items() if key.split(".")[1:2] == [part.name]}
     layers, missing, wrong = [], [], []
     for module in modules:

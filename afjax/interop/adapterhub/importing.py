@@ -1,4 +1,4 @@
-"""Imports AdapterHub's folders into a store."""
+"""Imports artefacts in AdapterHub's format into a store."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -34,25 +34,25 @@ def import_adapterhub(
 ) -> list[Imported]:
     """Imports a folder of the ``adapters`` library into a store, all or nothing.
 
-    If the store already has bit-identical copies of some of the artefacts, they are kept. Such copies come from another
-    fusion of the same adapters, or from an import that was killed. If it has copies of all of them, the import is
-    refused without ``overwrite``, because their names are taken.
+    Bit-identical artefacts that are already in the store are kept, for example adapters shared with a fusion that was
+    imported before, or the results of an interrupted import. If all of them are already there, the import fails unless
+    ``overwrite`` is set, because their names are taken.
 
     Args:
-      source: A folder that ``save_adapter``, ``save_adapter_fusion``, ``save_head`` or ``save_adapter_setup`` wrote, or
-        its id on the Hugging Face hub.
+      source: A folder written by ``save_adapter``, ``save_adapter_fusion``, ``save_head`` or ``save_adapter_setup``, or
+        its repository id on the Hugging Face hub.
       store_folder: The store.
-      name: New name of the adapter, fusion and head in a folder. In a setup it renames the fusion, or the adapter of a
-        setup without a fusion. Empty to keep the names.
-      trunk: The trunk that they were trained on. Defaults to the trunk that the files name.
+      name: New name for the folder's adapter, fusion and head. In a setup it renames the fusion, or the adapter if
+        there is no fusion. Empty to keep the names.
+      trunk: The trunk that they were trained on. Defaults to the trunk named in the files.
       overwrite: Whether existing artefacts may be replaced.
 
     Returns:
-      The imported artefacts, including those that the store already had.
+      The imported artefacts, including those that were already in the store.
 
     Raises:
-      UserError: The folder has another format, a file is damaged, afjax does not support a setting, the trunk does not
-        match, or a name is taken. The store is unchanged in this case.
+      UserError: The folder is not in AdapterHub's format, a file is damaged, a setting is not supported, the trunk does
+        not match, or a name is taken. The store is left unchanged.
 
     Example:
       >>> import numpy as np
@@ -83,29 +83,29 @@ def import_adapterhub(
 
 
 def _trunk_of(folder: Path) -> Trunk:
-    """Loads the trunk that a folder's files name."""
+    """Loads the trunk named in a folder's files."""
     paths = [folder / kind.config for kind in (ADAPTER, FUSION, HEAD)]
     paths += [path for kind in (ADAPTER, FUSION, HEAD) for path in sorted(folder.glob(f"*/{kind.config}"))]
     for path in paths:
         if path.exists():
             name = read_json(path).get("model_name")
             if not isinstance(name, str) or not name:
-                raise UserError(f"{path} does not say which trunk it was trained on; give --trunk.")
+                raise UserError(f"{path} does not record which trunk it was trained on; set --trunk.")
             try:
                 return load_trunk(name)
             except UserError as error:
                 raise UserError(
-                    f'{path} was trained on "{name}", which cannot be loaded here ({str(error).rstrip(".")}); give '
+                    f'{path} was trained on "{name}", which cannot be loaded here ({str(error).rstrip(".")}); set '
                     "--trunk."
                 ) from error
     raise UserError(
-        f"{folder} has none of {', '.join([*(kind.config for kind in (ADAPTER, FUSION, HEAD)), SETUP])}; give a folder "
-        "that the adapters library has saved."
+        f"{folder} has none of {', '.join([*(kind.config for kind in (ADAPTER, FUSION, HEAD)), SETUP])}; choose a "
+        "folder saved by the adapters library."
     )
 
 
 def _read_folder(folder: Path, trunk: Trunk, name: str, store_folder: str | Path) -> list[Imported]:
-    """Reads a folder without a setup: an adapter or a fusion with an optional head, or only a head."""
+    """Loads a folder without a setup: an adapter or fusion with an optional head, or only a head."""
     imported, main = [], name
     if (folder / ADAPTER.config).exists():
         imported.append(_read_adapter(folder, trunk, name))
@@ -120,14 +120,16 @@ def _read_folder(folder: Path, trunk: Trunk, name: str, store_folder: str | Path
     if not imported:
         parts = sorted(path.parent.name for kind in (ADAPTER, FUSION, HEAD) for path in folder.glob(f"*/{kind.config}"))
         within = (
-            f"give one of the folders in it: {files.shortened(parts)}" if parts else "give one that the library saved"
+            f"choose one of its subfolders: {files.shortened(parts)}"
+            if parts
+            else "choose a folder saved by the adapters library"
         )
         raise UserError(f"{folder} is not an adapter itself; {within}.")
     return imported
 
 
 def _read_setup(folder: Path, trunk: Trunk, name: str) -> list[Imported]:
-    """Reads a setup: a composition and all its parts."""
+    """Loads a setup: a composition and all its parts."""
     path = folder / SETUP
     setup = read_json(path)
     kind, members = _composition(setup.get("adapter_setup"), path)
@@ -143,28 +145,28 @@ def _read_setup(folder: Path, trunk: Trunk, name: str) -> list[Imported]:
         imported.append(_read_head(folder, trunk, name, imported[-1].name))
     elif head_names:
         if not isinstance(head_names, list) or not all(isinstance(head, str) for head in head_names):
-            raise UserError(f"{path} has a head_setup that is a composition; afjax takes one head or a list of them.")
+            raise UserError(f"{path}: head_setup is a composition; afjax only supports one head or a list of heads.")
         imported += [_read_head(folder / _plain(head, path), trunk, "", "") for head in head_names]
     return imported
 
 
 def _composition(composition: Any, path: Path) -> tuple[str, list[str]]:
-    """Returns ``Fuse`` and the names of the fused adapters, or ``Stack`` and a single name."""
+    """Parses a composition: ``Fuse`` with the fused adapters' names, or ``Stack`` with a single name."""
     if not isinstance(composition, Mapping) or not isinstance(composition.get("children"), list):
-        raise UserError(f"{path} has no adapter_setup; fetch it again.")
+        raise UserError(f"{path} has no adapter_setup; download it again.")
     kind, members = composition.get("type"), []
     for child in composition["children"]:
         names = child.get("children") if isinstance(child, Mapping) and child.get("type") == "single" else None
         if not isinstance(names, list) or len(names) != 1:
-            raise UserError(f"{path} nests compositions; afjax supports one adapter or one fusion of adapters.")
+            raise UserError(f"{path} nests compositions; afjax only supports one adapter or one fusion of adapters.")
         members.append(_plain(names[0], path))
     if kind == "Fuse" or (kind == "Stack" and len(members) == 1):
         return kind, members
-    raise UserError(f"{path} composes adapters as {kind}; afjax takes one adapter or one fusion (Fuse) of adapters.")
+    raise UserError(f"{path} composes adapters as {kind}; afjax only supports one adapter or one fusion (Fuse).")
 
 
 def _plain(name: Any, path: Path) -> str:
-    """Returns ``name`` if it can name a folder next to ``path``; raises UserError otherwise."""
+    """Checks that ``name`` is safe to use as a folder name next to ``path`` and returns it."""
     try:
         check_name(str(name), "adapter or head")
     except UserError as error:
@@ -173,10 +175,10 @@ def _plain(name: Any, path: Path) -> str:
 
 
 def _fusion_folder(folder: Path, members: list[str]) -> Path:
-    """Finds the folder of a setup's fusion.
+    """Finds the subfolder with a setup's fusion.
 
-    The folder has the fusion's name, by default the list of its adapters. A setup does not record a custom name
-    (``add_adapter_fusion(..., name=...)``), so this function also searches the fusion configs in the other folders.
+    The subfolder is named after the fusion, by default the comma-separated names of its adapters. Because a setup does
+    not record a custom name (``add_adapter_fusion(..., name=...)``), the other subfolders are searched too.
     """
     default_folder = folder / ",".join(members)
     other_folders = sorted(path.parent for path in folder.glob(f"*/{FUSION.config}") if path.parent != default_folder)
@@ -184,12 +186,14 @@ def _fusion_folder(folder: Path, members: list[str]) -> Path:
         path = place / FUSION.config
         if path.exists() and member_names(read_json(path), str(path)) == members:
             return place
-    raise UserError(f"{folder} has no folder with the fusion of {', '.join(members)}; save the whole setup again.")
+    raise UserError(f"{folder} has no subfolder with the fusion of {', '.join(members)}; save the whole setup again.")
 
 
 def _read_adapter(folder: Path, trunk: Trunk, name: str) -> Imported:
     if not (folder / ADAPTER.config).exists():
-        raise UserError(f"{folder / ADAPTER.config} does not exist; the setup needs that adapter, fetch it again.")
+        raise UserError(
+            f"{folder / ADAPTER.config} does not exist, but the setup needs that adapter; download it again."
+        )
     part = read_part(folder, ADAPTER, trunk.config)
     config, params, notes = read_adapter(part, trunk.config)
     details = {"config": to_dict(config), **to_dict(part.facts)}
@@ -197,7 +201,7 @@ def _read_adapter(folder: Path, trunk: Trunk, name: str) -> Imported:
 
 
 def _read_fusion(part: Part, trunk: Trunk, name: str, members: Mapping[str, tuple[AdapterConfig, str]]) -> Imported:
-    """Reads a fusion of the adapters ``{name: (architecture, digest)}``."""
+    """Loads a fusion of the adapters ``{name: (config, digest)}``."""
     check_fusible({member: config for member, (config, _) in members.items()}, trunk.config.num_layers)
     config, params, notes = read_fusion(part, [config for config, _ in members.values()], trunk.config)
     details = {
@@ -215,9 +219,9 @@ def _read_fusion(part: Part, trunk: Trunk, name: str, members: Mapping[str, tupl
 
 
 def _read_head(folder: Path, trunk: Trunk, name: str, otherwise: str) -> Imported:
-    """Reads a head. It gets the first non-empty name among ``name``, the name in its file and ``otherwise``."""
+    """Loads a head, named by the first of ``name``, the name in its file and ``otherwise`` that is not empty."""
     if not (folder / HEAD.config).exists():
-        raise UserError(f"{folder / HEAD.config} does not exist; the setup needs that head, fetch it again.")
+        raise UserError(f"{folder / HEAD.config} does not exist, but the setup needs that head; download it again.")
     part = read_part(folder, HEAD, trunk.config)
     chosen = _named(part, name or part.name or otherwise)
     head = read_head(part, chosen, trunk.config)
@@ -229,7 +233,7 @@ def _read_head(folder: Path, trunk: Trunk, name: str, otherwise: str) -> Importe
             **to_dict(head.config),
             "num_outputs": head.num_outputs,
             "max_length": head.max_length,
-            # The number of text columns is unknown for heads that afjax did not export.
+            # Only heads exported by afjax record the number of text columns.
             **({} if head.text_columns is None else {"text_columns": head.text_columns}),
         },
         "task": to_dict(head.task),
@@ -241,19 +245,19 @@ def _read_head(folder: Path, trunk: Trunk, name: str, otherwise: str) -> Importe
 
 
 def _stored_members(part: Part, trunk: Trunk, store_folder: str | Path) -> dict[str, tuple[AdapterConfig, str]]:
-    """Loads the adapters of a fusion from the store. They must exist if a fusion is imported without its setup."""
+    """Loads the fused adapters from the store, where they must exist if a fusion is imported without its setup."""
     members = {}
     for name in member_names(part.envelope, part.where):
         if name not in store.names(store_folder, "adapters"):
             raise UserError(
-                f'{part.where} fuses the adapter "{name}", which the store {store_folder} does not have; import its '
-                "adapters first, under their own names, or the whole setup."
+                f'{part.where} fuses the adapter "{name}", which is not in the store {store_folder}; import its '
+                "adapters first, under their original names, or import the whole setup."
             )
         config, tree = load_adapters(store_folder, [name], trunk)[name]
         if not isinstance(config, AdapterConfig):
             raise UserError(
-                f'{part.where} fuses the adapter "{name}", which in the store {store_folder} is of the kind '
-                f"{config.kind}; AdapterHub fuses bottlenecks."
+                f'{part.where} fuses the adapter "{name}", which has the kind {config.kind} in the store '
+                f"{store_folder}; AdapterHub only fuses bottleneck adapters."
             )
         members[name] = (config, tree_digest(tree))
     return members
@@ -265,12 +269,12 @@ def _architecture(adapter: Imported) -> AdapterConfig:
 
 
 def _named(part: Part, name: str) -> str:
-    """Returns the name to import a part under: ``name``, or the name in its file if ``name`` is empty."""
+    """Returns the name for an imported part: ``name`` or, if it is empty, the name in the part's file."""
     chosen = name or part.name
     if not chosen:
-        raise UserError(f"{part.where} has no name; give --name.")
+        raise UserError(f"{part.where} has no name; set one with --name.")
     try:
         check_name(chosen, "artefact")
     except UserError as error:
-        raise UserError(f"{part.where}: {str(error).rstrip('.')}; give --name.") from error
+        raise UserError(f"{part.where}: {str(error).rstrip('.')}; choose another with --name.") from error
     return chosen

@@ -1,7 +1,7 @@
 """Imports and exports LoRA adapters in the format of the PEFT library (PyTorch).
 
-:mod:`~afjax.interop.peft.files` describes its folders. The modules ``settings``, ``lora`` and ``heads`` map its
-settings and tensors to ours.
+:mod:`~afjax.interop.peft.files` describes the folder layout. The modules ``settings``, ``lora`` and ``heads`` map
+PEFT's settings and tensors to afjax's.
 
 Example:
   >>> import numpy as np

@@ -1,4 +1,4 @@
-"""Exports LoRA adapters of a store to PEFT's folders."""
+"""Exports LoRA adapters from a store in PEFT's format."""
 
 import dataclasses
 from pathlib import Path
@@ -29,20 +29,20 @@ def export_peft(
 ) -> list[tuple[str, Path]]:
     """Exports a LoRA adapter in PEFT's format, with the head of the same name.
 
-    A head that was trained with another artefact is left out. If the export fails, ``output`` is not created.
+    The head is left out if it was trained with a different artefact. If the export fails, ``output`` is not created.
 
     Args:
       store_folder: The store.
       name: The adapter's name.
       output: The folder to create.
-      with_head: Whether the adapter is exported with its head. PEFT's models have the heads of Hugging Face's classes,
-        which only read the first token, so a head that pools the mean over tokens cannot be exported.
+      with_head: Whether to export the adapter with its head. PEFT uses the heads of Hugging Face's model classes, which
+        only use the first token, so a head with mean pooling cannot be exported.
 
     Returns:
       ``(description, path)`` of each part.
 
     Raises:
-      UserError: The store has no LoRA adapter of this name, Hugging Face has no model with its head, or ``output``
+      UserError: The store has no LoRA adapter with this name, Hugging Face's model has a different head, or ``output``
         exists or cannot be written.
 
     Example:
@@ -87,16 +87,16 @@ def _lora(manifest: Manifest) -> LoraConfig:
     config = from_dict(Adapter, manifest.config, f'the config of adapter "{manifest.name}"')
     if not isinstance(config, LoraConfig):
         raise UserError(
-            f'The adapter "{manifest.name}" is of the kind {config.kind}; afjax exports adapters of the kind lora to '
+            f'The adapter "{manifest.name}" has the kind {config.kind}; only adapters of kind lora can be exported to '
             "PEFT."
         )
     return config
 
 
 def _settings(config: LoraConfig, manifest: Manifest, family: str, num_layers: int) -> dict[str, Any]:
-    """Returns the contents of ``adapter_config.json`` for an adapter without a head.
+    """Builds the contents of ``adapter_config.json`` for an adapter without a head.
 
-    All versions of PEFT since 0.7 know these settings.
+    All of these settings have existed since PEFT 0.7.
     """
     layers = adapter_layers(config, num_layers)
     return {
@@ -123,9 +123,9 @@ def _settings(config: LoraConfig, manifest: Manifest, family: str, num_layers: i
 
 
 def _head_manifest(store_folder: str | Path, adapter: Manifest) -> Manifest | None:
-    """Returns the manifest of the head of the same name that was trained with an adapter, or None.
+    """Returns the manifest of the head with the adapter's name, or None if it was not trained with the adapter.
 
-    A head without a record of its training counts if its trunk matches.
+    A head without a training record only has to match the trunk.
     """
     if adapter.name not in store.names(store_folder, "heads"):
         return None
@@ -136,7 +136,7 @@ def _head_manifest(store_folder: str | Path, adapter: Manifest) -> Manifest | No
 def _head(
     store_folder: str | Path, manifest: Manifest, family: str, prefix: str
 ) -> tuple[HeadRecord, list[str], dict[str, np.ndarray]]:
-    """Loads a head. Returns its record, the modules to save and its tensors."""
+    """Loads a head and converts it to a record, PEFT's ``modules_to_save`` and tensors."""
     loaded = store.load(store_folder, "heads", manifest.name)
     values = dict(manifest.config)
     max_length = values.pop("max_length")
@@ -147,7 +147,7 @@ def _head(
     modules, tensors = write_head(config, loaded.params, manifest.name, task, family, prefix)
     record = HeadRecord(
         config=config,
-        # The scale is 1, because write_head has multiplied the output layer by it.
+        # The scale is 1, because write_head folds the actual one into the output layer.
         task=dataclasses.replace(task, scale=1.0),
         labels=manifest.labels,
         metrics=manifest.metrics,

@@ -1,7 +1,7 @@
-"""The names of dense layers and heads in Hugging Face's models, by encoder family.
+"""Module names of dense layers and heads in Hugging Face's models, by encoder family.
 
-PEFT names a tensor after the module that it changes. The names of an encoder's modules are in its family's
-``weight_names``. This module adds the heads.
+PEFT names a tensor after the module that it adapts. An encoder's module names come from its family's
+``weight_names``; this module adds the heads' names.
 """
 
 import dataclasses
@@ -16,17 +16,17 @@ from afjax.trunk.config import TrunkConfig
 from afjax.trunk.families import ENCODER_FAMILIES
 from afjax.trunk.family import Weight
 
-# The pooler's dense layer in all families that have one.
+# The pooler's dense layer, in every family with a pooler.
 POOLER = "pooler.dense"
 
 
 @dataclasses.dataclass(frozen=True)
 class HeadLayout:
-    """The head of one of Hugging Face's classes.
+    """The head of a Hugging Face model class.
 
     Attributes:
-      linear: The names of its linear layers, from the input to the output.
-      config: The same head in afjax.
+      linear: Names of the linear layers, from input to output.
+      config: The equivalent head in afjax.
     """
 
     linear: tuple[str, ...]
@@ -34,18 +34,18 @@ class HeadLayout:
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """The model's top-level modules that contain the linear layers."""
+        """The top-level modules that contain the linear layers."""
         return tuple(dict.fromkeys(name.partition(".")[0] for name in self.linear))
 
 
 @dataclasses.dataclass(frozen=True)
 class PeftFamily:
-    """An encoder family in Hugging Face's models.
+    """An encoder family's model classes in Hugging Face's transformers.
 
     Attributes:
-      classes: The first part of the names of the family's classes.
+      classes: Prefix of the class names, such as ``Bert``.
       library: The Python module that defines the classes.
-      heads: The heads, by the rest of the class's name.
+      heads: The heads, by class name without the prefix.
     """
 
     classes: str
@@ -59,7 +59,7 @@ SEQUENCE, CHOICE, TOKEN, SPAN = (
     "ForTokenClassification",
     "ForQuestionAnswering",
 )
-# The class of a kind of task, without the family's prefix.
+# The model class for each task kind, without the family's prefix.
 CLASS_OF_KIND: Mapping[TaskKind, str] = types.MappingProxyType(
     {
         "classification": SEQUENCE,
@@ -70,7 +70,7 @@ CLASS_OF_KIND: Mapping[TaskKind, str] = types.MappingProxyType(
         "span": SPAN,
     }
 )
-# PEFT's task_type of a class. PEFT has none for multiple choice, and records the class itself.
+# PEFT's task_type for each model class. PEFT has none for multiple choice and records the class name instead.
 TASK_TYPES: Mapping[str, str] = types.MappingProxyType({SEQUENCE: "SEQ_CLS", TOKEN: "TOKEN_CLS", SPAN: "QUESTION_ANS"})
 
 _OUTPUT = HeadLayout(("classifier",), HeadConfig(pooling="first", pooler="trunk"))
@@ -96,7 +96,7 @@ _ELECTRA = {
     CHOICE: HeadLayout(("sequence_summary.summary", "classifier"), _GELU),
     **_ON_TOKENS,
 }
-# The names in Hugging Face's models, by the name of the encoder family in afjax.
+# Keys are afjax's names of the encoder families.
 PEFT_FAMILIES: Mapping[str, PeftFamily] = types.MappingProxyType(
     {
         "bert": PeftFamily("Bert", "transformers.models.bert.modeling_bert", _BERT),
@@ -111,33 +111,32 @@ PEFT_FAMILIES: Mapping[str, PeftFamily] = types.MappingProxyType(
 
 
 def peft_family(name: str) -> PeftFamily:
-    """Returns the names that Hugging Face's models of an encoder family use.
+    """Looks up Hugging Face's names for an encoder family.
 
     Raises:
-      UserError: afjax does not exchange adapters of the family with PEFT.
+      UserError: afjax does not convert the family's adapters to or from PEFT.
     """
     if name not in PEFT_FAMILIES:
         raise UserError(
-            f'The trunk is a "{name}" encoder; adapters are exchanged with PEFT for {", ".join(PEFT_FAMILIES)} '
-            "encoders."
+            f'The trunk is a "{name}" encoder; PEFT import and export only support {", ".join(PEFT_FAMILIES)} encoders.'
         )
     return PEFT_FAMILIES[name]
 
 
 def dense_modules(family: str) -> dict[DenseLayer, str]:
-    """Returns the module names of a layer's dense layers, such as ``{"query": "attention.self.query"}``."""
+    """Maps a layer's dense layers to their module names, such as ``{"query": "attention.self.query"}``."""
     layers = ENCODER_FAMILIES[family].weight_names.layers
     modules = {path: name.removesuffix(".weight") for name, weight in layers.items() for path in weight.paths}
     return {name: modules[f"{block}/{layer}/kernel"] for name, (block, layer) in DENSE_LAYERS.items()}
 
 
 def layer_prefix(family: str, layer: int) -> str:
-    """Returns the prefix of the names of a layer's modules, such as ``encoder.layer.0.``."""
+    """Returns the name prefix of a layer's modules, such as ``encoder.layer.0.``."""
     return f"{ENCODER_FAMILIES[family].weight_names.layer}.{layer}."
 
 
 def encoder_modules(trunk: TrunkConfig) -> list[str]:
-    """Returns the names of all modules of an encoder that have weights, without the family's prefix."""
+    """Lists the names of all encoder modules that have weights, without the family's prefix."""
     names = trunk.encoder_family.weight_names
     tables: list[Mapping[str, Weight]] = [names.embeddings, names.pooler]
     if trunk.projects_embeddings:
@@ -150,10 +149,10 @@ def encoder_modules(trunk: TrunkConfig) -> list[str]:
 
 
 def target_names(family: str, layers: Sequence[int], names: Sequence[DenseLayer]) -> list[str]:
-    """Returns the shortest entries of PEFT's ``target_modules`` that select dense layers.
+    """Finds the shortest ``target_modules`` entries with which PEFT selects exactly the given dense layers.
 
-    PEFT selects every module whose name ends with an entry. ``output.dense`` of a BERT would also select the output
-    layer of the attention block, so that entry begins with a layer's number: ``0.output.dense``.
+    PEFT selects every module whose name ends with an entry. In BERT, ``output.dense`` would also select the attention
+    block's output projection, so its entries include the layer number: ``0.output.dense``.
     """
     modules = dense_modules(family)
     targets = []

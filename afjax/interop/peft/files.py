@@ -1,11 +1,13 @@
-"""Reads and writes PEFT's folders.
+"""Reads and writes folders in PEFT's format.
+
+A folder contains three files::
 
     adapter_config.json          the settings
     adapter_model.safetensors    the tensors: LoRA, and the modules that were trained with it
-    afjax.json                   the record of an adapter that afjax exported: its task, its labels, its head
+    afjax.json                   task, labels and head; only in folders exported by afjax
 
-PEFT ignores the third file. Names of tensors begin with ``base_model.model.``, and then have the name of a module of
-the base model. PEFT leaves out the adapter's name.
+PEFT ignores the third file. Tensor names consist of ``base_model.model.`` and the base model's module name. They do
+not include the adapter's name.
 """
 
 import json
@@ -23,22 +25,22 @@ from afjax.trunk.hugging_face import check_finite
 CONFIG, TENSORS, RECORD = "adapter_config.json", "adapter_model.safetensors", "afjax.json"
 PICKLED = "adapter_model.bin"
 ROOT = "base_model.model."
-# Maximum size of a JSON file. PEFT writes far less, even if it lists every dense layer (all-linear).
+# Maximum size of a JSON file. PEFT's are far smaller, even if they list every dense layer (all-linear).
 _MAX_JSON_BYTES = 4 * 2**20
 _DTYPES = ("F64", "F32", "F16", "BF16")
 _LORA = re.compile(r"(.+)\.lora_(A|B)\.weight")
-_ADVICE = "fetch the folder again"
+_ADVICE = "download the folder again"
 
 Shapes = Mapping[str, tuple[int, ...]]
 
 
 class Header(NamedTuple):
-    """The names and shapes in a file of tensors, without ``base_model.model.``.
+    """Tensor names and shapes in a safetensors file. Names omit ``base_model.model.``.
 
     Attributes:
-      path: The path of the file.
-      lora: The shapes of A ``[rank, inputs]`` and B ``[outputs, rank]``, by module.
-      saved: The shapes of the other tensors.
+      path: Path of the file.
+      lora: Shapes of A ``[rank, inputs]`` and B ``[outputs, rank]``, by module.
+      saved: Shapes of the other tensors.
     """
 
     path: Path
@@ -47,7 +49,7 @@ class Header(NamedTuple):
 
 
 def read_object(path: Path) -> dict[str, Any] | None:
-    """Reads the object in a JSON file. Returns None if the file does not exist.
+    """Loads a JSON object from a file, or returns None if the file does not exist.
 
     Raises:
       UserError: The file is too large, cannot be read, or does not contain a JSON object.
@@ -59,15 +61,18 @@ def read_object(path: Path) -> dict[str, Any] | None:
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror or error}); {_ADVICE}.") from None
     if size > _MAX_JSON_BYTES:
-        raise UserError(f"{path} has {size} bytes; PEFT's have at most {_MAX_JSON_BYTES}. Check where it comes from.")
+        raise UserError(
+            f"{path} has {size} bytes, more than the limit of {_MAX_JSON_BYTES}; check that it really comes from PEFT."
+        )
     return json_files.read_json(path, advice=_ADVICE)
 
 
 def read_header(folder: Path) -> Header:
-    """Reads the names and shapes of a folder's tensors, but not their contents.
+    """Reads the names and shapes of a folder's tensors without loading the tensors.
 
     Raises:
-      UserError: The file is missing, damaged or a pickle, or has tensors of another method or of other dtypes.
+      UserError: The file is missing, damaged, a pickle or not a PEFT file, contains no LoRA, or has tensors of an
+        unsupported dtype.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -75,8 +80,8 @@ def read_header(folder: Path) -> Header:
     if not path.exists():
         if (folder / PICKLED).exists():
             raise UserError(
-                f"{folder / PICKLED} is a pickle, which can contain code; afjax reads {TENSORS}. Load the adapter with "
-                "PEFT, and save it again: save_pretrained writes that file."
+                f"{folder / PICKLED} is a pickle, which can run code when loaded; afjax only loads {TENSORS}. To write "
+                "that file, load the adapter with PEFT and call save_pretrained."
             )
         raise UserError(f"{path} does not exist; {_ADVICE}.")
     lora: dict[str, dict[str, tuple[int, ...]]] = {}
@@ -86,11 +91,13 @@ def read_header(folder: Path) -> Header:
             for key in file.keys():  # noqa: SIM118  (the file is not a mapping)
                 part = file.get_slice(key)
                 if not key.startswith(ROOT):
-                    raise UserError(f"{path} has the tensor {key}; PEFT's names begin with {ROOT}. {_ADVICE}.")
+                    raise UserError(
+                        f"{path} has the tensor {key}, but PEFT's tensor names start with {ROOT}; {_ADVICE}."
+                    )
                 if part.get_dtype() not in _DTYPES:
                     raise UserError(
-                        f"{path}: {key} has the dtype {part.get_dtype()}; afjax reads {', '.join(_DTYPES)}. Save the "
-                        "adapter in one of these."
+                        f"{path}: {key} has the dtype {part.get_dtype()}; save the adapter as one of "
+                        f"{', '.join(_DTYPES)}."
                     )
                 name, shape = key.removeprefix(ROOT), tuple(part.get_shape())
                 match = _LORA.fullmatch(name)
@@ -101,15 +108,15 @@ def read_header(folder: Path) -> Header:
     except (SafetensorError, OSError) as error:
         raise UserError(f"{path} cannot be read as safetensors ({error}); {_ADVICE}.") from None
     if not lora:
-        raise UserError(f"{path} has no tensors of LoRA (lora_A, lora_B); {_ADVICE}.")
+        raise UserError(f"{path} has no LoRA tensors (lora_A, lora_B); {_ADVICE}.")
     return Header(path, lora, saved)
 
 
 def read_tensors(header: Header, names: Iterable[str]) -> dict[str, np.ndarray]:
-    """Reads tensors as float32. ``names`` are without ``base_model.model.``, as in the result.
+    """Loads tensors as float32. Names omit ``base_model.model.``, both in ``names`` and in the result.
 
     Raises:
-      UserError: The file is damaged, or a tensor has NaN or infinity.
+      UserError: The file is damaged, or a tensor contains NaN or infinity.
     """
     import ml_dtypes  # noqa: F401  (registers bfloat16 with NumPy)
     from safetensors import SafetensorError, safe_open
@@ -124,19 +131,19 @@ def read_tensors(header: Header, names: Iterable[str]) -> dict[str, np.ndarray]:
 
 
 def check_shapes(path: Path, expected: Shapes, actual: Shapes) -> None:
-    """Raises UserError if tensors are missing, unknown or of the wrong shape, and lists them.
+    """Raises UserError, listing the tensors, if any are missing, unknown or of the wrong shape.
 
     Args:
       path: The file, for error messages.
-      expected: The shapes that the settings and the trunk require.
+      expected: The shapes required by the settings and the trunk.
       actual: The shapes in the file.
     """
     listed = [f"-{name}" for name in expected if name not in actual]
     listed += [f"+{name}" for name in actual if name not in expected]
     if listed:
         raise UserError(
-            f"{path} lacks tensors (-) or has tensors that the settings do not call for (+): {shortened(listed)}; "
-            "fetch the folder again, or give the trunk it was trained on."
+            f"{path} lacks tensors (-) or has tensors that do not match the settings (+): {shortened(listed)}; "
+            "download the folder again, or use the trunk that the adapter was trained on."
         )
     wrong = [
         f"{name} {list(actual[name])} (wanted: {list(shape)})"
@@ -145,13 +152,13 @@ def check_shapes(path: Path, expected: Shapes, actual: Shapes) -> None:
     ]
     if wrong:
         raise UserError(
-            f"{path}: tensors whose shapes do not match the settings and the trunk: {shortened(wrong)}; give the trunk "
-            "it was trained on."
+            f"{path}: some tensor shapes do not match the settings and the trunk: {shortened(wrong)}; use the trunk "
+            "that the adapter was trained on."
         )
 
 
 def shortened(names: Iterable[str], most: int = 6) -> str:
-    """Joins the first ``most`` names with commas and counts the rest."""
+    """Joins the first ``most`` names with commas and appends the number of remaining names."""
     names = list(names)
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
@@ -160,11 +167,11 @@ def shortened(names: Iterable[str], most: int = 6) -> str:
 def write_folder(
     folder: Path, config: Mapping[str, Any], tensors: Mapping[str, np.ndarray], record: Mapping[str, Any]
 ) -> None:
-    """Writes the files of an adapter. ``tensors`` are named without ``base_model.model.``."""
+    """Writes an adapter's files. Names in ``tensors`` omit ``base_model.model.``."""
     from safetensors.numpy import save
 
     arrays = {ROOT + name: np.ascontiguousarray(tensor, np.float32) for name, tensor in sorted(tensors.items())}
-    # Serialize the tensors in memory: if the disk is full, safetensors would raise its own kind of exception.
+    # Serialize in memory. On a full disk, safetensors' own writer does not raise an OSError.
     (folder / TENSORS).write_bytes(save(arrays, metadata={"format": "pt"}))
     for name, values in ((CONFIG, config), (RECORD, record)):
         (folder / name).write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")

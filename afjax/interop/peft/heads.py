@@ -1,7 +1,8 @@
-"""Maps the heads of Hugging Face's models to ours and back.
+"""Converts heads between Hugging Face's model classes and afjax.
 
-A head in PEFT's files consists of the linear layers of :class:`~afjax.interop.peft.families.HeadLayout`. The head of a
-BERT reads the trunk's pooler. If the file has weights or LoRA of the pooler, the head has a pooler of its own.
+A head in PEFT's files consists of the linear layers listed in :class:`~afjax.interop.peft.families.HeadLayout`. BERT's
+classification head uses the trunk's pooler, but if the file has weights or LoRA for the pooler, the imported head gets
+its own.
 """
 
 import dataclasses
@@ -19,22 +20,21 @@ from afjax.interop.peft.record import HeadRecord
 from afjax.tasks.kinds import TASK_KINDS
 from afjax.trees import Tree
 
-# The number of outputs that a head must have, for kinds of tasks that allow only one number.
+# Number of outputs for the task kinds in which it is fixed.
 _OUTPUTS: Mapping[TaskKind, int] = {"regression": 1, "multiple_choice": 1, "span": 2}
 
 
 @dataclasses.dataclass(frozen=True)
 class PeftHead:
-    """Facts about a head that PEFT's own files do not record.
+    """Head metadata that PEFT's own files do not contain.
 
-    If afjax wrote the files, the defaults are the facts that it has recorded.
+    If afjax exported the folder, the fields default to the recorded values.
 
     Attributes:
-      kind: The kind of task. Defaults to the kind of the model's class: classification for
-        ``ForSequenceClassification``, or regression if there is one output.
-      labels: The names of the labels, in the order of the outputs. Defaults to ``LABEL_0``, ``LABEL_1`` and so on.
-      max_length: The number of tokens that rows are truncated to. Defaults to 128 or the trunk's largest length,
-        whichever is smaller.
+      kind: The task kind. Inferred from the model class by default: ``ForSequenceClassification`` means
+        classification, or regression if there is one output.
+      labels: Label names, in the order of the outputs. Default to ``LABEL_0``, ``LABEL_1`` and so on.
+      max_length: Maximum number of tokens per row. Defaults to 128 or the trunk's maximum length, whichever is smaller.
 
     Raises:
       UserError: A field has the wrong type or an invalid value.
@@ -55,17 +55,17 @@ class PeftHead:
 
 @dataclasses.dataclass(frozen=True)
 class HeadPlan:
-    """The head that a file has, as its names, settings and shapes describe it. The tensors have not been read.
+    """A head inferred from tensor names, shapes and settings, before any tensor is loaded.
 
     Attributes:
-      layout: The names of the head's tensors.
-      config: The head's architecture.
-      kind: The kind of the head's task.
-      labels: The names of the labels.
-      num_outputs: The number of outputs.
-      max_length: The number of tokens that rows are truncated to; None if it is not known.
-      pooler: The origin of the head's own pooler: the file has its weights (``saved``), or LoRA of the trunk's pooler
-        (``lora``). Empty if the head does not have one.
+      layout: Names of the head's linear layers.
+      config: The head's config.
+      kind: The task kind.
+      labels: Label names.
+      num_outputs: Number of outputs.
+      max_length: Maximum number of tokens per row, or None if unknown.
+      pooler: Where the head's own pooler comes from: weights in the file (``saved``) or LoRA on the trunk's pooler
+        (``lora``). Empty if the head does not have its own pooler.
     """
 
     layout: HeadLayout
@@ -77,7 +77,7 @@ class HeadPlan:
     pooler: str
 
     def shapes(self, hidden_size: int, prefix: str) -> dict[str, tuple[int, ...]]:
-        """Returns the shapes of the tensors, by name."""
+        """Computes the expected tensor shapes, by name."""
         modules = dict.fromkeys(self.layout.linear, hidden_size) | {self.layout.linear[-1]: self.num_outputs}
         if self.pooler == "saved":
             modules[prefix + POOLER] = hidden_size
@@ -97,20 +97,20 @@ def plan_head(
     hidden_size: int,
     prefix: str,
 ) -> HeadPlan:
-    """Chooses the architecture and the task of the head in a file.
+    """Infers a head's architecture and task.
 
     Args:
-      header: The names and shapes of the tensors.
+      header: Tensor names and shapes.
       family: The trunk's family.
-      model_class: The class of the base model without the family's prefix; empty if it is unknown.
-      given: The facts about the head that the user gives.
-      record: The facts about the head that afjax has recorded, if it wrote the file.
+      model_class: The base model's class without the family's prefix. Empty if unknown.
+      given: Head metadata from the user.
+      record: Head metadata that afjax recorded, if it wrote the file.
       hidden_size: The trunk's hidden size.
-      prefix: The first part of the names of the encoder's modules.
+      prefix: Name prefix of the encoder's modules.
 
     Raises:
-      UserError: afjax does not support the head, its kind is unknown, or the given facts, the recorded facts and the
-        tensors contradict each other.
+      UserError: afjax does not support the head, the task kind is unknown, or ``given``, ``record`` and the tensors
+        contradict each other.
     """
     where = str(header.path)
     kind = given.kind or (record.task.kind if record else None)
@@ -118,23 +118,23 @@ def plan_head(
     if not model_class:
         raise UserError(
             f"{where} has a head ({next(iter(header.saved))}), but adapter_config.json has neither task_type nor "
-            f"auto_mapping; give --kind, one of {', '.join(CLASS_OF_KIND)}, or leave the head out: --no_head."
+            f"auto_mapping; set --kind to one of {', '.join(CLASS_OF_KIND)}, or skip the head with --no_head."
         )
     if model_class not in family.heads:
         raise UserError(
-            f"{where} has tensors of a {family.classes}{model_class} ({next(iter(header.saved))}); afjax reads the "
-            f"heads of {', '.join(family.classes + name for name in family.heads)}. Leave the head out: --no_head."
+            f"{where} has tensors of a {family.classes}{model_class} ({next(iter(header.saved))}); the supported heads "
+            f"are those in {', '.join(family.classes + name for name in family.heads)}. Skip the head with --no_head."
         )
     layout = family.heads[model_class]
     outputs = _num_outputs(header, f"{layout.linear[-1]}.weight", hidden_size)
     kind = kind or _default_kind(model_class, outputs)
     if CLASS_OF_KIND[kind] != model_class:
         raise UserError(
-            f"{where} has the head of a {family.classes}{model_class}, which is not a head for {kind}; give --kind one "
+            f"{where} has the head of a {family.classes}{model_class}, which is not a {kind} head; set --kind to one "
             f"of {', '.join(other for other, name in CLASS_OF_KIND.items() if name == model_class)}."
         )
     if outputs != _OUTPUTS.get(kind, outputs):
-        raise UserError(f"{where} has a head with {outputs} outputs; heads for {kind} have {_OUTPUTS[kind]}.")
+        raise UserError(f"{where} has a head with {outputs} outputs; {kind} heads must have {_OUTPUTS[kind]}.")
     config, pooler = layout.config, ""
     if TASK_KINDS[kind].reads == "pooled" and config.pooler == "trunk":
         pooler = "saved" if f"{prefix}{POOLER}.weight" in header.saved else pooler
@@ -144,8 +144,8 @@ def plan_head(
         pooled = TASK_KINDS[kind].reads == "pooled"
         if _chain(record.config, kind) != _chain(config, kind) or (pooled and record.config.pooling != "first"):
             raise UserError(
-                f"{where} has another head than {RECORD} says ({record.config!r}); remove {RECORD} if the weights are "
-                "right."
+                f"The head in {where} does not match {RECORD} ({record.config!r}); remove {RECORD} if the weights are "
+                "correct."
             )
         config = record.config
     max_length = record.max_length if record and given.max_length is None else given.max_length
@@ -154,7 +154,7 @@ def plan_head(
 
 
 def read_head(plan: HeadPlan, tensors: Mapping[str, np.ndarray], pooler: Tree | None) -> Tree:
-    """Converts a head's tensors to a tree, float32. ``pooler`` is the head's own pooler, if it has one."""
+    """Converts a head's tensors to parameters (float32). ``pooler`` is the head's own pooler, or None."""
     layers: list[Tree] = [] if pooler is None else [pooler]
     layers += [dense_tree(tensors, module) for module in plan.layout.linear]
     params: Tree = {"output": layers.pop()}
@@ -166,7 +166,7 @@ def read_head(plan: HeadPlan, tensors: Mapping[str, np.ndarray], pooler: Tree | 
 
 
 def dense_tree(tensors: Mapping[str, np.ndarray], module: str) -> Tree:
-    """Returns the tree of a linear layer, ``{kernel, bias}``."""
+    """Converts a linear layer's tensors to ``{kernel, bias}``."""
     kernel = np.ascontiguousarray(tensors[f"{module}.weight"].T)  # [inputs, outputs]
     return {"kernel": kernel, "bias": tensors[f"{module}.bias"]}
 
@@ -176,27 +176,27 @@ def write_head(
 ) -> tuple[list[str], dict[str, np.ndarray]]:
     """Converts a head to PEFT's ``modules_to_save`` and tensors.
 
-    The output layer is multiplied by a regression task's scale, which gives the same predictions.
+    A regression task's scale is folded into the output layer, which gives the same predictions.
 
     Args:
-      config: The head's architecture.
+      config: The head's config.
       tree: The head's parameters.
       name: The head's name, for error messages.
       task: The head's task.
       family: The trunk's family.
-      prefix: The first part of the names of the encoder's modules.
+      prefix: Name prefix of the encoder's modules.
 
     Raises:
-      UserError: Hugging Face's model for the task has another head.
+      UserError: The head's architecture does not match Hugging Face's model for the task.
     """
     classes, model_class = peft_family(family), CLASS_OF_KIND[task.kind]
     layout = classes.heads[model_class]
     pooled = TASK_KINDS[task.kind].reads == "pooled"
     if pooled and config.pooling != "first":
         raise UserError(
-            f'The head "{name}" reads the {config.pooling} of all tokens (head.pooling), but the heads of Hugging '
-            'Face\'s models only read the first token. Train the head with head.pooling="first", or leave the head '
-            "out: --no_head, or with_head=False in Python."
+            f'The head "{name}" uses the {config.pooling} of all tokens (head.pooling), but the heads of Hugging '
+            'Face\'s models only use the first token. Train the head with head.pooling="first", or export without it: '
+            "--no_head, or with_head=False in Python."
         )
     own_pooler = dataclasses.replace(layout.config, pooler="head")
     takes_pooler = pooled and layout.config.pooler == "trunk"
@@ -205,8 +205,8 @@ def write_head(
         wanted = [_settings(layout.config)] if pooled else ["head.hidden_layers=0"]
         wanted += [_settings(own_pooler)] if takes_pooler else []
         raise UserError(
-            f'The head "{name}" has {_settings(config)}; a {classes.classes}{model_class} has '
-            f"{' or '.join(wanted)}. Train the head with these settings, or leave it out: --no_head, or "
+            f'The head "{name}" has {_settings(config)}, but a {classes.classes}{model_class} has '
+            f"{' or '.join(wanted)}. Train the head with these settings, or export without it: --no_head, or "
             "with_head=False in Python."
         )
     layers: list[Tree] = [tree["pooler"]] if "pooler" in tree else []
@@ -223,7 +223,7 @@ def write_head(
 
 
 def _chain(config: HeadConfig, kind: TaskKind) -> tuple[bool, tuple[str, ...]]:
-    """Returns whether a head reads the trunk's pooler, and the activations of its layers before the output layer."""
+    """Returns whether a head uses the trunk's pooler, and the activations before its output layer."""
     hidden = (config.activation,) * config.hidden_layers
     if TASK_KINDS[kind].reads == "tokens":
         return False, hidden
@@ -237,17 +237,17 @@ def _settings(config: HeadConfig) -> str:
 
 
 def _num_outputs(header: Header, output: str, hidden_size: int) -> int:
-    """Returns a head's number of outputs. The shape is checked before any array of this size is made."""
+    """Returns a head's number of outputs, after checking the shape so that no huge array is allocated later."""
     shape = header.saved.get(output)
     if shape is None:
         raise UserError(
-            f"{header.path} has {next(iter(header.saved))}, but not {output}, the output layer of a head; fetch the "
-            "folder again, or leave the head out: --no_head."
+            f"{header.path} has {next(iter(header.saved))}, but not {output}, the head's output layer; download the "
+            "folder again, or skip the head with --no_head."
         )
     if len(shape) != 2 or shape[0] < 1 or shape[1] != hidden_size:
         raise UserError(
-            f"{header.path}: {output} has the shape {list(shape)}, and the trunk's hidden size is {hidden_size}; give "
-            "the trunk it was trained on."
+            f"{header.path}: {output} has the shape {list(shape)}, but the trunk's hidden size is {hidden_size}; use "
+            "the trunk that the adapter was trained on."
         )
     return shape[0]
 
@@ -259,18 +259,18 @@ def _default_kind(model_class: str, outputs: int) -> TaskKind:
 
 
 def _labels(given: PeftHead, record: HeadRecord | None, kind: TaskKind, outputs: int, where: str) -> tuple[str, ...]:
-    """Returns the names of a head's labels."""
+    """Returns a head's label names and checks that they match its outputs."""
     labels = given.labels or (record.labels if record else ())
     if kind == "multiple_choice":
         return labels
     if kind in _OUTPUTS:
         if labels:
-            raise UserError(f"{where} has a head for {kind}, which has no labels; leave out --labels.")
+            raise UserError(f"{where} has a {kind} head, which has no labels; remove --labels.")
         return ()
     labels = labels or tuple(f"LABEL_{number}" for number in range(outputs))
     if len(labels) != outputs or len(set(labels)) != outputs:
         raise UserError(
-            f"{where} has a head with {outputs} outputs, and the labels are {', '.join(labels[:10])}; give --labels "
-            f"{outputs} different names."
+            f"{where} has a head with {outputs} outputs, but the labels are {', '.join(labels[:10])}; set --labels to "
+            f"{outputs} distinct names."
         )
     return labels

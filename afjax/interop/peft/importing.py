@@ -34,24 +34,23 @@ def import_peft(
     head: PeftHead | None = PeftHead(),  # noqa: B008  (it is frozen)
     overwrite: bool = False,
 ) -> list[Imported]:
-    """Imports a LoRA adapter of PEFT and its head into a store, all or nothing.
+    """Imports a PEFT LoRA adapter and its head into a store, all or nothing.
 
     Args:
-      source: A folder that ``save_pretrained`` of a ``PeftModel`` wrote, or its id on the Hugging Face hub.
+      source: A folder written by ``PeftModel.save_pretrained``, or a repository id on the Hugging Face hub.
       store_folder: The store.
-      name: The name of the adapter and the head in the store. Defaults to the name that afjax has recorded, or to the
-        name of the folder or the repository.
-      trunk: The encoder that the adapter was trained on. Defaults to the base model that the files name.
-      head: Facts about the head that the files lack. None to leave the head out.
+      name: Name of the adapter and the head in the store. Defaults to the name recorded by afjax, or else to the name
+        of the folder or repository.
+      trunk: The encoder that the adapter was trained on. Defaults to the base model named in the files.
+      head: Head metadata that is missing from the files. None to skip the head.
       overwrite: Whether existing artefacts may be replaced.
 
     Returns:
       The imported artefacts: the adapter, and the head if there is one.
 
     Raises:
-      UserError: The adapter is of another kind than LoRA, a file is damaged or a pickle, afjax does not support a
-        setting, the tensors do not match the settings and the trunk, or a name is taken. The store is unchanged in this
-        case.
+      UserError: The adapter is not LoRA, a file is damaged or a pickle, afjax does not support a setting, the tensors
+        do not match the settings and the trunk, or a name is taken. The store is left unchanged.
 
     Example:
       >>> import numpy as np
@@ -76,7 +75,7 @@ def import_peft(
     if values is None:
         inner = [str(config.parent) for config in sorted(folder.glob(f"*/{CONFIG}"))]
         more = f" (in {folder}: {shortened(inner)})" if inner else ""
-        raise UserError(f"{path} does not exist; give a folder that PEFT has saved{more}.")
+        raise UserError(f"{path} does not exist; choose a folder saved by PEFT{more}.")
     if trunk is None:
         trunk = _named_trunk(values, path)
     family = peft_family(trunk.config.family)
@@ -89,37 +88,37 @@ def import_peft(
 
 
 def _named_trunk(values: Mapping[str, Any], path: Path) -> Trunk:
-    """Loads the base model that the settings name."""
+    """Loads the base model named in the settings."""
     name, revision = base_model(values, str(path))
     if not name:
-        raise UserError(f"{path} does not say which base model it was trained on; give --trunk.")
+        raise UserError(f"{path} does not record which base model it was trained on; set --trunk.")
     if revision not in ("", "main"):
         raise UserError(
-            f'The adapter of {path} was trained on the revision "{revision}" of "{name}"; fetch that revision, and '
-            "give its folder as --trunk."
+            f'The adapter in {path} was trained on revision "{revision}" of "{name}"; download that revision and set '
+            "--trunk to its folder."
         )
     try:
         return load_trunk(name)
     except UserError as error:
         raise UserError(
-            f'The adapter of {path} was trained on "{name}", which cannot be loaded here '
-            f"({str(error).rstrip('.')}); give --trunk."
+            f'The adapter in {path} was trained on "{name}", which cannot be loaded here '
+            f"({str(error).rstrip('.')}); set --trunk."
         ) from error
 
 
 def _chosen_name(name: str, source: str | Path, folder: Path) -> str:
-    """Returns the name to import under: ``name``, or the name of the folder or repository."""
+    """Returns the name for the imported artefacts: ``name`` or, if empty, the name of the folder or repository."""
     chosen = name or (folder.resolve().name if Path(str(source)).is_dir() else str(source).rstrip("/").split("/")[-1])
     try:
         check_name(chosen, "artefact")
     except UserError as error:
-        raise UserError(f"{source}: {str(error).rstrip('.')}; give --name.") from error
+        raise UserError(f"{source}: {str(error).rstrip('.')}; choose another with --name.") from error
     return chosen
 
 
 @dataclasses.dataclass(frozen=True)
 class _Files:
-    """The files of an adapter, and the trunk that it belongs to. The tensors have not been read."""
+    """An adapter's header, settings and record, and its trunk, before any tensor is loaded."""
 
     header: Header
     settings: PeftSettings
@@ -128,14 +127,14 @@ class _Files:
     trunk: Trunk
 
     def read(self, name: str, given: PeftHead | None) -> list[Imported]:
-        """Reads the adapter, and the head unless ``given`` is None."""
+        """Loads the adapter and, unless ``given`` is None, the head."""
         trunk, prefix = self.trunk.config, self._prefix()
         plan = self._plan_head(given, prefix)
         layout = self._layout(plan)
         targets = read_targets(self.settings, trunk, layout, prefix)
         self._check_layers(list(targets))
         if prefix + POOLER not in self.header.lora:
-            # The base model's class has no pooler, although PEFT's settings select it.
+            # PEFT's settings select the pooler, but the base model's class does not have one.
             targets = {module: scale for module, scale in targets.items() if module != POOLER}
         shapes = {
             f"{module}.lora_{part}.weight": shape
@@ -153,13 +152,13 @@ class _Files:
         config, tree, notes = read_lora(targets, tensors, trunk, prefix, self.settings.dropout)
         if f"{prefix}{POOLER}" in self.header.lora:
             notes.append(
-                "its LoRA of the pooler is added to the head's own pooler"
+                "its LoRA on the pooler is merged into the head's own pooler"
                 if plan and plan.pooler == "lora"
-                else "its LoRA of the pooler, which no head reads, is left out"
+                else "its LoRA on the pooler, which no head uses, is left out"
             )
         if given is not None and plan is None and self.settings.model_class not in ("", "Model"):
             model = self.family.classes + self.settings.model_class
-            notes.append(f"its folder has no head: the {model}'s was not trained with it")
+            notes.append(f"its folder has no head, because the head of the {model} was not trained with it")
         adapter = Imported(
             kind="adapters",
             name=name,
@@ -177,10 +176,10 @@ class _Files:
         return [adapter, self._head(plan, read_head(plan, tensors, pooler), adapter)]
 
     def _prefix(self) -> str:
-        """Returns the first part of the names of the encoder's modules: ``bert.``, or empty for a model without a head.
+        """Returns the name prefix of the encoder's modules: ``bert.``, or empty for a model without a head.
 
         Raises:
-          UserError: The names belong to another family.
+          UserError: The tensor names belong to a different encoder family.
         """
         own = ENCODER_FAMILIES[self.trunk.config.family].weight_names.prefix
         first = {module.partition(".")[0] for module in self.header.lora}
@@ -190,21 +189,21 @@ class _Files:
             foreign |= first - {module for head in self.family.heads.values() for module in head.modules}
         if foreign:
             raise UserError(
-                f'{self.header.path} has LoRA in modules of "{shortened(sorted(foreign))}", and the modules of the '
-                f'trunk, a {self.trunk.config.family} encoder, are in "{own}"; give the trunk it was trained on.'
+                f'{self.header.path} has LoRA in modules of "{shortened(sorted(foreign))}", but the modules of the '
+                f'trunk, a {self.trunk.config.family} encoder, are in "{own}"; use the trunk that it was trained on.'
             )
         return f"{own}." if has_prefix else ""
 
     def _plan_head(self, given: PeftHead | None, prefix: str) -> HeadPlan | None:
-        """Returns the plan for reading the head, or None if no head is to be read.
+        """Infers the head, or returns None if there is none to import.
 
-        Tensors that belong to no head are refused later, by :meth:`read`.
+        Tensors that belong to no head are rejected later, by :meth:`read`.
         """
         if given is None:
             return None
         if not self.header.saved or self.settings.model_class == "Model":
             if given != PeftHead():
-                raise UserError(f"{self.header.path} has no head; leave out --kind, --labels and --max_length.")
+                raise UserError(f"{self.header.path} has no head; remove --kind, --labels and --max_length.")
             return None
         return plan_head(
             self.header,
@@ -217,23 +216,23 @@ class _Files:
         )
 
     def _layout(self, plan: HeadPlan | None) -> HeadLayout | None:
-        """Returns the layout of the head of the base model's class, because target_modules can name its layers."""
+        """Returns the layout of the base model's head, because target_modules can select its layers."""
         return plan.layout if plan else self.family.heads.get(self.settings.model_class)
 
     def _check_layers(self, targets: list[str]) -> None:
         if targets == [POOLER]:
             raise UserError(
-                f"{self.settings.where} has LoRA only in the pooler; LoRA in afjax changes dense layers of the "
+                f"{self.settings.where} has LoRA only in the pooler, but afjax needs LoRA in at least one of the "
                 "encoder's layers."
             )
 
     def _check_head(self, plan: HeadPlan) -> None:
-        """Raises UserError if the trunk lacks the pooler that the head reads, or rows would be too long."""
+        """Raises UserError if the head needs a pooler that the trunk lacks, or its maximum length is too large."""
         reads_pooler = TASK_KINDS[plan.kind].reads == "pooled" and plan.config.pooler == "trunk"
         if (reads_pooler or plan.pooler == "lora") and "pooler" not in self.trunk.params:
             raise UserError(
-                f'{self.header.path} has a head that reads the trunk\'s pooler, which the trunk "{self.trunk.name}" '
-                "does not have; give the trunk it was trained on, or leave the head out: --no_head."
+                f'{self.header.path} has a head that uses the trunk\'s pooler, but the trunk "{self.trunk.name}" has '
+                "none; use the trunk that it was trained on, or skip the head with --no_head."
             )
         check_length(self._max_length(plan), self.trunk)
 
@@ -262,7 +261,7 @@ class _Files:
         )
 
     def _head_notes(self, plan: HeadPlan) -> list[str]:
-        # PeftModelForQuestionAnswering.forward of PEFT 0.21 takes token_type_ids, but does not pass them on.
+        # In PEFT 0.21, PeftModelForQuestionAnswering.forward accepts token_type_ids but ignores them.
         if plan.kind == "span" and self.trunk.config.type_vocab_size > 1 and self.record.head is None:
-            return ["PEFT's model for question answering ignores token types; afjax does not, so the logits differ"]
+            return ["PEFT's question-answering model ignores token types, but afjax uses them, so the logits differ"]
         return []

@@ -1,6 +1,7 @@
-"""Maps the tensors of PEFT's LoRA to ours and back.
+"""Converts LoRA tensors between PEFT's layout and afjax's.
 
-PEFT has A ``[rank, inputs]`` and B ``[outputs, rank]`` per module. Ours are transposed, and stacked over the layers.
+PEFT stores A ``[rank, inputs]`` and B ``[outputs, rank]`` for each module. afjax transposes them and stacks them over
+layers.
 """
 
 from collections.abc import Mapping
@@ -17,12 +18,12 @@ from afjax.trunk.config import TrunkConfig
 
 
 def lora_shapes(targets: Mapping[str, Scale], trunk: TrunkConfig, prefix: str) -> dict[str, tuple[int, ...]]:
-    """Returns the shapes of the tensors of modules with LoRA, by name.
+    """Computes the expected shapes of the LoRA tensors, by name.
 
     Args:
-      targets: The scale of each module, see :func:`~afjax.interop.peft.settings.read_targets`.
-      trunk: The trunk.
-      prefix: The first part of the names of the encoder's modules.
+      targets: Each module's rank and scaling, see :func:`~afjax.interop.peft.settings.read_targets`.
+      trunk: The trunk's config.
+      prefix: Name prefix of the encoder's modules.
     """
     dense = {module: name for (name, _), module in _places(trunk).items()}
     shapes: dict[str, tuple[int, ...]] = {}
@@ -36,17 +37,21 @@ def lora_shapes(targets: Mapping[str, Scale], trunk: TrunkConfig, prefix: str) -
 def read_lora(
     targets: Mapping[str, Scale], tensors: Mapping[str, np.ndarray], trunk: TrunkConfig, prefix: str, dropout: float
 ) -> tuple[LoraConfig, Tree, list[str]]:
-    """Converts the LoRA of an encoder's layers to an architecture, a tree (float32) and notes for the user.
+    """Converts LoRA tensors from PEFT's layout.
 
-    In afjax, all dense layers with LoRA have the same rank and scale, and have LoRA in the same layers. Lower ranks are
-    padded with zeros, and dense layers without LoRA get zeros. This computes the same function, also during training.
+    In afjax, LoRA has one rank and one scale, and every layer with LoRA has it in the same dense layers. Lower ranks
+    are padded with zeros, and missing modules are filled with zeros. The padding does not change the output, not even
+    during training.
 
     Args:
-      targets: The scale of each module. At least one is in a layer.
+      targets: Each module's rank and scaling. At least one module must be in an encoder layer.
       tensors: The tensors by name.
-      trunk: The trunk.
-      prefix: The first part of the names of the encoder's modules.
-      dropout: The dropout rate on the adapter's input.
+      trunk: The trunk's config.
+      prefix: Name prefix of the encoder's modules.
+      dropout: Dropout rate on the adapter's input.
+
+    Returns:
+      The adapter config, its parameters (float32) and notes for the user.
     """
     places = {place: targets[module] for place, module in _places(trunk).items() if module in targets}
     names = tuple(name for name in DENSE_LAYERS if any(place[0] == name for place in places))
@@ -59,10 +64,10 @@ def read_lora(
     else:
         alpha = float(rank)
         notes.append(
-            f"its modules have several ranks or scales: B is multiplied by the scale, and padded to rank {rank}"
+            f"its ranks or scales differ between modules, so all are padded to rank {rank} and scales are folded into B"
         )
     if len(places) < len(names) * len(layers):
-        notes.append("its layers have LoRA in different modules: the others are filled with zeros")
+        notes.append("its layers have LoRA in different modules, so the missing ones are filled with zeros")
     tree: Tree = {}
     for name in names:
         inputs, outputs = dense_shape(name, trunk)
@@ -89,7 +94,7 @@ def read_lora(
 
 
 def write_lora(config: LoraConfig, tree: Tree, family: str, num_layers: int, prefix: str) -> dict[str, np.ndarray]:
-    """Converts LoRA to PEFT's tensors, by name. This is the inverse of :func:`read_lora`."""
+    """Converts LoRA parameters to PEFT's tensors, by name. The inverse of :func:`read_lora`."""
     tensors = {}
     for name in config.target_modules:
         block, dense_layer = DENSE_LAYERS[name]
@@ -102,7 +107,7 @@ def write_lora(config: LoraConfig, tree: Tree, family: str, num_layers: int, pre
 
 
 def merged_pooler(pooler: Tree, scale: Scale, tensors: Mapping[str, np.ndarray], prefix: str) -> Tree:
-    """Returns the trunk's pooler with its LoRA added: ``{kernel, bias}``, float32."""
+    """Merges LoRA into the trunk's pooler: ``{kernel, bias}`` in float32."""
     a, b = (tensors[f"{prefix}{POOLER}.lora_{part}.weight"] for part in "AB")
     change = np.float32(scale.scaling) * (a.T @ b.T)  # [inputs, outputs]
     return {
@@ -112,7 +117,7 @@ def merged_pooler(pooler: Tree, scale: Scale, tensors: Mapping[str, np.ndarray],
 
 
 def _places(trunk: TrunkConfig) -> dict[tuple[DenseLayer, int], str]:
-    """Returns the module names of all dense layers, without the family's prefix: ``{(dense layer, layer): name}``."""
+    """Maps ``(dense layer, layer number)`` to module names without the family's prefix."""
     modules = dense_modules(trunk.family)
     return {
         (name, layer): layer_prefix(trunk.family, layer) + module

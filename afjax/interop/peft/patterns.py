@@ -1,7 +1,7 @@
-"""Matches the regular expressions in PEFT's settings with names of modules.
+"""Matches module names against regular expressions from PEFT's settings.
 
-Files are not trusted, and some expressions take years to match. If all expressions are plain names, they are matched
-here. Otherwise they are matched in a process that is stopped after a few seconds.
+The files are untrusted, and a malicious expression can backtrack almost forever. Expressions are therefore matched in
+a subprocess with a time limit, unless all of them are plain names.
 """
 
 import json
@@ -24,26 +24,26 @@ print(json.dumps([[bool(re.fullmatch(expression, name)) for name in names] for e
 def matching(
     expressions: Sequence[str], names: Sequence[str], *, where: str, before: str = "", after: str = ""
 ) -> list[set[str]]:
-    """Finds the names that each expression matches completely.
+    """Finds the names that fully match each expression.
 
     Args:
       expressions: The regular expressions.
-      names: The names of modules.
+      names: Module names.
       where: The setting and its file, for error messages.
-      before, after: Expressions of our own that enclose each expression.
+      before, after: Trusted expressions to add before and after each expression.
 
     Returns:
-      For each expression, the names that it matches.
+      The matching names for each expression.
 
     Raises:
-      UserError: An expression is not valid, or takes too long.
+      UserError: An expression is invalid or takes too long to match.
 
     Example:
       >>> from afjax.interop.peft.patterns import matching
       >>> matching(["query"], ["layer.0.query", "layer.0.query_norm"], where="rank_pattern", before=r"(.*\\.)?")
       [{'layer.0.query'}]
     """
-    # An expression that is not enclosed may begin with flags.
+    # Leave an expression unwrapped if possible, because it may begin with flags.
     enclosed = [f"{before}(?:{expression}){after}" if before or after else expression for expression in expressions]
     if all(_NAME.fullmatch(expression) for expression in expressions):
         return [{name for name in names if re.fullmatch(expression, name)} for expression in enclosed]
@@ -58,16 +58,16 @@ def matching(
         )
     except subprocess.TimeoutExpired:
         raise UserError(
-            f"{where} is {shown(expressions)}, which takes more than {TIME_LIMIT:.0f} s to match; list the names of "
-            "the modules instead."
+            f"{where} is {shown(expressions)}, which takes more than {TIME_LIMIT:.0f} s to match; list the module "
+            "names instead."
         ) from None
     if done.returncode:
-        raise UserError(f"{where} is {shown(expressions)}, which is not a regular expression; correct it.")
+        raise UserError(f"{where} is {shown(expressions)}, which is not a valid regular expression; correct it.")
     rows = json.loads(done.stdout)
     return [{name for name, matches in zip(names, row, strict=True) if matches} for row in rows]
 
 
 def shown(value: object) -> str:
-    """Formats a setting's value for an error message. Long values are shortened."""
+    """Formats a setting's value for an error message, truncating long values."""
     text = json.dumps(value, default=repr)
     return text if len(text) <= 80 else f"{text[:77]}..."

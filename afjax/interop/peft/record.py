@@ -1,4 +1,4 @@
-"""The record that afjax adds to the folder of an exported adapter, with facts that PEFT's files do not have."""
+"""The ``afjax.json`` record in exported folders, which holds metadata that PEFT's files cannot."""
 
 import dataclasses
 from pathlib import Path
@@ -15,7 +15,7 @@ from afjax.store import Manifest
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HeadRecord:
-    """The fields of a head's manifest that its tensors do not give."""
+    """The fields of a head's manifest that cannot be inferred from its tensors."""
 
     config: HeadConfig
     task: TaskConfig
@@ -28,7 +28,7 @@ class HeadRecord:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Record:
-    """The record of an adapter and of its head, if it has one. If another program wrote the folder, it is empty."""
+    """Metadata of an adapter and its head, if any. Empty if another program wrote the folder."""
 
     name: str = ""
     adapter: Facts = dataclasses.field(default_factory=Facts)
@@ -36,7 +36,7 @@ class Record:
 
 
 def read_record(folder: Path) -> Record:
-    """Reads a folder's record.
+    """Loads a folder's record.
 
     Raises:
       UserError: The record is damaged.
@@ -50,10 +50,10 @@ def read_record(folder: Path) -> Record:
         if record.adapter.task:
             from_dict(TaskConfig, record.adapter.task, f"{RECORD}.adapter.task")
     except UserError as error:
-        raise UserError(f'{path}: {str(error).rstrip(".")}; remove "{RECORD}", or export the adapter again.') from None
+        raise UserError(f'{path}: {str(error).rstrip(".")}; remove "{RECORD}" or export the adapter again.') from None
     return record
 
 
 def write_record(name: str, adapter: Manifest, head: HeadRecord | None) -> dict[str, Any]:
-    """Returns the contents of a record."""
+    """Builds the contents of a record."""
     return {"name": name, "adapter": facts_of(adapter), "head": None if head is None else to_dict(head)}

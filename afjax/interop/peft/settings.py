@@ -1,4 +1,4 @@
-"""Reads PEFT's ``adapter_config.json``: which modules have LoRA, with which rank and scale."""
+"""Parses PEFT's ``adapter_config.json``, and finds the modules with LoRA and their ranks and scales."""
 
 import dataclasses
 import math
@@ -11,7 +11,7 @@ from afjax.interop.peft.patterns import matching, shown
 from afjax.trunk.config import TrunkConfig
 
 ALL_LINEAR = "all-linear"
-# Settings whose function afjax does not have. They must be off.
+# Settings for features that afjax does not have. They must be off.
 _OFF = (
     "use_dora",
     "lora_bias",
@@ -61,18 +61,18 @@ _READ = (
     "task_type",
     "use_rslora",
 )
-# Initializations that do not change the base model's weights. The others, such as PiSSA, subtract the initial
-# adapter from them each time the adapter is loaded.
+# Initializations that do not change the base model's weights. Others, such as PiSSA, subtract the initial adapter from
+# the weights every time the adapter is loaded.
 _INITS = (True, False, None, "gaussian", "eva", "orthogonal", "mica")
 
 
 class Scale(NamedTuple):
-    """The rank of a module's LoRA, and the factor of its output.
+    """The rank and scaling of a module's LoRA.
 
     Attributes:
       rank: The rank.
-      alpha: PEFT's alpha, multiplied by the square root of the rank if LoRA is rank-stabilized.
-      scaling: The factor of the output, ``alpha / rank``.
+      alpha: PEFT's alpha, multiplied by the square root of the rank for rank-stabilized LoRA.
+      scaling: Scaling factor for LoRA's output, ``alpha / rank``.
     """
 
     rank: int
@@ -85,17 +85,17 @@ class PeftSettings:
     """The settings of a LoRA adapter.
 
     Attributes:
-      where: The path of the file, for error messages.
+      where: Path of the file, for error messages.
       rank, alpha, rank_stabilized, dropout: PEFT's r, lora_alpha, use_rslora and lora_dropout.
-      rank_pattern, alpha_pattern: The ranks and alphas of some modules, by regular expressions for their names.
-      target_modules, exclude_modules: The names of modules, or a regular expression.
-      layers_to_transform: The layers with LoRA; None for all.
-      layers_pattern: The names that the encoder's list of layers may have; empty for any.
-      modules_to_save: The names of modules whose weights are in the file.
-      model_class: The class of the base model without the family's prefix, such as ``ForSequenceClassification``, or
-        ``Model`` for a model without a head. Empty if it is unknown.
-      base_model: The name of the base model. Empty if it is unknown.
-      revision: The revision of the base model. Empty for the default.
+      rank_pattern, alpha_pattern: Ranks and alphas that override the defaults, by regular expressions for module names.
+      target_modules, exclude_modules: Module names, or a regular expression.
+      layers_to_transform: The layers with LoRA, or None for all.
+      layers_pattern: Allowed names of the encoder's list of layers. Empty to allow any.
+      modules_to_save: Modules whose full weights are in the file.
+      model_class: The base model's class without the family's prefix, such as ``ForSequenceClassification``, or
+        ``Model`` for a model without a head. Empty if unknown.
+      base_model: Name of the base model. Empty if unknown.
+      revision: Revision of the base model. Empty for the default.
     """
 
     where: str
@@ -116,36 +116,36 @@ class PeftSettings:
 
 
 def check_kind(values: Mapping[str, Any], where: str) -> None:
-    """Raises UserError unless the file has the settings of a LoRA adapter."""
+    """Raises UserError unless the settings are for a LoRA adapter."""
     kind = values.get("peft_type")
     if kind is None:
-        raise UserError(f"{where} has no peft_type, so PEFT did not write it; give a folder that PEFT has saved.")
+        raise UserError(f"{where} has no peft_type, so PEFT did not write it; choose a folder saved by PEFT.")
     if kind != "LORA":
-        raise UserError(f"{where} has peft_type={shown(kind)}; afjax imports LORA. Train the adapter with LoRA.")
+        raise UserError(f"{where} has peft_type={shown(kind)}; afjax can only import LORA adapters.")
 
 
 def read_settings(values: Mapping[str, Any], where: str, family: PeftFamily) -> PeftSettings:
-    """Reads the settings of a LoRA adapter.
+    """Parses and validates a LoRA adapter's settings.
 
     Args:
       values: The contents of ``adapter_config.json``.
-      where: The path of the file, for error messages.
+      where: Path of the file, for error messages.
       family: The trunk's family.
 
     Raises:
-      UserError: The adapter is of another kind, or a setting is invalid, unknown or not supported by afjax.
+      UserError: The adapter is not LoRA, or a setting is invalid, unknown or not supported by afjax.
     """
     check_kind(values, where)
     for setting in _OFF:
         if values.get(setting):
-            raise UserError(f"{where} has {setting}={shown(values[setting])}; LoRA in afjax does not support this.")
+            raise UserError(f"{where} has {setting}={shown(values[setting])}, which afjax's LoRA does not support.")
     known = {*_OFF, *_IDLE, *_READ}
     unknown = [f"{setting}={shown(value)}" for setting, value in values.items() if setting not in known and value]
     if unknown:
-        raise UserError(f"{where} has settings that afjax does not know: {', '.join(unknown[:6])}.")
+        raise UserError(f"{where} has unknown settings: {', '.join(unknown[:6])}.")
     if values.get("bias", "none") != "none":
         raise UserError(
-            f"{where} has bias={shown(values['bias'])}; LoRA in afjax does not change the trunk's biases. Train it "
+            f"{where} has bias={shown(values['bias'])}, but afjax's LoRA cannot change the trunk's biases; train it "
             'with bias="none".'
         )
     _check_init(values.get("init_lora_weights"), where)
@@ -169,17 +169,17 @@ def read_settings(values: Mapping[str, Any], where: str, family: PeftFamily) -> 
         revision=_text(values.get("revision"), f"{where}: revision"),
     )
     if not settings.target_modules:
-        raise UserError(f"{where} has no target_modules, so nothing has LoRA; fetch it again.")
+        raise UserError(f"{where} has no target_modules, so nothing has LoRA; download it again.")
     if isinstance(settings.target_modules, str) and settings.layers_to_transform is not None:
         raise UserError(
-            f"{where} has layers_to_transform, but target_modules is a regular expression, which PEFT does not load; "
-            "fetch it again."
+            f"{where} has both layers_to_transform and a regular expression in target_modules, which PEFT does not "
+            "allow; download it again."
         )
     return settings
 
 
 def base_model(values: Mapping[str, Any], where: str) -> tuple[str, str]:
-    """Reads the name and the revision of the base model. Each is empty if it is unknown.
+    """Returns the base model's name and revision, each empty if unknown.
 
     Raises:
       UserError: The adapter is not LoRA, or the name or the revision is not a string.
@@ -190,21 +190,21 @@ def base_model(values: Mapping[str, Any], where: str) -> tuple[str, str]:
 
 
 def read_targets(settings: PeftSettings, trunk: TrunkConfig, head: HeadLayout | None, prefix: str) -> dict[str, Scale]:
-    """Finds the modules with LoRA, in the same way as PEFT.
+    """Finds the modules with LoRA by PEFT's rules.
 
     Args:
       settings: The settings.
-      trunk: The trunk.
-      head: The head of the base model, or None.
-      prefix: The first part of the names of the encoder's modules: ``bert.``, or empty for a model without a head.
+      trunk: The trunk's config.
+      head: The base model's head, or None.
+      prefix: Name prefix of the encoder's modules: ``bert.``, or empty for a model without a head.
 
     Returns:
-      The scale of each module, by the module's name without ``prefix``. The modules are dense layers of the encoder's
-      layers, and the pooler.
+      Each module's rank and scaling, by module name without ``prefix``. The modules are dense layers of the encoder
+      and the pooler.
 
     Raises:
-      UserError: A target does not exist, or is a module that LoRA in afjax cannot change; no module has LoRA; a rank is
-        above the hidden size; or a regular expression is invalid or takes too long.
+      UserError: A target does not exist or cannot have LoRA in afjax, no module has LoRA, a rank exceeds the hidden
+        size, or a regular expression is invalid or takes too long to match.
     """
     where = settings.where
     encoder = [prefix + module for module in encoder_modules(trunk)]
@@ -212,7 +212,7 @@ def read_targets(settings: PeftSettings, trunk: TrunkConfig, head: HeadLayout | 
     if settings.layers_to_transform and max(settings.layers_to_transform) >= trunk.num_layers:
         raise UserError(
             f"{where} has LoRA in layer {max(settings.layers_to_transform)}, but the trunk has layers 0 to "
-            f"{trunk.num_layers - 1}; give the trunk it was trained on."
+            f"{trunk.num_layers - 1}; use the trunk that it was trained on."
         )
     selected = _selected(settings, names, trunk, prefix)
     selected -= _excluded(settings, names)
@@ -220,14 +220,14 @@ def read_targets(settings: PeftSettings, trunk: TrunkConfig, head: HeadLayout | 
     wrong = [name for name in names if name in selected and name not in supported]
     if wrong:
         raise UserError(
-            f"{where} has LoRA in {', '.join(wrong[:6])}; LoRA in afjax changes dense layers of the encoder's layers "
+            f"{where} has LoRA in {', '.join(wrong[:6])}; afjax only supports LoRA in the encoder layers' dense layers "
             f"({', '.join(dense_modules(trunk.family).values())}) and the pooler. Train it with these target_modules."
         )
     targets = [name for name in encoder if name in selected]
     if not targets:
         raise UserError(
             f"{where}: target_modules {shown(_listed(settings.target_modules))} selects no module of the trunk, a "
-            f"{trunk.family} encoder; give the trunk it was trained on."
+            f"{trunk.family} encoder; use the trunk that it was trained on."
         )
     ranks = _by_pattern(settings.rank_pattern, targets, f"{where}: rank_pattern")
     alphas = _by_pattern(settings.alpha_pattern, targets, f"{where}: alpha_pattern")
@@ -236,8 +236,8 @@ def read_targets(settings: PeftSettings, trunk: TrunkConfig, head: HeadLayout | 
         rank, alpha = ranks.get(name, settings.rank), alphas.get(name, settings.alpha)
         if rank > trunk.hidden_size:
             raise UserError(
-                f"{where} has rank {rank} in {name}, above the trunk's hidden size of {trunk.hidden_size}; give the "
-                "trunk it was trained on."
+                f"{where} has rank {rank} in {name}, above the trunk's hidden size of {trunk.hidden_size}; use the "
+                "trunk that it was trained on."
             )
         alpha = alpha * math.sqrt(rank) if settings.rank_stabilized else alpha
         scales[name.removeprefix(prefix)] = Scale(rank, alpha, alpha / rank)
@@ -245,7 +245,7 @@ def read_targets(settings: PeftSettings, trunk: TrunkConfig, head: HeadLayout | 
 
 
 def _selected(settings: PeftSettings, names: Sequence[str], trunk: TrunkConfig, prefix: str) -> set[str]:
-    """Returns the names that target_modules and layers_to_transform select."""
+    """Returns the module names selected by target_modules and layers_to_transform."""
     where, targets = settings.where, settings.target_modules
     if isinstance(targets, str):
         if targets.lower() != ALL_LINEAR:
@@ -261,8 +261,8 @@ def _selected(settings: PeftSettings, names: Sequence[str], trunk: TrunkConfig, 
     unknown = [target for target in targets if not any(f".{name}".endswith(f".{target}") for name in names)]
     if unknown:
         raise UserError(
-            f"{where}: target_modules has {', '.join(map(shown, unknown[:6]))}, which no module of the trunk, a "
-            f"{trunk.family} encoder, is called; give the trunk it was trained on."
+            f"{where}: target_modules has {', '.join(map(shown, unknown[:6]))}, which matches no module of the trunk, "
+            f"a {trunk.family} encoder; use the trunk that it was trained on."
         )
     exact = {name for name in names if name in targets}
     found = {name for name in names if any(name.endswith(f".{target}") for target in targets)}
@@ -272,13 +272,13 @@ def _selected(settings: PeftSettings, names: Sequence[str], trunk: TrunkConfig, 
 
 
 def _in_layers(settings: PeftSettings, names: Sequence[str], trunk: TrunkConfig, prefix: str) -> set[str]:
-    """Returns the names of the modules in the layers that layers_to_transform lists."""
+    """Returns the names of modules in the layers listed in layers_to_transform."""
     layer_list = prefix + trunk.encoder_family.weight_names.layer
     for pattern in settings.layers_pattern:
         if not pattern.replace(".", "").replace("_", "").isalnum():
             raise UserError(
-                f"{settings.where} has layers_pattern={shown(pattern)}; afjax takes the name of the list of layers, "
-                f'such as "{layer_list}", without signs of a regular expression.'
+                f"{settings.where} has layers_pattern={shown(pattern)}; afjax only supports the plain name of the list "
+                f'of layers, such as "{layer_list}", not regular expressions.'
             )
     patterns = settings.layers_pattern
     if patterns and not any(f".{layer_list}".endswith(f".{pattern}") for pattern in patterns):
@@ -288,7 +288,7 @@ def _in_layers(settings: PeftSettings, names: Sequence[str], trunk: TrunkConfig,
 
 
 def _excluded(settings: PeftSettings, names: Sequence[str]) -> set[str]:
-    """Returns the names of modules that have no LoRA: excluded ones, and modules whose weights are in the file."""
+    """Returns the names of modules without LoRA: those excluded, and those whose full weights are in the file."""
     where, excluded = settings.where, settings.exclude_modules
     if isinstance(excluded, str):
         found = matching([excluded], names, where=f"{where}: exclude_modules")[0] if excluded else set()
@@ -301,7 +301,7 @@ def _excluded(settings: PeftSettings, names: Sequence[str]) -> set[str]:
 
 
 def _by_pattern(pattern: Mapping[str, Any], names: Sequence[str], where: str) -> dict[str, Any]:
-    """Returns the value for each name that a pattern matches. The first matching pattern counts."""
+    """Maps each matching name to the value of the first pattern that matches it."""
     found = matching(list(pattern), names, where=where, before=r"(.*\.)?")
     values: dict[str, Any] = {}
     for value, matched in zip(pattern.values(), found, strict=True):
@@ -310,23 +310,23 @@ def _by_pattern(pattern: Mapping[str, Any], names: Sequence[str], where: str) ->
 
 
 def _dense(trunk: TrunkConfig) -> list[str]:
-    """Returns the names of the dense layers of all layers, without the family's prefix."""
+    """Lists the dense layers' module names in every encoder layer, without the family's prefix."""
     layer_name = trunk.encoder_family.weight_names.layer
     modules = dense_modules(trunk.family).values()
     return [f"{layer_name}.{layer}.{module}" for layer in range(trunk.num_layers) for module in modules]
 
 
 def _model_class(values: Mapping[str, Any], where: str, family: PeftFamily) -> str:
-    """Returns the class of the base model, without the family's prefix. Empty if it is unknown.
+    """Returns the base model's class without the family's prefix, or an empty string if unknown.
 
     Raises:
-      UserError: The class is of another family, or the task type is not one that encoders have.
+      UserError: The class belongs to a different family, or the task type is not for encoders.
     """
     kind = values.get("task_type")
     if kind is not None:
         classes = {task_type: name for name, task_type in TASK_TYPES.items()} | {"FEATURE_EXTRACTION": "Model"}
         if not isinstance(kind, str) or kind not in classes:
-            raise UserError(f"{where} has task_type={shown(kind)}; afjax has {', '.join(classes)}, or none.")
+            raise UserError(f"{where} has task_type={shown(kind)}; afjax supports {', '.join(classes)}, or none.")
         return classes[kind]
     mapping = values.get("auto_mapping")
     name = mapping.get("base_model_class") if isinstance(mapping, Mapping) else None
@@ -336,8 +336,8 @@ def _model_class(values: Mapping[str, Any], where: str, family: PeftFamily) -> s
     rest = text.removeprefix(family.classes)
     if rest == text or not (rest == "Model" or rest.startswith("For")):
         raise UserError(
-            f"{where} is for a {text}, and the trunk's models are {family.classes}Model, {family.classes}For...; give "
-            "the trunk it was trained on."
+            f"{where} is for a {text}, but the trunk's model classes are {family.classes}Model and "
+            f"{family.classes}For...; use the trunk that it was trained on."
         )
     return rest
 
@@ -346,9 +346,9 @@ def _check_init(init: Any, where: str) -> None:
     known = isinstance(init, bool) or init is None or (isinstance(init, str) and init.lower() in _INITS)
     if not known:
         raise UserError(
-            f"{where} has init_lora_weights={shown(init)}, which changes the weights of the base model when the "
-            "adapter is loaded. Convert it with PEFT: save_pretrained(..., "
-            "path_initial_model_for_weight_conversion=...) writes plain LoRA."
+            f"{where} has init_lora_weights={shown(init)}, which changes the base model's weights when the adapter is "
+            "loaded. Convert it to plain LoRA with PEFT: save_pretrained(..., "
+            "path_initial_model_for_weight_conversion=...)."
         )
 
 
@@ -358,13 +358,13 @@ def _is_int(value: Any) -> bool:
 
 def _rank(value: Any, where: str) -> int:
     if not _is_int(value) or not 1 <= value < 2**31:
-        raise UserError(f"{where} is {shown(value)}; it must be a whole number of at least 1.")
+        raise UserError(f"{where} is {shown(value)}; it must be an integer of at least 1.")
     return int(value)
 
 
 def _alpha(value: Any, where: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e30:
-        raise UserError(f"{where} is {shown(value)}; it must be a number above 0.")
+        raise UserError(f"{where} is {shown(value)}; it must be a positive number.")
     return float(value)
 
 
@@ -390,7 +390,7 @@ def _pattern(value: Any, where: str, check: Any) -> dict[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        raise UserError(f"{where} is {shown(value)}; it must be an object.")
+        raise UserError(f"{where} is {shown(value)}; it must be a JSON object.")
     return {key: check(number, f"{where}.{key}") for key, number in value.items()}
 
 
@@ -409,7 +409,7 @@ def _layers(value: Any, where: str) -> tuple[int, ...] | None:
     if value is None or value == []:
         return None
     if not isinstance(value, list) or not all(_is_int(layer) and layer >= 0 for layer in value):
-        raise UserError(f"{where} is {shown(value)}; it must be a list of numbers from 0 on, or null.")
+        raise UserError(f"{where} is {shown(value)}; it must be a list of layer indices, or null.")
     return tuple(sorted(set(value)))
 
 
