@@ -202,8 +202,8 @@ def _grid(config: str, overrides: Sequence[str], flags: Sequence[str]) -> dict[s
         for name, other in set_elsewhere:
             if f"{swept}.".startswith(f"{other}.") or f"{other}.".startswith(f"{swept}."):
                 raise UserError(
-                    f'The swept setting "{swept}" is also set by {name}; leave one of them out (--grid.{swept}=VALUE '
-                    "gives it a single value)."
+                    f'The swept setting "{swept}" is set by {name} as well; leave one of them out '
+                    f"(--grid.{swept}=VALUE gives it a single value)."
                 )
     return grid
 
