@@ -1,4 +1,4 @@
-"""Modules import only lower packages, every module can be imported, and ``import afjax`` is fast."""
+"""Modules import only from lower packages, every module can be imported, and ``import afjax`` is fast."""
 
 import ast
 import importlib
@@ -16,7 +16,7 @@ MODULES = sorted(
     ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
     for path in PACKAGE.rglob("*.py")
 )
-# The packages from the lowest to the highest. A module imports only from its own package and from lower packages.
+# Packages from lowest to highest. A module imports only from its own package and from lower ones.
 LAYERS = (
     "errors",
     "trees",
@@ -119,7 +119,7 @@ def run_python(code: str) -> str:
 
 
 def test_import_is_fast() -> None:
-    # Measure processor time, because it does not depend on other programs on the machine.
+    # Measure CPU time, because it does not depend on other programs on the machine.
     seconds = [float(run_python("import time, afjax; print(time.process_time())")) for _ in range(3)]
     assert min(seconds) < 2
 

@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("afjax", "bench", "configs", "docs", "launch", "tests")
-# Word lists of the built-in tasks, and this file, which has to name the phrases.
+# Word lists for the built-in tasks, and this file, because it lists the phrases.
 SKIPPED = ("afjax/data/sources/builtin_words.py", "tests/test_prose.py")
 SUFFIXES = (".py", ".md", ".sh", ".ipynb")
 # Each phrase, and what to write instead.

@@ -1,4 +1,4 @@
-"""Public array functions are annotated with the shapes of their arrays, and tests check these annotations."""
+"""Public functions annotate the shapes of their arrays, and tests check these annotations."""
 
 import dataclasses
 import importlib
@@ -31,7 +31,7 @@ SHORT_MASK = MASK[:, :4]
 
 
 def all_modules() -> list[ModuleType]:
-    """Returns the modules of ``MODULES``, including those in packages."""
+    """Returns the modules in ``MODULES``, including modules in packages."""
     modules = [importlib.import_module(name) for name in MODULES]
     for package in list(modules):
         for info in pkgutil.walk_packages(getattr(package, "__path__", ()), f"{package.__name__}."):

@@ -14,7 +14,7 @@ PAD = 99
 
 
 def make_data(row_lengths: list[int], *, labels: np.ndarray | None = None) -> TokenisedRows:
-    """Makes rows with the given lengths. Row r has the tokens 1000 r, 1000 r + 1, ... and alternating types."""
+    """Creates rows with the given lengths. Row r has the tokens 1000 r, 1000 r + 1, ... and alternating types."""
     tokens = [1000 * row + np.arange(length) for row, length in enumerate(row_lengths)]
     flat = np.concatenate([*tokens, np.zeros(0)]).astype(np.int32)
     return TokenisedRows(flat, (flat % 2).astype(np.int8), np.cumsum([0, *row_lengths]), labels, 0)

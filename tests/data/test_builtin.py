@@ -1,4 +1,4 @@
-"""The built-in tasks are the same on every machine, valid, and not solvable from single words."""
+"""The built-in tasks are valid, identical on every machine, and not solvable from single words."""
 
 import hashlib
 import json

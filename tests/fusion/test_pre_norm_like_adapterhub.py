@@ -1,4 +1,4 @@
-"""In pre-norm layers, adapters and fusions compute the same as AdapterHub's library on PyTorch."""
+"""In pre-norm layers, adapters and fusions match AdapterHub's PyTorch library."""
 
 import json
 from pathlib import Path
@@ -89,7 +89,7 @@ def test_hidden_states_equal_the_librarys(
     settings.pop("fusion", None)
     configs = {name: adapter_config(theirs, trunk.num_layers) for name, theirs in settings.items()}
     if settings["a"]["ln_before"]:
-        # The library has this LayerNorm twice. The second copy is a part of adapter_down.
+        # The library saves this LayerNorm twice. The second copy is part of adapter_down.
         state = {name: array for name, array in state.items() if "adapter_down.0" not in name}
     params: Tree = {
         "trunk": from_hugging_face(weights, trunk, where="golden"),

@@ -4,8 +4,8 @@ Run this script by hand, in the environment described in ``make_adapterhub.py``,
 
     /tmp/golden/bin/python tests/golden/make_adapterhub_folders.py [FAMILY ...]
 
-For each family there is one archive. Trunk, weights and batch are the same as in ``make_adapterhub.py``. Families other
-than `bert` and `roberta` have the few cases that depend on the names of modules, in the safetensors format.
+Each family has one archive, with the same trunk, weights and batch as in ``make_adapterhub.py``. Families other than
+`bert` and `roberta` only have the few cases that depend on module names, in the safetensors format.
 
     adapters/<case>/{safetensors,bin}/      from save_adapter: the adapter `a`, used with the head `two_layers`
     fusion/<case>/{safetensors,bin}/        from save_adapter_setup: the fusion `a,b,c` and the head `two_layers`
@@ -75,16 +75,16 @@ STATIC_HEADS = {
 }
 OLD_ADAPTERS = ("pfeiffer", "houlsby", "gelu", "gelu_new", "ln_before")
 EXTRA_ADAPTERS = {
-    # afjax has none of these settings. It imports the adapters with other settings that give the same outputs.
+    # afjax lacks these settings. It imports the adapters with other settings that give the same outputs.
     "factor_per_layer": (PFEIFFER, {"reduction_factor": {"0": 8, "default": 4}}),
     "scaling_learned": (PFEIFFER, {"scaling": "learned"}),
     "scaling_channel": (PFEIFFER, {"scaling": "channel"}),
     "dropout": (PFEIFFER, {"dropout": 0.2, "non_linearity": "silu"}),
 }
 
-# The cases of families that are not in FULL.
+# Cases for families that are not in FULL.
 FEW = ("pfeiffer", "houlsby", "everything", "leave_out", "two_layers", "span", *STATIC_HEADS)
-# The prefixes of the names of Hugging Face's classes.
+# Prefixes of Hugging Face's class names.
 CLASSES = {
     "bert": "Bert",
     "roberta": "Roberta",
@@ -193,7 +193,7 @@ def flex_head_folder(folder: Path, family: str, name: str, kind: str, options: d
         "qa": QuestionAnsweringHead,
     }
     model.add_prediction_head(head_class[kind](model, name, **options))
-    # The same weights as in make_adapterhub.py, for heads that exist there.
+    # Heads that also exist in make_adapterhub.py have the same weights.
     randomize(model, seed=0)
     computed = run_checked(model, lambda: head_outputs(model, inputs, head=name), LIMIT)
     write(folder, computed, lambda path, safe: model.save_head(str(path), name, use_safetensors=safe))
@@ -229,7 +229,7 @@ def write(folder: Path, computed: dict[str, np.ndarray], save: Save) -> None:
         save(folder / "safetensors", True)
     except RuntimeError as error:
         # A LayerNorm before an adapter has two names, so the library cannot save it as safetensors. Convert the files
-        # instead, as users of the library do.
+        # instead, as the library's users do.
         if "share memory" not in str(error):
             raise
         shutil.rmtree(folder / "safetensors")
@@ -252,7 +252,7 @@ num_labels layers activation_function head_type label2id
 
 
 def to_2020(envelope: dict[str, Any]) -> Callable[[str], str]:
-    """Converts to v1: without version and adapter_names, with adapter types in names, and with other GELU names."""
+    """Converts to v1: no version or adapter_names, adapter types in names, and different GELU names."""
     config = envelope["config"]
     envelope["config"] = {key: value for key, value in config.items() if key in KEYS_2020}
     envelope.pop("version")
@@ -262,7 +262,7 @@ def to_2020(envelope: dict[str, Any]) -> Callable[[str], str]:
         envelope["type"] = "text_task"
         activation = config["non_linearity"]
         envelope["config"]["non_linearity"] = {"gelu": "gelu_orig", "gelu_new": "gelu"}.get(activation, activation)
-        # Every Pfeiffer adapter names an invertible adapter, but only language adapters have one.
+        # Every Pfeiffer config has an invertible adapter, but only language adapters use it.
         envelope["config"]["invertible_adapter"] = {
             "block_type": "nice",
             "non_linearity": "relu",
@@ -302,7 +302,7 @@ def copy_rewritten(source: Path, target: Path, rewrite: Rewrite) -> None:
 
 
 def pack(root: Path, path: Path) -> None:
-    """Packs the files into an archive. The same files always give the same bytes."""
+    """Packs the files into a reproducible archive."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         for file in sorted(file for file in root.rglob("*") if file.is_file()):
             archive.writestr(zipfile.ZipInfo(str(file.relative_to(root))), file.read_bytes(), zipfile.ZIP_DEFLATED)
