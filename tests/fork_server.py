@@ -17,7 +17,7 @@ IMPORTS = (
 
 
 def fork_server() -> multiprocessing.context.ForkServerContext:
-    """Returns a context whose ``Process`` is forked from the server.
+    """Returns a multiprocessing context whose ``Process`` is forked from the server.
 
     All tests in a pytest process share one server.
     """

@@ -17,5 +17,5 @@ def labelled(*labels: int, names: tuple[str, ...] = ("no", "yes"), **columns: li
 
 
 def names_of(rows: Any) -> list[str]:
-    """Returns the label name of each row."""
+    """Returns each row's label name."""
     return [rows.label_of(row) for row in range(len(rows))]

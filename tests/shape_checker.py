@@ -1,4 +1,4 @@
-"""Checks the dtypes and shapes in annotations while tests run.
+"""Checks arrays against annotated dtypes and shapes while tests run.
 
 jaxtyping's import hook wraps the functions and dataclasses of ``MODULES`` when they are imported. Subprocesses started
 by tests are not checked.

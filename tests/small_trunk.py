@@ -53,7 +53,7 @@ def small_trunk(family: str, **changes: Any) -> TrunkConfig:
         # Every second layer has local attention. In rows of more than 3 tokens, some tokens are outside its window.
         fields |= {"window": 5, "global_every": 2}
     if "position_buckets" in parts.config_names:
-        # Rows of 7 tokens have distances that share a bucket, and distances beyond the last bucket.
+        # In rows of 7 tokens, some distances share a bucket and some are beyond the last bucket.
         fields |= {"position_buckets": 4, "max_relative_positions": 6}
     return dataclasses.replace(SMALL_TRUNK, **{**fields, **changes})
 

@@ -1,4 +1,4 @@
-"""The table of adapter kinds has exactly one complete entry for each kind."""
+"""The table of adapter kinds has exactly one complete entry per kind."""
 
 import typing
 

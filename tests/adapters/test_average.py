@@ -220,7 +220,7 @@ def test_model_with_an_average_is_saved_and_predicts(tiny_trunk: Trunk, tmp_path
         config, _ = load_adapter(tmp_path / "store", "twice")
         assert isinstance(config, AdapterConfig)
         assert config.size == 8
-        # The model itself has not changed.
+        # The original model is unchanged.
         assert model.model.adapters[0][1] == AdapterConfig(size=4)
 
 

@@ -1,6 +1,6 @@
 """Bottleneck adapters are initialized and placed as configured, and zero adapters leave outputs unchanged.
 
-tests/interop/test_adapterhub.py compares the outputs of all layouts with AdapterHub's library.
+tests/interop/test_adapterhub.py compares all layouts with AdapterHub's library.
 """
 
 import dataclasses
@@ -135,7 +135,7 @@ def test_layouts_equal_their_formulas(config: AdapterConfig, expected: Any) -> N
 @pytest.fixture(scope="module")
 def params() -> Tree:
     trunk = jax.jit(init_trunk, static_argnums=1)(KEY, TRUNK)
-    # The LayerNorms get random scales and biases, so that their position in a layer matters.
+    # Randomize the LayerNorms' scales and biases, so that their position in a layer matters.
     norms = jax.tree.map(lambda leaf: leaf + 0.3 * jax.random.normal(KEY, leaf.shape), trunk_layer_norms(trunk))
     blocks = {block: {**trunk["layers"][block], "norm": norms[block]} for block in ("attention", "ffn")}
     trunk = {**trunk, "layers": blocks, "embeddings": {**trunk["embeddings"], "norm": norms["embeddings"]}}
@@ -168,7 +168,7 @@ def test_adapter_that_adds_nothing_leaves_outputs_bit_identical(params: Tree, ba
 
 
 @pytest.mark.parametrize("layers", [(0,), (2,), (0, 2)])
-def test_only_the_configured_layers_have_the_adapter(params: Tree, batch: Any, layers: tuple[int, ...]) -> None:
+def test_only_configured_layers_have_the_adapter(params: Tree, batch: Any, layers: tuple[int, ...]) -> None:
     def draw(path: str, leaf: jax.Array) -> jax.Array:
         return jax.random.normal(named_key(KEY, path), (3, *leaf.shape[1:]))
 

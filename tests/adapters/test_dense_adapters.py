@@ -65,7 +65,7 @@ def on_device(*arguments: Any) -> list[Any]:
 def random_params(config: InDenseLayers | None, pooling: Any = "first") -> tuple[Model, Tree]:
     """Builds a model with random parameters, and with one adapter unless ``config`` is None.
 
-    The parameters are float64 if JAX has float64 enabled, and float32 otherwise.
+    The parameters are float64 if JAX has it enabled, and float32 otherwise.
     """
     method = Method(partition="head", head=HeadConfig(pooling=pooling))
     if config is not None:

@@ -178,7 +178,7 @@ def test_parallel_modules_equal_their_formulas(name: str, placement: Any) -> Non
 
 
 @pytest.mark.parametrize("name", BESIDE)
-def test_computing_only_the_first_token_gives_the_same_output(name: str) -> None:
+def test_computing_only_the_first_token_does_not_change_its_output(name: str) -> None:
     config, _ = BESIDE[name]
     params = layer_params(draw(init_adapter(KEY, config, TRUNK)), 1)
     alone, whole = (adapter_slot(params, config, given_slot(queries)) for queries in (1, LENGTH))
@@ -308,7 +308,7 @@ def test_module_that_adds_nothing_leaves_outputs_bit_identical(params: Tree, bat
     ],
     ids=str,
 )
-def test_all_computation_paths_agree_and_the_module_matters(params: Tree, batch: Any, config: Adapter) -> None:
+def test_computation_paths_agree_and_the_module_affects_outputs(params: Tree, batch: Any, config: Adapter) -> None:
     adapter = draw(init_adapter(KEY, config, TRUNK))
     changed = {**params, "adapters": {"a": adapter}}
     expected = model_with(config)(changed, batch, fusion_attention=True).logits

@@ -24,8 +24,8 @@ def experiment(task: str, method: str, *, seed: int = 0, **settings: Any) -> Exp
     """Builds a run's config.
 
     Args:
-      task: The name of the task.
-      method: The name of a partition or of an adapter preset, or ``top-K`` for the top K layers.
+      task: The task's name.
+      method: A partition, an adapter preset, or ``top-K`` for the top K layers.
       seed: The run's seed.
       **settings: Other config fields. ``of`` replaces the default ``TaskConfig``.
     """
@@ -73,7 +73,7 @@ def finish(
       store_folder: The run's store. Defaults to the store in the workdir.
       rows: Additional entries for ``inputs.json``.
       trained_trunk: The trunk digest recorded in manifests. Defaults to ``trunk``.
-      metric: The name of the scores. Defaults to the main metric.
+      metric: The metric of the scores. Defaults to the main metric.
     """
     begin(workdir, config, trunk=trunk, store_folder=store_folder, rows=rows)
     results = []
@@ -125,7 +125,7 @@ def finish_source(workdir: Path, name: str, score: float) -> None:
 
 
 def finish_all(folder: Path, scores: dict[tuple[str, str], tuple[float, ...]], **options: Any) -> Path:
-    """Writes finished runs to subfolders of ``folder``. ``scores`` has one score per seed for each task and method."""
+    """Writes finished runs to subfolders of ``folder``. ``scores`` has a score per seed for each task and method."""
     numbers = itertools.count()
     for (task, method), values in scores.items():
         for seed, score in enumerate(values):

@@ -32,7 +32,7 @@ def fused(tiny_trunk: Trunk) -> TaskModel:
 
 @pytest.fixture(scope="module")
 def rows() -> Rows:
-    # The rows have two different lengths, and one label is more frequent than the other.
+    # The rows have two lengths, and one label is more frequent than the other.
     texts = ["all", "some of the two", "all of the three", "some", "six"]
     return rows_from_lists(texts, ["many", "few", "many", "few", "many"], label_names=("few", "many"))
 

@@ -60,7 +60,7 @@ def test_masking_a_layer_equals_removing_its_adapters(
         drop = [layer for layer in (config.layers or (0, 1)) if layer not in left]
         expected = (whole.without_layers(drop) if drop else whole) if left else plain
         if not left and isinstance(config, AdapterConfig) and config.layer_norms:
-            continue  # The trained LayerNorms stay in the model, so it does not equal the plain trunk.
+            continue  # The model keeps its trained LayerNorms, so it does not match the plain trunk.
         np.testing.assert_allclose(found[:, number], expected.logits(whole.tokenised(rows)), atol=1e-5)
     assert np.abs(found[:, 1] - found[:, 4]).max() > 1e-3 or config.layers == (1,)
 

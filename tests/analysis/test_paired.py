@@ -39,7 +39,7 @@ def test_class_scores_equal_a_plain_loop(num_classes: int) -> None:
 
 
 def test_value_scores_equal_a_plain_loop() -> None:
-    labels = RANDOM.integers(6, size=31) / 2  # Some labels are equal, as in STS-B.
+    labels = RANDOM.integers(6, size=31) / 2  # Some labels are tied, as in STS-B.
     predicted = np.round(labels + RANDOM.normal(size=31), 1)
     (weights,) = resample_weights(31, 40, seed=2)
     weights[0] = np.where(np.arange(31) == 3, 31, 0)

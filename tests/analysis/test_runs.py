@@ -288,7 +288,7 @@ def test_command_for_a_joint_run_adds_the_missing_task(tmp_path: Path) -> None:
     assert config == jointly("full", ("rte", "cb", "sick"), sampling=sampling)
 
 
-def test_one_joint_run_fills_the_gaps_of_all_its_tasks(tmp_path: Path) -> None:
+def test_one_joint_run_fills_gaps_for_all_its_tasks(tmp_path: Path) -> None:
     finish(tmp_path / "a", jointly("full", ("rte", "cb")), {"rte": 0.5, "cb": 0.5})
     found = collect([tmp_path])
     lines = {command(found, make_cells(found.records), task, "mt-full", 1) for task in ("rte", "cb")}

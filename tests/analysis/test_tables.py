@@ -142,7 +142,7 @@ def test_pals_has_a_row_per_sampler(tmp_path: Path) -> None:
     finish(tmp_path / "full", experiment("cb", "full"), 0.9, saved=1)
     table = make_table("pals", make_grid(collect([tmp_path]), by_sampler=True))
     assert table.header == ("method", "sampler", "parameters", "cb", "rte", "mean")
-    # In addition to the trunk, each of the two tasks has an adapter and a head with a million parameters each.
+    # Besides the trunk, each of the two tasks has an adapter and a head, with a million parameters each.
     assert table.rows == (
         ("full", GAP, GAP, "90.00", GAP, GAP),
         ("mt-pals", "annealed", "1.18×", "80.00", "70.00", "75.00"),

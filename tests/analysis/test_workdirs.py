@@ -55,7 +55,7 @@ def finish_two_seeds(folder: Path) -> list[Path]:
     ]
 
 
-def test_model_of_another_run_is_refused(tmp_path: Path) -> None:
+def test_model_from_another_run_is_refused(tmp_path: Path) -> None:
     first, second = finish_two_seeds(tmp_path)
     for own in (first, second):
         with pytest.raises(ReachedError):

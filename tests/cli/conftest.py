@@ -85,7 +85,7 @@ def store(trained: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def config(tiny_trunk_folder: Path, data: Path, tmp_path: Path) -> Path:
-    """Writes a config file that reads ``data``. Its arguments are ``recipe`` and ``task``."""
+    """Writes a config file that uses ``data`` and takes the arguments ``recipe`` and ``task``."""
     path = tmp_path / "tiny.py"
     path.write_text(CONFIG.format(trunk=str(tiny_trunk_folder), data=str(data)))
     return path

@@ -42,12 +42,12 @@ def train(config: Path, tmp_path: Path) -> list[str]:
 
 @pytest.fixture
 def model(store: Path, tiny_trunk_folder: Path) -> list[str]:
-    """Returns the flags that select the fusion of ``store``."""
+    """Returns the flags that select the fusion in ``store``."""
     return [f"--store={store}", f"--trunk={tiny_trunk_folder}", "--fusion=target-fusion", "--head=target-fusion"]
 
 
 def write_split(folder: Path, split: str, name: str, contents: bytes) -> Path:
-    """Replaces the file of a split."""
+    """Replaces a split's file."""
     (folder / f"{split}.jsonl").unlink(missing_ok=True)
     path = folder / name.format(split)
     path.write_bytes(contents)
@@ -83,7 +83,7 @@ LABELLED_FILES = {
 def test_train_refuses_a_damaged_file(case: str, train: list[str], data: Path, refused: Refused) -> None:
     (data / "labels.json").write_text('["few", "many"]')
     name, contents, (place, *facts) = (FILES | LABELLED_FILES)[case]
-    # A damaged dev split is reported before training, like a damaged train split.
+    # A damaged dev split is also reported before training.
     path = write_split(data, "dev", name, contents)
     assert has_facts(refused(*train), f"{path}{place}", *facts)
 

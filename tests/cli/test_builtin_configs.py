@@ -1,4 +1,4 @@
-"""Built-in configs are found by name in a checkout and in a wheel, and commands describe configs and settings."""
+"""Built-in configs are found by name in a checkout and in a wheel, and commands list their settings."""
 
 import re
 import runpy

@@ -1,4 +1,4 @@
-"""One CSV file is used for training, evaluation and prediction."""
+"""A single CSV file serves for training, evaluation and prediction."""
 
 import importlib
 import io
@@ -32,7 +32,7 @@ def get_config(data=""):
 
 @pytest.fixture(scope="module")
 def home(tiny_trunk_folder: Path, cache_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns a folder with ``reviews.csv``, ``config.py``, and ``run``, the workdir of a run on that file."""
+    """Trains on ``reviews.csv``, and returns the folder with that file, ``config.py`` and the workdir ``run``."""
     folder = tmp_path_factory.mktemp("one_file")
     lines = [f"{number},{review},{stars}" for number, (review, stars) in enumerate(REVIEWS)]
     (folder / "reviews.csv").write_text("\ufeff" + "\n".join(["id,review,stars", *lines]) + "\n")

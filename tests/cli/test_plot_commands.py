@@ -1,4 +1,4 @@
-"""``afjax plot activations`` and ``plot spans`` write figures of a trained store, and refuse wrong flags."""
+"""``afjax plot activations`` and ``plot spans`` plot a trained store, and refuse invalid flags."""
 
 import csv
 import json

@@ -1,4 +1,4 @@
-"""Without --trunk and --head, the store's records are used. Mistyped commands get a suggestion."""
+"""--trunk and --head default to the store's records, and mistyped commands get a suggestion."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""``afjax submit`` writes the files for GLUE, SuperGLUE and SQuAD, from stored heads and official test files."""
+"""``afjax submit`` writes GLUE, SuperGLUE and SQuAD submissions from stored heads and official test files."""
 
 import json
 import zipfile
@@ -164,7 +164,7 @@ def unpacked(path: Path) -> dict[str, str]:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Makes models predict each label in turn, without compilation.
+    """Stubs prediction, so that models predict each label in turn without compilation.
 
     Returns:
       A list to which each prediction appends its progress-bar title.
@@ -261,7 +261,7 @@ def test_missing_heads_and_files_are_listed(
     sentence = refused("submit", "glue", *flags, f"--store={store}", "--tasks=qqp", "--partial")
     assert has_facts(sentence, "GLUE", "incomplete")
     assert 'no head "rte-x"' in refused("submit", "glue", *flags, "--names={task}-x", "--tasks=rte")
-    # GLUE's file for RTE is not used for SuperGLUE.
+    # GLUE's RTE file is not used for SuperGLUE.
     (folder / "super_glue/RTE/RTE/test.jsonl").unlink()
     assert "no super_glue/RTE/test.jsonl" in refused("submit", "superglue", *flags)
 

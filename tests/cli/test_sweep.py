@@ -1,4 +1,4 @@
-"""``afjax sweep`` starts and skips runs, chooses the best setting, writes tables, and refuses wrong flags.
+"""``afjax sweep`` starts and skips runs, chooses the best setting, writes tables, and refuses invalid flags.
 
 The tests in the first section train. The others use ``--isolate`` and replace each run's process with a stand-in.
 """
@@ -60,7 +60,7 @@ def write_config(path: Path, more: str = "", *, trunk: Path | str = "minilm") ->
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    """Writes a config file whose trunk and data do not exist."""
+    """Writes a config file with a nonexistent trunk and nonexistent data."""
     return write_config(tmp_path / "rte.py")
 
 
@@ -226,7 +226,7 @@ def test_log_handlers_write_to_the_log_of_their_own_run(
     train, logger, handlers = sweep_training.experiment_training, logging.getLogger("library"), []
 
     def with_library(config: Any, **given: Any) -> Any:
-        if not handlers:  # The library is imported in the first run.
+        if not handlers:  # The first run imports the library.
             handlers.append(logging.StreamHandler())
             logger.addHandler(handlers[0])
         logger.warning("seed %d", config.seed)
@@ -359,7 +359,7 @@ def test_on_a_tpu_each_run_of_a_host_has_one_chip(real: list[str], monkeypatch: 
         (["--hosts=2", "--host=-1"], ("--hosts is 2", "--host is -1")),
     ],
 )
-def test_impossible_hosts_are_refused(real: list[str], refused: Refused, given: list[str], facts: tuple[str, ...]):
+def test_invalid_hosts_are_refused(real: list[str], refused: Refused, given: list[str], facts: tuple[str, ...]):
     assert has_facts(refused(*real, "--seeds=0,1", *given), *facts)
 
 
@@ -474,7 +474,7 @@ def test_stopped_isolated_run_saves_and_resumes(real: list[str], tmp_path: Path)
 
 
 def test_isolated_run_ends_if_the_sweep_is_killed(real: list[str], tmp_path: Path) -> None:
-    # The run would train for minutes.
+    # Uninterrupted, the run would train for minutes.
     words = [*real, "--isolate", "--grid.train.max_steps=100000"]
     target = tmp_path / "sweep" / "runs" / "train.max_steps=100000,seed=0" / "target"
     sweep = subprocess.Popen([sys.executable, "-m", "afjax", *words])
@@ -512,7 +512,7 @@ def test_processes_save_and_end_if_the_command_fails(
 def test_processes_that_cannot_start_fail_all_runs(
     real: list[str], tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Replace the function that each process runs with len, which raises TypeError for these arguments.
+    # Replace each process's function with len, which raises TypeError for these arguments.
     monkeypatch.setattr(sweep_workers, "_work", len)
     assert main([*real, "--seeds=0,1,2", "--processes=2"]) == 1
     assert [row["status"] for row in rows(tmp_path / "sweep" / "sweep.csv")] == ["failed"] * 3
@@ -570,7 +570,7 @@ def test_runs_with_different_trunks_are_groups(
         (["--processes=2", "--isolate"], ("--isolate ", "--processes=2")),
     ],
 )
-def test_impossible_slots_are_refused(real: list[str], refused: Refused, given: list[str], facts: tuple[str, ...]):
+def test_invalid_slots_are_refused(real: list[str], refused: Refused, given: list[str], facts: tuple[str, ...]):
     assert has_facts(refused(*real, "--seeds=0,1", *given), *facts)
 
 
@@ -706,7 +706,7 @@ def test_interrupted_sweep_resumes(words: list[str], train: StandIn, tmp_path: P
 def test_values_and_seeds_can_be_added(words: list[str], train: StandIn, tmp_path: Path) -> None:
     assert main([*words, RATES, "--grid.train.epochs=1"]) == 0
     train.titles.clear()
-    # The order of flags and values does not matter, because the runs keep their names.
+    # The order of flags and values does not matter, because it does not affect run names.
     more = ["--grid.train.epochs=1", "--grid.train.learning_rate=1e-2,3e-4,1e-3", "--seeds=1,0"]
     assert main([*words, *more]) == 0
     assert sorted(train.titles) == [
@@ -883,7 +883,7 @@ def test_each_task_has_its_own_best_setting(
     ]
 
 
-def test_nothing_is_the_best_if_only_the_task_varies(words: list[str], train: StandIn, capsys: Capsys) -> None:
+def test_no_setting_is_best_if_only_the_task_varies(words: list[str], train: StandIn, capsys: Capsys) -> None:
     assert main([*words, "--grid.task.name=a,b"]) == 0
     assert "best" not in capsys.readouterr().out
 

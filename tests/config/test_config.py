@@ -133,7 +133,7 @@ def test_names_unusable_as_folders_or_keys_are_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["rte", "RTE-2", "a_b", "v1.0", "größe", "with space"])
-def test_usable_names_are_accepted(name: str) -> None:
+def test_valid_names_are_accepted(name: str) -> None:
     check_name(name, "task")
 
 

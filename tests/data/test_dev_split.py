@@ -20,7 +20,7 @@ TEXTS = [f"text {number}" for number in range(400)]
 
 
 def write_table(path: Path, texts: list[str]) -> Path:
-    """Writes a CSV file whose labels depend only on the texts."""
+    """Writes a CSV file whose labels are determined by the texts."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("text,label\n" + "".join(f"{text},{'ab'[len(text) % 2]}\n" for text in texts))
     return path

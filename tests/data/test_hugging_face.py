@@ -54,7 +54,7 @@ def test_splits_of_a_saved_folder(tmp_path: Path) -> None:
     assert splits["train"].label_names == splits["dev"].label_names == ("no", "yes")
     assert splits["test"].labels is None
     assert [place for place, _ in open_source(task, "dev").rows] == [f"{source} validation:{row}" for row in (1, 2, 3)]
-    # The digests depend only on the rows, not on the format.
+    # The digests depend on the rows, not on the format.
     (tmp_path / "files").mkdir()
     for split, rows in (("train", labelled(0, 1, 1)), ("dev", labelled(0, 0, 1))):
         rows.to_parquet(tmp_path / "files" / f"{split}.parquet")
@@ -283,7 +283,7 @@ class Cached(datasets.GeneratorBasedBuilder):
 
 @pytest.fixture(params=["no network", "offline mode"])
 def cache(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Creates an empty cache and disables the network or enables offline mode."""
+    """Creates an empty cache, and disables the network or enables offline mode."""
     with contextlib.closing(socket.socket()) as closed:
         closed.bind(("127.0.0.1", 0))
         monkeypatch.setattr(datasets.config, "HF_ENDPOINT", f"http://127.0.0.1:{closed.getsockname()[1]}")
@@ -313,7 +313,7 @@ def test_downloaded_datasets_are_read_from_the_cache(
     assert has_facts(message, 'load_dataset("tiny/a")', 'load_dataset("tiny", "a")', 'Did you mean "hf:org/tiny/a"?')
 
 
-def test_missing_network_is_reported_without_waiting(cache: Path) -> None:
+def test_missing_network_is_reported_immediately(cache: Path) -> None:
     begin = time.monotonic()
     message = refused(load_task, TaskConfig(name="t", source="hf:org/tiny"))
     assert time.monotonic() - begin < 10

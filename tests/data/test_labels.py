@@ -16,7 +16,7 @@ from afjax.data.labels import indices_are_clear, name_classes, spelling
 from afjax.errors import UserError
 from afjax.tasks.load import load_split, load_task, rows_from_lists
 
-# Two spellings of one label.
+# Two spellings of the same label.
 ALIKE = {
     "a blank at the end": ("few", "few "),
     "a blank in front": ("few", "\tfew"),

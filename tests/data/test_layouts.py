@@ -71,7 +71,7 @@ def test_files_that_identify_the_benchmark_are_required(tmp_path: Path) -> None:
 # Tables.
 
 
-def test_only_test_can_lack_labels(tmp_path: Path) -> None:
+def test_only_the_test_split_can_lack_labels(tmp_path: Path) -> None:
     layout = Table(train=("train.tsv",), test=("test.tsv",), row=TEXT_ROW)
     content = "index\tsentence\n7\tone\n"
     path = write(tmp_path / "test.tsv", content)

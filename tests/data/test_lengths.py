@@ -39,7 +39,7 @@ def lengths_of(*train: TokenisedRows, num_steps: int = 10**6, config: TrainConfi
     return train_lengths(train, config, PROGRAM_TOKENS, num_steps=num_steps, **given)
 
 
-def test_rows_of_equal_length_need_one_length() -> None:
+def test_rows_of_equal_length_use_one_padded_length() -> None:
     assert lengths_of(rows_of([8] * 12)) == (8,)
 
 

@@ -761,7 +761,7 @@ def test_files_in_afjax_format_are_not_official(tmp_path: Path) -> None:
         (tmp_path / name / "labels.json").unlink()
         (tmp_path / name / "train.tsv").unlink()
     found = {name for name in OFFICIAL if find_official(name, tmp_path)}
-    # SuperGLUE's folders are also called CB, RTE and BoolQ, and also have JSON lines, so these may be found.
+    # SuperGLUE's folders have the same names (CB, RTE and BoolQ) and also contain JSON lines, so they may be found.
     assert found <= {"cb", "rte", "boolq"}
 
 

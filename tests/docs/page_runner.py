@@ -23,7 +23,7 @@ NOT_OURS = ("pip ", "cat ", "cd ", "git ", "head ")
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-    """A code block of a page.
+    """A code block on a page.
 
     Attributes:
       language: The word after the opening fence.
@@ -46,7 +46,7 @@ class Block:
 
 
 def blocks(page: Path) -> list[Block]:
-    """Finds all code blocks of a page."""
+    """Finds all code blocks on a page."""
     text = page.read_text(encoding="utf-8")
     comment = r"(?:<!-- (?:not run: (?P<reason>[^>]+)|file: (?P<path>[^>]+)) -->\n)?"
     pattern = rf"{comment}^```(?P<language>[\w-]+)\n(?P<code>.*?)^```$"

@@ -1,4 +1,4 @@
-"""The documentation's notebooks run with a tiny trunk and few steps. Their stored outputs are complete and clean."""
+"""The documentation's notebooks run with a tiny trunk and few steps, and their stored outputs are complete."""
 
 import ast
 import base64

@@ -1,4 +1,4 @@
-"""The documentation site builds offline without a warning, and mistakes in its pages fail the build."""
+"""The documentation site builds offline without warnings, and mistakes in its pages fail the build."""
 
 import os
 import subprocess

@@ -125,7 +125,7 @@ def first_layer(tree: Any) -> Any:
 
 
 def check_close(ours: Any, theirs: Any) -> None:
-    """Checks that two trees are equal up to ``LIMIT`` times the largest absolute value of all leaves."""
+    """Checks that two trees are equal to within ``LIMIT`` times the largest absolute value in any leaf."""
     scale = max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(theirs))
     for mine, expected in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
         assert mine.dtype == expected.dtype == np.float64

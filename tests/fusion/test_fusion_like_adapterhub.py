@@ -102,7 +102,7 @@ def head_params(state: dict[str, np.ndarray], name: str, config: dict[str, Any])
 
 
 def part(arrays: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
-    """Returns the arrays under a prefix, with the prefix removed."""
+    """Selects the arrays under a prefix, and removes the prefix."""
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 

@@ -78,7 +78,7 @@ def fusion_table(config: AdapterConfig) -> dict[str, str]:
 
 @pytest.mark.parametrize("scan_layers", [False, True])
 @pytest.mark.parametrize("case", [*ADAPTERS, *FUSIONS])
-def test_hidden_states_equal_the_librarys(
+def test_hidden_states_match_the_library(
     case: str, scan_layers: bool, encoder: dict[str, np.ndarray], cases: dict[str, np.ndarray]
 ) -> None:
     trunk = trunk_config(json.loads(str(encoder["config"])), where="config.json")

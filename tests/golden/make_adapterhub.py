@@ -21,9 +21,9 @@ the library's checkpoints.
 `adapterhub_fusion_<family>.npz` has the fusion `a,b,c` of three adapters with reduction factors 2, 4 and 8:
     <case>/config           {"a": BnConfig, "b": BnConfig, "c": BnConfig, "fusion": AdapterFusionConfig}, JSON
     <case>/temperature      the divisor of the scores
-    <case>/state/...        weights of the three adapters and of the fusion
+    <case>/state/...        weights of the three adapters and the fusion
     <case>/logits           [3, labels]
-    <case>/regularization   the library's fusion loss term, including its weight of 0.01; 0 without a value matrix
+    <case>/regularization   the library's fusion loss term, including its weight of 0.01, or 0 without a value matrix
     <case>/attention/<layer>/<attention or ffn>    [3, 12, 3], softmax scores over a, b, c
 
 Rerunning the script gives identical arrays. The script checks that every case is within a third of 1e-5 of float64,
@@ -234,7 +234,7 @@ def fusion_arrays(family: str, case: Case, kind: str, temperature: float) -> dic
     computed = run_checked(model, compute, LIMIT)
     scores = np.concatenate([computed[name] for name in computed if name.startswith("attention/")])
     largest = scores.max(axis=-1).mean()
-    assert 0.5 < largest < 0.95, f"fusion attention is too even or too sharp: {largest:.2f}"
+    assert 0.5 < largest < 0.95, f"fusion attention is too uniform or too sharp: {largest:.2f}"
     config = {**configs, "fusion": fusion_config}
     return {
         "config": json.dumps({name: part.to_dict() for name, part in config.items()}),

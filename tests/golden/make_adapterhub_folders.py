@@ -13,9 +13,9 @@ Each family has one archive, with the same trunk, weights and batch as in ``make
     old/<case>/{safetensors,bin}/           adapters and fusions in the format of the library's predecessors
     <kind>/<case>/expected.npz              the library's outputs: `logits`, and `attention/<layer>/<slot>`
 
-Heads for multiple choice use the batch's three rows as the choices of one row; question-answering logits are
-[3, 12, 2]. The predecessors of 2020 (v1), 2021 (v2) and 2023 (v3) do not run with today's PyTorch. `old` therefore
-rewrites the library's files into their format, with the renamings that the library itself undoes when it loads them
+Multiple-choice heads use the batch's three rows as the choices of one row. Question-answering logits are [3, 12, 2].
+The predecessors from 2020 (v1), 2021 (v2) and 2023 (v3) do not run with today's PyTorch, so `old` contains the
+library's files converted to their formats, with the renamings that the library itself undoes on loading
 (`loading.py`: legacy_weights_mapping, ACTIVATION_RENAME).
 """
 
@@ -123,7 +123,7 @@ def main() -> None:
                     copy_rewritten(root / "fusion" / "pfeiffer", root / "old" / f"fusion_{year}", rewrite)
             for kind in ("adapters", "fusion"):
                 cases = sorted((root / kind).glob("*/expected.npz"))
-                # The case `dropout` has the logits of `swish`, because its activation `silu` is the same function.
+                # The cases `dropout` and `swish` have equal logits, because `silu` and `swish` are the same function.
                 logits = {path.parent.name: np.load(path)["logits"] for path in cases}
                 check_distinct({case: logits[case] for case in logits if case != "dropout"})
             pack(root, FOLDER / f"adapterhub_folders_{family}.zip")
@@ -241,7 +241,7 @@ def write(folder: Path, computed: dict[str, np.ndarray], save: Save) -> None:
             path.unlink()
 
 
-# Changes the JSON of a current file to a predecessor's format, and returns a function that renames its tensors.
+# Each function converts a current file's JSON to a predecessor's format, and returns a function that renames tensors.
 Rewrite = Callable[[dict[str, Any]], Callable[[str], str]]
 KEYS_2020 = """
 ln_after ln_before mh_adapter output_adapter adapter_residual_before_ln residual_before_ln non_linearity
@@ -262,7 +262,7 @@ def to_2020(envelope: dict[str, Any]) -> Callable[[str], str]:
         envelope["type"] = "text_task"
         activation = config["non_linearity"]
         envelope["config"]["non_linearity"] = {"gelu": "gelu_orig", "gelu_new": "gelu"}.get(activation, activation)
-        # Every Pfeiffer config has an invertible adapter, but only language adapters use it.
+        # Every Pfeiffer config specifies an invertible adapter, but only language adapters have one.
         envelope["config"]["invertible_adapter"] = {
             "block_type": "nice",
             "non_linearity": "relu",

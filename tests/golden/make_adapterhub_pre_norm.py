@@ -1,4 +1,4 @@
-"""Writes golden outputs of the `adapters` library for ModernBERT, whose layers normalize their inputs.
+"""Writes golden outputs of the `adapters` library for ModernBERT, which is a pre-norm model.
 
 The outputs are written to ``adapterhub_modernbert.npz``.
 
@@ -9,12 +9,12 @@ Run this script by hand, in a separate environment, and only when a case is adde
     /tmp/golden/bin/python tests/golden/make_adapterhub_pre_norm.py
 
 The library does not support ModernBERT. This script adds the library's adapters to a ModernBERT as the library does for
-its models whose layers normalize their inputs (ViT, mBART, GPT-2, LLaMA): each residual connection is
-replaced by a call to the library's ``BottleneckLayer`` with the sub-layer's output, the residual, and no LayerNorm. The
-trunk, the tokens and the mask are in ``encoder_modernbert.npz``. For each case, the file holds:
+its pre-norm models (ViT, mBART, GPT-2, LLaMA): each residual connection is replaced by a call to the library's
+``BottleneckLayer`` with the sub-layer's output, the residual, and no LayerNorm. The trunk, the tokens and the mask are
+in ``encoder_modernbert.npz``. For each case, the file holds:
 
     <case>/config               {"a": BnConfig, ...}, for a fusion also {"fusion": AdapterFusionConfig}, JSON
-    <case>/state/...            weights of the adapters and of the fusion
+    <case>/state/...            weights of the adapters and the fusion
     <case>/last_hidden_state    [rows, length, hidden]
 
 Rerunning the script gives identical weights, and outputs that differ only by rounding.
@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def build() -> Any:
-    """Returns the model of ``encoder_modernbert.npz``, with the library's slots for adapters."""
+    """Builds the model from ``encoder_modernbert.npz``, with the library's adapter slots."""
     model = MODELS["modernbert"][1]()
     randomize(model, [*MODELS].index("modernbert"))
     interface = AdapterModelInterface(

@@ -1,4 +1,4 @@
-"""Writes golden outputs of PEFT's LoRA and (IA)³ in a torch DeBERTa to ``deberta_lora.npz`` next to this script.
+"""Writes golden outputs of PEFT's LoRA and (IA)³ on a torch DeBERTa to ``deberta_lora.npz`` next to this script.
 
 Run this script by hand, in the environment described in ``make_encoder.py``, with ``peft==0.21.2``:
 

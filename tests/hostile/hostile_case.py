@@ -32,7 +32,7 @@ class Case:
       wanted: The expected outcome.
       separate: Whether the case may exhaust memory or hang. It then runs in a separate process with limits.
       slow: Whether the case takes seconds, because of compilation or imports.
-      max_file_bytes: The file size at which writing fails, as on a full disk. None for no limit.
+      max_file_bytes: The file size beyond which writes fail, as on a full disk. None for no limit.
       begins: Whether the run may write files, because it can only detect the error after it has started.
     """
 
@@ -79,7 +79,7 @@ COMMANDS = {"train": TRAIN, "eval": EVAL, "predict": PREDICT, "resume": RESUME}
 
 
 def changed(argv: tuple[str, ...], *flags: str) -> tuple[str, ...]:
-    """Replaces or adds flags of a command. ``--name`` without a value removes the flag."""
+    """Replaces or adds flags in a command. ``--name`` without a value removes the flag."""
     names = {flag.partition("=")[0] for flag in flags}
     kept = tuple(word for word in argv if word.partition("=")[0] not in names)
     return (*kept, *(flag for flag in flags if "=" in flag))
@@ -196,12 +196,12 @@ class Raw:
 
 
 def edit_json(path: str, change: Mapping[str, Any], *, seal: bool = False) -> Damage:
-    """Returns a change that sets values of a JSON object by dotted path.
+    """Returns a change that sets values in a JSON object by dotted path.
 
     Args:
       path: The file.
-      change: ``{dotted path: value}``. A value may be ``Drop`` or a ``Raw`` text.
-      seal: Whether the manifest's checksum is recomputed, so that it does not reveal the change.
+      change: ``{dotted path: value}``. A value may be ``Drop`` or ``Raw``.
+      seal: Whether to recompute the manifest's checksum, so that it does not reveal the change.
     """
 
     def damage(sandbox: Path) -> None:

@@ -105,7 +105,7 @@ LABELLED = {
     "label-with-a-space": b'{"text_a": "a", "text_b": "b", "label": "few "}',
     "label-with-zero-width": b'{"text_a": "a", "text_b": "b", "label": "few\\u200b"}',
 }
-# Rows that may be accepted only with a warning.
+# Rows that must not be accepted without a warning.
 DOUBTFUL = {
     "text-empty": b'{"text_a": "", "text_b": "", "label": "few"}',
     "text-blank": b'{"text_a": " \\t", "text_b": " ", "label": "few"}',

@@ -38,13 +38,13 @@ TIMEOUT = 60
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """The outcome of a case.
+    """The result of running a case.
 
     Attributes:
       id: The case's id.
       outcome: One of ``OUTCOMES``.
       detail: The message, the last lines of a traceback, or the files that were written.
-      seconds: The duration of the case.
+      seconds: The case's duration.
     """
 
     id: str
@@ -131,7 +131,7 @@ def _run(case: Case) -> int:
 
 
 def _judge(case: Case, kind: str, code: int | None, text: str, error: str, changes: list[str]) -> tuple[str, str]:
-    """Returns the outcome and its detail."""
+    """Classifies a case's outcome, and returns it with its detail."""
     shown = f" (and changed: {', '.join(changes[:4])})" if changes else ""
     if kind:
         return kind, (error or text[-400:]) + shown

@@ -1,4 +1,4 @@
-"""Hostile stores and archives: damaged manifests, arrays and archives, mismatched adapters and heads, bad names."""
+"""Hostile stores: damaged manifests, arrays and archives, mismatched adapters and heads, and bad names."""
 
 import gzip
 import io
@@ -403,7 +403,7 @@ def _cut_in_the_last_member(sandbox: Path) -> None:
 
 
 def _forged_size(sandbox: Path) -> None:
-    """Adds a header that claims a file of 8 GiB."""
+    """Adds a header that claims an 8 GiB file."""
     member = tarfile.TarInfo("adapters/first/params/evil")
     member.size = 2**33
     contents = (sandbox / "packed.tar").read_bytes()

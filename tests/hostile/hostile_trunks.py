@@ -317,7 +317,7 @@ def tokenizers() -> Iterator[Case]:
 def as_written(change: Callable[[dict[str, Any]], object]) -> Damage:
     """Returns a change that edits the tokenizer and makes transformers use it exactly as written.
 
-    For a BertTokenizer, transformers takes some settings of the normalizer from tokenizer_config.json.
+    For a BertTokenizer, transformers reads some normalizer settings from tokenizer_config.json instead.
     """
 
     def damage(sandbox: Path) -> None:

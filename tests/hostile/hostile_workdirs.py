@@ -70,7 +70,7 @@ def damaged_records() -> Iterator[Case]:
             yield Case(f"workdir/compare-{_shown(file)}-{name}", COMPARE, (damage,))
     for file in (*HALF, "target/metrics.jsonl"):
         for name, damage in (("folder", make_folder(f"half/{file}")), ("link-to-itself", link_loop(f"half/{file}"))):
-            # The log is opened only after the run has begun.
+            # The log is opened only after the run has started.
             yield Case(f"workdir/half-{_shown(file)}-{name}", RESUME, (damage,), begins="metrics" in file)
     for file in HALF[:2]:
         yield Case(f"workdir/half-{_shown(file)}-cut-off", RESUME, (cut(f"half/{file}", 0.5),))
@@ -148,7 +148,7 @@ def changed_records() -> Iterator[Case]:
     for name in ("train-null", "task-null", "task-list", "adapter-text", "train-deep", "seed-many-digits"):
         damage = edit_json("run/config.json", CONFIGS[name])
         yield Case(f"workdir/table-config-{name}", TABLE, (damage,), wanted="warned")
-        # A report is written anyway, and lists its missing inputs.
+        # The report is still written, and lists its missing inputs.
         yield Case(f"workdir/report-config-{name}", REPORT, (damage,), wanted="clean")
     for name, store in STORES.items():
         yield Case(f"workdir/half-store-is-{name}", RESUME, (edit_json("half/store.json", {"store": store}),))

@@ -118,7 +118,7 @@ def _writer(path: Path | None) -> Iterator:
 
 
 def _in_a_process(name: str, base: Path) -> Outcome:
-    """Runs a case in a new process with limits on memory and time."""
+    """Runs a case in a new process with memory and time limits."""
     command = [sys.executable, __file__, f"--one={name}", f"--base={base}"]
     started = time.monotonic()
     try:
