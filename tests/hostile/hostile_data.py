@@ -79,7 +79,7 @@ APPENDED = {
     "deep-list-as-a-text": b'{"text_a": ' + DEEP.encode() + b', "text_b": "b", "label": "few"}',
     "many-digits-in-another-column": b'{"text_a": "a", "text_b": "b", "label": "few", "x": ' + DIGITS.encode() + b"}",
 }
-# Rows that only commands that need labels or text pairs must refuse.
+# Rows that are bad only for commands that need labels or text pairs.
 LABELLED = {
     "no-second-text": b'{"text_a": "a", "label": "few"}',
     "label-missing": b'{"text_a": "a", "text_b": "b"}',
