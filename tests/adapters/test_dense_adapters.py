@@ -255,7 +255,7 @@ def test_adapters_in_dense_layers_are_not_fused(tiny_trunk: Trunk) -> None:
         ({"alpha": float("inf")}, ("adapter.alpha is inf",)),
         ({"dropout": 1.0}, ("adapter.dropout is 1.0", "below 1")),
         ({"target_modules": ()}, ("adapter.target_modules is []", "attention_output")),
-        ({"target_modules": ("query", "query")}, ("adapter.target_modules is ['query', 'query']", "once")),
+        ({"target_modules": ("query", "query")}, ("adapter.target_modules is ['query', 'query']", "distinct")),
         ({"target_modules": ("vale",)}, ('adapter.target_modules[0] is "vale"', 'Did you mean "value"?')),
         ({"layers": (1, 1)}, ("adapter.layers is (1, 1)",)),
     ],

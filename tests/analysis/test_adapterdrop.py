@@ -136,9 +136,9 @@ def test_pal_without_a_layer_keeps_its_shared_projections(tiny_trunk: Trunk, row
 def test_invalid_layers_to_drop_are_refused(tiny_trunk: Trunk) -> None:
     whole = make(tiny_trunk, BOTTLENECK)
     cases = [
-        (whole, [2], ("Layer 2 ", "drop", "layers 0, 1.")),
-        (whole, [0, 1], ("Every layer", "dropped")),
-        (whole.without_layers([0]), [0], ("Layer 0 ", "drop", "layers 1.")),
+        (whole, [2], ("Layer 2 ", "drop", "layers are 0, 1.")),
+        (whole, [0, 1], ("every layer", "at least one")),
+        (whole.without_layers([0]), [0], ("Layer 0 ", "drop", "layers are 1.")),
         (make(tiny_trunk, TopFfnConfig(size=4), names=("a",), fused=False), [0], ("kind top_ffn", "top", "encoder")),
         (make(tiny_trunk, BOTTLENECK, names=(), fused=False), [0], ("without adapters", "drop")),
     ]
@@ -243,7 +243,7 @@ def test_invalid_pruning_adding_or_removing_is_refused(tiny_trunk: Trunk, rows: 
     )
     cases = [
         (lambda: whole.without_adapters(["d"]), ('"d"', "not fused", "a, b, c")),
-        (lambda: whole.without_adapters(NAMES), ("Every adapter", "left out")),
+        (lambda: whole.without_adapters(NAMES), ("every adapter", "at least one")),
         (lambda: pruned.without_adapters(["a"]), ("pruned", "remove ")),
         (lambda: pruned.with_adapters({"d": other}), ("pruned", "add ")),
         (lambda: whole.with_adapters({"a": other}), ('"a"', "already fused")),
@@ -281,7 +281,7 @@ def test_pruned_fusion_is_stored_and_loaded(tiny_trunk: Trunk, rows: Rows, tmp_p
     np.testing.assert_array_equal(logits(again, rows), logits(pruned, rows))
     with pytest.raises(UserError, match=r'"small" already exists.*fusion'):
         whole.renamed("small").save(tmp_path)
-    with pytest.raises(UserError, match=r'adapter "a".*store .*differs.*fusion'):
+    with pytest.raises(UserError, match=r'adapter "a".*store .*does not match.*fusion'):
         whole.without_layers([0]).renamed("smaller").save(tmp_path)
     assert store.names(tmp_path, "fusion") == ["mix", "small"]
     assert store.verify(tmp_path) == []

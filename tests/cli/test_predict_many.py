@@ -155,7 +155,7 @@ def test_flags_for_one_adapter_are_refused(
         (("--all", "--adapter=first"), "--adapter"),
         (("--max_length=8",), "--max_length"),
         (("--with=second",), "--with"),
-        (("--all=first,first",), '"first" was given twice'),
+        (("--all=first,first",), '"first" is listed twice'),
         (("--all=frist",), 'Did you mean "first"'),
         (("--batch_size=0",), "batch_size is 0"),
     ):

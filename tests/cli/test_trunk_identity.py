@@ -112,7 +112,7 @@ def test_different_tokenizer_is_refused(
         # transformers' BERT tokenizer reads this setting from tokenizer_config.json.
         edit(trunk_folder / "tokenizer_config.json", lambda values: values.update(do_lower_case=False))
     for command in (predict, evaluate):
-        assert has_facts(refused(*command), "differs", f"tokenizer's {part};")
+        assert has_facts(refused(*command), "differs", f"tokenizer's {part}.")
 
 
 def test_each_tokenizer_part_has_its_own_digest(tiny_trunk_folder: Path) -> None:
