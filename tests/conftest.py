@@ -1,4 +1,4 @@
-"""Configures pytest and JAX for all tests, and makes a tiny trunk on disk."""
+"""Configures pytest and JAX for all tests, and creates a tiny trunk on disk."""
 
 # ruff: noqa: E402 (jax reads its environment when it is imported)
 
@@ -11,9 +11,9 @@ import resource
 from collections.abc import Iterator
 from pathlib import Path
 
-# These settings only have an effect before jax is imported. Tests run on the CPU. Their programs are tiny, and nearly
-# all of the time is compilation, so the compiler skips expensive optimizations. A training step then compiles in a
-# quarter of the time. (Tests that need several devices are in tests/scale, and start separate processes.)
+# These settings must be made before jax is imported. Tests run tiny programs on the CPU and spend nearly all of their
+# time compiling them, so the compiler skips expensive optimizations. A training step then compiles in a quarter of the
+# time. (Tests that need several devices are in tests/scale and start separate processes.)
 XLA_FLAGS = (
     "--xla_backend_optimization_level=0",
     "--xla_llvm_disable_expensive_passes=true",
@@ -45,20 +45,20 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 # Traces are large trees of Python objects. With Python's default threshold, garbage collection takes 7 % of the time.
 gc.set_threshold(50_000, 20, 100)
 
-# A process that uses more memory than this (in bytes) drops its compiled programs at the end of a test file.
+# Memory limit in bytes. A process above it drops its compiled programs at the end of a test file.
 CACHE_LIMIT = 2 * 2**30
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
-# ``{name of a folder or file: marker of its tests}``. ``pytest -m`` selects tests by their markers.
+# ``{folder or file name: marker of its tests}``. ``pytest -m`` selects tests by marker.
 MARKERS = {"tpu": "tpu", "scale": "multihost", "launch": "launch", "test_cloud_storage.py": "gcs"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Adds ``MARKERS`` to the tests, and moves slow test files to the front.
 
-    If several processes run the tests, they then end at about the same time.
+    With this order, parallel test processes finish at about the same time.
     """
     for item in items:
         for name in (item.path.parent.name, item.path.name):
@@ -70,9 +70,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def limited_memory() -> Iterator[None]:
-    """Drops the compiled programs after a test file if the process uses much memory.
+    """Drops the compiled programs after a test file if the process uses too much memory.
 
-    Few files share programs, so little is compiled again.
+    Few test files share programs, so little is recompiled.
     """
     yield
     if resident_bytes() > CACHE_LIMIT:
@@ -81,9 +81,9 @@ def limited_memory() -> Iterator[None]:
 
 
 def resident_bytes() -> int:
-    """Returns this process's memory use in bytes. On systems without ``/proc``, it is only an upper bound.
+    """Returns this process's memory use in bytes.
 
-    There, the system reports the peak instead of the current value.
+    Systems without ``/proc`` only report the peak, which is an upper bound.
     """
     if (statm := Path("/proc/self/statm")).exists():
         return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -92,9 +92,9 @@ def resident_bytes() -> int:
 
 @pytest.fixture(scope="session")
 def tiny_trunk_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Makes a Hugging Face folder of a tiny BERT with random weights: two layers, hidden size 32, four heads.
+    """Writes a tiny random BERT as a Hugging Face folder: two layers, hidden size 32, four heads.
 
-    Its vocabulary has every word of the built-in tasks, in lower case.
+    Its vocabulary contains every word of the built-in tasks, in lower case.
     """
     folder = tmp_path_factory.mktemp("trunks") / "tiny"
     folder.mkdir()
@@ -111,7 +111,7 @@ def tiny_trunk_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "type_vocab_size": 2,
     }
     (folder / "config.json").write_text(json.dumps(values, indent=1))
-    # With this init_scale, random layers do more than pass their input through.
+    # With this init_scale, random layers noticeably change their input.
     config = dataclasses.replace(trunk_config(values, where="config.json"), init_scale=0.15)
     params = jax.jit(init_trunk, static_argnums=1)(jax.random.key(0), config)
     save_file(to_hugging_face(params, config.encoder_family), folder / "model.safetensors")
@@ -126,7 +126,7 @@ def tiny_trunk(tiny_trunk_folder: Path) -> Trunk:
 
 @pytest.fixture(scope="session")
 def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Makes a folder for ``AFJAX_CACHE``, with JAX's cache of compiled programs.
+    """Creates a folder for ``AFJAX_CACHE``, with JAX's cache of compiled programs.
 
     Tests that train compile the same tiny programs many times, so they share this cache.
     """
@@ -138,7 +138,7 @@ def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def training(cache_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes a test that trains use the shared cache folder, for programs that take 0.1 seconds or more to compile."""
+    """Caches programs that take at least 0.1 seconds to compile in the shared folder, for tests that train."""
     monkeypatch.setenv("AFJAX_CACHE", str(cache_folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 
@@ -154,7 +154,7 @@ def builtin_words() -> list[str]:
 
 
 def write_tokenizer(folder: Path, vocabulary: list[str]) -> None:
-    """Writes ``tokenizer.json`` and ``tokenizer_config.json`` of an uncased WordPiece tokenizer like BERT's."""
+    """Writes ``tokenizer.json`` and ``tokenizer_config.json`` for an uncased WordPiece tokenizer like BERT's."""
     ids = {word: index for index, word in enumerate(vocabulary)}
     tokenizer = Tokenizer(models.WordPiece(ids, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)

@@ -1,8 +1,8 @@
-"""Checks the facts in messages, and not their sentences, so that a message can be reworded without changing tests."""
+"""Checks the facts in a message, not its wording, so that messages can be reworded without changing tests."""
 
 import re
 
 
 def has_facts(text: str, *facts: str) -> bool:
-    """Whether one line of the text contains the facts, in this order: names, paths, values, flags, suggestions."""
+    """Whether one line of the text contains the facts (such as names, paths, values and flags), in this order."""
     return re.search(".*".join(map(re.escape, facts)), text) is not None

@@ -1,4 +1,4 @@
-"""Makes datasets of Hugging Face's ``datasets`` library for tests."""
+"""Builds Hugging Face datasets for tests."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ PAIRS = {"text_a": ["é 1", "é 2", "é 3", "é 4"], "text_b": ["a", "b", "c", "
 
 
 def labelled(*labels: int, names: tuple[str, ...] = ("no", "yes"), **columns: list[Any]) -> Any:
-    """Returns a dataset of pairs with a ``ClassLabel`` column. ``columns`` are added, or replace the texts."""
+    """Builds a dataset of pairs with a ``ClassLabel`` column. ``columns`` are added, or replace the texts."""
     import datasets
 
     texts = {name: values[: len(labels)] for name, values in PAIRS.items()}
@@ -17,5 +17,5 @@ def labelled(*labels: int, names: tuple[str, ...] = ("no", "yes"), **columns: li
 
 
 def names_of(rows: Any) -> list[str]:
-    """Returns the label name of each row."""
+    """Returns each row's label name."""
     return [rows.label_of(row) for row in range(len(rows))]

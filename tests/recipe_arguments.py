@@ -1,4 +1,4 @@
-"""Sorts flat settings of a training run into the arguments that recipes take."""
+"""Sorts a training run's flat settings into recipe arguments."""
 
 import dataclasses
 from typing import Any

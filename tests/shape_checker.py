@@ -1,7 +1,7 @@
-"""Checks the dtypes and shapes in annotations while tests run.
+"""Checks arrays against annotated dtypes and shapes while tests run.
 
-jaxtyping's import hook wraps the functions and dataclasses of ``MODULES`` when they are imported. Processes that tests
-start are not checked.
+jaxtyping's import hook wraps the functions and dataclasses of ``MODULES`` when they are imported. Subprocesses started
+by tests are not checked.
 """
 
 from collections.abc import Callable
@@ -10,9 +10,9 @@ from typing import Any, get_args
 from beartype import beartype
 from jaxtyping import AbstractArray, install_import_hook
 
-# Packages and modules whose functions take arrays. Two modules cannot be checked. In afjax.model.outputs, the class
-# ``Outputs`` is a pytree, and JAX also makes it with leaves that are not arrays, such as the shapes of
-# ``jax.eval_shape``. The functions of afjax.trunk.hugging_face take dicts whose arrays have different shapes.
+# Packages and modules whose functions take arrays. Two modules cannot be checked. In afjax.model.outputs, JAX also
+# builds the pytree ``Outputs`` with leaves that are not arrays, such as the shapes from ``jax.eval_shape``. In
+# afjax.trunk.hugging_face, functions take dicts whose arrays have different shapes.
 MODULES = (
     "afjax.adapters",
     "afjax.analysis",
@@ -39,12 +39,12 @@ MODULES = (
 
 
 def check_shapes() -> None:
-    """Makes the functions of ``MODULES`` check their arguments and results. Call it before afjax is imported."""
+    """Makes the functions of ``MODULES`` check their arguments and results. Call this before importing afjax."""
     install_import_hook(MODULES, "shape_checker.check")
 
 
 def check(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a function check the array types in its annotations.
+    """Wraps a function to check the array types in its annotations.
 
     Other types are left to mypy. beartype cannot check all of them, for example protocols.
     """
@@ -54,7 +54,7 @@ def check(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def has_array_type(annotation: Any) -> bool:
-    """Whether an annotation contains one of jaxtyping's types."""
+    """Whether an annotation contains a jaxtyping type."""
     if isinstance(annotation, list):
         return any(map(has_array_type, annotation))
     if isinstance(annotation, type) and issubclass(annotation, AbstractArray):

@@ -1,4 +1,4 @@
-"""Makes small random trunks, and the configs of small trunks of each encoder family."""
+"""Builds small random trunks and their configs, for each encoder family."""
 
 import dataclasses
 import json
@@ -28,9 +28,9 @@ SMALL_TRUNK = TrunkConfig(
 
 
 def distinct_families() -> list[str]:
-    """Returns the encoder families without those that differ from an earlier one only in their name.
+    """Returns the encoder families, except any that differs from an earlier one only in its name.
 
-    Tests of computations need only these families.
+    Tests of the computations only need these families.
     """
     first_names: list[tuple[EncoderFamily, str]] = []
     for name, family in ENCODER_FAMILIES.items():
@@ -41,7 +41,7 @@ def distinct_families() -> list[str]:
 
 
 def small_trunk(family: str, **changes: Any) -> TrunkConfig:
-    """Returns ``SMALL_TRUNK`` with the settings of an encoder family, and with ``changes``."""
+    """Adapts ``SMALL_TRUNK`` to an encoder family, and applies ``changes``."""
     parts = ENCODER_FAMILIES[family]
     pad_id = min(parts.default_pad_id, SMALL_TRUNK.vocab_size - 1)
     fields = {"family": family, "pad_id": pad_id, **parts.constants, **parts.defaults}
@@ -50,16 +50,16 @@ def small_trunk(family: str, **changes: Any) -> TrunkConfig:
     if "embedding_size" in parts.config_names:
         fields["embedding_size"] = 8
     if "window" in parts.config_names:
-        # Every second layer has local attention. In rows of more than 3 tokens, some tokens are outside of its window.
+        # Every second layer has local attention. In rows of more than 3 tokens, some tokens are outside its window.
         fields |= {"window": 5, "global_every": 2}
     if "position_buckets" in parts.config_names:
-        # Rows of 7 tokens have distances that share a bucket, and distances beyond the last bucket.
+        # In rows of 7 tokens, some distances share a bucket and some are beyond the last bucket.
         fields |= {"position_buckets": 4, "max_relative_positions": 6}
     return dataclasses.replace(SMALL_TRUNK, **{**fields, **changes})
 
 
 def small_trunk_on_disk(family: str, tiny_trunk_folder: Path, folder: Path) -> Trunk:
-    """Writes a small random trunk, with the tokenizer of the tiny BERT, to a folder, and loads it."""
+    """Writes a small random trunk with the tiny BERT's tokenizer to a folder, and loads it."""
     vocab_size = load_trunk(str(tiny_trunk_folder)).config.vocab_size
     config = small_trunk(family, vocab_size=vocab_size, init_scale=0.2)
     params = jax.jit(init_trunk, static_argnums=1)(jax.random.key(0), config)

@@ -1,4 +1,4 @@
-"""Runs the examples in docstrings and compares their output."""
+"""Runs the examples in docstrings and checks their output."""
 
 import doctest
 import importlib

@@ -1,4 +1,4 @@
-"""Modules import only lower packages, every module can be imported, and ``import afjax`` is fast."""
+"""Modules import only from lower packages, every module can be imported, and ``import afjax`` is fast."""
 
 import ast
 import importlib
@@ -16,7 +16,7 @@ MODULES = sorted(
     ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
     for path in PACKAGE.rglob("*.py")
 )
-# The packages from the lowest to the highest. A module imports only from its own package and from lower packages.
+# Packages from lowest to highest. A module imports only from its own package and from lower ones.
 LAYERS = (
     "errors",
     "trees",
@@ -65,7 +65,7 @@ def part(module: str) -> str:
 
 
 def imported(module: str) -> Iterator[tuple[int, str]]:
-    """Yields the line and full name of every afjax import in a module, including those inside functions."""
+    """Yields the line and full name of every afjax import in a module, including imports inside functions."""
     path = PACKAGE.parent.joinpath(*module.split("."))
     source = (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text(encoding="utf-8")
     for node in ast.walk(ast.parse(source)):
@@ -83,12 +83,12 @@ def test_every_part_of_the_package_has_a_layer() -> None:
     assert parts == set(LAYERS)
 
 
-def test_the_root_holds_few_modules() -> None:
+def test_package_root_has_few_modules() -> None:
     assert len(list(PACKAGE.glob("*.py"))) <= 6
 
 
 @pytest.mark.parametrize("module", [module for module in MODULES if module != "afjax"])
-def test_imports_point_down(module: str) -> None:
+def test_modules_import_only_lower_packages(module: str) -> None:
     here = part(module)
     upward = [
         f"{module}:{line} imports {name}"
@@ -119,7 +119,7 @@ def run_python(code: str) -> str:
 
 
 def test_import_is_fast() -> None:
-    # Measure processor time, because it does not depend on other programs on the machine.
+    # Measure CPU time, because it does not depend on other programs on the machine.
     seconds = [float(run_python("import time, afjax; print(time.process_time())")) for _ in range(3)]
     assert min(seconds) < 2
 

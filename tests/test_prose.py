@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("afjax", "bench", "configs", "docs", "launch", "tests")
-# Word lists of the built-in tasks, and this file, which has to name the phrases.
+# Word lists for the built-in tasks, and this file, because it lists the phrases.
 SKIPPED = ("afjax/data/sources/builtin_words.py", "tests/test_prose.py")
 SUFFIXES = (".py", ".md", ".sh", ".ipynb")
 # Each phrase, and what to write instead.
@@ -40,7 +40,7 @@ def prose(path: Path) -> Iterator[tuple[int, str]]:
     """Yields the prose of a file, as ``(line, text)``.
 
     In a Python file, prose is every comment, and every string with a space: docstrings, messages and help texts. Code
-    blocks in Markdown are skipped. A notebook's lines are counted over its Markdown cells.
+    blocks in Markdown are skipped. Notebook lines are numbered across all Markdown cells.
     """
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".ipynb":

@@ -17,11 +17,11 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("afjax", "afjax.store", "afjax.share", "afjax.interop.adapterhub", "afjax.interop.peft")
 NAMES = [f"{package}.{name}" for package in PACKAGES for name in importlib.import_module(package).__all__]
-# Values cannot have docstrings. A comment above the definition describes them: ``{name: module with the definition}``.
+# Values cannot have docstrings, so a comment above the definition describes them: ``{name: defining module}``.
 CONSTANTS = {"afjax.ADAPTER_PRESETS": "afjax.config.adapters", "afjax.store.KINDS": "afjax.store.manifest"}
-# The public methods of these classes need complete docstrings too. Their examples are in the docstring of the class.
+# Classes whose public methods also need complete docstrings. The class docstring has their examples.
 CLASSES = ("afjax.Model", "afjax.Setup", "afjax.TaskModel", "afjax.Trunk")
-# Names that implement a method from a paper. Only their docstrings have a section Reference.
+# Names that implement a method from a paper. Only their docstrings have a Reference section.
 FROM_PAPERS = {
     "afjax.AdapterConfig",
     "afjax.FusionConfig",
@@ -43,7 +43,7 @@ FROM_PAPERS = {
     "afjax.train_multitask",
     "afjax.train_single",
 }
-# Names whose example has lines that do not run in tests, because they need a pretrained trunk or the Hugging Face hub.
+# Names whose examples have lines that tests skip, because they need a pretrained trunk or the Hugging Face hub.
 SKIPPED = {
     "afjax.Trunk.embed",
     "afjax.load_trunk",
@@ -59,7 +59,7 @@ ORDER = ["Attributes", "Args", "Yields", "Returns", "Raises", "Example", "Refere
 
 
 def public(name: str) -> Any:
-    """Returns the object of a dotted public name."""
+    """Resolves a dotted public name."""
     package = max((package for package in PACKAGES if name.startswith(f"{package}.")), key=len)
     return functools.reduce(getattr, name.removeprefix(f"{package}.").split("."), importlib.import_module(package))
 
@@ -79,7 +79,7 @@ METHODS = methods()
 
 
 def sections(docstring: str) -> dict[str, list[str]]:
-    """Returns the lines of a docstring by section. The lines before the first section have the title ``""``."""
+    """Splits a docstring's lines by section. The lines before the first section have the title ``""``."""
     found: dict[str, list[str]] = {"": []}
     title = ""
     for line in docstring.splitlines():
@@ -92,7 +92,7 @@ def sections(docstring: str) -> dict[str, list[str]]:
 
 
 def entries(lines: list[str]) -> list[str]:
-    """Returns the names that a section describes. An entry such as ``a, b: ...`` describes several."""
+    """Returns the names described in a section. An entry such as ``a, b: ...`` describes several."""
     matches = [re.match(r"  (\**\w+(?:, \**\w+)*): \S", line) for line in lines]
     return [name.strip("*") for match in matches if match for name in match[1].split(", ")]
 
@@ -106,7 +106,7 @@ def parameters(value: Any) -> list[str]:
 
 
 def fields(value: type) -> list[str]:
-    """Returns the public fields of a dataclass or named tuple, without those that Flax adds to a module."""
+    """Returns the public fields of a dataclass or named tuple, without the fields that Flax adds to modules."""
     if not dataclasses.is_dataclass(value):
         return list(getattr(value, "_fields", ()))
     names = [field.name for field in dataclasses.fields(value) if not field.name.startswith("_")]
@@ -114,7 +114,7 @@ def fields(value: type) -> list[str]:
 
 
 def raises_user_error(value: Any) -> bool:
-    """Whether a function, or a class's ``__post_init__``, raises UserError or calls a check that does."""
+    """Whether a function or a class's ``__post_init__`` raises UserError, directly or in a check that it calls."""
     if inspect.isclass(value):
         bodies = [vars(cls)["__post_init__"] for cls in value.__mro__ if "__post_init__" in vars(cls)]
     else:
@@ -123,7 +123,7 @@ def raises_user_error(value: Any) -> bool:
 
 
 def problems(name: str) -> list[str]:
-    """Lists the gaps in the docstring of a public name."""
+    """Lists what is missing from a public name's docstring."""
     value, docstring = public(name), inspect.getdoc(public(name)) or ""
     found, is_class, is_property = sections(docstring), inspect.isclass(value), isinstance(value, property)
     lines = docstring.splitlines() or [""]

@@ -1,4 +1,4 @@
-"""Results files of studies: finished runs are skipped, and lines of another study are refused."""
+"""Studies skip runs that are already in their results file, and refuse lines from another study."""
 
 import dataclasses
 import functools
@@ -12,7 +12,7 @@ import pytest
 
 from afjax.errors import UserError
 
-# Worker processes import results_file by its name, so its folder must be on the path.
+# Worker processes import results_file by name, so its folder must be on the path.
 sys.path.append(str(Path(__file__).parents[1] / "bench"))
 from results_file import add_missing, add_missing_in_processes, read_results, sources_to_repeat
 
@@ -68,7 +68,7 @@ def test_a_finished_run_is_kept_if_a_later_one_fails(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "value"), [("trunk", "bb"), ("rows", "rows of cb"), ("lengths", [32]), ("more", 1), ("trunk", None)]
 )
-def test_line_of_another_study_is_refused(name: str, value: Any, tmp_path: Path) -> None:
+def test_line_from_another_study_is_refused(name: str, value: Any, tmp_path: Path) -> None:
     path = tmp_path / "study.jsonl"
     add_missing(path, RUNS[:2], {}, measure)
     first, second = map(json.loads, path.read_text().splitlines())
@@ -100,12 +100,12 @@ def test_damaged_and_repeated_lines_are_refused(line: str, tmp_path: Path) -> No
 
 
 def sources(run: Run) -> list[Run]:
-    """Returns the runs whose files a run reads. A run with seed 1 reads the file of the task's run with seed 0."""
+    """Returns the runs whose files a run reads. A run with seed 1 reads the file from the task's seed 0 run."""
     return [Run(run.task, 0)] if run.seed else []
 
 
 def open_study(folder: Path, failing: Run | None) -> Callable[[Run], dict[str, Any]]:
-    """Returns a function that measures a run: it reads the files of the sources and stores a file."""
+    """Returns a function that measures a run by reading its sources' files and storing its own."""
 
     def measure_and_store(run: Run) -> dict[str, Any]:
         if run == failing:
@@ -157,7 +157,7 @@ def test_lost_source_is_stored_again_and_its_line_does_not_change(num_processes:
     assert Run("cb", 1) in add_all(tmp_path, num_processes)
     assert path.read_text().splitlines(keepends=True)[:3] == kept
     assert len(path.read_text().splitlines()) == 4
-    # Both runs of rte have a result, so their files are not needed.
+    # Both rte runs have results, so their files are not needed.
     assert [stored(tmp_path, run).exists() for run in RUNS] == [False, False, True]
 
 

@@ -1,4 +1,4 @@
-"""Public array functions are annotated with the shapes of their arrays, and tests check these annotations."""
+"""Public functions annotate the shapes of their arrays, and tests check these annotations."""
 
 import dataclasses
 import importlib
@@ -31,7 +31,7 @@ SHORT_MASK = MASK[:, :4]
 
 
 def all_modules() -> list[ModuleType]:
-    """Returns the modules of ``MODULES``, including those in packages."""
+    """Returns the modules in ``MODULES``, including modules in packages."""
     modules = [importlib.import_module(name) for name in MODULES]
     for package in list(modules):
         for info in pkgutil.walk_packages(getattr(package, "__path__", ()), f"{package.__name__}."):
@@ -40,7 +40,7 @@ def all_modules() -> list[ModuleType]:
 
 
 def signatures(module: ModuleType) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields the names and annotations of a module's public functions, methods and dataclasses."""
+    """Yields the name and annotations of each public function, method and dataclass in a module."""
     for name, value in vars(module).items():
         if name.startswith("_") or getattr(value, "__module__", None) != module.__name__:
             continue
@@ -102,7 +102,7 @@ def test_bare_arrays_are_found(annotation: Any, expected: bool) -> None:
 
 @pytest.mark.parametrize("module", all_modules(), ids=lambda module: module.__name__)
 def test_module_is_checked(module: ModuleType) -> None:
-    # The test suite imports these modules with jaxtyping's import hook. See shape_checker.py.
+    # The tests import these modules with jaxtyping's import hook (see shape_checker.py).
     assert type(module.__loader__).__module__.startswith("jaxtyping")
 
 

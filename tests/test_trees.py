@@ -1,4 +1,4 @@
-"""Tests the paths and digests of trees, and random keys that are derived from names."""
+"""Tests tree paths and digests, and random keys derived from names."""
 
 import jax
 import jax.numpy as jnp
@@ -59,12 +59,12 @@ def test_select_keeps_the_chosen_leaves() -> None:
     assert select(tree, lambda path: False) == {}
 
 
-# Tests of subclasses of dict.
+# Subclasses of dict.
 
 
 @register_node
 class Kept(Node):
-    """A registered dict type that only these tests use."""
+    """A registered dict subclass for these tests only."""
 
 
 def test_dict_types_are_preserved() -> None:
@@ -82,7 +82,7 @@ def test_dict_types_are_preserved() -> None:
 
 
 def test_typed_dicts_have_the_leaf_order_and_paths_of_plain_dicts() -> None:
-    # The order of leaves determines the order of a global norm's sum, and paths are the names in checkpoints.
+    # Leaf order determines the summation order in a global norm, and paths are the names in checkpoints.
     plain = {str(index): index for index in range(12)}
     assert jax.tree.leaves(Kept(plain)) == jax.tree.leaves(plain)
     assert jax.tree_util.tree_leaves_with_path(Kept(plain)) == jax.tree_util.tree_leaves_with_path(plain)
@@ -98,11 +98,11 @@ def test_count() -> None:
     assert count({}) == 0
 
 
-# Tests of digests.
+# Digests.
 
 
 def test_digests_are_pinned() -> None:
-    # They are recorded in stores and trunk identities, so they may never change.
+    # These digests are recorded in stores and trunk identities, so they must never change.
     assert array_digest(np.arange(3, dtype=np.float32)) == PINNED_ARRAY
     assert tree_digest({"b": np.arange(3, dtype=np.float32), "a": {"c": np.int32(1)}}) == PINNED_TREE
 
@@ -130,7 +130,7 @@ def test_digests_do_not_depend_on_key_order() -> None:
     assert tree_digest({"a": one, "b": two}) == tree_digest({"b": two, "a": one})
 
 
-# Tests of named keys.
+# Named keys.
 
 
 def test_named_keys_depend_only_on_key_and_names() -> None:

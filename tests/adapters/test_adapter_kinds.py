@@ -1,4 +1,4 @@
-"""The table of adapter kinds has exactly one complete entry for each kind."""
+"""The table of adapter kinds has exactly one complete entry per kind."""
 
 import typing
 
@@ -36,7 +36,7 @@ def test_every_config_has_one_kind_and_every_module_is_in_the_table() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.config.__name__)
-def test_the_config_decides_between_slots_and_on_top(kind: AdapterKind) -> None:
+def test_config_determines_whether_modules_are_in_slots_or_on_top(kind: AdapterKind) -> None:
     config = kind.config()
     assert kind_of(config) is kind
     assert isinstance(kind, TopKind) == isinstance(config, OnTop) == (config.slots == ())
@@ -44,7 +44,7 @@ def test_the_config_decides_between_slots_and_on_top(kind: AdapterKind) -> None:
     if isinstance(kind, SlotKind):
         assert set(kind.layout) <= set(vars(config))
         assert (kind.size(config, 24) > 0) == config.linear_output
-        # A fusion computes all bottlenecks in one call, so only the other kinds have a function ``output``.
+        # Only the other kinds have an ``output`` function, because a fusion computes all bottlenecks in one call.
         assert (kind.output is None) == (kind.config is AdapterConfig)
         assert (kind.units is not None) == (config.linear_output and kind.config is not AdapterConfig)
 

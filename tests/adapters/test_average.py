@@ -1,4 +1,4 @@
-"""Averaged adapters have the weighted outputs or parameters of their members, and work in models."""
+"""Averaged adapters equal the weighted mean of their members' outputs or parameters, and work in models."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -38,7 +38,7 @@ def float64() -> Iterator[None]:
 
 
 def draw(config: Adapter, seed: int) -> Tree:
-    """Returns random parameters of an adapter as NumPy arrays, in float64 if JAX has it enabled."""
+    """Draws random adapter parameters as NumPy arrays, in float64 if JAX has it enabled."""
     shapes = jax.eval_shape(lambda: init_adapter(jax.random.key(0), config, TRUNK))
     return map_with_path(
         lambda path, leaf: np.asarray(jax.random.normal(named_key(jax.random.key(seed), path), leaf.shape)), shapes
@@ -60,7 +60,7 @@ def value_and_gradient(function: Any, x: jax.Array) -> list[np.ndarray]:
 
 @settings(max_examples=8, deadline=None)
 @given(WEIGHTS, st.sampled_from(["relu", "gelu", "tanh"]), st.sampled_from(["ffn", "both"]))
-def test_output_of_a_bottleneck_is_the_weighted_sum_of_the_outputs(
+def test_bottleneck_output_is_the_weighted_sum_of_member_outputs(
     weights: list[float], activation: Any, position: Any
 ) -> None:
     configs = [
@@ -86,7 +86,7 @@ def test_output_of_a_bottleneck_is_the_weighted_sum_of_the_outputs(
 
 @settings(max_examples=4, deadline=None)
 @given(WEIGHTS, st.sampled_from(["lora", "ia3"]))
-def test_change_of_a_dense_layer_is_the_weighted_sum_of_the_changes(weights: list[float], kind: str) -> None:
+def test_dense_layer_change_is_the_weighted_sum_of_member_changes(weights: list[float], kind: str) -> None:
     every = tuple(DENSE_LAYERS)
     configs = [
         LoraConfig(rank=rank, alpha=alpha, target_modules=every) if kind == "lora" else Ia3Config(target_modules=every)
@@ -181,7 +181,7 @@ def test_adapters_that_cannot_be_averaged_are_refused(
     assert has_facts(str(refused.value), *facts)
 
 
-def test_parameters_of_adapters_of_two_trunks_are_refused() -> None:
+def test_parameters_from_two_trunks_are_not_averaged() -> None:
     tree, other = draw(SMALL, 1), draw(SMALL, 2)
     other["ffn"]["up"]["bias"] = other["ffn"]["up"]["bias"][:, :8]
     with pytest.raises(UserError) as refused:
@@ -191,7 +191,7 @@ def test_parameters_of_adapters_of_two_trunks_are_refused() -> None:
 
 @pytest.mark.parametrize("config", [SMALL, LoraConfig(rank=2), Ia3Config()])
 @pytest.mark.parametrize("axis", [0, -1])
-def test_outputs_of_adapters_of_two_trunks_are_refused(config: Any, axis: int) -> None:
+def test_outputs_from_two_trunks_are_not_averaged(config: Any, axis: int) -> None:
     tree = draw(config, 1)
 
     def smaller(path: str, leaf: np.ndarray) -> np.ndarray:
@@ -220,7 +220,7 @@ def test_model_with_an_average_is_saved_and_predicts(tiny_trunk: Trunk, tmp_path
         config, _ = load_adapter(tmp_path / "store", "twice")
         assert isinstance(config, AdapterConfig)
         assert config.size == 8
-        # The model itself has not changed.
+        # The original model is unchanged.
         assert model.model.adapters[0][1] == AdapterConfig(size=4)
 
 

@@ -1,6 +1,6 @@
-"""Bottleneck adapters are initialized and placed as configured, and an adapter that adds nothing changes nothing.
+"""Bottleneck adapters are initialized and placed as configured, and zero adapters leave outputs unchanged.
 
-tests/interop/test_adapterhub.py compares the outputs of all layouts with AdapterHub's library.
+tests/interop/test_adapterhub.py compares all layouts with AdapterHub's library.
 """
 
 import dataclasses
@@ -33,7 +33,7 @@ def start(config: AdapterConfig, *, key: jax.Array = KEY, hidden_size: int = 12,
     return init_adapter(key, config, dataclasses.replace(TRUNK, hidden_size=hidden_size, num_layers=num_layers))
 
 
-# Tests of the initialization.
+# Initialization.
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_kernels_are_drawn_from_the_configured_distribution(config: AdapterConfi
         if path.endswith("bias"):
             assert not np.any(leaf)
         else:
-            # A normal distribution truncated at two standard deviations has 0.88 of the original standard deviation.
+            # Truncating a normal distribution at two standard deviations scales its standard deviation by 0.88.
             expected = config.init_scale * (0.88 if config.init == "truncated_normal" else 1.0)
             assert np.std(leaf) == pytest.approx(expected, rel=0.02)
             assert np.abs(leaf).max() <= bound * config.init_scale
@@ -73,7 +73,7 @@ def test_adapters_with_different_names_are_initialized_differently() -> None:
     assert not np.array_equal(one["ffn"]["down"]["kernel"], other["ffn"]["down"]["kernel"])
 
 
-# Tests of the layers that have adapters.
+# Layers with adapters.
 
 
 def test_layers_default_to_all_and_are_sorted() -> None:
@@ -88,7 +88,7 @@ def test_layer_outside_the_trunk_is_refused() -> None:
         Model(trunk=TRUNK, head_name="task", adapters=(("a", AdapterConfig(layers=(3,))),))
 
 
-# Tests of the formulas.
+# Formulas.
 
 
 def test_bottleneck_equals_hand_computed_values() -> None:
@@ -129,13 +129,13 @@ def test_layouts_equal_their_formulas(config: AdapterConfig, expected: Any) -> N
     np.testing.assert_allclose(slot(params, config, at), by_formula, rtol=1e-6)
 
 
-# Tests of complete models.
+# Complete models.
 
 
 @pytest.fixture(scope="module")
 def params() -> Tree:
     trunk = jax.jit(init_trunk, static_argnums=1)(KEY, TRUNK)
-    # The LayerNorms get random scales and biases, so that their position in a layer matters.
+    # Randomize the LayerNorms' scales and biases, so that their position in a layer matters.
     norms = jax.tree.map(lambda leaf: leaf + 0.3 * jax.random.normal(KEY, leaf.shape), trunk_layer_norms(trunk))
     blocks = {block: {**trunk["layers"][block], "norm": norms[block]} for block in ("attention", "ffn")}
     trunk = {**trunk, "layers": blocks, "embeddings": {**trunk["embeddings"], "norm": norms["embeddings"]}}
@@ -168,7 +168,7 @@ def test_adapter_that_adds_nothing_leaves_outputs_bit_identical(params: Tree, ba
 
 
 @pytest.mark.parametrize("layers", [(0,), (2,), (0, 2)])
-def test_only_the_configured_layers_have_the_adapter(params: Tree, batch: Any, layers: tuple[int, ...]) -> None:
+def test_only_configured_layers_have_the_adapter(params: Tree, batch: Any, layers: tuple[int, ...]) -> None:
     def draw(path: str, leaf: jax.Array) -> jax.Array:
         return jax.random.normal(named_key(KEY, path), (3, *leaf.shape[1:]))
 
@@ -185,7 +185,7 @@ def test_only_the_configured_layers_have_the_adapter(params: Tree, batch: Any, l
 
 
 @pytest.mark.parametrize("unstacked", [False, True])
-def test_layer_norms_of_an_adapter_replace_those_of_the_trunk(params: Tree, batch: Any, unstacked: bool) -> None:
+def test_adapter_layer_norms_replace_the_trunks(params: Tree, batch: Any, unstacked: bool) -> None:
     model, changed = with_adapter(params, ADAPTER_PRESETS["houlsby"], without_up)
     own = jax.tree.map(lambda leaf: 1.5 * leaf + 0.1, changed["adapters"]["a"]["layer_norms"])
     changed["adapters"]["a"]["layer_norms"] = own

@@ -1,4 +1,4 @@
-"""LoRA and (IA)³ in DeBERTa have PEFT's outputs, including their effect on the relative positions."""
+"""LoRA and (IA)³ in DeBERTa match PEFT, including their effect on relative positions."""
 
 import functools
 import json
@@ -30,7 +30,7 @@ CONFIGS: dict[str, InDenseLayers] = {
 
 @pytest.fixture(scope="module")
 def trunk() -> tuple[TrunkConfig, Tree, dict[str, np.ndarray]]:
-    """Reads a golden file, and returns ``(config, params, batch)``: a DeBERTa trunk and its inputs."""
+    """Loads a golden DeBERTa trunk and its inputs, as ``(config, params, batch)``."""
     with np.load(GOLDEN / "encoder_deberta_v2.npz") as file:
         arrays = dict(file)
     config = trunk_config(json.loads(str(arrays["config"])), where="golden")
@@ -46,7 +46,7 @@ def golden() -> dict[str, np.ndarray]:
 
 
 def adapter_of(name: str, golden: dict[str, np.ndarray], num_layers: int) -> Tree:
-    """Returns the parameters of the golden LoRA or (IA)³ adapter ``name``, stacked over the layers."""
+    """Loads the golden LoRA or (IA)³ adapter ``name``, with its parameters stacked over layers."""
 
     def stacked(path: str) -> np.ndarray:
         return np.stack([golden[f"{name}/{layer}/{path}"] for layer in range(num_layers)])
@@ -96,7 +96,7 @@ def test_adapters_in_queries_and_keys_equal_peft(name: str, trunk: Any, golden: 
 def test_layer_masks_switch_the_adapters_of_relative_positions(
     name: str, first_token_only: bool, trunk: Any, golden: dict[str, np.ndarray]
 ) -> None:
-    """Evaluates several masks in one batch, whose rows therefore have different projections of relative positions."""
+    """Evaluates several masks in one batch, so that its rows have different relative-position projections."""
     config, params, batch = trunk
     slots = filled_slots(name, adapter_of(name, golden, config.num_layers))
     run = functools.partial(encode_under_masks, params, config, batch, slots=slots, first_token_only=first_token_only)

@@ -1,4 +1,4 @@
-"""LoRA and (IA)³ equal their formulas, can be merged into the trunk, and work in models."""
+"""LoRA and (IA)³ match their formulas, can be merged into the trunk, and work in models."""
 
 import dataclasses
 import functools
@@ -48,14 +48,14 @@ BATCH = {
 
 
 def draw(tree: Tree, seed: int = 1) -> Tree:
-    """Returns a tree with random leaves of the same shapes."""
+    """Replaces the leaves of a tree with random values of the same shapes."""
     return map_with_path(
         lambda path, leaf: np.asarray(jax.random.normal(named_key(jax.random.key(seed), path), leaf.shape)), tree
     )
 
 
 def on_device(*arguments: Any) -> list[Any]:
-    """Returns the arguments, with NumPy arrays and the leaves of trees converted to JAX arrays."""
+    """Converts NumPy arrays and tree leaves in the arguments to JAX arrays."""
     return [
         jax.tree.map(jnp.asarray, argument) if isinstance(argument, dict | np.ndarray) else argument
         for argument in arguments
@@ -63,9 +63,9 @@ def on_device(*arguments: Any) -> list[Any]:
 
 
 def random_params(config: InDenseLayers | None, pooling: Any = "first") -> tuple[Model, Tree]:
-    """Returns a model and random parameters. It has one adapter, or none if ``config`` is None.
+    """Builds a model with random parameters, and with one adapter unless ``config`` is None.
 
-    The parameters are float64 if JAX has float64 enabled, and float32 otherwise.
+    The parameters are float64 if JAX has it enabled, and float32 otherwise.
     """
     method = Method(partition="head", head=HeadConfig(pooling=pooling))
     if config is not None:
@@ -78,7 +78,7 @@ def random_params(config: InDenseLayers | None, pooling: Any = "first") -> tuple
 
 
 def by_hand(config: InDenseLayers, name: str, params: Tree, layer: Tree, x: np.ndarray) -> np.ndarray:
-    """Computes a dense layer with LoRA or (IA)³ by the formula of the method's paper, in NumPy."""
+    """Computes a dense layer with LoRA or (IA)³ in NumPy, from the formula in the method's paper."""
     if isinstance(config, LoraConfig):
         a, b = params["down"]["kernel"], params["up"]["kernel"]
         return x @ layer["kernel"] + layer["bias"] + config.alpha / config.rank * (x @ a @ b)
@@ -87,7 +87,7 @@ def by_hand(config: InDenseLayers, name: str, params: Tree, layer: Tree, x: np.n
     return (x @ layer["kernel"] + layer["bias"]) * params["scale"]
 
 
-def test_lora_has_two_matrices_per_dense_layer_and_starts_as_the_trunk() -> None:
+def test_lora_has_two_matrices_per_dense_layer_and_starts_equal_to_the_trunk() -> None:
     config = LoraConfig(target_modules=("query", "output"), rank=2, layers=(0, 2))
     tree = init_adapter(KEY, config, TRUNK)
     assert {path: leaf.shape for path, leaf in flatten(tree).items()} == {
@@ -99,7 +99,7 @@ def test_lora_has_two_matrices_per_dense_layer_and_starts_as_the_trunk() -> None
     assert not np.any(tree["attention"]["query"]["up"]["kernel"])
     down = np.asarray(tree["ffn"]["output"]["down"]["kernel"])
     assert 0.2 < abs(down).max() <= 0.25  # 1 / sqrt(16)
-    # The random numbers of a matrix depend only on its name, not on the other target modules.
+    # A matrix's initial values depend only on its name, not on the other target modules.
     other = init_adapter(KEY, dataclasses.replace(config, target_modules=("key", "query")), TRUNK)
     np.testing.assert_array_equal(
         other["attention"]["query"]["down"]["kernel"], tree["attention"]["query"]["down"]["kernel"]
@@ -190,9 +190,9 @@ def test_dropout_zeroes_inputs_of_the_adapter_only() -> None:
     )
 
 
-def test_dropout_of_keys_and_values_acts_on_every_token_if_only_the_first_is_read() -> None:
-    # If only the first token is read, the last layer can apply merged matrices to a weighted sum of tokens. Here it
-    # must not, because each token has its own dropout mask.
+def test_key_and_value_dropout_acts_on_every_token_if_only_the_first_is_used() -> None:
+    # If only the first token is used, the last layer can apply merged matrices to a weighted sum of tokens. With
+    # dropout it must not, because each token has its own mask.
     trunk = dataclasses.replace(TRUNK, hidden_dropout=0.0, attention_dropout=0.0)
     config = LoraConfig(rank=2, dropout=0.5, target_modules=("key", "value"), layers=(2,))
     model, params = random_params(config)

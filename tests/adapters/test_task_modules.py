@@ -1,4 +1,4 @@
-"""Task modules parallel to the layers and on top of them equal their formulas, reimplemented in NumPy."""
+"""Task modules parallel to the layers and on top of them match NumPy implementations of their formulas."""
 
 import dataclasses
 import math
@@ -49,13 +49,13 @@ TRUNK = TrunkConfig(
     max_positions=16,
     type_vocab_size=2,
     init_scale=0.3,
-    # With a small epsilon, a wrong epsilon would hardly change the results.
+    # If epsilon were small, a wrong value would hardly change the results.
     layer_norm_epsilon=1e-3,
 )
 MASK = np.array([[True] * 5, [True, True, True, False, False]])
 
 
-# The formulas, implemented in NumPy in float64.
+# Reference implementations in float64 NumPy.
 
 
 def norm(x: np.ndarray, scale: Any = 1.0, bias: Any = 0.0, epsilon: float = 1e-3) -> np.ndarray:
@@ -129,7 +129,7 @@ BESIDE: dict[str, tuple[BesideLayers, Formula]] = {
 
 
 def draw(tree: Tree, scale: float = 0.4) -> Tree:
-    """Replaces every leaf by random values large enough to change outputs. Scales of LayerNorms are around 1."""
+    """Replaces every leaf with random values large enough to affect outputs. LayerNorm scales are around 1."""
 
     def one(path: str, leaf: jax.Array) -> jax.Array:
         noise = scale * jax.random.normal(named_key(KEY, path), leaf.shape)
@@ -178,7 +178,7 @@ def test_parallel_modules_equal_their_formulas(name: str, placement: Any) -> Non
 
 
 @pytest.mark.parametrize("name", BESIDE)
-def test_computing_only_the_first_token_gives_the_same_output(name: str) -> None:
+def test_computing_only_the_first_token_does_not_change_its_output(name: str) -> None:
     config, _ = BESIDE[name]
     params = layer_params(draw(init_adapter(KEY, config, TRUNK)), 1)
     alone, whole = (adapter_slot(params, config, given_slot(queries)) for queries in (1, LENGTH))
@@ -195,7 +195,7 @@ def test_lhuc_equals_its_formula() -> None:
     np.testing.assert_allclose(adapter_slot(params, LhucConfig(), slot), expected, atol=LIMIT)
 
 
-# Tests of modules on top of the encoder.
+# Modules on top of the encoder.
 
 
 def attention_block(params: Tree, x: np.ndarray, num_heads: int) -> np.ndarray:
@@ -254,7 +254,7 @@ def test_layer_on_top_is_a_trunk_layer() -> None:
     np.testing.assert_allclose(ours, expected[:, :1], atol=1e-6)
 
 
-# Tests of complete models.
+# Complete models.
 
 
 @pytest.fixture(scope="module")
@@ -290,8 +290,8 @@ def test_module_that_adds_nothing_leaves_outputs_bit_identical(params: Tree, bat
     adapter = map_with_path(silent, draw(init_adapter(KEY, config, TRUNK)))
     plain = Model(trunk=TRUNK, head_name="task")
     ours = model_with(config)({**params, "adapters": {"a": adapter}}, batch)
-    # The logits are compared bit by bit, so the last layer must compute the same tokens in both models. The number of
-    # tokens can change the order of sums, and so the rounding.
+    # The logits must be bit-identical, so the last layer must compute the same tokens in both models. A different
+    # number of tokens can change the summation order and thus the rounding.
     expected = plain(params, batch, fusion_attention=reads_all_tokens(config, 3))
     assert np.array_equal(ours.logits, expected.logits)
 
@@ -308,7 +308,7 @@ def test_module_that_adds_nothing_leaves_outputs_bit_identical(params: Tree, bat
     ],
     ids=str,
 )
-def test_all_computation_paths_agree_and_the_module_matters(params: Tree, batch: Any, config: Adapter) -> None:
+def test_computation_paths_agree_and_the_module_affects_outputs(params: Tree, batch: Any, config: Adapter) -> None:
     adapter = draw(init_adapter(KEY, config, TRUNK))
     changed = {**params, "adapters": {"a": adapter}}
     expected = model_with(config)(changed, batch, fusion_attention=True).logits
@@ -343,11 +343,11 @@ def test_dropout_is_applied_in_modules(params: Tree, batch: Any, config: Adapter
     ],
     ids=str,
 )
-def test_modules_that_read_all_tokens_of_the_last_layer(config: Adapter, expected: bool) -> None:
+def test_modules_that_use_all_tokens_of_the_last_layer(config: Adapter, expected: bool) -> None:
     assert reads_all_tokens(config, 3) == expected
 
 
-# Tests of the initialization.
+# Initialization.
 
 
 @pytest.mark.parametrize("config", [*IN_LAYERS, TopAttentionConfig(), TopFfnConfig(), TopLayerConfig()], ids=str)

@@ -1,4 +1,4 @@
-"""Writes workdirs of made-up runs with afjax's own functions. Nothing is trained."""
+"""Writes workdirs of synthetic runs with afjax's own functions, without training."""
 
 import dataclasses
 import itertools
@@ -16,18 +16,18 @@ from afjax.config.tasks import TaskConfig
 from afjax.storage.writing import write_json
 from afjax.train.workdir import RESULT, TARGET, claim_workdir, source_folder
 
-# A made-up digest of the pretrained trunk.
+# A fake digest for the pretrained trunk.
 PRETRAINED = "a" * 64
 
 
 def experiment(task: str, method: str, *, seed: int = 0, **settings: Any) -> ExperimentConfig:
-    """Makes a run's config.
+    """Builds a run's config.
 
     Args:
-      task: The name of the task.
-      method: The name of a partition or of an adapter preset, or ``top-K`` for the top K layers.
+      task: The task's name.
+      method: A partition, an adapter preset, or ``top-K`` for the top K layers.
       seed: The run's seed.
-      **settings: Other fields of the config. ``of`` is a ``TaskConfig`` to use instead of the default one.
+      **settings: Other config fields. ``of`` replaces the default ``TaskConfig``.
     """
     own: dict[str, Any] = {"partition": method}
     if method.startswith("top-"):
@@ -62,18 +62,18 @@ def finish(
     store_folder: Path | None = None,
     rows: dict[str, str] | None = None,
 ) -> Path:
-    """Writes the workdir of a finished run, and returns it.
+    """Writes a finished run's workdir, and returns its path.
 
     Args:
       workdir: The run's folder.
       config: The run's config.
       scores: The task's main metric on dev, or ``{task: score}`` for several tasks.
-      trunk: The digest of the trunk that training started from.
-      saved: Number of parameters of each artefact in the run's store, or 0 for no artefacts.
+      trunk: The digest of the initial trunk.
+      saved: Parameter count of each artefact in the run's store, or 0 to store none.
       store_folder: The run's store. Defaults to the store in the workdir.
-      rows: Additional entries of ``inputs.json``.
-      trained_trunk: The digest of the trunk in manifests. Defaults to ``trunk``.
-      metric: The name of the scores. Defaults to the main metric.
+      rows: Additional entries for ``inputs.json``.
+      trained_trunk: The trunk digest recorded in manifests. Defaults to ``trunk``.
+      metric: The metric of the scores. Defaults to the main metric.
     """
     begin(workdir, config, trunk=trunk, store_folder=store_folder, rows=rows)
     results = []
@@ -106,7 +106,7 @@ def begin(
     store_folder: Path | None = None,
     rows: dict[str, str] | None = None,
 ) -> Path:
-    """Writes the workdir of an unfinished run, and returns it. The arguments are the same as for ``finish``."""
+    """Writes an unfinished run's workdir, and returns its path. Takes the same arguments as ``finish``."""
     folder = epath.Path(workdir)
     claim_workdir(folder, config, {"the trunk": trunk, **(rows or {})}, epath.Path(store_folder or folder / "store"))
     (workdir / TARGET).mkdir(exist_ok=True)
@@ -114,7 +114,7 @@ def begin(
 
 
 def finish_source(workdir: Path, name: str, score: float) -> None:
-    """Adds a finished run of the source adapter ``name`` to the workdir of a fusion."""
+    """Adds a finished run of the source adapter ``name`` to a fusion's workdir."""
     folder = source_folder(epath.Path(workdir), name)
     folder.mkdir(parents=True)
     metrics = {"accuracy": score}
@@ -125,7 +125,7 @@ def finish_source(workdir: Path, name: str, score: float) -> None:
 
 
 def finish_all(folder: Path, scores: dict[tuple[str, str], tuple[float, ...]], **options: Any) -> Path:
-    """Writes finished runs to subfolders of ``folder``. ``scores`` has one score per seed for each task and method."""
+    """Writes finished runs to subfolders of ``folder``. ``scores`` has a score per seed for each task and method."""
     numbers = itertools.count()
     for (task, method), values in scores.items():
         for seed, score in enumerate(values):

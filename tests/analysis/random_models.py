@@ -1,4 +1,4 @@
-"""Makes task models with random parameters."""
+"""Builds task models with random parameters."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ def make(
     fused: bool = False,
     kind: TaskKind = "classification",
 ) -> TaskModel:
-    """Makes a model with random parameters that are large enough to change outputs."""
+    """Builds a model whose random parameters are large enough to affect its outputs."""
     key, mixed = jax.random.key(0), FusionConfig()
 
     def draw(tree: Tree, name: str) -> Tree:

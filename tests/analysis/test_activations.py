@@ -1,4 +1,4 @@
-"""Mean fusion activations equal a slow row-by-row computation. A figure has a gap for an adapter that is missing."""
+"""Mean fusion activations match a slow row-by-row computation. Missing adapters leave gaps in figures."""
 
 import csv
 import re
@@ -32,13 +32,13 @@ def fused(tiny_trunk: Trunk) -> TaskModel:
 
 @pytest.fixture(scope="module")
 def rows() -> Rows:
-    # The rows have two different lengths, and one label is more frequent than the other.
+    # The rows have two lengths, and one label is more frequent than the other.
     texts = ["all", "some of the two", "all of the three", "some", "six"]
     return rows_from_lists(texts, ["many", "few", "many", "few", "many"], label_names=("few", "many"))
 
 
 def row_by_row(model: TaskModel, rows: Rows) -> np.ndarray:
-    """Returns mean activations ``[rows, layers, adapters]`` in float64. Each row is computed separately."""
+    """Computes mean activations ``[rows, layers, adapters]`` in float64, one row at a time."""
     architecture, params = model.model, jax.tree.map(jnp.asarray, {"trunk": model.trunk.params, **model.params})
     data, found = model.tokenised(rows), []
     run = jax.jit(lambda batch: architecture(params, batch, fusion_attention=True).fusion_attention["ffn"])
@@ -99,7 +99,7 @@ def test_pictures(tmp_path: Path, fused: TaskModel) -> None:
     assert [line["mean_activation"] for line in lines] == ["0.5", "0.25", "0.25", "0.25"]
     files = draw_activations([one, other], tmp_path / "both", layers=[1, 0])
     lines = read(files)
-    assert len(lines) == 7  # A gap has no line.
+    assert len(lines) == 7  # There is no line for the gap.
     assert [line["layer"] for line in lines[:4]] == ["1", "1", "0", "0"]
     shown = files[1].read_text()
     assert all(f">{word}</text>" in shown for word in ("one", "other", "layer 0", "layer 1", "a", "c"))
@@ -115,7 +115,7 @@ def of_tokens(count: int) -> TokenActivations:
 
 
 def test_long_texts_are_drawn_on_several_lines(tmp_path: Path) -> None:
-    """A long text's picture is not wider than a page, and shows every token."""
+    """Wraps a long text at the page width, and shows every token."""
     files = draw_token_activations(of_tokens(90), tmp_path / "long")
     assert len(read(files)) == 2 * 90 * 2
     shown = files[1].read_text()

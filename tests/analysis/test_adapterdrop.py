@@ -1,4 +1,4 @@
-"""Dropped adapters are not computed, and a model without them equals one in which they add nothing."""
+"""Dropped adapters are not computed, and a model without them matches one in which they add nothing."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -50,7 +50,7 @@ def draw(tree: Tree, name: str, *, scale: float = 0.4) -> Tree:
 
 
 def make(trunk: Trunk, config: Any, *, names: tuple[str, ...] = NAMES, fused: bool = True, **fusion: Any) -> TaskModel:
-    """Makes a model with random parameters that are large enough to change outputs."""
+    """Builds a model whose random parameters are large enough to affect its outputs."""
     mixed = FusionConfig(**fusion)
     size = {"hidden_size": trunk.config.hidden_size, "num_layers": trunk.config.num_layers}
     key = jax.random.key(0)
@@ -63,8 +63,8 @@ def make(trunk: Trunk, config: Any, *, names: tuple[str, ...] = NAMES, fused: bo
     )
     params = {
         "adapters": {name: draw(init_adapter(key, config, trunk.config), name) for name in names},
-        # The fusion's parameters are small, so that it attends to all adapters. Otherwise, a test would divide by an
-        # attention of almost zero.
+        # Keep the fusion's parameters small, so that it attends to all adapters. Otherwise a test would divide by an
+        # attention weight close to zero.
         "fusion": {"mix": draw(init_fusion(key, mixed, config, **size), "mix", scale=0.1)} if fused else {},
         "heads": {"task": draw(init_head(key, HeadConfig(), 2, trunk=trunk.params), "head")},
     }
@@ -85,7 +85,7 @@ def logits(task_model: TaskModel, rows: Rows) -> np.ndarray:
 
 
 def silenced(task_model: TaskModel, layer: int) -> TaskModel:
-    """Returns a copy of the model whose adapters add nothing in ``layer``: their last parameters there are zero."""
+    """Copies the model and zeroes the adapters' last parameters in ``layer``, so that they add nothing there."""
 
     def silent(path: str, leaf: np.ndarray) -> np.ndarray:
         if not any(part in path for part in ("/up/", "/decode/", "ffn/scale")):
@@ -101,7 +101,7 @@ def silenced(task_model: TaskModel, layer: int) -> TaskModel:
     return dataclasses.replace(task_model, params={**task_model.params, "adapters": adapters})
 
 
-# Tests of dropping layers.
+# Dropping layers.
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_curve_of_dropped_layers(tiny_trunk: Trunk, rows: Rows, from_top: bool) 
     assert all(point.rows_per_second > 0 and "accuracy" in point.scores for point in points)
 
 
-# Tests of removing adapters from a fusion.
+# Removing adapters from a fusion.
 
 
 @pytest.mark.parametrize("config", [BOTTLENECK, LhucConfig()], ids=str)
@@ -174,7 +174,7 @@ def test_attention_of_a_removed_adapter_goes_to_the_others(tiny_trunk: Trunk, ro
         params = {"trunk": task_model.trunk.params, **task_model.params}
         return np.asarray(task_model.model(params, batch, fusion_attention=True).fusion_attention["ffn"][0])
 
-    # This is exact only in the first layer, because only its inputs are the same in both models.
+    # This is exact only in the first layer, where both models have the same inputs.
     left = first_layer(whole)[..., [0, 2]]
     np.testing.assert_allclose(first_layer(fewer), left / left.sum(-1, keepdims=True), atol=1e-5)
 
@@ -192,11 +192,11 @@ def test_adding_a_removed_adapter_restores_the_model(tiny_trunk: Trunk, rows: Ro
 def test_adapters_kept_per_layer(tiny_trunk: Trunk, rows: Rows) -> None:
     whole = make(tiny_trunk, BOTTLENECK)
     np.testing.assert_allclose(logits(whole.with_kept((((0, 1, 2),) * 2,)), rows), logits(whole, rows), atol=1e-6)
-    # If every layer keeps the same adapters, the result equals without_adapters with the other names.
+    # If every layer keeps the same adapters, the result matches without_adapters for the other adapters.
     for kept, names in (((1, 2), ["a"]), ((1,), ["a", "c"])):
         expected = logits(whole.without_adapters(names), rows)
         np.testing.assert_allclose(logits(whole.with_kept(((kept, kept),)), rows), expected, atol=1e-6)
-    # If layers keep different adapters, the result equals a model with an adapter that is assembled from these layers.
+    # If layers keep different adapters, the result matches a model with an adapter assembled from these layers.
     mixed = whole.with_kept((((0,), (2,)),))
     trees = whole.params["adapters"]
     both = {"x": jax.tree.map(lambda a, c: np.stack([a[0], c[1]]), trees["a"], trees["c"])}
@@ -303,18 +303,18 @@ def test_edited_model_has_no_metrics(tiny_trunk: Trunk, tmp_path: Any) -> None:
         alone.with_adapter(added["d"]),
     ]
     assert [dict(model.metrics) for model in edited] == [{}] * 5
-    # Another name does not change the scores.
+    # Renaming does not change the scores.
     assert alone.renamed("b").metrics == {"accuracy": 0.75}
     alone.without_layers([0]).renamed("smaller").save(tmp_path)
     for kind in ("adapters", "heads"):
         assert not store.read_manifest(tmp_path, kind, "smaller").metrics
 
 
-# Tests of fusing a random subset of adapters in each training step.
+# Fusing a random subset of adapters in each training step.
 
 
 def test_training_step_fuses_a_random_subset_of_adapters(tiny_trunk: Trunk) -> None:
-    # At this temperature, no drawn adapter's attention underflows to zero.
+    # At this temperature, the attention weights of the drawn adapters do not underflow to zero.
     whole, drawn = (make(tiny_trunk, BOTTLENECK, temperature=50.0, subset=subset) for subset in (None, 2))
     params = jax.tree.map(jnp.asarray, {"trunk": tiny_trunk.params, **whole.params})
     batch = {"tokens": jnp.array([[2, 8, 9, 3]]), "types": jnp.zeros((1, 4), jnp.int32), "mask": jnp.ones((1, 4), bool)}
@@ -326,13 +326,13 @@ def test_training_step_fuses_a_random_subset_of_adapters(tiny_trunk: Trunk) -> N
     seen = set()
     for seed in range(12):
         used = np.asarray(attention(jax.random.key(seed)) > 0)
-        # All layers and tokens use the same adapters.
+        # The subset is the same for all layers and tokens.
         assert np.array_equal(used, np.broadcast_to(used[0, 0, 0], used.shape))
         assert used[0, 0, 0].sum() == 2
         seen.add(tuple(used[0, 0, 0].tolist()))
     assert len(seen) == 3
     plain, again = (model.model(params, batch).logits for model in (whole, drawn))
     assert np.array_equal(plain, again)
-    # A fusion trained with random subsets can be pruned to fewer adapters than were drawn per step.
+    # A fusion trained with random subsets can be pruned to fewer adapters than each step fused.
     drawn.with_kept((((0,), (1,)),))
     drawn.without_adapters(["a", "b"])

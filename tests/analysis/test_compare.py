@@ -1,4 +1,4 @@
-"""Models of every kind of task are scored for a comparison, and the names of A and B are parsed."""
+"""Comparisons score models for every task kind, and the names of A and B are parsed."""
 
 import types
 from pathlib import Path
@@ -58,7 +58,7 @@ def test_spans() -> None:
 
 
 def test_folder_names_may_have_commas(tmp_path: Path) -> None:
-    """Folders of runs can be compared even though a sweep gives them names with commas."""
+    """Run folders can be compared even if their names contain commas, as in a sweep."""
     first, second = (tmp_path / f"rate=0.1,seed={seed}" for seed in (0, 1))
     for folder in (first, second):
         folder.mkdir()

@@ -1,4 +1,4 @@
-"""Figures are saved as pictures and as data, and the same data gives identical files."""
+"""Figures are saved as images and as data, and the same data gives identical files."""
 
 from pathlib import Path
 
@@ -44,7 +44,7 @@ def test_bad_outputs_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".png", ".svg", ".csv"])
-def test_folder_in_place_of_a_file_is_refused_before_anything_is_written(tmp_path: Path, suffix: str) -> None:
+def test_output_path_that_is_a_folder_is_refused_before_writing(tmp_path: Path, suffix: str) -> None:
     (tmp_path / f"z{suffix}").mkdir()
     with pytest.raises(UserError, match=rf"z\{suffix} is a folder"):
         check_output(tmp_path / "z")
@@ -65,7 +65,7 @@ def test_characters_missing_from_the_font_are_reported_once(tmp_path: Path, caps
 
 
 def test_a_spread_has_gaps() -> None:
-    """Two adjacent points make a band, one point between gaps makes a bar, and a point with one seed makes neither."""
+    """Adjacent points form a band, a point between gaps becomes a bar, and a single-seed point has neither."""
     _, (axes,) = new_figure()
     draw_spread(axes, [1, 2, 3, 4, 5], [0.0, 1.0, None, 2.0, None], [2.0, 5.0, None, 4.0, None], "black")
     band, bar = axes.collections

@@ -1,4 +1,4 @@
-"""One program that removes the adapters of each span of layers equals models without those adapters."""
+"""One program scores every span of removed adapter layers, and matches models without those adapters."""
 
 import csv
 import dataclasses
@@ -52,7 +52,7 @@ def test_masking_a_layer_equals_removing_its_adapters(
     whole = make(tiny_trunk, config, names=("a", "b") if fused else ("a",), fused=fused)
     whole = dataclasses.replace(whole, model=dataclasses.replace(whole.model, scan_layers=scan))
     plain = dataclasses.replace(whole, model=dataclasses.replace(whole.model, adapters=(), fusion_name=""))
-    # Masks may be repeated, in any order.
+    # Masks can be in any order and can be repeated.
     masks = np.array([[True, False], [True, True], [False, False], [True, False], [False, True]])
     found = under_masks(whole, rows, masks)
     for number, mask in enumerate(masks):
@@ -60,7 +60,7 @@ def test_masking_a_layer_equals_removing_its_adapters(
         drop = [layer for layer in (config.layers or (0, 1)) if layer not in left]
         expected = (whole.without_layers(drop) if drop else whole) if left else plain
         if not left and isinstance(config, AdapterConfig) and config.layer_norms:
-            continue  # The trained LayerNorms stay in the model, so it does not equal the plain trunk.
+            continue  # The model keeps its trained LayerNorms, so it does not match the plain trunk.
         np.testing.assert_allclose(found[:, number], expected.logits(whole.tokenised(rows)), atol=1e-5)
     assert np.abs(found[:, 1] - found[:, 4]).max() > 1e-3 or config.layers == (1,)
 
@@ -87,7 +87,7 @@ def under_masks(whole: TaskModel, rows: AnyRows, masks: np.ndarray) -> np.ndarra
 
 
 def test_common_layers_of_masks_are_computed_once(tiny_trunk: Trunk) -> None:
-    """Counts the layers with XLA's FLOPs. The 3 spans of 2 layers and the empty span compute 6 layers instead of 8."""
+    """Counts evaluated layers by XLA's FLOPs: 3 spans of 2 layers and the empty span need 6 layers instead of 8."""
     model, params = make(tiny_trunk, HOULSBY).for_inference()
     batch = {name: np.ones((2, 16), np.int32) for name in ("tokens", "types")} | {"mask": np.ones((2, 16), bool)}
 
@@ -114,7 +114,7 @@ def test_every_span_is_scored(tiny_trunk: Trunk, rows: Rows, monkeypatch: pytest
         assert found.without[layer, layer] == pytest.approx(whole.without_layers([layer]).evaluate(rows))
     plain = dataclasses.replace(whole, model=dataclasses.replace(whole.model, adapters=()))
     assert found.without[0, 1] == pytest.approx(plain.evaluate(rows))
-    # The scores are the same if only one row fits into a step.
+    # Scores do not change if only one row fits into a step.
     monkeypatch.setattr(spans, "TOKENS_A_STEP", 1)
     again = score_spans(whole, rows, batch_size=8).without
     assert all(again[span] == pytest.approx(of_span) for span, of_span in found.without.items())

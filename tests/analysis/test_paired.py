@@ -1,4 +1,4 @@
-"""The vectorized bootstrap equals a loop that scores repeated rows, and its intervals have the promised coverage."""
+"""The vectorized bootstrap matches a loop over resampled rows, and its intervals have the nominal coverage."""
 
 from collections.abc import Callable
 
@@ -18,7 +18,7 @@ def slow_scores(
     labels: np.ndarray,
     weights: np.ndarray,
 ) -> list[dict[str, float]]:
-    """Scores every resample separately: repeats the drawn rows, and scores them like a split."""
+    """Scores each resample separately, by repeating the drawn rows and scoring them like a split."""
     rows = [np.repeat(np.arange(len(labels)), of.astype(int)) for of in weights]
     return [scores(predictions[of], labels[of]) for of in rows]
 
@@ -29,7 +29,7 @@ def test_class_scores_equal_a_plain_loop(num_classes: int) -> None:
     labels = RANDOM.integers(num_classes, size=23)
     labels[:15] = logits[:15].argmax(-1)
     (weights,) = resample_weights(23, 40, seed=1)
-    # In one resample, all rows have the same class, so that some scores are undefined.
+    # In one resample all rows have the same class, so some scores are undefined.
     weights[0] = np.where(np.arange(23) == 20, 23, 0)
     found = class_scores(logits.argmax(-1), labels, num_classes)(weights)
     slow = slow_scores(classification_scores, logits, labels, weights)
@@ -39,7 +39,7 @@ def test_class_scores_equal_a_plain_loop(num_classes: int) -> None:
 
 
 def test_value_scores_equal_a_plain_loop() -> None:
-    labels = RANDOM.integers(6, size=31) / 2  # Some labels are equal, as in STS-B.
+    labels = RANDOM.integers(6, size=31) / 2  # Some labels are tied, as in STS-B.
     predicted = np.round(labels + RANDOM.normal(size=31), 1)
     (weights,) = resample_weights(31, 40, seed=2)
     weights[0] = np.where(np.arange(31) == 3, 31, 0)
@@ -79,7 +79,7 @@ def test_resample_blocks_are_reproducible_by_seed(monkeypatch: pytest.MonkeyPatc
     assert (again != other).any()
 
 
-def test_intervals_and_p_values_have_the_promised_error_rates() -> None:
+def test_intervals_and_p_values_have_nominal_error_rates() -> None:
     """Compares models with accuracies of 70 % and 80 %, and two models that differ only by chance."""
     covered = rejected = 0
     for trial in range(400):

@@ -1,4 +1,4 @@
-"""The report's page has every section, loads nothing external, and escapes data that looks like markup."""
+"""The HTML report has every section, loads nothing external, and escapes data that looks like markup."""
 
 import base64
 import html.parser
@@ -29,7 +29,7 @@ SHOWN = HOSTILE.replace("\x00", "\N{REPLACEMENT CHARACTER}")
 
 
 class Elements(html.parser.HTMLParser):
-    """Collects the names, attributes and texts of a page's elements."""
+    """Collects the tag names, attributes and text of a page's elements."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ def write_run(folder: Path, *, name: str, accuracy: float, seed: int = 0, task: 
     steps = [{"step": step, "loss": 1 / step, "gradient_norm": 1.0, "learning_rate": 1e-3} for step in range(1, 30)]
     evaluations = [{"step": step, "dev/accuracy": step / 40, "dev/f1": step / 50} for step in (10, 20, 29)]
     lines = sorted([*steps, *evaluations], key=lambda line: line["step"])
-    # A run killed in the middle of a write leaves an incomplete line.
+    # A run killed during a write leaves an incomplete line.
     (target / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"step": 3')
     (target / "usage.json").write_text(json.dumps({"step": 29, "seconds": 75.0, "starts": 2, "devices": HOSTILE}))
     metrics = {"accuracy": accuracy, "f1": 0.5, "step": 29}
@@ -141,7 +141,7 @@ def test_page_loads_nothing_external(page: str) -> None:
 def test_hostile_texts_are_shown_as_text(page: str) -> None:
     elements = Elements(page)
     assert "<script" not in page
-    # The hostile text is in the name, data, trunk, label, texts, digest and devices. All of them show it escaped.
+    # The hostile text is in the name, data, trunk, label, texts, digest and devices, and is escaped in each of them.
     assert sum(SHOWN in text for text in elements.texts) >= 12
     assert "<b>name" in elements.texts
     assert any("&lt;script&gt;alert(1)" in picture for picture in pictures(page))
@@ -195,7 +195,7 @@ def test_several_runs(tmp_path: Path) -> None:
 
 
 def test_tasks_in_a_sequence(tmp_path: Path) -> None:
-    """Each task of a sequence has its own run and log. If a task has several scores, its last score counts."""
+    """Each task in a sequence has its own run and log. If a task was scored several times, its last score counts."""
     tasks = tuple(TaskConfig(name=name, source=f"builtin:{name}") for name in ("entail", "paraphrase"))
     config = ExperimentConfig(recipe="sequential", partition="full", tasks=tasks)
     write_run(tmp_path, name="entail", accuracy=0.9, task="entail")
@@ -224,7 +224,7 @@ def test_tasks_in_a_sequence(tmp_path: Path) -> None:
     ("num_tasks", "shown", "facts"), [(8, 8, ("Dev scores ",)), (40, 31, ("Dev scores; 9 more ", "metrics.jsonl "))]
 )
 def test_curves_of_many_tasks(num_tasks: int, shown: int, facts: tuple[str, ...], tmp_path: Path) -> None:
-    """The figure of dev scores has at most ``MOST_LINES`` curves. The page counts those that are not drawn."""
+    """The dev-score figure has at most ``MOST_LINES`` curves, and the page says how many it omits."""
     write_run(tmp_path, name="fused", accuracy=0.75)
     tasks = [f"task{number:02}" for number in range(num_tasks)]
     evaluations = [
@@ -296,19 +296,19 @@ CHROMIUM = shutil.which("chromium")
 
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium (apt install chromium)")
 def test_page_in_a_browser(page: str, tmp_path: Path) -> None:
-    """In a browser, all sections are present, hostile text is plain text, and nothing is logged or requested."""
+    """In a browser, the page has all sections, shows hostile text as plain text, and logs and requests nothing."""
     assert CHROMIUM is not None
     file = tmp_path / "report.html"
     file.write_text(page, encoding="utf-8")
     log = tmp_path / "net.json"
     words = ["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--v=0", "--dump-dom"]
-    # No host name can be resolved, so the browser cannot reach its vendor. Requests of the page would be in the log.
+    # Without name resolution, the browser cannot reach its vendor. Requests from the page would be in the log.
     words += ["--disable-background-networking", "--disable-component-update", "--host-resolver-rules=MAP * ~NOTFOUND"]
     words += [f"--user-data-dir={tmp_path / 'profile'}", f"--log-net-log={log}", file.as_uri()]
     done = subprocess.run([CHROMIUM, *words], capture_output=True, text=True, timeout=300, check=True)
     assert "CONSOLE" not in done.stderr
     requested = re.findall(r'"url":"([^"]*)"', log.read_text())
-    # The browser's requests to its vendor do not come from the page.
+    # Ignore the browser's own requests to its vendor.
     own = r"(file|data|devtools|chrome[\w-]*):|https?://[\w.-]*(google|gvt1|gstatic)[\w.-]*[/:]"
     assert [url for url in requested if not re.match(own, url)] == []
     elements = Elements(done.stdout)

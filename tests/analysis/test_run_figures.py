@@ -1,4 +1,4 @@
-"""The numbers in figures of made-up runs equal numbers computed by hand."""
+"""The numbers in figures of synthetic runs match hand-computed values."""
 
 import csv
 import dataclasses
@@ -36,7 +36,7 @@ def read(paths: list[Path]) -> list[dict[str, str]]:
 
 
 def test_tradeoff_over_tasks(tmp_path: Path) -> None:
-    """Points are percentiles over tasks of the difference to full fine-tuning, sorted by number of parameters."""
+    """Points are percentiles, over tasks, of the difference from full fine-tuning, sorted by parameter count."""
     changes = {"houlsby": (-1.0, 0.0, 4.0), "layernorm": (-3.0, -2.0, -8.0), "top-2": (-2.0, 1.0, -5.0)}
     for number, task in enumerate(TASKS):
         full = 0.7 + number / 10
@@ -51,11 +51,11 @@ def test_tradeoff_over_tasks(tmp_path: Path) -> None:
         ("houlsby adapters", "houlsby:64", 3),
     ]
     for point, values in zip(points, (changes["layernorm"], changes["top-2"], changes["houlsby"]), strict=True):
-        # The percentiles 20, 50 and 80 of three values are interpolated at the positions 0.4, 1 and 1.6.
+        # The 20th, 50th and 80th percentiles of three values are interpolated at positions 0.4, 1 and 1.6.
         low, middle, high = sorted(values)
         expected = [low + 0.4 * (middle - low), middle, middle + 0.6 * (high - middle)]
         np.testing.assert_allclose([point.low, point.middle, point.high], expected, atol=1e-9)
-    # The median task has 1001 parameters per artefact. Houlsby's method trains an adapter and a head, so it has 2002.
+    # The median task has 1001 parameters per artefact. Houlsby's method trains an adapter and a head, which makes 2002.
     # The method "layernorm" trains 13 LayerNorms with 768 parameters each, and a head.
     assert [points[2].parameters, points[0].parameters] == [2002, 13 * 768 + 1001]
     rows = read(draw_tradeoff(points, tmp_path / "picture"))
@@ -89,7 +89,7 @@ def test_tradeoff_of_one_task(tmp_path: Path) -> None:
 
 
 def test_one_seed_has_no_spread(tmp_path: Path) -> None:
-    """A point with one seed has no band, because a band of zero width would suggest that scores do not vary."""
+    """A single-seed point has no band, because a zero-width band would suggest that scores do not vary."""
     for size, scores in ((8, (0.5, 0.6)), (16, (0.7,)), (32, (0.6, 0.8))):
         for seed, score in enumerate(scores):
             config = experiment("rte", "houlsby", seed=seed, adapter=adapter("houlsby", size=size))
@@ -125,12 +125,12 @@ def test_differences(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("other*"))
 
 
-def test_bars_are_distinguishable_without_colours(tmp_path: Path) -> None:
+def test_bars_are_distinguishable_without_color(tmp_path: Path) -> None:
     methods = ("full", "head", "layernorm", "top-1", "top-2", "pfeiffer", "houlsby")
     grid = make_grid(collect([finish_all(tmp_path, {("rte", name): (len(name) / 10,) for name in methods})]))
     shown = draw_differences(grid, tmp_path / "picture")[1].read_text()
     patterns = re.findall(r"<pattern .*?</pattern>", shown, re.DOTALL)
-    # The differences of "full" are not drawn, and the first bar has no hatching.
+    # "full" has no bars, because it is the reference, and the first bar has no hatching.
     assert len({re.search(r'<path d="([^"]*)"', pattern)[1] for pattern in patterns}) == len(methods) - 2
     looks = [(BAR_COLOURS[of % len(BAR_COLOURS)], HATCHES[of % len(HATCHES)]) for of in range(50)]
     assert len(set(looks)) == 50
@@ -141,7 +141,7 @@ def records(folder: Path) -> tuple[RunRecord, ...]:
 
 
 def test_robustness(tmp_path: Path) -> None:
-    """The runs of each line share all other settings, so lines over sizes and over scales are separate."""
+    """Runs on one line share all other settings, so sizes and scales get separate lines."""
 
     def add(score: float, seed: int = 0, **settings: object) -> None:
         config = experiment("rte", "houlsby", seed=seed, adapter=adapter("houlsby", **settings))
@@ -174,7 +174,7 @@ def test_robustness_needs_a_sweep(tmp_path: Path) -> None:
 
 
 def test_search(tmp_path: Path) -> None:
-    """Only runs with the best position count in step (b). The better activation counts, by its mean over seeds."""
+    """Step (b) uses only runs with the best position, and picks the activation with the better mean over seeds."""
     runs = [
         ("ffn", "both", "relu", 16.0, (0.80, 0.84)),
         ("ffn", "both", "tanh", 16.0, (0.81, 0.81)),
@@ -205,8 +205,8 @@ def test_search(tmp_path: Path) -> None:
     }
 
 
-def test_other_experiments_are_not_taken_for_a_search(tmp_path: Path) -> None:
-    """Runs that differ in position and also in size, such as Pfeiffer's and Houlsby's adapters, are not a search."""
+def test_other_experiments_are_not_mistaken_for_a_search(tmp_path: Path) -> None:
+    """Runs that differ in both position and size, such as Pfeiffer's and Houlsby's adapters, are not a search."""
     finish_all(tmp_path / "usual", {("cb", "pfeiffer"): (0.5,), ("cb", "houlsby"): (0.6,)})
     with pytest.raises(UserError, match=r'"cb".* adapter\.position \(ffn: factor 16; both: size 64\)'):
         search(records(tmp_path))

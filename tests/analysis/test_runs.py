@@ -1,4 +1,4 @@
-"""Runs are read from workdirs, sweeps and stores, and commands are suggested for missing runs."""
+"""Runs are collected from workdirs, sweeps and stores, and commands are suggested for missing runs."""
 
 import dataclasses
 import json
@@ -90,7 +90,7 @@ def test_parameter_counts_equal_those_of_training(tmp_path: Path) -> None:
 
 def test_parameters_are_unknown_without_the_store(tmp_path: Path) -> None:
     finish(tmp_path / "run", experiment("rte", "full"), 0.5)
-    # The store has another run's artefact with the same name and another score.
+    # The store has an artefact with the same name but a different score, from another run.
     store.save(
         tmp_path / "store", "heads", "rte-full", {"leaf": np.zeros(3)}, config={}, trunk={}, metrics={"accuracy": 1}
     )
@@ -98,7 +98,7 @@ def test_parameters_are_unknown_without_the_store(tmp_path: Path) -> None:
 
 
 def test_workdirs_sweeps_and_stores(tmp_path: Path) -> None:
-    """A fusion's sources, runs of sweeps, and stores without workdirs are read, and every run is counted once."""
+    """Collects a fusion's sources, sweep runs and stores without workdirs, and counts every run once."""
     finish(tmp_path / "fused", fusion("rte", ("cb", "mnli"), seed=3), 0.7)
     finish_source(tmp_path / "fused", "cb", 0.6)
     finish(tmp_path / "sweep" / "runs" / "seed=1", experiment("rte", "head", seed=1), 0.4)
@@ -122,7 +122,7 @@ def test_workdirs_sweeps_and_stores(tmp_path: Path) -> None:
     assert has_facts(left_out, f"{tmp_path / 'begun'} ", "full", "rte", "seed 0", "not finished")
     assert found.left_out(["cb"]) == []
     (cell,) = [cell for key, cell in make_cells(found.records).items() if key == ("cb", "pfeiffer")]
-    # A source's run is in the same cell as a separate run on the same task, which here has another seed.
+    # A fusion source's run and a separate run on the same task share a cell. Here their seeds differ.
     assert (cell.seeds, cell.num_settings) == ((0, 3), 1)
 
 
@@ -159,7 +159,7 @@ def test_trunks_and_rows_are_identified_by_content_not_by_path(tmp_path: Path) -
         finish(tmp_path / f"head{seed}", experiment("rte", "head", seed=seed, of=of), 0.5, rows=rows)
     other = experiment("rte", "head", seed=2)
     finish(tmp_path / "others", other, 0.9, rows={**rows, "task rte's dev rows": "others"})
-    # For each seed, a fusion uses the trunk of the joint run with the same seed.
+    # For each seed, a fusion uses the trunk from the joint run with that seed.
     for seed, digest in enumerate((OTHER, "c" * 64)):
         joint = jointly("pfeiffer", ("rte", "cb"), partition="adapter+trunk", trunk="minilm", seed=seed)
         scores = {"rte": 0.6, "cb": 0.7}
@@ -211,7 +211,7 @@ def test_runs_that_cannot_be_collected(tmp_path: Path) -> None:
 
 
 def test_dev_score_selects_the_setting(tmp_path: Path) -> None:
-    """A setting with more seeds is chosen even if another one has a better mean. A duplicate run counts once."""
+    """A setting with more seeds is chosen even if another has a better mean. Duplicate runs count once."""
     for name, rate, scores in (("a", 1e-3, (0.5, 0.7)), ("b", 1e-4, (0.6, 0.62)), ("c", 1e-5, (0.9,))):
         config = experiment("rte", "head")
         config = dataclasses.replace(config, train=dataclasses.replace(config.train, learning_rate=rate))
@@ -235,11 +235,11 @@ def test_metric_must_be_unambiguous_and_known(tmp_path: Path) -> None:
         task_metrics(records[:1], "acuracy")
 
 
-# Tests of the commands that are suggested for missing runs.
+# Suggested commands for missing runs.
 
 
 def config_of(line: str) -> tuple[ExperimentConfig, Path]:
-    """Parses a command like ``afjax train`` does, and returns ``(config, workdir)``."""
+    """Parses a command as ``afjax train`` does, and returns ``(config, workdir)``."""
     program, *words = shlex.split(line)
     assert program == "afjax"
     arguments, rest = make_parser()[0].parse_known_args(words)
@@ -288,7 +288,7 @@ def test_command_for_a_joint_run_adds_the_missing_task(tmp_path: Path) -> None:
     assert config == jointly("full", ("rte", "cb", "sick"), sampling=sampling)
 
 
-def test_one_joint_run_fills_the_gaps_of_all_its_tasks(tmp_path: Path) -> None:
+def test_one_joint_run_fills_gaps_for_all_its_tasks(tmp_path: Path) -> None:
     finish(tmp_path / "a", jointly("full", ("rte", "cb")), {"rte": 0.5, "cb": 0.5})
     found = collect([tmp_path])
     lines = {command(found, make_cells(found.records), task, "mt-full", 1) for task in ("rte", "cb")}

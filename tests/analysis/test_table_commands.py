@@ -1,4 +1,4 @@
-"""``afjax table`` and ``afjax plot`` print, write files, and refuse wrong arguments."""
+"""``afjax table`` and ``afjax plot`` print tables, write files, and refuse invalid arguments."""
 
 from pathlib import Path
 

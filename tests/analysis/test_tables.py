@@ -1,4 +1,4 @@
-"""The numbers in tables of made-up runs equal numbers computed by hand, in every format."""
+"""The numbers in tables of synthetic runs match hand-computed values, in every format."""
 
 import csv
 import io
@@ -23,7 +23,7 @@ def rows_of(table: Table) -> dict[str, tuple[str, ...]]:
 
 @pytest.fixture
 def grid(tmp_path: Path) -> Grid:
-    """Makes runs on two tasks. On "cb", head has only two seeds, and full has no runs. On "rte", pfeiffer has none."""
+    """Writes runs on two tasks. On "cb", head has only two seeds and full has no runs. On "rte", pfeiffer has none."""
     scores = {
         ("rte", "head"): (0.50, 0.52, 0.57),
         ("rte", "full"): (0.60, 0.62, 0.58),
@@ -36,8 +36,8 @@ def grid(tmp_path: Path) -> Grid:
 def test_means_and_deviations(grid: Grid) -> None:
     table = make_table("adapterfusion", grid)
     assert table.header == ("task", "head", "full", "pfeiffer", "seeds")
-    # The scores 50, 52 and 57 have the mean 53 and the variance (9 + 1 + 16) / 2 = 13. The variance of 60, 62 and 58 is
-    # (0 + 4 + 4) / 2 = 4, and the variance of 70 and 74 is (4 + 4) / 1 = 8.
+    # The scores 50, 52 and 57 have mean 53 and variance (9 + 1 + 16) / 2 = 13. The variance of 60, 62 and 58 is (0 + 4
+    # + 4) / 2 = 4, and the variance of 70 and 74 is (4 + 4) / 1 = 8.
     assert rows_of(table) == {
         "cb": ("72.00 ± 2.83 (2)", GAP, "80.00 ± 0.00", "3"),
         "rte": ("53.00 ± 3.61", "60.00 ± 2.00", GAP, "3"),
@@ -100,7 +100,7 @@ def test_comparison_over_different_seeds_is_noted(tmp_path: Path) -> None:
     assert not any("different seeds" in note for note in table.notes)
 
 
-def test_layouts_without_the_runs_they_need_are_refused(tmp_path: Path) -> None:
+def test_layouts_with_missing_runs_are_refused(tmp_path: Path) -> None:
     grid = make_grid(collect([finish_all(tmp_path, {("rte", "head"): (0.5,)})]))
     with pytest.raises(UserError, match=r"no fusions.*arrows.*head"):
         make_table("arrows", grid)
@@ -117,7 +117,7 @@ def test_houlsby_counts_parameters(tmp_path: Path) -> None:
     finish(tmp_path / "head", experiment("cb", "head"), 0.7)
     table = make_table("houlsby", make_grid(collect([tmp_path])))
     assert has_facts("\n".join(table.notes), "No artefacts", f"{tmp_path / 'head'} ", "parameters", "--runs")
-    # Full fine-tuning trains all parameters of the trunk except the pooler, because the head has a pooler of its own.
+    # Full fine-tuning trains all trunk parameters except the pooler, because the head has its own pooler.
     assert rows_of(table) == {
         "head": (GAP, GAP, "70.00", GAP, GAP),
         "full": ("1.99×", f"{100 * (trunk - 147_840) / trunk:.2f}%", "90.00", "90.00", "90.00"),
@@ -127,10 +127,10 @@ def test_houlsby_counts_parameters(tmp_path: Path) -> None:
     assert [of["total_relative"] for of in houlsby] == [1 + 2 * added / trunk] * 2
 
 
-def test_trunk_of_a_task_replaces_the_pretrained_one(tmp_path: Path) -> None:
+def test_task_trunk_replaces_the_pretrained_trunk(tmp_path: Path) -> None:
     finish(tmp_path / "cb", experiment("cb", "pfeiffer", partition="adapter+trunk"), 0.9, saved=1)
     (row,) = make_table("houlsby", make_grid(collect([tmp_path]))).rows
-    # The total is the trained trunk, without its pooler. The pretrained trunk does not count.
+    # The total counts the trained trunk without its pooler, and not the pretrained trunk.
     assert row[:2] == ("pfeiffer-trunk", "0.99×")
 
 
@@ -142,7 +142,7 @@ def test_pals_has_a_row_per_sampler(tmp_path: Path) -> None:
     finish(tmp_path / "full", experiment("cb", "full"), 0.9, saved=1)
     table = make_table("pals", make_grid(collect([tmp_path]), by_sampler=True))
     assert table.header == ("method", "sampler", "parameters", "cb", "rte", "mean")
-    # In addition to the trunk, each of the two tasks has an adapter and a head with a million parameters each.
+    # Besides the trunk, each of the two tasks has an adapter and a head, with a million parameters each.
     assert table.rows == (
         ("full", GAP, GAP, "90.00", GAP, GAP),
         ("mt-pals", "annealed", "1.18×", "80.00", "70.00", "75.00"),
@@ -160,7 +160,7 @@ def test_sizes_are_separate_methods_if_requested(tmp_path: Path) -> None:
     assert sized.header == ("task", "pfeiffer:1/16", "houlsby:8", "houlsby:64", "seeds")
 
 
-# Tests of the output formats.
+# Output formats.
 
 
 @pytest.fixture

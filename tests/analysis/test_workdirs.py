@@ -1,4 +1,4 @@
-"""Workdirs are read: only a run's own model is loaded, damaged files are refused, and nested folders are found."""
+"""Only a run's own model is loaded from its workdir, damaged files are refused, and nested folders are found."""
 
 import json
 import math
@@ -22,7 +22,7 @@ STEP = {"step": 1, "loss": 0.5, "gradient_norm": 1.0, "learning_rate": 1e-3}
 
 
 class ReachedError(Exception):
-    """Raised when the trunk is loaded. A test then knows that the contents of the store were accepted."""
+    """Raised when the trunk is loaded, which shows that the store's contents were accepted."""
 
 
 def no_trunk(name: str) -> Any:
@@ -55,7 +55,7 @@ def finish_two_seeds(folder: Path) -> list[Path]:
     ]
 
 
-def test_model_of_another_run_is_refused(tmp_path: Path) -> None:
+def test_model_from_another_run_is_refused(tmp_path: Path) -> None:
     first, second = finish_two_seeds(tmp_path)
     for own in (first, second):
         with pytest.raises(ReachedError):
@@ -64,7 +64,7 @@ def test_model_of_another_run_is_refused(tmp_path: Path) -> None:
         load(second, first / "store")
     with pytest.raises(UserError, match="another run's model"):
         open_sides(f"{first},{second}", no_trunk, store_folder=str(second / "store"))
-    # A run with the same score and another seed is another run, and so is a run with another score and the same seed.
+    # Runs are different if either their seeds or their scores differ.
     for number, (seed, score) in enumerate([(1, 0.5), (0, 0.75)]):
         other = finish(tmp_path / f"other{number}", experiment("cb", "pfeiffer", seed=seed), score, saved=3)
         with pytest.raises(UserError, match="another run's model"):
@@ -76,7 +76,7 @@ def test_report_says_that_the_model_is_from_another_run(tmp_path: Path) -> None:
     page = write_page(second, tmp_path / "report.html", store_folder=str(first / "store"))
     assert page.count("model cannot be loaded") == 2
     assert "cannot be evaluated" not in page
-    # Digests and parameter counts of another run's model are not shown either.
+    # The report does not show the other model's digests and parameter counts either.
     assert "heads/cb-pfeiffer" not in page
 
 
@@ -182,7 +182,7 @@ def test_nan_scores_are_never_best(tmp_path: Path) -> None:
 
 
 def test_nested_folders(tmp_path: Path) -> None:
-    """Workdirs are found as deep as by ``afjax table``. Folders of trunks and folders inside workdirs are skipped."""
+    """Finds workdirs as deep as ``afjax table`` does, and skips trunk folders and folders inside workdirs."""
     finish(tmp_path / "0" / "cb", experiment("cb", "full"), 0.5, saved=3)
     finish(tmp_path / "a" / "b" / "c" / "rte", experiment("rte", "head"), 0.5)
     finish(tmp_path / "a" / "b" / "c" / "d" / "deep", experiment("rte", "head"), 0.5)
@@ -195,7 +195,7 @@ def test_nested_folders(tmp_path: Path) -> None:
 
 
 def test_runs_of_several_tasks(tmp_path: Path) -> None:
-    """The best run is chosen among comparable runs, and only settings that differ between them have columns."""
+    """The best run is chosen among comparable runs, and only settings that differ between them get columns."""
     for method, score in (("head", 0.4), ("pfeiffer", 0.6)):
         finish(tmp_path / "runs" / f"cb-{method}", experiment("cb", method), score)
     other = TaskConfig(name="sst2", source="data/sst2", train_rows=99)

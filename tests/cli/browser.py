@@ -1,9 +1,9 @@
-"""Opens the page of a server in headless Chromium (Qt WebEngine), tries its adapters, and prints what it shows.
+"""Opens a server's page in headless Chromium (Qt WebEngine), tries its adapters, and prints what it shows.
 
     python tests/cli/browser.py http://127.0.0.1:8000/ "all of the two" "some of the two" 1
 
-The last argument is the number of fusions. The last line of the output is JSON: the texts of the tables, and the
-number of shaded cells. If the page's script has errors, they are printed, and the exit code is 1.
+The last argument is the number of fusions. The last line of output is JSON with the text of the tables and the number
+of shaded cells. JavaScript errors are printed, and make the exit code 1.
 """
 
 import os
@@ -11,14 +11,14 @@ import sys
 from typing import Any
 
 os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
-# Chromium's sandbox needs privileges that a container may not have. It is not needed, because the page is our own.
+# Containers may lack the privileges that Chromium's sandbox needs. We trust our own page, so disable it.
 os.environ.setdefault("QTWEBENGINE_CHROMIUM_FLAGS", "--no-sandbox --disable-gpu")
 
 from PyQt6.QtCore import QUrl
 from PyQt6.QtWebEngineCore import QWebEnginePage
 from PyQt6.QtWidgets import QApplication
 
-# Waits for the adapters, fills the form, submits it, and waits until each adapter has a prediction.
+# Waits for the adapters, submits the form, and waits until each adapter has a prediction.
 SCRIPT = """
 const texts = (table) => [...table.rows].map((row) => [...row.cells].map((cell) => cell.textContent));
 const whenever = (isTrue) => new Promise((resolve) => {

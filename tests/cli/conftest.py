@@ -1,4 +1,4 @@
-"""Makes tiny data and a store filled by one ``afjax train``, and checks commands that must be refused."""
+"""Creates tiny data and a store filled by one ``afjax train``, and checks that commands are refused."""
 
 import json
 import shutil
@@ -35,7 +35,7 @@ WriteRows = Callable[..., Path]
 
 @pytest.fixture(scope="session")
 def write_rows() -> WriteRows:
-    """Returns a function that writes rows to a JSONL file, by default eight pairs with the labels few and many."""
+    """Returns a function that writes rows to a JSONL file, by default eight pairs labelled few or many."""
 
     def write(path: Path, rows: list[dict] = ROWS) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -47,14 +47,14 @@ def write_rows() -> WriteRows:
 
 @pytest.fixture(autouse=True)
 def _training(training: None) -> None:
-    """Makes all tests of this folder share a cache of compiled programs, because their commands train."""
+    """Shares a cache of compiled programs between this folder's tests, because their commands train."""
 
 
 @pytest.fixture(scope="session")
 def trained(
     tiny_trunk_folder: Path, cache_folder: Path, write_rows: WriteRows, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
-    """Returns a folder with ``data``, the config ``tiny.py``, and ``run``, the workdir of a run of ``tiny.py``.
+    """Trains ``tiny.py``, and returns the folder with ``tiny.py``, ``data`` and the workdir ``run``.
 
     The run trains two adapters and a fusion.
     """
@@ -70,22 +70,22 @@ def trained(
 
 @pytest.fixture
 def data(trained: Path, tmp_path: Path) -> Path:
-    """Returns a copy of the data that a test may damage."""
+    """Copies the data, so that a test can damage it."""
     return shutil.copytree(trained / "data", tmp_path / "data")
 
 
 @pytest.fixture
 def store(trained: Path, tmp_path: Path) -> Path:
-    """Returns a copy of the store that a test may damage.
+    """Copies the store, so that a test can damage it.
 
-    It has the adapters first and second with their heads, and the fusion target-fusion with its head.
+    It contains the adapters first and second and the fusion target-fusion, each with its head.
     """
     return shutil.copytree(trained / "run" / "store", tmp_path / "store")
 
 
 @pytest.fixture
 def config(tiny_trunk_folder: Path, data: Path, tmp_path: Path) -> Path:
-    """Writes a config file that reads ``data``. Its arguments are ``recipe`` and ``task``."""
+    """Writes a config file that uses ``data`` and takes the arguments ``recipe`` and ``task``."""
     path = tmp_path / "tiny.py"
     path.write_text(CONFIG.format(trunk=str(tiny_trunk_folder), data=str(data)))
     return path
@@ -100,9 +100,9 @@ Refused = Callable[..., str]
 
 @pytest.fixture
 def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Refused:
-    """Returns a function that runs a command and returns its message.
+    """Returns a function that checks that a command is refused, and returns its message.
 
-    The command must be refused: its exit code is 2, its message is one line, and nothing is written.
+    The command must exit with code 2, print a one-line message, and write nothing.
     """
 
     def run(*words: str) -> str:

@@ -1,4 +1,4 @@
-"""Commands refuse bad input with a message on one line and exit code 2, and do not write or lose anything."""
+"""Commands refuse bad input with a one-line message and exit code 2, and do not write or lose anything."""
 
 import errno
 import gzip
@@ -42,19 +42,19 @@ def train(config: Path, tmp_path: Path) -> list[str]:
 
 @pytest.fixture
 def model(store: Path, tiny_trunk_folder: Path) -> list[str]:
-    """Returns the flags that select the fusion of ``store``."""
+    """Returns the flags that select the fusion in ``store``."""
     return [f"--store={store}", f"--trunk={tiny_trunk_folder}", "--fusion=target-fusion", "--head=target-fusion"]
 
 
 def write_split(folder: Path, split: str, name: str, contents: bytes) -> Path:
-    """Replaces the file of a split."""
+    """Replaces a split's file."""
     (folder / f"{split}.jsonl").unlink(missing_ok=True)
     path = folder / name.format(split)
     path.write_bytes(contents)
     return path
 
 
-# Files of rows: ``{case: (name, contents, facts)}``. The message has the file's path, followed by the facts.
+# Data files: ``{case: (name, contents, facts)}``. The message has the file's path, followed by the facts.
 FILES = {
     "empty": ("{}.jsonl", b"", (" ", "no rows")),
     "blank": ("{}.jsonl", b"\n\n", (" ", "no rows")),
@@ -66,7 +66,7 @@ FILES = {
     "no object": ("{}.jsonl", GOOD + b"[1, 2]\n", (":2 ", "[1, 2]")),
     "not a text": ("{}.jsonl", GOOD + GOOD.replace(b'"all"', b"3"), (":2 ", "3", '"text_a"')),
 }
-# Errors that only labelled rows can have.
+# Errors that only occur in labelled rows.
 LABELLED_FILES = {
     "missing column": ("{}.jsonl", GOOD + b'{"text_a": "all", "label": "few"}\n', (":2 ", 'no column "text_b"')),
     "no label column": ("{}.jsonl", GOOD.replace(b"label", b"labels"), (":1 ", 'no column "label"')),
@@ -83,7 +83,7 @@ LABELLED_FILES = {
 def test_train_refuses_a_damaged_file(case: str, train: list[str], data: Path, refused: Refused) -> None:
     (data / "labels.json").write_text('["few", "many"]')
     name, contents, (place, *facts) = (FILES | LABELLED_FILES)[case]
-    # A damaged dev split is reported before training, like a damaged train split.
+    # A damaged dev split is also reported before training.
     path = write_split(data, "dev", name, contents)
     assert has_facts(refused(*train), f"{path}{place}", *facts)
 
@@ -212,7 +212,7 @@ def test_split_with_a_single_class_warns(train: list[str], data: Path, write_row
         assert main(train) == 0
 
 
-# Tests of invalid settings.
+# Invalid settings.
 
 
 def test_invalid_settings_are_refused(train: list[str], refused: Refused) -> None:
@@ -259,7 +259,7 @@ def test_incompatible_flags_are_refused(model: list[str], data: Path, refused: R
     assert 'Did you mean "bert-base"?' in refused("bench", "--trunk=bert-bas", "--method=full", "--mode=eval")
 
 
-# Tests of names and artefacts that do not fit the store.
+# Names and artefacts that do not match the store.
 
 
 def test_names_missing_from_the_store_are_refused(model: list[str], store: Path, data: Path, refused: Refused) -> None:
@@ -279,7 +279,7 @@ def test_names_missing_from_the_store_are_refused(model: list[str], store: Path,
 
 @pytest.fixture
 def other_trunk(tiny_trunk_folder: Path, tmp_path: Path) -> Path:
-    """Returns the folder of a copy of the tiny trunk in which one number is changed."""
+    """Copies the tiny trunk and changes one of its weights."""
     folder = shutil.copytree(tiny_trunk_folder, tmp_path / "other")
     tensors = load_file(folder / "model.safetensors")
     tensors["embeddings.LayerNorm.bias"][0] += 1
@@ -287,14 +287,14 @@ def other_trunk(tiny_trunk_folder: Path, tmp_path: Path) -> Path:
     return folder
 
 
-def test_adapter_trained_on_another_trunk_is_refused(
+def test_adapter_trained_on_a_different_trunk_is_refused(
     train: list[str], model: list[str], store: Path, other_trunk: Path, data: Path, refused: Refused
 ) -> None:
     source = f"--source={data}"
     sentence = refused("eval", model[0], f"--trunk={other_trunk}", "--head=first", "--adapter=first", source)
     assert has_facts(sentence, 'head "first"', "trunk")
     assert load_trunk(str(other_trunk)).sha256 in sentence
-    # The run is refused before anything is trained, even if the first source still has to be trained.
+    # The run is refused before any training, even if the first source is not trained yet.
     shutil.rmtree(store / "adapters" / "first")
     shutil.rmtree(store / "heads" / "first")
     words = [train[1].removesuffix(":recipe=single"), train[2], f"--store={store}", f"--config.trunk={other_trunk}"]
@@ -348,7 +348,7 @@ def test_fusing_adapters_with_different_slots_is_refused(
     assert has_facts(refused("train", *words), '"first"', '"second"', "slots")
 
 
-def test_head_with_another_number_of_labels_is_refused(
+def test_head_with_a_different_number_of_labels_is_refused(
     model: list[str], data: Path, write_rows: WriteRows, refused: Refused
 ) -> None:
     rows = [{"text_a": "all", "text_b": "two", "label": label} for label in ("few", "many", "none")]
@@ -356,7 +356,7 @@ def test_head_with_another_number_of_labels_is_refused(
     source = f"--source={data}"
     sentence = refused("eval", *model, source)
     assert has_facts(sentence, f"{data / 'dev.jsonl'}:3 ", "'none'", "few, many")
-    # If labels.json names the labels, these names are compared, even if the rows have indices.
+    # If labels.json names the labels, the names are compared even if the rows contain indices.
     (data / "labels.json").write_text('["few", "many", "none"]')
     write_rows(data / "dev.jsonl", [{**row, "label": index % 2} for index, row in enumerate(rows)])
     sentence = refused("eval", *model, source)
@@ -365,7 +365,7 @@ def test_head_with_another_number_of_labels_is_refused(
     assert has_facts(refused("eval", *model, "--source=builtin:entail"), "labels", 'head "target-fusion"')
 
 
-# Tests of damaged trunks.
+# Damaged trunks.
 
 
 def test_incomplete_trunk_folders_are_refused(
@@ -406,7 +406,7 @@ def test_hub_id_without_network_is_refused(
     assert has_facts(sentence, "network", "config.json", "model.safetensors", "tokenizer")
 
 
-# Tests of paths that cannot be written.
+# Paths that cannot be written.
 
 
 def test_unusable_output_paths_are_refused(
@@ -443,7 +443,7 @@ def full_disk(*arguments: object, **keywords: object) -> None:
 
 
 def last_sentence(capsys: pytest.CaptureFixture[str]) -> str:
-    """Returns the last message on stderr, which may also contain the progress bar."""
+    """Returns the last message on stderr, without the progress bar."""
     lines = [line.rpartition("\r")[2] for line in capsys.readouterr().err.splitlines()]
     assert [line.startswith("afjax: ") for line in lines].count(True) == 1
     assert lines[-1].startswith("afjax: ")
@@ -458,7 +458,7 @@ def test_full_disk_while_writing_a_checkpoint(
     assert main(words) == 0
     shutil.move(tmp_path / "run", tmp_path / "whole")
     capsys.readouterr()
-    usages = iter([10**9, 1_000])  # The numbers of free bytes are enough for the first checkpoint, not for the second.
+    usages = iter([10**9, 1_000])  # The free bytes suffice for the first checkpoint, but not for the second.
     with monkeypatch.context() as patch:
         patch.setattr(checkpoints.shutil, "disk_usage", lambda path: SimpleNamespace(free=next(usages)))
         assert main(words) == 2
@@ -467,7 +467,7 @@ def test_full_disk_while_writing_a_checkpoint(
     assert has_facts(sentence, "checkpoint", str(folder), "No space left on device")
     assert [path.name for path in folder.iterdir()] == ["2"]
     assert artefacts.entries(tmp_path / "run" / "store") == []
-    # With enough room the same command finishes as if the disk had never been full.
+    # With enough space, the same command finishes as if the disk had never been full.
     assert main(words) == 0
     runs = [artefacts.read_manifest(tmp_path / name / "store", "adapters", "target") for name in ("run", "whole")]
     assert runs[0].digest == runs[1].digest
@@ -484,7 +484,7 @@ def test_full_disk_while_saving_to_the_store(
     assert has_facts(last_sentence(capsys), 'adapter "new"', 'head "new"', str(store), "No space left on device")
     written = {path.relative_to(store).parts[0] for path in set(store.rglob("*")) - set(before)}
     assert written <= {".lock", ".runs"}
-    # Nothing is retrained: the run has finished and only saves.
+    # Nothing is retrained, because the run only has to save.
     assert main(words) == 0
     assert artefacts.verify(store) == []
 

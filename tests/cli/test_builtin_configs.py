@@ -1,4 +1,4 @@
-"""Built-in configs are found by name in a checkout and in a wheel, and commands describe configs and settings."""
+"""Built-in configs are found by name in a checkout and in a wheel, and commands list their settings."""
 
 import re
 import runpy
@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes commands run outside of the checkout."""
+    """Runs commands outside the checkout."""
     monkeypatch.chdir(tmp_path)
 
 
@@ -53,7 +53,7 @@ def test_local_file_takes_precedence_over_builtin_config(tmp_path: Path) -> None
     (tmp_path / "configs").mkdir()
     (tmp_path / "configs" / "single.py").write_text("def get_config():\n    return {'task': {'name': 'own'}}\n")
     assert load_experiment("configs/single.py").target.name == "own"
-    # A name without a suffix is the built-in config.
+    # A name without a suffix means the built-in config.
     (tmp_path / "single").write_text("def get_config():\n    return {'task': {'name': 'own'}}\n")
     assert load_experiment("single").target.name == "entail"
 
@@ -132,7 +132,7 @@ def test_train_help_lists_every_setting_with_its_default(capsys: pytest.CaptureF
     assert any(line.startswith("partition=adapter  (") and "top_k" in line for line in lines)
 
 
-# Tests of fusions of stored adapters.
+# Fusions of stored adapters.
 
 
 def test_fusion_of_stored_adapters_needs_only_the_target_data(
@@ -145,7 +145,7 @@ def test_fusion_of_stored_adapters_needs_only_the_target_data(
     train = {"max_steps": 1, "eval_every": 1, "batch_size": 8, "max_length": 16, "buckets": (16,)}
     words += [f"--config.train.{setting}={value}" for setting, value in train.items()]
     config = f"fusion:target=mine,source={trained / 'data'}"
-    # "secnd" is not in the store, so it would have to be trained. This needs data, which the command does not name.
+    # "secnd" is not in the store, so it would have to be trained, and the command gives no data for it.
     sentence = refused("train", f"--config={config},sources=first+secnd", *words)
     assert 'no adapter "secnd"' in sentence
     assert 'Did you mean "second"?' in sentence

@@ -1,4 +1,4 @@
-"""Runs the commands in the order in which a user runs them."""
+"""Runs the commands in the order a user would."""
 
 import csv
 import dataclasses
@@ -30,7 +30,7 @@ WriteRows = Callable[..., Path]
 
 @pytest.fixture
 def model(trained: Path, tiny_trunk_folder: Path) -> list[str]:
-    """Returns the flags that name the trained fusion."""
+    """Returns the flags that select the trained fusion."""
     flags = {"store": trained / "run" / "store", "trunk": tiny_trunk_folder}
     return [f"--{name}={value}" for name, value in flags.items()] + ["--fusion=target-fusion", "--head=target-fusion"]
 
@@ -65,7 +65,7 @@ def test_eval_prints_scores(trained: Path, model: list[str], capsys: pytest.Capt
     result = json.loads((trained / "run" / "target" / "result.json").read_text())[0]
     assert scores["accuracy"] == result["metrics"]["accuracy"]
     assert json.loads(out_lines(capsys, *words, "--split=train", "--batch_size=3")[-1])["split"] == "train"
-    # The scores are the same if the source is the split's file, or a TOML file that describes the task.
+    # The scores do not change if the source is the split's file or the task's TOML file.
     (trained / "described.toml").write_text(f'source = "data"\ndev = "{dev_file(trained).name}"\n')
     for source in (dev_file(trained), trained / "described.toml"):
         assert json.loads(out_lines(capsys, "eval", *model, f"--source={source}", "--max_length=16")[-1]) == scores
@@ -93,7 +93,7 @@ def test_predict_writes_every_row_in_order(
 
 
 def forget_form(store: Path, head: str) -> None:
-    """Removes the number of text columns from a stored head's manifest. Earlier versions did not record it."""
+    """Removes the number of text columns from a head's manifest, because earlier versions did not record it."""
     manifest = artefacts.read_manifest(store, "heads", head)
     config = dict(manifest.config)
     assert config.pop("text_columns") == 2

@@ -1,4 +1,4 @@
-"""``afjax data`` counts the rows of files in their official layouts, and lists the known tasks."""
+"""``afjax data`` counts rows in official benchmark files, and lists the known tasks."""
 
 import json
 from collections.abc import Callable
@@ -61,7 +61,7 @@ def folder(tmp_path: Path) -> Path:
 def show(folder: Path, tiny_trunk_folder: Path, capsys: pytest.CaptureFixture[str]) -> Show:
     """Returns a function that runs ``afjax data show``.
 
-    The function returns the printed lines, and the JSON object on the last line.
+    The function returns the printed lines and the JSON object from the last line.
     """
 
     def run(*words: str) -> tuple[list[str], dict[str, Any]]:
@@ -100,7 +100,7 @@ def test_classification_task(show: Show, folder: Path) -> None:
     assert "train: 3 rows, labelled" in text
     assert "entailment 2 (66.7%), not_entailment 1 (33.3%)" in text
     assert has_facts(text, "test: 1 row, ", "not labelled")
-    # Terminal control characters in texts are printed as escapes.
+    # Terminal control characters in texts are escaped.
     assert '"all \\x1b[31mcats"' in text
     assert "\x1b" not in text
     assert "[CLS]" in text
@@ -129,16 +129,16 @@ def test_tasks_from_every_kind_of_source(show: Show, folder: Path) -> None:
     _, found = show("entail", "--source=builtin:entail", "--split=dev")
     assert found["splits"].keys() == {"dev"}
     assert found["splits"]["dev"]["files"] == ["builtin:entail dev"]
-    # A source can be given instead of a name. The task's name is then a part of the source.
+    # A source can replace the task name. The task is then named after a part of the source.
     assert show("builtin:entail", "--split=dev")[1] == found
     assert show(f"official:rte:{folder}")[1] == show("rte")[1]
-    # The folder "own" is in afjax's format, and does not have a train split to infer label names from.
+    # The folder "own" is in afjax's format and has no train split to infer label names from.
     _, found = show("own")
     assert found["task"]["labels"] == ["x", "y"]
     assert found["task"]["about"] == ""
     assert found["splits"]["dev"]["files"] == [str(folder / "own/dev.jsonl")]
-    # The name of a benchmark's task sets the kind of the task, even if the rows come from another source. A source with
-    # a benchmark's files also sets the kind.
+    # A benchmark's task name sets the task kind, even if the rows come from another source. So does a source with a
+    # benchmark's files.
     (folder / "own" / "dev.jsonl").write_text('{"context": "a", "choices": ["b", "c"], "label": 1}\n')
     _, found = show("csqa", f"--source={folder / 'own'}")
     assert (found["task"]["kind"], found["splits"]["dev"]["rows"]) == ("multiple_choice", 1)
@@ -183,7 +183,7 @@ def test_unreadable_tasks_are_refused(folder: Path, tiny_trunk_folder: Path, ref
     assert "Give a TASK with" in refused("data", "list", "rte")
     assert "max_length is 3" in refused("data", "show", "rte", place, trunk, "--max_length=3")
     assert "batch_size is 0" in refused("data", "show", "rte", place, trunk, "--batch_size=0")
-    # The command is refused if a single split is unreadable.
+    # One unreadable split is enough to refuse the command.
     damaged = folder / "glue" / "RTE" / "test.tsv"
     damaged.write_bytes(b"index\tsentence1\tsentence2\n0\t\xff\tb\n")
     assert f"{damaged}:2 is not UTF-8" in refused("data", "show", "rte", place, trunk)

@@ -1,4 +1,4 @@
-"""One CSV file is used for training, evaluation and prediction."""
+"""A single CSV file serves for training, evaluation and prediction."""
 
 import importlib
 import io
@@ -32,7 +32,7 @@ def get_config(data=""):
 
 @pytest.fixture(scope="module")
 def home(tiny_trunk_folder: Path, cache_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns a folder with ``reviews.csv``, ``config.py``, and ``run``, the workdir of a run on that file."""
+    """Trains on ``reviews.csv``, and returns the folder with that file, ``config.py`` and the workdir ``run``."""
     folder = tmp_path_factory.mktemp("one_file")
     lines = [f"{number},{review},{stars}" for number, (review, stars) in enumerate(REVIEWS)]
     (folder / "reviews.csv").write_text("\ufeff" + "\n".join(["id,review,stars", *lines]) + "\n")
@@ -51,7 +51,7 @@ def model(home: Path, tiny_trunk_folder: Path) -> list[str]:
 
 @pytest.fixture
 def lines(capsys: pytest.CaptureFixture[str]) -> Lines:
-    """Returns a function that runs a command and returns the lines on stdout."""
+    """Returns a function that runs a command and returns its stdout lines."""
 
     def run(*words: str) -> list[str]:
         capsys.readouterr()
@@ -78,7 +78,7 @@ def test_eval_scores_the_dev_rows_of_the_training_run(
 ) -> None:
     result = json.loads((home / "run" / "target" / "result.json").read_text())[0]["metrics"]
     monkeypatch.chdir(home)
-    # The head's training file is recognized by an absolute and by a relative path, so only its dev rows are scored.
+    # The head's training file is recognized by its absolute or relative path, so only its dev rows are scored.
     for source in (home / "reviews.csv", "reviews.csv"):
         scores = json.loads(lines("eval", *model, f"--source={source}")[-1])
         assert 0 < scores["rows"] < len(REVIEWS) / 2
@@ -96,7 +96,7 @@ def test_predict_reads_the_file_and_keeps_columns(
     assert [list(row) for row in rows] == [["id", "text", "gold", "logits", "label", "probabilities"]] * len(REVIEWS)
     assert [(row["text"], row["gold"]) for row in rows] == REVIEWS
     assert [row["id"] for row in rows] == [str(number) for number in range(len(REVIEWS))]
-    # Without --keep a row has only these fields, whether rows come from a file or from standard input.
+    # Without --keep, rows have only these fields, whether they come from a file or from standard input.
     bare = lines("predict", *model, source, "--output=-")
     assert [json.loads(line) for line in bare] == [
         {name: row[name] for name in ("logits", "label", "probabilities")} for row in rows
@@ -134,7 +134,7 @@ def test_unknown_columns_to_keep_are_refused(home: Path, model: list[str], refus
     assert '"label"' in refused("predict", *model, source, "--keep=label")
 
 
-# Tests of files that cannot be trained on.
+# Files that cannot be used for training.
 
 
 @pytest.mark.parametrize(

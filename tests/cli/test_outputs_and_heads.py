@@ -1,4 +1,4 @@
-"""Tests outputs to devices and pipes, heads that do not match the loaded model, and empty flags."""
+"""Tests output to devices and pipes, heads that do not match the loaded model, and empty flags."""
 
 import os
 import stat
@@ -30,7 +30,7 @@ def fused(model: list[str]) -> list[str]:
     return [*model, "--fusion=target-fusion", "--head=target-fusion"]
 
 
-# Tests of outputs.
+# Outputs.
 
 
 @needs_full
@@ -43,7 +43,7 @@ def test_full_device_is_reported_and_not_replaced(
         ["table", "houlsby", f"--runs={trained / 'run'}", output],
     ):
         assert has_facts(refused(*words), "/dev/full ", "No space left on device")
-    # These commands print before they write, or write several files, so more than one line is printed.
+    # These commands print before they write, or write several files, so they print more than one line.
     for words in (
         ["adapterdrop", *fused, f"--source={data}", output],
         ["report", f"--workdir={trained / 'run'}", output],
@@ -74,7 +74,7 @@ def test_archive_is_written_through_a_symlink(model: list[str], tmp_path: Path) 
     assert (tmp_path / "archive.tar").stat().st_size > 0
 
 
-# Tests of heads.
+# Heads.
 
 
 def test_mismatched_head_is_refused(model: list[str], data: Path, refused: Refused, tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_store_show_prints_the_adapter_of_a_head(model: list[str], capsys: pytes
     assert has_facts(capsys.readouterr().out, "trained", f"adapters/first {digest[:12]}")
 
 
-# Tests of damaged workdirs.
+# Damaged workdirs.
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_non_scalar_log_lines_are_skipped(trained: Path, tmp_path: Path, line: s
     assert main(["report", f"--workdir={tmp_path / 'run'}", f"--output={tmp_path / 'out.html'}"]) == 0
 
 
-# Tests of other checks.
+# Other checks.
 
 
 @pytest.mark.parametrize(("platform", "scale"), [("darwin", 1), ("linux", 1024)])
@@ -185,7 +185,7 @@ def test_nothing_is_printed_about_pytorch(tiny_trunk_folder: Path) -> None:
     assert "PyTorch" not in done.stdout + done.stderr
 
 
-# Test of two concurrent runs with one store.
+# Two concurrent runs with one store.
 
 
 def test_second_concurrent_run_with_the_same_name_is_refused(config: Path, tmp_path: Path) -> None:

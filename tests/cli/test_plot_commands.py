@@ -1,4 +1,4 @@
-"""``afjax plot activations`` and ``plot spans`` write figures of a trained store, and refuse wrong flags."""
+"""``afjax plot activations`` and ``plot spans`` plot a trained store, and refuse invalid flags."""
 
 import csv
 import json
@@ -32,8 +32,8 @@ def test_activations(model: list[str], tmp_path: Path, capsys: pytest.CaptureFix
     assert capsys.readouterr().out == f"Written: {', '.join(map(str, files))}\n"
     assert files[0].read_bytes().startswith(b"\x89PNG")
     lines = lines_of(files[2])
-    # There are two adapters in one layer, and three means: over all rows, and over the rows of each of the two labels.
-    # In each mean, the shares of the adapters sum to one.
+    # One layer has two adapters. The three means are over all rows and over the rows with each of the two labels. In
+    # each mean, the adapters' weights sum to one.
     assert len(lines) == 6
     assert {line["layer"] for line in lines} == {"1"}
     assert {line["adapter"] for line in lines} == {"first", "second"}

@@ -1,4 +1,4 @@
-"""``afjax predict`` computes each row with its own adapter, or with many adapters."""
+"""``afjax predict`` selects an adapter for each row, or applies many adapters to every row."""
 
 import dataclasses
 import json
@@ -62,7 +62,7 @@ def test_each_row_names_its_adapter(
         {"id": 4, **PAIR, "adapter": "adapters/first"},
     ]
     path = write_rows(tmp_path / "mixed.jsonl", [{**row, "id": row["id"]} for row in rows])
-    # With --keep, every row must have the columns to keep.
+    # With --keep, every row must have the kept columns.
     lines = predict(*flags, f"--input={path}", "--keep=id,adapter", capsys=capsys)
     assert [line.pop("id") for line in lines] == [1, 2, 3, 4]
     assert [line.pop("adapter") for line in lines] == ["second", "target-fusion", None, "adapters/first"]
@@ -90,7 +90,7 @@ def test_all_adapters_predict_each_row(
                 check_prediction(prediction, models[name], row)
 
 
-def test_adapters_without_a_head_are_left_out_with_a_note(
+def test_adapters_without_a_head_are_skipped_with_a_note(
     store: Path,
     tiny_trunk_folder: Path,
     write_rows: WriteRows,
@@ -108,7 +108,7 @@ def test_adapters_without_a_head_are_left_out_with_a_note(
     assert has_facts(printed.err, "Note", "second is left out", "no head")
 
 
-def test_adapters_that_can_read_the_rows_are_suggested(
+def test_adapters_that_accept_the_rows_are_suggested(
     store: Path,
     models: dict[str, TaskModel],
     tiny_trunk_folder: Path,
@@ -121,7 +121,7 @@ def test_adapters_that_can_read_the_rows_are_suggested(
     flags = (f"--store={store}", f"--trunk={tiny_trunk_folder}", f"--input={path}")
     facts = ("rows.jsonl:1", '"texts"', "--all=first,second,target-fusion.")
     assert has_facts(refused("predict", *flags, "--all"), *facts)
-    # Names that the user has given are not replaced by others.
+    # Adapters named by the user are not replaced.
     assert "--all=" not in refused("predict", *flags, "--all=first,texts")
 
 

@@ -1,4 +1,4 @@
-"""Without --trunk and --head, the store's records are used. Mistyped commands get a suggestion."""
+"""--trunk and --head default to the store's records, and mistyped commands get a suggestion."""
 
 import json
 import shutil
@@ -14,7 +14,7 @@ from tests.cli.conftest import Refused
 
 
 def copy_head(store: Path, name: str, new: str, **changes: Any) -> None:
-    """Saves a stored head under another name, or with another manifest."""
+    """Saves a copy of a stored head under a new name or with a changed manifest."""
     head = artefacts.load(store, "heads", name)
     fields = ("config", "trunk", "task", "labels", "metrics", "seed", "trained_with")
     values = {field: getattr(head.manifest, field) for field in fields}
@@ -32,7 +32,7 @@ def test_eval_and_predict_read_trunk_and_head_from_the_store(
     assert main(["eval", *shared, f"--source={data}"]) == 0
     found = capsys.readouterr()
     assert json.loads(found.out) == json.loads(expected.out)
-    # The command logs the values it chose, but does not repeat flags.
+    # The command logs the values it chose, but not the values of flags.
     assert str(tiny_trunk_folder) in found.err
     assert str(tiny_trunk_folder) not in expected.err
     rows = f"--input={data / 'dev.jsonl'}"
@@ -80,7 +80,7 @@ def test_activations_need_a_source_for_a_fusion_trained_from_python(
     store: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["plot", "activations", f"--store={store}", "--fusion=target-fusion", f"--output={tmp_path / 'figure'}"]
-    # A run from Python gets its rows as lists, so its task has no source.
+    # Runs from Python take their rows as lists, so their tasks have no source.
     task = artefacts.read_manifest(store, "heads", "target-fusion").task
     copy_head(store, "target-fusion", "target-fusion", task={**task, "source": ""})
     assert main(words) == 2
@@ -92,7 +92,7 @@ def test_activations_need_a_source_for_a_fusion_trained_from_python(
     assert (tmp_path / "figure.csv").is_file()
 
 
-# Tests of mistyped commands.
+# Mistyped commands.
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""``afjax report`` and ``afjax compare`` describe a trained run, and refuse wrong flags."""
+"""``afjax report`` and ``afjax compare`` describe a trained run, and refuse invalid flags."""
 
 import json
 import shutil
@@ -150,7 +150,7 @@ def test_compare(trained: Path, tiny_trunk_folder: Path, capsys: pytest.CaptureF
     assert found["difference"] == pytest.approx((only["only_b"] - only["only_a"]) / 8)
     assert found["low"] <= found["difference"] <= found["high"]
     assert found["settings"]["adapters"] == ["['first']", "['first', 'second']"]
-    # Workdirs can be compared in pairs. Each uses its own store, trunk and rows. Here all are the same run.
+    # Workdirs can be compared in pairs, each with its own store, trunk and rows. Here both are the same run.
     run = trained / "run"
     assert main(["compare", f"{run},{run}", f"{run},{run}", "--resamples=50", "--metric=matthews", "--json"]) == 0
     *lines, last = capsys.readouterr().out.splitlines()

@@ -1,4 +1,4 @@
-"""``afjax serve`` runs as a process, and answers several clients until it is stopped or killed."""
+"""``afjax serve`` runs in a process and answers several clients until it is stopped or killed."""
 
 import importlib.util
 import json
@@ -31,7 +31,7 @@ def flags(trained: Path, tiny_trunk_folder: Path) -> list[str]:
 
 
 class Server:
-    """A process of ``afjax serve``."""
+    """An ``afjax serve`` process."""
 
     def __init__(self, flags: list[str]) -> None:
         words = [sys.executable, "-m", "afjax", "serve", *flags]
@@ -49,7 +49,7 @@ class Server:
         return f"http://127.0.0.1:{self.port}"
 
     def end(self) -> str:
-        """Waits for the end of the process, and returns the rest of what it printed."""
+        """Waits for the process to exit, and returns the rest of its output."""
         return "" if self.process.stderr.closed else self.process.communicate()[1]
 
 
@@ -62,7 +62,7 @@ def server(flags: list[str]) -> Iterator[Server]:
 
 
 def started_request(server: Server, rows: list[dict[str, Any]]) -> tuple[socket.socket, bytes]:
-    """Sends the head of a request, waits until the server asks for the body, and returns ``(connection, body)``."""
+    """Sends a request's headers, waits until the server asks for the body, and returns ``(connection, body)``."""
     body = json.dumps({"rows": rows}).encode()
     connection = socket.create_connection(("127.0.0.1", server.port))
     head = (
@@ -101,7 +101,7 @@ def test_clients_get_their_own_answers_until_the_server_is_stopped(
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(ask, range(60)))
     assert {adapter["name"] for adapter in httpx.get(f"{server.url}/adapters").json()["adapters"]} == models.keys()
-    # A request that has begun is answered, even if the server is told to stop.
+    # A request in progress is answered even if the server is asked to stop.
     connection, body = started_request(server, [{"adapter": "first", **PAIR}])
     with connection:
         server.process.send_signal(signal.SIGTERM)

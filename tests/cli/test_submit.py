@@ -1,4 +1,4 @@
-"""``afjax submit`` writes the files for GLUE, SuperGLUE and SQuAD, from stored heads and official test files."""
+"""``afjax submit`` writes GLUE, SuperGLUE and SQuAD submissions from stored heads and official test files."""
 
 import json
 import zipfile
@@ -37,13 +37,13 @@ PAIRS = [("all of the two", "some"), ("none of the two", "most"), ("some of the 
 
 
 def drawn(init: Callable[[], Any]) -> Any:
-    """Returns a tree like that from ``init``, with random numbers from NumPy, which need no compilation."""
+    """Returns the tree that ``init`` would return, but draws it with NumPy, which needs no compilation."""
     rng = np.random.default_rng(0)
     return jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(np.float32), jax.eval_shape(init))
 
 
 def task_model(trunk: Trunk, task: str, *, adapter: str = "", fused: bool = False) -> TaskModel:
-    """Returns an untrained model. Its head, and its fusion of one adapter if it has one, are named after the task."""
+    """Builds an untrained model. Its head, and its single-adapter fusion if any, are named after the task."""
     known, key = OFFICIAL[task], jax.random.key(0)
     outputs, reads = TASK_KINDS[known.kind].num_outputs(known.labels), TASK_KINDS[known.kind].reads
     size = {"hidden_size": trunk.config.hidden_size, "num_layers": trunk.config.num_layers}
@@ -68,7 +68,7 @@ def task_model(trunk: Trunk, task: str, *, adapter: str = "", fused: bool = Fals
 
 @pytest.fixture(scope="module")
 def heads(tiny_trunk: Trunk, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns a store with heads for all tasks. rte also has an adapter, and qnli a fusion of that adapter."""
+    """Creates a store with heads for all tasks, an adapter for rte, and a fusion of that adapter for qnli."""
     folder = tmp_path_factory.mktemp("heads")
     task_model(tiny_trunk, "rte", adapter="rte").save(folder)
     task_model(tiny_trunk, "qnli", adapter="rte", fused=True).save(folder)
@@ -164,10 +164,10 @@ def unpacked(path: Path) -> dict[str, str]:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Makes models predict each label in turn, without compilation.
+    """Stubs prediction, so that models predict each label in turn without compilation.
 
     Returns:
-      A list to which each prediction appends the title of its progress bar.
+      A list to which each prediction appends its progress-bar title.
     """
 
     def predict(task_model: TaskModel, rows: Any, title: str, **_: Any) -> tuple[list[Any], list[Any]]:
@@ -261,7 +261,7 @@ def test_missing_heads_and_files_are_listed(
     sentence = refused("submit", "glue", *flags, f"--store={store}", "--tasks=qqp", "--partial")
     assert has_facts(sentence, "GLUE", "incomplete")
     assert 'no head "rte-x"' in refused("submit", "glue", *flags, "--names={task}-x", "--tasks=rte")
-    # GLUE's file for RTE is not used for SuperGLUE.
+    # GLUE's RTE file is not used for SuperGLUE.
     (folder / "super_glue/RTE/RTE/test.jsonl").unlink()
     assert "no super_glue/RTE/test.jsonl" in refused("submit", "superglue", *flags)
 
@@ -360,7 +360,7 @@ def test_invalid_submissions_are_refused(flags: list[str], folder: Path, tmp_pat
     path = folder / "glue/RTE/test.tsv"
     path.write_text(path.read_text().replace("\n1\t", "\none\t"))
     assert has_facts(refused(*glue, "--tasks=rte"), "row", 'id "one"')
-    # The folder has rte in afjax's format and GLUE's download of RTE. The command cannot decide between them.
+    # The folder has RTE both in afjax's format and as downloaded from GLUE, so the choice is ambiguous.
     (folder / "rte").mkdir()
     (folder / "rte" / "test.jsonl").write_text('{"text_a": "a", "text_b": "b"}\n')
     assert has_facts(refused(*glue, "--tasks=rte"), '"rte"', "ambiguous", "official:rte:")

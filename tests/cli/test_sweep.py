@@ -1,6 +1,6 @@
-"""``afjax sweep`` starts and skips runs, chooses the best setting, writes tables, and refuses wrong flags.
+"""``afjax sweep`` starts and skips runs, chooses the best setting, writes tables, and refuses invalid flags.
 
-The tests of the first section train. The other tests use ``--isolate`` and replace each run's process by a stand-in.
+The tests in the first section train. The others use ``--isolate`` and replace each run's process with a stand-in.
 """
 
 import csv
@@ -60,18 +60,18 @@ def write_config(path: Path, more: str = "", *, trunk: Path | str = "minilm") ->
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    """Writes a config file whose trunk and data do not exist."""
+    """Writes a config file with a nonexistent trunk and nonexistent data."""
     return write_config(tmp_path / "rte.py")
 
 
 @pytest.fixture
 def words(config: Path, tmp_path: Path) -> list[str]:
-    """Returns a sweep command without the swept settings."""
+    """Returns a sweep command without swept settings."""
     return ["sweep", f"--config={config}", f"--workdir={tmp_path / 'sweep'}", "--isolate"]
 
 
 class StandIn:
-    """Replaces the processes of ``afjax train``.
+    """Replaces the ``afjax train`` processes.
 
     Attributes:
       titles: The settings and seeds of the runs, in order.
@@ -131,7 +131,7 @@ def rows(path: Path) -> list[dict[str, str]]:
 def real(
     config: Path, words: list[str], tiny_trunk_folder: Path, write_rows: Callable[..., Path], tmp_path: Path
 ) -> list[str]:
-    """Returns a sweep command whose trunk and data exist. All runs train in this process."""
+    """Returns a sweep command with a real trunk and real data. All runs train in this process."""
     for split in ("train", "dev"):
         write_rows(tmp_path / "data" / f"{split}.jsonl")
     write_config(config, trunk=tiny_trunk_folder)
@@ -139,7 +139,7 @@ def real(
 
 
 def written(sweep: Path) -> dict[str, Any]:
-    """Reads the files of a sweep, except paths and times."""
+    """Reads a sweep's files, without paths and times."""
     found: dict[str, Any] = {"table": rows(sweep / "sweep.csv"), "summary": rows(sweep / "summary.csv")}
     for run in sorted((sweep / "runs").iterdir()):
         store_folder = run / "store"
@@ -161,8 +161,8 @@ def test_runs_in_one_process_write_what_separate_processes_write(real: list[str]
     assert written(first) == written(second)
     assert len(written(first)["seed=1"]["digests"]) == 2
     logs = [(folder / "runs" / "seed=1" / "log.txt").read_text() for folder in (first, second)]
-    # Paths and times differ, so they are removed. So are the lines about compilation: in one process, only the first
-    # run compiles.
+    # Paths and times differ, so they are removed. So are the lines about compilation, because in one process only the
+    # first run compiles.
     lines = [re.sub(r"first|second|; .* elapsed.*|.* compiling for .*\n", "", log).splitlines() for log in logs]
     assert lines[0] == lines[1]
     assert lines[0][0].startswith("$ afjax train --config=")
@@ -174,7 +174,7 @@ def test_failed_run_does_not_affect_the_others(
     real: list[str], isolate: list[str], tmp_path: Path, capsys: Capsys
 ) -> None:
     data = tmp_path / "data"
-    # Missing data is only found when a run starts. The first run then fails, and the second must still run.
+    # Missing data is only detected when a run starts. The first run fails, but the second must still run.
     assert main([*real[:-1], *isolate, f"--grid.task.source=nothing,{data}"]) == 1
     out, err = capsys.readouterr()
     lines = err.splitlines()
@@ -226,7 +226,7 @@ def test_log_handlers_write_to_the_log_of_their_own_run(
     train, logger, handlers = sweep_training.experiment_training, logging.getLogger("library"), []
 
     def with_library(config: Any, **given: Any) -> Any:
-        if not handlers:  # The library is imported in the first run.
+        if not handlers:  # The first run imports the library.
             handlers.append(logging.StreamHandler())
             logger.addHandler(handlers[0])
         logger.warning("seed %d", config.seed)
@@ -256,7 +256,7 @@ def test_interrupted_runs_resume(
     with monkeypatch.context() as patch:
         patch.setattr(sweep_progress.SweepProgress, "trained", interrupted)
         assert main([*real, "--seeds=0,1"]) == 130
-    # An interrupted run can be continued in a process of its own.
+    # An interrupted run can be resumed in a separate process.
     assert main([*real, "--seeds=0,1", "--isolate"]) == 0
     assert written(tmp_path / "sweep") == written(tmp_path / "undisturbed")
 
@@ -272,7 +272,7 @@ def test_sweep_of_a_fusion_trains_its_adapters_first(
     stores = [tmp_path / "sweep" / "runs" / f"seed={seed}" / "store" for seed in (0, 1)]
     assert [store.names(each, "adapters") for each in stores] == [["one", "two"]] * 2
     assert [store.names(each, "fusion") for each in stores] == [["rte-fusion"]] * 2
-    # --adapters copies these adapters to the runs of a second sweep, which does not train them again.
+    # --adapters copies these adapters to a second sweep's runs, which do not retrain them.
     copied = [*real[:-1], "--seeds=2,3", f"--adapters={stores[0]}", f"--workdir={tmp_path / 'copied'}"]
     assert main(copied) == 0
     again = tmp_path / "copied" / "runs" / "seed=2" / "store"
@@ -298,7 +298,7 @@ def test_joined_hosts_are_refused(real: list[str], refused: Refused, monkeypatch
     assert has_facts(refused(*real, "--seeds=0,1"), "--hosts=N --host=I")
 
 
-def test_each_host_trains_its_part(real: list[str], tmp_path: Path, capsys: Capsys) -> None:
+def test_each_host_trains_its_share_of_the_runs(real: list[str], tmp_path: Path, capsys: Capsys) -> None:
     words = [*real, "--seeds=0,1,2"]
     assert main([*words, f"--workdir={tmp_path / 'one'}"]) == 0
     capsys.readouterr()
@@ -310,13 +310,13 @@ def test_each_host_trains_its_part(real: list[str], tmp_path: Path, capsys: Caps
         folder = tmp_path / "sweep" / f"host-{host}-of-2"
         assert len(rows(folder / "sweep.csv")) == number
         shutil.copytree(folder / "runs", tmp_path / "all" / "runs", dirs_exist_ok=True)
-    # Without --hosts, the command writes the tables of all runs from the copied folders.
+    # Without --hosts, the command writes the tables for all runs from the copied folders.
     assert main([*words, f"--workdir={tmp_path / 'all'}"]) == 0
     assert "0 to do" in capsys.readouterr().err
     assert written(tmp_path / "all") == written(tmp_path / "one")
 
 
-def test_a_host_without_runs_ends(real: list[str], tmp_path: Path, capsys: Capsys) -> None:
+def test_host_without_runs_exits(real: list[str], tmp_path: Path, capsys: Capsys) -> None:
     assert main([*real, "--seeds=0,1", "--hosts=3", "--host=0"]) == 0
     printed = capsys.readouterr()
     assert has_facts(printed.err.splitlines()[0], "2 runs", "host 0 of 3 trains 0", "0 to do")
@@ -324,7 +324,7 @@ def test_a_host_without_runs_ends(real: list[str], tmp_path: Path, capsys: Capsy
     assert not any((tmp_path / "sweep" / "host-0-of-3" / "runs").iterdir())
 
 
-def test_only_host_trains_all_runs(real: list[str], tmp_path: Path) -> None:
+def test_single_host_trains_all_runs(real: list[str], tmp_path: Path) -> None:
     assert main([*real, "--seeds=0,1", "--hosts=1", "--host=0"]) == 0
     assert len(rows(tmp_path / "sweep" / "sweep.csv")) == 2
 
@@ -339,7 +339,7 @@ def test_hosts_share_all_runs(num_runs: int, hosts: int) -> None:
 
 
 def test_on_a_tpu_each_run_of_a_host_has_one_chip(real: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each run gets a chip of its own, because a process that claims all chips would wait for all hosts."""
+    """Each run gets its own chip, because a process that claims all chips would wait for all hosts."""
     monkeypatch.setattr(sweep_runs, "find_devices", lambda: parts.Devices(tpu_chips=("0", "1")))
     workers = list[int]()
     monkeypatch.setattr(sweep_runs, "train_in_workers", lambda *arguments: workers.append(arguments[-1]))
@@ -359,7 +359,7 @@ def test_on_a_tpu_each_run_of_a_host_has_one_chip(real: list[str], monkeypatch: 
         (["--hosts=2", "--host=-1"], ("--hosts is 2", "--host is -1")),
     ],
 )
-def test_impossible_hosts_are_refused(real: list[str], refused: Refused, given: list[str], facts: tuple[str, ...]):
+def test_invalid_hosts_are_refused(real: list[str], refused: Refused, given: list[str], facts: tuple[str, ...]):
     assert has_facts(refused(*real, "--seeds=0,1", *given), *facts)
 
 
@@ -474,7 +474,7 @@ def test_stopped_isolated_run_saves_and_resumes(real: list[str], tmp_path: Path)
 
 
 def test_isolated_run_ends_if_the_sweep_is_killed(real: list[str], tmp_path: Path) -> None:
-    # The run would train for minutes.
+    # Uninterrupted, the run would train for minutes.
     words = [*real, "--isolate", "--grid.train.max_steps=100000"]
     target = tmp_path / "sweep" / "runs" / "train.max_steps=100000,seed=0" / "target"
     sweep = subprocess.Popen([sys.executable, "-m", "afjax", *words])
@@ -509,10 +509,10 @@ def test_processes_save_and_end_if_the_command_fails(
     assert {row["status"] for row in rows(tmp_path / "sweep" / "sweep.csv")} == {"done"}
 
 
-def test_processes_that_cannot_begin_fail_all_runs(
+def test_processes_that_cannot_start_fail_all_runs(
     real: list[str], tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Replace the function that each process runs by len, which raises TypeError for the arguments that it gets.
+    # Replace each process's function with len, which raises TypeError for these arguments.
     monkeypatch.setattr(sweep_workers, "_work", len)
     assert main([*real, "--seeds=0,1,2", "--processes=2"]) == 1
     assert [row["status"] for row in rows(tmp_path / "sweep" / "sweep.csv")] == ["failed"] * 3
@@ -570,11 +570,11 @@ def test_runs_with_different_trunks_are_groups(
         (["--processes=2", "--isolate"], ("--isolate ", "--processes=2")),
     ],
 )
-def test_impossible_slots_are_refused(real: list[str], refused: Refused, given: list[str], facts: tuple[str, ...]):
+def test_invalid_slots_are_refused(real: list[str], refused: Refused, given: list[str], facts: tuple[str, ...]):
     assert has_facts(refused(*real, "--seeds=0,1", *given), *facts)
 
 
-# Tests of starting processes.
+# Starting processes.
 
 
 def test_killed_command_returns_its_signal(tmp_path: Path) -> None:
@@ -604,7 +604,7 @@ def test_run_command_has_overrides_and_its_own_workdir(
     assert train.commands[0][6:] == [f"--config.{override}" for override in given]
 
 
-# Tests of swept settings.
+# Swept settings.
 
 
 def test_every_combination_runs_with_every_seed(words: list[str], train: StandIn, tmp_path: Path) -> None:
@@ -665,7 +665,7 @@ def test_run_names_are_readable_valid_and_unique() -> None:
     assert sweep_plan.Run({"trunk": "a/b"}, 0).name.startswith("trunk=a_b,seed=0~")
 
 
-# Tests of resuming a sweep.
+# Resuming a sweep.
 
 
 def test_only_failed_runs_are_repeated(words: list[str], train: StandIn, capsys: Capsys) -> None:
@@ -706,7 +706,7 @@ def test_interrupted_sweep_resumes(words: list[str], train: StandIn, tmp_path: P
 def test_values_and_seeds_can_be_added(words: list[str], train: StandIn, tmp_path: Path) -> None:
     assert main([*words, RATES, "--grid.train.epochs=1"]) == 0
     train.titles.clear()
-    # The order of flags and values does not matter, because the runs keep their names.
+    # The order of flags and values does not matter, because it does not affect run names.
     more = ["--grid.train.epochs=1", "--grid.train.learning_rate=1e-2,3e-4,1e-3", "--seeds=1,0"]
     assert main([*words, *more]) == 0
     assert sorted(train.titles) == [
@@ -729,12 +729,12 @@ def test_values_and_seeds_can_be_added(words: list[str], train: StandIn, tmp_pat
         ([RATES, "--config.train.epochs=3", "--config.top_k=0"], ("top_k: not set ", " 0 ")),
     ],
 )
-def test_resuming_with_another_sweep_is_refused(
+def test_resuming_a_different_sweep_is_refused(
     words: list[str], train: StandIn, tmp_path: Path, refused: Refused, others: list[str], facts: tuple[str, ...]
 ) -> None:
     same = ["--seeds=0,1", "--config.train.epochs=3"]
     assert main([*words, RATES, *same]) == 0
-    # Flags that a case does not give keep their values from the first command.
+    # Flags missing from a case keep their values from the first command.
     given = [word for word in same if not any(other.startswith(word.split("=")[0] + "=") for other in others)]
     if "--grid.train.epochs=1" in others:
         given.remove("--config.train.epochs=3")
@@ -745,7 +745,7 @@ def test_resuming_with_another_sweep_is_refused(
     assert len(train.titles) == 4
 
 
-def test_resuming_with_another_config_is_refused(words: list[str], config: Path, train: StandIn, refused: Refused):
+def test_resuming_with_a_different_config_is_refused(words: list[str], config: Path, train: StandIn, refused: Refused):
     assert main([*words, RATES]) == 0
     found = refused(words[0], f"{words[1]}:task=cb", words[2], RATES)
     assert f"config: {config} there, {config}:task=cb given" in found
@@ -771,7 +771,7 @@ def test_resuming_after_the_config_file_changed_is_refused(
         ([RATES, "--seeds=0"], "seed: 1 ", 0),
     ],
 )
-def test_finished_runs_can_be_left_out_in_another_folder(
+def test_finished_runs_can_be_skipped_in_a_different_folder(
     words: list[str], train: StandIn, tmp_path: Path, refused: Refused, fewer: list[str], fact: str, num_new: int
 ) -> None:
     assert main([*words, RATES, "--seeds=0,1"]) == 0
@@ -783,7 +783,7 @@ def test_finished_runs_can_be_left_out_in_another_folder(
     assert len(rows(tmp_path / "fewer" / "sweep.csv")) == 2 + num_new
 
 
-# Tests of choosing the best setting, and of the tables.
+# Choosing the best setting, and writing the tables.
 
 
 def test_seeds_of_one_setting(words: list[str], train: StandIn, tmp_path: Path, capsys: Capsys) -> None:
@@ -791,7 +791,7 @@ def test_seeds_of_one_setting(words: list[str], train: StandIn, tmp_path: Path, 
     assert main([*words, "--seeds=0,1"]) == 0
     assert train.titles == ["seed=0", "seed=1"]
     lines = capsys.readouterr().out.splitlines()
-    # There is nothing to choose, so no setting is called the best.
+    # There is only one setting, so none is called the best.
     assert [re.split(r"  +", line.strip()) for line in lines[1:]] == [
         ["dev accuracy", "seeds"],
         ["0.6000 ± 0.1414", "2/2"],
@@ -883,7 +883,7 @@ def test_each_task_has_its_own_best_setting(
     ]
 
 
-def test_nothing_is_the_best_if_only_the_task_varies(words: list[str], train: StandIn, capsys: Capsys) -> None:
+def test_no_setting_is_best_if_only_the_task_varies(words: list[str], train: StandIn, capsys: Capsys) -> None:
     assert main([*words, "--grid.task.name=a,b"]) == 0
     assert "best" not in capsys.readouterr().out
 
@@ -985,7 +985,7 @@ def test_last_result_of_each_task_counts(
 def test_remaining_time_is_estimated(
     words: list[str], train: StandIn, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The times at which the runs start and end. The first run fails after one second.
+    # Start and end times of the runs. The first run fails after one second.
     clock = iter([0, 1, 10, 82, 100, 148, 200, 204])
     monkeypatch.setattr(sweep_progress.time, "monotonic", lambda: next(clock))
     train.score = lambda settings: None if settings["seed"] == "0" else 0.5
@@ -995,7 +995,7 @@ def test_remaining_time_is_estimated(
     assert [duration(seconds) for seconds in (59.6, 3599.6, 7500)] == ["1 min 0 s", "1 h 0 min", "2 h 5 min"]
 
 
-# Tests of sweeps that are refused before anything is written or run.
+# Sweeps that are refused before anything is written or run.
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A stored adapter is only used with its training trunk: same weights, architecture and tokenizer."""
+"""A stored adapter requires its training trunk, with the same weights, architecture and tokenizer."""
 
 import hashlib
 import json
@@ -33,7 +33,7 @@ Edit = Callable[[dict], Any]
 
 @pytest.fixture
 def trunk_folder(tiny_trunk_folder: Path, tmp_path: Path) -> Path:
-    """Returns a copy of the trunk's folder that a test may change."""
+    """Copies the trunk's folder, so that a test can change it."""
     return shutil.copytree(tiny_trunk_folder, tmp_path / "trunk")
 
 
@@ -94,7 +94,7 @@ ARCHITECTURES: dict[str, tuple[Any, Any]] = {
 
 
 @pytest.mark.parametrize("field", ARCHITECTURES)
-def test_another_architecture_is_refused(
+def test_different_architecture_is_refused(
     field: str, predict: list[str], evaluate: list[str], trunk_folder: Path, refused: Refused
 ) -> None:
     value, recorded = ARCHITECTURES[field]
@@ -104,7 +104,7 @@ def test_another_architecture_is_refused(
 
 
 @pytest.mark.parametrize("part", TOKENIZERS)
-def test_another_tokenizer_is_refused(
+def test_different_tokenizer_is_refused(
     part: str, predict: list[str], evaluate: list[str], trunk_folder: Path, refused: Refused
 ) -> None:
     edit(trunk_folder / "tokenizer.json", TOKENIZERS[part])
@@ -130,7 +130,7 @@ def test_each_tokenizer_part_has_its_own_digest(tiny_trunk_folder: Path) -> None
         assert [name.replace("_", " ") for name, digest in digests(change).items() if digest != expected[name]] == [
             part
         ]
-    # The post-processor also sets the types of the special tokens.
+    # The post-processor also sets the token types of special tokens.
     typed = digests(model_input_names=["input_ids", "token_type_ids", "attention_mask"])
     assert {name for name in typed if typed[name] != expected[name]} == {"post_processor"}
 
@@ -151,7 +151,7 @@ def test_token_cache_is_not_shared_between_tokenizers(part: str, tiny_trunk: Tru
     assert cache_key(rows, first, 8) != cache_key(rows, second, 8)
 
 
-def test_python_functions_refuse_another_trunk(store: Path, trunk_folder: Path) -> None:
+def test_python_functions_refuse_a_different_trunk(store: Path, trunk_folder: Path) -> None:
     edit(trunk_folder / "config.json", lambda values: values.update(num_attention_heads=2))
     trunk = load_trunk(str(trunk_folder))
     for load in (
@@ -184,7 +184,7 @@ def test_irrelevant_differences_are_accepted(
         }
 
     edit(trunk_folder / "tokenizer.json", cut_and_pad)
-    # Dropout only matters during training, and gelu is the default, so neither changes predictions.
+    # Dropout only matters during training and gelu is the default, so neither affects predictions.
     edit(trunk_folder / "config.json", lambda values: values.update(hidden_dropout_prob=0.3, hidden_act="gelu"))
     assert main(predict) == 0
     assert (tmp_path / "out.jsonl").read_text() == before
@@ -192,7 +192,7 @@ def test_irrelevant_differences_are_accepted(
 
 
 def make_old(store: Path) -> None:
-    """Removes from all manifests the values that earlier versions did not record."""
+    """Removes values from all manifests that earlier versions did not record."""
     for path in store.glob("*/*/manifest.json"):
         values = json.loads(path.read_text())
         del values["trunk"]["architecture"], values["trunk"]["tokenizer"], values["manifest_sha256"]
@@ -207,13 +207,13 @@ def test_older_store_is_read_with_one_warning(store: Path, predict: list[str], t
     fusion = [word for word in predict if not word.startswith(("--head", "--adapter"))]
     command = [sys.executable, "-m", "afjax", *fusion, "--head=target-fusion", "--fusion=target-fusion"]
     result = subprocess.run(command, capture_output=True, text=True, check=True)
-    # One warning covers the head, the fusion and both adapters.
+    # A single warning covers the head, the fusion and both adapters.
     [line] = [line for line in result.stderr.splitlines() if str(store) in line]
     assert line.startswith("afjax: ")
     assert "Warning" not in result.stderr
 
 
-def test_older_store_is_refused_with_other_weights_or_model_type(
+def test_older_store_is_refused_with_different_weights_or_model_type(
     store: Path, predict: list[str], trunk_folder: Path, refused: Refused
 ) -> None:
     make_old(store)
@@ -231,7 +231,7 @@ def test_dropout_and_dtype_do_not_change_the_identity(tiny_trunk: Trunk, trunk_f
     recorded = tiny_trunk.identity()
     other = load_trunk(str(trunk_folder), dtype="bfloat16").identity()
     assert trunk_difference(recorded, other) == ([], [])
-    # The result is the same after the identity was written to and read from JSON.
+    # A JSON round trip does not change the result.
     assert trunk_difference(json.loads(json.dumps(recorded)), other) == ([], [])
 
 
@@ -249,7 +249,7 @@ def test_manifest_records_the_whole_identity(store: Path, tiny_trunk: Trunk) -> 
         assert read_manifest(store, kind, name).trunk == tiny_trunk.identity()
 
 
-# Tests of numbers that are not finite.
+# Non-finite numbers.
 
 
 def test_trunk_with_nan_is_refused(predict: list[str], evaluate: list[str], trunk_folder: Path, refused: Refused):

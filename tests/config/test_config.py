@@ -1,4 +1,4 @@
-"""Configs are accepted, or refused with errors that name the setting. JSON represents them without loss."""
+"""Invalid configs are refused with errors that name the setting, and valid ones survive a JSON round trip."""
 
 import json
 from typing import Any
@@ -30,7 +30,7 @@ def message(make: Any, *args: Any, **kwargs: Any) -> str:
     return str(raised.value)
 
 
-# Tests of the checks of the dataclasses.
+# Checks in the dataclasses.
 
 
 @pytest.mark.parametrize(
@@ -133,11 +133,11 @@ def test_names_unusable_as_folders_or_keys_are_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["rte", "RTE-2", "a_b", "v1.0", "größe", "with space"])
-def test_usable_names_are_accepted(name: str) -> None:
+def test_valid_names_are_accepted(name: str) -> None:
     check_name(name, "task")
 
 
-# Tests of values that configs derive from their fields.
+# Values derived from config fields.
 
 
 def test_experiments_name_their_results() -> None:
@@ -172,7 +172,7 @@ def test_slots_are_in_forward_order() -> None:
     assert ADAPTER_PRESETS["houlsby"].slots == ("attention", "ffn")
 
 
-# Tests of making configs from nested mappings.
+# Building configs from nested mappings.
 
 MINIMAL = {"task": {"name": "rte"}}
 
@@ -235,7 +235,7 @@ def test_errors_start_with_the_name_given_by_the_caller() -> None:
     assert message(from_dict, HeadConfig, {"x": 1}, 'the config of head "rte"').startswith('the config of head "rte".x')
 
 
-# Tests of converting configs to mappings.
+# Converting configs to mappings.
 
 
 def optional(strategy: st.SearchStrategy) -> st.SearchStrategy:
@@ -311,7 +311,7 @@ def test_presets_round_trip_through_json(name: str) -> None:
     assert from_dict(Adapter, json.loads(json.dumps(to_dict(preset)))) == preset
 
 
-# Tests of values that are given from Python.
+# Values passed from Python.
 
 
 @pytest.mark.parametrize(
@@ -350,7 +350,7 @@ def test_presets_round_trip_through_json(name: str) -> None:
         (lambda: ExperimentConfig(task=TASK, seed=int("9" * 23)), ("seed", "9" * 23)),
     ],
 )
-def test_values_from_python_are_checked_like_a_config_file(make: Any, words: tuple[str, ...]) -> None:
+def test_values_from_python_are_checked_like_config_files(make: Any, words: tuple[str, ...]) -> None:
     told = message(make)
     for word in words:
         assert word in told
@@ -393,7 +393,7 @@ def test_unknown_partitions_are_refused(partition: Any) -> None:
     assert "adapter+trunk" in message(check_partition, partition, AdapterConfig())
 
 
-def test_adapter_given_by_the_name_of_a_preset_is_explained() -> None:
+def test_preset_name_in_place_of_an_adapter_config_is_explained() -> None:
     with pytest.raises(UserError) as refused:
         Method(adapter="lora")  # type: ignore[arg-type]
     assert has_facts(str(refused.value), "'lora'", 'ADAPTER_PRESETS["lora"]')

@@ -1,4 +1,4 @@
-"""Every file in ``configs/`` and every run of its sweep can be loaded, and each config trains one step."""
+"""Every file in ``configs/`` and every run of its sweep loads, and each config trains for one step."""
 
 import ast
 import itertools
@@ -22,8 +22,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("training")]
 FOLDER = Path(__file__).parents[2] / "configs"
 CONFIGS = sorted(FOLDER.glob("*.py"))
 
-# Arguments for each config, with one string per run. DATA is a folder of tasks. Configs that train several models have
-# their own tests.
+# Arguments for each config, one string per run. DATA is a folder of tasks. Configs that train several models have
+# separate tests.
 ONE_STEP: dict[str, Sequence[str]] = {
     "adapter.py": ["task=rte,data=DATA"],
     "baselines.py": [
@@ -41,7 +41,7 @@ ONE_STEP: dict[str, Sequence[str]] = {
     "sequential.py": ["tasks=rte+mrpc,data=DATA"],
     "single.py": ["task=rte,data=DATA/rte", "task=csqa,data_dir=DATA"],
 }
-# tests/docs/test_pages.py trains quickstart.py. The tests below train the other three.
+# tests/docs/test_pages.py trains quickstart.py, and the tests below train the other three.
 OWN_TESTS = {"quickstart.py", "fusion.py", "mt_adapter.py", "fusion_mt.py"}
 RUNS = [(name, arguments) for name, runs in ONE_STEP.items() for arguments in runs]
 TASKS = (
@@ -63,9 +63,9 @@ TASKS = (
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Makes a working folder with ``data``, ``DATA`` and ``mine.toml``, and returns ``data``.
+    """Creates a working folder with ``data``, ``DATA`` and ``mine.toml``, and returns ``data``.
 
-    ``data`` and ``DATA`` are the same folder, with a tiny folder for every task. ``columns`` has other column names.
+    ``data`` and ``DATA`` are the same folder, with tiny files for every task. ``columns`` uses different column names.
     """
     folder = tmp_path_factory.mktemp("tasks")
     for task in (*TASKS, "sick", "scitail", "boolq", "cb", "imdb"):
@@ -77,7 +77,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def working_folder(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Changes to the working folder, because commands and defaults of configs name folders relative to it."""
+    """Changes to the working folder, because commands and config defaults use relative paths."""
     monkeypatch.chdir(data.parent)
 
 
@@ -106,7 +106,7 @@ def write_row(task: str, word: str, number: str, index: int) -> dict[str, Any]:
 def test_study_configs_state_their_schedule(path: Path) -> None:
     values = runpy.run_path(str(path))["get_config"]().to_dict()
     assert {"learning_rate", "epochs", "warmup"} <= values["train"].keys()
-    # The sources of fusion_mt.py are always in the store, so they have no training settings.
+    # fusion_mt.py always takes its sources from the store, so they have no training settings.
     for source in values["sources"].values() if path.name != "fusion_mt.py" and "sources" in values else ():
         assert {"learning_rate", "epochs", "warmup"} <= source["train"].keys()
 
@@ -115,7 +115,7 @@ def test_every_config_has_a_training_test() -> None:
     assert {path.name for path in CONFIGS} == ONE_STEP.keys() | OWN_TESTS
 
 
-# Tests that load configs.
+# Loading configs.
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
@@ -164,14 +164,14 @@ def check_sweep(config: str, grid: dict[str, Sequence[Any]]) -> None:
     assert len(resolved) == math.prod(map(len, grid.values())) > 1
 
 
-# Tests that train configs.
+# Training configs.
 
 
 def load_sources(name: str) -> list[str]:
     return [source.task.name for source in load_experiment(str(FOLDER / name)).sources]
 
 
-# All runs have these settings, so that runs with equal shapes share one compiled program.
+# All runs use these settings, so that runs with equal shapes share one compiled program.
 STEP = {
     "max_steps": 1,
     "eval_every": 1,
@@ -209,7 +209,7 @@ def test_config_trains_one_step(name: str, arguments: str, data: Path, tiny_trun
     assert adapters == (heads if load_experiment(f"{FOLDER / config}").has_adapter else [])
 
 
-def test_heads_of_ones_own_task_pool_as_the_trunk_does() -> None:
+def test_heads_for_custom_tasks_pool_like_the_trunk() -> None:
     papers = load_experiment("fusion:target=rte,data=DATA")
     own = load_experiment("fusion:target=mine,source=mine.csv,sources=rte+cb", find_store=lambda: "store")
     assert (papers.head.pooling, own.head.pooling) == ("first", None)

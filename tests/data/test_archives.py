@@ -1,4 +1,4 @@
-"""Archives are read without unpacking them, and no member can refer to a file outside of the archive."""
+"""Archives are read without unpacking, and no member can refer to a file outside the archive."""
 
 import io
 import stat
@@ -92,7 +92,7 @@ def test_file_that_is_not_an_archive_is_refused(tmp_path: Path) -> None:
     refused(tmp_path / "b.tar.gz", "cannot be read")
 
 
-# Tests of zip archives.
+# Zip archives.
 
 
 def test_zip_archive_and_tarball_give_the_same_files(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_truncated_and_damaged_zip_archives_are_refused(tmp_path: Path, kept: fl
 
 def test_encrypted_zip_archive_is_refused(tmp_path: Path) -> None:
     raw = bytearray(write_zip(tmp_path / "a.zip", {"one": b"1"}).read_bytes())
-    # Set the bit for encryption in the member's own header and in the archive's directory.
+    # Set the encryption bit in the member's header and in the archive's directory.
     for signature, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
         raw[raw.index(signature) + offset] |= 1
     (tmp_path / "a.zip").write_bytes(raw)

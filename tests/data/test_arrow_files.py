@@ -1,4 +1,4 @@
-"""Parquet and Arrow files give rows with Python's types and label names. Errors name the file and the row."""
+"""Parquet and Arrow files yield Python values and label names, and errors name the file and the row."""
 
 import importlib
 import io
@@ -51,7 +51,7 @@ WRITERS = {"parquet": write_parquet, "stream": write_stream, "arrow": write_arro
 
 @pytest.fixture(params=WRITERS)
 def write(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Path]:
-    """Returns a function that writes columns to a file. The test runs once for each format."""
+    """Returns a function that writes columns to a file. Tests that use it run once per format."""
 
     def to_file(columns: Any, stem: str = "a", folder: Path = tmp_path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
@@ -63,7 +63,7 @@ def write(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Path]
 
 
 def with_class_names(columns: dict[str, list[Any]], **names: list[str]) -> Any:
-    """Returns a table with the metadata that Hugging Face's ``datasets`` writes for ``ClassLabel`` columns."""
+    """Builds a table with the metadata that Hugging Face's ``datasets`` writes for ``ClassLabel`` columns."""
     features: dict[str, Any] = {column: {"names": names[column], "_type": "ClassLabel"} for column in names}
     metadata = {"huggingface": json.dumps({"info": {"features": features}})}
     return pyarrow.table(columns).replace_schema_metadata(metadata)
@@ -75,20 +75,20 @@ def refused(make: Callable[..., Any], *args: Any, **settings: Any) -> str:
     return str(caught.value)
 
 
-def test_rows_have_types_of_python_and_row_numbers(write: Any) -> None:
+def test_rows_have_python_types_and_row_numbers(write: Any) -> None:
     path = write(TABLE)
     rows = list(read_rows(path))
     assert [place for place, _ in rows] == [f"{path}:1", f"{path}:2", f"{path}:3"]
     assert [row for _, row in rows] == [{name: values[row] for name, values in TABLE.items()} for row in range(3)]
     assert type(rows[0][1]["tags"]) is list
     assert type(rows[0][1]["tags"][0]) is int
-    # The rows can also be read from a pipe, which cannot seek.
+    # Rows can also be read from a pipe, which cannot seek.
     pipe = io.BufferedReader(Pipe(path.read_bytes()))
     assert [row for _, row in rows_of_stream(pipe, "stdin", path.suffix)] == [row for _, row in rows]
 
 
 class Pipe(io.RawIOBase):
-    """A stream that can be read but cannot seek, like a pipe."""
+    """A readable stream that cannot seek, like a pipe."""
 
     def __init__(self, content: bytes) -> None:
         self.content = io.BytesIO(content)
@@ -100,7 +100,7 @@ class Pipe(io.RawIOBase):
         return self.content.readinto(buffer)
 
 
-def test_file_is_a_task_with_the_dev_split_and_digests_of_its_csv(write: Any, tmp_path: Path) -> None:
+def test_dev_split_and_digests_equal_those_from_csv(write: Any, tmp_path: Path) -> None:
     texts = [f"text {number}" for number in range(60)]
     path = write({"id": range(60), "text": texts, "label": [number % 2 for number in range(60)]})
     csv = tmp_path / "a.csv"
@@ -123,7 +123,7 @@ def test_split_files_in_a_folder(write: Any, tmp_path: Path) -> None:
     assert has_facts(refused(load_task, TaskConfig(name="t", source=str(folder))), str(folder), "train.csv", "train.")
 
 
-def test_files_with_names_of_the_hub(write: Any, tmp_path: Path) -> None:
+def test_files_named_as_on_the_hub(write: Any, tmp_path: Path) -> None:
     folder = tmp_path / "DATA" / "reviews"
     for number in range(2):
         table = with_class_names({"text": [f"a {number}", f"b {number}"], "label": [1, 0]}, label=["no", "yes"])
@@ -149,7 +149,7 @@ def test_other_kinds_of_tasks(write: Any) -> None:
     assert spans.labels == [(("two", 4),)]
 
 
-# Tests of label names.
+# Label names.
 
 
 def labels_of(task: TaskConfig) -> tuple[tuple[str, ...], list[int]]:
@@ -166,7 +166,7 @@ def test_class_label_names_in_the_metadata(write: Any, tmp_path: Path) -> None:
     # labels.json replaces the names.
     (tmp_path / "labels.json").write_text('["poor", "fine"]')
     assert labels_of(TaskConfig(name="t", source=str(tmp_path), label="stars")) == (("poor", "fine"), [1, 0, 1])
-    # Without metadata, the labels themselves are the names.
+    # Without metadata, the labels are their own names.
     assert labels_of(TaskConfig(name="t", source=str(write(columns)), label="stars")) == (("0", "1"), [1, 0, 1])
 
 
@@ -181,7 +181,7 @@ def test_missing_label_is_refused_with_its_row(write: Any) -> None:
     assert has_facts(refused(load_split, TaskConfig(name="t", source=str(path)), "train"), f"{path}:3 ", "no label")
 
 
-# Tests of files that are refused.
+# Files that are refused.
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_missing_columns_are_refused_with_file_and_row(
 
 
 @pytest.mark.parametrize("value", [None, "bytes"])
-def test_value_that_is_not_a_text_is_refused_with_its_row(value: Any, write: Any) -> None:
+def test_non_string_text_is_refused_with_its_row(value: Any, write: Any) -> None:
     texts = [b"one", b"two", b"three"] if value else ["one", "two", None]
     path = write({"text": texts, "label": ["x", "y", "x"]})
     message = refused(load_split, TaskConfig(name="t", source=str(path)), "train")
@@ -220,7 +220,7 @@ def test_damaged_files_are_refused(damage: str, write: Any) -> None:
             "empty": b"",
             "text": b"text,label\none,x\n",
             "cut": raw[:half],
-            # This cuts off the end marker of an Arrow stream, or the last bytes of a footer.
+            # This truncates the end marker of an Arrow stream or the last bytes of a footer.
             "end": raw[:-8],
             "overwritten": raw[: half - 60] + b"\xff" * 120 + raw[half + 60 :],
         }[damage]
@@ -240,7 +240,7 @@ def test_missing_file_and_file_without_rows_are_refused(write: Any, tmp_path: Pa
     assert has_facts(refused(read_rows, path.rename(tmp_path / "d.feather")), "d.feather", ".parquet", ".arrow")
 
 
-def test_two_columns_of_one_name_are_refused(write: Any) -> None:
+def test_duplicate_column_names_are_refused(write: Any) -> None:
     path = write(pyarrow.table([["one"], ["two"]], names=["text", "text"]))
     assert has_facts(refused(read_rows, path), str(path), '"text"')
 
@@ -253,7 +253,7 @@ def test_missing_package_is_named(write: Any, monkeypatch: pytest.MonkeyPatch) -
         assert has_facts(refused(make), str(path), "pyarrow", 'pip install "afjax[datasets]"')
 
 
-# Tests of predictions.
+# Predictions.
 
 
 def test_rows_to_predict_on(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,14 +14,14 @@ PAD = 99
 
 
 def make_data(row_lengths: list[int], *, labels: np.ndarray | None = None) -> TokenisedRows:
-    """Makes rows with the given lengths. Row r has the tokens 1000 r, 1000 r + 1, ... and alternating types."""
+    """Creates rows with the given lengths. Row r has the tokens 1000 r, 1000 r + 1, ... and alternating types."""
     tokens = [1000 * row + np.arange(length) for row, length in enumerate(row_lengths)]
     flat = np.concatenate([*tokens, np.zeros(0)]).astype(np.int32)
     return TokenisedRows(flat, (flat % 2).astype(np.int8), np.cumsum([0, *row_lengths]), labels, 0)
 
 
 def check(batches: list[Batch], data: TokenisedRows, batch_size: int) -> None:
-    """Checks shapes and contents, and that every row occurs exactly once."""
+    """Checks the batches' shapes and contents, and that every row occurs exactly once."""
     seen: list[int] = []
     for batch in batches:
         length = batch["tokens"].shape[1]
@@ -138,12 +138,12 @@ def test_no_rows_give_no_batches() -> None:
     ("batch_size", "lengths", "named"),
     [(0, (8,), "batch_size is 0"), (8, (), r"lengths is \(\)"), (8, (8, 4), r"\(8, 4\)"), (8, (0, 4), r"\(0, 4\)")],
 )
-def test_impossible_batches_are_refused(batch_size: int, lengths: tuple[int, ...], named: str) -> None:
+def test_invalid_batches_are_refused(batch_size: int, lengths: tuple[int, ...], named: str) -> None:
     with pytest.raises(UserError, match=named):
         Batching(batch_size, lengths, PAD)
 
 
-def test_row_longer_than_the_longest_length_is_refused() -> None:
+def test_row_longer_than_the_maximum_length_is_refused() -> None:
     data = make_data([3, 9])
     for batches in (
         train_batches(data, Batching(2, (4, 8), PAD), seed=0, epoch=0),

@@ -1,4 +1,4 @@
-"""The built-in tasks are the same on every machine, valid, and not solvable from single words."""
+"""The built-in tasks are valid, identical on every machine, and not solvable from single words."""
 
 import hashlib
 import json
@@ -68,7 +68,7 @@ def content_words(name: str) -> set[str]:
     return {word.strip(".").lower() for text in texts for word in text.split()}
 
 
-def test_target_shares_only_grammar_words_with_its_sources() -> None:
+def test_target_and_sources_share_only_function_words() -> None:
     shared = content_words("target") & (content_words("entail") | content_words("paraphrase"))
     grammar = "the of all most some none not at least fewer than did any is was by before after to from in on"
     numbers = "two three four five six seven eight nine"

@@ -1,4 +1,4 @@
-"""Rows are made from columns, iterators, arrays and tables, of pandas, Polars, or stand-ins for them."""
+"""Rows are built from columns, iterators, arrays and tables in pandas, Polars, or stand-ins for them."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -18,7 +18,7 @@ TASK = TaskConfig(name="t")
 
 
 class Series:
-    """A column like a pandas Series of shuffled rows, whose index labels are not positions."""
+    """A column like a shuffled pandas Series, whose index labels are not positions."""
 
     def __init__(self, values: Sequence[Any]) -> None:
         self.by_label = {10 - number: value for number, value in enumerate(values)}
@@ -34,7 +34,7 @@ class Series:
 
 
 class Frame:
-    """A table of named columns. As in pandas, an iteration over it yields the names."""
+    """A table of named columns. Iterating over it yields the names, as in pandas."""
 
     def __init__(self, **columns: Sequence[Any]) -> None:
         self.values = {name: Series(column) for name, column in columns.items()}
@@ -126,7 +126,7 @@ def test_rows_to_predict_need_no_label_column(kind: Any) -> None:
 
 
 def test_tables_for_the_other_task_kinds() -> None:
-    # The elements of a column can be arrays, as pandas reads them from Parquet files.
+    # Column elements can be arrays, which is how pandas reads lists from Parquet files.
     choices = np.empty(2, object)
     choices[:] = [np.array(["a", "b"]), np.array(["c", "d"])]
     table = {"context": ["x", "y"], "choices": choices, "label": [0, 1]}
@@ -171,7 +171,7 @@ def test_duplicate_column_name_is_refused() -> None:
     assert '"text"' in refused(rows_from_table, frame, TASK)
 
 
-# Tests of the data of a training recipe.
+# Data for a training recipe.
 
 
 def test_splits_can_be_tables_or_rows() -> None:
@@ -195,7 +195,7 @@ def test_dev_rows_are_split_from_train_if_missing(capsys: pytest.CaptureFixture[
     assert isinstance(splits["train"], Rows)
     assert sorted([*splits["train"].text_a, *splits["dev"].text_a]) == sorted(texts)
     assert has_facts(capsys.readouterr().err, "100 rows", f"{len(splits['dev'])} dev row")
-    # The same rows as ``Rows`` are split in the same way as a table.
+    # ``Rows`` are split like a table of the same rows.
     again = rows_by_split(TASK, {"train": rows_from_lists(texts, table["label"])})
     assert again["dev"].digest() == splits["dev"].digest()
     no_share = TaskConfig(name="t", dev_share=0)
@@ -221,7 +221,7 @@ def test_invalid_data_is_refused(data: Any, facts: tuple[str, ...]) -> None:
         assert fact in message
 
 
-# Tests of the real libraries, if they are installed.
+# The real libraries, if they are installed.
 
 
 def test_pandas() -> None:

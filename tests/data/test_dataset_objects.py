@@ -1,4 +1,4 @@
-"""Rows are made from a ``Dataset``, an ``IterableDataset`` or a ``DatasetDict`` of Hugging Face's ``datasets``."""
+"""Rows are built from Hugging Face's ``Dataset``, ``IterableDataset`` and ``DatasetDict``."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""If a task has no dev split, some of its train rows become dev rows. Invalid shares are refused."""
+"""A task without a dev split holds out some train rows as dev rows, and invalid fractions are refused."""
 
 import json
 import random
@@ -20,7 +20,7 @@ TEXTS = [f"text {number}" for number in range(400)]
 
 
 def write_table(path: Path, texts: list[str]) -> Path:
-    """Writes a CSV file whose labels depend only on the texts."""
+    """Writes a CSV file whose labels are determined by the texts."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("text,label\n" + "".join(f"{text},{'ab'[len(text) % 2]}\n" for text in texts))
     return path
@@ -60,14 +60,14 @@ def test_few_dev_rows_are_noted(tmp_path: Path, capsys: pytest.CaptureFixture[st
         assert has_facts(notes[0], "reviews", f"{num_dev} dev row", "task.dev_share")
 
 
-def test_new_rows_and_another_order_do_not_move_rows(tmp_path: Path) -> None:
+def test_new_or_reordered_rows_do_not_change_the_split(tmp_path: Path) -> None:
     path = tmp_path / "reviews.csv"
     before = dev_texts(write_table(path, TEXTS))
     more = [*TEXTS, *(f"more {number}" for number in range(200))]
     random.Random(0).shuffle(more)
     after = dev_texts(write_table(path, more))
     assert before == {text for text in after if text.startswith("text")}
-    # A larger share adds dev rows and removes none.
+    # A larger fraction adds dev rows and removes none.
     assert before < dev_texts(write_table(path, TEXTS), dev_share=0.3)
 
 
@@ -94,7 +94,7 @@ def test_folder_with_only_a_train_file_and_explicit_train_file(tmp_path: Path) -
     task = TaskConfig(name="t", train=str(folder / "train.csv"))
     assert len(load_split(task, "dev")) == len(expected)
     assert len(load_split(task, "train")) == 400 - len(expected)
-    # If the folder has a dev file, or the task names one, its rows are the dev rows, and train is not divided.
+    # If the folder has a dev file or the task names one, that file is the dev split and train is not split.
     write_table(folder / "dev.csv", ["one", "four"])
     assert dev_texts(folder) == {"one", "four"}
     assert dev_texts(folder / "train.csv", dev="dev.csv") == {"one", "four"}
@@ -166,7 +166,7 @@ def test_invalid_shares_are_refused(share: Any) -> None:
         TaskConfig(name="t", dev_share=share)
 
 
-# Tests of the files that are read or suggested.
+# Files that are read or suggested.
 
 
 def refused(split: Any, **settings: Any) -> str:

@@ -1,4 +1,4 @@
-"""JSONL, TSV and CSV files are read. Errors name the bad file and its line."""
+"""JSONL, TSV and CSV files are parsed, and errors name the file and the line."""
 
 import gzip
 import re
@@ -126,13 +126,13 @@ def test_json_line_that_is_not_an_object_is_refused(tmp_path: Path, line: str) -
 
 @pytest.mark.parametrize(("line", "columns"), [("one", "1 column, "), ("one\tx\ty", "3 columns, ")])
 @pytest.mark.parametrize("name", ["a.tsv", "a.csv"])
-def test_rows_with_another_number_of_columns_are_refused(tmp_path: Path, name: str, line: str, columns: str) -> None:
+def test_rows_with_the_wrong_number_of_columns_are_refused(tmp_path: Path, name: str, line: str, columns: str) -> None:
     content = f"text\tlabel\none\tx\n{line}\n"
     path = write(tmp_path / name, content.replace("\t", "," if "csv" in name else "\t"))
     refused(path, ":3 ", f"has {columns}", "names 2 (text, label)")
 
 
-def test_csv_with_an_open_quote_is_refused(tmp_path: Path) -> None:
+def test_csv_with_an_unclosed_quote_is_refused(tmp_path: Path) -> None:
     refused(write(tmp_path / "a.csv", 'text,label\none,x\n"two,y\nthree,z\n'), ":3 ", "is not valid CSV")
 
 
@@ -172,7 +172,7 @@ def test_missing_folder_suggests_the_closest_name(tmp_path: Path) -> None:
         find_split_files(tmp_path / "mnil", "train")
 
 
-def test_old_files_can_have_one_of_several_encodings(tmp_path: Path) -> None:
+def test_old_files_can_use_one_of_several_encodings(tmp_path: Path) -> None:
     encodings = ("utf-8", "cp1252", "latin-1")
     for raw, text in ((b"caf\xc3\xa9", "café"), (b"\x93caf\xe9", "“café"), (b"\x81caf\xe9", "\x81café")):
         path = write(tmp_path / "a.csv", b"one\r" + raw + b"\rthree\r\nfour\n")
@@ -201,7 +201,7 @@ def test_table_without_a_header_line(tmp_path: Path) -> None:
         table(write(tmp_path / "a.tsv", "x\tone\ny\ttwo\tz"), names=("label", "text"))
 
 
-def test_short_rows_can_be_left_out(tmp_path: Path) -> None:
+def test_short_rows_can_be_skipped(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", "text\tlabel\none\tx\ntwo\nthree\ty\n")
     short: list[str] = []
     assert [row["text"] for _, row in table(path, short=short)] == ["one", "three"]

@@ -1,4 +1,4 @@
-"""Hugging Face's datasets are read from folders written by ``save_to_disk``, from the hub, and from the cache."""
+"""Hugging Face datasets are loaded from ``save_to_disk`` folders, the hub and the cache."""
 
 import contextlib
 import json
@@ -38,11 +38,11 @@ def refused(make: Callable[..., Any], *args: Any, **settings: Any) -> str:
     return str(caught.value)
 
 
-# Tests of folders.
+# Folders.
 
 
 def test_splits_of_a_saved_folder(tmp_path: Path) -> None:
-    # The indices of the two splits refer to names in different orders.
+    # The two splits list the label names in different orders.
     dev = labelled(1, 1, 0, names=("yes", "no"))
     source = save(tmp_path / "saved", train=labelled(0, 1, 1), validation=dev, test=labelled(-1, -1))
     task = TaskConfig(name="t", source=source)
@@ -54,7 +54,7 @@ def test_splits_of_a_saved_folder(tmp_path: Path) -> None:
     assert splits["train"].label_names == splits["dev"].label_names == ("no", "yes")
     assert splits["test"].labels is None
     assert [place for place, _ in open_source(task, "dev").rows] == [f"{source} validation:{row}" for row in (1, 2, 3)]
-    # The digests depend only on the rows, not on the format.
+    # The digests depend on the rows, not on the format.
     (tmp_path / "files").mkdir()
     for split, rows in (("train", labelled(0, 1, 1)), ("dev", labelled(0, 0, 1))):
         rows.to_parquet(tmp_path / "files" / f"{split}.parquet")
@@ -73,7 +73,7 @@ def test_saved_dataset_without_a_dev_split_is_divided_like_a_file(
     found, expected = (load_task(TaskConfig(name="t", source=str(tmp_path / name))) for name in ("saved", "a.csv"))
     assert [rows.digest() for rows in found.values()] == [rows.digest() for rows in expected.values()]
     assert str(tmp_path / "saved") in capsys.readouterr().err
-    # A dataset records the split that it was saved from.
+    # A dataset records its original split.
     dataset._split = datasets.Split.TEST
     dataset.save_to_disk(tmp_path / "test")
     task = TaskConfig(name="t", source=str(tmp_path / "test"))
@@ -104,7 +104,7 @@ def test_slices_of_splits(tmp_path: Path) -> None:
         ({"dev": "train[:x]"}, ("train[:x]", "train, validation_matched, other", '"dev"')),
         ({"dev": "train+other"}, ("train+other", '"dev"')),
         ({"dev": "train[3:]"}, ("train[3:]", "no rows")),
-        # A dev split with an unusual name is not ignored. The error suggests it.
+        # A dev split with an unusual name is not ignored: the error suggests it.
         ({}, ("train, validation_matched, other", '"dev"', 'Did you mean "validation_matched"?')),
         ({"dev": "validation_matched", "text_a": "text"}, ("validation_matched:1 ", '"text"', "text_a, text_b, label")),
         ({"dev": "validation_matched", "label": "stars"}, ("validation_matched:1 ", '"stars"', "label")),
@@ -165,7 +165,7 @@ def test_other_kinds_of_tasks(tmp_path: Path) -> None:
     assert rows.labels == [(("two", 4),)]
 
 
-def test_lists_come_through_as_lists(tmp_path: Path) -> None:
+def test_lists_stay_lists(tmp_path: Path) -> None:
     tags = datasets.List(datasets.ClassLabel(names=["O", "B"]))
     features = datasets.Features({"tokens": datasets.List(datasets.Value("string")), "tags": tags})
     columns = {"tokens": [["one", "two"], []], "tags": [[0, 1], []]}
@@ -177,15 +177,15 @@ def test_lists_come_through_as_lists(tmp_path: Path) -> None:
     assert [row for _, row in opened.rows] == expected
 
 
-# Tests of the hub.
+# Hub.
 
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
-    """Replaces the hub by a dictionary, which a test fills.
+    """Replaces the hub with a dictionary that a test fills.
 
-    It maps a dataset's full name to ``{config: {split: dataset}}``, or to an error that loading the dataset raises.
-    A dataset is also found by its name without the organization.
+    It maps a dataset's full name to ``{config: {split: dataset}}``, or to the error to raise when it is loaded. A
+    dataset is also found by its name without the organization.
     """
     import huggingface_hub
 
@@ -221,7 +221,7 @@ def test_names_on_the_hub(hub: dict[str, Any]) -> None:
     lengths = {"hf:glue": 2, "hf:org/glue": 2, "hf:glue/rte": 3, "hf:org/glue/rte": 3}
     for source, length in lengths.items():
         assert len(hugging_face.open_splits(source)["train"]) == length
-    # If there is a dataset ORG/NAME, two parts are not read as NAME/CONFIG.
+    # If the dataset ORG/NAME exists, the two parts are not parsed as NAME/CONFIG.
     hub["glue/rte"] = {None: {"train": labelled(0)}}
     hugging_face._hub_splits.cache_clear()
     assert len(hugging_face.open_splits("hf:glue/rte")["train"]) == 1
@@ -267,7 +267,7 @@ def test_datasets_that_cannot_be_read_are_refused(source: str, facts: tuple[str,
 
 
 class Cached(datasets.GeneratorBasedBuilder):
-    """A tiny dataset, which the tests write to the cache of ``datasets``."""
+    """A tiny dataset that tests write to the ``datasets`` cache."""
 
     def _info(self) -> Any:
         label = datasets.ClassLabel(names=["no", "yes"])
@@ -283,7 +283,7 @@ class Cached(datasets.GeneratorBasedBuilder):
 
 @pytest.fixture(params=["no network", "offline mode"])
 def cache(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Makes an empty cache on a machine without a network, or in offline mode."""
+    """Creates an empty cache, and disables the network or enables offline mode."""
     with contextlib.closing(socket.socket()) as closed:
         closed.bind(("127.0.0.1", 0))
         monkeypatch.setattr(datasets.config, "HF_ENDPOINT", f"http://127.0.0.1:{closed.getsockname()[1]}")
@@ -298,7 +298,7 @@ def test_downloaded_datasets_are_read_from_the_cache(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Cached(cache_dir=cache, dataset_name="tiny", repo_id="org/tiny", config_name="a", hash="0").download_and_prepare()
-    # A local folder with the name of the dataset must not be read instead of the cache.
+    # A local folder with the dataset's name must not take precedence over the cache.
     monkeypatch.chdir(tmp_path)
     save(tmp_path / "org" / "tiny", train=labelled(0))
     offline = datasets.config.HF_HUB_OFFLINE
@@ -313,7 +313,7 @@ def test_downloaded_datasets_are_read_from_the_cache(
     assert has_facts(message, 'load_dataset("tiny/a")', 'load_dataset("tiny", "a")', 'Did you mean "hf:org/tiny/a"?')
 
 
-def test_missing_network_is_reported_without_waiting(cache: Path) -> None:
+def test_missing_network_is_reported_immediately(cache: Path) -> None:
     begin = time.monotonic()
     message = refused(load_task, TaskConfig(name="t", source="hf:org/tiny"))
     assert time.monotonic() - begin < 10

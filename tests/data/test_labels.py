@@ -1,4 +1,4 @@
-"""No class label is reinterpreted, and two spellings of one label never become two classes."""
+"""Class labels are never reinterpreted, and two spellings of a label never become two classes."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from afjax.data.labels import indices_are_clear, name_classes, spelling
 from afjax.errors import UserError
 from afjax.tasks.load import load_split, load_task, rows_from_lists
 
-# Two spellings of one label.
+# Two spellings of the same label.
 ALIKE = {
     "a blank at the end": ("few", "few "),
     "a blank in front": ("few", "\tfew"),
@@ -98,7 +98,7 @@ def test_distinct_labels_are_separate_classes(names: tuple[str, str], tmp_path: 
     assert set(load_split(task(tmp_path), "train").label_names) == set(names)
 
 
-# Tests of labels that are indices instead of names.
+# Labels that are indices instead of names.
 
 
 def test_numbers_that_spell_labels_differently_are_not_indices(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_index_requires_listed_names(label: Any, tmp_path: Path) -> None:
         (("LABEL_0", "LABEL_1"), True),
         (("covid-19", "flu"), True),
         (("sports", "sci.med", "h1n1"), True),
-        (("0", "1"), False),  # The integer 0 is read as the name "0", which has the index 0.
+        (("0", "1"), False),  # The integer 0 is parsed as the name "0", whose index is 0.
         (("1.0", "2.0"), False),
         (("no", " 1 "), False),
         (("no", "1e0"), False),
@@ -152,7 +152,7 @@ def test_integer_is_an_index_only_if_unambiguous(names: tuple[str, ...], expecte
     assert indices_are_clear(names) == expected
 
 
-# Tests of the order of labels.
+# Label order.
 
 
 def test_label_order_does_not_depend_on_hashes() -> None:
@@ -230,7 +230,7 @@ def test_deeply_nested_label_names_are_refused(depth: int, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("contents", ["null", '"ab"', '{"a": 0}', "[1, 2]", '["a", NaN]', "[" + "9" * 5000 + ', "a"]'])
-def test_label_names_of_another_type_are_refused(contents: str, tmp_path: Path) -> None:
+def test_label_names_of_the_wrong_type_are_refused(contents: str, tmp_path: Path) -> None:
     write_split(tmp_path, "train", "a", "b")
     (tmp_path / "labels.json").write_text(contents)
     assert "labels.json" in message(load_split, task(tmp_path), "train")
@@ -243,11 +243,11 @@ def test_unreadable_symlink_for_label_names_is_refused(target: str, tmp_path: Pa
     assert "labels.json" in message(load_split, task(tmp_path), "train")
 
 
-def test_number_with_an_out_of_range_exponent_is_text() -> None:
+def test_number_with_an_out_of_range_exponent_is_a_string() -> None:
     assert spelling("1e" + "9" * 30) == "1e" + "9" * 30
 
 
-# Tests of datasets that store the index of a label name.
+# Datasets that store label indices.
 
 
 def named(label: Any, names: tuple[str, ...], **settings: Any) -> Any:
@@ -258,14 +258,14 @@ def named(label: Any, names: tuple[str, ...], **settings: Any) -> Any:
 def test_stored_class_indices_become_names() -> None:
     assert [named(index, ("2", "1")) for index in (0, 1, -1)] == ["2", "1", None]
     assert named([[1, 0], [-1]], ("O", "B")) == [["B", "O"], [None]]
-    # Other values, and datasets without names, are not changed.
+    # Other values, and datasets without label names, are unchanged.
     assert [named(value, ("no", "yes")) for value in ("yes", 1.0, True, None)] == ["yes", 1.0, True, None]
     assert named(1, ()) == 1
     assert named(1, ("no", "yes"), kind="regression") == 1
     assert named(-1, ("no", "yes"), kind="regression") is None
 
 
-def test_names_of_the_task_replace_or_reorder_those_of_the_dataset() -> None:
+def test_task_label_names_replace_or_reorder_the_datasets_names() -> None:
     assert named(1, ("False", "True"), labels=("false", "true")) == "true"
     assert named(1, ("no", "yes"), labels=("yes", "no")) == "yes"
     assert named(1, ("no", "yes"), labels=("no", "maybe")) == "yes"

@@ -1,4 +1,4 @@
-"""Layouts find benchmarks' files and read their rows, and refuse damaged files."""
+"""Layouts find benchmark files, read their rows, and refuse damaged files."""
 
 import gzip
 import json
@@ -43,7 +43,7 @@ def refused(layout: Layout, folder: Path, *words: str, split: Split = "train") -
         assert word in str(caught.value)
 
 
-# Tests of finding files.
+# Finding files.
 
 
 def test_first_existing_file_is_used(tmp_path: Path) -> None:
@@ -68,10 +68,10 @@ def test_files_that_identify_the_benchmark_are_required(tmp_path: Path) -> None:
     assert files.find(tmp_path, "dev") == (tmp_path / "dev.jsonl",)
 
 
-# Tests of tables.
+# Tables.
 
 
-def test_only_test_can_lack_labels(tmp_path: Path) -> None:
+def test_only_the_test_split_can_lack_labels(tmp_path: Path) -> None:
     layout = Table(train=("train.tsv",), test=("test.tsv",), row=TEXT_ROW)
     content = "index\tsentence\n7\tone\n"
     path = write(tmp_path / "test.tsv", content)
@@ -133,7 +133,7 @@ def test_hashed_split_is_fixed() -> None:
     assert 80 < shares["dev"] < 120
 
 
-# Tests of JSON lines, with or without a separate file of labels.
+# JSON lines, with or without a separate label file.
 
 WINOGRANDE = JsonLines(
     train=(("train.jsonl", "train.lst"), "train.jsonl"), row=winogrande_row, label_lines={"1": 0, "2": 1}
@@ -202,7 +202,7 @@ def test_other_malformed_rows_are_refused(tmp_path: Path) -> None:
     refused(JsonLines(train=("train.jsonl",), row=TEXT_ROW), tmp_path, "train.jsonl:1 ", '[1] as "index"')
 
 
-# Tests of folders of texts, and of archives that contain such folders.
+# Folders of text files, and archives that contain such folders.
 
 REVIEWS = Folders(
     roots={"train": "train", "test": "test"},
@@ -248,7 +248,7 @@ def test_texts_in_an_archive(tmp_path: Path, ending: str) -> None:
     assert read(REVIEWS, tmp_path) == expected
 
 
-def test_texts_in_another_encoding(tmp_path: Path) -> None:
+def test_texts_in_a_different_encoding(tmp_path: Path) -> None:
     write_reviews(tmp_path)
     write(tmp_path / "train/pos/0_9.txt", b"fine\ncaf\xe9")
     refused(REVIEWS, tmp_path, "train/pos/0_9.txt:2 ", "UTF-8", "0xe9")
@@ -263,7 +263,7 @@ def test_folder_without_all_classes_is_not_found(tmp_path: Path) -> None:
     assert REVIEWS.find(tmp_path, "train") == ()
 
 
-# Tests of SQuAD's files.
+# SQuAD's files.
 
 
 def write_squad(path: Path, *questions: Any, context: str = "Ann met Bob in Böblingen.") -> Path:

@@ -35,17 +35,17 @@ def rows_of(lengths: list[int]) -> TokenisedRows:
 
 
 def lengths_of(*train: TokenisedRows, num_steps: int = 10**6, config: TrainConfig = CONFIG, **given: Any) -> tuple:
-    """Chooses the lengths of training batches, by default for a run so long that compilation costs almost nothing."""
+    """Chooses training-batch lengths, by default for a run so long that compilation costs almost nothing."""
     return train_lengths(train, config, PROGRAM_TOKENS, num_steps=num_steps, **given)
 
 
-def test_rows_of_equal_length_need_one_length() -> None:
+def test_rows_of_equal_length_use_one_padded_length() -> None:
     assert lengths_of(rows_of([8] * 12)) == (8,)
 
 
 def test_second_length_must_save_enough_padding_over_the_run() -> None:
     data = rows_of([8] * 40 + [32] * 40)
-    # With one length, half of the steps have 4 rows with 24 tokens of padding each.
+    # With one length, half of the steps have 4 rows with 24 padding tokens each.
     enough = 2 * -(-PROGRAM_TOKENS // (4 * 24))
     assert lengths_of(data, num_steps=enough - 10) == (32,)
     assert lengths_of(data, num_steps=enough + 10) == (8, 32)
@@ -61,8 +61,8 @@ def test_short_run_has_one_length() -> None:
 
 def test_few_rows_are_padded_to_max_length_to_share_the_program() -> None:
     rows = rows_of([8] * 12)
-    # Each step has 4 rows with 32 additional tokens of padding. The limit for all steps together is the number of
-    # tokens that can be computed in a twentieth of the time that compiling a program takes.
+    # Each step has 4 rows with 32 additional padding tokens. The limit for all steps together is the number of tokens
+    # that can be computed in a twentieth of a program's compile time.
     enough = PROGRAM_TOKENS // 20 // (4 * 32)
     assert lengths_of(rows, num_steps=enough - 1, common=True) == (40,)
     assert lengths_of(rows, num_steps=enough + 1, common=True) == lengths_of(rows, num_steps=1) == (8,)
@@ -83,7 +83,7 @@ def test_dev_rows_have_their_own_lengths() -> None:
     train, dev = rows_of([8] * 12), rows_of([39] * 10 + [4] * 10)
     found = choose_lengths([train], [dev], CONFIG, COST, num_steps=10, num_evaluations=1)
     assert found == PaddedLengths(train=(8,), dev=(40,))
-    # With enough evaluations, a program for the short dev rows saves more time than it takes to compile.
+    # With enough evaluations, compiling a program for the short dev rows pays off.
     found = choose_lengths([train], [dev], CONFIG, COST, num_steps=10, num_evaluations=10**4)
     assert found == PaddedLengths(train=(8,), dev=(4, 40))
     # The third batch has both short and long rows.

@@ -48,7 +48,7 @@ def test_all_distinct_labels_are_counted() -> None:
     assert many_labels("train", rows(*texts)) == ""
 
 
-def test_label_of_few_rows_that_looks_like_a_frequent_one_is_named() -> None:
+def test_rare_label_similar_to_a_frequent_one_is_reported() -> None:
     texts = [str(row) for row in range(50)]
 
     def told(*rare: str) -> str:
@@ -62,7 +62,7 @@ def test_label_of_few_rows_that_looks_like_a_frequent_one_is_named() -> None:
         assert told(rare) == ""
     numbered = ["class_12", *["class_1", "class_2"] * 25]
     assert misspelled_label("train", rows(*texts, labels=numbered[:50])) == ""
-    # There is no notice if three rows have the spelling, or if the label is another word.
+    # There is no notice if three rows share the spelling or if the label is a different word.
     assert told("positve", "positve", "positve") == ""
     assert told("neutral") == ""
     assert told() == ""

@@ -1,4 +1,4 @@
-"""The official files of benchmarks are read: small files of every task, and the real files if they are available."""
+"""Official benchmark files are read: small files for every task, and the real files if they are available."""
 
 import csv
 import gzip
@@ -543,7 +543,7 @@ def test_official_task_table_is_valid() -> None:
         assert task.no_answer == (name == "squad_v2")
 
 
-# Tests of cases that the parametrized tests do not cover.
+# Cases that the parametrized tests do not cover.
 
 
 def test_wnut17_has_words_and_tags(tmp_path: Path) -> None:
@@ -581,7 +581,7 @@ def test_goemotions_has_several_labels_per_row(tmp_path: Path) -> None:
         assert has_facts(str(error.value), "dev.tsv:1", "0 to 27")
 
 
-def test_mrpc_as_it_was_published(tmp_path: Path) -> None:
+def test_mrpc_in_its_published_format(tmp_path: Path) -> None:
     raw = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t7\t8\tone\ttwo\n0\t8\t7\tthree\tfour\n"
     write(tmp_path / "MRPC/msr_paraphrase_train.txt", MARK + raw)
     assert find_official("mrpc", tmp_path) == {}
@@ -629,7 +629,7 @@ def test_winogrande_uses_the_largest_train_file(tmp_path: Path) -> None:
     assert find_official("winogrande_xl", tmp_path) == {}
 
 
-def test_label_file_with_another_number_of_labels_is_refused(tmp_path: Path) -> None:
+def test_label_file_with_the_wrong_number_of_labels_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "winogrande/dev.jsonl", winogrande("1"))
     write(tmp_path / "winogrande/dev-labels.lst", "1\n2\n")
     refused("winogrande", tmp_path, "dev", "dev-labels.lst ", "2 labels", "dev.jsonl ", "1 row; ")
@@ -726,7 +726,7 @@ def test_cells_without_text_or_label_are_skipped(tmp_path: Path) -> None:
         assert shard_rows("crowdflower_emotion", tmp_path) == set(rows)
 
 
-# Tests of missing and unofficial files.
+# Missing and unofficial files.
 
 
 def test_unknown_task_is_refused(tmp_path: Path) -> None:
@@ -748,7 +748,7 @@ def test_missing_split_is_reported(tmp_path: Path) -> None:
         read_official("squad", tmp_path, "test")
 
 
-def test_files_in_our_own_format_are_not_official(tmp_path: Path) -> None:
+def test_files_in_afjax_format_are_not_official(tmp_path: Path) -> None:
     choice = lines({"context": "c", "choices": ["a", "b"], "label": 0})
     names = [*OFFICIAL, "RTE", "CB", "BoolQ", "SST-2", "CoLA"]
     for name in names:
@@ -761,7 +761,7 @@ def test_files_in_our_own_format_are_not_official(tmp_path: Path) -> None:
         (tmp_path / name / "labels.json").unlink()
         (tmp_path / name / "train.tsv").unlink()
     found = {name for name in OFFICIAL if find_official(name, tmp_path)}
-    # SuperGLUE's folders are also called CB, RTE and BoolQ, and also have JSON lines, so these may be found.
+    # SuperGLUE's folders have the same names (CB, RTE and BoolQ) and also contain JSON lines, so they may be found.
     assert found <= {"cb", "rte", "boolq"}
 
 
@@ -770,7 +770,7 @@ def test_folder_names_are_case_sensitive(tmp_path: Path) -> None:
     assert find_official("rte", tmp_path) == {}
 
 
-# Tests of files that differ from the published ones.
+# Files that differ from the published ones.
 
 
 def test_duplicate_ids_are_refused(tmp_path: Path) -> None:
@@ -813,7 +813,7 @@ def test_truncated_files_are_refused(tmp_path: Path) -> None:
     refused("cola", tmp_path, "train", str(path), "truncated", "gzip")
 
 
-# Tests of the real files, if they are available.
+# Real files, if they are available.
 
 COUNTS = {
     "mrpc": {"train": 3668, "dev": 408, "test": 1725},

@@ -1,4 +1,4 @@
-"""The tables of source kinds and of file formats have complete entries."""
+"""The tables of source kinds and file formats have complete entries."""
 
 import dataclasses
 from pathlib import Path

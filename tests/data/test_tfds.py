@@ -1,4 +1,4 @@
-"""A prepared TFDS dataset is built and read without TensorFlow, which the tests do not install."""
+"""Prepared TFDS datasets are built and read without TensorFlow, which the tests do not install."""
 
 import importlib.util
 import sys
@@ -23,7 +23,7 @@ tfds = pytest.importorskip("tensorflow_datasets")
 
 
 class TinyPairs(tfds.core.GeneratorBasedBuilder):
-    """A dataset in GLUE's layout, in which test labels are -1."""
+    """A dataset in GLUE's layout, where test labels are -1."""
 
     VERSION = tfds.core.Version("1.0.0")
 
@@ -55,7 +55,7 @@ class TinyPairs(tfds.core.GeneratorBasedBuilder):
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Prepares the dataset, and returns the folder of its version."""
+    """Prepares the dataset, and returns its version folder."""
     builder = TinyPairs(data_dir=tmp_path_factory.mktemp("tfds"), file_format="array_record")
     builder.download_and_prepare()
     return Path(builder.data_path)
@@ -98,7 +98,7 @@ def test_invalid_settings_are_refused(prepared: Path, settings: dict[str, Any], 
         load_split(TaskConfig(name="t", source=f"tfds:{prepared}", **settings), "dev")
 
 
-def test_misspelled_test_split_is_refused_and_not_left_out(prepared: Path) -> None:
+def test_misspelled_test_split_is_refused_instead_of_skipped(prepared: Path) -> None:
     with pytest.raises(UserError, match=r'no split tset; .*"test" setting.*Did you mean "test"'):
         load_task(TaskConfig(name="t", source=f"tfds:{prepared}", test="tset"))
 
@@ -142,7 +142,7 @@ def stars(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.parametrize(("labels", "first"), [((), "1"), (("3", "2", "1"), "1"), (("poor", "fair", "good"), "poor")])
-def test_class_indices_are_names_of_the_dataset(stars: str, labels: tuple[str, ...], first: str) -> None:
+def test_class_indices_become_the_datasets_names(stars: str, labels: tuple[str, ...], first: str) -> None:
     rows = load_split(TaskConfig(name="t", source=stars, labels=labels), "train")
     assert isinstance(rows, Rows)
     assert rows.labels is not None

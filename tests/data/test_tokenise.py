@@ -1,4 +1,4 @@
-"""Token ids equal the tokenizer's output. They are cached by texts and tokenizer, and damaged caches are rebuilt."""
+"""Token ids match the tokenizer's output. They are cached by text and tokenizer, and damaged caches are rebuilt."""
 
 import os
 import warnings

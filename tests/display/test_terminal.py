@@ -1,4 +1,4 @@
-"""Messages, pages and tables fit terminals of several widths, and are not wrapped in files."""
+"""Messages, pages and tables fit terminals of various widths and are not wrapped in files."""
 
 import fcntl
 import os
@@ -16,7 +16,7 @@ from afjax.cli.commands import configs
 from afjax.display.tables import fitting_table
 from afjax.display.terminal import fitted, page_width, print_line, progress_bar, shows_bars, terminal_width
 
-# Makes a terminal with a number of columns, and returns a function that reads the lines that were written to it.
+# Creates a terminal with the given number of columns, and returns a function that reads its output lines.
 Terminal = Callable[[int], Callable[[], list[str]]]
 
 MESSAGE = "Note: The run in /a/folder/with-a/long-name is finished; to train it again, choose another --workdir."
@@ -24,7 +24,7 @@ MESSAGE = "Note: The run in /a/folder/with-a/long-name is finished; to train it 
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
-    """Returns a function that replaces stdout and stderr by a terminal with a number of columns."""
+    """Returns a function that replaces stdout and stderr with a terminal of a given width."""
     screen, device = pty.openpty()
     stream = open(device, "w", encoding="utf-8")  # noqa: SIM115 (closed below)
 
@@ -85,8 +85,7 @@ def test_messages_in_files_and_pipes_are_one_line(
 
 def test_messages_in_notebooks_are_one_line(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     terminal(40)
-    # The streams of ipykernel have the file descriptor of the terminal in which Jupyter was started, but are not
-    # terminals.
+    # ipykernel's streams report the file descriptor of Jupyter's terminal, but are not terminals themselves.
     monkeypatch.setattr(sys.stderr, "isatty", lambda: False)
     assert terminal_width(sys.stderr) is None
     assert fitted(MESSAGE, sys.stderr) == [MESSAGE]

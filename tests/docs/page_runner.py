@@ -1,10 +1,10 @@
 """Runs the code blocks of a documentation page, with a tiny trunk and few steps.
 
-Every ``python`` and ``bash`` block runs, in the order of the page, in one folder and one Python namespace. In ``bash``
-blocks, only the ``afjax`` commands run. A comment before a block changes this:
+Every ``python`` and ``bash`` block runs in page order, in one folder and one Python namespace. In ``bash`` blocks, only
+the ``afjax`` commands run. A comment before a block changes this:
 
 - ``<!-- not run: REASON -->`` excludes the block.
-- ``<!-- file: PATH -->`` writes a block of any language to this file. Later blocks can read it.
+- ``<!-- file: PATH -->`` writes a block in any language to this file, so that later blocks can read it.
 """
 
 import dataclasses
@@ -17,20 +17,20 @@ from afjax.cli.main import main
 
 ROOT = Path(__file__).parents[2]
 LANGUAGES = ("python", "bash")
-# Lines of bash blocks that begin with these words are skipped, because they do not run afjax.
+# Lines in bash blocks that start with these words are skipped, because they do not run afjax.
 NOT_OURS = ("pip ", "cat ", "cd ", "git ", "head ")
 
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-    """A code block of a page.
+    """A code block on a page.
 
     Attributes:
       language: The word after the opening fence.
       code: The text between the fences.
-      line: The number of the first line of the code in the page.
-      reason: The reason why the block is not run, or an empty string if there is none.
-      path: The file that the block is written to, or an empty string if the block is not a file.
+      line: The line number of the code's first line in the page.
+      reason: Why the block is not run, or an empty string.
+      path: The file to write the block to, or an empty string.
     """
 
     language: str
@@ -41,12 +41,12 @@ class Block:
 
     @property
     def runs(self) -> bool:
-        """Whether the block is run: neither excluded nor a file, and in a language that can be run."""
+        """Whether to run the block: it is neither excluded nor a file, and its language can be run."""
         return not (self.reason or self.path) and self.language in LANGUAGES
 
 
 def blocks(page: Path) -> list[Block]:
-    """Finds all code blocks of a page."""
+    """Finds all code blocks on a page."""
     text = page.read_text(encoding="utf-8")
     comment = r"(?:<!-- (?:not run: (?P<reason>[^>]+)|file: (?P<path>[^>]+)) -->\n)?"
     pattern = rf"{comment}^```(?P<language>[\w-]+)\n(?P<code>.*?)^```$"
@@ -63,11 +63,11 @@ def blocks(page: Path) -> list[Block]:
 
 
 def run_page(page: Path, trunk: Path) -> dict[str, Any]:
-    """Runs the blocks of a page in the current folder.
+    """Runs a page's blocks in the current folder.
 
     Args:
       page: The Markdown file.
-      trunk: The folder of the trunk to use instead of minilm.
+      trunk: The trunk folder to use instead of minilm.
 
     Returns:
       The Python names that the page defines.
@@ -81,7 +81,7 @@ def run_page(page: Path, trunk: Path) -> dict[str, Any]:
         if not block.runs:
             continue
         if block.language == "python":
-            # Blank lines give an error's traceback the line numbers of the page.
+            # Prepend blank lines, so that tracebacks have the page's line numbers.
             code = "\n" * (block.line - 1) + short_program(block.code, trunk)
             exec(compile(code, str(page), "exec"), names)
         else:

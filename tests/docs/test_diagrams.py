@@ -23,12 +23,12 @@ def parse(file: str) -> ET.Element:
 
 
 def texts(root: ET.Element) -> list[str]:
-    """Returns the texts of a diagram, including the title and the description."""
+    """Returns a diagram's text, including the title and the description."""
     return ["".join(element.itertext()) for tag in ("title", "desc", "text") for element in root.iter(SVG + tag)]
 
 
 def contrast(first: str, second: str) -> float:
-    """Returns the contrast ratio of two colors such as #1b1f24, as defined by WCAG 2.2."""
+    """Computes the WCAG 2.2 contrast ratio between two colors such as #1b1f24."""
 
     def luminance(color: str) -> float:
         parts = [int(color[start : start + 2], 16) / 255 for start in (1, 3, 5)]

@@ -1,4 +1,4 @@
-"""The documentation's notebooks run with a tiny trunk and few steps. Their stored outputs are complete and clean."""
+"""The documentation's notebooks run with a tiny trunk and few steps, and their stored outputs are complete."""
 
 import ast
 import base64
@@ -35,7 +35,7 @@ def code_cells(path: Path) -> list[Any]:
     return [cell for cell in read(path).cells if cell.cell_type == "code"]
 
 
-# A notebook's variables, and the value of each cell whose last line is an expression.
+# A notebook's variables, and the value of each cell that ends with an expression.
 Result = tuple[dict[str, Any], dict[str, Any]]
 
 
@@ -98,7 +98,7 @@ def test_fusion_activations(run: Callable[[str], Result]) -> None:
 
 
 def test_relations_of_the_target_task_are_named_in_order() -> None:
-    """Checks the names of relations in the notebook about activations, which relies on the order of built-in rows."""
+    """Checks the relation names in the activations notebook, which relies on the order of built-in rows."""
     source = "".join(cell.source for cell in code_cells(FOLDER / "fusion_activations.ipynb"))
     (relations,) = re.findall(r"RELATIONS = (\(.*?\))", source)
     assert list(ast.literal_eval(relations)) == [relation.__name__ for relation, _ in GRAMMARS["target"].relations]

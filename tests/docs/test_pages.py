@@ -1,4 +1,4 @@
-"""The code on the pages for users runs as written, with a tiny trunk and few steps."""
+"""The code on user-facing pages runs as written, with a tiny trunk and few steps."""
 
 import json
 import shutil
@@ -14,7 +14,7 @@ import afjax
 pytestmark = pytest.mark.slow
 
 FOLDERS = ("get_started", "tutorials", "how_to")
-# The blocks of this page run in tests/interop/test_reuse.py.
+# tests/interop/test_reuse.py runs this page's blocks.
 TESTED_ELSEWHERE = ("reuse",)
 PAGES = [
     path
@@ -28,7 +28,7 @@ QUICKSTART = "runs/quickstart"
 
 @pytest.fixture(scope="module")
 def quickstart(tmp_path_factory: pytest.TempPathFactory, tiny_trunk_folder: Path, cache_folder: Path) -> Path:
-    """Trains the quickstart, and returns the folder in which the command ran."""
+    """Trains the quickstart, and returns its working folder."""
     folder = tmp_path_factory.mktemp("quickstart")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
@@ -40,7 +40,7 @@ def quickstart(tmp_path_factory: pytest.TempPathFactory, tiny_trunk_folder: Path
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache_folder: Path) -> Path:
-    """Makes the current folder of a page, with reviews.csv (texts and labels) and new.csv (texts)."""
+    """Creates a page's working folder, with reviews.csv (texts and labels) and new.csv (texts)."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("AFJAX_CACHE", str(cache_folder))
     words, labels = ("all", "some", "no", "most"), ("positive", "negative")
@@ -76,7 +76,7 @@ def check_export(names: dict[str, Any]) -> None:
     assert afjax.load_trunk("entail-trunk").sha256 == names["model"].merged().trunk.sha256
 
 
-# ``{page: function}``. The function checks the Python names that the page defines.
+# ``{page: function}``. Each function checks the Python names that its page defines.
 CHECKS = {"several_tasks": check_several_tasks, "export": check_export}
 
 

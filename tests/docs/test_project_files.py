@@ -1,4 +1,4 @@
-"""CITATION.cff, the workflow and the commands of CONTRIBUTING.md agree with the project.
+"""CITATION.cff, the workflow and the commands in CONTRIBUTING.md match the project.
 
 Links are checked in ``tests/test_readme.py``.
 """
@@ -20,7 +20,7 @@ WORKFLOW = ROOT / ".github" / "workflows" / "ci.yml"
 
 
 def read_yaml(path: Path) -> Any:
-    """Reads a YAML file without interpreting values: ``on`` and ``3.10`` stay strings."""
+    """Parses a YAML file without converting values, so that ``on`` and ``3.10`` stay strings."""
     return yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
 
 
@@ -64,7 +64,7 @@ def workflow_jobs() -> dict[str, dict[str, Any]]:
 
 
 def scripts(job: dict[str, Any]) -> list[str]:
-    """Returns the commands of a job. Commands that use its matrix are repeated for each value."""
+    """Returns a job's commands. Commands that use its matrix are repeated for each value."""
     commands = [step["run"] for step in job["steps"] if "run" in step]
     for key, values in job.get("strategy", {}).get("matrix", {}).items():
         used = f"${{{{ matrix.{key} }}}}"

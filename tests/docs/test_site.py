@@ -1,4 +1,4 @@
-"""The documentation site builds offline without a warning, and mistakes in its pages fail the build."""
+"""The documentation site builds offline without warnings, and mistakes in its pages fail the build."""
 
 import os
 import subprocess
@@ -14,7 +14,7 @@ DOCS = ROOT / "docs"
 
 
 def build(source: Path, output: Path) -> subprocess.CompletedProcess[str]:
-    """Builds a site as launch/docs.sh does. The proxy does not exist, so the build cannot use a network."""
+    """Builds a site as launch/docs.sh does, with a nonexistent proxy to block network access."""
     flags = ["--fresh-env", "--fail-on-warning", "--keep-going", "--quiet"]
     environment = {**os.environ, "http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
     command = [sys.executable, "-m", "sphinx", *flags, str(source), str(output)]

@@ -1,4 +1,4 @@
-"""Fusions of task modules equal the textbook form. The kinds of modules determine whether the factored form is used."""
+"""Fusions of task modules match the textbook form, and the module kinds determine if the factored form is used."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -79,7 +79,7 @@ def make_params(configs: tuple[BesideLayers, ...], *, value: bool = True) -> tup
 def fuse_modules(
     fusion: Tree, adapters: list[Tree], configs: tuple[BesideLayers, ...], slot: Sublayer
 ) -> tuple[jax.Array, jax.Array]:
-    """Applies the paper's formula to the outputs of the modules, and computes the rest of the layer."""
+    """Applies the paper's formula to the modules' outputs, and computes the rest of the layer."""
     outputs = []
     for tree, config in zip(adapters, configs, strict=True):
         output = slot_kind(config).output

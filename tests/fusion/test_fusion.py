@@ -1,4 +1,4 @@
-"""The factored fusion equals the textbook form in value and gradient, in float64."""
+"""The factored fusion matches the textbook form in value and gradient, in float64."""
 
 import dataclasses
 import functools
@@ -59,7 +59,7 @@ def fuse_adapters(
     rate: float,
     key: jax.Array | None,
 ) -> tuple[jax.Array, jax.Array]:
-    """Applies the paper's formula to the outputs of bottleneck adapters."""
+    """Applies the paper's formula to bottleneck adapter outputs."""
     outputs = jnp.stack([textbook_adapter(*pair, z) for pair in zip(adapters, configs, strict=True)], -2)
     return textbook_fusion(fusion, outputs, z, temperature=temperature, dropout_rate=rate, key=key)
 
@@ -81,11 +81,11 @@ def as_last(vector: jax.Array, array: jax.Array) -> jax.Array:
     return vector.reshape((1,) * (array.ndim - 1) + vector.shape)
 
 
-# Inputs of the textbook form and of the factored form.
+# Inputs for the textbook and factored forms.
 
 
 def draw(tree: Tree, seed: int) -> Tree:
-    """Draws new float64 values for every leaf, large enough to change outputs."""
+    """Draws float64 values for every leaf, large enough to affect outputs."""
     generator = np.random.default_rng(seed)
 
     def leaf(path: str, old: jax.Array) -> np.ndarray:
@@ -98,7 +98,7 @@ def draw(tree: Tree, seed: int) -> Tree:
 def make_inputs(
     configs: Sequence[AdapterConfig], *, hidden: int = HIDDEN, layers: int = 1, value: bool = True
 ) -> tuple[Tree, list[Tree]]:
-    """Makes the fusion's and the adapters' trees, with leaves stacked over the layers."""
+    """Creates parameters for the fusion and its adapters, stacked over layers."""
     size = {"hidden_size": hidden, "num_layers": layers}
     trunk = TrunkConfig(
         family="bert", vocab_size=9, num_heads=1, intermediate_size=9, max_positions=9, type_vocab_size=2, **size
@@ -114,7 +114,7 @@ def make_inputs(
 
 
 def make_z(*shape: int) -> np.ndarray:
-    """Makes hidden states. The last two tokens of the last row are padding. Their hidden states are zero."""
+    """Draws hidden states. The last two tokens of the last row are padding, so their hidden states are zero."""
     z = np.random.default_rng(99).normal(size=shape)
     z[-1, -2:] = 0
     return z
@@ -125,7 +125,7 @@ def first_layer(tree: Any) -> Any:
 
 
 def check_close(ours: Any, theirs: Any) -> None:
-    """Checks that two trees are equal up to ``LIMIT`` times the largest absolute value of all leaves."""
+    """Checks that two trees are equal to within ``LIMIT`` times the largest absolute value in any leaf."""
     scale = max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(theirs))
     for mine, expected in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
         assert mine.dtype == expected.dtype == np.float64
@@ -164,8 +164,8 @@ CASES = {
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize(
     ("case", "length"),
-    # The number of tokens (two rows of ``length``) determines the form. HIDDEN // 2 selects the factored form. HIDDEN
-    # selects the form in which query and key are multiplied with each other first, and the last length the folded form.
+    # The number of tokens (two rows of ``length``) determines the form: HIDDEN // 2 selects the factored form, HIDDEN
+    # the form that multiplies query and key first, and the last length the folded form.
     [(case, HIDDEN // 2) for case in CASES]
     + [
         (case, length)
@@ -268,8 +268,7 @@ def test_folding_in_training_saves_operations() -> None:
         return compiled.compile().cost_analysis()["flops"] / tokens
 
     assert flops_per_token(FOLDING_TOKENS) < 0.6 * flops_per_token(FOLDING_TOKENS - 1)
-    # If only query and key are multiplied first, each token needs 3 d² fewer multiply-adds, and the product itself
-    # needs 3 d³.
+    # Multiplying only query and key first saves 3 d² multiply-adds per token, and the product itself costs 3 d³.
     tokens = FOLDING_TOKENS - 1
     saved = 6 * hidden**2 * (1 - hidden / tokens)
     assert flops_per_token(hidden) - flops_per_token(tokens) == pytest.approx(saved, rel=0.01)
@@ -283,7 +282,7 @@ def test_folding_pays_if_it_saves_multiply_adds() -> None:
         folded = 4096 * 8 * units * 768 + 7 * 768**2 * (units + num_adapters)
         assert folding_pays(4096, [48] * num_adapters, 768) == (folded < factored) == expected
     assert not folding_pays(FOLDING_TOKENS - 1, [48], 768)
-    # Folding makes matrices with one row per unit. With large bottlenecks, these cost more than they save.
+    # Folding creates matrices with one row per unit. For large bottlenecks, these cost more than they save.
     assert not folding_pays(10**6, [768] * 8, 768)
 
 
@@ -298,7 +297,7 @@ def test_fusion_without_dropout_uses_no_key() -> None:
     assert all(np.array_equal(*pair) for pair in zip(without_key, without_rate, strict=True))
 
 
-# Tests of the initialization and the penalty.
+# Initialization and penalty.
 
 
 def test_initial_values_are_nearly_the_identity_with_uniform_attention() -> None:
@@ -325,7 +324,7 @@ def test_penalty_is_the_sum_over_layers_and_slots() -> None:
     assert float(value_penalty(static)) == 0.0
 
 
-# Tests of sums over units, and of values that are broadcast to units.
+# Sums over units, and broadcasting to units.
 
 
 @settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])

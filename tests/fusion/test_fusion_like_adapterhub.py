@@ -1,6 +1,6 @@
-"""With the same weights, a fusion has the same logits and attention as in the ``adapters`` library on PyTorch.
+"""With the same weights, a fusion has the same logits and attention as in the PyTorch library ``adapters``.
 
-Adapters and heads are compared in ``tests/interop/test_adapterhub.py``, using the library's own files.
+``tests/interop/test_adapterhub.py`` compares adapters and heads, using the library's own files.
 
 ``ours_from_theirs`` maps the library's parameter names to ours, and ``adapter_config`` maps its config flags.
 """
@@ -61,7 +61,7 @@ def ours_from_theirs(state: dict[str, np.ndarray], table: dict[str, str], prefix
 
 
 def adapter_table(name: str, config: AdapterConfig) -> dict[str, str]:
-    """Returns the library's name for each of our paths, within one layer."""
+    """Maps our parameter paths within one layer to the library's names."""
     table = {}
     for slot in config.slots:
         module = f"{SUBLAYERS[slot]}.adapters.{name}"
@@ -92,7 +92,7 @@ def fusion_table(config: AdapterConfig, value: bool) -> dict[str, str]:
 
 
 def head_params(state: dict[str, np.ndarray], name: str, config: dict[str, Any]) -> Tree:
-    """Reads a flex head, whose linear layers have the indices 1 and 4 in its torch Sequential."""
+    """Loads a flex head, whose linear layers are modules 1 and 4 of a torch Sequential."""
     module = f"heads.{name}"
     last = 4 if config["layers"] == 2 else 1
     tree: Tree = {"output": {"kernel": state[f"{module}.{last}.weight"].T, "bias": state[f"{module}.{last}.bias"]}}
@@ -102,12 +102,12 @@ def head_params(state: dict[str, np.ndarray], name: str, config: dict[str, Any])
 
 
 def part(arrays: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
-    """Returns the arrays under a prefix, with the prefix removed."""
+    """Selects the arrays under a prefix, and removes the prefix."""
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
 class Base:
-    """The trunk, heads and batch of an encoder family, and its fusion cases."""
+    """An encoder family's trunk, heads, batch and fusion cases."""
 
     def __init__(self, family: str) -> None:
         self.family = family
@@ -126,7 +126,7 @@ class Base:
         """Returns a case's arrays, its state, and its config."""
         arrays = part(self.cases, f"{name}/")
         state = part(arrays, "state/")
-        # The library saves a LayerNorm before an adapter twice: the second copy is the first module of `adapter_down`.
+        # The library saves a LayerNorm before an adapter twice. The second copy is the first module of `adapter_down`.
         for twin in [key for key in state if ".adapter_norm_before." in key]:
             again = state.pop(twin.replace("adapter_norm_before", "adapter_down.0"))
             assert np.array_equal(again, state[twin])
@@ -171,7 +171,7 @@ def test_fusion(base: Base, name: str, folded: bool) -> None:
         "fusion": {"f": ours_from_theirs(state, table, prefix, layers)},
         "heads": {"task": head},
     }
-    assert not state, f"weights without a place: {sorted(state)}"
+    assert not state, f"unmapped weights: {sorted(state)}"
     model = Model(
         trunk=base.config,
         head_name="task",

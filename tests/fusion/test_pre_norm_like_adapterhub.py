@@ -1,4 +1,4 @@
-"""In pre-norm layers, adapters and fusions compute the same as AdapterHub's library on PyTorch."""
+"""In pre-norm layers, adapters and fusions match AdapterHub's PyTorch library."""
 
 import json
 from pathlib import Path
@@ -78,7 +78,7 @@ def fusion_table(config: AdapterConfig) -> dict[str, str]:
 
 @pytest.mark.parametrize("scan_layers", [False, True])
 @pytest.mark.parametrize("case", [*ADAPTERS, *FUSIONS])
-def test_hidden_states_equal_the_librarys(
+def test_hidden_states_match_the_library(
     case: str, scan_layers: bool, encoder: dict[str, np.ndarray], cases: dict[str, np.ndarray]
 ) -> None:
     trunk = trunk_config(json.loads(str(encoder["config"])), where="config.json")
@@ -89,7 +89,7 @@ def test_hidden_states_equal_the_librarys(
     settings.pop("fusion", None)
     configs = {name: adapter_config(theirs, trunk.num_layers) for name, theirs in settings.items()}
     if settings["a"]["ln_before"]:
-        # The library has this LayerNorm twice. The second copy is a part of adapter_down.
+        # The library saves this LayerNorm twice. The second copy is part of adapter_down.
         state = {name: array for name, array in state.items() if "adapter_down.0" not in name}
     params: Tree = {
         "trunk": from_hugging_face(weights, trunk, where="golden"),

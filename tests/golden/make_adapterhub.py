@@ -6,9 +6,9 @@ Run this script by hand, in a separate environment, and only when a case is adde
     /tmp/golden/bin/pip install torch==2.13.0 adapters==1.3.0
     /tmp/golden/bin/python tests/golden/make_adapterhub.py [FAMILY ...]
 
-For each family there are two files. Families other than `bert` and `roberta` only have the first. All outputs are
-float32, in evaluation mode, for one padded batch of three rows of twelve tokens. State keys and configs are the same as
-in the library's checkpoints.
+Each family has two files, except that families other than `bert` and `roberta` have only the first. All outputs are
+float32, computed in evaluation mode for one padded batch of three rows with twelve tokens. State keys and configs match
+the library's checkpoints.
 
 `adapterhub_base_<family>.npz` has the trunk and heads that all cases share:
     config                  config.json of the trunk, a string
@@ -21,13 +21,13 @@ in the library's checkpoints.
 `adapterhub_fusion_<family>.npz` has the fusion `a,b,c` of three adapters with reduction factors 2, 4 and 8:
     <case>/config           {"a": BnConfig, "b": BnConfig, "c": BnConfig, "fusion": AdapterFusionConfig}, JSON
     <case>/temperature      the divisor of the scores
-    <case>/state/...        weights of the three adapters and of the fusion
+    <case>/state/...        weights of the three adapters and the fusion
     <case>/logits           [3, labels]
-    <case>/regularization   the library's fusion loss term, including its weight of 0.01; 0 without a value matrix
+    <case>/regularization   the library's fusion loss term, including its weight of 0.01, or 0 without a value matrix
     <case>/attention/<layer>/<attention or ffn>    [3, 12, 3], softmax scores over a, b, c
 
-Running the script again gives equal arrays. The script checks that every case is within a third of 1e-5 of float64,
-that adapters change the logits, that no two cases of a file give the same logits (so that a test fails if two settings
+Rerunning the script gives identical arrays. The script checks that every case is within a third of 1e-5 of float64,
+that adapters change the logits, that no two cases in a file give the same logits (so that a test fails if two settings
 are confused), and that fusion attention is far from uniform.
 """
 
@@ -81,7 +81,7 @@ FAMILIES = {
     "electra": (adapters.ElectraAdapterModel, ElectraConfig, {**LAYERS, "embedding_size": 16}),
     "deberta_v2": (adapters.DebertaV2AdapterModel, DebertaV2Config, {**LAYERS, **DEBERTA}),
 }
-# The families that have all cases.
+# Families with all cases.
 FULL = ("bert", "roberta")
 WITHOUT_POOLER = ("distilbert", "electra", "deberta_v2")
 HEADS = {
@@ -92,7 +92,7 @@ HEADS = {
 }
 SLOTS = {"mh_adapter": "attention", "output_adapter": "ffn"}
 
-# Each case is a preset of the library and changes to it. make_adapterhub_folders.py also uses ADAPTERS.
+# Each case is a library preset with changes. make_adapterhub_folders.py also uses ADAPTERS.
 Case = tuple[type[adapters.BnConfig], dict[str, Any]]
 PFEIFFER, HOULSBY = adapters.SeqBnConfig, adapters.DoubleSeqBnConfig
 BOTH = {"mh_adapter": True, "output_adapter": True}
@@ -160,7 +160,7 @@ def main() -> None:
 
 
 def build(family: str) -> tuple[Any, dict[str, torch.Tensor]]:
-    """Returns the family's model with its heads, and its inputs. The weights are the same in every call."""
+    """Builds the family's model with its heads, and its inputs. Every call gives the same weights."""
     model_class, config_class, sizes = FAMILIES[family]
     model = model_class(config_class(**sizes))
     for head, options in heads_of(family).items():
@@ -174,7 +174,7 @@ def build(family: str) -> tuple[Any, dict[str, torch.Tensor]]:
 
 
 def heads_of(family: str) -> dict[str, dict[str, Any]]:
-    """Returns the flex heads of a family's model. A model without a pooler has no head that reads it."""
+    """Returns the flex heads for a family's model. A model without a pooler has no head that uses it."""
     return {name: options for name, options in HEADS.items() if name != "pooler" or family not in WITHOUT_POOLER}
 
 
@@ -220,7 +220,7 @@ def fusion_arrays(family: str, case: Case, kind: str, temperature: float) -> dic
 
     def compute() -> dict[str, np.ndarray]:
         for fusion in fusions:
-            fusion.T = temperature  # The library's temperature decreases from 50 with every call.
+            fusion.T = temperature  # The library lowers its temperature, initially 50, with every call.
         outputs = model(**inputs, output_adapter_fusion_attentions=True)
         attention = {
             f"attention/{layer}/{SLOTS[slot]}": scores
@@ -234,7 +234,7 @@ def fusion_arrays(family: str, case: Case, kind: str, temperature: float) -> dic
     computed = run_checked(model, compute, LIMIT)
     scores = np.concatenate([computed[name] for name in computed if name.startswith("attention/")])
     largest = scores.max(axis=-1).mean()
-    assert 0.5 < largest < 0.95, f"fusion attention is too even or too sharp: {largest:.2f}"
+    assert 0.5 < largest < 0.95, f"fusion attention is too uniform or too sharp: {largest:.2f}"
     config = {**configs, "fusion": fusion_config}
     return {
         "config": json.dumps({name: part.to_dict() for name, part in config.items()}),
@@ -256,7 +256,7 @@ def add_adapter(model: Any, name: str, config: adapters.BnConfig) -> None:
 def check_distinct(logits: dict[str, np.ndarray]) -> None:
     for (first, one), (second, other) in itertools.combinations(logits.items(), 2):
         difference = np.abs(one - other).max()
-        assert difference > 10 * LIMIT, f"cases {first} and {second} differ by {difference:.1e} only"
+        assert difference > 10 * LIMIT, f"cases {first} and {second} differ by only {difference:.1e}"
 
 
 if __name__ == "__main__":

@@ -4,8 +4,8 @@ Run this script by hand, in the environment described in ``make_adapterhub.py``,
 
     /tmp/golden/bin/python tests/golden/make_adapterhub_folders.py [FAMILY ...]
 
-For each family there is one archive. Trunk, weights and batch are the same as in ``make_adapterhub.py``. Families other
-than `bert` and `roberta` have the few cases that depend on the names of modules, in the safetensors format.
+Each family has one archive, with the same trunk, weights and batch as in ``make_adapterhub.py``. Families other than
+`bert` and `roberta` only have the few cases that depend on module names, in the safetensors format.
 
     adapters/<case>/{safetensors,bin}/      from save_adapter: the adapter `a`, used with the head `two_layers`
     fusion/<case>/{safetensors,bin}/        from save_adapter_setup: the fusion `a,b,c` and the head `two_layers`
@@ -13,9 +13,9 @@ than `bert` and `roberta` have the few cases that depend on the names of modules
     old/<case>/{safetensors,bin}/           adapters and fusions in the format of the library's predecessors
     <kind>/<case>/expected.npz              the library's outputs: `logits`, and `attention/<layer>/<slot>`
 
-Heads for multiple choice use the batch's three rows as the choices of one row; question-answering logits are
-[3, 12, 2]. The predecessors of 2020 (v1), 2021 (v2) and 2023 (v3) do not run with today's PyTorch. `old` therefore
-rewrites the library's files into their format, with the renamings that the library itself undoes when it loads them
+Multiple-choice heads use the batch's three rows as the choices of one row. Question-answering logits are [3, 12, 2].
+The predecessors from 2020 (v1), 2021 (v2) and 2023 (v3) do not run with today's PyTorch, so `old` contains the
+library's files converted to their formats, with the renamings that the library itself undoes on loading
 (`loading.py`: legacy_weights_mapping, ACTIVATION_RENAME).
 """
 
@@ -75,16 +75,16 @@ STATIC_HEADS = {
 }
 OLD_ADAPTERS = ("pfeiffer", "houlsby", "gelu", "gelu_new", "ln_before")
 EXTRA_ADAPTERS = {
-    # afjax has none of these settings. It imports the adapters with other settings that give the same outputs.
+    # afjax lacks these settings. It imports the adapters with other settings that give the same outputs.
     "factor_per_layer": (PFEIFFER, {"reduction_factor": {"0": 8, "default": 4}}),
     "scaling_learned": (PFEIFFER, {"scaling": "learned"}),
     "scaling_channel": (PFEIFFER, {"scaling": "channel"}),
     "dropout": (PFEIFFER, {"dropout": 0.2, "non_linearity": "silu"}),
 }
 
-# The cases of families that are not in FULL.
+# Cases for families that are not in FULL.
 FEW = ("pfeiffer", "houlsby", "everything", "leave_out", "two_layers", "span", *STATIC_HEADS)
-# The prefixes of the names of Hugging Face's classes.
+# Prefixes of Hugging Face's class names.
 CLASSES = {
     "bert": "Bert",
     "roberta": "Roberta",
@@ -123,7 +123,7 @@ def main() -> None:
                     copy_rewritten(root / "fusion" / "pfeiffer", root / "old" / f"fusion_{year}", rewrite)
             for kind in ("adapters", "fusion"):
                 cases = sorted((root / kind).glob("*/expected.npz"))
-                # The case `dropout` has the logits of `swish`, because its activation `silu` is the same function.
+                # The cases `dropout` and `swish` have equal logits, because `silu` and `swish` are the same function.
                 logits = {path.parent.name: np.load(path)["logits"] for path in cases}
                 check_distinct({case: logits[case] for case in logits if case != "dropout"})
             pack(root, FOLDER / f"adapterhub_folders_{family}.zip")
@@ -193,7 +193,7 @@ def flex_head_folder(folder: Path, family: str, name: str, kind: str, options: d
         "qa": QuestionAnsweringHead,
     }
     model.add_prediction_head(head_class[kind](model, name, **options))
-    # The same weights as in make_adapterhub.py, for heads that exist there.
+    # Heads that also exist in make_adapterhub.py have the same weights.
     randomize(model, seed=0)
     computed = run_checked(model, lambda: head_outputs(model, inputs, head=name), LIMIT)
     write(folder, computed, lambda path, safe: model.save_head(str(path), name, use_safetensors=safe))
@@ -229,7 +229,7 @@ def write(folder: Path, computed: dict[str, np.ndarray], save: Save) -> None:
         save(folder / "safetensors", True)
     except RuntimeError as error:
         # A LayerNorm before an adapter has two names, so the library cannot save it as safetensors. Convert the files
-        # instead, as users of the library do.
+        # instead, as the library's users do.
         if "share memory" not in str(error):
             raise
         shutil.rmtree(folder / "safetensors")
@@ -241,7 +241,7 @@ def write(folder: Path, computed: dict[str, np.ndarray], save: Save) -> None:
             path.unlink()
 
 
-# Changes the JSON of a current file to a predecessor's format, and returns a function that renames its tensors.
+# Each function converts a current file's JSON to a predecessor's format, and returns a function that renames tensors.
 Rewrite = Callable[[dict[str, Any]], Callable[[str], str]]
 KEYS_2020 = """
 ln_after ln_before mh_adapter output_adapter adapter_residual_before_ln residual_before_ln non_linearity
@@ -252,7 +252,7 @@ num_labels layers activation_function head_type label2id
 
 
 def to_2020(envelope: dict[str, Any]) -> Callable[[str], str]:
-    """Converts to v1: without version and adapter_names, with adapter types in names, and with other GELU names."""
+    """Converts to v1: no version or adapter_names, adapter types in names, and different GELU names."""
     config = envelope["config"]
     envelope["config"] = {key: value for key, value in config.items() if key in KEYS_2020}
     envelope.pop("version")
@@ -262,7 +262,7 @@ def to_2020(envelope: dict[str, Any]) -> Callable[[str], str]:
         envelope["type"] = "text_task"
         activation = config["non_linearity"]
         envelope["config"]["non_linearity"] = {"gelu": "gelu_orig", "gelu_new": "gelu"}.get(activation, activation)
-        # Every Pfeiffer adapter names an invertible adapter, but only language adapters have one.
+        # Every Pfeiffer config specifies an invertible adapter, but only language adapters have one.
         envelope["config"]["invertible_adapter"] = {
             "block_type": "nice",
             "non_linearity": "relu",
@@ -302,7 +302,7 @@ def copy_rewritten(source: Path, target: Path, rewrite: Rewrite) -> None:
 
 
 def pack(root: Path, path: Path) -> None:
-    """Packs the files into an archive. The same files always give the same bytes."""
+    """Packs the files into a reproducible archive."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         for file in sorted(file for file in root.rglob("*") if file.is_file()):
             archive.writestr(zipfile.ZipInfo(str(file.relative_to(root))), file.read_bytes(), zipfile.ZIP_DEFLATED)

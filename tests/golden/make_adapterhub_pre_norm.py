@@ -1,4 +1,4 @@
-"""Writes golden outputs of the `adapters` library for ModernBERT, whose layers normalize their inputs.
+"""Writes golden outputs of the `adapters` library for ModernBERT, which is a pre-norm model.
 
 The outputs are written to ``adapterhub_modernbert.npz``.
 
@@ -8,16 +8,16 @@ Run this script by hand, in a separate environment, and only when a case is adde
     /tmp/golden/bin/pip install torch==2.13.0 adapters==1.3.0
     /tmp/golden/bin/python tests/golden/make_adapterhub_pre_norm.py
 
-The library does not support ModernBERT. This script adds the library's adapters to a ModernBERT in the same way as the
-library does for its models whose layers normalize their inputs (ViT, mBART, GPT-2, LLaMA): each residual connection is
-replaced by a call of the library's ``BottleneckLayer`` with the sub-layer's output, the residual, and no LayerNorm. The
-trunk, the tokens and the mask are in ``encoder_modernbert.npz``. For each case, the file holds:
+The library does not support ModernBERT. This script adds the library's adapters to a ModernBERT as the library does for
+its pre-norm models (ViT, mBART, GPT-2, LLaMA): each residual connection is replaced by a call to the library's
+``BottleneckLayer`` with the sub-layer's output, the residual, and no LayerNorm. The trunk, the tokens and the mask are
+in ``encoder_modernbert.npz``. For each case, the file holds:
 
     <case>/config               {"a": BnConfig, ...}, for a fusion also {"fusion": AdapterFusionConfig}, JSON
-    <case>/state/...            weights of the adapters and of the fusion
+    <case>/state/...            weights of the adapters and the fusion
     <case>/last_hidden_state    [rows, length, hidden]
 
-If the script is run again, the weights are identical, and the outputs differ only by rounding.
+Rerunning the script gives identical weights, and outputs that differ only by rounding.
 """
 
 import functools
@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def build() -> Any:
-    """Returns the model of ``encoder_modernbert.npz``, with the library's slots for adapters."""
+    """Builds the model from ``encoder_modernbert.npz``, with the library's adapter slots."""
     model = MODELS["modernbert"][1]()
     randomize(model, [*MODELS].index("modernbert"))
     interface = AdapterModelInterface(
@@ -79,7 +79,7 @@ def build() -> Any:
     )
     adapters.init(model, interface=interface)
     for layer in model.layers:
-        # Remove the interface's hooks. They would call the adapters without the residual.
+        # Remove the interface's hooks, which would call the adapters without the residual.
         for part in (layer.attn.Wo, layer.mlp.Wo):
             part._forward_hooks.clear()
         for slot in (layer.attention_adapters, layer.output_adapters):
@@ -89,7 +89,7 @@ def build() -> Any:
 
 
 def run_layer(layer: Any, x: torch.Tensor, **options: Any) -> tuple[torch.Tensor]:
-    """Computes a layer in the same way as the library's ``models/vit/modeling_vit.py``."""
+    """Computes a layer as in the library's ``models/vit/modeling_vit.py``."""
     attention = layer.attn(layer.attn_norm(x), **options)[0]
     between = layer.attention_adapters.bottleneck_layer_forward(attention, x, None)
     return (layer.output_adapters.bottleneck_layer_forward(layer.mlp(layer.mlp_norm(between)), between, None),)

@@ -1,4 +1,4 @@
-"""Writes golden outputs of PEFT's LoRA and (IA)³ in a torch DeBERTa to ``deberta_lora.npz`` next to this script.
+"""Writes golden outputs of PEFT's LoRA and (IA)³ on a torch DeBERTa to ``deberta_lora.npz`` next to this script.
 
 Run this script by hand, in the environment described in ``make_encoder.py``, with ``peft==0.21.2``:
 
@@ -6,7 +6,7 @@ Run this script by hand, in the environment described in ``make_encoder.py``, wi
 
 The trunk and the batch are in `encoder_deberta_v2.npz`. The file holds `lora/<layer>/<module>/{A,B}`,
 `ia3/<layer>/<module>`, and the hidden states `lora/hidden` and `ia3/hidden`. The modules are `query`, `key` and
-`value`. In DeBERTa, the query and key projections of tokens also project the relative positions.
+`value`. DeBERTa applies its query and key projections to the relative positions too.
 """
 
 import re

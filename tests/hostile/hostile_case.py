@@ -1,4 +1,4 @@
-"""Defines the class of a hostile case, and functions that damage a copy of the base folder."""
+"""Defines hostile cases, and functions that damage a copy of the base folder."""
 
 import dataclasses
 import hashlib
@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-# A function that changes the sandbox, given its path. The sandbox is a copy of the base folder. It is also the working
-# directory of the case.
+# A function that changes the sandbox at the given path. The sandbox is a copy of the base folder, and the case's
+# working directory.
 Damage = Callable[[Path], None]
 
 # refused: exit code 2 with one line, or a UserError. warned: refused, or success with a warning. clean: refused, or
@@ -26,14 +26,14 @@ class Case:
 
     Attributes:
       id: ``family/name``.
-      argv: The command. If empty, ``call`` is called instead.
-      damage: Changes to the sandbox before the command, in order.
+      argv: The command. If empty, ``call`` is used instead.
+      damage: Changes to the sandbox, applied in order before the command.
       call: A Python call, without arguments.
       wanted: The expected outcome.
-      separate: Whether the case may use up memory or hang, so that it runs in its own process with limits.
-      slow: Whether the case takes seconds, because something must be compiled or imported first.
-      max_file_bytes: The file size at which writing fails, as on a full disk. None for no limit.
-      begins: Whether the run may write files, because it must begin before it can detect the error.
+      separate: Whether the case may exhaust memory or hang. It then runs in a separate process with limits.
+      slow: Whether the case takes seconds, because of compilation or imports.
+      max_file_bytes: The file size beyond which writes fail, as on a full disk. None for no limit.
+      begins: Whether the run may write files, because it can only detect the error after it has started.
     """
 
     id: str
@@ -51,19 +51,18 @@ class Case:
         return self.id.partition("/")[0]
 
     def needs(self, part: str) -> bool:
-        """Whether the sandbox needs an entry of the base folder.
+        """Whether the sandbox needs an entry from the base folder.
 
-        It needs the entries in ``LARGE`` only if the command uses them.
+        Entries in ``LARGE`` are needed only if the command uses them.
         """
         names = set(re.findall(r"\w+", " ".join(self.argv)))
         return part not in LARGE or part in names or (part == "store" and bool(names & {"run", "solo"}))
 
 
-# Entries of the base folder with many files.
+# Base folder entries with many files.
 LARGE = ("store", "run", "solo", "half")
 
-# Commands on the base folder. A later flag overrides an earlier one only if the flag may be repeated, so a case that
-# changes a flag builds its command with `changed`.
+# Commands on the base folder. Flags that may not be repeated cannot override an earlier value, so cases use `changed`.
 
 MODEL = ("--store=store", "--trunk=trunk", "--adapter=first", "--head=first")
 TRAIN = ("train", "--config=tiny.py:recipe=single,task=new", "--workdir=new")
@@ -80,7 +79,7 @@ COMMANDS = {"train": TRAIN, "eval": EVAL, "predict": PREDICT, "resume": RESUME}
 
 
 def changed(argv: tuple[str, ...], *flags: str) -> tuple[str, ...]:
-    """Replaces or adds flags of a command. ``--name`` without a value removes the flag."""
+    """Replaces or adds flags in a command. ``--name`` without a value removes the flag."""
     names = {flag.partition("=")[0] for flag in flags}
     kept = tuple(word for word in argv if word.partition("=")[0] not in names)
     return (*kept, *(flag for flag in flags if "=" in flag))
@@ -136,8 +135,8 @@ def make_folder(path: str) -> Damage:
 def full_device(path: str) -> Damage:
     """Returns a change that creates a full device like ``/dev/full`` in the sandbox.
 
-    A command can then not replace the machine's own device. If devices cannot be created, the change creates a symbolic
-    link to ``/dev/full`` instead.
+    This keeps a command from replacing the machine's own device. If devices cannot be created, the change creates a
+    symbolic link to ``/dev/full`` instead.
     """
 
     def damage(sandbox: Path) -> None:
@@ -151,7 +150,7 @@ def full_device(path: str) -> Damage:
 
 
 def cut(path: str, share: float) -> Damage:
-    """Returns a change that truncates a file to ``share`` of its size."""
+    """Returns a change that truncates a file to the fraction ``share`` of its size."""
 
     def damage(sandbox: Path) -> None:
         contents = (sandbox / path).read_bytes()
@@ -161,9 +160,9 @@ def cut(path: str, share: float) -> Damage:
 
 
 def flip(path: str, share: float) -> Damage:
-    """Returns a change that flips a bit of a file's byte, at ``share`` of its size.
+    """Returns a change that flips one bit of a file, at the fraction ``share`` of its size.
 
-    In a JSON file, the next letter or digit is changed instead.
+    In a JSON file, it changes the next letter or digit instead.
     """
 
     def damage(sandbox: Path) -> None:
@@ -186,23 +185,23 @@ def append(path: str, contents: bytes) -> Damage:
 
 
 class Drop:
-    """A placeholder for a value: ``edit_json`` removes the key."""
+    """A placeholder value that makes ``edit_json`` remove the key."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Raw:
-    """A literal text for a value that json.dumps cannot write, such as 1e999 or a deeply nested list."""
+    """Literal JSON for a value that json.dumps cannot write, such as 1e999 or a deeply nested list."""
 
     text: str
 
 
 def edit_json(path: str, change: Mapping[str, Any], *, seal: bool = False) -> Damage:
-    """Returns a change that sets values of a JSON object by dotted path.
+    """Returns a change that sets values in a JSON object by dotted path.
 
     Args:
       path: The file.
-      change: ``{dotted path: value}``. A value may be ``Drop`` or a ``Raw`` text.
-      seal: Whether the manifest's checksum is recomputed, so that it does not reveal the change.
+      change: ``{dotted path: value}``. A value may be ``Drop`` or ``Raw``.
+      seal: Whether to recompute the manifest's checksum, so that it does not reveal the change.
     """
 
     def damage(sandbox: Path) -> None:
@@ -242,18 +241,18 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-# Values that several families of cases use.
+# Values shared by several case families.
 
 DEEP = "[" * 100_000 + "]" * 100_000
 DEEP_OBJECT = '{"a":' * 100_000 + "1" + "}" * 100_000
-# A list with more levels than any file of afjax has, but few enough for Python's parser.
+# A list nested more deeply than any afjax file, but not too deeply for Python's parser.
 NESTED = "[" * 200 + "]" * 200
 DIGITS = "9" * 5000
 LONG = "a" * 300
 # An absolute path outside the sandbox.
 OUTSIDE = "/tmp/afjax-evil"
 
-# Contents of a JSON file that are not the expected object, by name.
+# JSON file contents that are not the expected object, by name.
 NOT_AN_OBJECT: Mapping[str, bytes] = {
     "empty": b"",
     "only-spaces": b" \n\n",
@@ -279,7 +278,7 @@ NOT_AN_OBJECT: Mapping[str, bytes] = {
 
 
 def plain(value: object) -> str:
-    """Formats a value as a part of a case's id."""
+    """Formats a value for use in a case's id."""
     if value is Drop:
         return "missing"
     if isinstance(value, Raw):

@@ -1,4 +1,4 @@
-"""Collects all hostile cases, and draws the fixed sample of them that runs with the other tests."""
+"""Collects all hostile cases, and draws the fixed sample that runs with the other tests."""
 
 import functools
 import random
@@ -23,7 +23,7 @@ def all_cases() -> tuple[Case, ...]:
     cases = tuple(case for module in MODULES for case in module.cases())
     ids = [case.id for case in cases]
     twice = sorted({name for name in ids if ids.count(name) > 1}) if len(set(ids)) < len(ids) else []
-    assert not twice, f"duplicate ids of cases: {twice}"
+    assert not twice, f"duplicate case ids: {twice}"
     return cases
 
 
@@ -36,9 +36,9 @@ def good_cases() -> tuple[Case, ...]:
 
 
 def sample(count: int) -> tuple[Case, ...]:
-    """Draws ``count`` bad cases that are neither slow nor separate, alternating between the families.
+    """Draws ``count`` bad cases that are neither slow nor separate, alternating between families.
 
-    The order within a family depends only on the family's cases. New cases in one family do not change the others.
+    The order within a family depends only on its own cases, so new cases in one family do not affect the others.
     """
     by_family: dict[str, list[Case]] = {}
     for case in bad_cases():
@@ -55,5 +55,5 @@ def sample(count: int) -> tuple[Case, ...]:
 
 
 def select(words: Sequence[str]) -> tuple[Case, ...]:
-    """Returns the cases whose ids start with one of the words. Without words, returns all cases."""
+    """Selects the cases whose ids start with one of the words, or all cases if there are no words."""
     return tuple(case for case in all_cases() if not words or case.id.startswith(tuple(words)))

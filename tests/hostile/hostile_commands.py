@@ -1,4 +1,4 @@
-"""Hostile outputs, workdirs and flags of all commands, calls from Python, and good inputs of every kind."""
+"""Hostile outputs, workdirs and flags for all commands, hostile Python calls, and good inputs of every kind."""
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
@@ -63,13 +63,13 @@ def outputs() -> Iterator[Case]:
             "url": (f"http://x/y{ending}", None),
         }
         for name, (output, damage) in kinds.items():
-            # A figure is written to three files whose names are the given name with an ending. An entry that has the
-            # given name is therefore not in the way.
+            # A figure is written to three files, each with a suffix added to the given name, so an entry with the bare
+            # name is not in the way.
             if (command == "plot" and name in ("folder", "link-to-itself", "full-device")) or (
                 command in MAKES_A_FOLDER and name == "folder"
             ):
                 continue
-            # Some file systems accept any bytes in names. A URL is also a valid path, whose folders can be created.
+            # Some file systems accept any bytes in names. A URL is also a valid path whose folders can be created.
             wanted = "clean" if name in ("half-a-surrogate", "url") else "refused"
             flag = f"--output={output}"
             slow = command not in ("pack", "adapterhub", "table")
@@ -216,7 +216,7 @@ def flags() -> Iterator[Case]:
         yield Case(f"commands/{name}", argv)
 
 
-# Hostile calls from Python.
+# Hostile Python calls.
 
 
 def _function(module: str, name: str, *arguments: Any, **settings: Any) -> Callable[[], object]:

@@ -1,4 +1,4 @@
-"""Hostile files of rows, labels and tasks, and invalid sources."""
+"""Hostile data, label and task files, and invalid sources."""
 
 import functools
 import gzip
@@ -29,7 +29,7 @@ from hostile_case import (
 GOOD = jsonl(pair_rows())
 ROW = b'{"text_a": "all of the two", "text_b": "some", "label": "few"}\n'
 
-# Files of rows that no command can read: complete contents, and lines that are appended to good rows.
+# Data files that no command can parse: complete contents, and lines that are appended to good rows.
 WHOLE = {
     "empty": b"",
     "blank-lines": b"\n\n\n",
@@ -79,7 +79,7 @@ APPENDED = {
     "deep-list-as-a-text": b'{"text_a": ' + DEEP.encode() + b', "text_b": "b", "label": "few"}',
     "many-digits-in-another-column": b'{"text_a": "a", "text_b": "b", "label": "few", "x": ' + DIGITS.encode() + b"}",
 }
-# Rows that must be refused only by commands that need labels, or that need pairs of texts.
+# Rows that are bad only for commands that need labels or text pairs.
 LABELLED = {
     "no-second-text": b'{"text_a": "a", "label": "few"}',
     "label-missing": b'{"text_a": "a", "text_b": "b"}',
@@ -105,7 +105,7 @@ LABELLED = {
     "label-with-a-space": b'{"text_a": "a", "text_b": "b", "label": "few "}',
     "label-with-zero-width": b'{"text_a": "a", "text_b": "b", "label": "few\\u200b"}',
 }
-# Rows that may be accepted only with a warning.
+# Rows that must not be accepted without a warning.
 DOUBTFUL = {
     "text-empty": b'{"text_a": "", "text_b": "", "label": "few"}',
     "text-blank": b'{"text_a": " \\t", "text_b": " ", "label": "few"}',
@@ -117,13 +117,13 @@ def _with(line: bytes) -> bytes:
 
 
 def _split(name: str, contents: bytes, ending: str = "jsonl") -> tuple[Damage, ...]:
-    """Returns changes that replace the rows of a split of ``data``, or of ``rows.jsonl`` for the name "rows"."""
+    """Returns changes that replace the rows in a split of ``data``, or in ``rows.jsonl`` if the name is "rows"."""
     if name == "rows":
         return (write(f"rows.{ending}", contents),)
     return remove(f"data/{name}.jsonl"), write(f"data/{name}.{ending}", contents)
 
 
-# The split whose rows are replaced for each command, or "rows" for rows.jsonl.
+# The split to replace for each command, or "rows" for rows.jsonl.
 READS = {"train": "dev", "eval": "test", "predict": "rows"}
 
 
@@ -153,7 +153,7 @@ def row_files() -> Iterator[Case]:
 
 
 def places(path: str) -> dict[str, Damage]:
-    """Returns changes by name: they remove a file, or replace it by an entry of another kind."""
+    """Returns changes by name, which remove a file or replace it with another kind of entry."""
     return {
         "missing": remove(path),
         "folder": make_folder(path),
@@ -312,7 +312,7 @@ def toml_tasks() -> Iterator[Case]:
             yield Case(f"toml/eval-{name}", changed(EVAL, "--source=task.toml"), damage)
 
 
-# Contents of labels.json, for data with the labels few and many.
+# Contents of labels.json for data labelled few and many.
 LABEL_FILES = {
     **{name: contents for name, contents in NOT_AN_OBJECT.items() if name not in ("list",)},
     "object": b"{}",
@@ -342,7 +342,7 @@ def label_files() -> Iterator[Case]:
             yield Case(f"labels-file/eval-{name}", EVAL, damage)
     for name in ("folder", "link-to-itself"):
         damage = (places("data/labels.json")[name],)
-        # A folder may be treated as a missing file.
+        # A folder may be handled like a missing file.
         yield Case(f"labels-file/train-{name}", TRAIN, damage, wanted="refused" if "link" in name else "clean")
 
 
@@ -395,7 +395,7 @@ def _from_lists(*arguments: object, **settings: object) -> object:
     return rows_from_lists(*arguments, **settings)  # type: ignore[arg-type]
 
 
-# Heads trained on pairs get rows with single texts, and vice versa.
+# Heads trained on text pairs get single texts, and vice versa.
 ALONE = ("--adapter=solo", "--head=solo")
 SINGLES, PAIRS = jsonl(single_rows()), GOOD
 

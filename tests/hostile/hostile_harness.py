@@ -1,4 +1,4 @@
-"""Runs a hostile case in a copy of the base folder. Captures output, and detects changed files."""
+"""Runs a hostile case in a copy of the base folder, captures its output, and detects changed files."""
 
 import contextlib
 import dataclasses
@@ -20,7 +20,7 @@ from typing import NoReturn
 
 from hostile_case import OUTSIDE, Case
 
-# All outcomes, in the order of the report, the worst first.
+# All outcomes in report order, worst first.
 OUTCOMES = (
     "impossible",
     "timeout",
@@ -38,13 +38,13 @@ TIMEOUT = 60
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """The outcome of a case.
+    """The result of running a case.
 
     Attributes:
       id: The case's id.
       outcome: One of ``OUTCOMES``.
       detail: The message, the last lines of a traceback, or the files that were written.
-      seconds: The duration of the case.
+      seconds: The case's duration.
     """
 
     id: str
@@ -58,7 +58,7 @@ class Outcome:
 
 
 class _TimeoutError(BaseException):
-    """The timeout of a case. It is not an ``Exception``, so that afjax's handlers do not catch it."""
+    """Raised when a case times out. It is not an ``Exception``, so that afjax's handlers do not catch it."""
 
 
 def run_case(case: Case, base: Path, place: Path, *, timeout: float = TIMEOUT) -> Outcome:
@@ -66,9 +66,9 @@ def run_case(case: Case, base: Path, place: Path, *, timeout: float = TIMEOUT) -
 
     Args:
       case: The case.
-      base: The folder filled by ``hostile_base.prepare``.
-      place: An empty folder. The sandbox is two levels below it, so that paths out of the sandbox stay within it.
-      timeout: Limit in seconds. Only Python code is interrupted.
+      base: The base folder from ``hostile_base.prepare``.
+      place: An empty folder. The sandbox is two levels below it, so that paths that leave the sandbox stay inside it.
+      timeout: Limit in seconds. It interrupts only Python code.
     """
     sandbox, temporary = place / "outer" / "sandbox", place / "temporary"
     sandbox.mkdir(parents=True)
@@ -81,7 +81,7 @@ def run_case(case: Case, base: Path, place: Path, *, timeout: float = TIMEOUT) -
     try:
         for damage in case.damage:
             damage(sandbox)
-    except (OSError, ValueError, KeyError) as error:  # Another version of afjax may not write the file.
+    except (OSError, ValueError, KeyError) as error:  # Other versions of afjax may not write the file.
         return Outcome(case.id, "impossible", f"the damage cannot be done: {type(error).__name__}: {error}", 0.0)
     before = _snapshot(place)
     started = time.monotonic()
@@ -131,7 +131,7 @@ def _run(case: Case) -> int:
 
 
 def _judge(case: Case, kind: str, code: int | None, text: str, error: str, changes: list[str]) -> tuple[str, str]:
-    """Returns the outcome and its detail."""
+    """Classifies a case's outcome, and returns it with its detail."""
     shown = f" (and changed: {', '.join(changes[:4])})" if changes else ""
     if kind:
         return kind, (error or text[-400:]) + shown
@@ -159,7 +159,7 @@ def _judge(case: Case, kind: str, code: int | None, text: str, error: str, chang
 
 
 def _last_lines(error: BaseException) -> str:
-    """Describes an exception and the innermost frame in afjax."""
+    """Formats an exception with its innermost frame in afjax."""
     frames = [
         frame for frame in traceback.extract_tb(error.__traceback__) if f"{os.sep}afjax{os.sep}" in frame.filename
     ]
@@ -198,7 +198,7 @@ def _changes(before: Snapshot, after: Snapshot) -> list[str]:
 
 
 def _strays() -> list[str]:
-    """Removes and reports the file that a case wrote to ``OUTSIDE``, the absolute path in hostile names."""
+    """Removes and reports a file that a case wrote to ``OUTSIDE``, the absolute path in hostile names."""
     outside = Path(OUTSIDE)
     if not os.path.lexists(outside):
         return []
@@ -209,7 +209,7 @@ def _strays() -> list[str]:
     return [f"+{OUTSIDE}"]
 
 
-# The environment in which a case runs.
+# Test environment of a case.
 
 
 @contextlib.contextmanager
@@ -225,7 +225,7 @@ def _temporary_folder(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _file_limit(num_bytes: int | None) -> Iterator[None]:
-    """Makes writes fail beyond a file size, with EFBIG. A full disk would give ENOSPC."""
+    """Makes writes beyond a file size fail with EFBIG. A full disk would raise ENOSPC instead."""
     if num_bytes is None:
         yield
         return

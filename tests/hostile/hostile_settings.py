@@ -1,4 +1,4 @@
-"""Hostile config files, ``--config.SETTING=`` values, and settings given from Python."""
+"""Hostile config files, ``--config.SETTING=`` values, and settings passed from Python."""
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
@@ -22,7 +22,7 @@ from hostile_case import (
 
 HUGE = "9" * 30
 
-# Names of settings by type, and invalid values for each type as typed on the command line.
+# Setting names by type, and invalid command-line values for each type.
 WRONG_INTEGERS = ("word", "1.5", "'3'", "None", "[]", "True", "-5", HUGE)
 INTEGERS = (
     "seed",
@@ -247,7 +247,7 @@ def files() -> Iterator[Case]:
         yield Case(f"config-file/json-{path}-{plain(value)}", argv, (damage,))
 
 
-# Settings given from Python: ``{class: (module, required settings, {field: invalid values})}``.
+# Settings passed from Python: ``{class: (module, required settings, {field: invalid values})}``.
 CLASSES: Mapping[str, tuple[str, dict[str, Any], dict[str, tuple[Any, ...]]]] = {
     "TaskConfig": (
         "afjax.config.tasks",

@@ -1,4 +1,4 @@
-"""Hostile stores and archives: damaged manifests, arrays and archives, mismatched adapters and heads, bad names."""
+"""Hostile stores: damaged manifests, arrays and archives, mismatched adapters and heads, and bad names."""
 
 import gzip
 import io
@@ -63,7 +63,7 @@ def manifests() -> Iterator[Case]:
     readers = {"predict": PREDICT, "verify": VERIFY, "pack": PACK}
     for index, (key, wrong) in enumerate(KEYS.items()):
         for number, value in enumerate((Drop, *wrong)):
-            # Each change is tested with one of the commands only, to save time.
+            # To save time, each change is tested with only one of the commands.
             command = tuple(readers)[(index + number) % len(readers)]
             damage = edit_json(MANIFEST, {key: value})
             yield Case(f"manifest/{command}-{key}-{plain(value)}", readers[command], (damage,))
@@ -94,7 +94,7 @@ def manifests() -> Iterator[Case]:
         yield Case(f"manifest/verify-{name}", VERIFY, (damage,))
 
 
-# Forged manifests: the checksum is correct, but a value is not.
+# Forged manifests, with a wrong value but a correct checksum.
 SEALED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "config-kind-misspelled": (ADAPTER, {"config.kind": "bottelneck"}),
     "config-kind-missing": (ADAPTER, {"config.kind": Drop}),
@@ -155,7 +155,7 @@ SEALED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 }
 
 
-# Changes that do not affect predictions: a default value is missing, or the setting is not used for predictions.
+# Changes that do not affect predictions: missing default values, and settings that prediction does not use.
 CHANGES_NOTHING = (
     "config-kind-missing",
     "config-empty",
@@ -173,7 +173,7 @@ def sealed_manifests() -> Iterator[Case]:
         yield Case(f"sealed-manifest/{name}", argv, (damage,), separate=huge, wanted=wanted)
 
 
-# Hostile arrays. Orbax gives data files random names, so the largest file of a folder is damaged.
+# Hostile arrays. Orbax gives data files random names, so damage the largest file in a folder.
 
 
 def _data_file(sandbox: Path, folder: str) -> str:
@@ -183,7 +183,7 @@ def _data_file(sandbox: Path, folder: str) -> str:
 
 
 def of_data(folder: str, damage: Callable[[str], Damage]) -> Damage:
-    """Returns a change that damages the largest file of a folder, which has the data of the largest array."""
+    """Returns a change that damages a folder's largest file, which contains the largest array's data."""
     return lambda sandbox: damage(_data_file(sandbox, folder))(sandbox)
 
 
@@ -217,7 +217,7 @@ def arrays() -> Iterator[Case]:
     yield Case("arrays/pack-data-flipped", PACK, (of_data(ADAPTER, lambda path: flip(path, 0.6)),))
 
 
-# Mismatched adapters, fusions and heads, and names that the store does not have.
+# Mismatched adapters, fusions and heads, and names that are not in the store.
 PAIRINGS: Mapping[str, tuple[str, ...]] = {
     "head-of-another-adapter": ("--adapter=second",),
     "head-of-an-adapter-with-a-fusion": ("--adapter", "--fusion=target-fusion"),
@@ -277,7 +277,7 @@ def pairings() -> Iterator[Case]:
 
 
 def archive(change: Callable[[list[tuple[tarfile.TarInfo, bytes]]], object], tail: bytes | None = None) -> Damage:
-    """Returns a change that repacks ``packed.tar`` with changed members, and appends ``tail``."""
+    """Returns a change that repacks ``packed.tar`` with changed members and appends ``tail``."""
 
     def damage(sandbox: Path) -> None:
         with tarfile.open(sandbox / "packed.tar") as tar:
@@ -308,7 +308,7 @@ def added(name: str, kind: bytes = tarfile.REGTYPE, *, target: str = "", content
 
 
 def renamed(old: str, new: str) -> Damage:
-    """Returns a change that replaces the text ``old`` in the names of all members of the archive."""
+    """Returns a change that replaces ``old`` in the names of all archive members."""
 
     def change(members: list[tuple[tarfile.TarInfo, bytes]]) -> None:
         for member, _ in members:
@@ -338,7 +338,7 @@ def _repeat(members: list[tuple[tarfile.TarInfo, bytes]]) -> None:
 
 
 def _as_links(kind: bytes, target: str) -> Damage:
-    """Returns a change that replaces every file of a ``params`` folder in the archive by a link."""
+    """Returns a change that replaces every file in a ``params`` folder of the archive with a link."""
 
     def change(members: list[tuple[tarfile.TarInfo, bytes]]) -> None:
         for member, _ in members:
@@ -403,7 +403,7 @@ def _cut_in_the_last_member(sandbox: Path) -> None:
 
 
 def _forged_size(sandbox: Path) -> None:
-    """Adds a header that claims a file of 8 GiB."""
+    """Adds a header that claims an 8 GiB file."""
     member = tarfile.TarInfo("adapters/first/params/evil")
     member.size = 2**33
     contents = (sandbox / "packed.tar").read_bytes()
@@ -458,7 +458,7 @@ def archives() -> Iterator[Case]:
         yield Case(f"archive/into-a-{name}", changed(UNPACK, f"--store={store}"))
 
 
-# Names under which artefacts are stored.
+# Hostile artefact names.
 NAMES = {
     "dot": ".",
     "dots": "..",

@@ -53,7 +53,7 @@ FIELDS: Mapping[str, tuple[Any, ...]] = {
     "is_decoder": (True, "yes", [1]),
     "pad_token_id": (1.5, "0", [0], {}, True),
 }
-# Sizes that would need more memory than any machine has.
+# Sizes that exceed any machine's memory.
 HUGE: Mapping[str, tuple[int, ...]] = {
     "vocab_size": (10**9,),
     "hidden_size": (4 * 10**6,),
@@ -69,11 +69,11 @@ SHOW = ("data", "show", "target", "--source=data", "--trunk=trunk", "--max_lengt
 def configs() -> Iterator[Case]:
     for field, wrong in FIELDS.items():
         for value in wrong:
-            # A loop over that many layers would exhaust the machine's memory.
+            # A loop over this many layers would exhaust the machine's memory.
             separate = field == "num_hidden_layers" and value == 10**30
             damage = edit_json(CONFIG, {field: value})
             yield Case(f"trunk-config/{field}-{plain(value)}", PREDICT, (damage,), separate=separate)
-    for pad_id in (None, -1, 10**9):  # As if it were 0.
+    for pad_id in (None, -1, 10**9):  # Treated as 0.
         damage = edit_json(CONFIG, {"pad_token_id": pad_id})
         yield Case(f"trunk-config/pad_token_id-{plain(pad_id)}", PREDICT, (damage,), wanted="accepted")
     for field, sizes in HUGE.items():
@@ -220,7 +220,7 @@ SHARD, INDEX = "model-00001-of-00001.safetensors", f"{WEIGHTS}.index.json"
 
 
 def shard(change: Callable[[dict[str, Any]], object] = lambda shard_of: None) -> Damage:
-    """Returns a change that replaces the weights by one shard and its index, whose weight_map it edits."""
+    """Returns a change that replaces the weights with one shard and an index, and edits the index's weight_map."""
 
     def damage(sandbox: Path) -> None:
         from safetensors.numpy import load_file
@@ -315,9 +315,9 @@ def tokenizers() -> Iterator[Case]:
 
 
 def as_written(change: Callable[[dict[str, Any]], object]) -> Damage:
-    """Returns a change that edits the tokenizer, and makes transformers use it exactly as written.
+    """Returns a change that edits the tokenizer and makes transformers use it exactly as written.
 
-    For a BertTokenizer, transformers takes some settings of the normalizer from tokenizer_config.json.
+    For a BertTokenizer, transformers reads some normalizer settings from tokenizer_config.json instead.
     """
 
     def damage(sandbox: Path) -> None:
@@ -327,7 +327,7 @@ def as_written(change: Callable[[dict[str, Any]], object]) -> Damage:
     return damage
 
 
-# Changes after which a trunk does not match a stored adapter or an interrupted run.
+# Changes after which a trunk no longer matches a stored adapter or an interrupted run.
 OTHERS: Mapping[str, Damage] = {
     "vocabulary-permuted": edit_tokenizer(_permuted),
     "settings-keep-case": edit_json("trunk/tokenizer_config.json", {"do_lower_case": False}),

@@ -33,7 +33,7 @@ TABLE = ("table", "adapterfusion", "--runs=run")
 COMPARE = ("compare", "solo", "solo", "--trunk=trunk", "--store=store")
 READERS = {"report": REPORT, "table": TABLE}
 
-# The records that the runs ``half`` and ``run`` need when they are restarted.
+# Records that the runs ``half`` and ``run`` need when they restart.
 HALF = ("config.json", "inputs.json", "store.json")
 RUN = ("config.json", "inputs.json", "store.json", "target/result.json", "sources/first/result.json")
 SHORT = tuple(name for name in NOT_AN_OBJECT if name not in ("only-spaces", "true", "open-list", "single-quotes"))
@@ -61,7 +61,7 @@ def damaged_records() -> Iterator[Case]:
         for name in ("null", "list-of-an-object", "open-brace", "deep-list", "many-digits", "latin-1"):
             for command, argv in READERS.items():
                 damage = write(f"run/{file}", NOT_AN_OBJECT[name])
-                # Logs and usage are optional in a report.
+                # A report does not require logs and usage.
                 wanted = "refused" if "config" in file or "result" in file else "clean"
                 yield Case(f"workdir/{command}-{_shown(file)}-{name}", argv, (damage,), wanted=wanted)
     for file in ("config.json", "target/result.json"):
@@ -70,7 +70,7 @@ def damaged_records() -> Iterator[Case]:
             yield Case(f"workdir/compare-{_shown(file)}-{name}", COMPARE, (damage,))
     for file in (*HALF, "target/metrics.jsonl"):
         for name, damage in (("folder", make_folder(f"half/{file}")), ("link-to-itself", link_loop(f"half/{file}"))):
-            # The log is opened only after the run has begun.
+            # The log is opened only after the run has started.
             yield Case(f"workdir/half-{_shown(file)}-{name}", RESUME, (damage,), begins="metrics" in file)
     for file in HALF[:2]:
         yield Case(f"workdir/half-{_shown(file)}-cut-off", RESUME, (cut(f"half/{file}", 0.5),))
@@ -80,12 +80,12 @@ def damaged_records() -> Iterator[Case]:
         yield Case(f"workdir/run-record-{name}", REPEAT, (damage, remove("run/target/result.json")))
 
 
-# The record that a fusion run writes when it starts, and its name in earlier versions.
+# The record that a fusion run writes at its start, and the record's name in earlier versions.
 RECORD, OLD_RECORD = "run.json", "fused.json"
 
 
 def _of_record(damage: Damage, old: Damage) -> Damage:
-    """Returns a change that damages the record of the fusion run, under its new or its old name."""
+    """Returns a change that damages the fusion run's record, under its current or former name."""
     return lambda sandbox: (damage if (sandbox / "run/target" / RECORD).exists() else old)(sandbox)
 
 
@@ -148,7 +148,7 @@ def changed_records() -> Iterator[Case]:
     for name in ("train-null", "task-null", "task-list", "adapter-text", "train-deep", "seed-many-digits"):
         damage = edit_json("run/config.json", CONFIGS[name])
         yield Case(f"workdir/table-config-{name}", TABLE, (damage,), wanted="warned")
-        # A report is written anyway, and lists its missing inputs.
+        # The report is still written, and lists its missing inputs.
         yield Case(f"workdir/report-config-{name}", REPORT, (damage,), wanted="clean")
     for name, store in STORES.items():
         yield Case(f"workdir/half-store-is-{name}", RESUME, (edit_json("half/store.json", {"store": store}),))
@@ -169,7 +169,7 @@ def changed_records() -> Iterator[Case]:
         yield Case(f"workdir/run-record-digest-{name}", REPEAT, (digest, remove("run/target/result.json")))
 
 
-# Flags that change the result of a run, so that the run must not be resumed with them.
+# Flags that change a run's result, so the run must not be resumed with them.
 SETTINGS = {
     "learning_rate": "--config.train.learning_rate=0.5",
     "batch_size": "--config.train.batch_size=8",
@@ -241,7 +241,7 @@ def checkpoints() -> Iterator[Case]:
         "target-is-a-file": write("half/target", b""),
     }
     for name, damage in kinds.items():
-        # A file is not a checkpoint, so the run starts from the beginning.
+        # A file is not a checkpoint, so the run starts over.
         wanted = "clean" if name in ("state-longer", "step-is-a-file") else "refused"
         # A run reserves its names in the store before it reads its checkpoint.
         yield Case(f"checkpoint/{name}", RESUME, (damage,), wanted=wanted, begins=True)

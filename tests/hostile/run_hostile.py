@@ -1,4 +1,4 @@
-"""Runs afjax on bad inputs of all kinds, and counts the outcomes.
+"""Runs afjax on bad inputs of all kinds and counts the outcomes.
 
     python tests/hostile/run_hostile.py
     python tests/hostile/run_hostile.py --only=trunk-config,manifest/predict --output=outcomes.jsonl
@@ -31,8 +31,8 @@ from hostile_base import prepare, quick_compilation
 from hostile_cases import all_cases, select
 from hostile_harness import OUTCOMES, Outcome, run_case
 
-# Limits of a case that runs in its own process: bytes of address space, and seconds. JAX and its libraries reserve 2 GB
-# of address space when they are imported.
+# Limits for a case that runs in a separate process: address space in bytes, and seconds. JAX and its libraries reserve
+# 2 GB of address space on import.
 MAX_ADDRESSES = 8 * 2**30
 SEPARATE_TIMEOUT = 60
 
@@ -85,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def table(outcomes: Sequence[Outcome]) -> list[str]:
-    """Formats the counts of outcomes by family, then all failed cases."""
+    """Formats outcome counts by family, then all failed cases."""
     counts: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
     for outcome in outcomes:
         counts[outcome.id.partition("/")[0]][outcome.outcome] += 1
@@ -118,7 +118,7 @@ def _writer(path: Path | None) -> Iterator:
 
 
 def _in_a_process(name: str, base: Path) -> Outcome:
-    """Runs a case in a new process with limits on memory and time."""
+    """Runs a case in a new process with memory and time limits."""
     command = [sys.executable, __file__, f"--one={name}", f"--base={base}"]
     started = time.monotonic()
     try:

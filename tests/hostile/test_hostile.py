@@ -1,4 +1,4 @@
-"""A fixed sample of the hostile cases, run in one process. ``python tests/hostile/run_hostile.py`` runs all cases."""
+"""Runs a fixed sample of the hostile cases in one process. ``python tests/hostile/run_hostile.py`` runs all."""
 
 import shutil
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ def base(cache_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 @pytest.fixture(autouse=True)
 def _offline(training: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Prevents network access for misspelled names of trunks."""
+    """Prevents network access for misspelled trunk names."""
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
 
 
