@@ -68,7 +68,7 @@ def main() -> int:
 
 
 def random_trunk(size: str) -> Trunk:
-    """Makes a random trunk of a size, with the tokenizer of minilm."""
+    """Makes a randomly initialized trunk of the given size, with minilm's tokenizer."""
     minilm = load_trunk("minilm")
     config = dataclasses.replace(SIZES[size], vocab_size=minilm.config.vocab_size)
     params = jax.tree.map(np.asarray, jax.jit(init_trunk, static_argnums=1)(jax.random.key(0), config))

@@ -134,7 +134,7 @@ def size_name(record: RunRecord) -> str:
 
 
 def order(methods: Iterable[str]) -> list[str]:
-    """Removes duplicate methods and sorts the others as in tables."""
+    """Returns the distinct methods in the order of the tables."""
 
     def sort_key(method: str) -> tuple[int, float, str]:
         name, _, size = method.partition(":")

@@ -63,8 +63,8 @@ def rotate(
 def _rotate(pairs: Array, cosines: Array, sines: Array) -> Array:
     """Rotates pairs, with a custom derivative rule that rotates back.
 
-    The rule only stores the cosines and sines. JAX's rule would store them broadcast to all rows and heads, and in a
-    loop over layers once per layer.
+    The rule only stores the cosines and sines. JAX's own rule would store them broadcast to all rows and heads. In
+    a loop over layers, it would do so once per layer.
     """
     first, second = pairs[..., 0, :].astype(cosines.dtype), pairs[..., 1, :].astype(cosines.dtype)
     cosines, sines = cosines[None, :, None], sines[None, :, None]  # [1, tokens, 1, head size / 2]

@@ -58,10 +58,10 @@ class Positions(NamedTuple):
     """The rotary positions and the window of local attention. All layers share them.
 
     Attributes:
-      angles: The rotary positions of layers that read all tokens, ``[length, head size / 2]``.
+      angles: The rotary positions of layers with global attention, ``[length, head size / 2]``.
       local_angles: The rotary positions of layers with local attention, of the same shape.
-      in_window: bool ``[length, length]``, False at the tokens that a query of local attention does not read. None if
-        all rows fit in the window.
+      in_window: bool ``[query, key]``, True where a query attends to a key in local attention. None if all rows fit in
+        the window.
     """
 
     angles: Array

@@ -52,7 +52,7 @@ class DenseSlot:
 
     Attributes:
       apply: Computes the outputs ``[..., outputs]`` from the dense layer's parameters and its inputs ``[..., inputs]``.
-      merge: Computes the parameters of a dense layer with the same outputs from the dense layer's parameters. None if
+      merge: Converts the dense layer's parameters to those of a plain dense layer with the outputs of ``apply``. None if
         there is no such layer, for example because of dropout.
     """
 

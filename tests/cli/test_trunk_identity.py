@@ -192,7 +192,7 @@ def test_irrelevant_differences_are_accepted(
 
 
 def make_old(store: Path) -> None:
-    """Removes values from all manifests that earlier versions did not record."""
+    """Removes the fields that earlier versions did not record from all manifests."""
     for path in store.glob("*/*/manifest.json"):
         values = json.loads(path.read_text())
         del values["trunk"]["architecture"], values["trunk"]["tokenizer"], values["manifest_sha256"]

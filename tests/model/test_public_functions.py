@@ -59,9 +59,9 @@ def test_layer_params_returns_one_layer_and_the_shared_parameters() -> None:
 @pytest.mark.parametrize(
     ("config", "layer", "slot", "facts"),
     [
-        (BOTTLENECK, 3, "ffn", ("Layer 3 ", "layers 0, 1, 2.")),
-        (BOTTLENECK, -1, "ffn", ("Layer -1 ", "layers 0, 1, 2.")),
-        (AdapterConfig(size=3, layers=(0, 2)), 1, "ffn", ("Layer 1 ", "layers 0, 2.")),
+        (BOTTLENECK, 3, "ffn", ("Layer 3 ", "layers are 0, 1, 2.")),
+        (BOTTLENECK, -1, "ffn", ("Layer -1 ", "layers are 0, 1, 2.")),
+        (AdapterConfig(size=3, layers=(0, 2)), 1, "ffn", ("Layer 1 ", "layers are 0, 2.")),
         (BOTTLENECK, 0, "attention", ('slot "attention"', "bottleneck", "ffn")),
         (TopFfnConfig(), 0, "ffn", ("no slots", "top", "encoder")),
     ],
@@ -134,7 +134,7 @@ def test_bad_arguments_are_explained() -> None:
         (lambda: afjax.fuse(fusion, [one], X, []), ("1 adapters", "0 architectures")),
         (lambda: afjax.fuse(fusion, [], X, []), ("0 adapters", "0 architectures")),
         (lambda: afjax.fuse(fusion, [one], X, [LhucConfig()]), ("Adapter 0 ", "kind lhuc")),
-        (lambda: afjax.fuse(fusion, [one], X, [NORMED]), ("Adapter 0 ", "size 3", "architecture 2")),
+        (lambda: afjax.fuse(fusion, [one], X, [NORMED]), ("Adapter 0 ", "size 3", "architecture has 2")),
         (lambda: afjax.fuse(one, [one], X, [BOTTLENECK]), ("down, up, ", 'no "query/kernel"')),
         (lambda: afjax.pal(pal_tree["ffn"], X, MASK, PAL), (" attention, ", 'no "encode/kernel"')),
         (lambda: unchecked_pal(layer_params(pal_tree, PAL, 0), X[0], MASK, PAL), ("x ", "(5, 12)")),
