@@ -138,7 +138,7 @@ def test_bad_arguments_are_explained() -> None:
         (lambda: afjax.fuse(one, [one], X, [BOTTLENECK]), ("down, up, ", 'no "query/kernel"')),
         (lambda: afjax.pal(pal_tree["ffn"], X, MASK, PAL), (" attention, ", 'no "encode/kernel"')),
         (lambda: unchecked_pal(layer_params(pal_tree, PAL, 0), X[0], MASK, PAL), ("x ", "(5, 12)")),
-        (lambda: unchecked_pal(layer_params(pal_tree, PAL, 0), X, MASK[:, :3], PAL), ("mask (2, 3)",)),
+        (lambda: unchecked_pal(layer_params(pal_tree, PAL, 0), X, MASK[:, :3], PAL), ("mask ", "(2, 3)")),
     ]
     # Without a check, a matrix with another number of outputs would give a result of the wrong size.
     pal_params = layer_params(pal_tree, PAL, 0)
