@@ -210,7 +210,7 @@ def test_rows_are_predicted_with_several_adapters(tiny_trunk: Trunk, models: dic
             ({"rows": rows, "adapters": "topic"}, 400, "adapters"),
             ({"rows": rows, "adapters": []}, 400, "adapters"),
             ({"rows": rows, "adapters": [7]}, 400, "adapters"),
-            ({"rows": rows, "adapters": ["topic", "topic"]}, 400, "each name once"),
+            ({"rows": rows, "adapters": ["topic", "topic"]}, 400, "each name only once"),
             ({"rows": rows, "adapters": ["topic", "topik"]}, 404, 'Did you mean "topic"'),
             ({"rows": rows, "adapters": ["topic"] * 300}, 413, "fewer"),
             ({"rows": [GOOD]}, 400, "rows[0]"),
