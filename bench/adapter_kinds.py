@@ -1,17 +1,17 @@
-"""Compares kinds of adapters on small data sets by dev score and parameters.
+"""Compares the dev scores and sizes of adapter architectures on small data sets.
 
     python bench/adapter_kinds.py --data=DATA --results=bench/results/adapter_kinds.jsonl
     python bench/adapter_kinds.py --results=bench/results/adapter_kinds.jsonl --table
 
-DATA is a folder with the folders mrpc, sick and cb, each with train and dev files. Each run trains one preset on one
-task and appends one line to the results file. The same command resumes: runs that are already in the file are skipped.
-There are two parts, in this order:
+DATA contains the folders mrpc, sick and cb, each with train and dev files. Each run trains one preset on one task and
+appends one line to the results file. To resume, repeat the command: runs that are already in the file are skipped. The
+study has two parts, in this order:
 
 1. ``rates``: each preset and task with three learning rates, seed 0.
-2. ``seeds``: each preset and task with seeds 1 and 2, at the preset's best rate of part 1.
+2. ``seeds``: each preset and task with seeds 1 and 2, at the preset's best learning rate from part 1.
 
-Heads pool the mean over tokens, as afjax does by default on minilm. Dev is evaluated only once, after the last step. On
-two cores, a run takes about a minute.
+Heads use mean pooling, afjax's default for minilm. Dev is evaluated only once, after the last step. A run takes about a
+minute on two cores.
 """
 
 import argparse
@@ -42,14 +42,14 @@ RATES = {
     "lora_all": (3e-4, 1e-3, 3e-3),
     "ia3": (3e-3, 1e-2, 3e-2),
 }
-# For each task, the maximum number of tokens per row (longer rows are cut), and the number of steps.
+# The maximum number of tokens per row (longer rows are truncated) and the number of steps, for each task.
 TASKS = {"mrpc": (80, 300), "sick": (48, 300), "cb": (96, 160)}
 SEEDS = (0, 1, 2)
 
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Run:
-    """One training run."""
+    """One training run, identified by its settings."""
 
     task: str
     preset: str
@@ -68,12 +68,12 @@ def seed_runs(scores: dict[Run, float]) -> list[Run]:
 
 
 def best_rate(scores: dict[Run, float], preset: str) -> float:
-    """Returns the learning rate with the best mean score over the tasks with seed 0."""
+    """Selects the learning rate with the best mean score over the tasks, with seed 0."""
     return max(RATES[preset], key=lambda rate: statistics.mean(scores[Run(task, preset, rate, 0)] for task in TASKS))
 
 
 def measure(run: Run, trunk: Trunk, data: str) -> dict[str, Any]:
-    """Trains one run and returns the values of its line in the results file."""
+    """Trains one run and returns its results for the results file."""
     task = TaskConfig(name=run.task, source=f"{data}/{run.task}")
     max_length, num_steps = TASKS[run.task]
     config = TrainConfig(learning_rate=run.rate, max_length=max_length, max_steps=num_steps, eval_every=num_steps)
@@ -98,7 +98,7 @@ def measure(run: Run, trunk: Trunk, data: str) -> dict[str, Any]:
 
 
 def tables(results: dict[Run, dict[str, Any]]) -> Iterator[str]:
-    """Yields Markdown tables. Rows with missing runs are left out."""
+    """Formats the results as Markdown tables, and omits incomplete rows."""
     scores = {run: line["score"] for run, line in results.items()}
     parameters = {run.preset: line["parameters"] for run, line in results.items()}
     yield f"Learning rates, seed 0\n\n| preset | learning rate | {' | '.join(TASKS)} | mean |"
@@ -132,7 +132,7 @@ def main() -> None:
     parser.add_argument("--data", default="", help="folder with one folder per task")
     parser.add_argument("--results", required=True, type=Path, help="output file with one line per run")
     parser.add_argument("--trunk", default="minilm")
-    parser.add_argument("--table", action="store_true", help="print tables of the recorded runs; train nothing")
+    parser.add_argument("--table", action="store_true", help="print tables of the recorded runs, without training")
     arguments = parser.parse_args()
     results = read_results(arguments.results, Run)
     if arguments.table:

@@ -1,13 +1,14 @@
-"""Exchanges adapters with the library `adapters` 1.3.0, and compares outputs.
+"""Exchanges adapters with the library `adapters` 1.3.0, and compares the outputs.
 
     python bench/check_adapterhub.py                     about ten minutes on two cores
     python bench/check_adapterhub.py --trunks=electra    only this trunk
 
-First, `adapters` trains a few steps on CPU PyTorch, and afjax imports the result. Then afjax trains a few steps and
-exports the result, and `adapters` loads it. Logits are compared, and for fusions also the attention. The cases are
-single adapters of several architectures, a fusion of three adapters, and every kind of head, on `minilm` and on small
-encoders of other families with random weights. Prints a Markdown table, and exits with 1 if a difference is above 1e-5.
-PyTorch and `adapters` are installed in a separate virtual environment (`--venv=DIR`) on the first run.
+First, `adapters` trains for a few steps with PyTorch on the CPU, and afjax imports the result. Then afjax trains for a
+few steps and exports the result, and `adapters` loads it. The script compares the logits, and for fusions also the
+attention weights. It covers single adapters of several architectures, a fusion of three adapters, and all kinds of
+heads, on `minilm` and on small encoders of other families with random weights. It prints a Markdown table, and exits
+with code 1 if a difference exceeds 1e-5. The first run installs PyTorch and `adapters` in a separate virtual
+environment (`--venv=DIR`).
 """
 
 import argparse
@@ -32,7 +33,7 @@ LIMIT = 1e-5
 LENGTH, ROWS = 32, 32
 TRUNKS = ("minilm", "roberta", "xlm-roberta", "distilbert", "electra", "deberta-v2")
 
-# The adapters that `adapters` trains, by name: their preset, changed settings and kind of task.
+# Adapters to train with `adapters`, by name: preset, settings that differ from it, and kind of task.
 FROM_ADAPTERHUB = {
     "pfeiffer": ("seq_bn", {"reduction_factor": 16}, "classification"),
     "houlsby": ("double_seq_bn", {"reduction_factor": 8}, "classification"),
@@ -46,7 +47,7 @@ FROM_ADAPTERHUB = {
     "choices": ("seq_bn", {}, "multiple_choice"),
     "span": ("seq_bn", {}, "span"),
 }
-# The adapters that afjax trains, by name: their architecture, head and kind of task.
+# Adapters to train with afjax, by name: architecture, head and kind of task.
 TO_ADAPTERHUB = {
     "pfeiffer": (afjax.AdapterConfig(reduction_factor=8.0), afjax.HeadConfig(pooling="first"), "classification"),
     "houlsby": (
@@ -64,16 +65,14 @@ TO_ADAPTERHUB = {
     "choices": (afjax.AdapterConfig(), afjax.HeadConfig(pooling="first"), "multiple_choice"),
     "span": (afjax.AdapterConfig(), afjax.HeadConfig(pooling="first"), "span"),
 }
-# The adapters that `adapters` fuses, with their reduction factors, and the names of the adapters that afjax fuses.
+# Adapters to fuse with `adapters` (and their reduction factors), and with afjax.
 FUSED_FROM_ADAPTERHUB = {"a": 4, "b": 16, "c": 64}
 FUSED_TO_ADAPTERHUB = ("pfeiffer", "regression", "span")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--venv", type=Path, default=DEFAULT_VENV, help="virtual environment of adapters, made if missing"
-    )
+    parser.add_argument("--venv", type=Path, default=DEFAULT_VENV, help="virtual environment (created if missing)")
     parser.add_argument("--trunks", default=",".join(TRUNKS), help=f"comma-separated, by default {','.join(TRUNKS)}")
     flags = parser.parse_args()
     python = ready_environment(flags.venv)
@@ -81,14 +80,15 @@ def main() -> None:
 
 
 def compare(trunks: Sequence[str], python: Path, directions: Sequence[Callable[..., Any]]) -> NoReturn:
-    """Prints the largest difference of every case, and exits.
+    """Prints the largest difference in each case, and exits.
 
-    The exit code is 1 if a difference exceeds the limit, and otherwise 0.
+    The exit code is 1 if a difference exceeds the limit, otherwise 0.
 
     Args:
-      trunks: The names of trunks, ``minilm`` or families.
-      python: The Python of the environment of the other library.
-      directions: Functions of python, trunk, batch and folder, which yield the direction, the case and its difference.
+      trunks: Trunk names: ``minilm`` or encoder families.
+      python: The Python interpreter in the other library's environment.
+      directions: One function per direction. It takes python, trunk, batch and folder, and yields the direction, the
+        case and the difference.
     """
     rows = []
     with tempfile.TemporaryDirectory() as name:
@@ -112,7 +112,7 @@ def compare(trunks: Sequence[str], python: Path, directions: Sequence[Callable[.
     for row in rows:
         print(f"| {row[0]} | {row[1]} | {row[2]} | {row[3]:.1e} |")
     worst = max(row[3] for row in rows)
-    print(f"\nlargest difference of all cases: {worst:.1e}, limit {LIMIT:.0e}")
+    print(f"\nlargest difference over all cases: {worst:.1e}, limit {LIMIT:.0e}")
     sys.exit(worst > LIMIT)
 
 
@@ -123,7 +123,7 @@ def ask(python: Path, command: str, **arguments: Any) -> None:
 def write_batch(trunk: afjax.Trunk, path: Path) -> dict[str, np.ndarray]:
     """Tokenises and pads rows of a built-in task.
 
-    Returns the arrays, and writes them to a file for `adapters`.
+    Writes the arrays to a file for `adapters`, and returns them.
     """
     rows = builtin_pairs()[:ROWS]
     encoded = trunk.tokenizer()(
@@ -142,7 +142,7 @@ def write_batch(trunk: afjax.Trunk, path: Path) -> dict[str, np.ndarray]:
 
 
 def builtin_pairs() -> list[tuple[tuple[str, str], int]]:
-    """Returns pairs of sentences with their label, a number from 0 to 2."""
+    """Loads sentence pairs, each with a label from 0 to 2."""
     rows = afjax.load_task(afjax.TaskConfig(name="entail", source="builtin:entail"))["dev"]
     pairs = zip(rows.text_a, rows.text_b, strict=True)
     return [(pair, int(label)) for pair, label in zip(pairs, rows.labels, strict=True)]
@@ -175,7 +175,7 @@ def to_adapterhub(python: Path, trunk: afjax.Trunk, batch: dict[str, np.ndarray]
     Yields the direction, the case and the difference.
     """
     store = work / "store"
-    # With one padded length, only one program is compiled.
+    # Use a single padded length, so that only one program is compiled.
     settings = afjax.TrainConfig(
         learning_rate=1e-3, max_steps=10, batch_size=16, max_length=LENGTH, buckets=(LENGTH,), eval_every=10
     )
@@ -237,10 +237,10 @@ def rows_of(kind: str) -> Any:
 def largest_difference(
     trunk: afjax.Trunk, store: Path, batch: dict[str, np.ndarray], theirs: Path, chosen: dict[str, str]
 ) -> float:
-    """Returns the largest difference between both libraries' outputs.
+    """Computes the largest difference between the outputs of the two libraries.
 
-    The outputs are logits, and for a fusion also attention weights. DeBERTa's hidden states of padding differ
-    (docs/how_to/encoders.md), so its outputs for padding are left out.
+    The outputs are logits, and for a fusion also attention weights. DeBERTa's hidden states for padding differ
+    (docs/how_to/encoders.md), so outputs at padding positions are ignored for DeBERTa.
     """
     task_model = afjax.load_task_model(store, trunk, **chosen)
     if task_model.task.kind == "multiple_choice":

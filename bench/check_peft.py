@@ -1,13 +1,13 @@
-"""Exchanges LoRA adapters with PEFT 0.21.2, and compares outputs.
+"""Exchanges LoRA adapters with PEFT 0.21.2, and compares the outputs.
 
     python bench/check_peft.py                     about fifteen minutes on one core
     python bench/check_peft.py --trunks=roberta    only this trunk
 
-First, PEFT trains a few steps on CPU PyTorch, and afjax imports the result. Then afjax trains a few steps and exports
-the result, and PEFT loads it. Logits are compared. The cases are LoRA on several sets of dense layers, and every kind
-of head, on `minilm` and on small encoders of other families with random weights. Prints a Markdown table, and exits
-with 1 if a difference is above 1e-5. PyTorch and PEFT are installed in a separate virtual environment (`--venv=DIR`) on
-the first run.
+First, PEFT trains for a few steps with PyTorch on the CPU, and afjax imports the result. Then afjax trains for a few
+steps and exports the result, and PEFT loads it. The script compares the logits. It covers LoRA on several sets of dense
+layers and all kinds of heads, on `minilm` and on small encoders of other families with random weights. It prints a
+Markdown table, and exits with code 1 if a difference exceeds 1e-5. The first run installs PyTorch and PEFT in a
+separate virtual environment (`--venv=DIR`).
 """
 
 import argparse
@@ -31,8 +31,8 @@ from afjax.interop.peft.families import CLASS_OF_KIND, PEFT_FAMILIES
 WORKER = Path(__file__).with_name("check_peft_worker.py")
 TRUNKS = ("minilm", "roberta", "xlm-roberta", "distilbert", "electra")
 
-# The adapters that PEFT trains, by name: the class of the base model, its number of labels, and the adapter's settings.
-# "dense" stands for the names of all dense layers in the model's family.
+# Adapters to train with PEFT, by name: base model class, number of labels, and adapter settings. "dense" stands for all
+# dense layers of the model's family.
 FROM_PEFT: dict[str, tuple[str, int, dict[str, Any]]] = {
     "query_value": ("ForSequenceClassification", 3, {"task_type": "SEQ_CLS", "lora_dropout": 0.1}),
     "dense": ("ForSequenceClassification", 3, {"task_type": "SEQ_CLS", "target_modules": "dense", "r": 4}),
@@ -46,7 +46,7 @@ FROM_PEFT: dict[str, tuple[str, int, dict[str, Any]]] = {
     "span": ("ForQuestionAnswering", 2, {"task_type": "QUESTION_ANS"}),
     "tagging": ("ForTokenClassification", 3, {"task_type": "TOKEN_CLS"}),
 }
-# The adapters that afjax trains, by name: their architecture and kind of task.
+# Adapters to train with afjax, by name: architecture and kind of task.
 TO_PEFT = {
     "query_value": (afjax.LoraConfig(), "classification"),
     "dense": (afjax.LoraConfig(target_modules=tuple(DENSE_LAYERS), rank=4, alpha=16), "classification"),
@@ -60,7 +60,7 @@ TO_PEFT = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--venv", type=Path, default=DEFAULT_VENV, help="virtual environment of PEFT, made if missing")
+    parser.add_argument("--venv", type=Path, default=DEFAULT_VENV, help="virtual environment (created if missing)")
     parser.add_argument("--trunks", default=",".join(TRUNKS), help=f"comma-separated, by default {','.join(TRUNKS)}")
     flags = parser.parse_args()
     python = ready_environment(flags.venv, PEFT)
@@ -100,13 +100,13 @@ def to_peft(
     Yields the direction, the case and the difference.
     """
     store, exported = work / "store", work / "exported"
-    # With one padded length, only one program is compiled.
+    # Use a single padded length, so that only one program is compiled.
     settings = afjax.TrainConfig(
         learning_rate=1e-3, max_steps=10, batch_size=16, max_length=LENGTH, buckets=(LENGTH,), eval_every=10
     )
     for name, (adapter, kind) in TO_PEFT.items():
         rows = tagged_rows() if kind == "tagging" else rows_of(kind)
-        # The head has the architecture of the head in Hugging Face's class.
+        # Match the head architecture of the Hugging Face class.
         head = PEFT_FAMILIES[trunk.config.family].heads[CLASS_OF_KIND[kind]].config
         trained = afjax.train_single(
             trunk,
@@ -128,14 +128,14 @@ def to_peft(
 
 
 def tagged_rows() -> Any:
-    """Returns sentences with a tag per word."""
+    """Builds sentences with one tag per word."""
     sentences = [pair[0].split() for pair, _ in builtin_pairs()[:64]]
     tags = [["B-long" if len(word) > 4 else "O" for word in words] for words in sentences]
     return afjax.rows_from_lists(sentences, tags, kind="tagging")
 
 
 def largest_difference(trunk: afjax.Trunk, store: Path, batch: dict[str, np.ndarray], theirs: Path, name: str) -> float:
-    """Returns the largest difference between logits."""
+    """Computes the largest difference between the logits of the two libraries."""
     task_model = afjax.load_task_model(store, trunk, adapter=name)
     if task_model.task.kind == "multiple_choice":
         batch = {field: array.reshape(-1, 2, LENGTH) for field, array in batch.items()}

@@ -1,6 +1,6 @@
 """Trains and saves LoRA adapters with PEFT, or loads and runs them.
 
-``check_peft.py`` starts this script in the virtual environment of PEFT, which does not have afjax.
+``check_peft.py`` starts this script in PEFT's virtual environment, where afjax is not installed.
 
     check_peft_worker.py train '{"trunk": DIR, "batch": FILE.npz, "output": DIR, "adapters": {...}}'
     check_peft_worker.py load '{"trunk": DIR, "batch": FILE.npz, "folder": DIR}'
@@ -31,7 +31,7 @@ DENSE = {"distilbert": ["q_lin", "k_lin", "v_lin", "out_lin", "lin1", "lin2"]}
 
 def main() -> None:
     torch.manual_seed(0)
-    # The models are so small that several threads are slower than one.
+    # For such small models, one thread is faster than several.
     torch.set_num_threads(1)
     command, arguments = sys.argv[1], json.loads(sys.argv[2])
     {"train": train, "load": load}[command](**arguments)
@@ -57,7 +57,7 @@ def train(trunk: str, batch: str, output: str, adapters: dict[str, Any]) -> None
 
 
 def load(trunk: str, batch: str, folder: str) -> None:
-    # PEFT only warns if tensors are missing, and then computes with random ones.
+    # If tensors are missing, PEFT only warns and uses random ones.
     warnings.filterwarnings("error", message="Found missing adapter keys")
     for path in sorted(Path(folder).iterdir()):
         class_name = CLASSES[json.loads((path / "adapter_config.json").read_text())["task_type"]]
@@ -68,7 +68,7 @@ def load(trunk: str, batch: str, folder: str) -> None:
 
 
 def num_labels(path: Path) -> int:
-    """Returns the number of outputs of the head in a file."""
+    """Reads the head's number of outputs from a saved adapter."""
     with safe_open(path / "adapter_model.safetensors", framework="pt") as file:
         for name in ("classifier.out_proj", "classifier", "qa_outputs"):
             if f"base_model.model.{name}.weight" in file.keys():  # noqa: SIM118

@@ -3,9 +3,10 @@
     python bench/check_routed.py
     python bench/check_routed.py --num_adapters=200 --resident=16 --requests=50
 
-Makes random adapters on `minilm`, more than the device holds, so that they are evicted and loaded again. Each request
-has 32 rows with random adapters and texts. Every row is compared with the prediction of the adapter's own model. Prints
-the largest difference of a logit, and the memory of the process after the first and after the last request.
+Creates more random adapters on `minilm` than fit in the device slots, so that adapters are evicted and reloaded. Each
+request has 32 rows with random adapters and texts. Each row's logits are compared with those from a separate model with
+the same adapter. Prints the largest logit difference, and the memory use of the process after the first and the last
+request.
 """
 
 import argparse
@@ -26,13 +27,13 @@ ROWS = 32
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--num_adapters", type=int, default=1000, help="adapters (1000)")
-    parser.add_argument("--resident", type=int, default=64, help="adapters on the device (64)")
-    parser.add_argument("--requests", type=int, default=200, help="requests of 32 rows (200)")
+    parser.add_argument("--resident", type=int, default=64, help="number of adapters on the device (64)")
+    parser.add_argument("--requests", type=int, default=200, help="number of requests, each with 32 rows (200)")
     arguments = parser.parse_args()
     trunk, generator = load_trunk("minilm"), random.Random(0)
     texts = [" ".join(generator.choices(WORDS, k=generator.randint(3, 30))) for _ in range(8)]
     names = [f"task{number}" for number in range(arguments.num_adapters)]
-    # Each model that predicts has its own copy of the trunk. The copy is freed before the next model is made.
+    # Each separate model copies the trunk, so free it before building the next one.
     expected = {name: random_task(trunk, name, "pfeiffer", 64).predict(texts).logits for name in names}
     models = {name: random_task(trunk, name, "pfeiffer", 64) for name in names}
     routed = RoutedModel(trunk, models, Capacity(resident=arguments.resident, batch_sizes=(ROWS,), lengths=(64,)))
@@ -50,7 +51,7 @@ def main() -> int:
         memory.append(resident_mb("self"))
     num_rows = arguments.requests * ROWS
     print(f"{num_rows} rows of {len(checked)} adapters in {time.perf_counter() - begin:.0f} s")
-    print(f"largest difference of a logit: {worst:.1e}; memory: {memory[0]:.0f} MB, then {memory[-1]:.0f} MB")
+    print(f"largest logit difference: {worst:.1e}; memory: {memory[0]:.0f} MB, then {memory[-1]:.0f} MB")
     return 0 if worst < 1e-4 else 1
 
 

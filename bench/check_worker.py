@@ -1,7 +1,7 @@
 """Trains and saves adapters with the library `adapters`, or loads and runs them.
 
-``check_adapterhub.py`` starts this script in the virtual environment of `adapters`, which does not have afjax. The
-command ``random`` makes an encoder with random weights.
+``check_adapterhub.py`` starts this script in the virtual environment for `adapters`, where afjax is not installed. The
+command ``random`` creates an encoder with random weights.
 
     check_worker.py random '{"family": NAME, "trunk": DIR, "output": DIR}'
     check_worker.py train '{"trunk": DIR, "batch": FILE.npz, "output": DIR, "adapters": {...}, "fused": {...}}'
@@ -58,14 +58,14 @@ SLOTS = {"mh_adapter": "attention", "output_adapter": "ffn"}
 
 def main() -> None:
     torch.manual_seed(0)
-    # The models are so small that several threads are slower than one.
+    # For such small models, one thread is faster than several.
     torch.set_num_threads(1)
     command, arguments = sys.argv[1], json.loads(sys.argv[2])
     {"random": make_random, "train": train, "load": load}[command](**arguments)
 
 
 def make_random(family: str, trunk: str, output: str) -> None:
-    """Makes a small encoder with random weights and another trunk's tokenizer."""
+    """Creates a small random encoder with the tokenizer of an existing trunk."""
     config_class, model_class, changes = FAMILIES[family]
     vocabulary = transformers.AutoConfig.from_pretrained(trunk).vocab_size
     model_class(config_class(vocab_size=vocabulary, **changes)).save_pretrained(output)

@@ -1,10 +1,10 @@
-"""Times the data pipeline: tokenising, loading from the cache, and making batches.
+"""Times the data pipeline: tokenisation, loading from the cache, and batching.
 
     python bench/data.py --data_dir=DATA
     python bench/data.py --data_dir=DATA --tasks=qqp,mnli --rows=100000
 
-DATA is the folder of the tasks: the benchmarks' downloads, or one folder per task with train and dev. Missing tasks are
-skipped. Close other programs first. Prints Markdown, and the same results as JSON on the last line.
+DATA contains the benchmark downloads, or one folder per task with train and dev files. Missing tasks are skipped. Close
+other programs first. Prints the results as Markdown, and as JSON on the last line.
 """
 
 import argparse
@@ -37,8 +37,8 @@ from afjax.trunk.pretrained import Trunk, load_trunk
 GLUE = "cola,sst2,mrpc,qqp,stsb,mnli,qnli,rte,wnli"
 MNLI_ROWS = 392_702
 
-# This program runs in a separate process. It loads a task's rows and their token ids, which come from the cache if they
-# are in it, and prints seconds and peak memory.
+# Runs in a separate process: loads a task's rows and tokenises them (or loads the token ids from the cache), and prints
+# times and peak memory.
 LOAD = """
 import json, sys, time
 from pathlib import Path
@@ -52,7 +52,7 @@ rows = load_task(find_task("mnli", sys.argv[1]))["train"]
 read = time.perf_counter()
 data = tokenise(rows, tokenizer, max_length=128, cache_dir=Path(sys.argv[2]))
 end = time.perf_counter()
-# The peak of getrusage includes memory that the parent process used before the fork.
+# getrusage's peak would include the parent's memory before the fork.
 status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
 peak = int(status["VmHWM"].split()[0]) / 2**20
 print(json.dumps({"rows": len(data), "read_s": read - begin, "tokens_s": end - read, "peak_memory_gib": peak}))
@@ -70,7 +70,7 @@ def main() -> int:
     os.environ["TOKENIZERS_PARALLELISM"] = "true"
     trunk = load_trunk(arguments.trunk)
     figures: dict[str, Any] = {"tasks": {}}
-    print("| task | rows | tokens per row | rows tokenised per second | share of data in a step |")
+    print("| task | rows | tokens per row | rows tokenised per second | batch building, fraction of a step |")
     print("|---|---|---|---|---|")
     for name in arguments.tasks.split(","):
         try:
@@ -96,10 +96,10 @@ def main() -> int:
 
 
 def measure(trunk: Trunk, task: TaskConfig, splits: Any, num_steps: int) -> dict[str, Any]:
-    """Measures one task.
+    """Measures tokenisation and batch building on one task.
 
-    Returns, among others, the rows tokenised per second (the best of three tries), and the share of a training step
-    that building the batch takes.
+    The results include the rows tokenised per second (best of three attempts), and the fraction of a training step
+    spent on building the batch.
     """
     seconds = []
     for _ in range(3):
@@ -118,9 +118,9 @@ def measure(trunk: Trunk, task: TaskConfig, splits: Any, num_steps: int) -> dict
 def data_share(
     trunk: Trunk, task: TaskConfig, data: dict[str, TokenisedRows], labels: tuple[str, ...], num_steps: int
 ) -> float:
-    """Returns the median share of a training step's time that building the batch takes.
+    """Measures the median fraction of a training step spent on building the batch.
 
-    Here the host does not build a batch while the device computes: the step waits for the batch.
+    The host and the device do not overlap here: each step waits for its batch.
     """
     setup = single_setup(
         Method(),
@@ -149,9 +149,9 @@ def data_share(
 
 
 def large(data_dir: str, trunk: str, num_rows: int) -> dict[str, dict[str, float]]:
-    """Tokenises a file as large as MNLI's train split, then loads it from the cache.
+    """Times tokenising and loading a data file as large as MNLI's train split.
 
-    Each of the two runs in a new process.
+    Each measurement runs in a new process.
     """
     task = find_task("mnli", data_dir)
     rows = load_task(task)["train"]
@@ -163,7 +163,7 @@ def large(data_dir: str, trunk: str, num_rows: int) -> dict[str, dict[str, float
             with (mnli / f"{split}.tsv").open("w", encoding="utf-8") as file:
                 file.write("index\tpairID\tsentence1\tsentence2\tlabel1\tgold_label\n")
                 for number in range(count):
-                    # As in MNLI, each premise is in three rows with different hypotheses.
+                    # As in MNLI, each premise appears in three rows, with different hypotheses.
                     row, first = number % len(rows), number // 3
                     texts = [f"{rows.text_a[first % len(rows)]} {first}", f"{rows.text_b[row]} {number}"]
                     texts = [text.replace("\t", " ") for text in texts]

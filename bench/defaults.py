@@ -1,20 +1,21 @@
-"""Measures which learning rates and poolings are good defaults on small tasks.
+"""Compares learning rates and poolings on small tasks, to choose the defaults.
 
     python bench/defaults.py --data=DATA --results=bench/results/defaults.jsonl
     python bench/defaults.py --results=bench/results/defaults.jsonl --table
 
-DATA is a folder with one folder per task, each with train and dev files (see docs/defaults.md for the sets). Each run
-trains one method on one task and appends one line to the results file. The same command resumes: runs that are already
-in the file are skipped. There are three parts, in this order:
+DATA contains one folder per task, each with train and dev files (docs/defaults.md lists the data sets). Each run trains
+one method on one task and appends one line to the results file. To resume, repeat the command: runs that are already in
+the file are skipped. The study has three parts, in this order:
 
-1. ``rates``: four tasks with 300 train rows, with each pooling, three learning rates and one seed.
-2. ``pooling``: eight tasks with 300 train rows, with each pooling at its best rate of part 1 and three seeds.
-3. ``all_rows``: four tasks with all train rows and 300 steps, with the better pooling of part 2, three learning rates
-   and one seed.
+1. ``rates``: four tasks with 300 train rows, all poolings, three learning rates and one seed.
+2. ``pooling``: eight tasks with 300 train rows, all poolings (each at its best learning rate from part 1) and three
+   seeds.
+3. ``all_rows``: four tasks with all train rows and 300 steps, the better pooling from part 2, three learning rates and
+   one seed.
 
-Each part trains each method, except that ``houlsby`` is only in part 3.
+Every part trains every method, except ``houlsby``, which is only in part 3.
 
-On two cores, a run of parts 1 and 2 takes about 40 seconds, and a run of part 3 two minutes.
+On two cores, a run takes about 40 seconds in parts 1 and 2, and two minutes in part 3.
 """
 
 import argparse
@@ -38,7 +39,7 @@ from afjax.config.training import TrainConfig
 from afjax.train.options import RunOptions
 from afjax.trunk.pretrained import Trunk
 
-# Maximum number of tokens per row. Few rows of the task are longer. Parts 1 and 3 use the first four tasks.
+# Maximum number of tokens per row, chosen so that few rows are truncated. Parts 1 and 3 use the first four tasks.
 MAX_LENGTHS = {"sst5": 48, "subj": 64, "mrpc": 80, "cr": 48, "cb": 96, "sst2": 32, "sick": 48, "cola": 24}
 TASKS = tuple(MAX_LENGTHS)
 METRICS = {"cola": "matthews"}
@@ -51,16 +52,13 @@ RATES = {
 POOLINGS = ("first", "mean")
 SEEDS = (0, 1, 2)
 ROWS, DEV = 300, 400
-ALL_ROWS = 0  # The value of TaskConfig.train_rows for all rows.
+ALL_ROWS = 0  # The value of TaskConfig.train_rows that selects all rows.
 ALL_ROWS_STEPS = 300
 
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Run:
-    """One training run of the study.
-
-    ``rows`` is the maximum number of train rows, or 0 for all rows.
-    """
+    """One training run. ``rows`` limits the train rows; 0 selects all."""
 
     task: str
     rows: int
@@ -100,7 +98,7 @@ def all_rows_runs(scores: dict[Run, float]) -> list[Run]:
 
 
 def best_rate(scores: dict[Run, float], method: str, pooling: str) -> float:
-    """Returns the learning rate with the best mean score over the tasks of part 1."""
+    """Selects the learning rate with the best mean score over the tasks of part 1."""
 
     def mean(rate: float) -> float:
         return statistics.mean(scores[Run(task, ROWS, method, pooling, rate, 0)] for task in TASKS[:4])
@@ -109,9 +107,9 @@ def best_rate(scores: dict[Run, float], method: str, pooling: str) -> float:
 
 
 def best_pooling(scores: dict[Run, float], method: str) -> str:
-    """Returns the pooling with the best mean score over the runs of part 2.
+    """Selects the pooling with the best mean score over the runs of part 2.
 
-    Part 2 has no Houlsby adapters, so they get the best pooling for Pfeiffer adapters.
+    Part 2 has no Houlsby adapters, so they use the best pooling for Pfeiffer adapters.
     """
     method = "pfeiffer" if method == "houlsby" else method
 
@@ -123,7 +121,7 @@ def best_pooling(scores: dict[Run, float], method: str) -> str:
 
 
 def measure(run: Run, trunk: Trunk, data: str) -> dict[str, Any]:
-    """Trains one run and returns the values of its line in the results file."""
+    """Trains one run and returns its results for the results file."""
     task = TaskConfig(
         name=run.task, source=f"{data}/{run.task}", train_rows=run.rows, metric=METRICS.get(run.task, "accuracy")
     )
@@ -136,7 +134,7 @@ def measure(run: Run, trunk: Trunk, data: str) -> dict[str, Any]:
         max_steps=ALL_ROWS_STEPS if run.rows == ALL_ROWS else 0,
     )
     num_steps = config.num_steps(-(-num_rows // config.batch_size))
-    # Dev is evaluated only once, after the last step. The best of several evaluations would be biased.
+    # Evaluate dev only once, after the last step, because the best of several dev scores would be biased.
     config = dataclasses.replace(config, eval_every=num_steps)
     begin = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
@@ -168,7 +166,7 @@ def read_scores(path: Path) -> dict[Run, float]:
 
 
 def tables(scores: dict[Run, float]) -> Iterator[str]:
-    """Yields Markdown tables. Rows with missing runs are left out."""
+    """Formats the results as Markdown tables, and omits incomplete rows."""
     for rows, tasks, title in ((ROWS, TASKS[:4], "300 train rows"), (ALL_ROWS, TASKS[:4], "all train rows")):
         yield f"\nLearning rates, {title}, seed 0\n\n| method | pooling | learning rate | {' | '.join(tasks)} | mean |"
         yield "|" + "---|" * (4 + len(tasks))
@@ -207,7 +205,7 @@ def main() -> None:
     parser.add_argument("--data", default="", help="folder with one folder per task")
     parser.add_argument("--results", required=True, type=Path, help="output file with one line per run")
     parser.add_argument("--trunk", default="minilm")
-    parser.add_argument("--table", action="store_true", help="print tables of the recorded runs; train nothing")
+    parser.add_argument("--table", action="store_true", help="print tables of the recorded runs, without training")
     arguments = parser.parse_args()
     if arguments.table:
         print("\n".join(tables(read_scores(arguments.results))))

@@ -1,14 +1,13 @@
-"""Compares forms of DeBERTa's scores with relative positions, compiled for a TPU.
+"""Compares implementations of DeBERTa's relative-position scores on a TPU.
 
     python bench/disentangled_tpu.py
     python bench/disentangled_tpu.py --topology=v6e:1x1 --shapes=32x128
 
-A form is a way to compute the scores. No TPU is needed: the costs are read from the compiled programs
-(docs/scaling.md). A program is the attention of one layer of DeBERTa-v3-base in bfloat16, or its gradients with respect
-to queries, keys and values.
+No TPU is needed, because the costs come from the compiled programs (docs/scaling.md). Each program computes the
+attention of one DeBERTa-v3-base layer in bfloat16, or its gradients with respect to queries, keys and values.
 
-Prints one line per form and shape: operations of matrix products, bytes moved in the main memory and in all memories,
-and seconds to compile.
+Prints one line per implementation and shape: FLOPs of the matrix products, memory traffic in main memory and in all
+memories, and compile time in seconds.
 """
 
 import argparse
@@ -35,8 +34,8 @@ from afjax.tpu.program import read_program
 
 NUM_HEADS, SIZE = 12, 64
 BUCKETS = RelativeBuckets(num_buckets=256, max_distance=512)
-# Computes [batch, heads, queries, keys] from the queries and keys [batch, heads, length, size] and the projections of
-# the used entries [entries, heads * size] of queries and keys.
+# Computes scores [batch, heads, queries, keys] from the queries and keys [batch, heads, length, size], and from the
+# query and key projections of the table entries in use [entries, heads * size].
 Form = Callable[[Array, Array, Array, Array], Array]
 
 
@@ -61,7 +60,7 @@ def main() -> int:
 
 
 def compiled(form: Form, rows: int, length: int, mesh: Any, *, with_gradients: bool) -> jax.stages.Compiled:
-    """Compiles the attention of one layer, or its gradients."""
+    """Compiles one layer's attention, or its gradients."""
 
     def attention(query: Array, keys: Array, values: Array, mask: Array, *positions: Array) -> Array:
         scores = wide_matmul(query, keys.swapaxes(2, 3)) + form(query, keys, *positions)
@@ -81,14 +80,14 @@ def compiled(form: Form, rows: int, length: int, mesh: Any, *, with_gradients: b
 
 
 def none(query: Array, keys: Array, position_query: Array, position_key: Array) -> Array:
-    """Computes no scores: attention without relative positions."""
+    """Omits the scores: attention without relative positions."""
     return jnp.zeros(())
 
 
 def blocks(block: int, query: Array, keys: Array, position_query: Array, position_key: Array) -> Array:
-    """Computes the scores as afjax does, with blocks of ``block`` tokens.
+    """Computes the scores like afjax, in blocks of ``block`` tokens.
 
-    If ``block`` is 0, each row is one block.
+    If ``block`` is 0, the entire row is one block.
     """
     projections = PositionProjections(query=position_query[None], key=position_key[None], buckets=BUCKETS)
     with mock.patch.object(disentangled_attention, "_block_size", lambda length: block or length):
@@ -96,7 +95,7 @@ def blocks(block: int, query: Array, keys: Array, position_query: Array, positio
 
 
 def _entries(length: int) -> np.ndarray:
-    """Returns the table's entry for every pair of tokens, ``[queries, keys]``."""
+    """Computes the table index for each pair of tokens, ``[queries, keys]``."""
     steps = np.arange(length)
     return BUCKETS.entries(steps[:, None] - steps[None]) - BUCKETS.used(length).start
 
@@ -106,9 +105,9 @@ def _heads(table: Array) -> Array:
 
 
 def gather(query: Array, keys: Array, position_query: Array, position_key: Array) -> Array:
-    """Computes products with all entries, and looks one up for every pair of tokens.
+    """Computes products with all entries, then gathers one per pair of tokens.
 
-    Hugging Face's code does this.
+    This is Hugging Face's implementation.
     """
     entries = jnp.asarray(_entries(query.shape[2]))
 
@@ -120,7 +119,7 @@ def gather(query: Array, keys: Array, position_query: Array, position_key: Array
 
 
 def one_hot(query: Array, keys: Array, position_query: Array, position_key: Array) -> Array:
-    """Computes the same as :func:`gather`. Lookups are products with one-hot vectors."""
+    """Like :func:`gather`, but uses one-hot matrix products instead of lookups."""
     chosen = jnp.asarray(_entries(query.shape[2])[..., None] == np.arange(position_key.shape[0]), query.dtype)
     of_queries, of_keys = (
         wide_matmul(content, _heads(table).swapaxes(1, 2)[None]).astype(query.dtype)
@@ -131,9 +130,9 @@ def one_hot(query: Array, keys: Array, position_query: Array, position_key: Arra
 
 
 def pairs(query: Array, keys: Array, position_query: Array, position_key: Array) -> Array:
-    """Looks up position keys and queries for every pair of tokens.
+    """Gathers position keys and queries for each pair of tokens, before the products.
 
-    This needs the fewest products.
+    This needs the fewest FLOPs.
     """
     entries = _entries(query.shape[2])
     product = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)

@@ -3,31 +3,31 @@
     python bench/fusion_study.py --data=DATA --trunk=GTE_SMALL --folder=FOLDER
     python bench/fusion_study.py --table
 
-DATA is a folder with one folder per task, each with train and dev files. GTE_SMALL is the folder of gte-small (BERT, 12
-layers of 384, MIT license; thenlper/gte-small on the Hugging Face hub). Each run appends one line to the results file
-(``bench/results/fusion_study.jsonl``). The same command resumes: finished runs are skipped, and the interrupted run
-resumes from its last checkpoint. A line that records another trunk, other rows or other settings is refused. FOLDER
-keeps the stored adapters, which the fusions read. Adapters that are missing there are trained again. ``--processes=N``
-trains N runs at a time, on a machine with many cores or on a GPU.
+DATA contains one folder per task, each with train and dev files. GTE_SMALL is a local copy of gte-small (BERT with 12
+layers and hidden size 384, MIT license; thenlper/gte-small on the Hugging Face hub). Each run appends one line to the
+results file (``bench/results/fusion_study.jsonl``). To resume, repeat the command: finished runs are skipped, and the
+interrupted run continues from its last checkpoint. If a line in the file records a different trunk, different rows or
+different settings, the script stops with an error. FOLDER stores the adapters for the fusions; missing adapters are
+retrained. ``--processes=N`` trains N runs at a time, on a machine with many cores or on a GPU.
 
-Tasks have at most 1,000 train rows. The study has twelve of the paper's sixteen tasks, three seeds and these methods:
+The study has twelve of the paper's sixteen tasks, with at most 1,000 train rows each, three seeds and these methods:
 
 - ``head``, ``full``, ``pfeiffer``, ``houlsby``: train only the head, the entire trunk, or adapters on the frozen trunk.
-- ``nli``: trains a Pfeiffer adapter for natural language inference, in one pass over LingNLI's 29,986 rows.
-- ``fusion``: fuses all tasks' Pfeiffer adapters, including the target's own adapter (the paper's "F. w/ ST-A").
-- ``fusion_nli``: fuses the same adapters and ``nli``. It has seen more rows than all other methods, so the effect of
-  fusion is the score of ``fusion``, and the effect of the additional rows is the difference between both scores.
-- ``fusion_without_own``: fuses the adapters of ``fusion_nli`` except the target's own adapter.
-- ``average_nli``, ``add_half_nli``: combine the target's own adapter and ``nli`` in one adapter, without training. The
-  outputs are averaged (0.5 and 0.5) or added (1 and 0.5). The head is the own adapter's.
-- ``average_seeds``: averages the outputs of the own adapters of all seeds, with each seed's head.
-- ``mt``: trains Pfeiffer adapters of all tasks jointly with the trunk (MT-A), in one run for all tasks.
-- ``fusion_mt``: fuses the adapters of ``mt``, on the trunk that was trained with them ("F. w/ MT-A").
+- ``nli``: trains a Pfeiffer adapter for natural language inference, for one epoch on LingNLI's 29,986 rows.
+- ``fusion``: fuses the Pfeiffer adapters of all tasks, including the target (the paper's "F. w/ ST-A").
+- ``fusion_nli``: fuses the same adapters and ``nli``. This method uses more training data than all others, so the score
+  of ``fusion`` shows the effect of fusion, and the difference between the two the effect of the additional data.
+- ``fusion_without_own``: fuses the adapters of ``fusion_nli``, except the target's adapter.
+- ``average_nli``, ``add_half_nli``: combine the target's adapter and ``nli`` in one adapter, without training. The
+  outputs are averaged (weights 0.5 and 0.5) or added (weights 1 and 0.5). The head is from the target's adapter.
+- ``average_seeds``: averages the outputs of the target's adapters over all seeds, and uses each seed's head.
+- ``mt``: trains Pfeiffer adapters for all tasks jointly with the trunk, in one run (MT-A).
+- ``fusion_mt``: fuses the adapters from ``mt``, on the trunk trained jointly with them ("F. w/ MT-A").
 
-``fusion_nli``, ``fusion_without_own`` and the averages are only for the four small tasks. Scores are the best of three
-dev evaluations, so they are optimistic. ``mt`` keeps the parameters of one step for all tasks, and the other methods
-keep one step per task. gte-small was tuned on pairs for inference and on duplicate questions. The three runs of
-``average_seeds`` have the same adapter and differ only in the head.
+``fusion_nli``, ``fusion_without_own`` and the averages only cover the four small tasks. Scores are the best of three
+dev evaluations, so they are optimistic. ``mt`` selects one checkpoint for all tasks; the other methods select one per
+task. gte-small was tuned on NLI pairs and duplicate questions. The three ``average_seeds`` runs share the same
+adapter and differ only in the head.
 """
 
 import argparse
@@ -55,14 +55,14 @@ RESULTS = Path(__file__).with_name("results") / "fusion_study.jsonl"
 TRAIN_ROWS, DEV_ROWS = 1000, 500
 STEPS, EVALUATIONS = 150, 3
 NLI_STEPS = 937
-# The joint run has a bit less than STEPS per task, because a step that trains the trunk takes longer.
+# Joint training gets slightly fewer steps per task than STEPS, because training the trunk makes steps slower.
 MT_STEPS = 1500
 SEEDS = (0, 1, 2)
 
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """A task of the study. Its rows are cut to ``max_length`` tokens."""
+    """A task of the study. Its rows are truncated to ``max_length`` tokens."""
 
     folder: str
     max_length: int
@@ -84,7 +84,7 @@ TASKS: Mapping[str, Task] = {
     "cb": Task("cb", 96),
 }
 NLI = Task("lingnli", 64)
-# The small tasks, on which the paper's fusions gain most.
+# The small tasks, where the paper's fusions improve most.
 SMALL = ("mrpc", "sick", "rte", "cb")
 PARTITIONS: Mapping[str, Partition] = {
     "head": "head",
@@ -98,17 +98,17 @@ PARTITIONS: Mapping[str, Partition] = {
     "mt": "adapter+trunk",
     "fusion_mt": "fusion",
 }
-# The averages of stored adapters, which are not trained, each with the weights of the own adapter and of nli.
+# Untrained averages of stored adapters, with the weights of the target's adapter and of nli.
 WEIGHTS = {"average_nli": (0.5, 0.5), "add_half_nli": (1.0, 0.5)}
 AVERAGES = (*WEIGHTS, "average_seeds")
-# The methods on the pretrained trunk.
+# Methods that start from the pretrained trunk.
 FROZEN = ("head", "pfeiffer", "houlsby", "nli", "fusion", "fusion_nli", "fusion_without_own")
 ALL = "all"
 
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Run:
-    """One training run. The joint run's task is ``all``."""
+    """One training run. For joint training, the task is ``all``."""
 
     method: str
     task: str
@@ -116,7 +116,7 @@ class Run:
 
 
 def all_runs() -> list[Run]:
-    """Returns all runs, seed by seed. The sources of a run come before it."""
+    """Lists all runs, seed by seed, with each run after its sources."""
     return [
         run
         for seed in SEEDS
@@ -150,7 +150,7 @@ class Study:
         return {"train": rows["train"], "dev": rows["dev"].every(DEV_ROWS)}
 
     def inputs(self, run: Run) -> dict[str, Any]:
-        """Returns a run's inputs: trunk, rows and settings, but not the code."""
+        """Describes a run's inputs: trunk, rows and settings, but not the code."""
         if run.method in AVERAGES:
             own = self.inputs(Run("pfeiffer", run.task, run.seed))
             added = {} if run.method == "average_seeds" else {"sources' rows": self._rows_digest(("nli",))}
@@ -172,7 +172,7 @@ class Study:
         return tuple(TASKS) if run.task == ALL else (run.task,)
 
     def _source_adapters(self, run: Run) -> tuple[str, ...]:
-        """Returns the names of a fusion's adapters, or none for other methods."""
+        """Lists the adapters of a fusion. Other methods have none."""
         with_nli = (*TASKS, "nli")
         sources = {
             "fusion": tuple(TASKS),
@@ -191,7 +191,7 @@ class Study:
         max_length = 128 if run.task == ALL else {**TASKS, "nli": NLI}[run.task].max_length
         return afjax.TrainConfig(
             learning_rate=LEARNING_RATES[PARTITIONS[run.method]],
-            # One padded length per task, so that few programs are compiled.
+            # Use one padded length per task, so that few programs are compiled.
             buckets=(max_length,),
             max_length=max_length,
             max_steps=num_steps,
@@ -200,7 +200,7 @@ class Study:
 
     def method(self, run: Run) -> afjax.Method | afjax.FusionMethod:
         partition = PARTITIONS[run.method]
-        # gte-small was pretrained with mean pooling. A trunk that is trained can learn to represent a row in its first
+        # gte-small was pretrained with mean pooling. A trained trunk can learn to represent the row in its first
         # token.
         head = afjax.HeadConfig(pooling="mean" if run.method in FROZEN else "first")
         adapter = afjax.ADAPTER_PRESETS["houlsby" if run.method == "houlsby" else "pfeiffer"]
@@ -212,7 +212,7 @@ class Study:
             return afjax.MultitaskMethod(partition=partition, adapter=adapter, head=head, sampling=sampling)
         return afjax.Method(partition=partition, adapter=adapter, head=head)
 
-    # The stores' paths are relative, so that lines do not depend on the location of the folder.
+    # Use relative store paths, so that results do not depend on the folder's location.
     def _store(self, seed: int) -> str:
         return f"{seed}/store"
 
@@ -220,7 +220,7 @@ class Study:
         return f"{seed}/joint/store"
 
     def measure(self, run: Run) -> dict[str, Any]:
-        """Trains a run and returns the values of its line."""
+        """Trains a run and returns its results for the results file."""
         begin = time.monotonic()
         if run.method in AVERAGES:
             task = self.tasks[run.task]
@@ -239,7 +239,7 @@ class Study:
     def _train(self, run: Run) -> afjax.TaskModel:
         """Trains a run on one task.
 
-        Pfeiffer adapters are stored for fusions. Other models are not kept.
+        Pfeiffer adapters are stored for fusions. All other models are discarded.
         """
         task, rows, method, config = self.tasks[run.task], self.rows[run.task], self.method(run), self.config(run)
         workdir = self.folder / f"{run.seed}/{run.task}-{run.method}"
@@ -258,7 +258,7 @@ class Study:
         return model
 
     def _average(self, run: Run) -> afjax.TaskModel:
-        """Returns the model of the task's own adapter, with the adapter replaced by an average."""
+        """Builds the model for an average: the target's model, with its adapter replaced."""
         parts = [(seed, run.task) for seed in SEEDS]
         if run.method != "average_seeds":
             parts = [(run.seed, run.task), (run.seed, "nli")]
@@ -271,7 +271,7 @@ class Study:
         return own.with_adapter(afjax.average_adapters(adapters, WEIGHTS.get(run.method)))
 
     def sources(self, run: Run) -> list[Run]:
-        """Returns the runs whose adapters this run reads from the store."""
+        """Lists the runs whose stored adapters this run uses."""
         if run.method == "fusion_mt":
             return [Run("mt", ALL, run.seed)]
         if run.method == "average_seeds":
@@ -282,7 +282,7 @@ class Study:
     def is_stored(self, run: Run) -> bool:
         """Whether the adapters of this run are stored.
 
-        Heads and trunks are written last, so a run that has them is stored completely.
+        Heads and trunks are written last, so if they exist, all files of the run do.
         """
         if run.method == "mt":
             return (self.folder / f"{run.seed}/joint/trunk/model.safetensors").exists()
@@ -312,9 +312,9 @@ class Study:
 
 
 def table(results: Mapping[Run, Mapping[str, Any]]) -> Iterator[str]:
-    """Yields a Markdown table with one row per task and one column per method.
+    """Formats the results as a table with one row per task and one column per method.
 
-    Its values are the mean and standard deviation over the finished seeds.
+    The cells contain the mean and standard deviation over the finished seeds.
     """
     methods = [*(method for method in PARTITIONS if method != "nli"), *AVERAGES]
     yield f"| task | {' | '.join(methods)} | seeds |"
@@ -339,39 +339,39 @@ def _score(results: Mapping[Run, Mapping[str, Any]], method: str, task: str, see
 
 
 def open_study(arguments: argparse.Namespace) -> Study:
-    """Reads the trunk and all rows."""
+    """Loads the trunk and all rows."""
     jax.config.update("jax_compilation_cache_dir", str(Path(tempfile.gettempdir()) / "afjax-fusion-study-compiled"))
     trunk = afjax.load_trunk(arguments.trunk)
     return Study(arguments.data, trunk, arguments.folder, scan_layers=arguments.scan_layers)
 
 
 def open_measure(arguments: argparse.Namespace) -> Callable[[Run], dict[str, Any]]:
-    """Opens the study and returns its method ``measure``. Each new process calls this once."""
+    """Opens the study in a worker process, and returns its ``measure`` method."""
     return open_study(arguments).measure
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="folder with one folder per task")
-    parser.add_argument("--trunk", help="the folder of gte-small")
+    parser.add_argument("--trunk", help="folder that contains gte-small")
     parser.add_argument("--folder", type=Path, help="folder for stored adapters and unfinished runs")
     parser.add_argument("--results", type=Path, default=RESULTS, help="results file (bench/results/fusion_study.jsonl)")
     parser.add_argument("--processes", type=int, default=1, help="runs at a time, each in its own process (1)")
-    parser.add_argument("--scan_layers", action="store_true", help="compile the layers as one loop, in less time")
-    parser.add_argument("--table", action="store_true", help="print the table of the recorded runs; train nothing")
+    parser.add_argument("--scan_layers", action="store_true", help="compile the layers as one loop, to save time")
+    parser.add_argument("--table", action="store_true", help="print the table of the recorded runs, without training")
     arguments = parser.parse_args()
     if arguments.table:
         print("\n".join(table(read_results(arguments.results, Run))))
         return
     if not (arguments.data and arguments.trunk and arguments.folder):
-        parser.error("give --data, --trunk and --folder, or --table")
+        parser.error("--data, --trunk and --folder are required, unless --table is set")
     if arguments.processes < 1:
-        parser.error(f"--processes={arguments.processes}: give at least 1")
+        parser.error(f"--processes={arguments.processes}; it must be at least 1")
     study, runs = open_study(arguments), all_runs()
     results = read_results(arguments.results, Run, study.inputs, runs)
     repeated = sources_to_repeat(runs, results, study.sources, study.is_stored)
     if arguments.processes == 1:
-        # On a TPU, only one process can use the chips.
+        # Only one process can use a TPU's chips.
         add_missing(arguments.results, runs, results, study.measure, repeated=repeated)
         return
     add_missing_in_processes(

@@ -1,10 +1,10 @@
-"""Prints each task's padded lengths and shares of padding, with default settings.
+"""Prints each task's padded lengths and fraction of padding, at default settings.
 
     python bench/padding.py --data_dir=DATA
     python bench/padding.py --data_dir=DATA --tasks=cola,mrpc --train_rows=300
 
-DATA is the folder of the tasks: the benchmarks' downloads, or one folder per task with train and dev. Missing tasks are
-skipped. Built-in tasks need no data. Nothing is trained.
+DATA contains the benchmark downloads, or one folder per task with train and dev files. Missing tasks are skipped, and
+built-in tasks need no data. The script does not train.
 """
 
 import argparse
@@ -53,9 +53,9 @@ def main() -> int:
 
 
 def measure(trunk: Trunk, task: TaskConfig, splits: dict) -> list[str]:
-    """Returns the cells of one line of the table.
+    """Computes one row of the table.
 
-    They include the lengths that a default run would use, and the padding of one epoch.
+    It includes the padded lengths of a default run, and the padding in one epoch.
     """
     config = TrainConfig()
     train, dev = (

@@ -1,8 +1,7 @@
 """Results files of studies: one JSON line per finished run.
 
-A study can be stopped at any time, and the same command resumes it: runs that have a line are skipped. A line can
-record the data and the settings of its run (``inputs``), so that lines of another study are refused instead of mixed
-with new ones.
+A study can be interrupted at any time and resumed with the same command: runs with a line in the file are skipped. A
+line can record the data and settings of its run (``inputs``), so that results from different studies are never mixed.
 """
 
 import dataclasses
@@ -29,47 +28,49 @@ def read_results(
     inputs_of: Callable[[Run], Inputs] | None = None,
     runs: Collection[Run] | None = None,
 ) -> dict[Run, dict[str, Any]]:
-    """Reads the lines of a results file.
+    """Reads and checks a results file.
 
     Args:
       path: The file. If it does not exist, there are no results.
-      run_type: A frozen dataclass whose fields identify a run. Each line has all of them.
-      inputs_of: The inputs of a run in this study, to compare with the inputs in its line. None to skip this.
-      runs: The runs of the study. None to accept any.
+      run_type: A frozen dataclass whose fields identify a run. Each line must contain all of them.
+      inputs_of: Computes a run's expected inputs, which are compared with the recorded ones. None skips the check.
+      runs: The runs of the study. None accepts any run.
 
     Returns:
       ``{run: line}``, in the file's order.
 
     Raises:
-      UserError: A line is damaged, describes another study's run or a run for the second time, or records other inputs.
-        The message has the line's number, and the name and both values of the first input that differs.
+      UserError: A line is damaged, is a duplicate, belongs to a different study or records different inputs. The
+        message has the line number, and the name and both values of the first input that differs.
     """
     results: dict[Run, dict[str, Any]] = {}
     for number, text in enumerate(path.read_text(encoding="utf-8").splitlines() if path.exists() else [], start=1):
-        place = f"{path}, line {number}"
+        location = f"{path}, line {number}"
         try:
             line = json.loads(text)
             run = run_type(**{field.name: line[field.name] for field in dataclasses.fields(run_type)})
         except (ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{place} is not a result of this study ({error!r}); remove it.") from error
+            raise UserError(f"{location} is not a result of this study ({error!r}); remove it.") from error
         if runs is not None and run not in runs:
-            raise UserError(f"{place} is of {run}, which is not a run of this study; give another results file.")
+            raise UserError(
+                f"{location} is for {run}, which is not a run of this study; choose a different results file."
+            )
         if run in results:
-            raise UserError(f"{place} has a second result of {run}; remove one of them.")
+            raise UserError(f"{location} is a second result for {run}; remove one of them.")
         if inputs_of is not None:
-            _check_inputs(place, line.get(INPUTS, {}), inputs_of(run))
+            _check_inputs(location, line.get(INPUTS, {}), inputs_of(run))
         results[run] = line
     return results
 
 
-def _check_inputs(place: str, recorded: Inputs, expected: Inputs) -> None:
-    # A line has lists where a run may have tuples.
+def _check_inputs(location: str, recorded: Inputs, expected: Inputs) -> None:
+    # JSON turns the tuples of a run into lists.
     expected = json.loads(json.dumps(expected))
     for name in {**expected, **recorded}:
         if recorded.get(name) != expected.get(name):
             raise UserError(
-                f"{place}: its {name} is {recorded.get(name)!r}, and this study's is {expected.get(name)!r}; give "
-                "another results file, or remove the line."
+                f"{location}: {name} is {recorded.get(name)!r}, but {expected.get(name)!r} in this study; choose a "
+                "different results file, or remove the line."
             )
 
 
@@ -79,15 +80,13 @@ def sources_to_repeat(
     sources: Callable[[Run], Iterable[Run]],
     is_stored: Callable[[Run], bool],
 ) -> set[Run]:
-    """Returns the finished runs that must be repeated, because their files are lost.
-
-    Only runs whose files are read by a run without a result are repeated.
+    """Finds the finished runs whose files are lost but still needed by other runs.
 
     Args:
       runs: The runs, in order. Sources come before the runs that read them.
       results: The runs that have a result.
       sources: Maps a run to the runs whose stored files it reads.
-      is_stored: Whether a run's files are stored. They can be lost, for example on another machine.
+      is_stored: Whether a run's files exist. They can be missing, for example on a different machine.
     """
     repeated: set[Run] = set()
     for run in reversed(runs):
@@ -106,14 +105,14 @@ def add_missing(
 ) -> None:
     """Measures the runs that have no result yet.
 
-    As soon as a run is finished, its line is written and printed.
+    Writes and prints each result as soon as its run finishes.
 
     Args:
       path: The results file.
       runs: The runs, in order. Sources come before the runs that read them.
       results: The results so far. New ones are added.
-      measure: Trains a run and returns the values of its line, without the run's own fields.
-      repeated: The finished runs that are measured again. Their lines do not change.
+      measure: Trains a run and returns its results, without the fields that identify the run.
+      repeated: Finished runs to measure again. Their lines do not change.
     """
     for run in runs:
         if run not in results or run in repeated:
@@ -132,22 +131,22 @@ def add_missing_in_processes(
 ) -> None:
     """Measures the runs that have no result yet, several at a time.
 
-    A run starts when its sources are finished. If a run fails, the runs that read its files do not start, and all other
-    runs continue.
+    A run starts when its sources have finished. If a run fails, the runs that need its files are not started, and all
+    other runs continue.
 
     Args:
       path, runs, results, repeated: As in :func:`add_missing`.
-      make_measure: Opens the study in a new process, and returns the function ``measure`` of :func:`add_missing`.
-        ``make_measure`` must be picklable.
+      make_measure: Opens the study in a new process, and returns ``measure`` as for :func:`add_missing`. Must be
+        picklable.
       sources: Maps a run to the runs whose stored files it reads.
       num_processes: The number of processes.
 
     Raises:
-      ExceptionGroup: Runs failed. The group has their errors, and each error has a note that names its run.
+      ExceptionGroup: Runs failed. The group contains their errors, each with a note that names the run.
     """
     waiting = [run for run in runs if run not in results or run in repeated]
     unfinished, running, failures = set(waiting), dict[Future[dict[str, Any]], Run](), list[Exception]()
-    # A forked process cannot use JAX.
+    # JAX does not work in forked processes.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(num_processes, context, initializer=_open_study, initargs=(make_measure,)) as pool:
         while True:
@@ -162,7 +161,7 @@ def add_missing_in_processes(
                 try:
                     values = future.result()
                 except Exception as error:
-                    error.add_note(f"This was the error of {run}.")
+                    error.add_note(f"This error occurred in {run}.")
                     failures.append(error)
                     print(f"{run} failed: {error!r}", flush=True)
                 else:
@@ -172,7 +171,7 @@ def add_missing_in_processes(
         raise ExceptionGroup(f"{len(failures)} runs failed, and {len(waiting)} runs were not started", failures)
 
 
-# Each process of a pool opens the study once, because trunk and rows take seconds to read.
+# Open the study once per worker process, because loading the trunk and the rows takes seconds.
 _process_measure: Callable[[Any], dict[str, Any]] | None = None
 
 

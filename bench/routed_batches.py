@@ -5,11 +5,11 @@ In a mixed batch, each row has its own adapter.
     python bench/routed_batches.py
     python bench/routed_batches.py --trunk=bert-base --rows=32 --adapters=1,64 --length=64
 
-The trunk and the adapters have random weights, and the rows have no padding. A routed model and the model of one task
-run on the same token ids, in turn. Both times include making the batches and fetching the logits. The routed model has
-all adapters on the device, and its rows use them in turn. Close other programs first.
+The trunk and the adapters have random weights, and the rows have no padding. A routed model and a single-task model run
+alternately on the same token ids. Both times include building the batches and fetching the logits. The routed model
+has all adapters on the device, and assigns them to its rows in turn. Close other programs first.
 
-Prints one line per number of rows and adapters: the medians, and the ratio of the rows per second.
+Prints one line per number of rows and adapters: the median times, and the ratio of the throughputs.
 """
 
 import argparse
@@ -40,9 +40,9 @@ def main() -> int:
     parser.add_argument("--trunk", default="minilm", help=f"name of a size: {', '.join(SIZES)} (minilm)")
     parser.add_argument("--preset", default="pfeiffer", help=f"{', '.join(ADAPTER_PRESETS)} (pfeiffer)")
     parser.add_argument("--rows", default="1,8,32,128", help="rows per batch (1,8,32,128)")
-    parser.add_argument("--adapters", default="1,8,64,1000", help="adapters on the device (1,8,64,1000)")
+    parser.add_argument("--adapters", default="1,8,64,1000", help="numbers of adapters on the device (1,8,64,1000)")
     parser.add_argument("--length", type=int, default=64, help="tokens per row (64)")
-    parser.add_argument("--repeats", type=int, default=15, help="how often each batch is timed (15)")
+    parser.add_argument("--repeats", type=int, default=15, help="number of measurements per batch (15)")
     arguments = parser.parse_args()
     print(f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|")
     trunk, models = random_trunk(arguments.trunk), {}
@@ -62,13 +62,13 @@ def main() -> int:
                 f"{routed.bytes_per_task('0') / 1e3:.0f}",
             )
             print(f"| {' | '.join(map(str, cells))} |", flush=True)
-            # Free this model before the next one is made. Otherwise, the adapters would be in memory twice.
+            # Free this model before building the next one, to keep only one copy of the adapters in memory.
             del routed
     return 0
 
 
 def random_trunk(size: str) -> Trunk:
-    """Makes a randomly initialized trunk of the given size, with minilm's tokenizer."""
+    """Creates a random trunk of the given size, with minilm's tokenizer."""
     minilm = load_trunk("minilm")
     config = dataclasses.replace(SIZES[size], vocab_size=minilm.config.vocab_size)
     params = jax.tree.map(np.asarray, jax.jit(init_trunk, static_argnums=1)(jax.random.key(0), config))
@@ -76,7 +76,7 @@ def random_trunk(size: str) -> Trunk:
 
 
 def random_task(trunk: Trunk, name: str, preset: str, length: int, *, drop: int = 0) -> TaskModel:
-    """Makes a task model with a random adapter and head.
+    """Creates a task model with a random adapter and head.
 
     The lowest ``drop`` layers have no adapter.
     """
@@ -100,13 +100,10 @@ def random_task(trunk: Trunk, name: str, preset: str, length: int, *, drop: int 
 
 
 def times(routed: RoutedModel, one: TaskModel, num_rows: int, arguments: argparse.Namespace) -> tuple[float, float]:
-    """Returns the median seconds of a batch with one adapter, and of a routed batch.
-
-    The two kinds of batches alternate.
-    """
+    """Times a single-adapter batch and a routed batch alternately, in median seconds."""
     names = routed.names
     data = random_rows([arguments.length] * num_rows)
-    # Row n has adapter n. If there are fewer adapters than rows, they start again with the first one.
+    # Row n uses adapter n, modulo the number of adapters.
     parts = []
     for number, name in enumerate(names[:num_rows]):
         numbers = tuple(range(number, num_rows, len(names)))
@@ -129,7 +126,7 @@ def times(routed: RoutedModel, one: TaskModel, num_rows: int, arguments: argpars
 
 
 def random_rows(lengths: Sequence[int]) -> TokenisedRows:
-    """Makes one row of random tokens per length."""
+    """Creates one row of random tokens per length."""
     tokens = np.random.default_rng(0).integers(1000, 20_000, sum(lengths), dtype=np.int32)
     offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
     return TokenisedRows(tokens, np.zeros(len(tokens), np.int8), offsets, None, 0)

@@ -5,11 +5,11 @@ In a mixed batch, each row has its own adapter.
     python bench/routed_tpu.py
     python bench/routed_tpu.py --topologies=v5e:1x1,v6e:1x1 --shapes=8x64,32x128 --adapters=64,1000
 
-No TPU is needed. The trunk is in bfloat16. The costs are read from the compiled programs, and the shortest possible
-time follows from them (docs/scaling.md).
+The trunk is in bfloat16. No TPU is needed, because the costs and the shortest possible time are computed from the
+compiled programs (docs/scaling.md).
 
-Prints one line per program: floating-point operations, bytes moved in the main memory, memory, and the shortest
-possible time. Ratios compare a program with the program for one adapter and the same shape.
+Prints one line per program: FLOPs, main-memory traffic, memory use, and the shortest possible time. Ratios are relative
+to the program with one adapter and the same shape.
 """
 
 import argparse
@@ -39,11 +39,11 @@ COLUMNS = ("chip", "rows x tokens", "adapters", "GFLOP", "ratio", "GB moved", "r
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--topologies", default="v5e:1x1", help="slices, as in v5e:1x1,v6e:1x1 (v5e:1x1)")
+    parser.add_argument("--topologies", default="v5e:1x1", help="slices, for example v5e:1x1,v6e:1x1 (v5e:1x1)")
     parser.add_argument("--trunk", default="bert-base", help=f"{', '.join(SIZES)} (bert-base)")
     parser.add_argument("--preset", default="pfeiffer", help=f"{', '.join(ADAPTER_PRESETS)} (pfeiffer)")
     parser.add_argument("--shapes", default="8x32,32x32,32x128", help="rows x tokens (8x32,32x32,32x128)")
-    parser.add_argument("--adapters", default="64,1000", help="adapters on the device (64,1000)")
+    parser.add_argument("--adapters", default="64,1000", help="numbers of adapters on the device (64,1000)")
     arguments = parser.parse_args()
     print(f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|")
     for topology_name, shape in itertools.product(arguments.topologies.split(","), arguments.shapes.split(",")):
@@ -66,15 +66,12 @@ def main() -> int:
 
 
 def on_mesh(inputs: Any, sharding: jax.sharding.Sharding) -> Any:
-    """Returns the shapes of a program's inputs, with a sharding."""
+    """Adds a sharding to the shapes of a program's inputs."""
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), inputs)
 
 
 def program(arguments: argparse.Namespace, num_adapters: Any, rows: int, length: int) -> tuple[Any, tuple[Any, ...]]:
-    """Makes the step of one task's model, or of a routed model.
-
-    Returns the step and the shapes of its inputs.
-    """
+    """Builds the step of a single-task or routed model, with the shapes of its inputs."""
     config = SIZES[arguments.trunk]
     method = Method(adapter=ADAPTER_PRESETS[arguments.preset], head=HeadConfig(pooling="first"))
     setup = single_setup(method, config, name="task", reads="pooled", num_outputs=3)

@@ -4,15 +4,15 @@
     python bench/routed_vs_torch.py --trunk=bert-base --num_adapters=64 --rows=64
     python bench/routed_vs_torch.py --rows=16 --length=16,32,64,128
 
-All models have random weights. With one length, no row has padding. With several lengths, the rows of a batch have
-them in turn. ``adapters`` computes one batch per bottleneck adapter, one after another. PEFT computes one batch, padded
-to its longest row, and each row names its LoRA adapter. afjax may split the batch into batches of similar lengths. In
-the last two comparisons, every row is computed with every adapter. The first of them compares afjax's ``predict_all``
-with the composition ``Parallel`` of ``adapters``. The second compares ``predict_all`` with one adapter after another in
-afjax. afjax's times include making the batches and fetching the logits. The two sides alternate. Close other programs
-first.
+All models have random weights. With a single length, rows have no padding; with several, the rows of a batch cycle
+through them. ``adapters`` runs one batch per bottleneck adapter, sequentially. PEFT runs one batch, padded to its
+longest row, in which each row selects its LoRA adapter. afjax may split the batch by length.
 
-Prints one line per comparison: the medians, and their ratio.
+The last two comparisons run every row with every adapter: afjax's ``predict_all`` against the ``Parallel`` composition
+of ``adapters``, and ``predict_all`` against one adapter after another in afjax. afjax's times include building the
+batches and fetching the logits. The two sides alternate. Close other programs first.
+
+Prints one line per comparison: the median times, and their ratio.
 """
 
 import argparse
@@ -40,12 +40,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trunk", default="minilm", help=f"name of a size: {', '.join(SIZES)} (minilm)")
     parser.add_argument("--rows", type=int, default=32, help="rows per batch (32)")
-    parser.add_argument("--texts", type=int, default=1, help="rows that are computed with every adapter (1)")
-    parser.add_argument("--num_adapters", type=int, default=16, help="different adapters (16)")
+    parser.add_argument("--texts", type=int, default=1, help="rows to run with every adapter (1)")
+    parser.add_argument("--num_adapters", type=int, default=16, help="number of different adapters (16)")
     parser.add_argument("--length", default="64", help="tokens per row, or several lengths (64)")
-    parser.add_argument("--drop", type=int, default=0, help="lowest layers without an adapter, in afjax (0)")
-    parser.add_argument("--repeats", type=int, default=15, help="how often each batch is timed (15)")
-    parser.add_argument("--venv", type=Path, default=DEFAULT_VENV, help="virtual environment of adapters and PEFT")
+    parser.add_argument("--drop", type=int, default=0, help="number of lowest layers without an adapter, in afjax (0)")
+    parser.add_argument("--repeats", type=int, default=15, help="number of measurements per batch (15)")
+    parser.add_argument("--venv", type=Path, default=DEFAULT_VENV, help="virtual environment for adapters and PEFT")
     arguments = parser.parse_args()
     arguments.lengths = tuple(map(int, arguments.length.split(",")))
     python = ready_environment(arguments.venv, PEFT)
@@ -76,12 +76,12 @@ def routed_model(arguments: argparse.Namespace, preset: str) -> RoutedModel:
 
 
 def row_lengths(arguments: argparse.Namespace, numbers: Sequence[int]) -> list[int]:
-    """Returns the number of tokens of the given rows. Rows have the lengths in turn."""
+    """Assigns the lengths to the given rows in turn."""
     return [arguments.lengths[number % len(arguments.lengths)] for number in numbers]
 
 
 def mixed(model: RoutedModel, arguments: argparse.Namespace) -> Callable[[], Any]:
-    """Returns a function that runs a batch whose rows use the adapters in turn."""
+    """Builds a function that runs a mixed batch. Its rows use the adapters in turn."""
     parts = []
     for number, name in enumerate(model.names[: arguments.rows]):
         numbers = tuple(range(number, arguments.rows, len(model.names)))
@@ -90,7 +90,7 @@ def mixed(model: RoutedModel, arguments: argparse.Namespace) -> Callable[[], Any
 
 
 def for_all(model: RoutedModel, arguments: argparse.Namespace) -> Callable[[], Any]:
-    """Returns a function that runs every text with every adapter."""
+    """Builds a function that runs every input with every adapter."""
     numbers = tuple(range(arguments.texts))
     data = random_rows(row_lengths(arguments, numbers))
     group = SharedSequences(tuple(map(model.task, model.names)), data, numbers)
@@ -98,9 +98,9 @@ def for_all(model: RoutedModel, arguments: argparse.Namespace) -> Callable[[], A
 
 
 def separate(model: RoutedModel, arguments: argparse.Namespace) -> tuple[float, float]:
-    """Returns the median seconds of computing every text with every adapter.
+    """Times running every input with every adapter.
 
-    The first number is for one adapter after another, the second for all adapters at once.
+    Returns the median seconds with one adapter after another, and with all adapters at once.
     """
     numbers = tuple(range(arguments.texts))
     data = random_rows(row_lengths(arguments, numbers))
@@ -129,7 +129,7 @@ def timed(run: Callable[[], Any]) -> float:
 def compare(
     arguments: argparse.Namespace, python: Path, library: str, rows: int, run: Callable[[], Any]
 ) -> tuple[float, float]:
-    """Returns the median seconds of PyTorch and of afjax, which alternate."""
+    """Times PyTorch and afjax alternately, and returns the median seconds of each."""
     config = SIZES[arguments.trunk]
     flags = {
         "library": library,

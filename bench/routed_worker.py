@@ -1,7 +1,7 @@
 """Runs batches with many adapters, with `adapters` or PEFT.
 
-``routed_vs_torch.py`` starts this script. A request is a line of standard input. `step` runs the step once, and is
-answered by a line of JSON with the seconds. `stop` ends the script. Between requests the process is idle.
+``routed_vs_torch.py`` starts this script, and sends one request per line to standard input. `step` runs the step once
+and answers with its time in seconds, as a line of JSON. `stop` ends the script. The process is idle between requests.
 """
 
 import argparse
@@ -21,10 +21,10 @@ def main() -> None:
     parser.add_argument("--layers", required=True, type=int)
     parser.add_argument("--hidden_size", required=True, type=int)
     parser.add_argument("--rows", required=True, type=int)
-    parser.add_argument("--length", required=True, help="tokens per row; several lengths are taken in turn")
+    parser.add_argument("--length", required=True, help="tokens per row; rows cycle through several lengths")
     parser.add_argument("--num_adapters", required=True, type=int)
     flags = parser.parse_args()
-    # Libraries sometimes print to standard output, where only answers may be written. Redirect that output to stderr.
+    # Only answers may be written to stdout, so redirect the libraries' own output to stderr.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     step = {"adapters": adapters_step, "parallel": parallel_step, "peft": peft_step}[flags.library](flags)
@@ -51,7 +51,7 @@ def bert_config(flags: argparse.Namespace) -> Any:
 
 
 def rows(flags: argparse.Namespace, numbers: range) -> dict[str, Any]:
-    """Makes the given rows of the batch, padded to the longest of them."""
+    """Creates the given rows of the batch, padded to the longest one."""
     import torch
 
     lengths = [int(length) for length in flags.length.split(",")]
@@ -65,7 +65,7 @@ def rows(flags: argparse.Namespace, numbers: range) -> dict[str, Any]:
 
 
 def adapter_model(flags: argparse.Namespace) -> tuple[Any, list[str]]:
-    """Makes a model of `adapters` with bottleneck adapters and a head for each."""
+    """Creates a model of `adapters` with bottleneck adapters, each with a head."""
     import adapters
 
     model = adapters.BertAdapterModel(bert_config(flags)).eval()
@@ -77,10 +77,7 @@ def adapter_model(flags: argparse.Namespace) -> tuple[Any, list[str]]:
 
 
 def adapters_step(flags: argparse.Namespace) -> Callable[[], None]:
-    """Prepares a step that runs one batch per adapter, one after another.
-
-    Each batch has the rows of its adapter.
-    """
+    """Prepares a step that runs the rows of each adapter as a separate batch."""
     import torch
 
     model, names = adapter_model(flags)
@@ -99,7 +96,7 @@ def adapters_step(flags: argparse.Namespace) -> Callable[[], None]:
 def parallel_step(flags: argparse.Namespace) -> Callable[[], None]:
     """Prepares a step that runs every row with every adapter.
 
-    It uses the composition ``Parallel``, which copies the rows.
+    It uses the ``Parallel`` composition, which replicates the rows.
     """
     import torch
     from adapters.composition import Parallel
@@ -117,7 +114,7 @@ def parallel_step(flags: argparse.Namespace) -> Callable[[], None]:
 
 
 def peft_step(flags: argparse.Namespace) -> Callable[[], None]:
-    """Prepares a step that runs one batch whose rows name their LoRA adapters."""
+    """Prepares a step that runs one batch in which each row selects its LoRA adapter."""
     import torch
     from peft import LoraConfig, get_peft_model
     from transformers import BertForSequenceClassification

@@ -3,16 +3,15 @@
     python bench/server_load.py
     python bench/server_load.py --num_adapters=64 --resident=16 --seconds=20 --soak_minutes=20
 
-Makes a store with random adapters on `minilm`, starts the server on this machine, and sends requests of one row each,
-with random adapters and texts. First, each client sends a request as soon as its last one is answered, which gives the
-full load. Then requests arrive at random times: at half of the full load, at the full load, and at twice the full load.
-With --soak_minutes, requests arrive at half load while adapters are removed and added again, and one of ten requests
-predicts its row with four adapters (POST /predict_all). The clients run on the same machine, and use a part of its
-processor cores.
+Creates a store with random adapters on `minilm`, starts the server on this machine, and sends single-row requests with
+random adapters and texts. In the first phase, each client sends a request as soon as its previous one is answered; the
+resulting throughput is the full load. Then requests arrive at random times, at half, full and twice this load. With
+--soak_minutes, requests arrive at half load while adapters are removed and added back, and one in ten requests runs its
+row with four adapters (POST /predict_all). The clients run on the same machine, so they compete for its CPU cores.
 
-Each answer is compared with the prediction of the adapter's own model. Prints one line per phase: requests per second,
-the times of answered requests, refused requests, and the server's memory. Ends with an error if an answer is wrong or
-missing.
+Each answer is compared with the prediction of a separate model with the same adapter. Prints one line per phase:
+requests per second, latencies of answered requests, rejected requests, and the server's memory. Fails if an answer is
+wrong or missing.
 """
 
 import argparse
@@ -39,7 +38,7 @@ from afjax.trunk.pretrained import Trunk, load_trunk
 COLUMNS = ("load", "requests", "answered per second", "p50, ms", "p95, ms", "p99, ms", "status 429", "memory, MB")
 WORDS = "all some no most cats dogs sleep run small big films were are not fine long too a the and".split()
 NUM_TEXTS = 40
-# The number of parts of the soak. The memory is printed after each part.
+# The soak test has this many parts. Memory use is printed after each.
 SOAK_PARTS = 4
 
 
@@ -48,8 +47,8 @@ class Phase:
     """The results of one phase.
 
     Attributes:
-      begin: The time at which the phase began.
-      seconds: The times of the answered requests.
+      begin: Start time of the phase.
+      seconds: The latencies of the answered requests.
       statuses: The number of answers per HTTP status.
       wrong: The number of wrong answers.
     """
@@ -72,7 +71,7 @@ class Client:
         self.share_of_all = 0.0
 
     async def ask(self, phase: Phase) -> None:
-        """Sends a text with one adapter or with several, checks the answer, and records it."""
+        """Sends a text for one or several adapters, and checks and records the answer."""
         number = self._random.randrange(len(self._texts))
         text, ask_all = self._texts[number], self._random.random() < self.share_of_all
         names = self._random.sample(list(self._expected), 4 if ask_all else 1)
@@ -90,13 +89,13 @@ class Client:
                 logits = (prediction[name] if ask_all else prediction)["logits"]
                 phase.wrong += not np.allclose(logits, self._expected[name][number], rtol=1e-3, atol=1e-4)
         elif response.status_code == 404:
-            # This is only right if an adapter was removed at some moment during the request.
+            # This answer is correct only if an adapter was missing at some point during the request.
             phase.wrong += not (was_removed or self.removed & set(names))
         else:
             phase.wrong += response.status_code != 429
 
     async def full_load(self, seconds: float, num_clients: int) -> Phase:
-        """Runs clients that each send a request as soon as their last one is answered."""
+        """Runs clients that send each request as soon as the previous one is answered."""
         phase = Phase(time.perf_counter())
 
         async def client() -> None:
@@ -107,7 +106,7 @@ class Client:
         return phase
 
     async def at_rate(self, seconds: float, rate: float) -> Phase:
-        """Sends requests at random times, whether or not earlier ones are answered."""
+        """Sends requests at random times, without waiting for earlier answers."""
         phase, tasks, due = Phase(time.perf_counter()), [], time.perf_counter()
         while due < phase.begin + seconds:
             due += self._random.expovariate(rate)
@@ -117,7 +116,7 @@ class Client:
         return phase
 
     async def change_adapters(self, seconds: float) -> int:
-        """Removes one adapter per second and adds it again; returns how often it did this."""
+        """Removes an adapter and adds it back, once per second. Counts the repetitions."""
         end, changes = time.perf_counter() + seconds, 0
         while time.perf_counter() < end:
             name = self._random.choice(list(self._expected))
@@ -135,7 +134,7 @@ async def measure(arguments: argparse.Namespace, client: Client, process_id: int
     """Runs all phases and prints their results.
 
     The full load is measured first, and determines the rates of the other phases. Returns whether all answers were
-    right.
+    correct.
     """
     await client.full_load(2, arguments.clients)
     full = await client.full_load(arguments.seconds, arguments.clients)
@@ -174,12 +173,12 @@ def resident_mb(process_id: int | str) -> float:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--num_adapters", type=int, default=64, help="adapters in the store (64)")
-    parser.add_argument("--resident", type=int, default=64, help="adapters on the device (64)")
-    parser.add_argument("--clients", type=int, default=32, help="clients of the full load (32)")
+    parser.add_argument("--num_adapters", type=int, default=64, help="number of adapters in the store (64)")
+    parser.add_argument("--resident", type=int, default=64, help="number of adapters on the device (64)")
+    parser.add_argument("--clients", type=int, default=32, help="number of clients at full load (32)")
     parser.add_argument("--seconds", type=float, default=20, help="seconds per phase (20)")
-    parser.add_argument("--soak_minutes", type=float, default=0, help="minutes with changing adapters (0)")
-    parser.add_argument("--max_queue", type=int, default=128, help="rows that wait (128)")
+    parser.add_argument("--soak_minutes", type=float, default=0, help="minutes of load while adapters change (0)")
+    parser.add_argument("--max_queue", type=int, default=128, help="maximum number of queued rows (128)")
     arguments = parser.parse_args()
     generator = random.Random(1)
     texts = [" ".join(generator.choices(WORDS, k=generator.randint(3, 20))) for _ in range(NUM_TEXTS)]
@@ -203,7 +202,7 @@ def main() -> int:
 
 
 def stored_task(trunk: Trunk, name: str, folder: str) -> TaskModel:
-    """Makes a random task model and saves it to a store."""
+    """Creates a random task model and saves it to a store."""
     model = random_task(trunk, name, "pfeiffer", 64).renamed(name)
     model.save(folder)
     return model

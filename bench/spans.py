@@ -4,14 +4,14 @@
     python bench/spans.py --trunk=FOLDER --rows=200
     python bench/spans.py --commands
 
-Dev rows of the built-in task "entail" are scored with the adapters of each span of layers removed, in two ways: one
-program with a mask per span, as in ``afjax plot spans``, and a loop that compiles and evaluates a smaller model for
-each span. Both times include compilation, without a persistent cache. The accuracies may differ by at most one row,
-because of rounding. The adapter and the head are random, because training does not change the cost.
+Evaluates dev rows of the built-in task "entail" after removing the adapters from each span of layers, with two methods:
+one program with a mask per span, as in ``afjax plot spans``, and a loop that compiles and evaluates a smaller model per
+span. Both times include compilation, without a persistent cache. Because of rounding, the accuracies may differ by at
+most one row. The adapter and the head are random, because training does not change the cost.
 
-With ``--commands``, the two ways are run as commands: one ``afjax plot spans``, and one ``afjax eval`` per span. They
-score all 400 dev rows. The times include starting Python and loading the trunk, and the commands use the persistent
-compilation cache as usual.
+``--commands`` compares the command lines instead: one ``afjax plot spans`` against one ``afjax eval`` per span, on all
+400 dev rows. The times include starting Python and loading the trunk, and the commands use the persistent compilation
+cache as usual.
 """
 
 import argparse
@@ -48,7 +48,7 @@ def main() -> None:
     rows = afjax.load_task(task)["dev"].every(arguments.rows)
     task_model = random_model(afjax.load_trunk(arguments.trunk), task, rows.label_names)
 
-    # Load libraries and the tokenizer before the first measurement.
+    # Load the libraries and the tokenizer before the first measurement.
     task_model.evaluate(rows.every(1))
 
     begin = time.perf_counter()
@@ -59,8 +59,7 @@ def main() -> None:
     begin = time.perf_counter()
     for first, last in spans.without:
         scores = without_span(task_model, first, last).evaluate(rows, batch_size=arguments.batch_size)
-        # The two ways add numbers in another order, so the prediction may change for a row whose logits are nearly
-        # equal.
+        # The two methods sum in a different order, so a row whose logits are nearly equal may change its prediction.
         assert abs(scores["accuracy"] - spans.without[first, last]["accuracy"]) < 1.5 / len(rows)
     loop_s = time.perf_counter() - begin
     print(f"one evaluation per span: {loop_s:.1f} s; one program is {loop_s / program_s:.1f} times as fast")
@@ -92,9 +91,9 @@ def run(*arguments: str) -> None:
 
 
 def random_model(trunk: afjax.Trunk, task: afjax.TaskConfig, labels: tuple[str, ...]) -> TaskModel:
-    """Makes a model with a random Pfeiffer adapter.
+    """Creates a model with a random Pfeiffer adapter.
 
-    The adapter's initial values are large, so that removing it changes scores.
+    The adapter's weights are large, so that removing it changes the scores.
     """
     config = AdapterConfig(init_scale=0.1)
     head = init_head(jax.random.key(1), HeadConfig(), len(labels), trunk=trunk.params)

@@ -1,14 +1,14 @@
-"""Times training steps, and programs with only their matrix products, on the CPU.
+"""Measures how much of a training step is spent on matrix products, on the CPU.
 
     python bench/step_matmuls.py
     python bench/step_matmuls.py --trunk=bert-base --rows=8 --repeats=10
 
-The matrix products of a compiled step are read from its program. A second program computes only these, in the same
-number, with the same shapes and transpositions, on random inputs. The two programs alternate in one process. The trunk
-has random weights, and the rows have no padding. Close other programs first.
+The script extracts the matrix products from the compiled step, and builds a second program that computes only these,
+with the same shapes and transpositions, on random inputs. The two programs alternate in one process. The trunk has
+random weights, and the rows have no padding. Close other programs first.
 
-Prints one line per method: the median of each program's times, and their ratio. A ratio of 1 would be a step that does
-nothing but its matrix products.
+Prints one line per method: the median time of each program, and their ratio. A ratio of 1 would mean that the step
+spends all its time on matrix products.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from afjax.tpu.hlo import Instruction, parse_module
 
 COLUMNS = ("method", "matrix products", "GFLOP", "step, s", "matrix products, s", "matrix products / step")
 
-# The arguments of jax.lax.dot_general: both operands' shapes and dtype, and its dimension numbers.
+# Arguments of jax.lax.dot_general: the operands' shapes and dtype, and the dimension numbers.
 Product = tuple[tuple[int, ...], tuple[int, ...], str, tuple[Any, ...]]
 
 
@@ -34,10 +34,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trunk", default="minilm", help="name of a size (minilm)")
     parser.add_argument("--methods", default="adapter,fusion,full", help="adapter, fusion, full")
-    parser.add_argument("--num_adapters", type=int, default=16, help="how many adapters are fused (16)")
+    parser.add_argument("--num_adapters", type=int, default=16, help="number of adapters to fuse (16)")
     parser.add_argument("--rows", type=int, default=32, help="rows per step (32)")
     parser.add_argument("--length", type=int, default=128, help="tokens per row (128)")
-    parser.add_argument("--repeats", type=int, default=15, help="how often each program is timed (15)")
+    parser.add_argument("--repeats", type=int, default=15, help="number of measurements per program (15)")
     arguments = parser.parse_args()
     methods = arguments.methods.split(",")
     if unknown := set(methods) - set(get_args(Method)):
@@ -63,13 +63,13 @@ def main() -> int:
 
 
 def matrix_products(compiled: jax.stages.Compiled) -> list[Product]:
-    """Returns the matrix products of a program. None may be in a loop."""
+    """Extracts the matrix products of a program, which must not contain them in loops."""
     text = compiled.as_text()
     assert text is not None, "the backend prints its programs"
     products = []
     for computation in parse_module(text).computations.values():
         for instruction in computation.instructions.values():
-            # These could contain a matrix product that is not a dot.
+            # These could contain matrix products that are not dots.
             assert instruction.opcode not in ("convolution", "custom-call"), instruction.opcode
             if instruction.opcode == "dot":
                 assert "while" not in instruction.op_name, instruction.op_name
@@ -101,9 +101,9 @@ def operations(product: Product) -> int:
 
 
 def program(products: Sequence[Product]) -> Callable[[], None]:
-    """Compiles a program that only computes the given products, of random inputs.
+    """Compiles a program that computes only the given products, on random inputs.
 
-    Equal products have different inputs, so that the compiler does not remove any.
+    Identical products get different inputs, so that the compiler cannot merge them.
     """
     keys = jax.random.split(jax.random.key(0), 2 * len(products))
     inputs = [
@@ -123,13 +123,13 @@ def program(products: Sequence[Product]) -> Callable[[], None]:
 
 
 def times(programs: Sequence[Callable[[], Any]], repeats: int) -> list[float]:
-    """Returns the median seconds of each program. The programs alternate."""
+    """Times the programs alternately, and returns the median seconds of each."""
     seconds: list[list[float]] = [[] for _ in programs]
     for repeat in range(repeats + 1):
         for run, taken in zip(programs, seconds, strict=True):
             begin = time.perf_counter()
             run()
-            if repeat:  # The first is a warm-up.
+            if repeat:  # The first measurement is a warm-up.
                 taken.append(time.perf_counter() - begin)
     return list(map(statistics.median, seconds))
 

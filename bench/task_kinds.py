@@ -3,13 +3,13 @@
     python bench/task_kinds.py --data_dir=DATA --results=bench/results/task_kinds.jsonl
     python bench/task_kinds.py --results=bench/results/task_kinds.jsonl --table
 
-DATA is the folder of the benchmarks' downloads. Each run trains one method on one task and appends one line to the
-results file. The same command resumes: runs that are already in the file are skipped. Each method has its default
-learning rate. The rate decays linearly to zero, and there is no warm-up. The model of the last step is scored on dev
-and test. A threshold of 0.5 is used for GoEmotions.
+DATA is the folder of benchmark downloads. Each run trains one method on one task and appends one line to the results
+file. To resume, repeat the command: runs that are already in the file are skipped. Each method uses its default
+learning rate, with linear decay to zero and no warm-up. The final model is evaluated on dev and test. The threshold for
+GoEmotions is 0.5.
 
-`adapters` trains only adapters for WNUT-17, with the same rows, words, settings and number of steps as afjax. Its runs
-use a separate virtual environment, like ``vs_adapterhub.py``.
+`adapters` only trains adapters for WNUT-17, on the same rows and words, with the same settings and number of steps as
+afjax. Its runs use a separate virtual environment, as in ``vs_adapterhub.py``.
 """
 
 import argparse
@@ -44,7 +44,7 @@ BATCH_SIZE = 32
 class Study:
     """The settings of all runs on one task.
 
-    ``max_length`` is chosen so that few rows have more tokens.
+    ``max_length`` is chosen so that few rows are truncated.
     """
 
     task: str
@@ -66,7 +66,7 @@ SEEDS = (0, 1, 2)
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Run:
-    """One training run."""
+    """One training run, identified by its settings."""
 
     task: str
     library: str
@@ -93,7 +93,7 @@ def measure(run: Run, trunk: Trunk, data_dir: str) -> dict[str, Any]:
     """Trains one run and returns its scores on dev and test."""
     task = find_task(run.task, data_dir)
     rows = load_task(task)
-    # Dev is evaluated only once, after the last step. The best of several evaluations would be biased.
+    # Evaluate dev only once, after the last step, because the best of several dev scores would be biased.
     config = train_config(run)
     num_steps = config.num_steps(-(-len(rows["train"]) // BATCH_SIZE))
     config = dataclasses.replace(config, eval_every=num_steps)
@@ -111,7 +111,7 @@ def measure(run: Run, trunk: Trunk, data_dir: str) -> dict[str, Any]:
 
 
 def measure_adapterhub(run: Run, trunk: Trunk, data_dir: str) -> dict[str, Any]:
-    """Trains the same run with `adapters`, in its own environment."""
+    """Trains one run with `adapters`, in a separate virtual environment."""
     python = ready_environment(DEFAULT_VENV, extra=("seqeval==1.2.2",))
     rows = load_task(find_task(run.task, data_dir))
     config = train_config(run)
@@ -138,7 +138,7 @@ def words_and_tags(rows: TagRows) -> dict[str, list[list[str]]]:
 
 
 def tables(by_run: dict[Run, dict[str, Any]]) -> Iterator[str]:
-    """Yields a Markdown table per task. Methods with missing seeds are left out."""
+    """Formats the results as one table per task, and omits incomplete methods."""
     for task in STUDIES:
         runs = [run for run in all_runs() if run.task == task and run in by_run]
         if not runs:
@@ -165,10 +165,10 @@ def spread(values: list[float]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data_dir", default="", help="folder of the benchmarks' downloads")
+    parser.add_argument("--data_dir", default="", help="folder of benchmark downloads")
     parser.add_argument("--results", required=True, type=Path, help="output file with one line per run")
     parser.add_argument("--trunk", default="minilm")
-    parser.add_argument("--table", action="store_true", help="print tables of the recorded runs; train nothing")
+    parser.add_argument("--table", action="store_true", help="print tables of the recorded runs, without training")
     arguments = parser.parse_args()
     results = read_results(arguments.results, Run)
     if arguments.table:

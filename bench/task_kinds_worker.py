@@ -2,8 +2,8 @@
 
     task_kinds_worker.py FOLDER '{"learning_rate": 1e-3, "epochs": 6, ...}'
 
-``task_kinds.py`` starts this script in the environment of `adapters`. FOLDER has the trunk, and rows.json with the
-words and tags of each split. The scores are one line of JSON.
+``task_kinds.py`` starts this script in the environment for `adapters`. FOLDER contains the trunk, and rows.json with
+the words and tags of each split. The scores are printed as one line of JSON.
 """
 
 import json
@@ -42,14 +42,14 @@ def main() -> None:
 def encode(split: dict[str, Any], tokenizer: Any, names: list[str], max_length: int) -> list[dict[str, Any]]:
     """Tokenizes the rows.
 
-    The first subword of a word has the word's tag. Other subwords have no label.
+    The first subword of each word is labelled with the word's tag. The other subwords have no label.
     """
     rows = []
     for words, tags in zip(split["words"], split["tags"], strict=True):
         row = tokenizer(words, is_split_into_words=True, truncation=True, max_length=max_length)
         previous, labels = None, []
         for word in row.word_ids():
-            # Dev and test have no other tags than train.
+            # All tags of dev and test also occur in train.
             labels.append(IGNORED if word is None or word == previous else names.index(tags[word]))
             previous = word
         rows.append({**row, "labels": labels})
@@ -60,7 +60,7 @@ def encode(split: dict[str, Any], tokenizer: Any, names: list[str], max_length: 
 def evaluate(model: Any, data: list[Any], tags: list[list[str]], names: list[str], collate: Any) -> dict[str, float]:
     """Computes seqeval's scores.
 
-    A word beyond the maximum length has no prediction and counts as outside of entities.
+    Truncated words have no prediction, so they count as outside entities.
     """
     model.eval()
     predictions = []

@@ -1,4 +1,4 @@
-"""The training loop of the scripts that run in the environment of `adapters`."""
+"""The training loop shared by the `adapters` worker scripts."""
 
 import math
 from typing import Any
@@ -9,12 +9,12 @@ from torch.utils.data import DataLoader
 
 
 def train(model: Any, batches: DataLoader, settings: dict[str, Any]) -> int:
-    """Trains with AdamW and a linear decay of the learning rate.
+    """Trains with AdamW and linear learning-rate decay.
 
-    As in afjax, only matrices have weight decay.
+    As in afjax, weight decay only applies to matrices.
 
     Args:
-      model: The model. Only its trained parameters require gradients.
+      model: The model. Only the parameters to train require gradients.
       batches: The batches of one epoch.
       settings: ``learning_rate``, ``weight_decay``, and ``epochs`` or ``steps``.
 

@@ -5,12 +5,11 @@
     python bench/tpu.py --topologies=v5e:1x1,v6e:1x1 --trunks=bert-base --methods=pfeiffer --slots=1,4,8,16 \\
         --output=slots.csv
 
-No TPU is needed (docs/scaling.md). By default there are 32 rows of 128 tokens per chip. The trunk is in bfloat16. With
-several slots, one step trains several runs with that many rows each, and the costs are for the entire step. With
-``--layers=scanned,unrolled``, each method is compiled with its layers as a loop and as straight-line code, one after
-the other, so that their compile times are comparable. Each compilation runs in a new process, so that earlier
-compilations do not affect its time. Lines are appended to the output file one by one, and existing lines are not
-computed again.
+No TPU is needed (docs/scaling.md). The trunk is in bfloat16. By default, each chip gets 32 rows of 128 tokens. With
+several slots, one step trains several runs with that many rows each, and the costs are for the entire step.
+``--layers=scanned,unrolled`` compiles each method twice in succession, with its layers as a loop and as straight-line
+code, so that the compile times are comparable. Each compilation runs in a new process, so that earlier ones do not
+affect its time. Each result is appended to the output file, and results that are already in the file are skipped.
 """
 
 import argparse
@@ -38,7 +37,7 @@ COLUMNS = CASE + tuple(
 def measure(
     rows: int, length: int, topology_name: str, trunk: str, method: str, layers: str, slots: str
 ) -> dict[str, object]:
-    """Compiles a training step, and returns its line of the table."""
+    """Compiles a training step, and computes its row of the table."""
     topology = parse_topology(topology_name)
     mesh = make_mesh(MeshConfig(), get_topology(topology).devices)
     name, _, number = method.partition("-")

@@ -1,15 +1,16 @@
-"""Predicts the time of a study on a TPU chip, as separate runs and as one process.
+"""Predicts the duration of a study on a TPU chip, in separate or shared processes.
 
     python bench/tpu_study.py --data=DATA --output=study.csv
 
 The study trains Pfeiffer adapters on BERT-base (bfloat16 trunk, layers as a loop) for cb, rte, mrpc and sick, with two
-learning rates and three seeds: 24 runs of three epochs, with 32 rows of at most 128 tokens per step. No TPU is needed
-(docs/scaling.md): the TPU's compiler compiles the programs here, one after the other, and a step is assumed to take the
-shortest possible time. Each length's costs are appended to the output file, and existing lines are not computed again.
+learning rates and three seeds. This makes 24 runs of three epochs, with 32 rows of at most 128 tokens per step. No TPU
+is needed (docs/scaling.md): the TPU compiler runs on this machine, and each step is assumed to take the shortest
+possible time. The costs for each length are appended to the output file, and lengths that are already in the file are
+skipped.
 
-Assumptions: the TPU's host is as fast as this machine. A process takes ``--start`` seconds before it traces its first
-program. A run's other work on the host (initial parameters, metrics, files) takes ``--host`` seconds. Separate runs
-with an empty cache compile all their programs. With a warm cache, a program takes ``--read`` seconds.
+The script assumes that the TPU's host is as fast as this machine. A process takes ``--start`` seconds before it traces
+its first program. The other host work of a run (initializing parameters, metrics, files) takes ``--host`` seconds.
+Separate runs with a cold cache compile all their programs. With a warm cache, each program takes ``--read`` seconds.
 """
 
 import argparse
@@ -39,8 +40,8 @@ class Work:
     """The work of one run.
 
     Attributes:
-      train, dev: The padded length of each training step and of each evaluation step.
-      num_outputs: The number of the padded head's outputs.
+      train, dev: The padded lengths of all training steps and of all evaluation steps.
+      num_outputs: The number of outputs of the padded head.
     """
 
     train: tuple[int, ...]
@@ -49,15 +50,15 @@ class Work:
 
     @property
     def programs(self) -> set[tuple[str, int, int]]:
-        """The programs that the run compiles: kind, length, and number of outputs."""
+        """The programs to compile for the run: kind, length and number of outputs."""
         return {("train", length, self.num_outputs) for length in self.train} | {
             ("eval", length, self.num_outputs) for length in self.dev
         }
 
 
 def work_of(name: str, data: Path) -> Work:
-    """Returns the work of a run, with the lengths that it would choose on a TPU."""
-    trunk = load_trunk("minilm")  # It has BERT's vocabulary.
+    """Computes the work of a run, with the padded lengths for a TPU."""
+    trunk = load_trunk("minilm")  # minilm has BERT's vocabulary.
     task = TaskConfig(name=name, source=str(data / name))
     rows = load_task(task)
     train, dev = (
@@ -81,7 +82,7 @@ def work_of(name: str, data: Path) -> Work:
 
 
 def costs_of(length: int, topology: str) -> dict[str, str]:
-    """Compiles both steps for a padded length; returns its line of the output file."""
+    """Compiles both steps for a padded length, and computes their costs."""
     plan = plan_method(
         MethodCase(
             trunk="bert-base",
@@ -108,12 +109,14 @@ def costs_of(length: int, topology: str) -> dict[str, str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", required=True, type=Path, help="folder with a folder per task")
+    parser.add_argument("--data", required=True, type=Path, help="folder with one folder per task")
     parser.add_argument("--output", required=True, type=Path, help="output file with one line per length")
     parser.add_argument("--topology", default="v5e:1x1", help="one chip (v5e:1x1)")
-    parser.add_argument("--start", type=float, default=2.9, help="seconds of a process before its first program (2.9)")
-    parser.add_argument("--host", type=float, default=1.5, help="seconds of a run's other work on the host (1.5)")
-    parser.add_argument("--read", type=float, default=2.0, help="seconds to trace and read a cached program (2.0)")
+    parser.add_argument(
+        "--start", type=float, default=2.9, help="seconds until a process traces its first program (2.9)"
+    )
+    parser.add_argument("--host", type=float, default=1.5, help="seconds of other host work per run (1.5)")
+    parser.add_argument("--read", type=float, default=2.0, help="seconds to trace and load a cached program (2.0)")
     arguments = parser.parse_args()
     works = {task: work_of(task, arguments.data) for task in TASKS}
     lines = []

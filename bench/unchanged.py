@@ -2,18 +2,18 @@
 
     python bench/unchanged.py --before=../before --after=. --folder=/tmp/unchanged
 
-Use it for a change that should not affect results. BEFORE and AFTER are the checkouts ``--before`` and ``--after``, and
-results are written to ``--folder``. The same command resumes. To check a later AFTER against the same runs of BEFORE,
-delete ``FOLDER/after`` first. There are four parts:
+Use this script to verify a change that should not affect results. BEFORE and AFTER are the checkouts ``--before`` and
+``--after``, and results are written to ``--folder``. To resume, repeat the command. To compare a later AFTER with the
+same runs of BEFORE, delete ``FOLDER/after`` first. The script checks four parts:
 
 1. ``train``: Both run ``configs/quickstart.py`` with seed 0. The scores and the digests of all stored arrays must be
    equal.
 2. ``resume``: BEFORE is killed in the middle of that run, and AFTER resumes it. The result must be bit-identical.
-3. ``store``: Both predict with the store that BEFORE wrote. They must write the same file.
+3. ``store``: Both predict with the store written by BEFORE. The prediction files must be identical.
 4. ``tpu``: The costs of compiled TPU programs, such as FLOPs and memory traffic, may differ by at most 0.5 %. Compile
    times are not compared.
 
-Compare step times with ``afjax bench``, run alternately in both checkouts.
+To compare step times, run ``afjax bench`` alternately in both checkouts.
 """
 
 import argparse
@@ -68,7 +68,7 @@ def finished(workdir: Path) -> bool:
 
 
 def results(workdir: Path) -> dict[str, Any]:
-    """Returns all scores and the digests of all artefacts of a finished workdir."""
+    """Collects all scores and the digests of all artefacts from a finished workdir."""
     scores = {str(path.relative_to(workdir)): json.loads(path.read_text()) for path in workdir.rglob("result.json")}
     manifests = [json.loads(path.read_text()) for path in (workdir / "store").rglob("manifest.json")]
     digests = {f"{manifest['kind']}/{manifest['name']}": manifest["leaves"] for manifest in manifests}
@@ -101,7 +101,7 @@ def check_resume(before: Checkout, after: Checkout) -> bool:
         workdir = before.folder / "killed"
         shutil.rmtree(workdir, ignore_errors=True)
         process = before.start("train", "--config=configs/quickstart.py", f"--workdir={workdir}")
-        # Kill it when the second source has started, so that the folder contains a finished and an unfinished run.
+        # Kill it once the second source has started, so that the folder contains a finished and an unfinished run.
         while len(list(workdir.glob("sources/*/checkpoints/*"))) < 4:
             assert process.poll() is None, "the run finished before it was killed"
             time.sleep(0.05)
@@ -144,7 +144,7 @@ def check_tpu(before: Checkout, after: Checkout) -> bool:
 
 
 def unequal_numbers(before: Any, after: Any, name: str = "") -> list[str]:
-    """Describes the numbers of two JSON values that differ by more than the tolerance.
+    """Compares two JSON values, and lists the numbers that differ too much.
 
     Compile times are ignored.
     """

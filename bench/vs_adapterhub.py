@@ -5,10 +5,10 @@
     python bench/vs_adapterhub.py --cases=modernbert_full_train,deberta_full_train
 
 Both sides run on the CPU. The model is BERT-base, or the encoder in the case's name, with random weights. A batch has 8
-rows of 128 tokens, each side has two threads, and training uses dropout. The dtype is float32. In the cases
-``*_bfloat16``, afjax's frozen trunk is in bfloat16, and PyTorch uses autocast. Each side runs in its own process. The
-two sides alternate step by step, so that other load on the machine affects both. Prints a Markdown table, and the same
-results as JSON on the last line.
+rows of 128 tokens, each side has two threads, and training uses dropout. The dtype is float32, except in the
+``*_bfloat16`` cases, where afjax's frozen trunk is in bfloat16 and PyTorch uses autocast. Each side runs in a separate
+process. The two sides alternate step by step, so that other load on the machine affects both. Prints the results as a
+Markdown table, and as JSON on the last line.
 """
 
 import argparse
@@ -31,7 +31,7 @@ DEFAULT_VENV = Path("~/.cache/afjax/adapterhub").expanduser()
 
 @dataclasses.dataclass(frozen=True)
 class Side:
-    """The step that one process runs. ``num_adapters`` only matters for fusion."""
+    """The step to run in one process. ``num_adapters`` only matters for fusion."""
 
     library: str
     method: str
@@ -43,7 +43,7 @@ class Side:
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """Two sides to compare, and the required bounds of median(first) / median(second)."""
+    """Two sides to compare, with bounds on median(first) / median(second)."""
 
     first: Side
     second: Side
@@ -64,9 +64,9 @@ def against_adapterhub(
 
 
 def against_transformers(trunk: str) -> Case:
-    """Makes a case of full fine-tuning against transformers.
+    """Creates a case that compares full fine-tuning with transformers.
 
-    It is for encoders that `adapters` does not support, or only in part.
+    It is for encoders without full support in `adapters`.
     """
     return Case(*(Side(library, "full", "train", 1, trunk=trunk) for library in ("transformers", "afjax")))
 
@@ -90,7 +90,7 @@ CASES = {
 def main() -> None:
     flags = parse_flags()
     adapterhub_python = ready_environment(flags.venv)
-    # The environment of `adapters` contains the version of transformers that `adapters` requires.
+    # This environment already contains the version of transformers that `adapters` requires.
     pythons = {"afjax": sys.executable, "adapters": str(adapterhub_python), "transformers": str(adapterhub_python)}
     results = []
     for name in flags.cases:
@@ -107,7 +107,7 @@ def parse_flags() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=7, help="measured steps per side and case")
     parser.add_argument("--threads", type=int, default=2, help="threads and cores per side")
     parser.add_argument(
-        "--venv", type=Path, default=DEFAULT_VENV, help="virtual environment of adapters, made if missing"
+        "--venv", type=Path, default=DEFAULT_VENV, help="virtual environment for adapters (created if missing)"
     )
     flags = parser.parse_args()
     if unknown := set(flags.cases) - set(CASES):
@@ -118,13 +118,13 @@ def parse_flags() -> argparse.Namespace:
 
 
 def ready_environment(venv: Path, extra: tuple[str, ...] = ()) -> Path:
-    """Returns the Python of the virtual environment of `adapters` and extra packages.
+    """Returns the Python of a virtual environment with `adapters` and extra packages.
 
-    The environment is made if it is missing.
+    Creates the environment if it is missing.
     """
     python = venv / "bin" / "python"
     if not python.exists():
-        print(f"making {venv} with {' and '.join(REQUIREMENTS)} ...", file=sys.stderr, flush=True)
+        print(f"creating {venv} with {' and '.join(REQUIREMENTS)} ...", file=sys.stderr, flush=True)
         subprocess.run([sys.executable, "-m", "venv", venv], check=True)
     have = subprocess.run([python, "-m", "pip", "freeze"], check=True, capture_output=True, text=True).stdout
     installed = {line.split("+")[0].strip() for line in have.splitlines()}
@@ -135,9 +135,9 @@ def ready_environment(venv: Path, extra: tuple[str, ...] = ()) -> Path:
 
 
 def compare(case: Case, pythons: dict[str, str], repeats: int, threads: int) -> dict[str, Any]:
-    """Runs steps of both sides alternately, and returns times and memory."""
+    """Runs the steps of both sides alternately, and returns times and memory."""
     with contextlib.ExitStack() as stack:
-        # worker() returns when the step is prepared, so the second side prepares its step while the first is idle.
+        # worker() returns once its step is prepared, so the first side is idle while the second prepares.
         workers = [
             stack.enter_context(worker(side, pythons[side.library], threads)) for side in (case.first, case.second)
         ]
@@ -163,11 +163,11 @@ def compare(case: Case, pythons: dict[str, str], repeats: int, threads: int) -> 
 
 @contextlib.contextmanager
 def worker(side: Side, python: str, threads: int) -> Iterator[subprocess.Popen[str]]:
-    """Starts a process, waits until it has prepared its step, and kills it at the end."""
+    """Starts a worker, waits until it has prepared its step, and kills it at the end."""
     environment = {
         **os.environ,
         "OMP_NUM_THREADS": str(threads),
-        # With these settings, the threads of the waiting side sleep. OMP_WAIT_POLICY=PASSIVE would also slow down
+        # These settings let the threads of the idle side sleep. OMP_WAIT_POLICY=PASSIVE would also slow down
         # PyTorch's steps.
         "GOMP_SPINCOUNT": "30000",
         "KMP_BLOCKTIME": "0",
@@ -194,7 +194,7 @@ def worker(side: Side, python: str, threads: int) -> Iterator[subprocess.Popen[s
 def ask(process: subprocess.Popen[str], request: str) -> dict[str, Any]:
     """Sends a request and returns the answer.
 
-    An empty request is not sent: it only waits for the worker's first line.
+    With an empty request, it sends nothing and only waits for the worker's first line.
     """
     assert process.stdin is not None
     assert process.stdout is not None

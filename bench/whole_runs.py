@@ -3,20 +3,20 @@
     python bench/whole_runs.py --data=DATA --results=bench/results/whole_runs.jsonl
     python bench/whole_runs.py --results=bench/results/whole_runs.jsonl --table
 
-DATA is a folder with the folders cb, rte, mrpc and sick, each with train and dev files. A run is timed from the start
-of its process to the stored adapter. There are two parts:
+DATA contains the folders cb, rte, mrpc and sick, each with train and dev files. A run is timed from the start of its
+process until its adapter is stored. The benchmark has two parts:
 
-1. ``short``: One run on CB (4 epochs) and one run on MRPC (1 epoch) are timed in three ways: with afjax and an empty
-   compilation cache, with afjax and a warm one, and with `adapters`.
-2. ``study``: 24 runs of 20 steps with 16 rows (4 tasks, 2 learning rates, 3 seeds) are timed in three ways: as one
-   ``afjax sweep``, as one ``afjax train`` per run, and as one process of `adapters` per run. The compilation cache is
-   warm. The sweep runs before and after the others, and the others alternate run by run. Then follow sweeps with two
-   processes and with one.
+1. ``short``: times one run on CB (4 epochs) and one on MRPC (1 epoch) with afjax and a cold compilation cache, with
+   afjax and a warm cache, and with `adapters`.
+2. ``study``: times 24 runs of 20 steps with 16 rows (4 tasks, 2 learning rates, 3 seeds) as one ``afjax sweep``, as one
+   ``afjax train`` per run, and as one `adapters` process per run, all with a warm compilation cache. The sweep runs
+   before and after the other two, which alternate run by run. At the end, sweeps with two processes and with one
+   process follow.
 
-The trunk is minilm, float32. The batches of the first part have 32 rows. Close other programs first. `adapters` runs in
-its own virtual environment, as in ``vs_adapterhub.py``. It trains with a plain loop, pads each batch to its longest
-row, rounded up to a multiple of 8 tokens, and has two threads. Every measurement appends a line to the results file.
-The same command resumes.
+The trunk is minilm in float32, and batches in the first part have 32 rows. `adapters` runs in a separate virtual
+environment, as in ``vs_adapterhub.py``. It trains with a plain loop on two threads, and pads each batch to its longest
+row, rounded up to a multiple of 8 tokens. Close other programs first. Each measurement appends a line to the results
+file. To resume, repeat the command.
 """
 
 import argparse
@@ -45,7 +45,7 @@ TASKS = ("cb", "rte", "mrpc", "sick")
 LEARNING_RATES, SEEDS = (1e-3, 3e-3), (0, 1, 2)
 WEIGHT_DECAY = 0.01
 BATCH_SIZES = {"short": 32, "study": 16}
-# The ways to run the study as one sweep, each with its number of processes.
+# Ways to run the study as one sweep, with the number of processes for each.
 SWEEPS = {"sweep": 1, "processes": 2}
 STUDY_STEPS, STUDY_LENGTH = 20, 64
 SHORT_LENGTH, SHORT_EPOCHS = 128, {"cb": 4, "mrpc": 1}
@@ -58,9 +58,9 @@ class Measurement:
     Attributes:
       part: ``short`` or ``study``.
       way: ``cold``, ``warm``, ``adapters``, ``separate``, ``sweep``, or ``processes`` for a sweep with two processes.
-      task: The task; empty for a sweep of all tasks.
-      learning_rate, seed: The learning rate and the seed of the run; 0 for a sweep.
-      repeat: The number of the repetition.
+      task: The task, or empty for a sweep over all tasks.
+      learning_rate, seed: The run's learning rate and seed, or 0 for a sweep.
+      repeat: The index of the repetition.
     """
 
     part: str
@@ -72,10 +72,7 @@ class Measurement:
 
 
 def measurements() -> list[Measurement]:
-    """Returns all measurements in their order.
-
-    Measurements that are compared with each other follow each other.
-    """
+    """Lists all measurements in order. Those to compare are adjacent."""
     listed = [
         Measurement("short", way, task, 1e-3, repeat=repeat)
         for task in SHORT_EPOCHS
@@ -114,7 +111,7 @@ class Machine:
         if wanted.way == "cold":
             shutil.rmtree(self.folder / "cache", ignore_errors=True)
         elif wanted.part == "study" and not self.warm:
-            # This run is not timed. It fills the caches of compiled programs and of tokenised rows.
+            # This untimed run fills the caches of compiled programs and tokenised rows.
             self._sweep(output, seeds=(0,), rates=LEARNING_RATES[:1])
             shutil.rmtree(output)
             self.warm = True
@@ -166,7 +163,7 @@ class Machine:
         return round(json.loads(answer.read_text().splitlines()[-1])["accuracy"], 4), memory
 
     def _run(self, command: list[str], answer: Path = Path(os.devnull)) -> float:
-        """Runs a command, and returns the peak memory of its largest process in GB."""
+        """Runs a command, and returns the peak memory of its largest process, in GB."""
         environment = {**os.environ, "AFJAX_CACHE": str(self.folder / "cache"), "JAX_PLATFORMS": "cpu"}
         with answer.open("w") as file, (self.folder / "log").open("w") as log:
             process = subprocess.Popen(command, env=environment, stdout=file, stderr=log)
@@ -192,7 +189,7 @@ def train_settings(wanted: Measurement) -> dict[str, Any]:
 
 
 def afjax(command: str, data: Path, output: Path) -> list[str]:
-    # The task has the same name in all runs. Only the location of its rows differs.
+    # Use the same task name in all runs. Only the location of the rows differs.
     return [sys.executable, "-m", "afjax", command, f"--config=single:task=small,data={data}", f"--workdir={output}"]
 
 
@@ -206,7 +203,7 @@ def result(workdir: Path) -> float:
 
 
 def table(results: dict[Measurement, dict[str, Any]]) -> Iterator[str]:
-    """Yields the tables of both parts."""
+    """Formats the results of both parts as Markdown tables."""
 
     def seconds(**wanted: Any) -> list[float]:
         return [
@@ -236,7 +233,9 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="folder of the tasks")
     parser.add_argument("--results", required=True, type=Path, help="output file with one line per measurement")
     parser.add_argument("--parts", default="short,study", help="the parts to measure")
-    parser.add_argument("--table", action="store_true", help="print the recorded measurements; measure nothing")
+    parser.add_argument(
+        "--table", action="store_true", help="print tables of the recorded measurements, without measuring"
+    )
     arguments = parser.parse_args()
     results = read_results(arguments.results, Measurement)
     if arguments.table:

@@ -2,9 +2,9 @@
 
     whole_runs_worker.py FOLDER '{"task": "cb", "learning_rate": 1e-3, "steps": 30, ...}'
 
-``whole_runs.py`` starts this script in the environment of `adapters`. FOLDER has the trunk, and a JSON file per task
-with the texts and labels of each split. Batches are padded to their longest row, rounded up to a multiple of 8 tokens.
-The result is printed as one line of JSON.
+``whole_runs.py`` starts this script in the environment for `adapters`. FOLDER contains the trunk, and one JSON file per
+task with the texts and labels of each split. Batches are padded to their longest row, rounded up to a multiple of 8
+tokens. The result is printed as one line of JSON.
 """
 
 import json
@@ -47,7 +47,7 @@ def encode(split: dict[str, Any], tokenizer: Any, max_length: int) -> list[dict[
 
 @torch.no_grad()
 def evaluate(model: Any, batches: DataLoader) -> float:
-    """Returns the accuracy."""
+    """Computes the accuracy."""
     model.eval()
     right = total = 0
     for batch in batches:

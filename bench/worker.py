@@ -1,8 +1,8 @@
 """Prepares the step of one side of a comparison, and runs it on request.
 
-``vs_adapterhub.py`` starts this script in the environment of the measured library, which does not have the other
-library. A request is a line of standard input, `step` or `stop`, and its answer is a line of JSON. `step` runs the step
-once. Between requests the process is idle.
+``vs_adapterhub.py`` starts this script in the environment of the measured library, where the other library is not
+installed. Each request is a line on standard input, and each answer a line of JSON. `step` runs the step once and
+answers with its time; `stop` ends the script, and answers with the peak memory. The process is idle between requests.
 """
 
 import argparse
@@ -15,9 +15,9 @@ from collections.abc import Callable
 from typing import Any
 
 BATCH_SIZE, MAX_LENGTH, VOCABULARY_SIZE = 8, 128, 30522
-# The models of transformers: their type, and the settings of the published config.json that differ from the defaults.
+# The models from transformers: type, and the settings in the published config.json that differ from the defaults.
 CONFIGS: dict[str, dict[str, Any]] = {
-    # ModernBERT would compile itself by default. The other models are not compiled.
+    # Disable ModernBERT's automatic compilation, because the other models are not compiled.
     "modernbert-base": {"model_type": "modernbert", "reference_compile": False},
     "deberta-v3-base": {
         "model_type": "deberta-v2",
@@ -49,10 +49,10 @@ def main() -> None:
     parser.add_argument("--threads", required=True, type=int)
     flags = parser.parse_args()
 
-    # Libraries sometimes print to standard output, where only answers may be written. Redirect that output to stderr.
+    # Only answers may be written to stdout, so redirect the libraries' own output to stderr.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    if hasattr(os, "sched_setaffinity"):  # XLA starts as many threads as the process may use cores.
+    if hasattr(os, "sched_setaffinity"):  # XLA starts one thread per core available to the process.
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: flags.threads])
 
     start = time.perf_counter()
@@ -78,10 +78,7 @@ def answer(stream: Any, **fields: float | str) -> None:
 
 
 def afjax_step(trunk: str, method: str, mode: str, num_adapters: int, dtype: str) -> tuple[Callable[[], object], str]:
-    """Prepares the step that ``afjax bench`` measures.
-
-    XLA uses one thread per core of the process.
-    """
+    """Prepares the step that ``afjax bench`` measures."""
     import jax
 
     from afjax.bench import step_time as bench
@@ -103,9 +100,9 @@ def afjax_step(trunk: str, method: str, mode: str, num_adapters: int, dtype: str
 def adapters_step(
     method: str, mode: str, num_adapters: int, dtype: str, threads: int
 ) -> tuple[Callable[[], object], str]:
-    """Prepares a step of `adapters` with its users' usual settings.
+    """Prepares a step of `adapters`, set up as its users usually do.
 
-    The model, the freezing of parameters and the optimizer are those that `adapters` and its trainer use by default.
+    The model, frozen parameters and optimizer follow the defaults of `adapters` and its trainer.
     """
     import adapters
     import torch
@@ -154,7 +151,7 @@ def adapters_step(
 
 
 def transformers_step(trunk: str, threads: int) -> tuple[Callable[[], object], str]:
-    """Prepares a step of full fine-tuning with a model of transformers."""
+    """Prepares a full fine-tuning step with a model from transformers."""
     import torch
     import transformers
 
@@ -186,10 +183,7 @@ def torch_batch() -> dict[str, Any]:
 
 
 def torch_optimizer(trained: Any) -> Any:
-    """Makes the optimizer that transformers' Trainer uses by default.
-
-    The trainer of `adapters` extends this Trainer.
-    """
+    """Creates the default optimizer of transformers' Trainer, as `adapters` does."""
     import torch
 
     return torch.optim.AdamW(trained, lr=1e-4, weight_decay=0.01, fused=True)

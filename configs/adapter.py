@@ -3,11 +3,11 @@
 afjax train --config=configs/adapter.py:task=rte,data=DATA --workdir=runs/st-rte --store=runs/store
 afjax sweep --config=configs/adapter.py:task=rte,data=DATA --workdir=runs/st-rte-sweep --seeds=0,1,2
 
-DATA is the folder of the tasks: the benchmarks' downloads, or one folder per task, each with train and dev. The adapter
-is stored under its task's name, where configs/fusion.py looks for it. Train one adapter for each task to fuse. The
-sweep has the paper's reduction factors. A run makes at most 30 passes over the train split.
+DATA contains the benchmark downloads, or one folder per task with train and dev files. The adapter is stored under its
+task's name, where configs/fusion.py looks for it, so train one adapter per task to fuse. The sweep covers the paper's
+reduction factors. A run trains for at most 30 epochs.
 
-The paper's table 3, dev accuracy with reduction factors 2, 16 and 64 (16 is also column ST-A of its table 1):
+Dev accuracy with reduction factors 2, 16 and 64, from the paper's table 3 (16 is also column ST-A of table 1):
 
       MNLI    QQP    SST   IMDB  SciTail  Argument  BoolQ   MRPC   SICK    RTE     CB
  2   84.60  90.57  92.66  94.20    94.44     76.83  77.14  86.13  87.50  70.68  87.85
@@ -32,7 +32,7 @@ def get_config(
     config.recipe = "single"
     config.trunk = trunk
     config.seed = seed
-    # All of the paper's tasks are scored by accuracy.
+    # The paper scores all tasks by accuracy.
     config.task = {"name": task, "data_dir": data}
     config.partition = "adapter"
     config.adapter = {"preset": "pfeiffer", "reduction_factor": factor}
@@ -40,7 +40,7 @@ def get_config(
     config.train = {
         "learning_rate": learning_rate,
         "epochs": epochs,
-        # The paper does not state the following settings.
+        # The paper does not report the settings below.
         "warmup": 0.0,
         "batch_size": 32,
         "max_length": max_length,
@@ -50,5 +50,5 @@ def get_config(
 
 
 def get_sweep() -> dict:
-    """The paper's reduction factors."""
+    """Returns the paper's reduction factors."""
     return {"adapter.reduction_factor": [2.0, 16.0, 64.0]}

@@ -1,12 +1,12 @@
-"""The papers' baselines on one task. The method is head, full, layernorm, top_k, houlsby or pfeiffer.
+"""The papers' baselines on one task. Methods: head, full, layernorm, top_k, houlsby and pfeiffer.
 
 afjax train --config=configs/baselines.py:method=full,task=rte,data=DATA/rte --workdir=runs/rte-full
 afjax train --config=configs/baselines.py:method=top_k,top_k=3,task=rte,data=DATA/rte --workdir=runs/rte-top
 afjax train --config=configs/baselines.py:method=houlsby,size=64,task=rte,data=DATA/rte --workdir=runs/rte-houlsby
 afjax train --config=configs/baselines.py:method=pfeiffer,factor=16,task=rte,data=DATA/rte --workdir=runs/rte-pfeiffer
 
-The sweeps of Houlsby 2019, section 3.4 and figure 4, train adapters of all sizes, only the top layers, and only the
-LayerNorms. The paper uses MNLI and CoLA (metric=matthews) with BERT-base, and the learning rates of section 3.2. Its
+The sweeps below are from Houlsby 2019, section 3.4 and figure 4: adapters of all sizes, the top layers only, and the
+LayerNorms only. The paper uses BERT-base on MNLI and CoLA (metric=matthews), and the learning rates of section 3.2. The
 dev accuracies on MNLI are 83.7 with size 64 (about 2 M trained parameters), 77.8 with the top layer (about 9 M) and
 84.4 with all layers.
 
@@ -16,7 +16,7 @@ afjax sweep --config=configs/baselines.py:method=top_k,task=mnli,data=DATA/mnli 
     --grid.top_k=1,2,3,4,5,6,7,8,9,10,11,12 --seeds=0,1,2
 afjax sweep --config=configs/baselines.py:method=layernorm,task=mnli,data=DATA/mnli --workdir=runs/mnli-norms
 
-AdapterFusion's table 1, dev accuracy with BERT-base; for pfeiffer see configs/adapter.py:
+Dev accuracy with BERT-base, from AdapterFusion's table 1 (for pfeiffer, see configs/adapter.py):
 
             MNLI    QQP    SST   IMDB  SciTail  Argument  BoolQ   MRPC   SICK    RTE     CB
 head       54.59  76.79  85.17  85.05    85.30     70.61  63.07  71.91  76.30  61.37  68.93
@@ -26,8 +26,8 @@ houlsby    84.13  90.63  92.75  93.96    94.07     77.44  76.02  86.66  86.12  6
 
 import ml_collections
 
-# Partition, adapter preset, learning rate and epochs of each method. Houlsby's and Pfeiffer's learning rates are from
-# their papers' code and text. The others are starting points for BERT-base; sweep them.
+# Partition, adapter preset, learning rate and epochs of each method. The learning rates for houlsby and pfeiffer come
+# from the papers and their code. The others are only starting points for a sweep with BERT-base.
 METHODS = {
     "head": ("head", "pfeiffer", 1e-3, 20.0),
     "full": ("full", "pfeiffer", 3e-5, 3.0),
@@ -54,40 +54,40 @@ def get_config(
     max_length: int = 128,
     seed: int = 0,
 ) -> ml_collections.ConfigDict:
-    """Returns the config of a method.
+    """Builds the config for a method.
 
-    factor (2, 8, 16 or 64) is used by pfeiffer, size (2 to 256) by houlsby, and top_k by top_k. A learning rate or
-    number of epochs of 0 selects the method's default.
+    factor (2, 8, 16 or 64) only affects pfeiffer, size (2 to 256) only houlsby, and top_k only top_k. Set learning_rate
+    or epochs to 0 for the method's default.
     """
     if method not in METHODS:
         raise ValueError(f"method is {method}, not one of {', '.join(METHODS)}")
-    partition, preset, own_rate, own_epochs = METHODS[method]
+    partition, preset, default_rate, default_epochs = METHODS[method]
     config = ml_collections.ConfigDict()
     config.recipe = "single"
     config.trunk = trunk
     config.seed = seed
     config.name = f"{task}-{method}"
-    # With data_dir, the task is a benchmark's, found by its name. Its kind and metric are known.
-    own = {"source": data, "kind": kind, "metric": metric}
-    config.task = {"name": task, **({"data_dir": data_dir} if data_dir else own)}
+    # With data_dir, the task is a benchmark task with a known kind and metric.
+    custom = {"source": data, "kind": kind, "metric": metric}
+    config.task = {"name": task, **({"data_dir": data_dir} if data_dir else custom)}
     config.partition = partition
     config.top_k = top_k if method == "top_k" else 0
     config.adapter = {"preset": preset, **({"size": size} if preset == "houlsby" else {"reduction_factor": factor})}
-    # For houlsby and layernorm, the trunk's pooler is used and stays frozen. Otherwise the head trains its own pooler.
-    # For a trunk without a pooler: --config.head.pooler=head.
+    # houlsby and layernorm use the trunk's frozen pooler. With the other methods, the head trains a new pooler. If the
+    # trunk has no pooler, set --config.head.pooler=head.
     config.head = {"pooling": "first", "pooler": "trunk" if method in ("houlsby", "layernorm") else "head"}
     config.train = {
-        "learning_rate": learning_rate or own_rate,
-        "epochs": epochs or own_epochs,
+        "learning_rate": learning_rate or default_rate,
+        "epochs": epochs or default_epochs,
         "batch_size": 32,
         "max_length": max_length,
         "warmup": 0.1,
-        # The run stops after three evaluations without an improvement. The best evaluation is kept.
+        # Stop after three evaluations without improvement, and keep the best checkpoint.
         "patience": 3,
     }
     return config
 
 
 def get_sweep() -> dict:
-    """Returns Houlsby's learning rates, for all methods. Add sizes, factors or layers on the command line."""
+    """Returns Houlsby's learning rates. Add sizes, factors or layers to the grid on the command line."""
     return {"train.learning_rate": [3e-5, 3e-4, 3e-3]}

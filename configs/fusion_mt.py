@@ -1,12 +1,12 @@
-"""AdapterFusion of the adapters that configs/mt_adapter.py trained (MT-A), on the trunk that was trained with them.
+"""AdapterFusion of MT-A: fuses the adapters from configs/mt_adapter.py, on the trunk trained jointly with them.
 
 afjax train --config=configs/fusion_mt.py:data=DATA,target=rte,tasks=mnli+qqp+rte,trunk=runs/mt/trunk \\
     --workdir=runs/fusion-mt-rte --store=runs/mt/store
 
-A run makes at most 10 passes over the target's train split (AdapterFusion, section 4.1).
+A run trains for at most 10 epochs on the target (AdapterFusion, section 4.1).
 
-The paper's table 1, column "F. w/ MT-A": dev accuracy with BERT-base of fusions of all 16 tasks' adapters. Five of the
-tasks are multiple choice and not shown.
+Dev accuracy with BERT-base when fusing the adapters of all 16 tasks, from the paper's table 1, column "F. w/ MT-A". The
+five multiple-choice tasks are not shown.
 
  MNLI    QQP    SST   IMDB  SciTail  Argument  BoolQ   MRPC   SICK    RTE     CB
 83.05  90.58  93.00  92.66    94.79     76.08  79.18  84.68  90.43  79.96  89.81

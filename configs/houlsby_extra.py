@@ -1,26 +1,24 @@
-"""Houlsby 2019, section 3.3: classification tasks beyond GLUE, on BERT-base with adapters, all layers or top layers.
+"""Houlsby 2019, section 3.3: BERT-base on more classification tasks, with adapters, full or top-layer fine-tuning.
 
 afjax train --config=configs/houlsby_extra.py:task=spam,data=DATA/spam,text=message,label=kind --workdir=runs/spam
 afjax train --config=configs/houlsby_extra.py:task=spam,data=DATA/spam,method=top_k,top_k=3 --workdir=runs/spam-top
 afjax train --config=configs/houlsby_extra.py:task=sms_spam,data_dir=DATA --workdir=runs/sms-spam
 
-DATA/spam is a folder with train and dev, as .csv, .tsv or .jsonl. If its columns are not called text and label, give
-their names as text=... and label=... With data_dir, the task is one of the paper's 17 tasks (afjax data list), in the
-files that its authors published. A hash of the text then assigns 80 % of the rows to train, 10 % to dev and 10 % to
-test.
+DATA/spam contains train and dev as .csv, .tsv or .jsonl. If the columns are not named text and label, set text=... and
+label=... With data_dir, the task must be one of the paper's 17 tasks (see afjax data list), in the data files published
+by its authors. A hash of the text then assigns 80 % of the rows to train, 10 % to dev and 10 % to test.
 
-The paper's grids have the same learning rates and epochs for all methods:
+The paper uses the same grid of learning rates and epochs for all methods:
 
 afjax sweep --config=configs/houlsby_extra.py:task=spam,data=DATA/spam --workdir=runs/spam-sweep --seeds=0,1,2
 afjax sweep --config=configs/houlsby_extra.py:task=spam,data=DATA/spam,method=top_k --workdir=runs/spam-top-sweep \\
     --grid.adapter.size=64 --grid.top_k=1,2,3,5,7,9,11,12
 
-The first grid has 72 runs per seed, the second 96. top_k and full ignore the size, so it gets only one value in the
-second grid. The paper chose the epochs of each task by hand, from learning curves (its table 4), rather than by the
-grid.
+The first grid has 72 runs per seed, the second 96. top_k and full ignore the adapter size, so the second grid has only
+one. Instead of searching over epochs, the paper chose them by hand for each task, from learning curves (its table 4).
 
-The paper's table 2, test accuracy: the mean over 17 tasks is 73.3 with adapters, 73.7 with full fine-tuning and 74.0
-with the top layers. On SMS spam it is 95.1, 99.3 and 99.3.
+Mean test accuracy over the 17 tasks, from the paper's table 2: 73.3 with adapters, 73.7 with full fine-tuning and 74.0
+with the top layers. On SMS spam: 95.1, 99.3 and 99.3.
 """
 
 import ml_collections
@@ -50,12 +48,12 @@ def get_config(
     config.trunk = trunk
     config.seed = seed
     config.name = f"{task}-{method}"
-    own = {"source": data, "text_a": text, "label": label}
-    config.task = {"name": task, **({"data_dir": data_dir} if data_dir else own)}
+    custom = {"source": data, "text_a": text, "label": label}
+    config.task = {"name": task, **({"data_dir": data_dir} if data_dir else custom)}
     config.partition = method
     config.top_k = top_k if method == "top_k" else 0
     config.adapter = {"preset": "houlsby", "size": size}
-    # The pooler is frozen with adapters and trained with the other methods. For a trunk without a pooler, give
+    # The trunk's pooler is frozen with adapters, and trained with the other methods. If the trunk has no pooler, set
     # --config.head.pooler=head.
     config.head = {"pooling": "first", "pooler": "trunk"}
     config.train = {

@@ -3,14 +3,14 @@
 afjax train --config=configs/houlsby_glue.py:task=mrpc,data=DATA --workdir=runs/houlsby-mrpc --store=runs/store
 afjax sweep --config=configs/houlsby_glue.py:task=mrpc,data=DATA --workdir=runs/houlsby-sweep --seeds=0,1,2,3,4
 
-DATA is the folder of the tasks: the benchmarks' downloads, or one folder per task, each with train and dev. The sweep
-is the paper's: 18 settings with 5 seeds, so 90 runs per task. The run with the best dev score counts. (Each of the
-paper's runs used four Cloud TPUs.)
+DATA contains the benchmark downloads, or one folder per task with train and dev files. The sweep is the paper's: 18
+settings with 5 seeds, so 90 runs per task. Select the run with the best dev score. (The paper used four Cloud TPUs per
+run.)
 
-The paper's table 1, scores on GLUE's test sets from its server. With each task's best size: CoLA 59.5, SST 94.0, MRPC
-89.5, STS-B 86.9, QQP 71.8, MNLI 84.9 and 85.1 (mismatched), QNLI 90.7, RTE 71.5; mean 80.0. With size 64 for all tasks
-the mean is 79.6, and with full fine-tuning 80.4. For BERT-base, the authors' code states a dev accuracy of 85.78 (plus
-or minus 2) on MRPC, with a learning rate of 3e-4, 5 epochs and size 64.
+Test scores from the GLUE server (the paper's table 1), with the best size per task: CoLA 59.5, SST 94.0, MRPC 89.5,
+STS-B 86.9, QQP 71.8, MNLI 84.9 and 85.1 (mismatched), QNLI 90.7, RTE 71.5; mean 80.0. The mean is 79.6 with size 64 for
+all tasks, and 80.4 with full fine-tuning. For BERT-base, the authors' repository reports a dev accuracy of 85.78 (plus
+or minus 2) on MRPC, with learning rate 3e-4, 5 epochs and size 64.
 """
 
 import ml_collections
@@ -42,11 +42,11 @@ def get_config(
     config.trunk = trunk
     config.seed = seed
     config.name = f"{task}-houlsby"
-    # A task that is not in GLUE is a classification task, scored by accuracy.
+    # Tasks outside GLUE are treated as classification, scored by accuracy.
     config.task = {"name": task, "data_dir": data, **TASKS.get(task, {})}
     config.partition = "adapter"
     config.adapter = {"preset": "houlsby", "size": size}
-    # The trunk's pooler is used and stays frozen. For a trunk without a pooler: --config.head.pooler=head.
+    # Use the trunk's pooler, frozen. If the trunk has no pooler, set --config.head.pooler=head.
     config.head = {"pooling": "first", "pooler": "trunk"}
     config.train = {
         "learning_rate": learning_rate,

@@ -6,12 +6,12 @@ afjax train --config=configs/houlsby_squad.py:data=DATA,task=squad_v2 --workdir=
 afjax sweep --config=configs/houlsby_squad.py:data=DATA --workdir=runs/squad-sizes --grid.adapter.size=2,8,64,256
 
 DATA contains the folder squad with train-v1.1.json and dev-v1.1.json (for squad_v2: train-v2.0.json and dev-v2.0.json).
-Windows are BERT's: 384 tokens with a stride of 128, questions of at most 64 tokens, and answers of at most 30. An epoch
+As in BERT, windows have 384 tokens with a stride of 128, questions at most 64 tokens, and answers at most 30. An epoch
 has about 2,800 steps of 32 windows.
 
-The paper's figure 5: F1 on dev is 90.4 with adapters of size 64, 89.9 with size 2, and 90.7 with full fine-tuning. We
-do not know its learning rates and epochs. For full fine-tuning we use BERT's, and for adapters the same as in
-configs/houlsby_glue.py.
+Dev F1 from the paper's figure 5: 90.4 with adapters of size 64, 89.9 with size 2, and 90.7 with full fine-tuning. The
+learning rates and epochs of these runs are unknown to us, so this config uses BERT's for full fine-tuning, and those in
+configs/houlsby_glue.py for adapters.
 """
 
 import ml_collections
@@ -32,8 +32,8 @@ def get_config(
     train_rows: int = 0,
     seed: int = 0,
 ) -> ml_collections.ConfigDict:
-    """Returns the config of a method. A learning rate or number of epochs of 0 selects the method's default."""
-    own_rate, own_epochs = METHODS[method]
+    """Builds the config for a method. Set learning_rate or epochs to 0 for the method's default."""
+    default_rate, default_epochs = METHODS[method]
     config = ml_collections.ConfigDict()
     config.recipe = "single"
     config.trunk = trunk
@@ -44,8 +44,8 @@ def get_config(
     config.adapter = {"preset": "houlsby", "size": size}
     config.head = {"pooling": "first"}
     config.train = {
-        "learning_rate": learning_rate or own_rate,
-        "epochs": epochs or own_epochs,
+        "learning_rate": learning_rate or default_rate,
+        "epochs": epochs or default_epochs,
         "batch_size": 32,
         "max_length": max_length,
         "warmup": 0.1,
@@ -58,5 +58,5 @@ def get_config(
 
 
 def get_sweep() -> dict:
-    """Returns the sizes of the paper's figure 5, and learning rates to choose from."""
+    """Returns the sizes from the paper's figure 5, with a range of learning rates."""
     return {"train.learning_rate": [1e-4, 3e-4, 1e-3], "adapter.size": [2, 8, 64, 256]}

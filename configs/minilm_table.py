@@ -1,4 +1,4 @@
-"""AdapterFusion's table 1, scaled down for two CPU cores: eight tasks, all methods, minilm, parts of the large tasks.
+"""AdapterFusion's table 1 on minilm, scaled down for two CPU cores: all methods, eight tasks, large ones subsampled.
 
 afjax train --config=configs/minilm_table.py:method=adapter,task=rte,data=DATA,seed=0 \\
     --workdir=runs/0/rte-adapter --store=runs/0/store
@@ -8,23 +8,23 @@ afjax train --config=configs/minilm_table.py:method=mt,data=DATA,seed=0 --workdi
 afjax train --config=configs/minilm_table.py:method=fusion_mt,task=rte,data=DATA,seed=0,trunk=runs/0/mt/trunk \\
     --workdir=runs/0/rte-fusion-mt --store=runs/0/mt/store
 
-A fusion's sources are the eight tasks' adapters, including the target's own. Adapters missing from the store are
-trained first. The results are in docs/findings.md.
+A fusion combines the adapters of all eight tasks, including the target's. Adapters missing from the store are trained
+first. For the results, see docs/findings.md.
 """
 
 import ml_collections
 
 TASKS = ("mnli", "qqp", "sst2", "sick", "scitail", "mrpc", "rte", "cb")
-# Maximum number of train rows, evenly spaced. mnli uses all its rows, because other tasks profit from it.
+# Maximum number of train rows, sampled at even intervals. mnli keeps all its rows, because they help the other tasks.
 ROWS = 2500
-# Passes over the train split. cb has more, because it has only a tenth of the rows.
+# Epochs on the train split. cb gets more, because it has only a tenth of the rows.
 EPOCHS = {"head": 2.0, "adapter": 3.0, "houlsby": 3.0, "layernorm": 3.0, "top_k": 3.0, "full": 3.0}
 EPOCHS |= {"mt": 2.0, "fusion": 2.0, "fusion_mt": 2.0}
 EPOCHS_OF_CB = {"head": 8.0, "adapter": 10.0, "houlsby": 10.0, "layernorm": 10.0, "top_k": 8.0, "full": 8.0}
 EPOCHS_OF_CB |= {"fusion": 6.0, "fusion_mt": 6.0}
 # Learning rates of the methods that train the trunk. The other methods use 1e-3.
 TRUNK_LEARNING_RATES = {"full": 1e-4, "top_k": 1e-4, "mt": 1e-4}
-# One pass over the rows of all tasks, including mnli's 8468.
+# One epoch over the rows of all tasks, including mnli's 8468.
 MULTI_TASK_STEPS = 728
 
 
@@ -37,9 +37,9 @@ def get_config(
     top_k: int = 0,
     seed: int = 0,
 ) -> ml_collections.ConfigDict:
-    """Returns the config of a method on a task.
+    """Builds the config for a method on a task.
 
-    size is used by houlsby. top_k is the number of trained upper layers. fusion_mt needs the trunk that mt saved.
+    size only affects houlsby. top_k is the number of top layers to train. fusion_mt needs the trunk saved by mt.
     """
     if method not in EPOCHS:
         raise ValueError(f"method is {method}, not one of {', '.join(EPOCHS)}")
@@ -54,7 +54,7 @@ def get_config(
             "batch_size": 32,
             "max_length": 128,
             "warmup": 0.1,
-            # No early stopping. Dev is evaluated after each pass, and the best pass is kept.
+            # No early stopping. Dev is evaluated after each epoch, and the best epoch is kept.
             "patience": 0,
         }
 

@@ -1,14 +1,14 @@
-"""MT-A (AdapterFusion, section 3.1): adapters of several tasks, trained jointly with the trunk.
+"""MT-A (AdapterFusion, section 3.1): adapters for several tasks, trained jointly with the trunk.
 
 afjax train --config=configs/mt_adapter.py:data=DATA,tasks=mnli+qqp+rte --workdir=runs/mt --store=runs/mt/store
 afjax train --config=configs/fusion_mt.py:data=DATA,target=rte,tasks=mnli+qqp+rte,trunk=runs/mt/trunk \\
     --workdir=runs/fusion-mt-rte --store=runs/mt/store
 
 The first command also trains the trunk, and saves it as runs/mt/trunk. The second command fuses the adapters on that
-trunk. adapter=pals and adapter=low_rank select the modules of Stickland & Murray 2019. AdapterFusion uses their modules
-and settings: adapter=pals,epochs=25 is 25 epochs of 2400 steps of 32 rows, on all 16 tasks together.
+trunk. adapter=pals and adapter=low_rank select the modules from Stickland & Murray 2019. AdapterFusion uses their
+modules and settings: adapter=pals,epochs=25 trains for 25 epochs of 2400 steps of 32 rows, on all 16 tasks jointly.
 
-The paper's table 1, column MT-A: dev accuracy with BERT-base. Five of the tasks are multiple choice and not shown.
+Dev accuracy with BERT-base, from the paper's table 1, column MT-A. The five multiple-choice tasks are not shown.
 
  MNLI    QQP    SST   IMDB  SciTail  Argument  BoolQ   MRPC   SICK    RTE     CB
 82.49  89.47  92.27  92.56    94.53     75.70  78.76  81.86  88.61  77.61  89.09

@@ -1,19 +1,19 @@
-"""BERT and PALs (Stickland & Murray 2019): one trunk for all GLUE tasks, trained jointly, with a module per task.
+"""BERT and PALs (Stickland & Murray 2019): one trunk, trained jointly on all GLUE tasks, with one module per task.
 
 afjax train --config=configs/pals_glue.py:method=pals,data=DATA --workdir=runs/pals --store=runs/store
 afjax train --config=configs/pals_glue.py:method=shared,tasks=rte+mrpc,data=DATA --workdir=runs/shared
 
-DATA is the folder of the tasks: the benchmarks' downloads, or one folder per task. The settings are the paper's for
-BERT-base: 25 epochs of 2400 steps of 32 rows, 60 000 steps in total. For other trunks and shorter runs, set the
-learning rate. The authors' code clips each tensor's gradient separately, like --config.train.clip_by=tensor.
+DATA contains the benchmark downloads, or one folder per task. The settings are the paper's for BERT-base: 25 epochs of
+2400 steps of 32 rows, 60 000 steps in total. For other trunks and shorter runs, tune the learning rate. The authors'
+code clips each tensor's gradient separately; to do the same, set --config.train.clip_by=tensor.
 
-The paper's mean scores on GLUE's test sets with BERT-base: 79.6 with one model per task, 79.9 for shared, 79.6 for
-top_attention, and 80.4 for pals. On the dev sets, pals reaches 81.7 with annealed sampling.
+The paper's mean GLUE test scores with BERT-base are 79.6 with one model per task, 79.9 with shared, 79.6 with
+top_attention and 80.4 with pals. On dev, pals with annealed sampling reaches 81.7.
 """
 
 import ml_collections
 
-# STS-B's labels are from 0 to 5. For training they are divided by 5.
+# STS-B labels range from 0 to 5, and are divided by 5 for training.
 TASKS = {
     "cola": {"metric": "matthews"},
     "sst2": {},
@@ -25,7 +25,7 @@ TASKS = {
     "rte": {},
 }
 
-# The paper's modules, with the sizes for BERT-base. Override them with --config.adapter.size=... and so on.
+# The paper's modules, with its sizes for BERT-base. To change a size, use --config.adapter.size=... for example.
 METHODS = ("shared", "pals", "pals_unshared", "low_rank", "projected_ffn", "lhuc", "top_attention", "top_ffn")
 METHODS += ("top_ffn_2", "top_layer", "pfeiffer")
 
@@ -49,8 +49,8 @@ def get_config(
     config.trunk = trunk
     config.seed = seed
     config.name = method
-    # data is the folder of the tasks: the benchmarks' downloads, or one folder per task with train, dev and optionally
-    # labels.json. Tasks that are not from a benchmark are classification tasks, scored by accuracy.
+    # data contains the benchmark downloads, or one folder per task with train, dev and optionally labels.json. Tasks
+    # outside the benchmarks are treated as classification, scored by accuracy.
     config.tasks = {task: {"data_dir": data, **TASKS.get(task, {})} for task in tasks.split("+")}
     # With "shared", only the output layers are task-specific. All methods use the trunk's pooler.
     config.partition = "full" if method == "shared" else "adapter+trunk"

@@ -1,18 +1,19 @@
-"""AdapterFusion, appendix A.2: where to place an adapter, LayerNorms and the residual in a layer; one task, BERT-base.
+"""AdapterFusion, appendix A.2: searches for the best adapter architecture on one task, with BERT-base.
 
 afjax train --config=configs/pfeiffer_search.py:task=sst2,data=DATA --workdir=runs/search-one
 afjax sweep --config=configs/pfeiffer_search.py:task=sst2,data=DATA --workdir=runs/search
 
-DATA is the folder of the tasks: the benchmarks' downloads, or one folder per task, each with train and dev. The full
-grid has 1152 runs per seed. The paper's figures 7 to 9 (SST-2, Argument and CSQA) show it in three steps, each with the
-best setting of the previous step: (a) positions, (b) the pretrained LayerNorm, (c) new LayerNorms. Step (a) with the
-final values of all other settings has 3 runs:
+DATA contains the benchmark downloads, or one folder per task with train and dev files. The search covers the positions
+of the adapter, the LayerNorms and the residual connection. The full grid has 1152 runs per seed. The paper's figures 7
+to 9 (SST-2, Argument and CSQA) search in three steps, and each step keeps the best setting of the previous one: (a)
+positions, (b) the pretrained LayerNorm, (c) new LayerNorms. Step (a) has 3 runs, with all other settings at their final
+values:
 
 afjax sweep --config=configs/pfeiffer_search.py:task=sst2,data=DATA --workdir=runs/search-a \\
     --grid.adapter.pretrained_layer_norm=both --grid.adapter.new_layer_norm=none \\
     --grid.adapter.residual_from=sublayer --grid.adapter.reduction_factor=16 --grid.adapter.activation=relu
 
-The same setting was best on all three tasks. It is afjax's default: one adapter after the feed-forward layer, the
+The same architecture was best on all three tasks and is afjax's default: one adapter after the feed-forward layer, the
 pretrained LayerNorm before and after the adapter, and no new LayerNorm.
 """
 
@@ -51,9 +52,9 @@ def get_config(
 def get_sweep() -> dict:
     """Returns the paper's grid: positions, LayerNorms, residuals, reduction factors and activations.
 
-    residual_from="sum" is left out, because it needs the pretrained LayerNorm before the adapter, and every
-    combination in a sweep's grid must be a valid adapter. Add it with
-    --grid.adapter.residual_from=sublayer,input,sum and --grid.adapter.pretrained_layer_norm=before,both.
+    It omits residual_from="sum", which requires the pretrained LayerNorm before the adapter, because every combination
+    in a grid must be valid. To include it, use --grid.adapter.residual_from=sublayer,input,sum and
+    --grid.adapter.pretrained_layer_norm=before,both.
     """
     return {
         "adapter.position": ["ffn", "attention", "both"],

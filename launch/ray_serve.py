@@ -4,11 +4,10 @@
     serve run --app-dir=launch ray_serve:build store=runs/quickstart/store
     serve run --app-dir=launch ray_serve:build store=/shared/store trunk=bert-base-uncased replicas=4 gpus=1
 
-The address is http://127.0.0.1:8000, with the endpoints of `afjax serve`. Ray Serve starts the replicas, and restarts
-them if they fail. All replicas read the same store, so it must be on a shared file system or in cloud storage. A
-replica loads all adapters and fusions of the store when it starts, and adapters cannot be added to it. Run `serve run`
-or `serve deploy` again to replace the replicas. Ray Serve distributes requests over the replicas, and each replica
-makes its own batches.
+The server listens on http://127.0.0.1:8000 and has the endpoints of `afjax serve`. Ray Serve starts the replicas,
+restarts them if they fail, and distributes requests among them; each replica forms its own batches. All replicas read
+the same store, so put it on a shared file system or in cloud storage. A replica loads all adapters and fusions at
+startup. To serve adapters that were added later, run `serve run` or `serve deploy` again, which replaces the replicas.
 """
 
 from typing import Any
@@ -24,16 +23,16 @@ from afjax.serve.loading import find_artefact, load_routed_model, names_with_hea
 
 
 class Settings(BaseModel):
-    """The arguments of the command line, such as ``store=runs/quickstart/store``.
+    """Command-line arguments, such as ``store=runs/quickstart/store``.
 
     Attributes:
       store: The store's folder.
-      trunk: The trunk, as for ``--trunk`` of `afjax serve`. By default it is the trunk that the store names.
+      trunk: The trunk, as for ``afjax serve --trunk``. Defaults to the trunk recorded in the store.
       replicas: The number of replicas.
       gpus: The number of GPUs per replica.
-      cpus: The number of processor cores per replica.
-      predict_all: Whether to answer ``POST /predict_all``, as with ``--predict_all`` of `afjax serve`.
-      allowed_hosts: Further names that the ``Host`` header of a request may have, separated by commas.
+      cpus: The number of CPU cores per replica.
+      predict_all: Whether to serve ``POST /predict_all``, as with ``afjax serve --predict_all``.
+      allowed_hosts: Additional host names to accept in the ``Host`` header, separated by commas.
     """
 
     store: str
@@ -46,9 +45,9 @@ class Settings(BaseModel):
 
 
 def build(settings: Settings) -> serve.Application:
-    """Returns the application for ``serve run`` and ``serve deploy``."""
+    """Builds the application for ``serve run`` and ``serve deploy``."""
 
-    # Replicas cannot import this file, so the function below only refers to values and to installed packages.
+    # Replicas cannot import this file, so the function below uses only plain values and installed packages.
     store, trunk = settings.store, settings.trunk
     predict_all = settings.predict_all
     hosts = (*ServerConfig().allowed_hosts, *filter(None, settings.allowed_hosts.split(",")))
@@ -68,6 +67,6 @@ def build(settings: Settings) -> serve.Application:
         name="afjax",
         num_replicas=settings.replicas,
         ray_actor_options=resources,
-        # A replica gets as many requests as its queue has room for. Ray Serve holds further requests back.
+        # Send a replica only as many requests as its queue can hold. Ray Serve queues the rest.
         max_ongoing_requests=ServerConfig().max_queue,
     ).bind()

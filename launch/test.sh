@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the linter, the formatter, the type checker and the tests. --fast skips the type checker and the slow tests, and
-# takes about a minute. It must be the first argument. All other arguments are passed to pytest.
+# Runs the linter, the formatting check, the type checker and the tests. --fast skips the type checker and the slow
+# tests; it takes about a minute and must be the first argument. All other arguments are passed to pytest.
 #
 #     ./launch/test.sh --fast
 #     ./launch/test.sh tests/data -k labels
@@ -19,10 +19,10 @@ if [ ${#fast[@]} = 0 ]; then
   types=$!
 fi
 failed=0
-# All tests of a file run in the same process, so that its shared fixtures are made only once.
+# All tests in a file run in the same process, so that shared fixtures are created only once.
 python -m pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder ${fast[@]+"${fast[@]}"} "$@" || failed=$?
 if [ -n "$types" ] && ! wait "$types"; then
-  echo "mypy failed; its errors are above, near the beginning of the tests' output." >&2
+  echo "mypy failed; see its errors near the start of the output above." >&2
   exit 1
 fi
 exit "$failed"

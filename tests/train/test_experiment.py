@@ -114,7 +114,7 @@ def test_missing_sources_are_trained_and_stored_ones_reused(
         ("two", "adapter", "two"),
         ("two-fusion", "fusion", "two"),
     ]
-    assert has_facts(capsys.readouterr().err, "one: ", "store has", "unchanged")
+    assert has_facts(capsys.readouterr().err, "one: ", "store ", "has this adapter", "unchanged")
     assert all(0 <= result.metrics["accuracy"] <= 1 for result in results)
     assert store.read_manifest(tmp_path / "store", "adapters", "one") == stored
     assert store.names(tmp_path / "store", "adapters") == ["one", "two"]
