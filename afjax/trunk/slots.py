@@ -52,8 +52,8 @@ class DenseSlot:
 
     Attributes:
       apply: Computes the outputs ``[..., outputs]`` from the dense layer's parameters and its inputs ``[..., inputs]``.
-      merge: Converts the dense layer's parameters to those of a plain dense layer with the outputs of ``apply``. None if
-        there is no such layer, for example because of dropout.
+      merge: Converts the parameters to the parameters of a plain dense layer with the same outputs. None if there is no
+        such layer, for example because of dropout.
     """
 
     apply: Callable[[Tree, Array], Array]

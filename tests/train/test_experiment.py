@@ -487,9 +487,9 @@ def test_invalid_multitask_data_is_refused(
     ("changes", "facts"),
     [
         ({"tasks": ()}, ("config.tasks is missing", "multitask")),
-        ({"task": TaskConfig(name="one")}, ("config.task is given", "multitask", "config.tasks")),
+        ({"task": TaskConfig(name="one")}, ("config.task is set", "multitask", "config.tasks")),
         ({"tasks": (TaskConfig(name="one"),) * 2}, ("config.tasks ", "two tasks", "one;")),
-        ({"partition": "fusion"}, ("fusion recipe", 'partition="fusion"')),
+        ({"partition": "fusion"}, ('partition="fusion"', "fusion recipe")),
         ({"adapter": AdapterConfig(layer_norms=True)}, ("adapter.layer_norms=False",)),
         ({"recipe": "single"}, ("config.task is missing", "single")),
         ({"seed": -1}, ("seed is -1",)),
