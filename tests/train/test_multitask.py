@@ -216,7 +216,7 @@ def test_sequential_training_and_forgetting(tiny_trunk: Trunk, data: Any, tmp_pa
     [
         ((), {}, ("(none)", "at least one")),
         ((TASKS[0], TASKS[0]), {}, ("quantity, quantity", "distinct names")),
-        (TASKS, {"partition": "fusion"}, ("fusion recipe", 'partition="fusion"')),
+        (TASKS, {"partition": "fusion"}, ('partition="fusion"', "fusion recipe")),
         (TASKS, {"adapter": AdapterConfig(layer_norms=True)}, ("adapter.layer_norms=False",)),
         (TASKS, {"partition": "top_k", "top_k": 3}, ("top_k is 3", "2 layers")),
         (TASKS, {"adapter": PalConfig(layers=(0, 2))}, ("adapter.layers ", "layer 2")),
