@@ -1,7 +1,7 @@
 """Compiles steps of tiny models from shapes only, and skips tests if the TPU compiler is not installed."""
 
 import importlib.util
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -105,3 +105,12 @@ def _init(model: Model, top_k: int) -> Tree:
         shape = {"hidden_size": model.trunk.hidden_size, "num_layers": model.trunk.num_layers}
         params["fusion"]["fusion"] = init_fusion(key, model.fusion, model.adapters[0][1], **shape)
     return params
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_compilation_cache() -> Iterator[None]:
+    """Disables JAX's cache of compiled programs, because TPU programs in it cannot be read without a TPU."""
+    enabled = jax.config.jax_enable_compilation_cache
+    jax.config.update("jax_enable_compilation_cache", False)
+    yield
+    jax.config.update("jax_enable_compilation_cache", enabled)
