@@ -424,7 +424,9 @@ def check_command(arguments: argparse.Namespace) -> None:
         return
     expected = ["afjax", "train"] if action is babysit else ["afjax"]
     if words[: len(expected)] != expected:
-        raise LaunchError(f"The command is {shlex.join(words) or 'missing'}; give it as -- {' '.join(expected)} ...")
+        raise LaunchError(
+            f"The command is {shlex.join(words) or 'missing'}; {action.__name__} expects -- {' '.join(expected)} ..."
+        )
     if action is run:
         return
     for flag in ("--workdir", "--store"):

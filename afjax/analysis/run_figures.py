@@ -166,7 +166,7 @@ def draw_differences(grid: Grid, output: Path) -> list[Path]:
     Differences are drawn as bars, grouped by task.
 
     Raises:
-      UserError: There is no full fine-tuning run, or no run of another method on the same task.
+      UserError: The full fine-tuning run, or a run of another method on the same task, is missing.
     """
     methods = difference_methods(grid)
     rows = [

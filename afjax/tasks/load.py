@@ -203,8 +203,8 @@ def rows_by_split(task: TaskConfig, data: Any) -> dict[str, AnyRows]:
         unlabelled. The dev split can also be named ``validation`` or ``valid``.
 
     Raises:
-      UserError: There is no train split; there is no dev split, and it cannot be held out from train; a split's name or
-        type is invalid; or a table has an invalid column, text or label.
+      UserError: The train split is missing; the dev split is missing and cannot be held out from train; a split's name
+        or type is invalid; or a table has an invalid column, text or label.
     """
     name = f"The data of the task {task.name}"
     if not isinstance(data, Mapping) and is_table(data):

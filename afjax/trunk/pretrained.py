@@ -136,8 +136,8 @@ class Trunk:
             "num_layers": self.config.num_layers,
             "dtype": self.dtype,
             "architecture": config_values(self.config),
-            "tokenizer": self._tokenizer_digests,
-            "former_tokenizer": self._former_digests,
+            "tokenizer": self._digests[0],
+            "former_tokenizer": self._digests[1],
             "trained": self.trained,
         }
 
@@ -154,15 +154,12 @@ class Trunk:
         return "first" if self.folder is None else read_own_pooling(self.folder)
 
     @functools.cached_property
-    def _tokenizer_digests(self) -> dict[str, str] | None:
+    def _digests(self) -> tuple[dict[str, str] | None, dict[str, str]]:
+        """The digests of the tokenizer, None if the trunk has none, and the digests of earlier versions that differ."""
         if self.folder is None or not has_tokenizer(self.folder):
-            return None
-        return tokenizer_digests(self.tokenizer())
-
-    @functools.cached_property
-    def _former_digests(self) -> dict[str, str]:
-        digests = self._tokenizer_digests
-        return {} if self.folder is None or digests is None else former_digests(self.folder, digests)
+            return None, {}
+        tokenizer = self.tokenizer()
+        return tokenizer_digests(tokenizer), former_digests(self.folder, tokenizer)
 
     def tokenizer(self) -> Any:
         """Loads the trunk's fast Hugging Face tokenizer.

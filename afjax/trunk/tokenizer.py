@@ -3,7 +3,7 @@
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -119,20 +119,22 @@ def load_tokenizer(folder: Path, vocab_size: int, type_vocab_size: int = 0) -> A
     return tokenizer
 
 
-def former_digests(folder: Path, digests: Mapping[str, str]) -> dict[str, str]:
+def former_digests(folder: Path, tokenizer: Any) -> dict[str, str]:
     """Returns the digests that earlier versions recorded for a folder's tokenizer, if they differ.
 
     Earlier versions always used the tokenizer that transformers builds from the tokenizer's class. They compared
     neither the result with ``tokenizer.json`` nor the token types with the trunk's.
 
     Args:
-      folder: A trunk's folder, with a valid tokenizer.
-      digests: :func:`tokenizer_digests` of the tokenizer that :func:`load_tokenizer` returns.
+      folder: A trunk's folder.
+      tokenizer: The tokenizer that :func:`load_tokenizer` returns for it.
 
     Returns:
       ``{part: digest}`` of the parts that differ.
     """
-    former = tokenizer_digests(_of_class(folder))
+    if type(tokenizer).__name__ not in _GENERAL:  # load_tokenizer did not replace or change it.
+        return {}
+    digests, former = tokenizer_digests(tokenizer), tokenizer_digests(_of_class(folder))
     return {part: digest for part, digest in former.items() if digest != digests[part]}
 
 

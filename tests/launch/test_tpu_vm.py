@@ -388,8 +388,8 @@ def test_missing_settings_are_refused(cloud: Cloud, settings: dict, sentence: st
     [
         (("create", "--accelerator_type=h100-8", "--spot"), "--accelerator_type is h100-8; known are v2, v3, v4,"),
         (("create", "--accelerator_type=v4", "--spot"), "--topology is not given; give a type with a size"),
-        (("run",), "The command is missing; give it as -- afjax ..."),
-        (("run", "--", "rm", "-r"), "The command is rm -r; give it as -- afjax ..."),
+        (("run",), "The command is missing; run expects -- afjax ..."),
+        (("run", "--", "rm", "-r"), "The command is rm -r; run expects -- afjax ..."),
         (("status", "--", "afjax"), "only run and babysit take a command"),
         (
             ("babysit", *SPOT, "--", *TRAIN[:3]),
@@ -397,7 +397,7 @@ def test_missing_settings_are_refused(cloud: Cloud, settings: dict, sentence: st
         ),
         (("babysit", *SPOT, "--", *TRAIN[:3], "--workdir", "runs/x"), "--workdir is runs/x; give --workdir=gs://"),
         (("babysit", *SPOT, "--", *TRAIN, "--store=store"), "--store is store; give --store=gs://BUCKET/FOLDER"),
-        (("babysit", *SPOT, "--", "afjax", "sweep"), "The command is afjax sweep; give it as -- afjax train ..."),
+        (("babysit", *SPOT, "--", "afjax", "sweep"), "The command is afjax sweep; babysit expects -- afjax train ..."),
         (("setup",), "slice has no queued resource, no node; create it with `create slice`."),
     ],
 )
