@@ -76,7 +76,7 @@ setup(
             "pytest>=8.3",
             "pytest-xdist>=3.6",
             "pyyaml>=6.0",
-            "ruff>=0.14",
+            "ruff~=0.17.6",  # another version may format differently
             "seqeval>=1.2",
             "types-tabulate",
             "types-tqdm",
