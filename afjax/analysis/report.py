@@ -9,7 +9,15 @@ from afjax import __version__
 from afjax.analysis.dev_rows import DevEvaluation, evaluate_dev_rows
 from afjax.analysis.page import page, section
 from afjax.analysis.report_sections import activations, confusion, cost, curves, mistakes, settings_table, versions
-from afjax.analysis.report_tables import EvaluatedResult, other_rows, score, score_tables, trained_table
+from afjax.analysis.report_tables import (
+    EvaluatedResult,
+    other_rows,
+    score,
+    score_tables,
+    trained_table,
+    unfinished_table,
+)
+from afjax.analysis.unfinished import UnfinishedRun, find_unfinished
 from afjax.analysis.workdirs import (
     ExperimentRecord,
     Moved,
@@ -83,7 +91,14 @@ def write_report(
         for result in best.results.values()
     ]
     title = absolute(workdir).name
-    contents = make_page(title, experiments, best, evaluated, str(moved.store_folder or find_store(best.workdir)))
+    contents = make_page(
+        title,
+        experiments,
+        best,
+        evaluated,
+        str(moved.store_folder or find_store(best.workdir)),
+        unfinished=find_unfinished(workdir, experiments),
+    )
     write_output(output, contents, make_folder=True)
 
 
@@ -93,8 +108,19 @@ def make_page(
     best: ExperimentRecord,
     evaluated_results: Sequence[EvaluatedResult],
     store_folder: str,
+    *,
+    unfinished: Sequence[UnfinishedRun],
 ) -> str:
-    """Builds the HTML page from the records and evaluations."""
+    """Builds the HTML page from the records and evaluations.
+
+    Args:
+      title: The page's heading.
+      experiments: All experiments, including unfinished ones.
+      best: The experiment to show in detail.
+      evaluated_results: The results of ``best``, with their evaluations.
+      store_folder: The store of ``best``.
+      unfinished: The runs without a result. Failed runs may be missing from ``experiments``.
+    """
     finished = [experiment for experiment in experiments if experiment.results]
     manifests = _manifests(best, store_folder)
     on_tasks = f" on {', '.join(best.results)}" if len(by_tasks(finished)) > 1 else ""
@@ -102,7 +128,11 @@ def make_page(
     main = {result.task: result.main_metric for result in best.results.values()}
     bodies: dict[str, list[Markup]] = {
         "trained": [*several, trained_table(best, evaluated_results, manifests)],
-        "scores": [*score_tables(finished, evaluated_results), *other_rows(best, evaluated_results)],
+        "scores": [
+            *score_tables(finished, evaluated_results),
+            *unfinished_table(unfinished),
+            *other_rows(best, evaluated_results),
+        ],
         "curves": [*several, *curves(best, main)],
         "activations": [
             *several,
@@ -120,7 +150,7 @@ def make_page(
         tag(
             "header",
             tag("h1", title),
-            tag("p", _summary(experiments)),
+            tag("p", _summary(experiments, unfinished)),
             *_which_task(finished, best),
             _key_numbers(finished, best, evaluated_results),
             tag("nav", tag("ul", *links), aria_label="Sections"),
@@ -190,12 +220,15 @@ def _manifests(experiment: ExperimentRecord, store_folder: str) -> list[Manifest
     return list(manifests.values())
 
 
-def _summary(experiments: Sequence[ExperimentRecord]) -> str:
+def _summary(experiments: Sequence[ExperimentRecord], unfinished: Sequence[UnfinishedRun]) -> str:
     finished = sum(bool(experiment.results) for experiment in experiments)
+    total = finished + len(unfinished)
+    failed = sum(run.failed for run in unfinished)
     recipes = ", ".join(dict.fromkeys(str(experiment.config["recipe"]) for experiment in experiments))
     trunks = ", ".join(dict.fromkeys(str(experiment.config["trunk"]) for experiment in experiments))
     tasks = ", ".join(dict.fromkeys(task for experiment in experiments for task in experiment.results))
-    runs = "" if len(experiments) == 1 else f"; {finished} of {len(experiments)} runs are finished"
+    failures = f", and {failed} failed" if failed else ""
+    runs = "" if total == 1 else f"; {finished} of {total} runs are finished{failures}"
     return f"Recipe {recipes} on the trunk {trunks}, trained on {tasks}{runs}."
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from afjax.analysis.dev_rows import DevEvaluation
+from afjax.analysis.unfinished import UnfinishedRun
 from afjax.analysis.workdirs import IGNORED_SETTINGS, ExperimentRecord, by_tasks, differing_settings
 from afjax.display.html import Content, Markup, table, tag
 from afjax.display.words import counted
@@ -99,6 +100,17 @@ def score_tables(finished: Sequence[ExperimentRecord], evaluated_results: Sequen
     )
     parts.append(table(["name", "main metric", *names], rows, numbers=tuple(range(2, len(names) + 2)), caption=caption))
     return parts
+
+
+def unfinished_table(runs: Sequence[UnfinishedRun]) -> list[Markup]:
+    """Tabulates the runs without a result, with the last line of each log. Without such runs, there is no table."""
+    if not runs:
+        return []
+    rows: list[list[Content]] = [
+        [run.title, "failed" if run.failed else "not finished", run.last_line or "–"] for run in runs
+    ]
+    caption = "Runs without a result. To retry or resume them, run the same command again."
+    return [table(["run", "status", "last line of its log"], rows, caption=caption)]
 
 
 def _settings_table(experiments: Sequence[ExperimentRecord]) -> Markup:

@@ -27,11 +27,9 @@ from afjax.display.words import counted
 from afjax.errors import UserError
 from afjax.storage.writing import csv_text, write_text
 from afjax.train.experiment import read_results
-from afjax.train.workdir import RESULT, TARGET, read_inputs
+from afjax.train.workdir import RESULT, RUN_LOG, RUNS_TABLE, TARGET, read_inputs
 
-RUNS_TABLE = "sweep.csv"
 SUMMARY_TABLE = "summary.csv"
-LOG = "log.txt"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,7 +118,7 @@ def report_lines(sweep: Sweep, outcomes: Mapping[str, Outcome], workdir: Path) -
     failed = [run for run in sweep.runs if run.name in outcomes and outcomes[run.name].score is None]
     if failed:
         lines += ["", "Failed (to retry, run the same command again):"]
-        lines += [f"  {run.title}: {run_folder(workdir, run) / LOG}" for run in failed]
+        lines += [f"  {run.title}: {run_folder(workdir, run) / RUN_LOG}" for run in failed]
     best = [summary for summary in table if summary.best and sweep.varies_method and not missing]
     if best:
         per_task = " of each task" if sweep.varies_task else ""

@@ -14,7 +14,7 @@ from afjax.cli.explain import explain
 from afjax.cli.stored_model import set_up_libraries
 from afjax.cli.sweep_plan import RECORD, Run, Share, Sweep, run_folder
 from afjax.cli.sweep_progress import SweepProgress
-from afjax.cli.sweep_results import LOG, Outcome, finished_outcome, write_tables
+from afjax.cli.sweep_results import Outcome, finished_outcome, write_tables
 from afjax.cli.sweep_training import begin_run, train_runs
 from afjax.cli.sweep_workers import train_in_workers
 from afjax.config.experiment import ExperimentConfig
@@ -26,6 +26,7 @@ from afjax.distributed.parts import find_devices
 from afjax.distributed.preemption import stopping_between_runs
 from afjax.errors import UserError
 from afjax.storage.writing import write_json
+from afjax.train.workdir import RUN_LOG
 
 # The module that runs a command in a separate process.
 ISOLATED_RUN = "afjax.cli.isolated_run"
@@ -76,7 +77,7 @@ def run_sweep(
                     "JAX spans several hosts, but each host of a sweep trains its own runs; use --hosts=N --host=I."
                 )
         part = f"host {share.host} of {share.hosts} trains {len(own)}, " if share.hosts > 1 else ""
-        logs = workdir / "runs" / "*" / LOG
+        logs = workdir / "runs" / "*" / RUN_LOG
         print_line(f"{counted(len(sweep.runs), 'run')}, {part}{len(waiting)} to do; logs are {logs}")
         try:
             (workdir / "runs").mkdir(parents=True, exist_ok=True)
@@ -152,10 +153,10 @@ def _run_isolated(sweep: Sweep, workdir: Path, runs: Sequence[Run], progress: Sw
         progress.started(run)
         folder = run_folder(workdir, run)
         arguments = begin_run(sweep, run, folder)
-        code = run_command([sys.executable, "-m", ISOLATED_RUN, *arguments], folder / LOG)
+        code = run_command([sys.executable, "-m", ISOLATED_RUN, *arguments], folder / RUN_LOG)
         outcome = finished_outcome(workdir, run)
         how = f"by signal {-code} ({signal.strsignal(-code)})" if code < 0 else f"with exit code {code}"
-        failure = "" if outcome else f"failed {how}: {_last_line(folder / LOG)}"
+        failure = "" if outcome else f"failed {how}: {_last_line(folder / RUN_LOG)}"
         progress.ended(run, outcome or Outcome(), failure)
 
 

@@ -13,14 +13,14 @@ from afjax.cli.explain import explain, explained_memory_error
 from afjax.cli.result_lines import result_lines
 from afjax.cli.run_output import RunOutput
 from afjax.cli.sweep_plan import Run, Sweep, run_folder
-from afjax.cli.sweep_results import LOG, Outcome, finished_outcome, train_arguments
+from afjax.cli.sweep_results import Outcome, finished_outcome, train_arguments
 from afjax.display.terminal import print_line
 from afjax.storage.paths import cache_folder, open_path
 from afjax.train.experiment import experiment_training
 from afjax.train.loop import StepRequest, Training
 from afjax.train.shared import Shared
 from afjax.train.together import run_together
-from afjax.train.workdir import find_store
+from afjax.train.workdir import RUN_LOG, find_store
 
 
 class Progress(Protocol):
@@ -68,7 +68,7 @@ def train_runs(sweep: Sweep, workdir: Path, runs: Iterable[Run], progress: Progr
         trainings(),
         slots=slots,
         shared=shared,
-        within=lambda number: output.to(run_folder(workdir, taken[number]) / LOG),
+        within=lambda number: output.to(run_folder(workdir, taken[number]) / RUN_LOG),
         requested=requested,
         ended=ended,
     )
@@ -120,6 +120,6 @@ def begin_run(sweep: Sweep, run: Run, folder: Path) -> list[str]:
         shutil.copytree(Path(sweep.adapters) / "adapters", part / "adapters")
         part.rename(folder / "store")
     # Append, so that the log keeps the output of earlier attempts.
-    with (folder / LOG).open("a", encoding="utf-8") as file:
+    with (folder / RUN_LOG).open("a", encoding="utf-8") as file:
         file.write(f"$ {shlex.join(['afjax', *arguments])}\n")
     return arguments

@@ -35,6 +35,10 @@ TARGET = "target"
 RESULT = "result.json"
 # The sequential recipe's scores of all tasks so far, after each task.
 FORGETTING = "forgetting.csv"
+# A sweep's table of runs, in the sweep's folder.
+RUNS_TABLE = "sweep.csv"
+# The output of a sweep's run, in the run's folder.
+RUN_LOG = "log.txt"
 
 
 def source_folder(workdir: epath.Path, name: str) -> epath.Path:

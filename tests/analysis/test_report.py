@@ -15,6 +15,7 @@ from facts import has_facts
 
 from afjax.analysis.dev_rows import DevEvaluation, Mistake
 from afjax.analysis.report import SECTIONS, EvaluatedResult, make_page
+from afjax.analysis.unfinished import UnfinishedRun, find_unfinished
 from afjax.analysis.workdirs import ExperimentRecord, find_best, find_experiments
 from afjax.config.experiment import ExperimentConfig, SourceConfig
 from afjax.config.from_dict import to_dict
@@ -99,7 +100,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     experiments = find_experiments(epath.Path(folder))
     (result,) = experiments[0].results.values()
     evaluated_results = [EvaluatedResult(result, (10, 1000), hostile_evaluation())]
-    return make_page("<b>name", experiments, experiments[0], evaluated_results, str(folder / "store"))
+    return make_page("<b>name", experiments, experiments[0], evaluated_results, str(folder / "store"), unfinished=())
 
 
 def test_sections_and_structure(page: str) -> None:
@@ -165,7 +166,9 @@ def test_missing_store_entries_are_explained(tmp_path: Path) -> None:
     experiments = find_experiments(epath.Path(tmp_path / "run"))
     (result,) = experiments[0].results.values()
     evaluated_results = [EvaluatedResult(result, missing='The store has no head "fused".')]
-    page = make_page("<b>name", experiments, experiments[0], evaluated_results, str(tmp_path / "nothing"))
+    page = make_page(
+        "<b>name", experiments, experiments[0], evaluated_results, str(tmp_path / "nothing"), unfinished=()
+    )
     text = " ".join(Elements(page).texts)
     assert text.count('The store has no head "fused".') == 3
     assert has_facts(text, "store no longer", "artefacts", "--store")
@@ -184,14 +187,49 @@ def test_several_runs(tmp_path: Path) -> None:
     finished: list[ExperimentRecord] = [experiment for experiment in experiments if experiment.results]
     best = find_best(finished)
     assert best.workdir.name == "a1"
+    unfinished = find_unfinished(epath.Path(tmp_path), experiments)
     missing = EvaluatedResult(best.results["target"], missing="gone.")
-    page = make_page("<b>name", experiments, best, [missing], "nothing")
+    page = make_page("<b>name", experiments, best, [missing], "nothing", unfinished=unfinished)
     words = " ".join(Elements(page).texts)
     assert has_facts(words, "3 of 4 runs", "finished")
     assert (
         "runs top_k task dev metric mean ± std seeds runs/b0 98 target accuracy 0.6500 0 runs/a0, runs/a1 97 target "
         "accuracy 0.6000 ± 0.1414 0, 1" in words
     )
+
+
+def test_failed_and_stopped_runs_of_a_sweep_are_listed(tmp_path: Path) -> None:
+    """Runs 1 and 4 failed (4 before it wrote its config), run 2 was stopped, and run 3 was retried and finished."""
+    runs = tmp_path / "runs"
+    for name in ("seed=0", "seed=1", "seed=2", "seed=3"):
+        write_run(runs / name, name="fused", accuracy=0.75)
+    for name in ("seed=1", "seed=2"):
+        (runs / name / "target" / "result.json").unlink()
+    (runs / "seed=4").mkdir()
+    (runs / "seed=1" / "log.txt").write_text(f"step 1\rstep 2\r\nafjax: {HOSTILE}\n\n")
+    (runs / "seed=2" / "log.txt").write_text("x" * 500)
+    statuses = {"seed=0": "done", "seed=1": "failed", "seed=3": "failed", "seed=4": "failed"}
+    table = "".join(f"{name[-1]},{status},runs/{name}\n" for name, status in statuses.items())
+    (tmp_path / "sweep.csv").write_text(f"seed,status,folder\n{table}")
+    experiments = find_experiments(epath.Path(tmp_path))
+    unfinished = find_unfinished(epath.Path(tmp_path), experiments)
+    assert unfinished == [
+        UnfinishedRun("runs/seed=1", True, f"afjax: {HOSTILE}"),
+        UnfinishedRun("runs/seed=4", True, ""),
+        UnfinishedRun("runs/seed=2", False, f"{'x' * 300}…"),
+    ]
+    best = find_best([experiment for experiment in experiments if experiment.results])
+    missing = EvaluatedResult(best.results["target"], missing="gone.")
+    texts = Elements(make_page("name", experiments, best, [missing], "nothing", unfinished=unfinished)).texts
+    assert has_facts(" ".join(texts), "2 of 5 runs", "2 failed")
+    assert f"afjax: {SHOWN}" in texts
+
+
+def test_damaged_table_of_a_sweep_is_refused(tmp_path: Path) -> None:
+    write_run(tmp_path / "runs" / "seed=0", name="fused", accuracy=0.75)
+    (tmp_path / "sweep.csv").write_text("what,ever\n1,2\n")
+    with pytest.raises(UserError, match=r"sweep\.csv is damaged"):
+        find_unfinished(epath.Path(tmp_path), [])
 
 
 def test_tasks_in_a_sequence(tmp_path: Path) -> None:
@@ -215,7 +253,7 @@ def test_tasks_in_a_sequence(tmp_path: Path) -> None:
     evaluated_results = [
         EvaluatedResult(result, (10, 20), hostile_evaluation()) for result in experiment.results.values()
     ]
-    elements = Elements(make_page("<b>name", [experiment], experiment, evaluated_results, "nothing"))
+    elements = Elements(make_page("<b>name", [experiment], experiment, evaluated_results, "nothing", unfinished=()))
     assert {"target/1-entail", "target/2-paraphrase", "builtin:paraphrase"} <= set(elements.texts)
     assert [name for name, _ in elements.found].count("img") == 2 * 3 + 2
 
@@ -239,7 +277,7 @@ def test_curves_of_many_tasks(num_tasks: int, shown: int, facts: tuple[str, ...]
     (tmp_path / "target" / "result.json").write_text(json.dumps(results))
     (found,) = find_experiments(epath.Path(tmp_path))
     missing = [EvaluatedResult(result, missing="gone.") for result in found.results.values()]
-    page = make_page("name", [found], found, missing, "nothing")
+    page = make_page("name", [found], found, missing, "nothing", unfinished=())
     words = " ".join(Elements(page).texts)
     assert has_facts(words, *facts)
     (drawn,) = (picture for picture in pictures(page) if ">dev score<" in picture)
