@@ -94,23 +94,13 @@ def load_task_model(
     for name, (config, tree) in adapters.items():
         check_adapter(name, config, tree, trunk)
     manifest = loaded_head.manifest
-    values = dict(manifest.config)
-    outputs, max_length = values.pop("num_outputs", None), values.pop("max_length", None)
-    if type(outputs) is not int or type(max_length) is not int or "output/bias" not in manifest.leaves:
-        raise UserError(
-            f'The head "{head}" is damaged: it has no output layer, or num_outputs ({outputs!r}) and max_length '
-            f"({max_length!r}) in its config are not integers. Restore it from a copy, or train it again."
-        )
     task = from_dict(TaskConfig, manifest.task, f'the task of head "{head}"')
+    _check_head(loaded_head, task)
+    values = dict(manifest.config)
+    del values["num_outputs"]
+    max_length = values.pop("max_length")
     text_columns = stored_text_columns(values, head, task)
-    if len(set(manifest.labels)) != len(manifest.labels) or "" in manifest.labels:
-        raise UserError(f'The head "{head}" has duplicate or empty labels ({list(manifest.labels)}); train it again.')
     check_length(max_length, trunk)
-    bias = loaded_head.params["output"]["bias"]
-    if bias.shape != (outputs,) or TASK_KINDS[task.kind].num_outputs(manifest.labels) != outputs:
-        raise UserError(
-            f'The head "{head}" has {bias.shape[0]} outputs for the labels {list(manifest.labels)}; train it again.'
-        )
     model = TaskModel(
         # Use the dtype of the training run to reproduce its scores.
         trunk=dataclasses.replace(trunk, dtype=manifest.trunk.get("dtype", "float32")),
@@ -132,6 +122,25 @@ def load_task_model(
         text_columns=text_columns,
     )
     return _with_record(model, manifest.trained_with, allow_mismatch)
+
+
+def _check_head(head: store.Artefact, task: TaskConfig) -> None:
+    """Raises UserError if a head's output layer, config, labels and task contradict each other."""
+    manifest = head.manifest
+    outputs, max_length = manifest.config.get("num_outputs"), manifest.config.get("max_length")
+    if type(outputs) is not int or type(max_length) is not int or "output/bias" not in manifest.leaves:
+        raise UserError(
+            f'The head "{manifest.name}" is damaged: it has no output layer, or num_outputs ({outputs!r}) and '
+            f"max_length ({max_length!r}) in its config are not integers. Restore it from a copy, or train it again."
+        )
+    labels = list(manifest.labels)
+    if len(set(labels)) != len(labels) or "" in labels:
+        raise UserError(f'The head "{manifest.name}" has duplicate or empty labels ({labels}); train it again.')
+    bias = head.params["output"]["bias"]
+    if bias.shape != (outputs,) or TASK_KINDS[task.kind].num_outputs(manifest.labels) != outputs:
+        raise UserError(
+            f'The head "{manifest.name}" has {bias.shape[0]} outputs for the labels {labels}; train it again.'
+        )
 
 
 def _with_record(model: TaskModel, record: Mapping[str, str], allow_mismatch: bool) -> TaskModel:

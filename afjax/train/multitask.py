@@ -93,13 +93,8 @@ def train_multitask(
     method = dataclasses.replace(
         method, head=choose_pooling(method.head, method.partition, lambda: trunk.pooling, recorded)
     )
-    check_length(config.max_length, trunk)
     label_names = {task: rows[task.name]["train"].label_names for task in tasks}
-    for task, names in label_names.items():
-        check_metric(task.main_metric, task.kind, len(names))
-    check_class_settings(config, label_names)
-    if method.has_adapter:
-        check_adapter_size(method.adapter, trunk)
+    _check_settings(trunk, label_names, method, config)
     compute: dict[str, Any] = {"dtype": trunk.dtype, "scan_layers": options.scan_layers, "remat": options.remat}
     setups = [
         single_setup(
@@ -162,22 +157,17 @@ def train_multitask(
         new_trunk = with_params(trunk, merge(trained_shared["trunk"], frozen_trunk), folder)
     models = {}
     for number, (task, setup) in enumerate(zip(tasks, setups, strict=True)):
-        name, train_rows = setup.model.head_name, rows[task.name]["train"]
-        task_metrics = _task_metrics(result.metrics, task.name)
-        print_notices([no_better_than_majority(name, rows[task.name]["dev"], task_metrics)])
-        tree = trim_task(jax.tree.map(lambda leaf, i=number: leaf[i], own_trained), own_shapes[number])
+        train_rows, metrics = rows[task.name]["train"], _task_metrics(result.metrics, task.name)
+        print_notices([no_better_than_majority(setup.model.head_name, rows[task.name]["dev"], metrics)])
+        own = trim_task(jax.tree.map(lambda leaf, i=number: leaf[i], own_trained), own_shapes[number])
         models[task.name] = TaskModel(
             trunk=new_trunk,
             # Predictions have no backward pass, so they do not need remat.
             model=setup.computed(dtype=trunk.dtype, scan_layers=options.scan_layers).model,
-            params={
-                "adapters": {name: tree["adapters"][DRAWN]} if method.has_adapter else {},
-                "fusion": {},
-                "heads": {name: tree["heads"][DRAWN]},
-            },
+            params=_model_params(own, setup.model.head_name),
             task=task,
             labels=train_rows.label_names,
-            metrics=task_metrics,
+            metrics=metrics,
             seed=options.seed,
             max_length=config.max_length,
             text_columns=train_rows.text_columns,
@@ -186,6 +176,18 @@ def train_multitask(
             models[task.name] = models[task.name].tune_threshold(rows[task.name]["dev"])
     record_trained(folder, trunk, list(models.values()), f"{method.partition}, multitask")
     return models
+
+
+def _check_settings(
+    trunk: Trunk, label_names: Mapping[TaskConfig, Sequence[str]], method: MultitaskMethod, config: TrainConfig
+) -> None:
+    """Raises UserError if the settings do not fit the trunk or the tasks' labels."""
+    check_length(config.max_length, trunk)
+    for task, names in label_names.items():
+        check_metric(task.main_metric, task.kind, len(names))
+    check_class_settings(config, label_names)
+    if method.has_adapter:
+        check_adapter_size(method.adapter, trunk)
 
 
 def _spec(
@@ -221,6 +223,11 @@ def _own_params(setup: Setup, key: jax.Array, trunk: Trunk, output_bias: np.ndar
     """Initializes one task's adapter and head, under the name used in the step."""
     params, name = setup.init(key, trunk.params, output_bias=output_bias), setup.model.head_name
     return {root: {DRAWN: params[root][name]} for root in ("adapters", "heads") if name in params[root]}
+
+
+def _model_params(own: Tree, name: str) -> Tree:
+    """Converts one task's tree in the step to a model's adapters, fusion and heads."""
+    return {root: {name: own[root][DRAWN]} if root in own else {} for root in ("adapters", "fusion", "heads")}
 
 
 def check_tasks(names: Sequence[str]) -> None:

@@ -25,9 +25,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from etils import epath
 from facts import has_facts
 
 from afjax import store
+from afjax.analysis.unfinished import UnfinishedRun, find_unfinished
+from afjax.analysis.workdirs import find_experiments
 from afjax.cli import sweep_plan, sweep_progress, sweep_results, sweep_runs, sweep_training, sweep_workers
 from afjax.cli.configs import load_experiment
 from afjax.cli.main import main
@@ -189,7 +192,10 @@ def test_failed_run_does_not_affect_the_others(
     assert [path.name for path in (folder / "store" / "adapters").iterdir() if path.is_dir()] == ["rte"]
     assert [row["status"] for row in rows(tmp_path / "sweep" / "sweep.csv")] == ["failed", "done"]
     [failed] = (tmp_path / "sweep" / "runs").glob("task.source=nothing*")
-    assert (failed / "log.txt").read_text().splitlines()[-1].startswith("afjax: ")
+    last_line = (failed / "log.txt").read_text().splitlines()[-1]
+    assert last_line.startswith("afjax: ")
+    sweep = epath.Path(tmp_path / "sweep")
+    assert find_unfinished(sweep, find_experiments(sweep)) == [UnfinishedRun(f"runs/{failed.name}", True, last_line)]
 
 
 def test_unexpected_error_is_in_the_log_of_its_run(
