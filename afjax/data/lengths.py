@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from afjax.config.training import TrainConfig
-from afjax.data.batches import batches_per_epoch, bucket_of, eval_groups, padding_share
+from afjax.data.batches import batches_per_epoch, bucket_of, eval_groups, eval_padding_share, padding_share
 from afjax.data.tokenise import TokenisedRows
 
 # Maximum number of padded lengths per run.
@@ -35,6 +35,19 @@ class PaddedLengths:
 
     train: tuple[int, ...]
     dev: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class RunTokens:
+    """Number of tokens that a run computes, including padding.
+
+    Attributes:
+      train: Tokens of all training steps.
+      dev: Tokens of all evaluations.
+    """
+
+    train: float
+    dev: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,6 +167,40 @@ def eval_lengths(
 
     options = _cheapest(weights, allowed) + (_common_options(splits, config) if common else [])
     return min(options, key=cost)
+
+
+def run_tokens(
+    train: Sequence[TokenisedRows],
+    dev: Sequence[TokenisedRows],
+    config: TrainConfig,
+    lengths: PaddedLengths,
+    *,
+    num_steps: int,
+    num_evaluations: int,
+    shares: Sequence[float] = (),
+) -> RunTokens:
+    """Counts the tokens that a run computes if it does not stop early.
+
+    Args:
+      train, dev, config, num_steps, num_evaluations, shares: See :func:`choose_lengths`.
+      lengths: The run's padded lengths.
+    """
+    per_step = np.array(
+        [
+            float(data.offsets[-1])
+            / (1 - padding_share(data, batch_size=config.batch_size, lengths=lengths.train))
+            / batches_per_epoch(len(data), config.batch_size)
+            for data in train
+        ]
+    )
+    per_evaluation = sum(
+        float(data.offsets[-1]) / (1 - eval_padding_share(data, batch_size=config.batch_size, lengths=lengths.dev))
+        for data in dev
+    )
+    weights = np.array(shares or [len(data) for data in train], np.float64)
+    return RunTokens(
+        train=num_steps * float((weights * per_step).sum() / weights.sum()), dev=num_evaluations * per_evaluation
+    )
 
 
 def _common_options(splits: Sequence[TokenisedRows], config: TrainConfig) -> list[tuple[int, ...]]:

@@ -123,6 +123,12 @@ class RunLog:
             text += f", about {duration(speed * (self._num_steps - self._step))} left"
         return text
 
+    def finished(self) -> None:
+        """Prints the run's time, unless the run was resumed."""
+        if self._first_step == 0:
+            elapsed = duration(time.monotonic() - self._begun)
+            self.say(f"finished in {elapsed}, including {duration(self._compiling)} for the first step of each length")
+
     def close(self) -> None:
         self._bar.close()
         with contextlib.closing(self._board), contextlib.closing(self._lines):
@@ -192,6 +198,9 @@ class SilentLog(RunLog):
         pass
 
     def evaluated(self, step: int, scores: Mapping[str, float], best: Mapping[str, float], main_metric: str) -> None:
+        pass
+
+    def finished(self) -> None:
         pass
 
     def close(self) -> None:

@@ -30,6 +30,7 @@ from afjax.train.record import CHECKPOINTS, SHAPES, note, only_process
 from afjax.train.step import State
 from afjax.train.usage import Usage
 from afjax.trees import Tree
+from afjax.trunk.program_cost import RunSeconds
 
 
 class Run(Protocol):
@@ -43,6 +44,7 @@ class Run(Protocol):
       main_metric: The dev metric used for early stopping.
       shown_metrics: The metrics to print after an evaluation, including the main metric.
       compiled: The batch shapes for which the step has been compiled.
+      estimate: The estimated time of the run.
     """
 
     mesh: Mesh
@@ -52,6 +54,7 @@ class Run(Protocol):
     main_metric: str
     shown_metrics: tuple[str, ...]
     compiled: set[tuple[int, ...]]
+    estimate: RunSeconds
 
     def batches(self, step: int) -> Iterator[Batch]:
         """Yields batches from a step onwards. The loop calls this again when the iterator ends."""
@@ -231,6 +234,8 @@ class _Loop:
                         break
             self._save()
             self.checkpoints.wait()
+            if self.finished:
+                self.log.finished()
             if self.preempted or self.preemption.answer(self.preemption.ask()):
                 raise PreemptionError(
                     f"{self.title} was told to stop and saved its state after step {self.step:,} of "

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from afjax.data.batches import padding_share
 from afjax.data.tokenise import TokenisedRows
-from afjax.display.terminal import print_line
+from afjax.display.terminal import duration, print_line
 from afjax.display.words import counted, one_of
 from afjax.distributed.hosts import is_first_host
 from afjax.train.loop import Run
@@ -33,7 +33,7 @@ def print_run(
     Args:
       name: The run's name.
       trunk: The initial trunk.
-      run: The run. Its devices and step counts are printed.
+      run: The run. Its devices, step counts and estimated time are printed.
       method: A description of the method, such as "partition adapter".
       trained: Number of trained parameters.
       total: Number of all parameters.
@@ -48,6 +48,8 @@ def print_run(
     print_line(f"{name}: {method}; trunk {trunk.name}{dtype} on {devices}")
     print_line(f"{name}: {trained:,} of {total:,} parameters are trained ({trained / total:.2%})")
     print_line(f"{name}: {counted(run.num_steps, 'step')}, {counted(dev_rows, 'dev row')} evaluated {every}")
+    estimate, compiling = duration(run.estimate.total), duration(run.estimate.compiling)
+    print_line(f"{name}: estimated time {estimate}, including {compiling} for compilation")
 
 
 def print_padding(name: str, train: TokenisedRows, lengths: Sequence[int], batch_size: int) -> None:

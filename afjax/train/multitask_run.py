@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 from afjax.config.tasks import TaskConfig
 from afjax.config.training import SamplingConfig, TrainConfig
 from afjax.data.batches import Batch, Batching, batches_per_epoch, train_batches
-from afjax.data.lengths import PaddedLengths, choose_lengths
+from afjax.data.lengths import PaddedLengths, choose_lengths, run_tokens
 from afjax.data.over_rows import jit_eval_step, over_rows
 from afjax.data.tokenise import TokenisedRows
 from afjax.distributed.sharding import host_rows, shard
@@ -31,7 +31,7 @@ from afjax.train.sampling import draw_tasks
 from afjax.train.single_run import dev_scores, scale_labels, split_params, step_inputs
 from afjax.train.step import State, dropout_key, jit_init, jit_step, run_step
 from afjax.trees import Tree
-from afjax.trunk.program_cost import program_tokens
+from afjax.trunk.program_cost import program_tokens, run_seconds
 
 # The name of the drawn task's adapter and head in the model.
 DRAWN = "drawn"
@@ -78,6 +78,7 @@ class MultitaskRun:
         stacked = stack_tasks(list(own))
         self.num_outputs = [tree["heads"][DRAWN]["output"]["bias"].shape[0] for tree in own]
         trained, frozen = split_params(setup, {"trunk": trunk, **stacked, "fusion": {}})
+        trains_layers = bool(setup.top_k) or "embeddings" not in frozen.get("trunk", {})
         self._frozen = shard(frozen, mesh)
         shared = {"trunk": trained.pop("trunk")} if "trunk" in trained else {}
         init = functools.partial(init_multitask_state, config=config)
@@ -99,15 +100,22 @@ class MultitaskRun:
         self._key = dropout_key(seed, config.prng, mesh)
         sizes = [len(splits["train"]) for splits in data]
         self.drawn = draw_tasks(sampling, sizes, num_steps=num_steps, seed=seed)
-        self.lengths = lengths or choose_lengths(
-            [splits["train"] for splits in data],
-            [splits["dev"] for splits in data],
-            config,
-            program_tokens(model.trunk, mesh.devices.flat[0].platform),
-            num_steps=num_steps,
-            num_evaluations=-(-num_steps // self.eval_every),
+        train, dev = [splits["train"] for splits in data], [splits["dev"] for splits in data]
+        platform = mesh.devices.flat[0].platform
+        schedule: dict[str, Any] = {
+            "num_steps": num_steps,
+            "num_evaluations": -(-num_steps // self.eval_every),
             # All tasks use the same lengths, so that they share compiled programs. Rarely drawn tasks weigh less.
-            shares=np.bincount(self.drawn, minlength=len(tasks)).tolist(),
+            "shares": np.bincount(self.drawn, minlength=len(tasks)).tolist(),
+        }
+        self.lengths = lengths or choose_lengths(train, dev, config, program_tokens(model.trunk, platform), **schedule)
+        self.estimate = run_seconds(
+            model.trunk,
+            platform,
+            self.lengths,
+            run_tokens(train, dev, config, self.lengths, **schedule),
+            num_devices=mesh.size,
+            trains_layers=trains_layers,
         )
 
     def batches(self, step: int) -> Iterator[Batch]:

@@ -1,4 +1,4 @@
-"""Estimates the cost of compiling one more program as a number of tokens.
+"""Estimates the time of compiling programs and of computing tokens.
 
 A run with more padded lengths computes fewer padding tokens, but compiles more programs.
 """
@@ -7,7 +7,7 @@ import dataclasses
 import types
 from collections.abc import Mapping
 
-from afjax.data.lengths import ProgramTokens
+from afjax.data.lengths import PaddedLengths, ProgramTokens, RunTokens
 from afjax.trunk.config import TrunkConfig
 
 
@@ -47,12 +47,59 @@ def program_tokens(trunk: TrunkConfig, platform: str) -> ProgramTokens:
       trunk: The trunk's architecture.
       platform: ``cpu``, ``gpu`` or ``tpu``, as in ``jax.Device.platform``. Others count as ``gpu``.
     """
-    speed, width = SPEEDS.get(platform, SPEEDS["gpu"]), trunk.hidden_size
-    # A forward pass has two operations per token and weight.
-    ffn = width * (trunk.intermediate_outputs + trunk.intermediate_size)
-    forward = 2 * trunk.num_layers * (4 * width * width + ffn)
+    speed, forward = SPEEDS.get(platform, SPEEDS["gpu"]), _forward_flops(trunk)
     # On a frozen trunk, the backward pass has as many operations as the forward pass.
     return ProgramTokens(
         train=trunk.num_layers * speed.train_s * speed.flops_per_s / (2 * forward),
         dev=trunk.num_layers * speed.dev_s * speed.flops_per_s / forward,
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class RunSeconds:
+    """The estimated time of a run.
+
+    Attributes:
+      total: Seconds of the run.
+      compiling: Seconds of the total that are spent compiling.
+    """
+
+    total: float
+    compiling: float
+
+
+def run_seconds(
+    trunk: TrunkConfig,
+    platform: str,
+    lengths: PaddedLengths,
+    tokens: RunTokens,
+    *,
+    num_devices: int,
+    trains_layers: bool,
+) -> RunSeconds:
+    """Estimates the time of a run that compiles all of its programs and does not stop early.
+
+    The estimate is rough: it uses typical speeds, and counts only the trunk's matrix products.
+
+    Args:
+      trunk: The trunk's architecture.
+      platform: As in :func:`program_tokens`.
+      lengths: The run's padded lengths.
+      tokens: The tokens that the run computes.
+      num_devices: Number of devices that share each batch.
+      trains_layers: Whether the trunk's layers are trained.
+    """
+    speed, forward = SPEEDS.get(platform, SPEEDS["gpu"]), _forward_flops(trunk)
+    compiling = trunk.num_layers * (len(lengths.train) * speed.train_s + len(lengths.dev) * speed.dev_s)
+    # The gradient with respect to the trunk's weights takes as many operations as a forward pass.
+    passes = 3 if trains_layers else 2
+    flops = forward * (passes * tokens.train + tokens.dev)
+    return RunSeconds(total=compiling + flops / (speed.flops_per_s * num_devices), compiling=compiling)
+
+
+def _forward_flops(trunk: TrunkConfig) -> float:
+    """Returns the floating-point operations of a forward pass per token, counting only the layers' matrices."""
+    width = trunk.hidden_size
+    ffn = width * (trunk.intermediate_outputs + trunk.intermediate_size)
+    # Each token has two operations per weight.
+    return 2 * trunk.num_layers * (4 * width * width + ffn)

@@ -19,6 +19,7 @@ from afjax.data.lengths import (
     eval_lengths,
     inference_lengths,
     ladder,
+    run_tokens,
     train_lengths,
 )
 from afjax.data.tokenise import TokenisedRows
@@ -57,6 +58,19 @@ def test_short_run_has_one_length() -> None:
     config = TrainConfig(max_length=128, batch_size=32)
     assert lengths_of(rows_of(lengths), num_steps=10, config=config) == (128,)
     assert len(lengths_of(rows_of(lengths), num_steps=1000, config=config)) > 2
+
+
+def test_tokens_of_a_run_include_padding_and_are_weighted_by_task() -> None:
+    short, long = rows_of([3] * 8), rows_of([10] * 6)
+    lengths = PaddedLengths(train=(4, 16), dev=(16,))
+    given: dict[str, Any] = {"num_steps": 10, "num_evaluations": 5}
+    single = run_tokens([short], [long], CONFIG, lengths, **given)
+    # A step has 4 rows of 4 tokens. An evaluation has 2 batches of 4 rows of 16 tokens, including 2 padding rows.
+    assert (single.train, single.dev) == (pytest.approx(10 * 4 * 4), pytest.approx(5 * 2 * 4 * 16))
+    # A batch of an epoch with 6 rows also has 2 padding rows.
+    both = run_tokens([short, long], [short, long], CONFIG, lengths, shares=[3, 1], **given)
+    assert both.train == pytest.approx(10 * (0.75 * 4 * 4 + 0.25 * 4 * 16))
+    assert both.dev == pytest.approx(5 * (2 + 2) * 4 * 16)
 
 
 def test_few_rows_are_padded_to_max_length_to_share_the_program() -> None:

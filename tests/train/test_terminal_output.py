@@ -63,6 +63,8 @@ def test_a_run_prints_a_summary_and_a_line_per_evaluation(
     evaluations = [line for line in lines if re.search(r"step \d+ of 16", line)]
     assert len(evaluations) == 1
     assert f"accuracy {looks[0]['accuracy']:.4f}" in evaluations[0]
+    assert any(has_facts(line, "estimated time 2 s", "including 2 s") for line in lines)
+    assert not any("finished" in line for line in lines)
     # Without a bar, the lines have the elapsed time and the time left.
     assert re.search(r" elapsed, about \d+ .* left$", evaluations[0])
 
@@ -71,6 +73,9 @@ def test_a_run_prints_a_summary_and_a_line_per_evaluation(
     assert sum(has_facts(line, "step 16 of 16", "dev accuracy") for line in resumed) == 1
     assert not any("step 8 of 16, dev" in line for line in resumed)
     assert not any(" left" in line for line in resumed if "step 16 of 16" in line)
+
+    # The time since a resume is not the run's time.
+    assert not any("finished in" in line for line in resumed)
 
     again = train()
     assert any("finished" in line and str(tmp_path) in line for line in again)
@@ -95,6 +100,7 @@ def test_early_stopping_is_reported(
     assert sum("at step 1)" in line for line in lines) == 2
     assert any("stops early: 2 evaluations" in line for line in lines)
     assert sum("loss" in line for line in lines) == 3
+    assert sum(bool(re.search(r"finished in \d+ s, including \d+ s", line)) for line in lines) == 1
 
 
 def test_a_multitask_run_prints_the_main_metric_of_each_task(

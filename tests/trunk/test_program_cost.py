@@ -1,10 +1,11 @@
-"""The cost of compiling a program is converted to a number of tokens."""
+"""The cost of compiling a program is converted to a number of tokens, and the time of a run is estimated."""
 
 import dataclasses
 
 import pytest
 
-from afjax.trunk.program_cost import SPEEDS, program_tokens
+from afjax.data.lengths import PaddedLengths, RunTokens
+from afjax.trunk.program_cost import SPEEDS, program_tokens, run_seconds
 from afjax.trunk.sizes import SIZES
 
 
@@ -28,3 +29,14 @@ def test_programs_cost_more_on_fast_devices_and_for_small_trunks() -> None:
 def test_unknown_platform_counts_as_gpu() -> None:
     trunk = dataclasses.replace(SIZES["minilm"], num_layers=2)
     assert program_tokens(trunk, "metal") == program_tokens(trunk, "gpu")
+
+
+def test_run_time_is_compile_time_plus_compute_time() -> None:
+    trunk, speed, layers = SIZES["bert-base"], SPEEDS["cpu"], 12
+    lengths, tokens = PaddedLengths(train=(16, 32), dev=(32,)), RunTokens(train=1000.0, dev=300.0)
+    frozen = run_seconds(trunk, "cpu", lengths, tokens, num_devices=1, trains_layers=False)
+    assert frozen.compiling == pytest.approx(layers * (2 * speed.train_s + speed.dev_s))
+    forward_s = 2 * 84_934_656 / speed.flops_per_s
+    assert frozen.total - frozen.compiling == pytest.approx(forward_s * (2 * 1000 + 300))
+    trained = run_seconds(trunk, "cpu", lengths, tokens, num_devices=4, trains_layers=True)
+    assert trained.total - trained.compiling == pytest.approx(forward_s * (3 * 1000 + 300) / 4)
