@@ -5,7 +5,7 @@ Each module in this package that has a ``KIND`` defines one kind.
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, Self
 
 import jax
 import jax.numpy as jnp
@@ -114,6 +114,14 @@ class MacCounter(Protocol):
         The count includes query, key and value projections of ``size²``, the scores, and the weighted sums of the
         values. Returns whether the output is live.
         """
+        ...
+
+    def apart(self) -> Self:
+        """Returns a copy of this counter with its count reset to 0."""
+        ...
+
+    def cheaper(self, *ways: Self) -> None:
+        """Counts the cheapest of several ways to compute a result, each counted separately with :meth:`apart`."""
         ...
 
     def rotary_attention(self, size: int, num_heads: int, trained: bool, live: bool, *, first_token: bool) -> bool:

@@ -37,7 +37,7 @@ from afjax.model.task_model import TaskModel
 from afjax.storage.paths import absolute, open_path
 from afjax.storage.writing import check_output, write_output
 from afjax.store import Manifest, names, read_manifest
-from afjax.train.experiment import Result
+from afjax.train.results import Result
 from afjax.train.workdir import TARGET, find_store
 from afjax.trees import count, flatten
 from afjax.trunk.pretrained import Trunk

@@ -14,7 +14,7 @@ from afjax.display.html import Content, Markup, scrolling, table, tag
 from afjax.display.terminal import duration
 from afjax.display.words import counted
 from afjax.store import Manifest
-from afjax.train.experiment import Result
+from afjax.train.results import Result
 from afjax.train.workdir import TARGET
 
 # Longer texts are truncated to keep the page readable.

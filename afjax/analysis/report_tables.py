@@ -12,7 +12,7 @@ from afjax.analysis.workdirs import IGNORED_SETTINGS, ExperimentRecord, by_tasks
 from afjax.display.html import Content, Markup, table, tag
 from afjax.display.words import counted
 from afjax.store import Manifest
-from afjax.train.experiment import Result
+from afjax.train.results import Result
 from afjax.train.workdir import TARGET
 
 # Maximum number of settings columns, to keep tables readable.

@@ -26,7 +26,7 @@ from afjax.storage.json_files import read_json
 from afjax.storage.paths import is_remote, open_path
 from afjax.store import Manifest
 from afjax.train.checks import target_kinds
-from afjax.train.experiment import Result, read_results
+from afjax.train.results import Result, read_results
 from afjax.train.workdir import CONFIG, INPUTS, RESULT, TARGET, find_store, source_folder
 
 # Maximum depth of the folder search. A sweep's runs are two levels below its folder.

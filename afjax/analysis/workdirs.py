@@ -15,8 +15,8 @@ from afjax.model.task_model import TaskModel
 from afjax.storage.json_files import parse_json, read_json
 from afjax.storage.paths import absolute, open_path
 from afjax.store import Manifest
-from afjax.train.experiment import Result, parse_results, read_results
 from afjax.train.record import RECORD, TRAINED, by_path
+from afjax.train.results import Result, parse_results, read_results
 from afjax.train.usage import read_usage
 from afjax.train.workdir import CONFIG, INPUTS, TARGET, find_store
 from afjax.trunk.pretrained import Trunk

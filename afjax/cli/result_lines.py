@@ -7,7 +7,7 @@ from etils import epath
 
 from afjax.config.experiment import ExperimentConfig
 from afjax.display.tables import table_lines
-from afjax.train.experiment import Result
+from afjax.train.results import Result
 
 
 def result_lines(config: ExperimentConfig, results: Sequence[Result], store_folder: epath.Path) -> list[str]:

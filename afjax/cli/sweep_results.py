@@ -26,7 +26,7 @@ from afjax.display.tables import table_lines
 from afjax.display.words import counted
 from afjax.errors import UserError
 from afjax.storage.writing import csv_text, write_text
-from afjax.train.experiment import read_results
+from afjax.train.results import read_results
 from afjax.train.workdir import RESULT, RUN_LOG, RUNS_TABLE, TARGET, read_inputs
 
 SUMMARY_TABLE = "summary.csv"

@@ -22,8 +22,6 @@ from afjax.storage.paths import is_remote
 from afjax.store import reservations
 from afjax.store.artefacts import (
     StorePath,
-    check_not_reserved,
-    check_still_there,
     exists,
     folder_of,
     folders,
@@ -35,6 +33,7 @@ from afjax.store.artefacts import (
 from afjax.store.checks import problems
 from afjax.store.files import MANIFEST, copy, only_writer, replaced
 from afjax.store.manifest import KINDS, REPAIR, Manifest, to_json
+from afjax.store.saving import check_not_reserved, check_still_there
 from afjax.store.trunk_identity import trunk_difference
 
 CARD = "README.md"

@@ -24,19 +24,16 @@ Example:
 
 from afjax.store.artefacts import (
     Artefact,
-    Draft,
     entries,
     exists,
     folders,
     load,
     names,
     read_manifest,
-    reserve,
-    save,
-    save_all,
 )
 from afjax.store.checks import adapter_problems, problems, verify
 from afjax.store.manifest import KINDS, Manifest
+from afjax.store.saving import Draft, reserve, save, save_all
 from afjax.store.trunk_identity import TrunkComparison, trunk_difference
 
 __all__ = [

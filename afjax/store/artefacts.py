@@ -1,38 +1,29 @@
-"""Saves, loads and lists artefacts."""
+"""Loads and lists the artefacts in a store."""
 
 import dataclasses
-import datetime
-import importlib.metadata
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 from etils import epath
 
 from afjax.config.values import check_name
 from afjax.errors import UserError, did_you_mean
 from afjax.storage.paths import check_readable, is_remote, open_path
-from afjax.store import checkpoint, files, reservations
+from afjax.store import checkpoint, files
 from afjax.store.manifest import (
-    FORMAT_VERSION,
     KINDS,
     REPAIR,
     Manifest,
     check_unchanged,
-    describe,
     from_json,
     names_difference,
-    plain,
-    to_json,
 )
 from afjax.store.trunk_identity import trunk_difference
-from afjax.trees import Tree, flatten, map_with_path, tree_digest
+from afjax.trees import Tree
 
 StorePath = str | os.PathLike[str]
-# The fields common to manifests and drafts that describe an artefact.
-_DESCRIPTION = ("config", "trunk", "task", "labels", "metrics", "seed", "adapters", "trained_with")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,280 +46,6 @@ class Artefact:
 
     manifest: Manifest
     params: Tree
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Draft:
-    """An artefact to save.
-
-    Attributes:
-      kind: One of ``KINDS``.
-      name: The artefact's name, see ``config.check_name``.
-      params: The parameters, a tree of arrays with any shapes and dtypes.
-      config, trunk, task, labels, metrics, seed, adapters, trained_with: As in :class:`Manifest`, with
-        JSON-serializable values.
-
-    Example:
-      >>> import numpy as np
-      >>> from afjax import store
-      >>> params = {"output": {"bias": np.zeros(2, np.float32)}}
-      >>> draft = store.Draft(kind="heads", name="rte", params=params, config={}, trunk={}, labels=["no", "yes"])
-      >>> [manifest.labels for manifest in store.save_all("stores/draft", [draft])]
-      [('no', 'yes')]
-    """
-
-    kind: str
-    name: str
-    params: Tree
-    config: Mapping[str, Any]
-    trunk: Mapping[str, Any]
-    task: Mapping[str, Any] | None = None
-    labels: Sequence[str] = ()
-    metrics: Mapping[str, Any] | None = None
-    seed: int = 0
-    adapters: Sequence[Mapping[str, str]] = ()
-    trained_with: Mapping[str, str] | None = None
-
-
-def save(
-    store: StorePath,
-    kind: str,
-    name: str,
-    params: Tree,
-    *,
-    config: Mapping[str, Any],
-    trunk: Mapping[str, Any],
-    overwrite: bool = False,
-    **more: Any,
-) -> Manifest:
-    """Saves one artefact, like :func:`save_all` with a single :class:`Draft`.
-
-    Args:
-      store: The store's folder, local or ``gs://``. It is created if it does not exist.
-      kind, name, params, config, trunk: The required fields of :class:`Draft`.
-      overwrite: Whether an existing artefact with this kind and name may be replaced.
-      **more: The other fields of :class:`Draft`.
-
-    Returns:
-      The manifest of the saved artefact.
-
-    Raises:
-      UserError: The kind or name is invalid, the artefact exists and may not be replaced, an unfinished run has
-        reserved the name, or the store cannot be written. The store is then unchanged.
-
-    Example:
-      >>> import numpy as np
-      >>> from afjax import store
-      >>> tree = {"ffn": {"down": {"kernel": np.zeros((2, 8, 4), np.float32)}}}
-      >>> manifest = store.save("stores/save", "adapters", "rte", tree, config={"size": 4}, trunk={"sha256": "ab"})
-      >>> manifest.num_parameters
-      64
-    """
-    draft = Draft(kind=kind, name=name, params=params, config=config, trunk=trunk, **more)
-    return save_all(store, [draft], overwrite=overwrite)[0]
-
-
-def save_all(
-    store: StorePath, drafts: Sequence[Draft], *, overwrite: bool = False, run: str = ""
-) -> tuple[Manifest, ...]:
-    """Saves several artefacts together: either all of them or none.
-
-    If several processes save the same names at the same time without ``overwrite``, one succeeds and the others raise.
-    Readers see each artefact either complete or in its previous state, even if the process is killed. Object stores
-    (``gs://``) have no locks, so the names are checked before and after writing. If two processes save the same names
-    there within seconds, then the process whose artefacts were overwritten raises, or both do, and the artefacts must
-    be saved again.
-
-    In a multi-host run, only one process calls this, with fully addressable arrays.
-
-    Args:
-      store: The store's folder, local or ``gs://``. It is created if it does not exist.
-      drafts: The artefacts, with distinct kinds and names.
-      overwrite: Whether existing artefacts with these kinds and names may be replaced.
-      run: Identifier of the training run that saves the artefacts; empty outside of training commands. An existing
-        artefact is replaced if the same run saved it, or if it does not record a run and its parameters are identical.
-
-    Returns:
-      The manifests, in the order of the drafts. Without ``overwrite`` and ``run``, if the store already has all of the
-      artefacts with the same content, nothing is written and their existing manifests are returned.
-
-    Raises:
-      UserError: A kind or name is invalid, an artefact exists and may not be replaced, another unfinished run has
-        reserved a name, or the store cannot be written. The store is then unchanged.
-
-    Example:
-      >>> import numpy as np
-      >>> from afjax import store
-      >>> tree, options = {"bias": np.zeros(2, np.float32)}, {"config": {}, "trunk": {"sha256": "ab"}}
-      >>> drafts = [store.Draft(kind=kind, name="rte", params=tree, **options) for kind in ("adapters", "heads")]
-      >>> [manifest.kind for manifest in store.save_all("stores/save_all", drafts)]
-      ['adapters', 'heads']
-    """
-    if overwrite and run:
-        raise UserError(f"overwrite=True cannot be used with run={run!r}; a run may only replace its own artefacts.")
-    folders = [folder_of(store, draft.kind, draft.name) for draft in drafts]
-    if len(set(folders)) != len(folders):
-        raise UserError(f"Two artefacts have the same kind and name ({', '.join(map(str, folders))}); rename one.")
-    trees = [map_with_path(lambda path, leaf: np.asarray(leaf), draft.params) for draft in drafts]
-    root, manifests = store_folder(store), []
-    try:
-        with files.only_writer(root):
-            if not overwrite:
-                if not run and (same := _saved_before(store, drafts, trees)):
-                    return same
-                for draft, folder, tree in zip(drafts, folders, trees, strict=True):
-                    _check_free(store, draft, folder, tree, run)
-            with files.replaced(folders) as targets:
-                for draft, tree, target in zip(drafts, trees, targets, strict=True):
-                    manifests.append(_write(draft, tree, target, run))
-            for draft in drafts:
-                reservations.release(root, draft.kind, draft.name)
-    except OSError as error:
-        first, *other_titles = (title(draft.kind, draft.name) for draft in drafts)
-        titles = " and ".join([first, *(f"the{other.removeprefix('The')}" for other in other_titles)])
-        raise UserError(f"{titles} cannot be written to {store}: {error.strerror or error}.") from error
-    if is_remote(root):
-        check_still_there(store, manifests)
-    return tuple(manifests)
-
-
-def reserve(store: StorePath, names: Sequence[tuple[str, str]], *, run: str, workdir: StorePath) -> None:
-    """Reserves the names of the artefacts that a training run will save.
-
-    Another run that wants the same names then fails before it trains. A run calls this when it starts and when it
-    resumes. A reservation is valid while the run's workdir exists and belongs to the same run. Saving the artefact
-    removes the reservation. Object stores (``gs://``) have no locks, so two runs that start within the same second may
-    both continue; the second one then fails in :func:`save_all`.
-
-    Args:
-      store: The store's folder, local or ``gs://``. It is created if it does not exist.
-      names: ``(kind, name)`` of all artefacts that the run will save.
-      run: The run's identifier, as in the workdir's ``store.json``.
-      workdir: The run's folder.
-
-    Raises:
-      UserError: Another run has saved or reserved a name (the message includes the workdir of a reservation), or the
-        store cannot be written. No name is reserved then.
-
-    Example:
-      >>> import numpy as np
-      >>> from afjax import store
-      >>> store.reserve("stores/reserve", [("adapters", "rte")], run="4f2a", workdir="runs/rte")
-      >>> draft = store.Draft(kind="adapters", name="rte", params={"bias": np.zeros(2)}, config={}, trunk={})
-      >>> store.save_all("stores/reserve", [draft], run="4f2a")[0].run
-      '4f2a'
-    """
-    root = store_folder(store)
-    folders = [folder_of(store, kind, name) for kind, name in names]
-    try:
-        with files.only_writer(root):
-            missing = []
-            for (kind, name), folder in zip(names, folders, strict=True):
-                check_not_reserved(store, kind, name, run)
-                if files.read_current(folder) is None:
-                    missing.append((kind, name))
-                elif read_manifest(store, kind, name).run not in ("", run):
-                    raise UserError(
-                        f"{title(kind, name)} in the store {store} was saved by another run. Rename this run "
-                        "(--config.name=NAME) or the source's task, or choose another --store."
-                    )
-            for kind, name in missing:
-                reservations.write(root, kind, name, run=run, workdir=workdir)
-    except OSError as error:
-        raise UserError(f"The store {store} cannot be written: {error.strerror or error}.") from error
-    if is_remote(root):
-        for kind, name in missing:
-            check_not_reserved(store, kind, name, run)
-
-
-def check_not_reserved(store: StorePath, kind: str, name: str, run: str = "") -> None:
-    """Raises UserError if another unfinished run has reserved a name."""
-    workdir = reservations.other_workdir(store_folder(store), kind, name, run)
-    if workdir:
-        raise UserError(
-            f"The run in {workdir} is unfinished and will save {kind}/{name} to the store {store}. Resume that run, "
-            "wait for it, or delete its workdir. Or choose another name (--config.name=NAME for a run) or --store."
-        )
-
-
-def check_still_there(store: StorePath, manifests: Sequence[Manifest]) -> None:
-    """Raises UserError if another process has replaced artefacts that were just written.
-
-    This can only happen in stores without locks.
-    """
-    for manifest in manifests:
-        try:
-            current: Manifest | None = read_manifest(store, manifest.kind, manifest.name)
-        except UserError:
-            current = None
-        if current != manifest:
-            raise UserError(
-                f"{title(manifest.kind, manifest.name)} in the store {store} was replaced by another process at the "
-                "same time. Check the store's contents (afjax store verify), then save again or under another name."
-            )
-
-
-def _saved_before(store: StorePath, drafts: Sequence[Draft], trees: Sequence[Tree]) -> tuple[Manifest, ...]:
-    """Returns the existing manifests if the store already has all drafts with the same content, or an empty tuple.
-
-    This lets a program that saves its result run a second time.
-    """
-    manifests = []
-    for draft, tree in zip(drafts, trees, strict=True):
-        if draft.name not in names(store, draft.kind):
-            return ()
-        try:
-            manifest = load(store, draft.kind, draft.name).manifest
-        except UserError:  # A damaged artefact is not the same.
-            return ()
-        recorded, given = (
-            plain([getattr(value, field) or None for field in _DESCRIPTION]) for value in (manifest, draft)
-        )
-        if recorded != given or manifest.digest != tree_digest(tree):
-            return ()
-        manifests.append(manifest)
-    return tuple(manifests)
-
-
-def _check_free(store: StorePath, draft: Draft, folder: epath.Path, tree: Tree, run: str) -> None:
-    """Raises UserError if an existing artefact may not be replaced, or if its name is reserved."""
-    check_not_reserved(store, draft.kind, draft.name, run)
-    if files.read_current(folder) is None and (is_remote(folder) or not folder.exists()):
-        return
-    clash = f'"{draft.name}" already exists among the {draft.kind.removesuffix("s")}s in the store {store}'
-    if not run:
-        raise UserError(f"{clash}, so nothing was saved. Save under another name, or with overwrite=True.")
-    manifest = read_manifest(store, draft.kind, draft.name)
-    # Manifests before format 2 do not record a run. If this run saved the artefact, its tree is bit-identical.
-    if manifest.run != run and (manifest.run or manifest.digest != tree_digest(tree)):
-        raise UserError(
-            f"{clash} and was saved by another run, so nothing was saved. Rename this run (--config.name=NAME), or "
-            "choose another --store."
-        )
-
-
-def _write(draft: Draft, params: Tree, target: epath.Path, run: str) -> Manifest:
-    """Writes an artefact into an empty folder. The manifest is written last."""
-    manifest = Manifest(
-        format_version=FORMAT_VERSION,
-        kind=draft.kind,
-        name=draft.name,
-        config=plain(draft.config),
-        task=plain(draft.task or {}),
-        labels=tuple(draft.labels),
-        trunk=plain(draft.trunk),
-        leaves={path: describe(leaf) for path, leaf in flatten(params).items()},
-        files=checkpoint.write(target / "params", params),
-        metrics=plain(draft.metrics or {}),
-        seed=int(draft.seed),
-        versions=_versions(),
-        adapters=plain(draft.adapters),
-        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds"),
-        trained_with=plain(draft.trained_with or {}),
-        run=run,
-    )
-    (target / files.MANIFEST).write_text(to_json(manifest))
-    return manifest
 
 
 def load(
@@ -629,15 +346,3 @@ def read_text(folder: epath.Path, kind: str) -> tuple[epath.Path, str]:
 
 def _noun(kind: str) -> str:
     return {"adapters": "adapter", "fusion": "fusion", "heads": "head"}.get(kind, "artefact")
-
-
-def _versions() -> dict[str, str]:
-    packages = {"afjax": "afjax", "jax": "jax", "flax": "flax", "orbax": "orbax-checkpoint", "numpy": "numpy"}
-    return {key: _version(package) for key, package in packages.items()}
-
-
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:  # afjax runs from its source tree.
-        return "not installed"

@@ -11,7 +11,7 @@ softmax, LayerNorm, embedding lookups and the optimizer are not counted.
 """
 
 import dataclasses
-from typing import Literal
+from typing import Literal, Self
 
 from afjax.adapters.kinds import adapter_layers, dense_kind, reads_all_tokens, slot_kind, top_kind
 from afjax.config.adapters import AdapterConfig, BesideLayers, DenseLayer, InDenseLayers, OnTop
@@ -20,6 +20,7 @@ from afjax.errors import UserError
 from afjax.fusion.checks import is_factored
 from afjax.model.model import Model
 from afjax.nn.disentangled_attention import RelativeBuckets
+from afjax.tpu.fusion_counts import FusionCounts
 from afjax.trunk.pre_norm_layer import layer_forms
 
 # A preset of afjax.model.partition.preset, or "nothing" for evaluation.
@@ -120,11 +121,11 @@ class _Step:
         """Adds a dense layer over ``n`` tokens; returns whether its result is live."""
         return self.product(n * inputs * outputs, trained, live)
 
-    def cheaper(self, *ways: "_Step") -> None:
+    def cheaper(self, *ways: Self) -> None:
         """Adds the cheapest of several ways to compute a result, each counted separately with :meth:`apart`."""
         self.macs += min(way.macs for way in ways)
 
-    def apart(self) -> "_Step":
+    def apart(self) -> Self:
         """Returns a copy of this step with the MAC count reset to 0."""
         return dataclasses.replace(self, macs=0)
 
@@ -406,12 +407,13 @@ class _Step:
         configs, units = self._fused(), live
         for config in configs:
             units = self._units(config, n, live, layer_input, False, first_token=first_token) or units
+        sizes = tuple(slot_kind(config).size(config, d) for config in configs)
+        fusion = FusionCounts(d, sizes, has_value=self.model.fusion.value, trained=trained)
         if not is_factored(configs):
-            return self._textbook_fusion(n, live, units)
-        inner = sum(slot_kind(config).size(config, d) for config in configs)
+            return fusion.textbook(self, n, live, units)
         factored, folded = self.apart(), self.apart()
-        factored._factored_fusion(n, inner, live, units, trained)
-        folded._folded_fusion(n, inner, live, units, trained)
+        fusion.factored(factored, n, live, units)
+        fusion.folded(folded, n, live, units)
         self.cheaper(factored, folded)
         return trained or live or units
 
@@ -420,62 +422,6 @@ class _Step:
         configs = [config for _, config in self.model.adapters if isinstance(config, AdapterConfig | BesideLayers)]
         kept = self.model.fusion.kept
         return configs if kept is None else configs[:1] * len(kept[0][0])
-
-    def _factored_fusion(self, n: int, inner: int, live: bool, units: bool, trained: bool) -> None:
-        """Adds a factored fusion: ``3 d² + 2 (R + N) d`` MACs per token.
-
-        R is the total bottleneck size of the N adapters.
-        """
-        d, num = self.model.trunk.hidden_size, len(self._fused())
-        projected = self._projected_query(n, live, trained)
-        self.dense(n, d, inner + num, trained=False, live=projected)
-        mixture = self.dense(n, inner + num, d, trained=False, live=projected or units)
-        if self.model.fusion.value:
-            self.dense(n, d, d, trained=trained, live=mixture)
-
-    def _projected_query(self, n: int, live: bool, trained: bool) -> bool:
-        """Adds the product of the query with Q and K; returns whether it is live.
-
-        It takes ``2 d²`` MACs per token. In training, multiplying Q and K first can be cheaper: ``d²`` per token and
-        ``d³`` once.
-        """
-        d = self.model.trunk.hidden_size
-        apart, joined = self.apart(), self.apart()
-        apart.dense(n, d, d, trained=trained, live=apart.dense(n, d, d, trained=trained, live=live))
-        if trained:
-            joined.dense(d, d, d, trained=True, live=True)
-            joined.dense(n, d, d, trained=True, live=live)
-        self.cheaper(apart, *([joined] if trained else []))
-        return trained or live
-
-    def _folded_fusion(self, n: int, inner: int, live: bool, units: bool, trained: bool) -> None:
-        """Adds a folded fusion: ``2 (R + N) d`` MACs per token, and in training ``3 (R + N) d²`` once.
-
-        In training, the folded matrices are computed from trained parameters and therefore have gradients.
-        """
-        d, num = self.model.trunk.hidden_size, len(self._fused())
-        if trained:
-            columns = inner + num
-            self.dense(d, d, columns, trained=True, live=False)  # Kᵀ Wᵀ
-            self.dense(d, d, columns, trained=True, live=True)  # Qᵀ (Kᵀ Wᵀ)
-            if self.model.fusion.value:
-                self.dense(d, d, columns, trained=True, live=False)  # W V
-        scores = self.dense(n, d, inner + num, trained=trained, live=live)
-        self.dense(n, inner + num, d, trained=trained and self.model.fusion.value, live=scores or units)
-
-    def _textbook_fusion(self, n: int, live: bool, units: bool) -> bool:
-        """Adds a fusion of adapters whose outputs are not linear in their inner activations.
-
-        It takes ``3 d²`` MACs per token, plus the adapters' output matrices, if any.
-        """
-        d, trained = self.model.trunk.hidden_size, self.trained == "fusion"
-        for config in self._fused():
-            if size := slot_kind(config).size(config, d):
-                self.dense(n, size, d, trained=False, live=units)
-        projected = self._projected_query(n, live, trained)
-        if self.model.fusion.value:
-            self.dense(n, d, d, trained=trained, live=projected or units)
-        return trained or live or units
 
     def _pools_first_token(self) -> bool:
         return self.model.reads == "pooled" and self.model.head.pooling == "first"

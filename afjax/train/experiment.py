@@ -25,7 +25,6 @@ from afjax.distributed.sharding import make_mesh
 from afjax.errors import UserError
 from afjax.model.saving import save_models
 from afjax.model.task_model import TaskModel
-from afjax.storage.json_files import read_json
 from afjax.storage.paths import open_path
 from afjax.storage.writing import write_json, write_text
 from afjax.tasks.load import load_task
@@ -46,6 +45,7 @@ from afjax.train.loop import Training, run_alone
 from afjax.train.multitask import train_multitask
 from afjax.train.options import RunOptions
 from afjax.train.record import adapter_input, note, trunk_inputs
+from afjax.train.results import Result, read_results
 from afjax.train.sequential import train_sequential
 from afjax.train.shared import TRUNKS, Shared
 from afjax.train.single import single_training
@@ -66,25 +66,6 @@ from afjax.train.workdir import (
 from afjax.trunk.pretrained import Trunk, load_trunk
 
 Tasks = Mapping[TaskConfig, Mapping[str, AnyRows]]
-
-
-@dataclasses.dataclass(frozen=True)
-class Result:
-    """One row of an experiment's results.
-
-    Attributes:
-      name: The artefact's name.
-      kind: The trained method, such as ``fusion``, or ``adapter (from the store)``.
-      task: The task's name.
-      metrics: Dev metrics of the saved parameters.
-      main_metric: The metric used for early stopping.
-    """
-
-    name: str
-    kind: str
-    task: str
-    metrics: Mapping[str, float]
-    main_metric: str
 
 
 def run_experiment(
@@ -400,41 +381,3 @@ def _save(
         if is_first_host():
             save_models(store_folder, models, run=run)
             write_json(folder / RESULT, [dataclasses.asdict(result) for result in results])
-
-
-def read_results(folder: epath.Path) -> list[Result]:
-    """Reads the results of a finished run. An unfinished run has none.
-
-    Raises:
-      UserError: The file is damaged.
-    """
-    path = folder / RESULT
-    advice = "delete it, then run the same command to write it again"
-    # A score may be NaN, such as the correlation of constant predictions.
-    return parse_results(read_json(path, expected=list, advice=advice, constants=True) or [], path, advice)
-
-
-def parse_results(entries: Sequence[Any], path: epath.Path, advice: str) -> list[Result]:
-    """Checks and parses the entries of a results file.
-
-    Args:
-      entries: One mapping per result.
-      path: The file, for error messages.
-      advice: How to fix a damaged file, for error messages.
-
-    Raises:
-      UserError: The file is damaged.
-    """
-    results = []
-    for values in entries:
-        if not isinstance(values, dict) or values.keys() != {field.name for field in dataclasses.fields(Result)}:
-            raise UserError(f"{path} is damaged (it does not hold an experiment's results); {advice}.")
-        texts = [values[name] for name in ("name", "kind", "task", "main_metric")]
-        scores = values["metrics"]
-        if not (all(isinstance(text, str) for text in texts) and isinstance(scores, dict)):
-            raise UserError(f"{path} is damaged (a result has a value of the wrong type); {advice}.")
-        for metric in (values["main_metric"], *scores):
-            if not isinstance(scores.get(metric), int | float) or isinstance(scores[metric], bool):
-                raise UserError(f'{path} is damaged (its metric "{metric}" is not a number); {advice}.')
-        results.append(Result(**values))
-    return results

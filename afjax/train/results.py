@@ -1,7 +1,8 @@
-"""Turns trained parameters into a run's stored results."""
+"""The results of runs: their files, and trained parameters in stored form."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -16,9 +17,29 @@ from afjax.storage.json_files import read_json
 from afjax.storage.writing import write_json
 from afjax.train.record import TRAINED
 from afjax.train.single_run import map_layers
+from afjax.train.workdir import RESULT
 from afjax.trees import Tree, tree_digest
 from afjax.trunk.layers import stack_layers
 from afjax.trunk.pretrained import Trunk
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """One row of an experiment's results.
+
+    Attributes:
+      name: The artefact's name.
+      kind: The trained method, such as ``fusion``, or ``adapter (from the store)``.
+      task: The task's name.
+      metrics: Dev metrics of the saved parameters.
+      main_metric: The metric used for early stopping.
+    """
+
+    name: str
+    kind: str
+    task: str
+    metrics: Mapping[str, float]
+    main_metric: str
 
 
 def record_trained(workdir: epath.Path, trunk: Trunk, models: Sequence[TaskModel], kind: str) -> None:
@@ -67,3 +88,41 @@ def with_params(trunk: Trunk, params: Tree, workdir: epath.Path) -> Trunk:
     joined = partition.join_layers(params)
     name, digest = str(workdir / "trunk"), tree_digest(joined)
     return dataclasses.replace(trunk, name=name, params=joined, sha256=digest, trained=True)
+
+
+def read_results(folder: epath.Path) -> list[Result]:
+    """Reads the results of a finished run. An unfinished run has none.
+
+    Raises:
+      UserError: The file is damaged.
+    """
+    path = folder / RESULT
+    advice = "delete it, then run the same command to write it again"
+    # A score may be NaN, such as the correlation of constant predictions.
+    return parse_results(read_json(path, expected=list, advice=advice, constants=True) or [], path, advice)
+
+
+def parse_results(entries: Sequence[Any], path: epath.Path, advice: str) -> list[Result]:
+    """Checks and parses the entries of a results file.
+
+    Args:
+      entries: One mapping per result.
+      path: The file, for error messages.
+      advice: How to fix a damaged file, for error messages.
+
+    Raises:
+      UserError: The file is damaged.
+    """
+    results = []
+    for values in entries:
+        if not isinstance(values, dict) or values.keys() != {field.name for field in dataclasses.fields(Result)}:
+            raise UserError(f"{path} is damaged (it does not hold an experiment's results); {advice}.")
+        texts = [values[name] for name in ("name", "kind", "task", "main_metric")]
+        scores = values["metrics"]
+        if not (all(isinstance(text, str) for text in texts) and isinstance(scores, dict)):
+            raise UserError(f"{path} is damaged (a result has a value of the wrong type); {advice}.")
+        for metric in (values["main_metric"], *scores):
+            if not isinstance(scores.get(metric), int | float) or isinstance(scores[metric], bool):
+                raise UserError(f'{path} is damaged (its metric "{metric}" is not a number); {advice}.')
+        results.append(Result(**values))
+    return results

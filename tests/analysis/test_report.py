@@ -23,7 +23,7 @@ from afjax.config.tasks import TaskConfig
 from afjax.display.html import Markup, tag
 from afjax.errors import UserError
 from afjax.storage.writing import check_output
-from afjax.train.experiment import Result
+from afjax.train.results import Result
 
 HOSTILE = "<script>alert(1)</script>\"'&$x_$ \x00\u202eeslaf"
 SHOWN = HOSTILE.replace("\x00", "\N{REPLACEMENT CHARACTER}")

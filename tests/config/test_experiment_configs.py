@@ -15,7 +15,8 @@ import pytest
 from afjax import store
 from afjax.cli.configs import load_experiment
 from afjax.config.from_dict import to_dict
-from afjax.train.experiment import Result, run_experiment
+from afjax.train.experiment import run_experiment
+from afjax.train.results import Result
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("training")]
 

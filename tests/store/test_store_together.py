@@ -140,16 +140,16 @@ def test_concurrent_saves_are_not_mixed(tmp_path: Path) -> None:
 
 def test_overwritten_writer_on_an_object_store_gets_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Another writer also finds the names free, and saves the same names just before this writer finishes.
-    monkeypatch.setattr("afjax.store.artefacts.is_remote", lambda path: True)
-    release = store.artefacts.reservations.release
+    monkeypatch.setattr("afjax.store.saving.is_remote", lambda path: True)
+    release = store.saving.reservations.release
 
     def other_writer(root: Any, kind: str, name: str) -> None:
         release(root, kind, name)
         monkeypatch.undo()
         store.save_all(tmp_path, pair(2), overwrite=True)
-        monkeypatch.setattr("afjax.store.artefacts.is_remote", lambda path: True)
+        monkeypatch.setattr("afjax.store.saving.is_remote", lambda path: True)
 
-    monkeypatch.setattr(store.artefacts.reservations, "release", other_writer)
+    monkeypatch.setattr(store.saving.reservations, "release", other_writer)
     monkeypatch.setattr(files, "only_writer", unlocked)
     with pytest.raises(UserError, match=r"replaced .*another process"):
         store.save_all(tmp_path, pair(1))

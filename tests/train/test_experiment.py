@@ -23,7 +23,8 @@ from afjax.config.tasks import TaskConfig
 from afjax.config.training import TrainConfig
 from afjax.errors import UserError
 from afjax.model.stored import load_adapter
-from afjax.train.experiment import Result, run_experiment
+from afjax.train.experiment import run_experiment
+from afjax.train.results import Result
 from afjax.trunk.pretrained import load_trunk
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("training")]
