@@ -56,7 +56,7 @@ def bert(folders: dict[str, PeftFolders]) -> PeftFolders:
 
 
 def outputs(saved: PeftFolders, store_folder: Path, name: str) -> dict[str, np.ndarray]:
-    """Returns the logits of an adapter and its head, or the last hidden states if it has no head."""
+    """Returns the logits of an adapter, or its hidden states if it has no head."""
     params = {"trunk": saved.trunk.params}
     if name not in store.names(store_folder, "heads"):
         config, tree = load_adapter(store_folder, name)

@@ -88,7 +88,7 @@ def test_packed_artefacts_round_trip_with_their_dependencies(example_store: Path
 
 def test_extracted_archive_is_a_store(fusion: Path, example_store: Path, tmp_path: Path) -> None:
     with tarfile.open(fusion) as tar:
-        # Older versions of Python 3.11 than 3.11.4 have no filters.
+        # Extraction filters were added in Python 3.11.4.
         tar.extractall(tmp_path / "by-hand", **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
         paths, owners = tar.getnames(), {(member.uid, member.uname, member.mtime) for member in tar.getmembers()}
     assert paths[0] == "README.md"
@@ -321,7 +321,7 @@ def test_files_that_are_not_archives_are_refused(archive: Path, tmp_path: Path, 
             share.unpack(file, new)
 
 
-# Tests of forge archives.
+# Tests of forged archives.
 
 
 def members_of(archive: Path) -> Members:

@@ -66,7 +66,10 @@ class Bucket(Storage):
     """The emulator's storage, only in memory."""
 
     def _write_config_to_file(self) -> None:
-        """Does nothing. The original method rewrites almost every object whenever one is written."""
+        """Does nothing.
+
+        The original method rewrites almost every object whenever an object is written.
+        """
 
     def generation(self, path: str) -> str:
         """Returns the generation of the object in a request's path.
@@ -154,7 +157,7 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
 
 @pytest.fixture(autouse=True)
 def _training(training: None) -> None:
-    """Makes the tests share a cache, because they compile the same programs."""
+    """Makes the tests share a compilation cache, because their programs are equal."""
 
 
 @pytest.fixture(scope="module")
