@@ -1,4 +1,4 @@
-"""Checkpoints of Houlsby et al. are imported with the authors' outputs."""
+"""Models imported from the checkpoints of Houlsby et al. have the same outputs."""
 
 import functools
 from pathlib import Path
@@ -111,7 +111,7 @@ def their_logits(variables: Variables, rows: dict[str, Array]) -> Array:
     return theirs.pool(x) @ variables["output_weights"].T + variables["output_bias"]
 
 
-def test_imported_model_has_the_authors_logits(
+def test_imported_model_reproduces_the_authors_logits(
     variables: Variables, source: str, trunk: Trunk, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store, arguments = tmp_path / "store", ["import", "adapter-bert", source, f"--trunk={trunk.folder}"]

@@ -1,4 +1,4 @@
-"""Models imported from AdapterHub's folders have its library's outputs."""
+"""Models imported from AdapterHub's folders have the outputs of its library."""
 
 import importlib.util
 import json
@@ -65,7 +65,7 @@ def test_all_cases_are_tested(folders: Folders) -> None:
 
 
 @pytest.mark.parametrize("case", [f"adapters/{name}" for name in ADAPTERS] + [f"old/{name}" for name in OLD])
-def test_adapters(folders: Folders, tmp_path: Path, case: str) -> None:
+def test_imported_adapters_reproduce_the_library_logits(folders: Folders, tmp_path: Path, case: str) -> None:
     (imported,) = import_adapterhub(folders.root / case / "safetensors", tmp_path, trunk=folders.trunk)
     assert (imported.kind, imported.name) == ("adapters", "a")
     import_adapterhub(folders.root / "heads/two_layers/safetensors", tmp_path, trunk=folders.trunk)
@@ -73,7 +73,9 @@ def test_adapters(folders: Folders, tmp_path: Path, case: str) -> None:
 
 
 @pytest.mark.parametrize("case", [f"fusion/{name}" for name in FUSIONS] + [f"old/{name}" for name in OLD_FUSIONS])
-def test_fusions(folders: Folders, tmp_path: Path, case: str) -> None:
+def test_imported_fusions_reproduce_the_library_logits_and_attention(
+    folders: Folders, tmp_path: Path, case: str
+) -> None:
     imported = import_adapterhub(folders.root / case / "safetensors", tmp_path, trunk=folders.trunk, name="abc")
     assert [(artefact.kind, artefact.name) for artefact in imported] == [
         ("adapters", "a"),
@@ -96,7 +98,7 @@ def test_fusions(folders: Folders, tmp_path: Path, case: str) -> None:
         check_close(attention, theirs[name])
 
 
-def test_fusion_with_a_custom_name(bert: Folders, tmp_path: Path) -> None:
+def test_fusion_with_a_custom_name_is_imported(bert: Folders, tmp_path: Path) -> None:
     # The library names the folder after the fusion, and does not write the name to adapter_setup.json.
     setup = Path(shutil.copytree(bert.root / "fusion/pfeiffer/safetensors", tmp_path / "setup"))
     folder = (setup / "a,b,c").rename(setup / "mine")
@@ -112,7 +114,7 @@ def test_fusion_with_a_custom_name(bert: Folders, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", HEADS)
-def test_heads(folders: Folders, tmp_path: Path, name: str) -> None:
+def test_imported_heads_reproduce_the_library_logits(folders: Folders, tmp_path: Path, name: str) -> None:
     source = folders.root / "heads" / name / "safetensors"
     import_adapterhub(source, tmp_path, trunk=folders.trunk, name="head")
     check_close(outputs(folders, tmp_path, head="head").logits, folders.expected(f"heads/{name}")["logits"])

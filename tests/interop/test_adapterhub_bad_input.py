@@ -127,7 +127,7 @@ def test_unsupported_trunk_families_are_refused(bert: Folders, adapter: Path, tm
     assert not (tmp_path / "exported").exists()
 
 
-def test_missing_extra_and_foreign_tensors_are_refused(bert: Folders, adapter: Path, tmp_path: Path) -> None:
+def test_missing_and_unexpected_tensors_are_refused(bert: Folders, adapter: Path, tmp_path: Path) -> None:
     path = adapter / "adapter.safetensors"
     prefix = "bert.encoder.layer.1.output.adapters.a."
 
@@ -173,7 +173,9 @@ def test_code_in_a_pickle_is_not_run(bert: Folders, adapter: Path, tmp_path: Pat
     assert not done.exists()
 
 
-def test_invertible_adapter_is_dropped_for_tasks_and_refused_for_languages(bert: Folders, tmp_path: Path) -> None:
+def test_invertible_adapter_is_dropped_from_task_adapters_and_refused_in_language_adapters(
+    bert: Folders, tmp_path: Path
+) -> None:
     adapter = Path(shutil.copytree(bert.root / "old/pfeiffer_2020/safetensors", tmp_path / "adapter"))
     weights = {"bert.invertible_lang_adapters.a.F.0.weight": np.zeros((8, 16), np.float32)}
     change_tensors(adapter / "adapter.safetensors", lambda tensors: tensors.update(weights))
@@ -199,7 +201,9 @@ def test_unnamed_head_takes_the_name_of_its_adapter(bert: Folders, adapter: Path
     assert store.read_manifest(tmp_path / "store", "heads", "a").labels == ("LABEL_0", "LABEL_1", "LABEL_2")
 
 
-def test_adapter_from_the_hub(bert: Folders, adapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_adapter_is_imported_from_the_hub(
+    bert: Folders, adapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import huggingface_hub
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
@@ -414,7 +418,7 @@ def test_repeated_import_adds_missing_artefacts(bert: Folders, setup: Path, tmp_
         import_adapterhub(setup, folder, trunk=bert.trunk, name="g")
 
 
-def test_afjax_fields_must_agree_with_the_librarys_config(bert: Folders, adapter: Path, tmp_path: Path) -> None:
+def test_afjax_fields_must_agree_with_the_library_config(bert: Folders, adapter: Path, tmp_path: Path) -> None:
     import_adapterhub(adapter, tmp_path / "first", trunk=bert.trunk)
     export_adapterhub(tmp_path / "first", "a", tmp_path / "out")
     change_json(tmp_path / "out/adapter_config.json", lambda values: values["config"].update(non_linearity="gelu"))

@@ -74,7 +74,7 @@ def test_all_cases_are_tested(folders: Folders) -> None:
 
 
 @pytest.mark.parametrize("case", ADAPTERS)
-def test_adapters(folders: Folders, tmp_path: Path, case: str) -> None:
+def test_adapters_match_the_library(folders: Folders, tmp_path: Path, case: str) -> None:
     source = folders.root / "adapters" / case / "safetensors"
     import_adapterhub(source, tmp_path / "store", trunk=folders.trunk)
     import_adapterhub(folders.root / "heads/two_layers/safetensors", tmp_path / "store", trunk=folders.trunk)
@@ -84,7 +84,7 @@ def test_adapters(folders: Folders, tmp_path: Path, case: str) -> None:
 
 
 @pytest.mark.parametrize("case", FUSIONS)
-def test_fusions(folders: Folders, tmp_path: Path, case: str) -> None:
+def test_fusions_match_the_library(folders: Folders, tmp_path: Path, case: str) -> None:
     source = folders.root / "fusion" / case / "safetensors"
     import_adapterhub(source, tmp_path / "store", trunk=folders.trunk, name="abc")
     assert store.verify(tmp_path / "store") == []
@@ -97,7 +97,7 @@ def test_fusions(folders: Folders, tmp_path: Path, case: str) -> None:
 
 
 @pytest.mark.parametrize("case", HEADS)
-def test_heads(folders: Folders, tmp_path: Path, case: str) -> None:
+def test_heads_match_the_library(folders: Folders, tmp_path: Path, case: str) -> None:
     source = folders.root / "heads" / case / "safetensors"
     import_adapterhub(source, tmp_path / "store", trunk=folders.trunk, name="head")
     check_outputs(folders, tmp_path / "store", f"heads/{case}", head="head")

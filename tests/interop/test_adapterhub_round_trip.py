@@ -156,7 +156,7 @@ def check_same_bits(ours: Tree, theirs: Tree) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(config=ADAPTERS, seed=SEEDS)
-def test_adapters(config: AdapterConfig, seed: int) -> None:
+def test_round_trip_preserves_adapters(config: AdapterConfig, seed: int) -> None:
     tree = adapter_tree(config, seed)
     theirs, tensors = write_adapter(config, tree, "a", family=library_family("roberta"), hidden_size=12, num_layers=4)
     part = write_and_read(ADAPTER, theirs, tensors, "a", own_adapter(config))
@@ -181,7 +181,7 @@ def test_adapters(config: AdapterConfig, seed: int) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(config=FUSIONS, member=ADAPTERS, seed=SEEDS)
-def test_fusions(config: FusionConfig, member: AdapterConfig, seed: int) -> None:
+def test_round_trip_preserves_fusions(config: FusionConfig, member: AdapterConfig, seed: int) -> None:
     tree = fusion_tree(config, member, seed)
     theirs, tensors = write_fusion(config, tree, "a,b", member, family=library_family("roberta"), num_layers=4)
     part = write_and_read(FUSION, theirs, tensors, "a,b", own_fusion(config, "ab"), adapter_names=["a", "b"])
@@ -192,7 +192,7 @@ def test_fusions(config: FusionConfig, member: AdapterConfig, seed: int) -> None
 
 @settings(max_examples=100, deadline=None)
 @given(config=HEADS, task=TASKS, seed=SEEDS)
-def test_heads(config: HeadConfig, task: tuple[TaskConfig, tuple[str, ...]], seed: int) -> None:
+def test_round_trip_preserves_heads(config: HeadConfig, task: tuple[TaskConfig, tuple[str, ...]], seed: int) -> None:
     about, labels = task
     outputs = {"classification": 3, "regression": 1, "multiple_choice": 1, "span": 2, "multi_label": 3, "tagging": 3}[
         about.kind
@@ -225,7 +225,7 @@ def test_temperature_and_scale_are_multiplied_into_the_weights() -> None:
     np.testing.assert_array_equal(read.params["output"]["kernel"], head["output"]["kernel"] * np.float32(5))
 
 
-def test_round_trip_of_a_fusion_with_its_adapters(bert: Folders, tmp_path: Path) -> None:
+def test_round_trip_preserves_a_fusion_with_its_adapters_and_head(bert: Folders, tmp_path: Path) -> None:
     first, again = tmp_path / "first", tmp_path / "again"
     import_adapterhub(bert.root / "fusion/pfeiffer/safetensors", first, trunk=bert.trunk, name="abc")
     # A fusion is exported together with the head of the same name.

@@ -1,4 +1,4 @@
-"""Checkpoints of Stickland & Murray are imported with the authors' outputs."""
+"""Models imported from Stickland & Murray's checkpoints have the same outputs."""
 
 import itertools
 import json
@@ -195,7 +195,7 @@ def expected_leaves(kind: str, state: State, task: int) -> State:
 
 
 @pytest.mark.parametrize("kind", SWITCHES)
-def test_every_tensor_is_mapped_and_the_logits_equal_the_authors_logits(kind: str) -> None:
+def test_every_tensor_is_mapped_and_the_authors_logits_are_reproduced(kind: str) -> None:
     state = state_dict(kind)
     checkpoint = mapped(kind, state)
     assert checkpoint.adapter == ADAPTERS[kind]
@@ -290,7 +290,7 @@ def arguments(tmp_path: Path) -> list[str]:
     return ["import", "bert-n-pals", *files, *places, "--max_length=12"]
 
 
-def test_imported_trunk_and_store_have_the_authors_logits(
+def test_imported_trunk_and_store_reproduce_the_authors_logits(
     arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*arguments, "--tasks=cola,sts,mnli", "--name=pals"]) == 0

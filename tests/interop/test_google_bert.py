@@ -1,4 +1,4 @@
-"""Google's BERT checkpoints are imported with the outputs of Google's code."""
+"""Trunks imported from Google's BERT checkpoints have the same outputs."""
 
 import json
 from pathlib import Path
@@ -87,7 +87,7 @@ def test_every_variable_is_mapped(variables: Variables) -> None:
 
 
 @pytest.mark.parametrize("gelu", ["exact", "tanh"])
-def test_imported_trunk_has_the_outputs_of_googles_code(
+def test_imported_trunk_reproduces_the_outputs_of_googles_code(
     gelu: str, variables: Variables, source: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = source.parent / "trunk"

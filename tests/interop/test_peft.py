@@ -81,7 +81,7 @@ def test_all_cases_are_tested(folders: dict[str, PeftFolders]) -> None:
 
 
 @pytest.mark.parametrize(("family", "case"), EVERY_CASE)
-def test_outputs_equal_the_outputs_of_peft(
+def test_imported_models_reproduce_the_outputs_of_peft(
     folders: dict[str, PeftFolders], family: str, case: str, tmp_path: Path
 ) -> None:
     saved, first, second = folders[family], tmp_path / "first", tmp_path / "second"
@@ -376,7 +376,9 @@ def test_models_that_peft_cannot_load_are_not_exported(make_model: MakeModel, tm
     assert [part for part, _ in export_peft(tmp_path / "store", "a", tmp_path / "changed")] == ["adapter a"]
 
 
-def test_commands(tiny_trunk_folder: Path, make_model: MakeModel, tmp_path: Path, capsys: Any) -> None:
+def test_import_and_export_commands(
+    tiny_trunk_folder: Path, make_model: MakeModel, tmp_path: Path, capsys: Any
+) -> None:
     model = make_model("reviews", {"reviews": LoraConfig(rank=2)})
     model = dataclasses.replace(model, model=dataclasses.replace(model.model, head=HeadConfig(pooling="first")))
     model.save(tmp_path / "store")

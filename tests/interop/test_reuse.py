@@ -80,14 +80,14 @@ def test_every_example_is_short_and_tested() -> None:
         assert len([line for line in code.splitlines() if line.strip()]) < 40
 
 
-def test_plain_jax(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plain_jax_example(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "afjax", None)  # Importing afjax fails.
         names = example("ocp.StandardCheckpointer")
     check_close(names["output"], afjax_bottleneck(names["z"]))
 
 
-def test_flax_nnx() -> None:
+def test_flax_nnx_example() -> None:
     names = example("from flax import nnx")
     check_close(names["output"], names["f"] + afjax_bottleneck(names["z"]))
     _, tree = afjax.load_adapter("store", "entail")
@@ -95,7 +95,7 @@ def test_flax_nnx() -> None:
     assert gradient == {"params": jax.tree.map(lambda leaf: leaf.shape[1:], tree["ffn"])}
 
 
-def test_equinox() -> None:
+def test_equinox_example() -> None:
     names = example("import equinox")
     config, tree, members = afjax.load_fusion("store", "target-fusion")
     configs = [member for member, _ in members.values()]
@@ -111,7 +111,7 @@ def test_equinox() -> None:
     check_close(names["attention"], attention)
 
 
-def test_encoder_written_by_hand(tiny_trunk: Trunk) -> None:
+def test_handwritten_encoder_example(tiny_trunk: Trunk) -> None:
     names = example("def encode(")
     with jax.numpy_rank_promotion("allow"):
         hidden = jax.jit(names["encode"], static_argnums=(3, 4))(*BATCH.values(), 2, 4)

@@ -91,7 +91,7 @@ def make_batch(shape: tuple[int, ...]) -> dict[str, np.ndarray]:
     tokens = generator.integers(5, 40, shape).astype(np.int32)
     mask = np.arange(shape[-1]) < generator.integers(2, shape[-1] + 1, (*shape[:-1], 1))
     if len(shape) == 3:
-        mask[0, -1] = False  # The first row has no last choice.
+        mask[0, -1] = False  # The first row has one choice fewer.
     return {"tokens": np.where(mask, tokens, 0), "types": (tokens % 2).astype(np.int32), "mask": mask}
 
 

@@ -304,7 +304,7 @@ def test_create_requests_the_specified_slice(cloud: Cloud, options: str, flags: 
     assert requested == flags.split()
 
 
-def test_unattended_request_expires(cloud: Cloud) -> None:
+def test_request_expires_after_the_timeout(cloud: Cloud) -> None:
     cloud.run("create", *SPOT, "--timeout=90", "--no_wait")
     assert "--valid-until-duration=100m" in cloud.arguments("queued-resources create")
 

@@ -13,7 +13,7 @@ from afjax.serve.requests import Sequences
 
 
 def part(*values: int) -> Sequences:
-    """Makes sequences of one token, one per value."""
+    """Makes one sequence per value. The value is its only token."""
     tokens = np.array(values, np.int32)
     data = TokenisedRows(tokens, np.zeros(len(tokens), np.int8), np.arange(len(tokens) + 1), None, 0)
     return Sequences(None, data, tuple(range(len(tokens))))

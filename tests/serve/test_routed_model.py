@@ -330,7 +330,7 @@ def test_least_recently_used_tasks_are_evicted(tiny_trunk: Trunk, many: dict[str
                 check_equal(prediction, many[name].predict([TEXTS[1]]).as_json(0), name)
 
 
-def test_a_single_fusion_does_not_split_batches(tiny_trunk: Trunk, many: dict[str, TaskModel]) -> None:
+def test_single_fusion_does_not_split_batches(tiny_trunk: Trunk, many: dict[str, TaskModel]) -> None:
     fused = random_task(tiny_trunk, "fused", BOTTLENECK, BOTTLENECK, fusion=FusionConfig())
     models = {**many, "fused": fused}
     routed = RoutedModel(tiny_trunk, models, Capacity(batch_sizes=(16,), lengths=(16,)))

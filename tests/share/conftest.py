@@ -28,7 +28,7 @@ def _no_syncing() -> Iterator[None]:
 def example_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Makes a store, which tests must not change.
 
-    It has the adapters rte and mnli, and their fusion, which is named both. The adapter rte and the fusion have heads.
+    It has the adapters "rte" and "mnli", and their fusion "both". The adapter "rte" and the fusion have heads.
     """
     path = tmp_path_factory.mktemp("example_store") / "store"
     members = [save(path, "adapters", name, seed) for seed, name in enumerate(("rte", "mnli"))]

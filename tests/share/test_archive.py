@@ -48,14 +48,14 @@ def packed(example_store: Path, name: str) -> bytes:
 
 @pytest.fixture
 def archive(example_store: Path, tmp_path: Path) -> Path:
-    """Returns an archive of the adapter rte with its head."""
+    """Returns an archive of the adapter "rte" with its head."""
     (tmp_path / "rte.tar").write_bytes(packed(example_store, "rte"))
     return tmp_path / "rte.tar"
 
 
 @pytest.fixture
 def fusion(example_store: Path, tmp_path: Path) -> Path:
-    """Returns an archive of the fusion with its adapters and its head."""
+    """Returns an archive of the fusion "both" with its adapters and its head."""
     (tmp_path / "both.tar").write_bytes(packed(example_store, "both"))
     return tmp_path / "both.tar"
 

@@ -63,7 +63,7 @@ FORBIDDEN, PRIVATE, OBJECTS_ONLY = "forbidden", "private", "objects-only"
 
 
 class Bucket(Storage):
-    """The emulator's storage, only in memory."""
+    """Keeps the emulator's objects in memory."""
 
     def _write_config_to_file(self) -> None:
         """Does nothing.
@@ -157,7 +157,7 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
 
 @pytest.fixture(autouse=True)
 def _training(training: None) -> None:
-    """Makes the tests share a compilation cache, because their programs are equal."""
+    """Makes the tests share a compilation cache, because they compile equal programs."""
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,7 @@ from afjax.storage.json_files import MAX_DEPTH, parse_json, read_json
     ],
     ids=lambda text: repr(text[:12]),
 )
-def test_invalid_document_is_refused_and_named(text: str | bytes) -> None:
+def test_error_about_an_invalid_document_names_the_file(text: str | bytes) -> None:
     with pytest.raises(UserError) as refused:
         parse_json(text, "trunk/config.json")
     assert "trunk/config.json" in str(refused.value)

@@ -185,7 +185,7 @@ def test_saving_the_same_artefact_again_changes_nothing(saved: pathlib.Path, fol
     manifest = store.read_manifest(saved, "adapters", "rte")
     assert save(saved, make_params()) == manifest
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
-    # Other metadata is refused. So is the same artefact together with one that is not in the store.
+    # The artefact is refused with other metadata, or together with an artefact that is not in the store.
     draft = store.Draft(
         kind="adapters",
         name="rte",
@@ -564,7 +564,7 @@ def test_writer_killed_at_any_step_leaves_a_complete_artefact(
         assert os.listdir(saved / "adapters") == ["rte"]
     assert writer.exitcode == 0
     assert seeds == sorted(seeds)
-    # The store has the old artefact (seed 0) at least twice, and the new one (seed 1) at least twice.
+    # At least two checks found the old artefact (seed 0), and at least two found the new one (seed 1).
     assert seeds.count(0) >= 2
     assert seeds.count(1) >= 2
 

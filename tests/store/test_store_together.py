@@ -238,7 +238,7 @@ def test_names_are_freed_if_the_workdir_no_longer_has_the_run(tmp_path: Path, ch
     assert seeds(tmp_path / "store") == {"adapters/rte": 2, "heads/rte": 2}
 
 
-def test_damaged_reservation_is_refused_and_named(tmp_path: Path) -> None:
+def test_damaged_reservation_is_refused(tmp_path: Path) -> None:
     one = make_workdir(tmp_path / "one", "one")
     store.reserve(tmp_path / "store", NAMES, run="one", workdir=one)
     [path] = (tmp_path / "store" / ".runs").glob("heads-*")
