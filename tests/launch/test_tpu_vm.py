@@ -26,7 +26,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
         not all(shutil.which(name) for name in ("bash", "flock", "setsid", "git")),
-        reason="needs bash, flock and setsid",
+        reason="needs bash, flock, setsid and git",
     ),
 ]
 
