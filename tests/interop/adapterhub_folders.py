@@ -1,4 +1,4 @@
-"""Reads folders that AdapterHub's library has saved, and the trunks of their adapters."""
+"""Reads folders that AdapterHub's library saved, and their trunk."""
 
 import dataclasses
 import json
@@ -17,7 +17,7 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 
 @dataclasses.dataclass(frozen=True)
 class Folders:
-    """The folders that the library saved for an encoder family, with their trunk and a batch."""
+    """AdapterHub's folders for one encoder family, with their trunk and a batch."""
 
     family: str
     trunk: Trunk

@@ -1,4 +1,4 @@
-"""Makes models with large random parameters, and reads folders that AdapterHub's library has saved."""
+"""Fixtures: models with large random parameters, and AdapterHub's folders."""
 
 from collections.abc import Callable, Mapping
 
@@ -36,7 +36,7 @@ def draw(tree: Tree, name: str) -> Tree:
 def make_model(tiny_trunk: Trunk) -> MakeModel:
     """Returns a function that makes a task model.
 
-    The model has a head, and either one adapter, or several adapters and a fusion with the head's name.
+    The model has a head. If it has several adapters, it also has a fusion with the head's name.
     """
 
     def make(
@@ -48,9 +48,9 @@ def make_model(tiny_trunk: Trunk) -> MakeModel:
         **task: float,
     ) -> TaskModel:
         key, labels = jax.random.key(0), LABELS if kind in ("classification", "multi_label", "tagging") else ()
-        size = {"hidden_size": trunk.config.hidden_size, "num_layers": trunk.config.num_layers}
+        sizes = {"hidden_size": trunk.config.hidden_size, "num_layers": trunk.config.num_layers}
         fused = len(adapters) > 1
-        mixed = init_fusion(key, FusionConfig(), next(iter(adapters.values())), **size) if fused else {}
+        fusion_params = init_fusion(key, FusionConfig(), next(iter(adapters.values())), **sizes) if fused else {}
         reads = TASK_KINDS[kind].reads
         head = init_head(key, HeadConfig(), TASK_KINDS[kind].num_outputs(labels), trunk=trunk.params, reads=reads)
         return TaskModel(
@@ -67,7 +67,7 @@ def make_model(tiny_trunk: Trunk) -> MakeModel:
                     member: draw(new_adapter(key, member, config, trunk.config, trunk.params), member)
                     for member, config in adapters.items()
                 },
-                "fusion": {name: draw(mixed, name)} if fused else {},
+                "fusion": {name: draw(fusion_params, name)} if fused else {},
                 "heads": {name: draw(head, name)},
             },
             task=TaskConfig(name=name, source=f"builtin:{name}", kind=kind, **task),
@@ -87,4 +87,4 @@ def folders(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture(scope="session")
 def bert(tmp_path_factory: pytest.TempPathFactory) -> Folders:
-    return unpack("bert", tmp_path_factory.mktemp("bert_alone"))
+    return unpack("bert", tmp_path_factory.mktemp("bert_only"))

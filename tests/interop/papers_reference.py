@@ -1,7 +1,7 @@
-"""Implements the BERT of the papers' original code in NumPy, and draws random tensors with the names of that code.
+"""The papers' BERT in NumPy, and random tensors for it.
 
-This module does not use afjax. ``Weights`` reads tensors by the names of TensorFlow
-(``bert/encoder/layer_0/output/dense/kernel``) or of PyTorch (``bert.encoder.layer.0.output.dense.weight``).
+This module does not use afjax. ``Weights`` reads tensors by their names in the papers' code, in TensorFlow
+(``bert/encoder/layer_0/output/dense/kernel``) or in PyTorch (``bert.encoder.layer.0.output.dense.weight``).
 """
 
 import dataclasses
@@ -39,13 +39,16 @@ def write_files(folder: Path, **switches: object) -> None:
 
 
 def random_tensor(name: str, *shape: int) -> Array:
-    """Draws a float32 tensor that depends only on its name and shape. Scales of LayerNorms are around 1."""
+    """Draws a float32 tensor that depends only on its name and shape.
+
+    LayerNorm scales are around 1.
+    """
     noise = 0.3 * np.random.default_rng(zlib.crc32(name.encode())).standard_normal(shape)
     return np.float32(1 + noise if name.endswith("gamma") else noise)
 
 
 def bert_shapes(*, tensorflow: bool) -> dict[str, tuple[int, ...]]:
-    """Returns the names and shapes of all variables of a plain BERT."""
+    """Returns the shape of each variable of a BERT without adapters, by name."""
     hidden, inner = CONFIG["hidden_size"], CONFIG["intermediate_size"]
     tables = {"word": "vocab_size", "position": "max_position_embeddings", "token_type": "type_vocab_size"}
     shapes: dict[str, tuple[int, ...]] = {}
@@ -101,7 +104,7 @@ def same(x: Array) -> Array:
 class Weights:
     """The tensors of a BERT, and methods that compute its layers.
 
-    A scope is the prefix of the names of a layer's tensors, such as ``bert/pooler/dense``.
+    A scope is the prefix of a layer's tensor names, such as ``bert/pooler/dense``.
 
     Attributes:
       tensors: The tensors by name.
@@ -123,7 +126,7 @@ class Weights:
         return self.tensors[f"{scope}{self.join}gamma"] * normal + self.tensors[f"{scope}{self.join}beta"]
 
     def self_attention(self, scope: str, x: Array, mask: Array, num_heads: int) -> Array:
-        """Applies self-attention with the ``query``, ``key`` and ``value`` of a scope, without an output matrix."""
+        """Applies self-attention without the output projection."""
 
         def heads(name: str) -> Array:
             return self.dense(f"{scope}{self.join}{name}", x).reshape(*x.shape[:2], num_heads, -1).transpose(0, 2, 1, 3)
@@ -138,7 +141,10 @@ class Weights:
     def attention(
         self, scope: str, x: Array, mask: Array, num_heads: int, adapter: Callable[[Array], Array] = same
     ) -> Array:
-        """Applies self-attention, its output matrix, an adapter, the residual connection and LayerNorm."""
+        """Applies the attention sub-layer.
+
+        It computes self-attention, the output projection, an adapter, the residual connection and LayerNorm.
+        """
         output = self.join.join((scope, "output"))
         context = self.self_attention(self.join.join((scope, "self")), x, mask, num_heads)
         projected = adapter(self.dense(self.join.join((output, "dense")), context))
@@ -154,7 +160,10 @@ class Weights:
         adapters: tuple[Callable[[Array], Array], Callable[[Array], Array]] = (same, same),
         extra: Array | float = 0.0,
     ) -> Array:
-        """Applies a layer, with an adapter after each sub-layer and a term added before its last LayerNorm."""
+        """Applies a layer with an adapter after each sub-layer.
+
+        ``extra`` is added before the last LayerNorm.
+        """
         between = self.attention(
             self.join.join((scope, "attention")), x, mask, CONFIG["num_attention_heads"], adapters[0]
         )
@@ -176,7 +185,7 @@ class Weights:
 
 
 def batch() -> dict[str, Array]:
-    """Makes two rows, with eight and with five tokens."""
+    """Makes a batch with a row of eight tokens and a row of five tokens."""
     generator = np.random.default_rng(0)
     mask = np.arange(8)[None] < np.array([8, 5])[:, None]
     tokens = np.where(mask, generator.integers(5, CONFIG["vocab_size"], mask.shape), 0).astype(np.int32)
@@ -185,6 +194,6 @@ def batch() -> dict[str, Array]:
 
 
 def text_batch(text: str) -> dict[str, Array]:
-    """Makes a batch with one row, the tokens of ``text``. All words of the text must be in the vocabulary."""
+    """Makes a batch with one row from a text. Its words must be in ``WORDS``."""
     tokens = np.array([[WORDS.index(word) for word in ("[CLS]", *text.split(), "[SEP]")]], np.int32)
     return {"tokens": tokens, "types": np.zeros_like(tokens), "mask": np.ones(tokens.shape, bool)}

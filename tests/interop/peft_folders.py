@@ -1,4 +1,4 @@
-"""Reads folders that PEFT has saved, and the trunks of their adapters."""
+"""Reads folders that PEFT saved, and their trunk."""
 
 import dataclasses
 import json
@@ -16,7 +16,7 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 
 @dataclasses.dataclass(frozen=True)
 class PeftFolders:
-    """The folders that PEFT saved for an encoder family, with their trunk and a batch."""
+    """PEFT's folders for one encoder family, with their trunk and a batch."""
 
     family: str
     trunk: Trunk

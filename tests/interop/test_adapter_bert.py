@@ -1,4 +1,4 @@
-"""Houlsby's checkpoints are imported: every variable is mapped, outputs agree, and invalid checkpoints are refused."""
+"""Models imported from the checkpoints of Houlsby et al. have the same outputs."""
 
 import functools
 from pathlib import Path
@@ -42,9 +42,9 @@ def trunk(pretrained: Variables, tmp_path_factory: pytest.TempPathFactory) -> Tr
 
 @pytest.fixture
 def variables(pretrained: Variables) -> Variables:
-    """Makes the variables of a checkpoint as the authors' code writes it.
+    """Makes the variables of a checkpoint that the authors' code writes.
 
-    It has two classes, trained LayerNorms, and the optimizer's state.
+    The task has two classes. The checkpoint contains trained LayerNorms and the optimizer's state.
     """
     shapes: dict[str, tuple[int, ...]] = {"output_weights": (2, 16), "output_bias": (2,)}
     for layer in range(2):
@@ -96,7 +96,7 @@ def test_every_variable_is_mapped(variables: Variables, trunk: Trunk) -> None:
 
 
 def their_logits(variables: Variables, rows: dict[str, Array]) -> Array:
-    """Computes the logits of ``create_model`` in the authors' code, without dropout."""
+    """Computes logits like the authors' ``create_model``, without dropout."""
     theirs = Weights(variables, "/")
 
     def adapt(scope: str, x: Array) -> Array:
@@ -111,11 +111,11 @@ def their_logits(variables: Variables, rows: dict[str, Array]) -> Array:
     return theirs.pool(x) @ variables["output_weights"].T + variables["output_bias"]
 
 
-def test_imported_model_has_the_authors_logits(
+def test_imported_model_reproduces_the_authors_logits(
     variables: Variables, source: str, trunk: Trunk, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    store, words = tmp_path / "store", ["import", "adapter-bert", source, f"--trunk={trunk.folder}"]
-    assert main([*words, f"--store={store}", "--name=mrpc", "--max_length=12"]) == 0
+    store, arguments = tmp_path / "store", ["import", "adapter-bert", source, f"--trunk={trunk.folder}"]
+    assert main([*arguments, f"--store={store}", "--name=mrpc", "--max_length=12"]) == 0
     assert capsys.readouterr().out.splitlines() == [
         f"{store}/{kind}/mrpc: mrpc, labels not_equivalent, equivalent" for kind in ("adapters", "heads")
     ]
@@ -127,15 +127,15 @@ def test_imported_model_has_the_authors_logits(
     np.testing.assert_allclose(logits, their_logits(variables, text_batch("the dog ran .")), atol=2e-5)
 
 
-def test_frozen_variables_may_be_left_out(variables: Variables, trunk: Trunk) -> None:
+def test_frozen_variables_may_be_missing(variables: Variables, trunk: Trunk) -> None:
     trained = {name: array for name, array in variables.items() if "adam" not in name}
     trained = {
         name: a for name, a in trained.items() if any(part in name for part in ("adapters", "LayerNorm", "output_"))
     }
-    whole = adapter_bert.from_adapter_bert(variables, trunk, where="model.ckpt")
-    alone = adapter_bert.from_adapter_bert(trained, trunk, where="model.ckpt")
-    for path, leaf in flatten({"adapter": whole[1], "head": whole[2]}).items():
-        np.testing.assert_array_equal(leaf, flatten({"adapter": alone[1], "head": alone[2]})[path])
+    with_frozen = adapter_bert.from_adapter_bert(variables, trunk, where="model.ckpt")
+    without_frozen = adapter_bert.from_adapter_bert(trained, trunk, where="model.ckpt")
+    for path, leaf in flatten({"adapter": with_frozen[1], "head": with_frozen[2]}).items():
+        np.testing.assert_array_equal(leaf, flatten({"adapter": without_frozen[1], "head": without_frozen[2]})[path])
 
 
 def test_frozen_variables_of_another_bert_are_refused(variables: Variables, trunk: Trunk) -> None:
@@ -150,7 +150,7 @@ def test_frozen_variables_of_another_bert_are_refused(variables: Variables, trun
 
 
 @pytest.mark.parametrize(
-    ("change", "sentence"),
+    ("change", "pattern"),
     [
         ({"bert/encoder/layer_1/output/adapters/biases2": None}, "- bert/encoder/layer_1/output/adapters/biases2"),
         ({"bert/embeddings/LayerNorm/gamma": None}, "- bert/embeddings/LayerNorm/gamma"),
@@ -165,12 +165,12 @@ def test_frozen_variables_of_another_bert_are_refused(variables: Variables, trun
     ],
 )
 def test_mismatched_variables_are_listed(
-    change: dict[str, Array | None], sentence: str, variables: Variables, trunk: Trunk
+    change: dict[str, Array | None], pattern: str, variables: Variables, trunk: Trunk
 ) -> None:
     changed = {name: array for name, array in (variables | change).items() if array is not None}
-    # The Adam moments of removed variables would also be unknown variables.
+    # If a variable is removed, its Adam moments would be reported as unknown variables.
     changed = {name: array for name, array in changed.items() if "adam" not in name}
-    with pytest.raises(UserError, match=sentence):
+    with pytest.raises(UserError, match=pattern):
         adapter_bert.from_adapter_bert(changed, trunk, where="model.ckpt")
 
 
@@ -180,8 +180,8 @@ def test_bad_input_is_refused(
     store = tmp_path / "store"
 
     def refused(*flags: str) -> str:
-        words = ["import", "adapter-bert", source, f"--store={store}", f"--trunk={trunk.folder}", "--name=mine"]
-        assert main([*words, "--max_length=12", *flags]) == 2
+        arguments = ["import", "adapter-bert", source, f"--store={store}", f"--trunk={trunk.folder}", "--name=mine"]
+        assert main([*arguments, "--max_length=12", *flags]) == 2
         out, err = capsys.readouterr()
         assert out == ""
         assert err.count("\n") == 1
@@ -201,11 +201,11 @@ def test_bad_input_is_refused(
 
 
 def test_existing_name_is_only_replaced_with_overwrite(source: str, trunk: Trunk, tmp_path: Path) -> None:
-    words = ["import", "adapter-bert", source, f"--store={tmp_path / 'store'}", f"--trunk={trunk.folder}"]
-    words += ["--name=mine", "--max_length=12"]
-    assert main([*words, "--labels=no,yes"]) == 0
-    assert main(words) == 2
+    arguments = ["import", "adapter-bert", source, f"--store={tmp_path / 'store'}", f"--trunk={trunk.folder}"]
+    arguments += ["--name=mine", "--max_length=12"]
+    assert main([*arguments, "--labels=no,yes"]) == 0
+    assert main(arguments) == 2
     assert artefacts.read_manifest(tmp_path / "store", "heads", "mine").labels == ("no", "yes")
-    assert main([*words, "--overwrite"]) == 0
+    assert main([*arguments, "--overwrite"]) == 0
     assert artefacts.read_manifest(tmp_path / "store", "heads", "mine").labels == ("0", "1")
     assert artefacts.read_manifest(tmp_path / "store", "adapters", "mine").trunk["sha256"] == trunk.sha256

@@ -1,4 +1,4 @@
-"""Models imported from folders of AdapterHub's ``adapters`` library have the library's outputs."""
+"""Models imported from AdapterHub's folders have the outputs of its library."""
 
 import importlib.util
 import json
@@ -37,21 +37,21 @@ OLD = [
 OLD_FUSIONS = [f"fusion_{year}" for year in (2020, 2021, 2023)]
 
 
-def close(ours: jax.Array, theirs: np.ndarray) -> None:
+def check_close(ours: jax.Array, theirs: np.ndarray) -> None:
     assert ours.shape == theirs.shape
     assert np.abs(np.asarray(ours) - theirs).max() < LIMIT
 
 
-def outputs(folders: Folders, store_folder: Path, **chosen: str):
-    task_model = load_task_model(store_folder, folders.trunk, **chosen)
+def outputs(folders: Folders, store_folder: Path, **names: str):
+    task_model = load_task_model(store_folder, folders.trunk, **names)
     params = {"trunk": folders.trunk.params, **task_model.params}
     batch = folders.batch
     if task_model.task.kind == "multiple_choice":
         batch = {name: array[None] for name, array in batch.items()}
-    return task_model.model(params, batch, fusion_attention="fusion" in chosen)
+    return task_model.model(params, batch, fusion_attention="fusion" in names)
 
 
-def same_trees(one: Path, other: Path) -> None:
+def check_same_entries(one: Path, other: Path) -> None:
     ours, theirs = store.entries(one), store.entries(other)
     assert [(entry.kind, entry.name, entry.config, entry.digest) for entry in ours] == [
         (entry.kind, entry.name, entry.config, entry.digest) for entry in theirs
@@ -59,21 +59,23 @@ def same_trees(one: Path, other: Path) -> None:
 
 
 def test_all_cases_are_tested(folders: Folders) -> None:
-    there = {kind: {path.name for path in (folders.root / kind).iterdir()} for kind in ("adapters", "fusion", "heads")}
-    assert there == {"adapters": set(ADAPTERS), "fusion": set(FUSIONS), "heads": set(HEADS)}
+    found = {kind: {path.name for path in (folders.root / kind).iterdir()} for kind in ("adapters", "fusion", "heads")}
+    assert found == {"adapters": set(ADAPTERS), "fusion": set(FUSIONS), "heads": set(HEADS)}
     assert {path.name for path in (folders.root / "old").iterdir()} == {*OLD, *OLD_FUSIONS}
 
 
 @pytest.mark.parametrize("case", [f"adapters/{name}" for name in ADAPTERS] + [f"old/{name}" for name in OLD])
-def test_adapters(folders: Folders, tmp_path: Path, case: str) -> None:
+def test_imported_adapters_reproduce_the_library_logits(folders: Folders, tmp_path: Path, case: str) -> None:
     (imported,) = import_adapterhub(folders.root / case / "safetensors", tmp_path, trunk=folders.trunk)
     assert (imported.kind, imported.name) == ("adapters", "a")
     import_adapterhub(folders.root / "heads/two_layers/safetensors", tmp_path, trunk=folders.trunk)
-    close(outputs(folders, tmp_path, adapter="a", head="two_layers").logits, folders.expected(case)["logits"])
+    check_close(outputs(folders, tmp_path, adapter="a", head="two_layers").logits, folders.expected(case)["logits"])
 
 
 @pytest.mark.parametrize("case", [f"fusion/{name}" for name in FUSIONS] + [f"old/{name}" for name in OLD_FUSIONS])
-def test_fusions(folders: Folders, tmp_path: Path, case: str) -> None:
+def test_imported_fusions_reproduce_the_library_logits_and_attention(
+    folders: Folders, tmp_path: Path, case: str
+) -> None:
     imported = import_adapterhub(folders.root / case / "safetensors", tmp_path, trunk=folders.trunk, name="abc")
     assert [(artefact.kind, artefact.name) for artefact in imported] == [
         ("adapters", "a"),
@@ -84,19 +86,19 @@ def test_fusions(folders: Folders, tmp_path: Path, case: str) -> None:
     ]
     assert store.verify(tmp_path) == []
     found, expected = outputs(folders, tmp_path, fusion="abc", head="two_layers"), folders.expected(case)
-    close(found.logits, expected["logits"])
+    check_close(found.logits, expected["logits"])
     theirs = {name: array for name, array in expected.items() if name != "logits"}
     ours = {
-        f"attention/{layer}/{slot}": of_layer
-        for slot, of_slot in found.fusion_attention.items()
-        for layer, of_layer in enumerate(of_slot)
+        f"attention/{layer}/{slot}": attention
+        for slot, layers in found.fusion_attention.items()
+        for layer, attention in enumerate(layers)
     }
     assert ours.keys() == theirs.keys()
     for name, attention in ours.items():
-        close(attention, theirs[name])
+        check_close(attention, theirs[name])
 
 
-def test_fusion_with_a_custom_name(bert: Folders, tmp_path: Path) -> None:
+def test_fusion_with_a_custom_name_is_imported(bert: Folders, tmp_path: Path) -> None:
     # The library names the folder after the fusion, and does not write the name to adapter_setup.json.
     setup = Path(shutil.copytree(bert.root / "fusion/pfeiffer/safetensors", tmp_path / "setup"))
     folder = (setup / "a,b,c").rename(setup / "mine")
@@ -104,25 +106,25 @@ def test_fusion_with_a_custom_name(bert: Folders, tmp_path: Path) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), "name": "mine"}))
     path = folder / "model_adapter_fusion.safetensors"
     save_file({key.replace(".a,b,c.", ".mine."): tensor for key, tensor in load_file(path).items()}, path)
-    imported = import_adapterhub(setup, tmp_path / "own", trunk=bert.trunk)
+    imported = import_adapterhub(setup, tmp_path / "default_name", trunk=bert.trunk)
     assert [artefact.name for artefact in imported if artefact.kind == "fusion"] == ["mine"]
-    import_adapterhub(setup, tmp_path / "given", trunk=bert.trunk, name="abc")
-    import_adapterhub(bert.root / "fusion/pfeiffer/safetensors", tmp_path / "usual", trunk=bert.trunk, name="abc")
-    same_trees(tmp_path / "given", tmp_path / "usual")
+    import_adapterhub(setup, tmp_path / "other_name", trunk=bert.trunk, name="abc")
+    import_adapterhub(bert.root / "fusion/pfeiffer/safetensors", tmp_path / "expected", trunk=bert.trunk, name="abc")
+    check_same_entries(tmp_path / "other_name", tmp_path / "expected")
 
 
 @pytest.mark.parametrize("name", HEADS)
-def test_heads(folders: Folders, tmp_path: Path, name: str) -> None:
+def test_imported_heads_reproduce_the_library_logits(folders: Folders, tmp_path: Path, name: str) -> None:
     source = folders.root / "heads" / name / "safetensors"
     import_adapterhub(source, tmp_path, trunk=folders.trunk, name="head")
-    close(outputs(folders, tmp_path, head="head").logits, folders.expected(f"heads/{name}")["logits"])
+    check_close(outputs(folders, tmp_path, head="head").logits, folders.expected(f"heads/{name}")["logits"])
 
 
 @needs_torch
 @pytest.mark.parametrize("kind", ["adapters", "fusion", "heads", "old"])
 def test_pickled_files_give_the_same_artefacts(folders: Folders, tmp_path: Path, kind: str) -> None:
     for case in sorted((folders.root / kind).iterdir()):
-        name = "" if kind == "adapters" else "it"
+        name = "" if kind == "adapters" else "imported"
         for weights in ("safetensors", "bin"):
             import_adapterhub(case / weights, tmp_path / weights / case.name, trunk=folders.trunk, name=name)
-        same_trees(tmp_path / "safetensors" / case.name, tmp_path / "bin" / case.name)
+        check_same_entries(tmp_path / "safetensors" / case.name, tmp_path / "bin" / case.name)

@@ -1,4 +1,4 @@
-"""Invalid or unsupported folders are refused with a one-sentence reason, and the store stays unchanged."""
+"""Invalid AdapterHub folders are refused, and the store stays unchanged."""
 
 import dataclasses
 import importlib.util
@@ -49,18 +49,18 @@ def change_tensors(path: Path, change: Change) -> None:
     save_file(tensors, path)
 
 
-def refused(bert: Folders, source: Path, store_folder: Path, *said: str, **options: Any) -> None:
+def refused(bert: Folders, source: Path, store_folder: Path, *expected: str, **options: Any) -> None:
     with pytest.raises(UserError) as error:
         import_adapterhub(source, store_folder, trunk=bert.trunk, **options)
     message = str(error.value)
-    for words in said:
+    for words in expected:
         assert words in message, message
     assert "\n" not in message
     assert not store_folder.exists() or store.entries(store_folder) == []
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "expected"),
     [
         ({"use_gating": True}, "use_gating=True"),
         ({"phm_layer": True}, "phm_layer=True"),
@@ -83,10 +83,10 @@ def refused(bert: Folders, source: Path, store_folder: Path, *said: str, **optio
     ],
 )
 def test_unsupported_settings_are_refused(
-    bert: Folders, adapter: Path, tmp_path: Path, change: dict[str, Any], said: str
+    bert: Folders, adapter: Path, tmp_path: Path, change: dict[str, Any], expected: str
 ) -> None:
     change_json(adapter / "adapter_config.json", lambda values: values["config"].update(change))
-    refused(bert, adapter, tmp_path / "store", "adapter_config.json", said)
+    refused(bert, adapter, tmp_path / "store", "adapter_config.json", expected)
 
 
 def test_other_models_and_sizes_are_refused(bert: Folders, adapter: Path, tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_other_models_and_sizes_are_refused(bert: Folders, adapter: Path, tmp_pa
     refused(bert, adapter, tmp_path / "store", '"gpt2" model', '"bert" model')
     change_json(path, lambda values: values.update(model_type="bert", hidden_size=768))
     refused(bert, adapter, tmp_path / "store", "hidden size of 768", "the trunk's is 32")
-    # Here only the weights have another size.
+    # The hidden size is now correct, but the reduction factor does not fit the weights.
     change_json(path, lambda values: values.update(hidden_size=32))
     change_json(path, lambda values: values["config"].update(reduction_factor=8))
     refused(bert, adapter, tmp_path / "store", "adapter_down.0.weight [8, 32] (wanted: [4, 32])")
@@ -111,7 +111,7 @@ def test_other_models_and_sizes_are_refused(bert: Folders, adapter: Path, tmp_pa
         refused(bert, adapter, tmp_path / "store", str(path), words)
 
 
-def test_trunks_of_families_that_are_not_exchanged_are_refused(bert: Folders, adapter: Path, tmp_path: Path) -> None:
+def test_unsupported_trunk_families_are_refused(bert: Folders, adapter: Path, tmp_path: Path) -> None:
     config = dataclasses.replace(bert.trunk.config, family="mpnet", type_vocab_size=0)
     trunk = dataclasses.replace(bert.trunk, config=config)
     with pytest.raises(UserError) as raised:
@@ -127,7 +127,7 @@ def test_trunks_of_families_that_are_not_exchanged_are_refused(bert: Folders, ad
     assert not (tmp_path / "exported").exists()
 
 
-def test_missing_extra_and_foreign_tensors_are_refused(bert: Folders, adapter: Path, tmp_path: Path) -> None:
+def test_missing_and_unexpected_tensors_are_refused(bert: Folders, adapter: Path, tmp_path: Path) -> None:
     path = adapter / "adapter.safetensors"
     prefix = "bert.encoder.layer.1.output.adapters.a."
 
@@ -146,8 +146,8 @@ def test_missing_extra_and_foreign_tensors_are_refused(bert: Folders, adapter: P
 
 def test_damaged_weights_are_refused(bert: Folders, adapter: Path, tmp_path: Path) -> None:
     path = adapter / "adapter.safetensors"
-    whole = path.read_bytes()
-    for damaged in (b"", whole[:100], b"\xff" * 16 + whole[16:], whole[:8] + b"[" + whole[9:]):
+    contents = path.read_bytes()
+    for damaged in (b"", contents[:100], b"\xff" * 16 + contents[16:], contents[:8] + b"[" + contents[9:]):
         path.write_bytes(damaged)
         refused(bert, adapter, tmp_path / "store", str(path), "cannot be read")
     path.unlink()
@@ -155,7 +155,7 @@ def test_damaged_weights_are_refused(bert: Folders, adapter: Path, tmp_path: Pat
 
 
 class Evil:
-    """An object that creates a file when it is unpickled."""
+    """Creates a file when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -168,12 +168,14 @@ def test_code_in_a_pickle_is_not_run(bert: Folders, adapter: Path, tmp_path: Pat
     (adapter / "adapter.safetensors").unlink()
     done = tmp_path / "done"
     (adapter / "pytorch_adapter.bin").write_bytes(pickle.dumps({"weight": Evil(done)}))
-    said = "not executed" if has_torch else "PyTorch is not installed"
-    refused(bert, adapter, tmp_path / "store", "pytorch_adapter.bin", said)
+    expected = "not executed" if has_torch else "PyTorch is not installed"
+    refused(bert, adapter, tmp_path / "store", "pytorch_adapter.bin", expected)
     assert not done.exists()
 
 
-def test_invertible_adapters(bert: Folders, tmp_path: Path) -> None:
+def test_invertible_adapter_is_dropped_from_task_adapters_and_refused_in_language_adapters(
+    bert: Folders, tmp_path: Path
+) -> None:
     adapter = Path(shutil.copytree(bert.root / "old/pfeiffer_2020/safetensors", tmp_path / "adapter"))
     weights = {"bert.invertible_lang_adapters.a.F.0.weight": np.zeros((8, 16), np.float32)}
     change_tensors(adapter / "adapter.safetensors", lambda tensors: tensors.update(weights))
@@ -183,12 +185,12 @@ def test_invertible_adapters(bert: Folders, tmp_path: Path) -> None:
     refused(bert, adapter, tmp_path / "store", "invertible adapter")
 
 
-def test_configs_by_name(bert: Folders, adapter: Path, tmp_path: Path) -> None:
+def test_unknown_or_mismatched_named_configs_are_refused(bert: Folders, adapter: Path, tmp_path: Path) -> None:
     path = adapter / "adapter_config.json"
     change_json(path, lambda values: values.update(config="compacter"))
     refused(bert, adapter, tmp_path / "store", '"compacter"', "pfeiffer")
     change_json(path, lambda values: values.update(config="pfeiffer"))
-    # The named config's reduction factor is 16, so its size differs from the size of these weights.
+    # The reduction factor of "pfeiffer" is 16, but these weights have a reduction factor of 4.
     refused(bert, adapter, tmp_path / "store", "adapter_down.0.weight [8, 32] (wanted: [2, 32])")
 
 
@@ -199,7 +201,9 @@ def test_unnamed_head_takes_the_name_of_its_adapter(bert: Folders, adapter: Path
     assert store.read_manifest(tmp_path / "store", "heads", "a").labels == ("LABEL_0", "LABEL_1", "LABEL_2")
 
 
-def test_adapter_from_the_hub(bert: Folders, adapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_adapter_is_imported_from_the_hub(
+    bert: Folders, adapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import huggingface_hub
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
@@ -254,7 +258,7 @@ def test_fusion_uses_adapters_that_are_already_in_the_store(bert: Folders, setup
 
 
 def test_other_fusions_and_heads_in_a_file_are_ignored(bert: Folders, setup: Path, tmp_path: Path) -> None:
-    # The library selects the tensors to save by substring: the file for "a,b" also has the tensors of "a,b,c".
+    # The library selects the tensors to save by substring, so its file for "a,b" also has the tensors of "a,b,c".
     for path in (setup / "a,b,c/model_adapter_fusion.safetensors", setup / "two_layers/model_head.safetensors"):
 
         def add(tensors: dict[str, np.ndarray]) -> None:
@@ -270,7 +274,7 @@ def test_other_fusions_and_heads_in_a_file_are_ignored(bert: Folders, setup: Pat
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "expected"),
     [
         ({"residual_before": True}, "residual_before=True"),
         ({"query": False}, "query=False"),
@@ -280,10 +284,10 @@ def test_other_fusions_and_heads_in_a_file_are_ignored(bert: Folders, setup: Pat
     ],
 )
 def test_unsupported_fusions_are_refused(
-    bert: Folders, setup: Path, tmp_path: Path, change: dict[str, Any], said: str
+    bert: Folders, setup: Path, tmp_path: Path, change: dict[str, Any], expected: str
 ) -> None:
     change_json(setup / "a,b,c/adapter_fusion_config.json", lambda values: values["config"].update(change))
-    refused(bert, setup, tmp_path / "store", said, name="f")
+    refused(bert, setup, tmp_path / "store", expected, name="f")
 
 
 def test_temperature_setting_is_noted(bert: Folders, setup: Path, tmp_path: Path) -> None:
@@ -299,7 +303,7 @@ def test_unsupported_compositions_are_refused(bert: Folders, setup: Path, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "expected"),
     [
         ({"head_type": "dependency_parsing"}, '"dependency_parsing"'),
         ({"activation_function": "mish"}, '"mish"'),
@@ -312,10 +316,10 @@ def test_unsupported_compositions_are_refused(bert: Folders, setup: Path, tmp_pa
         ({"dropout_prob": "much"}, "dropout_prob='much'"),
     ],
 )
-def test_unsupported_heads_are_refused(bert: Folders, tmp_path: Path, change: dict[str, Any], said: str) -> None:
+def test_unsupported_heads_are_refused(bert: Folders, tmp_path: Path, change: dict[str, Any], expected: str) -> None:
     head = Path(shutil.copytree(bert.root / "heads/two_layers/safetensors", tmp_path / "head"))
     change_json(head / "head_config.json", lambda values: values["config"].update(change))
-    refused(bert, head, tmp_path / "store", said)
+    refused(bert, head, tmp_path / "store", expected)
 
 
 def test_unsupported_static_heads_are_refused(bert: Folders, tmp_path: Path) -> None:
@@ -350,7 +354,7 @@ def test_nested_compositions_are_refused(bert: Folders, setup: Path, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "expected"),
     [
         ({"seed": "x"}, "afjax.seed is 'x'"),
         ({"task": 5}, "afjax.task is 5"),
@@ -359,15 +363,15 @@ def test_nested_compositions_are_refused(bert: Folders, setup: Path, tmp_path: P
         ({"config": 5}, "afjax.config is 5"),
     ],
 )
-@pytest.mark.parametrize("place", ["a/adapter_config.json", "a,b,c/adapter_fusion_config.json", "f/head_config.json"])
+@pytest.mark.parametrize("file", ["a/adapter_config.json", "a,b,c/adapter_fusion_config.json", "f/head_config.json"])
 def test_afjax_fields_are_checked_before_anything_is_stored(
-    bert: Folders, setup: Path, tmp_path: Path, place: str, change: dict[str, Any], said: str
+    bert: Folders, setup: Path, tmp_path: Path, file: str, change: dict[str, Any], expected: str
 ) -> None:
     import_adapterhub(setup, tmp_path / "first", trunk=bert.trunk, name="f")
     import_adapterhub(bert.root / "heads/two_layers/safetensors", tmp_path / "first", trunk=bert.trunk, name="f")
     export_adapterhub(tmp_path / "first", "f", tmp_path / "out")
-    change_json(tmp_path / "out" / place, lambda values: values["afjax"].update(change))
-    refused(bert, tmp_path / "out", tmp_path / "store", f"{place}: {said}")
+    change_json(tmp_path / "out" / file, lambda values: values["afjax"].update(change))
+    refused(bert, tmp_path / "out", tmp_path / "store", f"{file}: {expected}")
 
 
 @pytest.mark.parametrize("max_length", ["x", 0, 10**6])
@@ -397,7 +401,7 @@ def test_interrupted_import_leaves_nothing_in_the_store(
     assert store.folders(folder) == []
 
 
-def test_importing_again_adds_what_is_missing(bert: Folders, setup: Path, tmp_path: Path) -> None:
+def test_repeated_import_adds_missing_artefacts(bert: Folders, setup: Path, tmp_path: Path) -> None:
     folder = tmp_path / "store"
     import_adapterhub(setup, folder, trunk=bert.trunk, name="f")
     shutil.rmtree(folder / "fusion")
@@ -406,8 +410,7 @@ def test_importing_again_adds_what_is_missing(bert: Folders, setup: Path, tmp_pa
     import_adapterhub(setup, folder, trunk=bert.trunk, name="f")
     assert store.verify(folder) == []
     assert [store.read_manifest(folder, "adapters", name) for name in ("a", "b")] == before
-    # Another fusion of the same adapters reuses the stored adapters. Importing the same fusion again is refused,
-    # because its name exists.
+    # A fusion with a new name reuses the stored adapters. An existing name is refused.
     shutil.rmtree(setup / "two_layers")
     change_json(setup / "adapter_setup.json", lambda values: values.update(head_setup=None))
     import_adapterhub(setup, folder, trunk=bert.trunk, name="g")
@@ -415,7 +418,7 @@ def test_importing_again_adds_what_is_missing(bert: Folders, setup: Path, tmp_pa
         import_adapterhub(setup, folder, trunk=bert.trunk, name="g")
 
 
-def test_afjax_fields_must_agree_with_the_librarys_config(bert: Folders, adapter: Path, tmp_path: Path) -> None:
+def test_afjax_fields_must_agree_with_the_library_config(bert: Folders, adapter: Path, tmp_path: Path) -> None:
     import_adapterhub(adapter, tmp_path / "first", trunk=bert.trunk)
     export_adapterhub(tmp_path / "first", "a", tmp_path / "out")
     change_json(tmp_path / "out/adapter_config.json", lambda values: values["config"].update(non_linearity="gelu"))
@@ -462,7 +465,7 @@ def test_import_and_export_commands(
         assert "PyTorch" in capsys.readouterr().err
 
 
-def test_named_settings_that_differ_from_those_of_afjax_are_refused(bert: Folders, tmp_path: Path) -> None:
+def test_named_config_must_agree_with_the_afjax_fields(bert: Folders, tmp_path: Path) -> None:
     import_adapterhub(bert.root / "adapters/pfeiffer/safetensors", tmp_path / "first", trunk=bert.trunk, name="abc")
     export_adapterhub(tmp_path / "first", "abc", tmp_path / "written", kind="adapter")
     for path in (tmp_path / "written").rglob("adapter_config.json"):

@@ -1,4 +1,4 @@
-"""Adapters, fusions and heads of encoders other than BERT and RoBERTa are exchanged with AdapterHub's library."""
+"""AdapterHub's folders for encoders other than BERT and RoBERTa are supported."""
 
 import json
 from pathlib import Path
@@ -27,52 +27,54 @@ def folders(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return unpack(request.param, tmp_path_factory.mktemp(request.param))
 
 
-def check_outputs(folders: Folders, store_folder: Path, case: str, **chosen: str) -> None:
-    """Compares the logits, and a fusion's attention, with the library's."""
-    task_model = load_task_model(store_folder, folders.trunk, **chosen)
+def check_outputs(folders: Folders, store_folder: Path, case: str, **names: str) -> None:
+    """Compares the logits and the fusion attention with the library's outputs."""
+    task_model = load_task_model(store_folder, folders.trunk, **names)
     params, batch = {"trunk": folders.trunk.params, **task_model.params}, folders.batch
     if task_model.task.kind == "multiple_choice":
         batch = {name: array[None] for name, array in batch.items()}
-    found = task_model.model(params, batch, fusion_attention="fusion" in chosen)
+    found = task_model.model(params, batch, fusion_attention="fusion" in names)
     ours = {"logits": found.logits}
-    for slot, of_slot in found.fusion_attention.items():
-        ours |= {f"attention/{layer}/{slot}": of_layer for layer, of_layer in enumerate(of_slot)}
+    for slot, layers in found.fusion_attention.items():
+        ours |= {f"attention/{layer}/{slot}": attention for layer, attention in enumerate(layers)}
     expected = folders.expected(case)
     assert ours.keys() == expected.keys()
     for name, array in expected.items():
         assert ours[name].shape == array.shape
         differences = np.abs(np.asarray(ours[name]) - array)
         if folders.trunk.config.relative_buckets and array.ndim == 3:
-            # DeBERTa's hidden states of padding tokens differ from the library's (see docs/how_to/encoders.md).
+            # For DeBERTa, the library's hidden states of padding tokens differ (see docs/how_to/encoders.md).
             differences = differences[batch["mask"]]
         assert differences.max() < LIMIT, name
 
 
 def check_same_files(ours: Path, theirs: Path, *, kinds: tuple[str, ...]) -> None:
-    """Compares exported files with the library's: names and values of tensors, and the envelopes of JSON files."""
+    """Compares exported files with the library's files.
+
+    It compares the names and values of the tensors, and the envelopes of the JSON files.
+    """
     for kind in kinds:
         for path in theirs.rglob(f"{kind}.safetensors"):
-            own = ours / path.relative_to(theirs)
-            found, expected = load_file(own), load_file(path)
-            # The library's file can have more tensors, because the library selects tensors by substrings of their
-            # names.
+            exported_path = ours / path.relative_to(theirs)
+            found, expected = load_file(exported_path), load_file(path)
+            # The library selects tensors by substrings of their names, so its file can have more tensors.
             assert found.keys() <= expected.keys()
             for name, tensor in found.items():
                 np.testing.assert_array_equal(tensor, expected[name])
     for path in theirs.rglob("*_config.json"):
-        own = ours / path.relative_to(theirs)
-        found, expected = (json.loads(file.read_text()) for file in (own, path))
+        exported_path = ours / path.relative_to(theirs)
+        found, expected = (json.loads(file.read_text()) for file in (exported_path, path))
         for key in ("hidden_size", "model_class", "model_type"):
             assert found[key] == expected[key]
 
 
 def test_all_cases_are_tested(folders: Folders) -> None:
-    there = {kind: {path.name for path in (folders.root / kind).iterdir()} for kind in ("adapters", "fusion", "heads")}
-    assert there == {"adapters": set(ADAPTERS), "fusion": set(FUSIONS), "heads": set(HEADS)}
+    found = {kind: {path.name for path in (folders.root / kind).iterdir()} for kind in ("adapters", "fusion", "heads")}
+    assert found == {"adapters": set(ADAPTERS), "fusion": set(FUSIONS), "heads": set(HEADS)}
 
 
 @pytest.mark.parametrize("case", ADAPTERS)
-def test_adapters(folders: Folders, tmp_path: Path, case: str) -> None:
+def test_adapters_match_the_library(folders: Folders, tmp_path: Path, case: str) -> None:
     source = folders.root / "adapters" / case / "safetensors"
     import_adapterhub(source, tmp_path / "store", trunk=folders.trunk)
     import_adapterhub(folders.root / "heads/two_layers/safetensors", tmp_path / "store", trunk=folders.trunk)
@@ -82,20 +84,20 @@ def test_adapters(folders: Folders, tmp_path: Path, case: str) -> None:
 
 
 @pytest.mark.parametrize("case", FUSIONS)
-def test_fusions(folders: Folders, tmp_path: Path, case: str) -> None:
+def test_fusions_match_the_library(folders: Folders, tmp_path: Path, case: str) -> None:
     source = folders.root / "fusion" / case / "safetensors"
     import_adapterhub(source, tmp_path / "store", trunk=folders.trunk, name="abc")
     assert store.verify(tmp_path / "store") == []
     check_outputs(folders, tmp_path / "store", f"fusion/{case}", fusion="abc", head="two_layers")
     exported = tmp_path / "exported"
     export_adapterhub(tmp_path / "store", "abc", exported, kind="fusion", with_head=False)
-    # A head is only exported with a fusion of the same name, so the library's head is used.
+    # A fusion is only exported with the head of the same name, so use the library's file of this head.
     (exported / "two_layers").symlink_to(source / "two_layers")
     check_same_files(exported, source, kinds=("adapter", "model_adapter_fusion"))
 
 
 @pytest.mark.parametrize("case", HEADS)
-def test_heads(folders: Folders, tmp_path: Path, case: str) -> None:
+def test_heads_match_the_library(folders: Folders, tmp_path: Path, case: str) -> None:
     source = folders.root / "heads" / case / "safetensors"
     import_adapterhub(source, tmp_path / "store", trunk=folders.trunk, name="head")
     check_outputs(folders, tmp_path / "store", f"heads/{case}", head="head")

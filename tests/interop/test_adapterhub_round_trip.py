@@ -1,4 +1,4 @@
-"""Converting to AdapterHub's files and back is lossless: weights are bit-identical and settings are equal."""
+"""A round trip through AdapterHub's files preserves weights and settings."""
 
 import dataclasses
 import json
@@ -46,7 +46,7 @@ ACTIVATIONS = st.sampled_from(["relu", "leaky_relu", "swish", "gelu", "gelu_tanh
 SEEDS = st.integers(0, 2**32 - 1)
 
 
-def is_possible(settings: dict[str, Any]) -> bool:
+def is_valid(settings: dict[str, Any]) -> bool:
     return settings["residual_from"] != "sum" or settings["pretrained_layer_norm"] in ("before", "both")
 
 
@@ -67,7 +67,7 @@ ADAPTERS = (
             "layers": LAYERS,
         }
     )
-    .filter(is_possible)
+    .filter(is_valid)
     .map(lambda settings: AdapterConfig(**settings))
 )
 FUSIONS = st.builds(
@@ -99,8 +99,8 @@ TASKS = st.sampled_from(
 )
 
 
-def drawn(shapes: dict[str, tuple[int, ...]], seed: int) -> Tree:
-    """Draws a tree whose leaves have random bits, so that every finite float32 can occur."""
+def random_tree(shapes: dict[str, tuple[int, ...]], seed: int) -> Tree:
+    """Draws leaves from random bits, so that every finite float32 can occur."""
     random = np.random.default_rng(seed)
     bits = {path: random.integers(0, 2**32, shape, dtype=np.uint32).view(np.float32) for path, shape in shapes.items()}
     return unflatten({path: np.where(np.isfinite(leaf), leaf, np.float32(1)) for path, leaf in bits.items()})
@@ -115,7 +115,7 @@ def adapter_tree(config: AdapterConfig, seed: int) -> Tree:
         for place in ("before", "after"):
             if config.new_layer_norm in (place, "both"):
                 shapes |= {f"{slot}/norm_{place}/{leaf}": (depth, d) for leaf in ("scale", "bias")}
-    return drawn(shapes, seed)
+    return random_tree(shapes, seed)
 
 
 def fusion_tree(config: FusionConfig, member: AdapterConfig, seed: int) -> Tree:
@@ -125,7 +125,7 @@ def fusion_tree(config: FusionConfig, member: AdapterConfig, seed: int) -> Tree:
             shapes |= {f"{slot}/{name}/kernel": (depth, 12, 12), f"{slot}/{name}/bias": (depth, 12)}
         if config.value:
             shapes[f"{slot}/value/kernel"] = (depth, 12, 12)
-    return drawn(shapes, seed)
+    return random_tree(shapes, seed)
 
 
 def head_tree(config: HeadConfig, reads_tokens: bool, outputs: int, seed: int) -> Tree:
@@ -134,19 +134,19 @@ def head_tree(config: HeadConfig, reads_tokens: bool, outputs: int, seed: int) -
         shapes |= {"pooler/kernel": (12, 12), "pooler/bias": (12,)}
     for layer in range(config.hidden_layers):
         shapes |= {f"hidden/{layer}/kernel": (12, 12), f"hidden/{layer}/bias": (12,)}
-    return drawn(shapes, seed)
+    return random_tree(shapes, seed)
 
 
-def through_files(
-    files: Files, settings: Any, tensors: dict[str, np.ndarray], name: str, own: Any, **more: Any
+def write_and_read(
+    files: Files, settings: Any, tensors: dict[str, np.ndarray], name: str, afjax_fields: Any, **more: Any
 ) -> Part:
     with tempfile.TemporaryDirectory() as folder:
-        values = envelope(settings, IDENTITY, name, **more, **{OWN: own})
+        values = envelope(settings, IDENTITY, name, **more, **{OWN: afjax_fields})
         write_part(Path(folder), files, values, tensors, "safetensors")
         return read_part(Path(folder), files, TRUNK)
 
 
-def same_bits(ours: Tree, theirs: Tree) -> None:
+def check_same_bits(ours: Tree, theirs: Tree) -> None:
     ours, theirs = flatten(ours), flatten(theirs)
     assert ours.keys() == theirs.keys()
     for path, leaf in ours.items():
@@ -156,78 +156,82 @@ def same_bits(ours: Tree, theirs: Tree) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(config=ADAPTERS, seed=SEEDS)
-def test_adapters(config: AdapterConfig, seed: int) -> None:
+def test_round_trip_preserves_adapters(config: AdapterConfig, seed: int) -> None:
     tree = adapter_tree(config, seed)
     theirs, tensors = write_adapter(config, tree, "a", family=library_family("roberta"), hidden_size=12, num_layers=4)
-    part = through_files(ADAPTER, theirs, tensors, "a", own_adapter(config))
-    again, params, notes = read_adapter(part, TRUNK)
-    assert (again, notes) == (config, [])
-    same_bits(tree, params)
-    # Without the fields of afjax, the import still gives an adapter that computes the same function.
-    envelope_of_others = {key: value for key, value in part.envelope.items() if key != OWN}
-    plain = dataclasses.replace(part, envelope=envelope_of_others)
-    theirs_alone, params, _ = read_adapter(plain, TRUNK)
-    same_bits(tree, params)
-    assert theirs_alone.bottleneck_size(12) == config.bottleneck_size(12)
-    assert (theirs_alone.layers or (0, 1, 2, 3)) == (config.layers or (0, 1, 2, 3))
-    idle = ("size", "reduction_factor", "init", "init_scale", "layers")
-    kept = {field.name: getattr(config, field.name) for field in dataclasses.fields(config) if field.name not in idle}
-    assert {name: getattr(theirs_alone, name) for name in kept} == kept
+    part = write_and_read(ADAPTER, theirs, tensors, "a", own_adapter(config))
+    config_read, params, notes = read_adapter(part, TRUNK)
+    assert (config_read, notes) == (config, [])
+    check_same_bits(tree, params)
+    # Without afjax's own fields, the imported adapter still computes the same function.
+    library_fields = {key: value for key, value in part.envelope.items() if key != OWN}
+    plain = dataclasses.replace(part, envelope=library_fields)
+    library_config, params, _ = read_adapter(plain, TRUNK)
+    check_same_bits(tree, params)
+    assert library_config.bottleneck_size(12) == config.bottleneck_size(12)
+    assert (library_config.layers or (0, 1, 2, 3)) == (config.layers or (0, 1, 2, 3))
+    not_preserved = ("size", "reduction_factor", "init", "init_scale", "layers")
+    preserved = {
+        field.name: getattr(config, field.name)
+        for field in dataclasses.fields(config)
+        if field.name not in not_preserved
+    }
+    assert {name: getattr(library_config, name) for name in preserved} == preserved
 
 
 @settings(max_examples=100, deadline=None)
 @given(config=FUSIONS, member=ADAPTERS, seed=SEEDS)
-def test_fusions(config: FusionConfig, member: AdapterConfig, seed: int) -> None:
+def test_round_trip_preserves_fusions(config: FusionConfig, member: AdapterConfig, seed: int) -> None:
     tree = fusion_tree(config, member, seed)
     theirs, tensors = write_fusion(config, tree, "a,b", member, family=library_family("roberta"), num_layers=4)
-    part = through_files(FUSION, theirs, tensors, "a,b", own_fusion(config, "ab"), adapter_names=["a", "b"])
-    again, params, notes = read_fusion(part, [member, member], TRUNK)
-    assert (again, notes) == (config, [])
-    same_bits(tree, params)
+    part = write_and_read(FUSION, theirs, tensors, "a,b", own_fusion(config, "ab"), adapter_names=["a", "b"])
+    config_read, params, notes = read_fusion(part, [member, member], TRUNK)
+    assert (config_read, notes) == (config, [])
+    check_same_bits(tree, params)
 
 
 @settings(max_examples=100, deadline=None)
 @given(config=HEADS, task=TASKS, seed=SEEDS)
-def test_heads(config: HeadConfig, task: tuple[TaskConfig, tuple[str, ...]], seed: int) -> None:
+def test_round_trip_preserves_heads(config: HeadConfig, task: tuple[TaskConfig, tuple[str, ...]], seed: int) -> None:
     about, labels = task
     outputs = {"classification": 3, "regression": 1, "multiple_choice": 1, "span": 2, "multi_label": 3, "tagging": 3}[
         about.kind
     ]
     tree = head_tree(config, about.kind in ("span", "tagging"), outputs, seed)
     theirs, tensors = write_head(config, tree, "h", about, labels, None)
-    part = through_files(HEAD, theirs, tensors, "h", own_head(config, about, 16, {"accuracy": 0.5}, 3, 2))
+    part = write_and_read(HEAD, theirs, tensors, "h", own_head(config, about, 16, {"accuracy": 0.5}, 3, 2))
     assert read_head(part, "h", TRUNK).text_columns == 2
-    again = read_head(part, "h", TRUNK)
-    assert (again.config, again.task, again.labels, again.num_outputs) == (config, about, labels, outputs)
-    assert (again.max_length, again.metrics, again.seed) == (16, {"accuracy": 0.5}, 3)
-    same_bits(tree, again.params)
+    head = read_head(part, "h", TRUNK)
+    assert (head.config, head.task, head.labels, head.num_outputs) == (config, about, labels, outputs)
+    assert (head.max_length, head.metrics, head.seed) == (16, {"accuracy": 0.5}, 3)
+    check_same_bits(tree, head.params)
 
 
 def test_temperature_and_scale_are_multiplied_into_the_weights() -> None:
     member, config = AdapterConfig(size=2), FusionConfig(temperature=4.0)
     tree = fusion_tree(config, member, 0)
     settings, tensors = write_fusion(config, tree, "a", member, family=library_family("roberta"), num_layers=4)
-    part = through_files(FUSION, settings, tensors, "a", own_fusion(config, "f"))
-    again, params, _ = read_fusion(part, [member], TRUNK)
-    assert again.temperature == 1.0
+    part = write_and_read(FUSION, settings, tensors, "a", own_fusion(config, "f"))
+    fusion, params, _ = read_fusion(part, [member], TRUNK)
+    assert fusion.temperature == 1.0
     np.testing.assert_array_equal(params["ffn"]["query"]["kernel"], tree["ffn"]["query"]["kernel"] / np.float32(4))
     task = TaskConfig(name="t", kind="regression", scale=5.0)
     head = head_tree(HeadConfig(pooling="first"), False, 1, 1)
     settings, tensors = write_head(HeadConfig(pooling="first"), head, "h", task, (), None)
-    part = through_files(HEAD, settings, tensors, "h", own_head(HeadConfig(pooling="first"), task, 16, {}, 0))
+    part = write_and_read(HEAD, settings, tensors, "h", own_head(HeadConfig(pooling="first"), task, 16, {}, 0))
     assert read_head(part, "h", TRUNK).text_columns is None
     read = read_head(part, "h", TRUNK)
     assert read.task.scale == 1.0
     np.testing.assert_array_equal(read.params["output"]["kernel"], head["output"]["kernel"] * np.float32(5))
 
 
-def test_round_trip_of_a_fusion_with_its_adapters(bert: Folders, tmp_path: Path) -> None:
+def test_round_trip_preserves_a_fusion_with_its_adapters_and_head(bert: Folders, tmp_path: Path) -> None:
     first, again = tmp_path / "first", tmp_path / "again"
     import_adapterhub(bert.root / "fusion/pfeiffer/safetensors", first, trunk=bert.trunk, name="abc")
-    # A head with the fusion's name is exported with it.
+    # A fusion is exported together with the head of the same name.
     import_adapterhub(bert.root / "heads/two_layers/safetensors", first, trunk=bert.trunk, name="abc")
     written = export_adapterhub(first, "abc", tmp_path / "setup")
-    assert [what for what, _ in written] == ["adapter a", "adapter b", "adapter c", "fusion abc", "head abc"]
+    assert [part for part, _ in written] == ["adapter a", "adapter b", "adapter c", "fusion abc", "head abc"]
     imported = import_adapterhub(tmp_path / "setup", again, trunk=bert.trunk)
     assert [artefact.name for artefact in imported] == ["a", "b", "c", "abc", "abc"]
     assert store.verify(again) == []
@@ -270,7 +274,7 @@ def test_head_of_another_trunk_is_not_exported(bert: Folders, tmp_path: Path) ->
     assert not (tmp_path / "out/head_config.json").exists()
 
 
-def test_head_that_the_library_does_not_have_can_be_left_out(
+def test_unsupported_head_can_be_left_out(
     bert: Folders, tmp_path: Path, tiny_trunk: Trunk, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = make(tiny_trunk, AdapterConfig(size=4))

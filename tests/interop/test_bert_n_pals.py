@@ -1,4 +1,4 @@
-"""Stickland & Murray's checkpoints are imported: tensors are mapped, outputs agree, and invalid ones are refused."""
+"""Models imported from Stickland & Murray's checkpoints have the same outputs."""
 
 import itertools
 import json
@@ -65,15 +65,18 @@ ADAPTERS: dict[str, Adapter | None] = {
 
 
 def state_dict(kind: str, layers: tuple[int, ...] = (0, 1)) -> State:
-    """Makes the state dict of ``BertForMultiTask`` for three tasks, with two, one and three outputs."""
+    """Makes the state dict of the authors' ``BertForMultiTask``.
+
+    Its three tasks have two, one and three outputs.
+    """
     shapes = bert_shapes(tensorflow=False)
     for task, outputs in enumerate((2, 1, 3)):
         shapes |= dense_shapes(f"classifier.{task}", HIDDEN, outputs)
         shapes |= module_shapes(kind, task, layers)
     state = {name: random_tensor(name, *shape) for name, shape in shapes.items()}
     if kind == "pals":
-        # All layers use the same modules aug_dense and aug_dense2 of the encoder. The state dict repeats their tensors
-        # for each layer.
+        # All layers share the encoder's modules mult_aug_dense and mult_aug_dense2. The state dict repeats their
+        # tensors in each layer.
         for layer, task, projection, leaf in itertools.product(
             layers, range(TASKS), ("aug_dense", "aug_dense2"), ("weight", "bias")
         ):
@@ -111,7 +114,7 @@ def mapped(kind: str, state: State) -> Checkpoint:
 
 
 def their_hidden(kind: str, state: State, task: int, rows: dict[str, Array]) -> Array:
-    """Computes the last hidden states as the authors' ``BERTEncoder`` does."""
+    """Computes the last hidden states like the authors' ``BERTEncoder``."""
     theirs, encoder, mask = Weights(state, "."), "bert.encoder", rows["mask"]
     x = theirs.embed(rows["tokens"], rows["types"])
     for number in range(LAYERS):
@@ -142,7 +145,7 @@ def their_logits(kind: str, state: State, task: int, rows: dict[str, Array]) -> 
 
 
 def expected_leaves(kind: str, state: State, task: int) -> State:
-    """Returns the expected leaves of a task's module in afjax, made from the authors' tensors."""
+    """Makes the expected leaves of a task's module from the authors' tensors."""
     encoder = "bert.encoder"
     leaves: State = {}
 
@@ -192,7 +195,7 @@ def expected_leaves(kind: str, state: State, task: int) -> State:
 
 
 @pytest.mark.parametrize("kind", SWITCHES)
-def test_every_tensor_is_mapped_and_logits_equal_the_authors(kind: str) -> None:
+def test_every_tensor_is_mapped_and_the_authors_logits_are_reproduced(kind: str) -> None:
     state = state_dict(kind)
     checkpoint = mapped(kind, state)
     assert checkpoint.adapter == ADAPTERS[kind]
@@ -233,7 +236,7 @@ def test_every_trunk_tensor_is_mapped() -> None:
         np.testing.assert_array_equal(leaves[f"layers/{path}"], theirs, err_msg=path)
 
 
-def test_modules_in_some_layers() -> None:
+def test_modules_in_a_subset_of_the_layers() -> None:
     state = state_dict("pals", layers=(1,))
     checkpoint = mapped("pals", state)
     assert checkpoint.adapter == PalConfig(size=12, num_heads=6, output_activation="gelu", layers=(1,))
@@ -256,7 +259,7 @@ def test_unsupported_modules_are_refused_by_name(switches: dict[str, bool], name
 
 
 @pytest.mark.parametrize(
-    ("change", "sentence"),
+    ("change", "message"),
     [
         ({"bert.encoder.layer.1.multi_layers.2.attn.key.bias": None}, "- bert.encoder.layer.1.multi_layers.2.attn.key"),
         ({"bert.encoder.mult_aug_dense.0.bias": None}, "lacks bert.encoder.mult_aug_dense.0.bias"),
@@ -270,15 +273,15 @@ def test_unsupported_modules_are_refused_by_name(switches: dict[str, bool], name
         ),
     ],
 )
-def test_mismatched_tensors_are_listed(change: dict[str, Array | None], sentence: str) -> None:
+def test_mismatched_tensors_are_listed(change: dict[str, Array | None], message: str) -> None:
     state = {name: array for name, array in (state_dict("pals") | change).items() if array is not None}
-    with pytest.raises(UserError, match=sentence):
+    with pytest.raises(UserError, match=message):
         mapped("pals", state)
 
 
 @pytest.fixture
-def words(tmp_path: Path) -> list[str]:
-    """Writes a checkpoint, and returns a command that imports the PALs of three tasks from it."""
+def arguments(tmp_path: Path) -> list[str]:
+    """Writes a checkpoint, and returns a command that imports its PALs."""
     write_files(tmp_path / "bert", **SWITCHES["pals"])
     state = {name: tensor.copy() for name, tensor in state_dict("pals").items()}
     save_file(state, tmp_path / "best_model.safetensors")
@@ -287,10 +290,10 @@ def words(tmp_path: Path) -> list[str]:
     return ["import", "bert-n-pals", *files, *places, "--max_length=12"]
 
 
-def test_imported_trunk_and_store_have_the_authors_logits(
-    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_imported_trunk_and_store_reproduce_the_authors_logits(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([*words, "--tasks=cola,sts,mnli", "--name=pals"]) == 0
+    assert main([*arguments, "--tasks=cola,sts,mnli", "--name=pals"]) == 0
     trunk, store = load_trunk(str(tmp_path / "trunk")), tmp_path / "store"
     assert capsys.readouterr().out.splitlines() == [
         f"trunk {tmp_path / 'trunk'}: {trunk.sha256}",
@@ -313,9 +316,9 @@ def test_imported_trunk_and_store_have_the_authors_logits(
     assert [artefacts.problems(store, kind, name) for kind, name in artefacts.folders(store)] == [[]] * 6
 
 
-def test_bad_input_is_refused(words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def refused(*flags: str, source: str = words[2]) -> str:
-        assert main([*words[:2], source, *words[3:], *flags]) == 2
+def test_bad_input_is_refused(arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def refused(*flags: str, source: str = arguments[2]) -> str:
+        assert main([*arguments[:2], source, *arguments[3:], *flags]) == 2
         out, err = capsys.readouterr()
         assert out == ""
         assert err.count("\n") == 1
@@ -335,37 +338,37 @@ def test_bad_input_is_refused(words: list[str], tmp_path: Path, capsys: pytest.C
     assert has_facts(refused(tasks, source=str(tmp_path / "best.pth")), "best.pth is not a file", "state dict")
     assert has_facts(refused(tasks, f"--vocab={tmp_path / 'vocab.txt'}"), "vocab.txt ", "not exist", "--vocab")
     assert has_facts(refused(tasks, f"--store={tmp_path / 'plain.json'}"), "plain.json is a file", "--store")
-    sentence = refused(tasks, f"--config={tmp_path / 'plain.json'}")
-    assert "+ bert.encoder.layer.0.multi_layers.0.attn.key.bias" in sentence
+    message = refused(tasks, f"--config={tmp_path / 'plain.json'}")
+    assert "+ bert.encoder.layer.0.multi_layers.0.attn.key.bias" in message
     (tmp_path / "damaged.safetensors").write_bytes(b"no tensors")
-    sentence = refused(tasks, source=str(tmp_path / "damaged.safetensors"))
-    assert has_facts(sentence, "damaged.safetensors ", "cannot be read")
+    message = refused(tasks, source=str(tmp_path / "damaged.safetensors"))
+    assert has_facts(message, "damaged.safetensors ", "cannot be read")
 
 
 def test_existing_files_are_only_replaced_with_overwrite(
-    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([*words, "--tasks=cola,stsb,mnli"]) == 0
-    assert main([*words, "--tasks=cola,stsb,mnli"]) == 2
+    assert main([*arguments, "--tasks=cola,stsb,mnli"]) == 0
+    assert main([*arguments, "--tasks=cola,stsb,mnli"]) == 2
     assert has_facts(capsys.readouterr().err, "trunk already exists", "--overwrite")
     other = f"--output={tmp_path / 'other'}"
-    assert main([*words, "--tasks=rte,stsb,mine", other]) == 2
+    assert main([*arguments, "--tasks=rte,stsb,mine", other]) == 2
     assert has_facts(capsys.readouterr().err, '"stsb" already exists', "adapters", "store")
     assert artefacts.names(tmp_path / "store", "heads") == ["cola", "mnli", "stsb"]
     assert not (tmp_path / "other").exists()
-    assert main([*words, "--tasks=mine,stsb,mine", other, "--name=b"]) == 2
+    assert main([*arguments, "--tasks=mine,stsb,mine", other, "--name=b"]) == 2
     assert has_facts(capsys.readouterr().err, "--tasks ", "b-mine", "twice")
-    assert main([*words, "--tasks=rte,stsb,mine", other, "--overwrite"]) == 0
+    assert main([*arguments, "--tasks=rte,stsb,mine", other, "--overwrite"]) == 0
     assert artefacts.read_manifest(tmp_path / "store", "heads", "mine").labels == ("0", "1", "2")
 
 
-def test_only_tensors_are_read_from_pickled_state_dicts(words: list[str], tmp_path: Path) -> None:
+def test_only_tensors_are_read_from_pickled_state_dicts(arguments: list[str], tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     state = {name: torch.from_numpy(tensor) for name, tensor in state_dict("pals").items()}
     torch.save(state, tmp_path / "best_model.pth")
-    words[2] = str(tmp_path / "best_model.pth")
-    assert main([*words, "--tasks=cola,stsb,mnli"]) == 0
+    arguments[2] = str(tmp_path / "best_model.pth")
+    assert main([*arguments, "--tasks=cola,stsb,mnli"]) == 0
     kernel = artefacts.load(tmp_path / "store", "adapters", "mnli").params["shared"]["encode"]["kernel"]
     np.testing.assert_array_equal(kernel, state["bert.encoder.mult_aug_dense.2.weight"].numpy().T)
     torch.save({"model": torch.nn.Linear(2, 2)}, tmp_path / "best_model.pth")
-    assert main([*words, "--tasks=cola,stsb,mnli", "--overwrite"]) == 2
+    assert main([*arguments, "--tasks=cola,stsb,mnli", "--overwrite"]) == 2

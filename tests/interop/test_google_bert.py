@@ -1,4 +1,4 @@
-"""Google's BERT checkpoints are imported: every variable is mapped, outputs agree, and invalid folders are refused."""
+"""Trunks imported from Google's BERT checkpoints have the same outputs."""
 
 import json
 from pathlib import Path
@@ -27,7 +27,10 @@ ARCHITECTURE = trunk_config(
 
 @pytest.fixture
 def variables() -> Variables:
-    """Makes the variables of ``bert_model.ckpt``: the encoder, and the heads of both pretraining tasks."""
+    """Makes the variables of ``bert_model.ckpt``.
+
+    They are the variables of the encoder and of the heads of both pretraining tasks.
+    """
     shapes = bert_shapes(tensorflow=True)
     shapes |= {"cls/predictions/output_bias": (24,), "cls/predictions/transform/dense/kernel": (16, 16)}
     shapes |= {"cls/seq_relationship/output_weights": (2, 16), "cls/seq_relationship/output_bias": (2,)}
@@ -38,7 +41,7 @@ def variables() -> Variables:
 def source(variables: Variables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Makes a folder with the files of Google's archives.
 
-    The checkpoint is an empty file. ``variables`` are returned instead of its contents, so TensorFlow is not needed.
+    The checkpoint is an empty file. Reading it is patched to return ``variables``, so TensorFlow is not needed.
     """
     folder = tmp_path / "uncased"
     write_files(folder)
@@ -84,7 +87,7 @@ def test_every_variable_is_mapped(variables: Variables) -> None:
 
 
 @pytest.mark.parametrize("gelu", ["exact", "tanh"])
-def test_imported_trunk_has_the_outputs_of_googles_code(
+def test_imported_trunk_reproduces_the_outputs_of_googles_code(
     gelu: str, variables: Variables, source: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = source.parent / "trunk"
@@ -113,11 +116,11 @@ def test_tokenizer_case_follows_the_vocabulary_or_the_flag(source: Path) -> None
         assert main(["import", "bert", str(source), f"--output={source.parent / output}", *flags]) == 0
         return load_trunk(str(source.parent / output)).tokenizer()("The")["input_ids"][1]
 
-    assert first_word("told", "--case=cased") == 1  # [UNK]
+    assert first_word("flag", "--case=cased") == 1  # [UNK]
     words = (source / "vocab.txt").read_text().replace("\nbig\n", "\nBig\n")
     (source / "vocab.txt").write_text(words)
-    assert first_word("seen") == 1
-    assert first_word("seen", "--case=uncased", "--overwrite") == 5
+    assert first_word("vocabulary") == 1
+    assert first_word("vocabulary", "--case=uncased", "--overwrite") == 5
 
 
 def test_optimizer_state_is_ignored(variables: Variables) -> None:
@@ -129,8 +132,8 @@ def test_optimizer_state_is_ignored(variables: Variables) -> None:
 
 
 def test_mismatched_variables_are_listed(variables: Variables) -> None:
-    taken = variables.pop("bert/pooler/dense/bias")
-    variables["bert/pooler/dense/bais"] = taken
+    bias = variables.pop("bert/pooler/dense/bias")
+    variables["bert/pooler/dense/bais"] = bias
     with pytest.raises(UserError, match=r"ckpt .*: - bert/pooler/dense/bias, \+ bert/pooler/dense/bais;"):
         google_bert.from_google(variables, ARCHITECTURE, where="bert_model.ckpt")
     del variables["bert/pooler/dense/bais"]
@@ -185,12 +188,12 @@ def test_bad_input_is_refused(source: Path, capsys: pytest.CaptureFixture[str]) 
 def test_existing_folder_is_only_replaced_with_overwrite(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = source.parent / "trunk"
     output.mkdir()
-    (output / "notes").write_text("kept")
-    words = ["import", "bert", str(source), f"--output={output}"]
-    assert main(words) == 2
+    (output / "notes").write_text("")
+    arguments = ["import", "bert", str(source), f"--output={output}"]
+    assert main(arguments) == 2
     assert has_facts(capsys.readouterr().err, f"{output} already exists", "--overwrite")
     assert [path.name for path in output.iterdir()] == ["notes"]
-    assert main([*words, "--overwrite"]) == 0
+    assert main([*arguments, "--overwrite"]) == 0
     assert load_trunk(str(output)).config == ARCHITECTURE
     assert main(["import", "bert", str(source), f"--output={output / 'notes'}", "--overwrite"]) == 2
     assert has_facts(capsys.readouterr().err, f"{output / 'notes'} is a file", "--output")

@@ -1,4 +1,4 @@
-"""Models imported from PEFT's folders have PEFT's outputs. An export followed by an import changes no adapter."""
+"""Models imported from PEFT have PEFT's outputs, and round trips are lossless."""
 
 import dataclasses
 import itertools
@@ -40,10 +40,9 @@ regression choices span tagging features
 CASES = "default dense choices span tagging features".split()
 FAMILIES = ("roberta", "xlm_roberta", "camembert", "mpnet", "distilbert", "electra")
 EVERY_CASE = [("bert", case) for case in BERT_CASES] + list(itertools.product(FAMILIES, CASES))
-# Cases in which the import changes PEFT's tensors: it pads them, multiplies them by a scale, or adds them to the
-# pooler.
+# In these cases, the import changes PEFT's tensors: it pads them, scales them, or adds them to the pooler.
 CHANGED = ("patterns", "uneven", "all_linear", "expression")
-DESCRIPTION = ("config", "digest", "labels", "task", "metrics", "seed", "trunk", "trained_with")
+MANIFEST_FIELDS = ("config", "digest", "labels", "task", "metrics", "seed", "trunk", "trained_with")
 
 
 @pytest.fixture(scope="module")
@@ -56,16 +55,16 @@ def bert(folders: dict[str, PeftFolders]) -> PeftFolders:
     return folders["bert"]
 
 
-def outputs(there: PeftFolders, store_folder: Path, name: str) -> dict[str, np.ndarray]:
-    """Returns the logits of an adapter and its head, or the last hidden states if it has no head."""
-    params = {"trunk": there.trunk.params}
+def outputs(saved: PeftFolders, store_folder: Path, name: str) -> dict[str, np.ndarray]:
+    """Returns the logits of an adapter, or its hidden states if it has no head."""
+    params = {"trunk": saved.trunk.params}
     if name not in store.names(store_folder, "heads"):
         config, tree = load_adapter(store_folder, name)
-        model = Model(trunk=there.trunk.config, head_name="", adapters=((name, config),))
-        hidden = model.hidden_states({**params, "adapters": {name: tree}}, there.batch)
+        model = Model(trunk=saved.trunk.config, head_name="", adapters=((name, config),))
+        hidden = model.hidden_states({**params, "adapters": {name: tree}}, saved.batch)
         return {"hidden": np.asarray(hidden)}
-    task_model = load_task_model(store_folder, there.trunk, adapter=name)
-    batch = there.batch
+    task_model = load_task_model(store_folder, saved.trunk, adapter=name)
+    batch = saved.batch
     if task_model.task.kind == "multiple_choice":
         batch = {field: array[None] for field, array in batch.items()}
     if task_model.task.kind == "span":
@@ -75,35 +74,37 @@ def outputs(there: PeftFolders, store_folder: Path, name: str) -> dict[str, np.n
 
 
 def test_all_cases_are_tested(folders: dict[str, PeftFolders]) -> None:
-    for family, there in folders.items():
+    for family, saved in folders.items():
         expected = BERT_CASES if family == "bert" else CASES
-        assert {path.name for path in there.root.iterdir()} == set(expected)
-    assert {there.trunk.config.family for there in folders.values()} == set(PEFT_FAMILIES)
+        assert {path.name for path in saved.root.iterdir()} == set(expected)
+    assert {saved.trunk.config.family for saved in folders.values()} == set(PEFT_FAMILIES)
 
 
 @pytest.mark.parametrize(("family", "case"), EVERY_CASE)
-def test_outputs_equal_those_of_peft(folders: dict[str, PeftFolders], family: str, case: str, tmp_path: Path) -> None:
-    there, first, second = folders[family], tmp_path / "first", tmp_path / "second"
-    import_peft(there.root / case, first, trunk=there.trunk)
+def test_imported_models_reproduce_the_outputs_of_peft(
+    folders: dict[str, PeftFolders], family: str, case: str, tmp_path: Path
+) -> None:
+    saved, first, second = folders[family], tmp_path / "first", tmp_path / "second"
+    import_peft(saved.root / case, first, trunk=saved.trunk)
     assert store.verify(first) == []
-    found, expected = outputs(there, first, case), there.expected(case)
+    found, expected = outputs(saved, first, case), saved.expected(case)
     assert found.keys() == expected.keys()
     for name, array in expected.items():
         assert found[name].shape == array.shape
         assert np.abs(found[name] - array).max() < LIMIT
-    # An adapter that is exported and imported is bit-identical.
+    # A round trip is bit-identical.
     export_peft(first, case, tmp_path / "exported")
-    import_peft(tmp_path / "exported", second, trunk=there.trunk)
+    import_peft(tmp_path / "exported", second, trunk=saved.trunk)
     assert store.names(first, "heads") == store.names(second, "heads")
     for kind in ("adapters", "heads"):
         for name in store.names(first, kind):
             ours, again = (store.read_manifest(folder, kind, name) for folder in (first, second))
-            for field in DESCRIPTION:
+            for field in MANIFEST_FIELDS:
                 assert getattr(ours, field) == getattr(again, field), (kind, field)
     if case in CHANGED:
         return
-    # The exported file has PEFT's tensors. LoRA of the pooler is left out if no head reads it.
-    theirs = load_file(there.root / case / "adapter_model.safetensors")
+    # The exported file has PEFT's tensors, except the LoRA of a pooler that no head reads.
+    theirs = load_file(saved.root / case / "adapter_model.safetensors")
     theirs = {name: tensor for name, tensor in theirs.items() if "pooler.dense.lora" not in name}
     ours = load_file(tmp_path / "exported/adapter_model.safetensors")
     assert ours.keys() == theirs.keys()
@@ -111,7 +112,7 @@ def test_outputs_equal_those_of_peft(folders: dict[str, PeftFolders], family: st
         np.testing.assert_array_equal(ours[name], tensor.astype(np.float32))
 
 
-def test_settings_become_an_architecture(bert: PeftFolders, tmp_path: Path) -> None:
+def test_settings_are_converted(bert: PeftFolders, tmp_path: Path) -> None:
     expected = {
         "default": LoraConfig(target_modules=("query", "value"), rank=4, alpha=8.0, dropout=0.1),
         "all_linear": LoraConfig(target_modules=tuple(DENSE_LAYERS), rank=2, alpha=8.0),
@@ -128,7 +129,7 @@ def test_settings_become_an_architecture(bert: PeftFolders, tmp_path: Path) -> N
         assert load_adapter(tmp_path, case)[0] == config
 
 
-def test_heads_become_an_architecture(folders: dict[str, PeftFolders], tmp_path: Path) -> None:
+def test_head_settings_are_converted(folders: dict[str, PeftFolders], tmp_path: Path) -> None:
     expected = {
         ("bert", "default"): HeadConfig(pooling="first", pooler="trunk"),
         ("bert", "pooler_saved"): HeadConfig(pooling="first", pooler="head"),
@@ -139,12 +140,12 @@ def test_heads_become_an_architecture(folders: dict[str, PeftFolders], tmp_path:
         ("electra", "choices"): HeadConfig(pooling="first", pooler="none", hidden_layers=1, activation="gelu"),
     }
     for (family, case), config in expected.items():
-        there = folders[family]
-        import_peft(there.root / case, tmp_path / family, trunk=there.trunk)
-        assert load_task_model(tmp_path / family, there.trunk, adapter=case).model.head == config
+        saved = folders[family]
+        import_peft(saved.root / case, tmp_path / family, trunk=saved.trunk)
+        assert load_task_model(tmp_path / family, saved.trunk, adapter=case).model.head == config
 
 
-def test_kind_and_labels_can_be_given(bert: PeftFolders, tmp_path: Path) -> None:
+def test_kind_labels_and_max_length_can_be_specified(bert: PeftFolders, tmp_path: Path) -> None:
     source = bert.root / "default"
     head = PeftHead(kind="multi_label", labels=("sport", "politics", "science"), max_length=9)
     import_peft(source, tmp_path, name="topics", trunk=bert.trunk, head=head)
@@ -184,7 +185,7 @@ def test_head_without_a_class_needs_a_kind(bert: PeftFolders, tmp_path: Path) ->
     assert store.names(tmp_path / "without", "heads") == []
 
 
-def test_notes(bert: PeftFolders, tmp_path: Path) -> None:
+def test_notes_report_changes(bert: PeftFolders, tmp_path: Path) -> None:
     def notes(case: str, **options: Any) -> str:
         imported = import_peft(bert.root / case, tmp_path, name=f"{case}{len(options)}", trunk=bert.trunk, **options)
         return "; ".join(note for artefact in imported for note in artefact.notes)
@@ -199,7 +200,7 @@ def test_notes(bert: PeftFolders, tmp_path: Path) -> None:
 
 
 def test_note_about_a_head_that_peft_did_not_train(bert: PeftFolders, tmp_path: Path) -> None:
-    # Without a task_type, PEFT does not train the head, and does not save it.
+    # Without a task_type, PEFT neither trains nor saves the head.
     source = Path(shutil.copytree(bert.root / "default", tmp_path / "source"))
     path, tensors = source / "adapter_config.json", load_file(source / "adapter_model.safetensors")
     mapping = {"base_model_class": "BertForSequenceClassification"}
@@ -214,7 +215,9 @@ def test_note_about_a_head_that_peft_did_not_train(bert: PeftFolders, tmp_path: 
     assert not imported.notes
 
 
-def test_base_model_of_the_files_is_the_trunk(tiny_trunk_folder: Path, tiny_trunk: Trunk, tmp_path: Path) -> None:
+def test_default_trunk_is_the_base_model_in_the_files(
+    tiny_trunk_folder: Path, tiny_trunk: Trunk, tmp_path: Path
+) -> None:
     config = LoraConfig(rank=2)
     store.save(
         tmp_path / "store",
@@ -244,7 +247,7 @@ def test_base_model_of_the_files_is_the_trunk(tiny_trunk_folder: Path, tiny_trun
 
 def lora_tree(config: LoraConfig, trunk: Trunk, seed: int = 0) -> Tree:
     random = np.random.default_rng(seed)
-    depth, d, inner = len(config.layers or range(trunk.config.num_layers)), 0, 0
+    depth = len(config.layers or range(trunk.config.num_layers))
     d, inner = trunk.config.hidden_size, trunk.config.intermediate_size
     tree: Tree = {}
     for name in config.target_modules:
@@ -258,7 +261,7 @@ def lora_tree(config: LoraConfig, trunk: Trunk, seed: int = 0) -> Tree:
 
 
 @pytest.mark.parametrize("family", PEFT_FAMILIES)
-def test_every_subset_of_dense_layers_survives(family: str, tmp_path: Path) -> None:
+def test_lora_in_subsets_of_dense_layers_survives_a_round_trip(family: str, tmp_path: Path) -> None:
     trunk = Trunk(name="tiny", config=small_trunk(family), params={}, sha256="ab", folder=None)
     names = list(DENSE_LAYERS)
     for number, (size, layers) in enumerate(itertools.product((1, 3, 6), (None, (0, 2)))):
@@ -286,7 +289,7 @@ def load_config(values: Any) -> LoraConfig:
 
 @pytest.mark.parametrize("family", PEFT_FAMILIES)
 def test_exported_targets_select_only_their_dense_layer(family: str) -> None:
-    # PEFT selects a module whose name is an entry, or ends with a dot and an entry.
+    # PEFT selects a module if its name equals an entry, or ends with a dot followed by an entry.
     layer_list = ENCODER_FAMILIES[family].weight_names.layer
     modules = {
         (name, layer): f"x.{layer_list}.{layer}.{module}"
@@ -300,8 +303,8 @@ def test_exported_targets_select_only_their_dense_layer(family: str) -> None:
     assert set(CLASS_OF_KIND.values()) == PEFT_FAMILIES[family].heads.keys()
 
 
-def test_trained_head_survives(make_model: MakeModel, tmp_path: Path) -> None:
-    """Tests every kind of task, with heads that have their own pooler. PEFT saves the pooler with the classifier."""
+def test_trained_head_survives_a_round_trip(make_model: MakeModel, tmp_path: Path) -> None:
+    # The heads have their own pooler, which PEFT saves with the classifier.
     for kind in CLASS_OF_KIND:
         model = make_model(kind, {kind: LoraConfig(rank=2)}, kind=kind)
         # Heads that read every token ignore the pooling.
@@ -334,7 +337,7 @@ def test_scale_of_a_regression_task_is_multiplied_into_the_head(make_model: Make
     assert head.details["task"]["scale"] == 1.0
 
 
-def test_what_peft_cannot_load_is_not_exported(make_model: MakeModel, tmp_path: Path) -> None:
+def test_models_that_peft_cannot_load_are_not_exported(make_model: MakeModel, tmp_path: Path) -> None:
     def refused(model: Any, *facts: str, **options: Any) -> None:
         model.save(tmp_path / "store", overwrite=True)
         with pytest.raises(UserError) as raised:
@@ -373,7 +376,9 @@ def test_what_peft_cannot_load_is_not_exported(make_model: MakeModel, tmp_path: 
     assert [part for part, _ in export_peft(tmp_path / "store", "a", tmp_path / "changed")] == ["adapter a"]
 
 
-def test_commands(tiny_trunk_folder: Path, make_model: MakeModel, tmp_path: Path, capsys: Any) -> None:
+def test_import_and_export_commands(
+    tiny_trunk_folder: Path, make_model: MakeModel, tmp_path: Path, capsys: Any
+) -> None:
     model = make_model("reviews", {"reviews": LoraConfig(rank=2)})
     model = dataclasses.replace(model, model=dataclasses.replace(model.model, head=HeadConfig(pooling="first")))
     model.save(tmp_path / "store")
@@ -395,22 +400,22 @@ def test_commands(tiny_trunk_folder: Path, make_model: MakeModel, tmp_path: Path
     assert (settings["task_type"], settings["modules_to_save"]) == ("FEATURE_EXTRACTION", None)
 
 
-def test_folder_of_a_repository(bert: PeftFolders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_import_from_a_hub_repository(bert: PeftFolders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import huggingface_hub
 
-    asked = {}
+    requested = {}
 
-    def answer(repo: str, allow_patterns: list[str]) -> str:
-        asked[repo] = allow_patterns
+    def snapshot_download(repo: str, allow_patterns: list[str]) -> str:
+        requested[repo] = allow_patterns
         return str(bert.root / "default")
 
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", answer)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
     imported = import_peft("user/reviews", tmp_path, trunk=bert.trunk)
     assert [artefact.name for artefact in imported] == ["reviews", "reviews"]
-    assert "*.bin" not in asked["user/reviews"]
+    assert "*.bin" not in requested["user/reviews"]
 
 
-def test_tensors_in_bfloat16(bert: PeftFolders, tmp_path: Path) -> None:
+def test_bfloat16_tensors_are_imported_as_float32(bert: PeftFolders, tmp_path: Path) -> None:
     import ml_dtypes
 
     source = Path(shutil.copytree(bert.root / "default", tmp_path / "source"))

@@ -1,4 +1,4 @@
-"""Folders of PEFT that are damaged, malicious or not supported are refused, and the store stays unchanged."""
+"""Invalid or malicious PEFT folders are refused, and the store stays unchanged."""
 
 import dataclasses
 import json
@@ -36,7 +36,7 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> PeftFolders:
 
 @pytest.fixture
 def adapter(bert: PeftFolders, tmp_path: Path) -> Path:
-    """Returns a copy of PEFT's folder of an adapter with a head, which a test may damage."""
+    """Copies a folder of an adapter with a head, so that a test can damage it."""
     return Path(shutil.copytree(bert.root / "default", tmp_path / "adapter"))
 
 
@@ -140,7 +140,9 @@ def refused(trunk: Trunk, source: Path, *facts: str, **options: Any) -> None:
         ({"base_model_name_or_path": 3}, ("base_model_name_or_path is 3",)),
     ],
 )
-def test_settings(bert: PeftFolders, adapter: Path, change: dict[str, Any], facts: tuple[str, ...]) -> None:
+def test_invalid_or_unsupported_settings_are_refused(
+    bert: PeftFolders, adapter: Path, change: dict[str, Any], facts: tuple[str, ...]
+) -> None:
     change_json(adapter / CONFIG, lambda values: values.update(change))
     refused(bert.trunk, adapter, str(adapter), *facts)
 
@@ -191,7 +193,7 @@ def test_settings(bert: PeftFolders, adapter: Path, change: dict[str, Any], fact
             lambda tensors: tensors.update({f"{ROOT}classifier.weight": np.zeros((3, 768), np.float32)}),
             ("classifier.weight", "[3, 768]", "32"),
         ),
-        # The tensor has no elements, so the file has few bytes, but its shape claims a billion labels.
+        # This tensor has no elements, so the file is small, but its shape declares a billion labels.
         (
             lambda tensors: tensors.update({f"{ROOT}classifier.weight": np.zeros((10**9, 0), np.float32)}),
             ("classifier.weight", "[1000000000, 0]"),
@@ -214,7 +216,9 @@ def test_settings(bert: PeftFolders, adapter: Path, change: dict[str, Any], fact
         ),
     ],
 )
-def test_tensors(bert: PeftFolders, adapter: Path, change: Change, facts: tuple[str, ...]) -> None:
+def test_mismatched_or_invalid_tensors_are_refused(
+    bert: PeftFolders, adapter: Path, change: Change, facts: tuple[str, ...]
+) -> None:
     change_tensors(adapter, change)
     refused(bert.trunk, adapter, str(adapter / TENSORS), *facts)
 
@@ -227,19 +231,19 @@ def test_shapes_are_checked_before_tensors_are_read(
     refused(bert.trunk, adapter, "+x.weight")
 
 
-def test_half_of_the_lora_of_the_pooler(bert: PeftFolders, tmp_path: Path) -> None:
+def test_incomplete_lora_of_the_pooler_is_refused(bert: PeftFolders, tmp_path: Path) -> None:
     source = Path(shutil.copytree(bert.root / "all_linear", tmp_path / "source"))
     change_tensors(source, lambda tensors: tensors.pop(f"{ROOT}bert.pooler.dense.lora_B.weight"))
     refused(bert.trunk, source, "-bert.pooler.dense.lora_B.weight")
 
 
-def test_tensors_of_a_head_that_is_left_out_are_not_read(bert: PeftFolders, adapter: Path) -> None:
+def test_tensors_of_an_excluded_head_are_not_read(bert: PeftFolders, adapter: Path) -> None:
     change_tensors(adapter, lambda tensors: tensors.update({f"{ROOT}x.weight": np.full(3, np.nan, np.float32)}))
     imported = import_peft(adapter, adapter.parent / "store", trunk=bert.trunk, head=None)
     assert [artefact.kind for artefact in imported] == ["adapters"]
 
 
-def test_damaged_files(bert: PeftFolders, adapter: Path) -> None:
+def test_damaged_or_missing_files_are_refused(bert: PeftFolders, adapter: Path) -> None:
     path, contents = adapter / TENSORS, (adapter / TENSORS).read_bytes()
     huge = struct.pack("<Q", 2**62)
     for damaged in (b"", contents[:100], contents[:-1], huge + contents[8:], contents[:8] + b"[" + contents[9:]):
@@ -260,9 +264,8 @@ def test_damaged_files(bert: PeftFolders, adapter: Path) -> None:
     refused(bert.trunk, adapter / "missing", "missing")
 
 
-def test_folder_of_folders_that_peft_has_saved(bert: PeftFolders, adapter: Path) -> None:
-    # Two kinds of folders contain adapters' folders: a folder of checkpoints, and PEFT's folder of an adapter whose
-    # name is not "default".
+def test_parent_of_an_adapters_folder_is_refused(bert: PeftFolders, adapter: Path) -> None:
+    # The parent can be a folder of checkpoints. PEFT also saves an adapter in a subfolder if its name is not "default".
     outer = adapter.parent / "outer"
     outer.mkdir()
     adapter.rename(outer / "checkpoint-5")
@@ -270,7 +273,7 @@ def test_folder_of_folders_that_peft_has_saved(bert: PeftFolders, adapter: Path)
 
 
 class Evil:
-    """An object that creates a file when it is unpickled."""
+    """Creates a file when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -287,9 +290,7 @@ def test_pickles_are_not_read(bert: PeftFolders, adapter: Path, tmp_path: Path) 
     assert not done.exists()
 
 
-def test_expression_that_never_ends_is_stopped(
-    bert: PeftFolders, adapter: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slow_regular_expression_is_stopped(bert: PeftFolders, adapter: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patterns, "TIME_LIMIT", 1.0)
     for change in (
         {"target_modules": r"(([a-z.0-9_]+)+)+!"},
@@ -304,7 +305,7 @@ def test_expression_that_never_ends_is_stopped(
 
 
 @pytest.mark.parametrize("family", ["roberta", "distilbert"])
-def test_other_trunks(bert: PeftFolders, adapter: Path, family: str, tmp_path: Path) -> None:
+def test_mismatched_trunks_are_refused(bert: PeftFolders, adapter: Path, family: str, tmp_path: Path) -> None:
     other = unpack(family, tmp_path)
     refused(other.trunk, adapter, "bert", family)
     refused(bert.trunk, Path(shutil.copytree(other.root / "default", tmp_path / "other")), family.split("_")[0], "bert")
@@ -317,7 +318,7 @@ def test_other_trunks(bert: PeftFolders, adapter: Path, family: str, tmp_path: P
     )
     refused(bert.trunk, adapter, str(adapter / TENSORS), '"transformer"', '"bert"')
     adapter = Path(shutil.copytree(bert.root / "default", tmp_path / "same_family"))
-    # Without a head, the tensors of RoBERTa and BERT have the same names. Only sizes and numbers of layers can differ.
+    # Trunks of the same family can differ in the number of layers and in the hidden size.
     smaller = dataclasses.replace(bert.trunk.config, num_layers=2)
     refused(dataclasses.replace(bert.trunk, config=smaller), adapter, "+bert.encoder.layer.2")
     larger = dataclasses.replace(bert.trunk.config, num_layers=12)
@@ -326,7 +327,7 @@ def test_other_trunks(bert: PeftFolders, adapter: Path, family: str, tmp_path: P
     refused(dataclasses.replace(bert.trunk, config=wider), adapter, "[3, 32]", "64")
 
 
-def test_trunk_without_the_pooler_that_the_head_reads(bert: PeftFolders, adapter: Path) -> None:
+def test_trunk_without_the_pooler_of_the_head_is_refused(bert: PeftFolders, adapter: Path) -> None:
     params = {name: leaf for name, leaf in bert.trunk.params.items() if name != "pooler"}
     trunk = dataclasses.replace(bert.trunk, params=params)
     refused(trunk, adapter, "pooler", "tiny-bert", "--no_head")
@@ -334,14 +335,14 @@ def test_trunk_without_the_pooler_that_the_head_reads(bert: PeftFolders, adapter
     assert [artefact.kind for artefact in imported] == ["adapters"]
 
 
-def test_lora_of_a_projection_of_embeddings(tmp_path: Path) -> None:
+def test_lora_of_the_embedding_projection_is_refused(tmp_path: Path) -> None:
     electra = unpack("electra", tmp_path)
     source = electra.root / "default"
     change_json(source / CONFIG, lambda values: values.update(target_modules="all-linear"))
     refused(electra.trunk, source, "electra.embeddings_project")
 
 
-def test_families_that_are_not_exchanged(
+def test_unsupported_families_are_refused(
     bert: PeftFolders, adapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
@@ -356,14 +357,14 @@ def test_families_that_are_not_exchanged(
     assert has_facts(str(raised.value), '"gpt2"', "bert, roberta")
 
 
-def test_names(bert: PeftFolders, adapter: Path, tmp_path: Path) -> None:
+def test_invalid_or_existing_names_are_refused(bert: PeftFolders, adapter: Path, tmp_path: Path) -> None:
     for name in ("a/b", "..", "a,b", "../a", ".a", "a:b"):
         refused(bert.trunk, adapter, f'"{name}"', name=name)
     odd = Path(shutil.copytree(adapter, tmp_path / "a,b"))
     refused(bert.trunk, odd, '"a,b"', "--name")
-    import_peft(odd, tmp_path / "taken", name="a", trunk=bert.trunk)
+    import_peft(odd, tmp_path / "existing", name="a", trunk=bert.trunk)
     with pytest.raises(UserError) as raised:
-        import_peft(bert.root / "half", tmp_path / "taken", name="a", trunk=bert.trunk)
+        import_peft(bert.root / "half", tmp_path / "existing", name="a", trunk=bert.trunk)
     assert has_facts(str(raised.value), '"a"', "--overwrite")
 
 
@@ -383,7 +384,9 @@ def test_names(bert: PeftFolders, adapter: Path, tmp_path: Path) -> None:
         (lambda record: record["adapter"].update(task={"name": 3}), ("afjax.json.adapter.task",)),
     ],
 )
-def test_records(bert: PeftFolders, adapter: Path, tmp_path: Path, change: Change, facts: tuple[str, ...]) -> None:
+def test_invalid_afjax_json_is_refused(
+    bert: PeftFolders, adapter: Path, tmp_path: Path, change: Change, facts: tuple[str, ...]
+) -> None:
     import_peft(adapter, tmp_path / "good", trunk=bert.trunk)
     exported = tmp_path / "exported"
     export_peft(tmp_path / "good", "adapter", exported)

@@ -1,4 +1,4 @@
-"""The examples in docs/how_to/reuse.md run as written, and their outputs equal afjax's."""
+"""The examples in docs/how_to/reuse.md run unchanged and agree with afjax."""
 
 import re
 import sys
@@ -33,11 +33,11 @@ BATCH = {
 }
 
 
-def example(words: str) -> dict[str, Any]:
-    """Runs the example that contains these words, and returns its variables."""
-    (code,) = [code for code in EXAMPLES if words in code]
+def example(text: str) -> dict[str, Any]:
+    """Runs the example that contains ``text``, and returns its variables."""
+    (code,) = [code for code in EXAMPLES if text in code]
     names: dict[str, Any] = {}
-    with jax.numpy_rank_promotion("allow"):  # The reader's own code may promote ranks.
+    with jax.numpy_rank_promotion("allow"):  # The reader's code may rely on rank promotion.
         exec(code, names)
     return names
 
@@ -57,7 +57,7 @@ def folder(
 
 
 @pytest.fixture(autouse=True)
-def _here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _in_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
 
 
@@ -69,7 +69,7 @@ def check_close(ours: Any, expected: Any) -> None:
     np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-5 * float(np.abs(expected).max()))
 
 
-def own_bottleneck(z: jax.Array) -> jax.Array:
+def afjax_bottleneck(z: jax.Array) -> jax.Array:
     config, tree = afjax.load_adapter("store", "entail")
     return afjax.bottleneck(of_layer(tree["ffn"], 1), z, config)
 
@@ -80,38 +80,38 @@ def test_every_example_is_short_and_tested() -> None:
         assert len([line for line in code.splitlines() if line.strip()]) < 40
 
 
-def test_plain_jax(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plain_jax_example(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setitem(sys.modules, "afjax", None)  # An import of afjax fails.
+        patch.setitem(sys.modules, "afjax", None)  # Importing afjax fails.
         names = example("ocp.StandardCheckpointer")
-    check_close(names["output"], own_bottleneck(names["z"]))
+    check_close(names["output"], afjax_bottleneck(names["z"]))
 
 
-def test_flax_nnx() -> None:
+def test_flax_nnx_example() -> None:
     names = example("from flax import nnx")
-    check_close(names["output"], names["f"] + own_bottleneck(names["z"]))
+    check_close(names["output"], names["f"] + afjax_bottleneck(names["z"]))
     _, tree = afjax.load_adapter("store", "entail")
     gradient = jax.tree.map(jnp.shape, names["nnx"].to_pure_dict(names["gradient"]))
     assert gradient == {"params": jax.tree.map(lambda leaf: leaf.shape[1:], tree["ffn"])}
 
 
-def test_equinox() -> None:
+def test_equinox_example() -> None:
     names = example("import equinox")
     config, tree, members = afjax.load_fusion("store", "target-fusion")
     configs = [member for member, _ in members.values()]
     stacked, _ = make_bank([member for _, member in members.values()], configs)
     params = of_layer({**stacked["ffn"], "fusion": tree["ffn"]}, 1)
     z = names["z"]
-    # Compute the fusion in a model's slot, with identities as LayerNorms and without a residual.
-    at = Sublayer(
+    # Compute the fusion with afjax. The LayerNorm is the identity and the residual is zero.
+    sublayer = Sublayer(
         output=z, residual=jnp.zeros_like(z), norm=lambda x: x, layer_input=z, mask=jnp.ones(z.shape[:2], bool)
     )
-    output, attention = fused_slot(params, configs, config, at, dropout_rate=0.0, key=None)
+    output, attention = fused_slot(params, configs, config, sublayer, dropout_rate=0.0, key=None)
     check_close(names["output"] + z, output)
     check_close(names["attention"], attention)
 
 
-def test_encoder_written_by_hand(tiny_trunk: Trunk) -> None:
+def test_handwritten_encoder_example(tiny_trunk: Trunk) -> None:
     names = example("def encode(")
     with jax.numpy_rank_promotion("allow"):
         hidden = jax.jit(names["encode"], static_argnums=(3, 4))(*BATCH.values(), 2, 4)
@@ -119,9 +119,9 @@ def test_encoder_written_by_hand(tiny_trunk: Trunk) -> None:
     head = model.params["heads"]["entail"]
     config = HeadConfig(pooling="first", dropout=0.0)
     logits = apply_head(head, config, tiny_trunk.params, hidden, BATCH["mask"], reads="pooled", key=None)
-    check_close(logits, own_logits(model))
+    check_close(logits, afjax_logits(model))
 
 
-def own_logits(task_model: TaskModel) -> np.ndarray:
+def afjax_logits(task_model: TaskModel) -> np.ndarray:
     model, params = task_model.for_inference()
     return np.asarray(jax.jit(lambda params, batch: model(params, batch).logits)(params, BATCH))

@@ -1,4 +1,4 @@
-"""A routed model is exported as a program that takes its adapters as arguments and runs without afjax."""
+"""An exported routed model runs without afjax, with its adapters as arguments."""
 
 import contextlib
 import json
@@ -52,10 +52,10 @@ def run(folder: Path, arrays: dict[str, Any], texts: list[str], places: list[lis
 def test_exported_program_predicts_like_the_models(
     folder: Path, models: dict[str, TaskModel], tiny_trunk: Trunk
 ) -> None:
-    about, arrays = json.loads((folder / DESCRIPTION).read_text()), load_file(folder / ARRAYS)
+    description, arrays = json.loads((folder / DESCRIPTION).read_text()), load_file(folder / ARRAYS)
     names = ["lora", "first", "fused", "second", "first"]
     texts = [TEXTS[number % 3] for number in range(5)]
-    tasks = [about["tasks"][name] for name in names]
+    tasks = [description["tasks"][name] for name in names]
     outputs = run(folder, arrays, texts, [task["places"] for task in tasks], tiny_trunk)
     for row, (name, task, text) in enumerate(zip(names, tasks, texts, strict=True)):
         expected = models[name].predict([text]).logits[0]
@@ -66,7 +66,7 @@ def test_exported_program_predicts_like_the_models(
     np.testing.assert_allclose(plain, tiny_trunk.embed([TEXTS[1]], max_length=16), rtol=1e-4, atol=1e-5)
 
 
-def test_documented_lines_return_the_logits_of_the_models(
+def test_lines_in_the_description_return_the_logits_of_the_models(
     tiny_trunk: Trunk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scores = TaskConfig(name="scores", kind="regression", scale=5.0)
@@ -87,21 +87,23 @@ def test_documented_lines_return_the_logits_of_the_models(
         np.testing.assert_allclose(logits, np.atleast_1d(expected), rtol=1e-4, atol=1e-5)
 
 
-def test_adapters_are_replaced_by_writing_their_arrays(
+def test_adapter_is_replaced_by_overwriting_its_arrays(
     folder: Path, models: dict[str, TaskModel], tiny_trunk: Trunk
 ) -> None:
-    about, arrays = json.loads((folder / DESCRIPTION).read_text()), load_file(folder / ARRAYS)
-    first, second = (about["tasks"][name]["places"] for name in ("first", "second"))
+    description, arrays = json.loads((folder / DESCRIPTION).read_text()), load_file(folder / ARRAYS)
+    first, second = (description["tasks"][name]["places"] for name in ("first", "second"))
     for path, array in arrays.items():
         if path.startswith("banks/"):
             bank = int(path.split("/")[1])
             array[first[bank]] = array[second[bank]]
     outputs = run(folder, arrays, [TEXTS[0]], [first], tiny_trunk)
     expected = models["second"].predict([TEXTS[0]]).logits[0]
-    np.testing.assert_allclose(outputs["heads"][about["tasks"]["first"]["head"]][0][:2], expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        outputs["heads"][description["tasks"]["first"]["head"]][0][:2], expected, rtol=1e-4, atol=1e-5
+    )
 
 
-def test_longer_rows_are_refused(folder: Path) -> None:
+def test_rows_above_the_maximum_length_are_refused(folder: Path) -> None:
     arrays, exported = load_file(folder / ARRAYS), export.deserialize(bytearray((folder / PROGRAM).read_bytes()))
     num_banks = exported.in_avals[-1].shape[-1]
     for length, is_allowed in ((128, True), (129, False)):
@@ -111,9 +113,7 @@ def test_longer_rows_are_refused(folder: Path) -> None:
             jax.jit(exported.call)(arrays, tokens, tokens * 0, tokens > 0, places)
 
 
-def test_exports_that_cannot_be_made_are_refused(
-    models: dict[str, TaskModel], tiny_trunk: Trunk, tmp_path: Path
-) -> None:
+def test_invalid_exports_are_refused(models: dict[str, TaskModel], tiny_trunk: Trunk, tmp_path: Path) -> None:
     routed = RoutedModel(tiny_trunk, models, Capacity(batch_sizes=(4,), lengths=(16,), resident=1))
     with pytest.raises(UserError, match="resident"):
         export_routed(routed, tmp_path / "out")

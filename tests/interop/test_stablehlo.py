@@ -1,4 +1,4 @@
-"""An exported file gives the model's logits without afjax, for every kind of task and any batch."""
+"""Exported files return the logits of their models without afjax."""
 
 import dataclasses
 import hashlib
@@ -35,7 +35,7 @@ MAX_LENGTH = 16
 KEY = jax.random.key(0)
 TEXTS = [("All cats sleep.", "Some cats sleep."), ("No dogs", "sleep"), ("Cats", "run.")]
 
-# A program that uses exported files without afjax: it loads a file, passes arrays, and gets logits.
+# A program that computes logits from exported files without afjax.
 READER = """
 import json, re, sys
 sys.modules["afjax"] = None
@@ -48,11 +48,11 @@ else:
 import jax, numpy as np
 from jax import export
 
-inputs, outputs, told = np.load("inputs.npz"), {}, {}
+inputs, outputs, report = np.load("inputs.npz"), {}, {}
 for name in json.load(open("names.json")):
     exported = export.deserialize(bytearray(open(name, "rb").read()))
     calls = set(re.findall(r"custom_call @([\\w.]+)", exported.mlir_module()))
-    told[name] = {"platforms": exported.platforms, "custom_calls": sorted(calls)}
+    report[name] = {"platforms": exported.platforms, "custom_calls": sorted(calls)}
     for key in [key for key in inputs.files if key.startswith(name + "/tokens")]:
         tokens, types, mask = (inputs[key.replace("tokens", part)] for part in ("tokens", "types", "mask"))
         outputs[key] = jax.jit(exported.call)(tokens, types, mask)
@@ -60,16 +60,16 @@ for name in json.load(open("names.json")):
     try:
         exported.call(tokens, np.zeros_like(tokens), tokens > 0)
     except ValueError:
-        told[name]["too long"] = "refused"
+        report[name]["too long"] = "refused"
 np.savez("outputs.npz", **outputs)
-json.dump(told, open("told.json", "w"))
+json.dump(report, open("report.json", "w"))
 """
 
 
 def random_trunk(family: str) -> Trunk:
     defaults = dict(ENCODER_FAMILIES[family].defaults)
     if "window" in defaults:
-        # The rows are longer than the window.
+        # The window must be shorter than the rows of this test.
         defaults["window"] = 5
     config = TrunkConfig(
         family=family,
@@ -91,12 +91,12 @@ def make_batch(shape: tuple[int, ...]) -> dict[str, np.ndarray]:
     tokens = generator.integers(5, 40, shape).astype(np.int32)
     mask = np.arange(shape[-1]) < generator.integers(2, shape[-1] + 1, (*shape[:-1], 1))
     if len(shape) == 3:
-        mask[0, -1] = False  # The first row has one choice less.
+        mask[0, -1] = False  # The first row has one choice fewer.
     return {"tokens": np.where(mask, tokens, 0), "types": (tokens % 2).astype(np.int32), "mask": mask}
 
 
-def tokenised(trunk: Trunk) -> dict[str, np.ndarray]:
-    """Tokenizes ``TEXTS`` with the trunk's tokenizer, without other code of afjax."""
+def tokenized(trunk: Trunk) -> dict[str, np.ndarray]:
+    """Tokenizes ``TEXTS`` with only the trunk's tokenizer."""
     first, second = zip(*TEXTS, strict=True)
     found = trunk.tokenizer()(list(first), list(second), padding=True, return_tensors="np")
     parts = (found["input_ids"], found["token_type_ids"])
@@ -104,7 +104,7 @@ def tokenised(trunk: Trunk) -> dict[str, np.ndarray]:
     return {"tokens": tokens, "types": types, "mask": found["attention_mask"] == 1}
 
 
-def own_logits(task_model: TaskModel, batch: dict[str, np.ndarray]) -> np.ndarray:
+def afjax_logits(task_model: TaskModel, batch: dict[str, np.ndarray]) -> np.ndarray:
     model, params = task_model.for_inference()
     return np.asarray(jax.jit(lambda params, batch: model(params, batch).logits)(params, batch))
 
@@ -137,9 +137,9 @@ def test_files_run_without_afjax_and_give_the_same_logits(
         "local": (2, 7),
     }
     batches = {f"{name}/tokens": make_batch(shape) for name, shape in shapes.items()}
-    # The fusion's file is used with a second batch size and length.
+    # Use the fusion's file with a second batch size and length.
     texts = "fusion/tokens-text"
-    batches[texts] = tokenised(tiny_trunk)
+    batches[texts] = tokenized(tiny_trunk)
     for name, model in models.items():
         about = export_stablehlo(model, tmp_path / name, max_length=MAX_LENGTH)
         assert json.loads((tmp_path / f"{name}.json").read_text()) == about
@@ -148,20 +148,20 @@ def test_files_run_without_afjax_and_give_the_same_logits(
     (tmp_path / "names.json").write_text(json.dumps(list(models)))
     subprocess.run([sys.executable, "-c", READER], cwd=tmp_path, check=True)
 
-    told = json.loads((tmp_path / "told.json").read_text())
+    report = json.loads((tmp_path / "report.json").read_text())
     for name in models:
-        # JAX adds these custom calls, and removes them when the shapes are known: the check of shapes, and for RoBERTa
-        # and MPNet the count of positions.
+        # JAX adds these custom calls, and removes them once the shapes are known. The first call checks the shapes. The
+        # second call computes the positions of RoBERTa and MPNet.
         calls = ["shape_assertion", *(["stablehlo.dynamic_reduce_window"] if name in ("regression", "topics") else [])]
-        assert told[name] == {"platforms": list(PLATFORMS), "custom_calls": calls, "too long": "refused"}
-    # Read the file into memory and close it, so that the garbage collector does not find an open file.
+        assert report[name] == {"platforms": list(PLATFORMS), "custom_calls": calls, "too long": "refused"}
+    # Read the whole file and close it, so that no open file is left to the garbage collector.
     with np.load(tmp_path / "outputs.npz") as file:
         outputs = dict(file)
     for key, batch in batches.items():
         model = models[key.partition("/")[0]]
-        expected = models["fusion"].predict(TEXTS).logits if key == texts else own_logits(model, batch)
+        expected = models["fusion"].predict(TEXTS).logits if key == texts else afjax_logits(model, batch)
         expected = expected * np.float32(model.task.scale)
-        # In bfloat16, the two compilers round after different operations.
+        # In bfloat16, the two compiled programs round after different operations.
         limit = 2e-2 if model.trunk.dtype == "bfloat16" else 1e-5
         assert outputs[key].dtype == expected.dtype == np.float32
         np.testing.assert_allclose(
@@ -170,7 +170,7 @@ def test_files_run_without_afjax_and_give_the_same_logits(
     assert outputs["choices/tokens"][0, -1] == np.finfo(np.float32).min
 
 
-def test_command_writes_a_description_of_its_file(
+def test_command_writes_a_file_and_its_description(
     make_model: MakeModel,
     tiny_trunk: Trunk,
     tiny_trunk_folder: Path,
@@ -179,8 +179,8 @@ def test_command_writes_a_description_of_its_file(
 ) -> None:
     saved, file = make_model("first", {"first": FUSED["first"]}), tmp_path / "first.stablehlo"
     saved.save(tmp_path / "store")
-    words = [f"--store={tmp_path / 'store'}", f"--trunk={tiny_trunk_folder}", "--adapter=first", "--head=first"]
-    assert main(["export", "stablehlo", *words, f"--output={file}", "--max_length=32", "--platforms=cpu, tpu"]) == 0
+    arguments = [f"--store={tmp_path / 'store'}", f"--trunk={tiny_trunk_folder}", "--adapter=first", "--head=first"]
+    assert main(["export", "stablehlo", *arguments, f"--output={file}", "--max_length=32", "--platforms=cpu, tpu"]) == 0
     assert has_facts(capsys.readouterr().out, f"{file}: ", "MB", "cpu, tpu; ", f"{file}.json")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["first.stablehlo", "first.stablehlo.json", "store"]
     about = json.loads(Path(f"{file}.json").read_text())
@@ -193,16 +193,16 @@ def test_command_writes_a_description_of_its_file(
     assert about["sha256_of_trees"] == {
         f"{root}/first": tree_digest(saved.params[root]["first"]) for root in ("adapters", "heads")
     }
-    # The instructions in the description run as written, except for the tokens.
+    # The lines in the description run unchanged, except for the tokens.
     names: dict = {}
     lines = "\n".join(about["run"]).replace("[[...]]", "[[2, 7, 3, 0]]").replace("'first.", f"'{tmp_path}/first.")
     exec(lines, names)
     batch = {name: names[name] for name in ("tokens", "types", "mask")}
-    np.testing.assert_allclose(names["logits"], own_logits(saved, batch), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(names["logits"], afjax_logits(saved, batch), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(
-    ("words", "facts"),
+    ("arguments", "facts"),
     [
         (["--platforms=cpu,tpus"], ('"tpus"', "cpu, cuda, tpu", 'Did you mean "tpu"?')),
         (["--platforms=cpu,cpu"], ("cpu, cpu;", "cpu, cuda, tpu", "once")),
@@ -218,7 +218,7 @@ def test_command_writes_a_description_of_its_file(
     ],
 )
 def test_bad_arguments_are_refused(
-    words: list[str],
+    arguments: list[str],
     facts: tuple[str, ...],
     make_model: MakeModel,
     tiny_trunk_folder: Path,
@@ -228,15 +228,16 @@ def test_bad_arguments_are_refused(
     make_model("first", {"first": FUSED["first"]}).save(tmp_path / "store")
     (tmp_path / "trunk").symlink_to(tiny_trunk_folder)
     before = sorted(tmp_path.rglob("*"))
-    given = [
+    defaults = [
         f"--store={tmp_path / 'store'}",
         f"--trunk={tmp_path / 'trunk'}",
         "--head=first",
         f"--output={tmp_path}/file",
-        *([] if any(word.startswith(("--adapter", "--head")) for word in words) else ["--adapter=first"]),
+        *([] if any(argument.startswith(("--adapter", "--head")) for argument in arguments) else ["--adapter=first"]),
     ]
     capsys.readouterr()
-    assert main(["export", "stablehlo", *given, *(word.replace("FOLDER", str(tmp_path)) for word in words)]) == 2
+    arguments = [argument.replace("FOLDER", str(tmp_path)) for argument in arguments]
+    assert main(["export", "stablehlo", *defaults, *arguments]) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert re.fullmatch(r"afjax: [^\n]*\n", err)

@@ -1,4 +1,7 @@
-"""Checkpoints of TensorFlow 1's saver are read. Tests that need TensorFlow are skipped if it is missing."""
+"""Checkpoints of TensorFlow 1 are read.
+
+Tests that need TensorFlow are skipped if it is not installed.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -21,7 +24,7 @@ def tensorflow() -> Any:
 
 
 def save(tensorflow: Any, path: Path, arrays: dict[str, np.ndarray]) -> None:
-    """Writes a checkpoint as the papers' code does: with ``tf.train.Saver``, from variables in a graph."""
+    """Writes a checkpoint with ``tf.train.Saver``, like the papers' code."""
     v1 = tensorflow.compat.v1
     with tensorflow.Graph().as_default(), v1.Session() as session:
         for name, array in arrays.items():
@@ -85,8 +88,8 @@ def test_houlsby_checkpoint_becomes_an_adapter_on_google_bert(tensorflow: Any, t
 
     trunk, store = f"{tmp_path / 'trunk'}", f"{tmp_path / 'store'}"
     assert main(["import", "bert", f"{tmp_path / 'uncased'}", f"--output={trunk}", "--gelu=tanh"]) == 0
-    words = ["import", "adapter-bert", f"{tmp_path / 'run'}", f"--trunk={trunk}", f"--store={store}", "--name=mrpc"]
-    assert main([*words, "--max_length=12"]) == 0
+    arguments = ["import", "adapter-bert", f"{tmp_path / 'run'}", f"--trunk={trunk}", f"--store={store}", "--name=mrpc"]
+    assert main([*arguments, "--max_length=12"]) == 0
     adapter = artefacts.load(store, "adapters", "mrpc", trunk={"sha256": load_trunk(trunk).sha256}).params
     up = [trained[f"bert/encoder/layer_{layer}/output/adapters/weights2"] for layer in range(2)]
     np.testing.assert_array_equal(adapter["ffn"]["up"]["kernel"], up)

@@ -1,6 +1,6 @@
-"""Replaces gcloud in tests. It has one slice, whose state is a file and whose workers are local folders.
+"""A fake gcloud with one slice.
 
-``FAKE_CLOUD`` is a folder with these entries:
+The state of the slice is a file, and its workers are local folders. ``FAKE_CLOUD`` is a folder with these entries:
 
 - ``cloud.json``: the state of the cloud, and planned errors and answers.
 - ``calls.jsonl``: the arguments of all calls.
@@ -8,7 +8,7 @@
 - ``bin``: the commands of the workers.
 """
 
-# Functions import other modules only when they need them, because most calls do not need them and start faster.
+# Other modules are imported in the functions that need them, so that most calls start faster.
 import json
 import os
 import sys
@@ -16,18 +16,18 @@ import sys
 FOLDER = os.environ["FAKE_CLOUD"]
 
 
-def main(words: list[str]) -> int:
+def main(arguments: list[str]) -> int:
     with open(f"{FOLDER}/calls.jsonl", "a") as file:
-        file.write(json.dumps(words) + "\n")
+        file.write(json.dumps(arguments) + "\n")
     with open(f"{FOLDER}/cloud.json") as file:
         cloud = json.load(file)
     try:
-        if words[:2] == ["config", "list"]:
+        if arguments[:2] == ["config", "list"]:
             print(cloud["answers"].get("config list", json.dumps(cloud["settings"])))
             return 0
-        assert words[:2] == ["compute", "tpus"], words
-        assert words[-1] == "--quiet", "gcloud would ask questions"
-        group, verb, name, *flags = words[2:]
+        assert arguments[:2] == ["compute", "tpus"], arguments
+        assert arguments[-1] == "--quiet", "without --quiet, gcloud may wait for an answer"
+        group, verb, name, *flags = arguments[2:]
         planned = cloud["errors"].get(f"{group} {verb}", [])
         if planned and (error := planned.pop(0)):
             print(f"ERROR: (gcloud.compute.tpus.{group}.{verb}) {error}", file=sys.stderr)
@@ -36,8 +36,8 @@ def main(words: list[str]) -> int:
             print(cloud["answers"][f"{group} {verb}"])
             return 0
         if verb in ("ssh", "scp"):
-            return reach(cloud, verb, [name, *flags])
-        return {"create": make, "describe": show, "delete": remove}[verb](cloud, group, name, flags)
+            return ssh_or_scp(cloud, verb, [name, *flags])
+        return {"create": create, "describe": describe, "delete": delete}[verb](cloud, group, name, flags)
     finally:
         # Write atomically, because a test may kill this process.
         with open(f"{FOLDER}/cloud.json.part", "w") as file:
@@ -45,19 +45,19 @@ def main(words: list[str]) -> int:
         os.replace(f"{FOLDER}/cloud.json.part", f"{FOLDER}/cloud.json")
 
 
-def make(cloud: dict, group: str, name: str, flags: list[str]) -> int:
+def create(cloud: dict, group: str, name: str, flags: list[str]) -> int:
     assert group == "queued-resources"
     assert f"--node-id={name}" in flags
     if cloud["request"]:
         print("ERROR: (gcloud.x) ALREADY_EXISTS: Resource already exists", file=sys.stderr)
         return 1
-    cloud["request"] = cloud["given"].pop(0) if len(cloud["given"]) > 1 else cloud["given"][0]
+    cloud["request"] = cloud["grants"].pop(0) if len(cloud["grants"]) > 1 else cloud["grants"][0]
     if cloud["request"][-1] == "ACTIVE":
         cloud["node"] = "READY"
     return 0
 
 
-def show(cloud: dict, group: str, name: str, flags: list[str]) -> int:
+def describe(cloud: dict, group: str, name: str, flags: list[str]) -> int:
     if group == "queued-resources":
         if not cloud["request"]:
             return not_found(group, name)
@@ -74,42 +74,42 @@ def show(cloud: dict, group: str, name: str, flags: list[str]) -> int:
     return 0
 
 
-def remove(cloud: dict, group: str, name: str, flags: list[str]) -> int:
+def delete(cloud: dict, group: str, name: str, flags: list[str]) -> int:
     if group == "queued-resources":
         assert "--force" in flags
         cloud["request"] = []
     cloud["node"] = ""
-    lose_workers(cloud)
+    delete_workers(cloud)
     return 0
 
 
-def reach(cloud: dict, verb: str, words: list[str]) -> int:
-    """Runs ssh's command on the selected workers, or copies scp's file to them."""
+def ssh_or_scp(cloud: dict, verb: str, arguments: list[str]) -> int:
+    """Runs the command of ssh on the selected workers, or copies the file of scp."""
     import shlex
     import shutil
     import subprocess
 
-    flags = dict(word[2:].split("=", 1) for word in words if word.startswith("--") and "=" in word)
+    flags = dict(argument[2:].split("=", 1) for argument in arguments if argument.startswith("--") and "=" in argument)
     # The command is: bash -c SCRIPT worker FUNCTION ...
     function = "".join(shlex.split(flags.get("command", ""))[4:5])
-    busy = all(os.path.exists(f"{FOLDER}/worker-{worker}/waits") for worker in range(cloud["workers"]))
+    busy = all(os.path.exists(f"{FOLDER}/worker-{worker}/waiting") for worker in range(cloud["workers"]))
     if function == "status" and busy and cloud["preemptions"]:
         cloud.update(preemptions=cloud["preemptions"] - 1, request=["SUSPENDED"], node="PREEMPTED")
-        lose_workers(cloud)
+        delete_workers(cloud)
     if cloud["node"] != "READY":
         print("ERROR: (gcloud.x) the TPU is in a bad state", file=sys.stderr)
         return 255
     code = 0
     for worker in range(cloud["workers"]) if flags["worker"] == "all" else [int(flags["worker"])]:
-        if worker in cloud["deaf"].get(function, []):
-            cloud["deaf"][function].remove(worker)
+        if worker in cloud["unreachable"].get(function, []):
+            cloud["unreachable"][function].remove(worker)
             print(f"##### Command execution on worker {worker} failed with exit status 255.", file=sys.stderr)
             code = 255
             continue
         home = f"{FOLDER}/worker-{worker}"
         os.makedirs(home, exist_ok=True)
         if verb == "scp":
-            shutil.copy(words[0], f"{home}/{words[1].split(':', 1)[1]}")
+            shutil.copy(arguments[0], f"{home}/{arguments[1].split(':', 1)[1]}")
             continue
         environment = {
             "HOME": home,
@@ -123,7 +123,7 @@ def reach(cloud: dict, verb: str, words: list[str]) -> int:
     return code
 
 
-def lose_workers(cloud: dict) -> None:
+def delete_workers(cloud: dict) -> None:
     import contextlib
     import shutil
     import signal

@@ -1,4 +1,7 @@
-"""Tests the commands of ``launch/tpu_vm.py`` with a fake gcloud, which runs the workers' commands locally."""
+"""Tests of ``launch/tpu_vm.py`` with a fake gcloud.
+
+The fake gcloud runs the commands of the workers locally.
+"""
 
 import contextlib
 import json
@@ -23,7 +26,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
         not all(shutil.which(name) for name in ("bash", "flock", "setsid", "git")),
-        reason="needs bash, flock and setsid",
+        reason="needs bash, flock, setsid and git",
     ),
 ]
 
@@ -33,7 +36,7 @@ TRAIN = ("afjax", "train", "--config=configs/quickstart.py", "--workdir=gs://buc
 
 # The fake commands of the workers. uv creates a fake Python and a fake afjax. afjax records its arguments, and exits
 # with the worker's next exit code or waits for a signal.
-STAND_INS = {
+FAKE_COMMANDS = {
     "curl": """#!/bin/bash
 case "$*" in
   *agent-worker-number) echo -n "$FAKE_WORKER" ;;
@@ -67,7 +70,7 @@ print("afjax: the message of worker", os.environ["FAKE_WORKER"], file=sys.stderr
 if codes[0] != "wait":
     sys.exit(int(codes[0]))
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
-(pathlib.Path.home() / "waits").touch()
+(pathlib.Path.home() / "waiting").touch()
 end = time.monotonic() + 3000
 while time.monotonic() < end:
     time.sleep(0.02)
@@ -76,7 +79,7 @@ while time.monotonic() < end:
 
 
 class Cloud:
-    """Controls the fake cloud, and runs ``tpu_vm.py`` in the environment of a user's machine."""
+    """Controls the fake cloud, and runs ``tpu_vm.py`` like a user."""
 
     def __init__(self, folder: Path, machine: Path) -> None:
         self.folder = folder
@@ -88,10 +91,10 @@ class Cloud:
             request=[],
             node="",
             workers=2,
-            given=[["WAITING_FOR_RESOURCES", "PROVISIONING", "ACTIVE"]],
+            grants=[["WAITING_FOR_RESOURCES", "PROVISIONING", "ACTIVE"]],
             errors={},
             answers={},
-            deaf={},
+            unreachable={},
             preemptions=0,
         )
 
@@ -108,34 +111,35 @@ class Cloud:
         for worker, text in enumerate(codes):
             (self.folder / f"codes-{worker}").write_text(text)
 
-    def command(self, *words: str) -> list[str]:
-        if words[0] in ("setup", "babysit") and "--source" not in " ".join(words):
-            words = (words[0], f"--source={self.checkout}", *words[1:])
-        own, behind = (words[: words.index("--")], words[words.index("--") :]) if "--" in words else (words, ())
+    def command(self, *arguments: str) -> list[str]:
+        if arguments[0] in ("setup", "babysit") and "--source" not in " ".join(arguments):
+            arguments = (arguments[0], f"--source={self.checkout}", *arguments[1:])
+        end = arguments.index("--") if "--" in arguments else len(arguments)
+        (verb, *flags), command = arguments[:end], arguments[end:]
         return [
             sys.executable,
             "-S",
             "-W",
             "error",
             str(SCRIPT),
-            own[0],
+            verb,
             "slice",
-            *own[1:],
+            *flags,
             "--poll_seconds=0",
-            *behind,
+            *command,
         ]
 
-    def run(self, *words: str, code: int = 0, answer: str = "") -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: str, code: int = 0, answer: str = "") -> subprocess.CompletedProcess[str]:
         """Runs a command of tpu_vm.py on ``slice`` and checks its exit code."""
         done = subprocess.run(
-            self.command(*words), env=self.environment, input=answer, capture_output=True, text=True, timeout=300
+            self.command(*arguments), env=self.environment, input=answer, capture_output=True, text=True, timeout=300
         )
         assert done.returncode == code, done.stdout + done.stderr
         return done
 
-    def refused(self, *words: str) -> str:
+    def refused(self, *arguments: str) -> str:
         """Runs a command that must be refused, and returns its message."""
-        done = self.run(*words, code=2)
+        done = self.run(*arguments, code=2)
         lines = done.stderr.splitlines()
         assert lines[-1].startswith("tpu_vm: ")
         assert "Traceback" not in done.stderr
@@ -143,31 +147,36 @@ class Cloud:
 
     @property
     def calls(self) -> list[str]:
-        """Returns the gcloud calls without queries, for example ``queued-resources create`` or ``tpu-vm ssh start``."""
+        """The gcloud calls, except queries.
+
+        Examples are ``queued-resources create`` and ``tpu-vm ssh start``.
+        """
         found = []
-        for words in self._called():
-            command = next((word.split("=", 1)[1] for word in words if word.startswith("--command=")), "")
+        for arguments in self._called():
+            command = next(
+                (argument.split("=", 1)[1] for argument in arguments if argument.startswith("--command=")), ""
+            )
             # The command is: bash -c SCRIPT worker FUNCTION ...
             function = shlex.split(command)[4:5] if command.startswith("bash") else []
-            found.append(" ".join([*words[2:4], *function]))
+            found.append(" ".join([*arguments[2:4], *function]))
         return [call for call in found if "describe" not in call and call != "--format=json"]
 
     def arguments(self, call: str) -> list[str]:
-        """Returns the arguments of the last ``call``, for example of the last ``tpu-vm ssh``."""
-        return [words for words in self._called() if " ".join(words[2:4]) == call][-1]
+        """Returns the arguments of the last call, such as the last ``tpu-vm ssh``."""
+        return [arguments for arguments in self._called() if " ".join(arguments[2:4]) == call][-1]
 
     def _called(self) -> list[list[str]]:
         path = self.folder / "calls.jsonl"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     def runs(self, worker: int) -> list[list[str]]:
-        """Returns the arguments of all afjax commands on a worker since the worker was created."""
+        """Returns the arguments of the afjax commands that a worker has run."""
         path = self.folder / f"worker-{worker}" / "runs.jsonl"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
-    def wait_for(self, what: Callable[[], bool]) -> None:
+    def wait_for(self, condition: Callable[[], bool]) -> None:
         end = time.monotonic() + 300
-        while not what():
+        while not condition():
             assert time.monotonic() < end, "timeout"
             time.sleep(0.02)
 
@@ -179,21 +188,24 @@ class Cloud:
 
 @pytest.fixture(scope="session")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Makes the fake gcloud and a checkout for the user's machine, and the fake commands of the workers."""
+    """Makes a user's machine, and the fake commands of the workers.
+
+    The machine has the fake gcloud and a checkout.
+    """
     folder = tmp_path_factory.mktemp("machine")
     for name in ("bin", "laptop", "checkout"):
         (folder / name).mkdir()
-    for name, text in STAND_INS.items():
+    for name, text in FAKE_COMMANDS.items():
         (folder / "bin" / name).write_text(text)
-    # The flags -SE make Python start faster, because it does not read site-packages.
+    # With the flags -SE, Python does not read site-packages, so it starts faster.
     gcloud = Path(__file__).with_name("fake_gcloud.py").read_text()
     (folder / "laptop" / "gcloud").write_text(f"#!{sys.executable} -SE\n{gcloud}")
     for path in (*folder.glob("bin/*"), *folder.glob("laptop/*")):
         path.chmod(0o755)
     tracked = folder / "checkout" / "setup.py"
     tracked.write_text("before")
-    for words in (["init", "--quiet"], ["add", "setup.py"]):
-        subprocess.run(["git", "-C", str(folder / "checkout"), *words], check=True)
+    for arguments in (["init", "--quiet"], ["add", "setup.py"]):
+        subprocess.run(["git", "-C", str(folder / "checkout"), *arguments], check=True)
     tracked.write_text("changed")
     (folder / "checkout" / "untracked").touch()
     return folder
@@ -202,8 +214,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def cloud(machine: Path, tmp_path: Path) -> Iterator[Cloud]:
     """Makes a cloud without a slice."""
-    made = Cloud(tmp_path, machine)
-    yield made
+    yield Cloud(tmp_path, machine)
     for pid in tmp_path.glob("worker-*/afjax-job/pid"):
         with contextlib.suppress(ProcessLookupError, ValueError):
             os.killpg(int(pid.read_text()), signal.SIGKILL)
@@ -218,7 +229,7 @@ def slice_(cloud: Cloud) -> Cloud:
 
 @pytest.fixture
 def set_up(slice_: Cloud) -> Cloud:
-    """Makes a cloud with a slice on which setup has run."""
+    """Makes a cloud with a slice that is already set up."""
     for worker in (0, 1):
         job = slice_.folder / f"worker-{worker}" / "afjax-job"
         for name in ("source", "venv/bin"):
@@ -265,7 +276,7 @@ def test_slice_life_cycle(cloud: Cloud) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "flags"),
+    ("options", "flags"),
     [
         (
             "--accelerator_type=v4-32 --on_demand",
@@ -285,20 +296,20 @@ def test_slice_life_cycle(cloud: Cloud) -> None:
         ),
     ],
 )
-def test_create_requests_the_given_slice(cloud: Cloud, given: str, flags: str) -> None:
-    done = cloud.run("create", *given.split(), "--no_wait")
+def test_create_requests_the_specified_slice(cloud: Cloud, options: str, flags: str) -> None:
+    done = cloud.run("create", *options.split(), "--no_wait")
     assert "slice was requested; see `status`. It costs money while it is ACTIVE, until `delete slice`." in done.stderr
-    asked = cloud.arguments("queued-resources create")[6:-1]
-    asked.remove("--valid-until-duration=1450m")
-    assert asked == flags.split()
+    requested = cloud.arguments("queued-resources create")[6:-1]
+    requested.remove("--valid-until-duration=1450m")
+    assert requested == flags.split()
 
 
-def test_unattended_request_expires(cloud: Cloud) -> None:
+def test_request_expires_after_the_timeout(cloud: Cloud) -> None:
     cloud.run("create", *SPOT, "--timeout=90", "--no_wait")
     assert "--valid-until-duration=100m" in cloud.arguments("queued-resources create")
 
 
-def test_dry_run_calls_nothing(cloud: Cloud) -> None:
+def test_dry_run_makes_no_calls(cloud: Cloud) -> None:
     done = cloud.run("babysit", *SPOT, "--zone=z", "--dry_run", "--", *TRAIN, '--config.x=it\'s "q"')
     assert cloud.calls == []
     printed = [line for line in done.stdout.splitlines() if line.startswith("gcloud compute tpus")]
@@ -310,7 +321,7 @@ def test_dry_run_calls_nothing(cloud: Cloud) -> None:
         "tpu-vm ssh",
         "tpu-vm ssh",
     ]
-    # A shell can run the printed command, with the same effect.
+    # The printed command can be run in a shell.
     cloud.set(request=["ACTIVE"], node="READY", workers=1)
     cloud.run("setup", "--zone=z")
     start = done.stdout[done.stdout.rindex("gcloud compute tpus tpu-vm ssh") :]
@@ -327,10 +338,10 @@ def test_help_has_an_example(cloud: Cloud, command: str) -> None:
 
 def test_documented_commands_run(cloud: Cloud) -> None:
     text = (ROOT / "docs" / "how_to" / "launching.md").read_text(encoding="utf-8").replace("\\\n", "")
-    shown = [shlex.split(line) for line in text.splitlines() if line.startswith("launch/tpu_vm.py ")]
-    assert {words[1] for words in shown} == set("create setup run logs status stop delete babysit".split())
-    for words in shown:
-        command = [sys.executable, "-S", str(SCRIPT), *words[1:3], "--dry_run", *words[3:]]
+    documented = [shlex.split(line) for line in text.splitlines() if line.startswith("launch/tpu_vm.py ")]
+    assert {arguments[1] for arguments in documented} == set("create setup run logs status stop delete babysit".split())
+    for arguments in documented:
+        command = [sys.executable, "-S", str(SCRIPT), *arguments[1:3], "--dry_run", *arguments[3:]]
         done = subprocess.run(command, env=cloud.environment, capture_output=True, text=True, check=True)
         assert done.stdout.startswith("gcloud compute tpus ")
 
@@ -339,11 +350,11 @@ def test_manifest_distinguishes_user_errors_from_preemption() -> None:
     yaml = pytest.importorskip("yaml")
     spec = yaml.safe_load((ROOT / "launch" / "gke_jobset.yaml").read_text(encoding="utf-8"))["spec"]
     job = spec["replicatedJobs"][0]["template"]["spec"]
-    mistake, notice, taken = job["podFailurePolicy"]["rules"]
+    user_error, notice, preempted = job["podFailurePolicy"]["rules"]
     container = job["template"]["spec"]["containers"][0]
-    assert mistake["onExitCodes"] == {"containerName": container["name"], "operator": "In", "values": [2]}
+    assert user_error["onExitCodes"] == {"containerName": container["name"], "operator": "In", "values": [2]}
     assert notice["onExitCodes"] == {"containerName": container["name"], "operator": "In", "values": [75]}
-    assert taken["onPodConditions"] == [{"type": "DisruptionTarget", "status": "True"}]
+    assert preempted["onPodConditions"] == [{"type": "DisruptionTarget", "status": "True"}]
     # JobSet refers to these rules only by index.
     fails, restarts = spec["failurePolicy"]["rules"]
     assert fails["action"] == "FailJobSet"
@@ -364,7 +375,7 @@ def test_missing_gcloud_is_reported(cloud: Cloud, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "sentence"),
+    ("settings", "message"),
     [
         ({}, "gcloud is not logged in; run `gcloud auth login`."),
         (
@@ -377,14 +388,14 @@ def test_missing_gcloud_is_reported(cloud: Cloud, tmp_path: Path) -> None:
         ),
     ],
 )
-def test_missing_settings_are_refused(cloud: Cloud, settings: dict, sentence: str) -> None:
+def test_missing_settings_are_refused(cloud: Cloud, settings: dict, message: str) -> None:
     cloud.set(settings=settings)
-    assert cloud.refused("create", *SPOT) == f"tpu_vm: {sentence}"
+    assert cloud.refused("create", *SPOT) == f"tpu_vm: {message}"
     assert cloud.calls == []
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("arguments", "message"),
     [
         (("create", "--accelerator_type=h100-8", "--spot"), "--accelerator_type is h100-8; known are v2, v3, v4,"),
         (("create", "--accelerator_type=v4", "--spot"), "--topology is not given; give a type with a size"),
@@ -401,13 +412,13 @@ def test_missing_settings_are_refused(cloud: Cloud, settings: dict, sentence: st
         (("setup",), "slice has no queued resource, no node; create it with `create slice`."),
     ],
 )
-def test_invalid_commands_are_refused(cloud: Cloud, words: tuple[str, ...], sentence: str) -> None:
-    assert sentence in cloud.refused(*words)
+def test_invalid_commands_are_refused(cloud: Cloud, arguments: tuple[str, ...], message: str) -> None:
+    assert message in cloud.refused(*arguments)
     assert cloud.calls == []
 
 
 @pytest.mark.parametrize(
-    ("flag", "sentence"),
+    ("flag", "message"),
     [
         ("--timeout=nan", "argument --timeout: nan was given; give a number that is at least 0."),
         ("--timeout=inf", "argument --timeout: inf was given; give a number that is at least 0."),
@@ -419,21 +430,21 @@ def test_invalid_commands_are_refused(cloud: Cloud, words: tuple[str, ...], sent
         ("--max_restarts=1.5", "argument --max_restarts: invalid whole_number value: '1.5'"),
     ],
 )
-def test_invalid_and_negative_numbers_are_refused(cloud: Cloud, flag: str, sentence: str) -> None:
+def test_invalid_numbers_are_refused(cloud: Cloud, flag: str, message: str) -> None:
     done = cloud.run("babysit", *SPOT, flag, "--", *TRAIN, code=2)
-    assert done.stderr.splitlines()[-1] == f"tpu_vm.py babysit: error: {sentence}"
+    assert done.stderr.splitlines()[-1] == f"tpu_vm.py babysit: error: {message}"
     assert cloud.calls == []
 
 
-@pytest.mark.parametrize("words", [("setup",), ("babysit", *SPOT, "--delete_at_end")], ids=["setup", "babysit"])
+@pytest.mark.parametrize("arguments", [("setup",), ("babysit", *SPOT, "--delete_at_end")], ids=["setup", "babysit"])
 @pytest.mark.parametrize("folder", ["", "no-such"])
 def test_source_that_is_not_a_checkout_is_refused(
-    cloud: Cloud, words: tuple[str, ...], folder: str, tmp_path: Path
+    cloud: Cloud, arguments: tuple[str, ...], folder: str, tmp_path: Path
 ) -> None:
     source = tmp_path / folder
-    command = ("--", *TRAIN) if words[0] == "babysit" else ()
-    sentence = cloud.refused(*words, f"--source={source}", *command)
-    assert f"--source is {source}; give a git checkout of afjax" in sentence
+    command = ("--", *TRAIN) if arguments[0] == "babysit" else ()
+    message = cloud.refused(*arguments, f"--source={source}", *command)
+    assert f"--source is {source}; give a git checkout of afjax" in message
     # gcloud was never called.
     assert not (cloud.folder / "calls.jsonl").exists()
 
@@ -447,14 +458,14 @@ def test_setup_without_git_is_refused(cloud: Cloud, tmp_path: Path) -> None:
 @pytest.mark.parametrize("answer", ["", "Updates are available.", "[]"], ids=["nothing", "text", "list"])
 def test_gcloud_output_that_is_not_a_json_object_is_refused(cloud: Cloud, call: str, answer: str) -> None:
     cloud.set(answers={call: answer})
-    sentence = cloud.refused("create", *SPOT)
-    assert f"gcloud answered '{answer}\\n', which is not a JSON object; make sure that `gcloud " in sentence
-    assert call in sentence
+    message = cloud.refused("create", *SPOT)
+    assert f"gcloud answered '{answer}\\n', which is not a JSON object; make sure that `gcloud " in message
+    assert call in message
     assert cloud.calls == []
 
 
 @pytest.mark.parametrize(
-    ("error", "sentence"),
+    ("error", "message"),
     [
         ("Quota limit 'TPUV5sLitepod' has been exceeded. Limit: 0 in zone us-west4-a.", "there is no quota left"),
         ("RESOURCE_EXHAUSTED: There is no more capacity in the zone", "no such slice is available in this zone"),
@@ -467,9 +478,9 @@ def test_gcloud_output_that_is_not_a_json_object_is_refused(cloud: Cloud, call: 
         ("crashed (ConnectionError)", "gcloud failed, try again. (ERROR: (gcloud.compute"),
     ],
 )
-def test_errors_from_the_cloud_are_explained(cloud: Cloud, error: str, sentence: str) -> None:
+def test_errors_from_the_cloud_are_explained(cloud: Cloud, error: str, message: str) -> None:
     cloud.set(errors={"queued-resources create": [error, error]})
-    assert sentence in cloud.refused("create", *SPOT)
+    assert message in cloud.refused("create", *SPOT)
     assert cloud.calls == ["queued-resources create"]
 
 
@@ -496,7 +507,7 @@ def test_existing_slice_name_is_refused(slice_: Cloud) -> None:
 
 
 @pytest.mark.parametrize(("request_", "node"), [("ACTIVE", ""), ("", "CREATING")])
-def test_partially_existing_slice_must_be_deleted(cloud: Cloud, request_: str, node: str) -> None:
+def test_incomplete_slice_must_be_deleted(cloud: Cloud, request_: str, node: str) -> None:
     cloud.set(request=[request_] if request_ else [], node=node)
     assert "slice is incomplete" in cloud.refused("create", *SPOT)
     assert "run `delete` and then `create`" in cloud.refused("run", "--", *TRAIN)
@@ -506,14 +517,14 @@ def test_partially_existing_slice_must_be_deleted(cloud: Cloud, request_: str, n
 
 
 def test_failed_request_is_reported(cloud: Cloud) -> None:
-    cloud.set(given=[["PROVISIONING", "FAILED"]])
+    cloud.set(grants=[["PROVISIONING", "FAILED"]])
     assert "was not granted (queued resource FAILED, no node: Internal stockout); run `delete" in cloud.refused(
         "create", *SPOT
     )
 
 
-def test_request_that_takes_too_long_is_withdrawn(cloud: Cloud) -> None:
-    cloud.set(given=[["WAITING_FOR_RESOURCES"]])
+def test_request_that_takes_too_long_is_canceled(cloud: Cloud) -> None:
+    cloud.set(grants=[["WAITING_FOR_RESOURCES"]])
     assert "was not granted within 0 minutes, and its request was canceled" in cloud.refused(
         "create", *SPOT, "--timeout=0"
     )
@@ -534,7 +545,7 @@ def test_delete_asks_for_confirmation(slice_: Cloud) -> None:
 
 def test_setup_copies_tracked_files_and_can_be_repeated(slice_: Cloud) -> None:
     slice_.run("setup")
-    (slice_.folder / "worker-0" / "afjax-job" / "source" / "of-before").touch()
+    (slice_.folder / "worker-0" / "afjax-job" / "source" / "old-file").touch()
     slice_.run("setup", "--extras=tpu")
     for worker in (0, 1):
         home = slice_.folder / f"worker-{worker}"
@@ -551,7 +562,7 @@ def test_setup_copies_tracked_files_and_can_be_repeated(slice_: Cloud) -> None:
         ]
 
 
-def test_setup_from_git(slice_: Cloud) -> None:
+def test_setup_clones_a_git_repository(slice_: Cloud) -> None:
     slice_.run("setup", "--source=https://example.com/afjax.git", "--git_revision=v1")
     assert (slice_.folder / "worker-1" / "git-calls").read_text().splitlines() == [
         "clone --quiet https://example.com/afjax.git source.part",
@@ -567,21 +578,28 @@ def test_setup_failures_are_reported(slice_: Cloud, tmp_path: Path) -> None:
     assert "the index is unreachable" in done.stderr
     assert "setup failed on worker 0, see above" in done.stderr
     assert slice_.calls == ["tpu-vm scp", "tpu-vm ssh setup"]
-    sentence = "afjax is not installed on worker 0 of slice; run `setup slice` first."
-    assert sentence in slice_.refused("run", "--", *TRAIN)
+    message = "afjax is not installed on worker 0 of slice; run `setup slice` first."
+    assert message in slice_.refused("run", "--", *TRAIN)
 
 
 # Tests of running commands on a slice.
 
 
 def test_arguments_arrive_unchanged(set_up: Cloud) -> None:
-    words = ['--config.text=it\'s  "two"  spaces', "$HOME `x` \\ ; & |", "", "--config.list=(1, 2)", "ü\n#line", "*"]
-    set_up.run("run", "--", *TRAIN, *words)
+    arguments = [
+        '--config.text=it\'s  "two"  spaces',
+        "$HOME `x` \\ ; & |",
+        "",
+        "--config.list=(1, 2)",
+        "ü\n#line",
+        "*",
+    ]
+    set_up.run("run", "--", *TRAIN, *arguments)
     set_up.wait_for_end()
-    assert set_up.runs(0) == set_up.runs(1) == [[*TRAIN[1:], *words]]
+    assert set_up.runs(0) == set_up.runs(1) == [[*TRAIN[1:], *arguments]]
 
 
-def test_command_can_have_the_number_of_its_worker(set_up: Cloud) -> None:
+def test_worker_in_a_command_is_replaced_by_the_workers_number(set_up: Cloud) -> None:
     set_up.run("run", "--", "afjax", "sweep", "--hosts=2", "--host={worker}")
     set_up.wait_for_end()
     assert [set_up.runs(worker) for worker in (0, 1)] == [
@@ -590,10 +608,10 @@ def test_command_can_have_the_number_of_its_worker(set_up: Cloud) -> None:
     assert set_up.run("status").stdout.splitlines()[1:] == [f"worker {n}: finished, exit code 0" for n in (0, 1)]
 
 
-def test_job_outlives_its_caller_and_a_second_job_is_refused(set_up: Cloud) -> None:
+def test_job_continues_after_its_command_and_a_second_job_is_refused(set_up: Cloud) -> None:
     set_up.codes("wait", "wait")
     set_up.run("run", "--", *TRAIN)
-    set_up.wait_for(lambda: all((set_up.folder / f"worker-{worker}" / "waits").exists() for worker in (0, 1)))
+    set_up.wait_for(lambda: all((set_up.folder / f"worker-{worker}" / "waiting").exists() for worker in (0, 1)))
     assert set_up.run("status").stdout.splitlines()[1:] == ["worker 0: running", "worker 1: running"]
     assert "A command is already running on worker 0 of slice" in set_up.refused("run", "--", *TRAIN)
     assert "A command is already running on worker 0 of slice" in set_up.refused("setup")
@@ -635,7 +653,7 @@ def test_ssh_is_retried(set_up: Cloud) -> None:
 
 def test_start_is_retried_without_starting_a_worker_twice(set_up: Cloud) -> None:
     set_up.codes("wait", "wait")
-    set_up.set(deaf={"start": [1]})
+    set_up.set(unreachable={"start": [1]})
     set_up.run("run", "--", *TRAIN)
     set_up.wait_for(lambda: len(set_up.runs(1)) == 1)
     assert set_up.calls == ["tpu-vm ssh status", "tpu-vm ssh start", "tpu-vm ssh start"]
@@ -656,7 +674,7 @@ def test_logs_are_printed_and_followed(set_up: Cloud) -> None:
     set_up.run("run", "--", *TRAIN)
     set_up.wait_for_end()
     assert set_up.run("logs", "--lines=1").stdout == "afjax: the message of worker 0\n"
-    # SIGINT is ignored if a shell started the tests in the background, and child processes inherit this.
+    # If a shell started the tests in the background, SIGINT is ignored, and child processes inherit this setting.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         process = subprocess.Popen(set_up.command("logs", "--follow"), env=set_up.environment, stdout=subprocess.PIPE)
@@ -717,38 +735,40 @@ def test_babysit_recreates_a_preempted_slice(cloud: Cloud) -> None:
         (("134", "76"), 134, 2),
         (("75", "9"), 9, 2),
     ],
-    ids=["preemptions", "crash", "mistake", "mistake-on-worker-1", "crashes", "crash-and-preemption"],
+    ids=["preemptions", "crash", "user-error", "user-error-on-worker-1", "crashes", "crash-and-preemption"],
 )
 def test_babysit_restarts_depending_on_exit_codes(set_up: Cloud, codes: tuple[str, str], code: int, runs: int) -> None:
     set_up.codes(*codes)
     done = set_up.run("babysit", *SPOT, "--max_restarts=1", "--", *TRAIN, code=code)
     assert len(set_up.runs(0)) == len(set_up.runs(1)) == runs
-    # The end of the log of the worker that caused the exit is shown.
-    guilty = {2: codes.index("2") if "2" in codes else 0, 134: 0, 9: 1}.get(code)
-    assert done.stdout.splitlines()[-1:] == ([] if guilty is None else [f"afjax: the message of worker {guilty}"])
+    # The output ends with the log of the worker that caused the exit.
+    failed_worker = {2: codes.index("2") if "2" in codes else 0, 134: 0, 9: 1}.get(code)
+    assert done.stdout.splitlines()[-1:] == (
+        [] if failed_worker is None else [f"afjax: the message of worker {failed_worker}"]
+    )
 
 
 def test_babysit_attaches_to_a_running_command(set_up: Cloud) -> None:
     set_up.codes("wait 0", "wait 0")
-    words = set_up.command("babysit", *SPOT, "--", *TRAIN)
-    sitting = subprocess.Popen(words, env=set_up.environment, stderr=subprocess.DEVNULL, start_new_session=True)
-    set_up.wait_for(lambda: (set_up.folder / "worker-1" / "waits").exists())
-    os.killpg(sitting.pid, signal.SIGKILL)
-    sitting.wait()
+    arguments = set_up.command("babysit", *SPOT, "--", *TRAIN)
+    first = subprocess.Popen(arguments, env=set_up.environment, stderr=subprocess.DEVNULL, start_new_session=True)
+    set_up.wait_for(lambda: (set_up.folder / "worker-1" / "waiting").exists())
+    os.killpg(first.pid, signal.SIGKILL)
+    first.wait()
     (set_up.folder / "calls.jsonl").unlink()
-    again = subprocess.Popen(words, env=set_up.environment, stderr=subprocess.DEVNULL)
+    second = subprocess.Popen(arguments, env=set_up.environment, stderr=subprocess.DEVNULL)
     set_up.wait_for(lambda: set_up.calls.count("tpu-vm ssh status") > 2)
     assert set(set_up.calls) == {"tpu-vm ssh status"}
     for worker in (0, 1):
         os.killpg(int(pid_of(set_up, worker)), signal.SIGTERM)
-    assert again.wait(timeout=300) == 0
+    assert second.wait(timeout=300) == 0
     assert len(set_up.runs(0)) == 2
     # A finished command is not repeated.
     set_up.run("babysit", *SPOT, "--", *TRAIN)
     assert len(set_up.runs(0)) == 2
 
 
-def test_babysit_repeats_a_command_that_failed_unattended(set_up: Cloud) -> None:
+def test_babysit_repeats_a_command_that_failed_before(set_up: Cloud) -> None:
     set_up.codes("2 0", "2 0")
     set_up.run("run", "--", *TRAIN)
     set_up.wait_for_end()
@@ -757,7 +777,7 @@ def test_babysit_repeats_a_command_that_failed_unattended(set_up: Cloud) -> None
 
 
 @pytest.mark.parametrize(("request_", "node"), [("FAILED", ""), ("", "PREEMPTED")])
-def test_babysit_deletes_a_partially_existing_slice(cloud: Cloud, request_: str, node: str) -> None:
+def test_babysit_recreates_an_incomplete_slice(cloud: Cloud, request_: str, node: str) -> None:
     cloud.set(request=[request_] if request_ else [], node=node)
     done = cloud.run("babysit", *SPOT, "--", *TRAIN)
     assert "deleting it and creating it again" in done.stderr
@@ -765,11 +785,11 @@ def test_babysit_deletes_a_partially_existing_slice(cloud: Cloud, request_: str,
 
 def test_babysit_retries_after_temporary_errors(cloud: Cloud) -> None:
     cloud.codes("wait 0", "wait 0")
-    cloud.set(preemptions=1, given=[["ACTIVE"], ["FAILED"], ["ACTIVE"]])
+    cloud.set(preemptions=1, grants=[["ACTIVE"], ["FAILED"], ["ACTIVE"]])
     cloud.set(errors={"queued-resources create": [None, "Quota limit exceeded", None, "no more capacity in the zone"]})
     done = cloud.run("babysit", *SPOT, "--", *TRAIN)
-    for words in ("there is no quota left", "no such slice is available in this zone", "queued resource FAILED"):
-        assert words in done.stderr
+    for fact in ("there is no quota left", "no such slice is available in this zone", "queued resource FAILED"):
+        assert fact in done.stderr
     assert cloud.runs(0) == [list(TRAIN[1:])]
 
 
@@ -780,16 +800,16 @@ def test_babysit_stops_the_remaining_workers_after_a_failure(set_up: Cloud) -> N
     assert len(set_up.runs(1)) == 2
 
 
-STAYS = "slice still exists; it costs money until `delete slice`."
+STILL_EXISTS = "slice still exists; it costs money until `delete slice`."
 
 
 @pytest.mark.parametrize("flags", [(), ("--delete_at_end",)], ids=["", "delete_at_end"])
 def test_babysit_warns_that_an_unreachable_slice_still_exists(cloud: Cloud, flags: tuple[str, ...]) -> None:
     cloud.set(errors={"tpu-vm ssh": ["Connection refused"] * 99})
     done = cloud.run("babysit", *SPOT, *flags, "--", *TRAIN, code=2)
-    *_, stays, sentence = done.stderr.splitlines()
-    assert stays == STAYS
-    assert sentence.startswith("tpu_vm: slice: 0 of 2 workers answered over ssh")
+    *_, warning, message = done.stderr.splitlines()
+    assert warning == STILL_EXISTS
+    assert message.startswith("tpu_vm: slice: 0 of 2 workers answered over ssh")
     assert cloud.get("node") == "READY"
     assert "queued-resources delete" not in cloud.calls
 
@@ -797,7 +817,7 @@ def test_babysit_warns_that_an_unreachable_slice_still_exists(cloud: Cloud, flag
 def test_babysit_warns_that_a_slice_still_exists_after_failed_setup(cloud: Cloud) -> None:
     (cloud.folder / "no-index").touch()
     done = cloud.run("babysit", *SPOT, "--delete_at_end", "--", *TRAIN, code=2)
-    assert STAYS in done.stderr
+    assert STILL_EXISTS in done.stderr
 
 
 def test_babysit_warns_that_a_slice_still_exists_after_an_unexpected_error(set_up: Cloud) -> None:
@@ -805,7 +825,7 @@ def test_babysit_warns_that_a_slice_still_exists_after_an_unexpected_error(set_u
     (job / "command").touch()
     (job / "exit_code").touch()
     done = set_up.run("babysit", *SPOT, "--", *TRAIN, code=1)
-    assert STAYS in done.stderr
+    assert STILL_EXISTS in done.stderr
 
 
 def test_babysit_warns_that_a_slice_may_still_exist_if_its_state_is_unknown(set_up: Cloud) -> None:
@@ -815,9 +835,9 @@ def test_babysit_warns_that_a_slice_may_still_exist_if_its_state_is_unknown(set_
     # The second describe call checks whether the slice is deleted.
     set_up.set(errors={"tpu-vm describe": [None, login, login]})
     done = set_up.run("babysit", *SPOT, "--delete_at_end", "--", *TRAIN, code=2)
-    *_, stays, sentence = done.stderr.splitlines()
-    assert stays == "slice may still exist; it costs money until `delete slice`."
-    assert "gcloud is not logged in" in sentence
+    *_, warning, message = done.stderr.splitlines()
+    assert warning == "slice may still exist; it costs money until `delete slice`."
+    assert "gcloud is not logged in" in message
 
 
 def test_create_warns_that_a_slice_may_still_exist_if_its_state_is_unknown(cloud: Cloud) -> None:
@@ -825,13 +845,13 @@ def test_create_warns_that_a_slice_may_still_exist_if_its_state_is_unknown(cloud
     # The first describe call checks whether the slice already exists.
     cloud.set(errors={"tpu-vm describe": [None, *[login] * 9]})
     done = cloud.run("create", *SPOT, code=2)
-    *_, stays, sentence = done.stderr.splitlines()
-    assert stays == "slice may still exist; it costs money until `delete slice`."
-    assert "gcloud is not logged in" in sentence
+    *_, warning, message = done.stderr.splitlines()
+    assert warning == "slice may still exist; it costs money until `delete slice`."
+    assert "gcloud is not logged in" in message
 
 
 def test_babysit_ends_after_the_timeout(cloud: Cloud) -> None:
-    cloud.set(given=[["WAITING_FOR_RESOURCES"]])
+    cloud.set(grants=[["WAITING_FOR_RESOURCES"]])
     done = cloud.run("babysit", *SPOT, "--timeout=0", "--", *TRAIN, code=2)
     assert "was not granted within 0 minutes" in done.stderr
     assert "still exist" not in done.stderr

@@ -1,4 +1,4 @@
-"""Makes task models with random parameters, for any kind of adapter, fusion, head and task."""
+"""Makes task models with random parameters, for any adapters, head and task."""
 
 import dataclasses
 from typing import Any
@@ -30,7 +30,10 @@ def random_task(
     labels: tuple[str, ...] = ("few", "many"),
     max_length: int = 16,
 ) -> TaskModel:
-    """Makes a model whose parameters depend only on its name, and are large enough to change predictions."""
+    """Makes a model with random parameters that depend only on its name.
+
+    The parameters are large enough to change predictions.
+    """
     task = TaskConfig(name=name) if task is None else dataclasses.replace(task, name=name)
     key = named_key(jax.random.key(0), name)
 
@@ -45,8 +48,8 @@ def random_task(
         str(number): draw(new_adapter(key, str(number), config, trunk.config, trunk.params), str(number))
         for number, config in enumerate(adapters)
     }
-    size = {"hidden_size": trunk.config.hidden_size, "num_layers": trunk.config.num_layers}
-    mixed = {} if fusion is None else {"mix": draw(init_fusion(key, fusion, adapters[0], **size), "mix")}
+    sizes = {"hidden_size": trunk.config.hidden_size, "num_layers": trunk.config.num_layers}
+    fusion_params = {} if fusion is None else {"fusion": draw(init_fusion(key, fusion, adapters[0], **sizes), "fusion")}
     reads = TASK_KINDS[task.kind].reads
     outputs = TASK_KINDS[task.kind].num_outputs(labels)
     return TaskModel(
@@ -57,12 +60,12 @@ def random_task(
             head=head,
             reads=reads,
             adapters=tuple((str(number), config) for number, config in enumerate(adapters)),
-            fusion_name="" if fusion is None else "mix",
+            fusion_name="" if fusion is None else "fusion",
             fusion=fusion or FusionConfig(),
         ),
         params={
             "adapters": trees,
-            "fusion": mixed,
+            "fusion": fusion_params,
             "heads": {"task": draw(init_head(key, head, outputs, trunk=trunk.params, reads=reads), "head")},
         },
         task=task,

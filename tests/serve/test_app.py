@@ -1,4 +1,4 @@
-"""The HTTP application returns the models' predictions, and refuses requests that it cannot answer."""
+"""The HTTP application returns predictions, and refuses invalid requests."""
 
 import asyncio
 import dataclasses
@@ -67,7 +67,7 @@ def test_rows_are_predicted_in_order(client: TestClient, models: dict[str, TaskM
         {"adapter": None, "text": TEXTS[1]},
         {"adapter": "entail", "text_a": TEXTS[2], "text_b": TEXTS[1]},
     ]
-    # The model of "entail" does not record the number of its text columns, so it accepts single texts and pairs.
+    # The model "entail" does not record its number of text columns, so it accepts single texts and pairs.
     response = predict(client, rows)
     assert response.status_code == 200
     topic, embedding, entail = response.json()["predictions"]
@@ -80,7 +80,7 @@ def test_rows_are_predicted_in_order(client: TestClient, models: dict[str, TaskM
     )
 
 
-GOOD = {"adapter": "topic", "text": "no dogs"}
+VALID_ROW = {"adapter": "topic", "text": "no dogs"}
 
 
 @pytest.mark.parametrize(
@@ -93,39 +93,39 @@ GOOD = {"adapter": "topic", "text": "no dogs"}
         (b"7", 400, "rows"),
         (b'{"rows": []}', 400, "rows"),
         (b'{"rows": {}}', 400, "rows"),
-        (json.dumps({"rows": [GOOD], "more": 1}).encode(), 400, "rows"),
-        (json.dumps({"rows": [GOOD], "fusion_attention": 1}).encode(), 400, "fusion_attention"),
-        (json.dumps({"rows": [GOOD, 7]}).encode(), 400, "rows[1]"),
+        (json.dumps({"rows": [VALID_ROW], "more": 1}).encode(), 400, "rows"),
+        (json.dumps({"rows": [VALID_ROW], "fusion_attention": 1}).encode(), 400, "fusion_attention"),
+        (json.dumps({"rows": [VALID_ROW, 7]}).encode(), 400, "rows[1]"),
         (json.dumps({"rows": [{"text": "no dogs"}]}).encode(), 400, '"adapter"'),
-        (json.dumps({"rows": [{**GOOD, "adapter": 3}]}).encode(), 400, '"adapter"'),
-        (json.dumps({"rows": [GOOD, {**GOOD, "adapter": "topik"}]}).encode(), 404, 'Did you mean "topic"'),
-        (json.dumps({"rows": [{**GOOD, "adapter": "../../etc/passwd"}]}).encode(), 404, "not in service"),
-        (json.dumps({"rows": [{**GOOD, "text": 7}]}).encode(), 400, "rows[0]"),
+        (json.dumps({"rows": [{**VALID_ROW, "adapter": 3}]}).encode(), 400, '"adapter"'),
+        (json.dumps({"rows": [VALID_ROW, {**VALID_ROW, "adapter": "topik"}]}).encode(), 404, 'Did you mean "topic"'),
+        (json.dumps({"rows": [{**VALID_ROW, "adapter": "../../etc/passwd"}]}).encode(), 404, "not in service"),
+        (json.dumps({"rows": [{**VALID_ROW, "text": 7}]}).encode(), 400, "rows[0]"),
         (json.dumps({"rows": [{"adapter": "topic", "words": ["a"]}]}).encode(), 400, "words"),
-        (json.dumps({"rows": [GOOD] * 7}).encode(), 413, "7 rows"),
-        (json.dumps({"rows": [{**GOOD, "text": "a" * 201}]}).encode(), 413, "characters"),
-        (json.dumps({"rows": [{**GOOD, "more": [["a" * 150, "b" * 150]]}]}).encode(), 413, "characters"),
+        (json.dumps({"rows": [VALID_ROW] * 7}).encode(), 413, "7 rows"),
+        (json.dumps({"rows": [{**VALID_ROW, "text": "a" * 201}]}).encode(), 413, "characters"),
+        (json.dumps({"rows": [{**VALID_ROW, "more": [["a" * 150, "b" * 150]]}]}).encode(), 413, "characters"),
         (b" " * 5001, 413, "5000 bytes"),
         (b'{"rows": [{"adapter": "\\ud800", "text": "no dogs"}]}', 400, "not Unicode"),
         (b'{"rows": [{"adapter": "topic", "text": "no dogs", "\\ud800": 1}]}', 400, "not Unicode"),
     ],
 )
-def test_wrong_bodies_are_refused(client: TestClient, body: bytes, status: int, fact: str) -> None:
+def test_invalid_bodies_are_refused(client: TestClient, body: bytes, status: int, fact: str) -> None:
     response = client.post("/predict", content=body, headers={"Content-Type": "application/json"})
     assert (response.status_code, list(response.json())) == (status, ["error"])
     assert fact in response.json()["error"]
     assert "Traceback" not in response.text
-    assert predict(client, [GOOD]).status_code == 200
+    assert predict(client, [VALID_ROW]).status_code == 200
 
 
-def test_deep_values_are_read(client: TestClient) -> None:
+def test_deeply_nested_values_are_accepted(client: TestClient) -> None:
     deep = '{"rows": [{"adapter": "topic", "text": "no dogs", "more": ' + "[" * 800 + "]" * 800 + "}]}"
     response = client.post("/predict", content=deep, headers={"Content-Type": "application/json"})
     assert response.status_code == 200
 
 
 async def status_of(app: Any, receive: Callable[[], Awaitable[Any]]) -> int:
-    """Sends a request to /predict without a server, and returns the answer's status."""
+    """Sends a request to /predict without a server, and returns its status code."""
     sent: list[Any] = []
 
     async def send(message: Any) -> None:
@@ -160,11 +160,11 @@ def test_waiting_requests_of_disconnected_clients_are_not_computed(
 
     monkeypatch.setattr(routed, "outputs", blocked)
     with TestClient(make_app(routed, None, LIMITS)) as client, ThreadPoolExecutor() as pool:
-        first = pool.submit(predict, client, [GOOD] * 2)
+        first = pool.submit(predict, client, [VALID_ROW] * 2)
         started.wait()
-        body = json.dumps({"rows": [GOOD] * 3}).encode()
+        body = json.dumps({"rows": [VALID_ROW] * 3}).encode()
 
-        async def leave() -> int:
+        async def disconnect() -> int:
             messages = iter([{"type": "http.request", "body": body}, {"type": "http.disconnect"}])
 
             async def receive() -> Any:
@@ -172,12 +172,12 @@ def test_waiting_requests_of_disconnected_clients_are_not_computed(
 
             return await status_of(client.app, receive)
 
-        assert pool.submit(asyncio.run, leave()).result() == CLIENT_HAS_GONE
+        assert pool.submit(asyncio.run, disconnect()).result() == CLIENT_HAS_GONE
         release.set()
         assert first.result().status_code == 200
-        assert predict(client, [GOOD]).status_code == 200
+        assert predict(client, [VALID_ROW]).status_code == 200
         assert computed == [2, 1]
-        # The answer is sent a moment before the queue counts the batch as computed.
+        # The response is sent shortly before the queue counts the batch as computed.
         end = time.monotonic() + 60
         while "afjax_queue_sequences 0.0" not in (lines := client.get("/metrics").text.splitlines()):
             assert time.monotonic() < end
@@ -213,7 +213,7 @@ def test_rows_are_predicted_with_several_adapters(tiny_trunk: Trunk, models: dic
             ({"rows": rows, "adapters": ["topic", "topic"]}, 400, "each name only once"),
             ({"rows": rows, "adapters": ["topic", "topik"]}, 404, 'Did you mean "topic"'),
             ({"rows": rows, "adapters": ["topic"] * 300}, 413, "fewer"),
-            ({"rows": [GOOD]}, 400, "rows[0]"),
+            ({"rows": [VALID_ROW]}, 400, "rows[0]"),
             ({"rows": [{"texts": "no dogs"}]}, 400, "rows[0]"),
             ({"rows": rows * 2}, 413, "fewer"),
         ):
@@ -234,35 +234,35 @@ def test_empty_text_is_predicted(client: TestClient, models: dict[str, TaskModel
     np.testing.assert_allclose(prediction["logits"], models["topic"].predict([""]).logits[0], rtol=1e-4, atol=1e-5)
 
 
-def test_requests_of_other_sites_are_refused(client: TestClient) -> None:
-    own = {"Host": "adapters.example:8000"}
-    assert predict(client, [GOOD], **own).status_code == 200
-    assert predict(client, [GOOD], **own, Origin="http://adapters.example:8000").status_code == 200
+def test_requests_from_other_sites_are_refused(client: TestClient) -> None:
+    same_site = {"Host": "adapters.example:8000"}
+    assert predict(client, [VALID_ROW], **same_site).status_code == 200
+    assert predict(client, [VALID_ROW], **same_site, Origin="http://adapters.example:8000").status_code == 200
     for headers in (
         {"Host": "attacker.example"},
         {"Host": ""},
-        {**own, "Origin": "http://attacker.example"},
-        {**own, "Origin": "http://adapters.example:9000"},
-        {**own, "Origin": "null"},
-        {**own, "Origin": "http://["},
-        {**own, "Sec-Fetch-Site": "cross-site"},
+        {**same_site, "Origin": "http://attacker.example"},
+        {**same_site, "Origin": "http://adapters.example:9000"},
+        {**same_site, "Origin": "null"},
+        {**same_site, "Origin": "http://["},
+        {**same_site, "Sec-Fetch-Site": "cross-site"},
     ):
-        for response in (predict(client, [GOOD], **headers), client.get("/adapters", headers=headers)):
+        for response in (predict(client, [VALID_ROW], **headers), client.get("/adapters", headers=headers)):
             assert response.status_code == (403 if "adapters.example" in headers["Host"] else 400)
             assert list(response.json()) == ["error"]
-    # A link on another site may open the page, but must not send predictions. A load balancer's probe of /healthz may
-    # use any name in Host.
-    link = {**own, "Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
+    # A link on another site may open the page, but must not request predictions. A load balancer may send any Host when
+    # it probes /healthz.
+    link = {**same_site, "Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
     assert client.get("/", headers=link).status_code == 200
-    assert predict(client, [GOOD], **link).status_code == 403
+    assert predict(client, [VALID_ROW], **link).status_code == 403
     assert client.get("/healthz", headers={"Host": "10.0.0.7:8000"}).status_code == 200
-    # Browsers send these types from forms on other sites without a preflight request, so they are refused.
+    # Forms on other sites can send these types without a preflight request, so they are refused.
     for media_type in ("text/plain", "application/x-www-form-urlencoded", ""):
         response = client.post("/predict", content=b'{"rows": []}', headers={"Content-Type": media_type})
         assert response.status_code == 415
 
 
-def test_addresses_can_be_hosts(routed: RoutedModel) -> None:
+def test_host_can_be_an_ip_address(routed: RoutedModel) -> None:
     with TestClient(make_app(routed, None, ServerConfig())) as client:
         for host, status in (("[::1]:80", 200), ("[::1]", 200), ("127.0.0.1:80", 200), ("[::2]:80", 400), ("::1", 400)):
             assert client.get("/adapters", headers={"Host": host}).status_code == status
@@ -288,36 +288,36 @@ def test_adapters_are_listed_added_and_removed(client: TestClient, models: dict[
     assert client.put("/adapters/..%2F..%2Fetc").status_code == 404
 
 
-def test_adapters_that_cannot_be_loaded_leave_the_others_unharmed(
+def test_adapter_that_cannot_be_loaded_does_not_affect_the_others(
     client: TestClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
     response = client.put("/adapters/broken")
     assert response.status_code == 422
-    # The message names a file of the server, so it is only in the server's log, not in the response.
+    # The message names a file on the server, so the server logs it but does not send it.
     assert "secret" not in response.text
     assert "/secret/folder is damaged" in capsys.readouterr().err
-    assert predict(client, [GOOD]).status_code == 200
+    assert predict(client, [VALID_ROW]).status_code == 200
 
 
 def test_adapters_cannot_be_changed_without_a_store(routed: RoutedModel) -> None:
     with TestClient(make_app(routed, None, LIMITS)) as client:
         assert client.put("/adapters/later").status_code == 403
         assert client.delete("/adapters/topic").status_code == 403
-        assert predict(client, [GOOD]).status_code == 200
+        assert predict(client, [VALID_ROW]).status_code == 200
 
 
-def test_outputs_that_are_not_finite_fail_only_their_request(
+def test_non_finite_outputs_fail_only_their_request(
     client: TestClient, routed: RoutedModel, models: dict[str, TaskModel]
 ) -> None:
     params = {**models["later"].params, "adapters": {"0": {"ffn": {}}}}
     for part in ("down", "up"):
-        own = models["later"].params["adapters"]["0"]["ffn"][part]
-        params["adapters"]["0"]["ffn"][part] = {name: np.full_like(leaf, np.nan) for name, leaf in own.items()}
+        leaves = models["later"].params["adapters"]["0"]["ffn"][part]
+        params["adapters"]["0"]["ffn"][part] = {name: np.full_like(leaf, np.nan) for name, leaf in leaves.items()}
     routed.add("nan", dataclasses.replace(models["later"], params=params))
     try:
         with ThreadPoolExecutor() as pool:
-            bad = pool.submit(predict, client, [{**GOOD, "adapter": "nan"}])
-            good = [pool.submit(predict, client, [GOOD]) for _ in range(3)]
+            bad = pool.submit(predict, client, [{**VALID_ROW, "adapter": "nan"}])
+            good = [pool.submit(predict, client, [VALID_ROW]) for _ in range(3)]
             assert bad.result().status_code == 500
             assert '"nan"' in bad.result().json()["error"]
             assert [answer.result().status_code for answer in good] == [200] * 3
@@ -325,7 +325,7 @@ def test_outputs_that_are_not_finite_fail_only_their_request(
         routed.remove("nan")
 
 
-def test_a_full_queue_refuses_requests(routed: RoutedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_queue_refuses_requests(routed: RoutedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     started, release = threading.Event(), threading.Event()
     outputs = routed.outputs
 
@@ -337,15 +337,15 @@ def test_a_full_queue_refuses_requests(routed: RoutedModel, monkeypatch: pytest.
     monkeypatch.setattr(routed, "outputs", blocked)
     limits = dataclasses.replace(LIMITS, max_rows=9)
     with TestClient(make_app(routed, None, limits)) as client, ThreadPoolExecutor() as pool:
-        # The queue holds fewer rows than this request has, so the request could never be accepted.
-        assert predict(client, [GOOD] * 9).status_code == 413
-        first = pool.submit(predict, client, [GOOD] * 6)
+        # The request has more rows than the queue can hold, so it can never be accepted.
+        assert predict(client, [VALID_ROW] * 9).status_code == 413
+        first = pool.submit(predict, client, [VALID_ROW] * 6)
         started.wait()
-        refused = predict(client, [GOOD] * 3)
+        refused = predict(client, [VALID_ROW] * 3)
         assert (refused.status_code, refused.headers["Retry-After"]) == (429, "1")
         release.set()
         assert first.result().status_code == 200
-        assert predict(client, [GOOD] * 3).status_code == 200
+        assert predict(client, [VALID_ROW] * 3).status_code == 200
 
 
 def test_internal_errors_show_no_traceback(routed: RoutedModel, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -354,7 +354,7 @@ def test_internal_errors_show_no_traceback(routed: RoutedModel, monkeypatch: pyt
 
     monkeypatch.setattr(routed, "outputs", fail)
     with TestClient(make_app(routed, None, LIMITS), raise_server_exceptions=False) as client:
-        response = predict(client, [GOOD])
+        response = predict(client, [VALID_ROW])
         assert response.status_code == 500
         assert "secret" not in response.text
         monkeypatch.undo()
@@ -362,7 +362,7 @@ def test_internal_errors_show_no_traceback(routed: RoutedModel, monkeypatch: pyt
 
 
 def test_metrics_count_requests_rows_and_batches(client: TestClient) -> None:
-    assert predict(client, [GOOD, GOOD]).status_code == 200
+    assert predict(client, [VALID_ROW, VALID_ROW]).status_code == 200
     assert predict(client, []).status_code == 400
     lines = client.get("/metrics").text.splitlines()
     for line in (
@@ -413,6 +413,6 @@ def test_page_loads_only_its_own_files(client: TestClient) -> None:
         ("max_connections", 0),
     ],
 )
-def test_impossible_limits_are_refused(field: str, value: Any) -> None:
+def test_invalid_limits_are_refused(field: str, value: Any) -> None:
     with pytest.raises(UserError, match=field):
         ServerConfig(**{field: value})

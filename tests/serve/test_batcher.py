@@ -1,4 +1,4 @@
-"""Concurrent requests share batches, and each gets its own outputs."""
+"""Concurrent requests share batches, and each request gets its own outputs."""
 
 import threading
 from concurrent.futures import Future
@@ -13,14 +13,17 @@ from afjax.serve.requests import Sequences
 
 
 def part(*values: int) -> Sequences:
-    """Returns sequences of one token each, with these tokens."""
+    """Makes one sequence per value. The value is its only token."""
     tokens = np.array(values, np.int32)
     data = TokenisedRows(tokens, np.zeros(len(tokens), np.int8), np.arange(len(tokens) + 1), None, 0)
     return Sequences(None, data, tuple(range(len(tokens))))
 
 
-class Computer:
-    """Stands in for a model: waits for ``released``, and returns each part's tokens. The token -1 is an error."""
+class FakeModel:
+    """A fake model that returns the tokens of each part.
+
+    A call acquires ``released`` before it returns. The token -1 raises an error.
+    """
 
     def __init__(self) -> None:
         self.batches: list[list[int]] = []
@@ -39,57 +42,57 @@ def values(future: "Future[Any]") -> list[list[int]]:
     return [outputs.tolist() for outputs in future.result()]
 
 
-def test_requests_that_arrive_during_a_computation_are_computed_together() -> None:
-    computer = Computer()
-    batcher = Batcher(computer, max_batch=4, max_wait_s=0.0, max_queue=100)
+def test_requests_that_arrive_during_a_call_share_the_next_batches() -> None:
+    model = FakeModel()
+    batcher = Batcher(model, max_batch=4, max_wait_s=0.0, max_queue=100)
     first = batcher.submit([part(1), part(2)])
-    computer.started.acquire()
+    model.started.acquire()
     others = [batcher.submit([part(*tokens)]) for tokens in ((3, 4), (5,), (6, 7), (8,))]
     assert batcher.num_sequences == 8
-    computer.released.release(3)
+    model.released.release(3)
     assert values(first) == [[1], [2]]
     assert [values(other) for other in others] == [[[3, 4]], [[5]], [[6, 7]], [[8]]]
     batcher.close()
     # The parts are computed in the order of arrival. No batch has more than four sequences.
-    assert computer.batches == [[1, 2], [3, 4, 5], [6, 7, 8]]
+    assert model.batches == [[1, 2], [3, 4, 5], [6, 7, 8]]
     assert batcher.num_sequences == 0
 
 
-def test_a_large_request_is_computed_by_itself() -> None:
-    computer = Computer()
-    batcher = Batcher(computer, max_batch=2, max_wait_s=0.0, max_queue=100)
-    computer.released.release(2)
+def test_request_that_is_larger_than_a_batch_is_computed() -> None:
+    model = FakeModel()
+    batcher = Batcher(model, max_batch=2, max_wait_s=0.0, max_queue=100)
+    model.released.release(2)
     assert values(batcher.submit([part(1, 2, 3)])) == [[1, 2, 3]]
     batcher.close()
 
 
-def test_requests_wait_for_others() -> None:
-    computer = Computer()
-    batcher = Batcher(computer, max_batch=2, max_wait_s=1000.0, max_queue=100)
+def test_batch_waits_for_more_requests() -> None:
+    model = FakeModel()
+    batcher = Batcher(model, max_batch=2, max_wait_s=1000.0, max_queue=100)
     first = batcher.submit([part(1)])
     second = batcher.submit([part(2)])
-    computer.released.release()
+    model.released.release()
     assert (values(first), values(second)) == ([[1]], [[2]])
     batcher.close()
-    assert computer.batches == [[1, 2]]
+    assert model.batches == [[1, 2]]
 
 
-def test_a_full_queue_refuses_requests() -> None:
-    computer = Computer()
-    batcher = Batcher(computer, max_batch=1, max_wait_s=0.0, max_queue=3)
+def test_full_queue_refuses_requests() -> None:
+    model = FakeModel()
+    batcher = Batcher(model, max_batch=1, max_wait_s=0.0, max_queue=3)
     first = batcher.submit([part(1, 2)])
-    computer.started.acquire()
+    model.started.acquire()
     with pytest.raises(QueueFullError):
         batcher.submit([part(3, 4)])
     second = batcher.submit([part(3)])
-    computer.released.release(2)
+    model.released.release(2)
     assert (values(first), values(second)) == ([[1, 2]], [[3]])
     batcher.close()
 
 
-def test_room_can_be_reserved_before_the_number_of_sequences_is_known() -> None:
-    computer = Computer()
-    batcher = Batcher(computer, max_batch=4, max_wait_s=0.0, max_queue=4)
+def test_queue_space_can_be_reserved_before_the_number_of_sequences_is_known() -> None:
+    model = FakeModel()
+    batcher = Batcher(model, max_batch=4, max_wait_s=0.0, max_queue=4)
     with pytest.raises(TooLargeError):
         batcher.reserve(5)
     batcher.reserve(2)
@@ -97,13 +100,12 @@ def test_room_can_be_reserved_before_the_number_of_sequences_is_known() -> None:
     with pytest.raises(QueueFullError):
         batcher.reserve(1)
     batcher.release(2)
-    # The requests have more sequences than they reserved. The first request does not fit into the queue, the second
-    # does.
+    # Both requests have more sequences than they reserved. Only the second request fits into the queue.
     with pytest.raises(TooLargeError):
         batcher.submit([part(1, 2, 3), part(4, 5)], reserved=2)
     assert batcher.num_sequences == 0
     batcher.reserve(1)
-    computer.released.release()
+    model.released.release()
     assert values(batcher.submit([part(1, 2, 3, 4)], reserved=1)) == [[1, 2, 3, 4]]
     batcher.close()
     assert batcher.num_sequences == 0
@@ -111,36 +113,36 @@ def test_room_can_be_reserved_before_the_number_of_sequences_is_known() -> None:
         batcher.reserve(1)
 
 
-def test_an_error_reaches_the_requests_of_its_batch_only() -> None:
-    computer = Computer()
-    batcher = Batcher(computer, max_batch=1, max_wait_s=0.0, max_queue=10)
-    broken, sound = batcher.submit([part(-1)]), batcher.submit([part(2)])
-    computer.released.release(2)
+def test_error_only_fails_the_requests_of_its_batch() -> None:
+    model = FakeModel()
+    batcher = Batcher(model, max_batch=1, max_wait_s=0.0, max_queue=10)
+    broken, valid = batcher.submit([part(-1)]), batcher.submit([part(2)])
+    model.released.release(2)
     with pytest.raises(ValueError, match="broken"):
         broken.result()
-    assert values(sound) == [[2]]
+    assert values(valid) == [[2]]
     batcher.close()
     assert batcher.num_sequences == 0
 
 
 def test_cancelled_requests_are_not_computed() -> None:
-    computer = Computer()
-    batcher = Batcher(computer, max_batch=1, max_wait_s=0.0, max_queue=10)
+    model = FakeModel()
+    batcher = Batcher(model, max_batch=1, max_wait_s=0.0, max_queue=10)
     first = batcher.submit([part(1)])
-    computer.started.acquire()
-    gone, last = batcher.submit([part(2)]), batcher.submit([part(3)])
-    assert gone.cancel()
-    computer.released.release(2)
+    model.started.acquire()
+    cancelled, last = batcher.submit([part(2)]), batcher.submit([part(3)])
+    assert cancelled.cancel()
+    model.released.release(2)
     assert (values(first), values(last)) == ([[1]], [[3]])
     batcher.close()
-    assert computer.batches == [[1], [3]]
+    assert model.batches == [[1], [3]]
 
 
-def test_waiting_requests_are_computed_before_the_end() -> None:
-    computer = Computer()
-    batcher = Batcher(computer, max_batch=8, max_wait_s=1000.0, max_queue=10)
+def test_close_computes_the_waiting_requests() -> None:
+    model = FakeModel()
+    batcher = Batcher(model, max_batch=8, max_wait_s=1000.0, max_queue=10)
     waiting = batcher.submit([part(1)])
-    computer.released.release()
+    model.released.release()
     batcher.close()
     assert values(waiting) == [[1]]
     with pytest.raises(ClosedError):

@@ -17,9 +17,9 @@ LENGTHS = (4, 8, 16)
 
 
 def sequences(lengths: Sequence[int], number: int | None = None, bank: int = 0) -> Sequences:
-    """Returns sequences with these lengths.
+    """Makes sequences with the given lengths.
 
-    They belong to a task with an entry in ``bank``, or, without ``number``, to no task.
+    If ``number`` is given, they belong to the task with this number, which has an entry in ``bank``.
     """
     offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
     tokens = np.arange(1, 1 + sum(lengths), dtype=np.int32)
@@ -30,7 +30,7 @@ def sequences(lengths: Sequence[int], number: int | None = None, bank: int = 0) 
 
 
 def shapes(batches: Sequence[RoutedBatch]) -> list[tuple[int, int, int]]:
-    """Returns ``(number of sequences, batch size, length)`` of each batch."""
+    """Returns the number of sequences, batch size and length of each batch."""
     return [(len(batch.members), batch.batch_size, batch.length) for batch in batches]
 
 
@@ -38,12 +38,12 @@ def shapes(batches: Sequence[RoutedBatch]) -> list[tuple[int, int, int]]:
     ("lengths", "expected"),
     [
         ([16], [(1, 1, 16)]),
-        # Nine sequences do not fill up a batch of 32.
+        # Batches of 1 and 8 have fewer empty rows than a batch of 32.
         ([16] * 9, [(1, 1, 16), (8, 8, 16)]),
-        # Short and long sequences are in different batches if their padding would cost more than another call.
+        # Short and long sequences are in different batches if padding would cost more than another call.
         ([4, 16] * 8, [(8, 8, 4), (8, 8, 16)]),
         ([16, 4], [(1, 1, 4), (1, 1, 16)]),
-        # A shorter sequence fills a row that would otherwise be empty.
+        # The short sequence is in a row that would otherwise be empty.
         ([4, 16, 16, 16, 16, 16, 16, 16], [(8, 8, 16)]),
         ([16] * 40, [(8, 8, 16), (32, 32, 16)]),
     ],
@@ -57,13 +57,13 @@ def test_batches_have_similar_lengths_and_few_empty_rows(
     assert shapes(batches) == expected
 
 
-def test_long_calls_are_few() -> None:
+def test_expensive_calls_lead_to_fewer_batches() -> None:
     parts = [sequences([4, 16] * 8)]
     batches = routed_batches(parts, batch_sizes=(1, 8, 32), lengths=LENGTHS, num_places=(), tokens_per_call=400)
     assert shapes(batches) == [(16, 32, 16)]
 
 
-def test_a_batch_has_no_more_entries_than_places() -> None:
+def test_batch_has_no_more_entries_than_places() -> None:
     parts = [sequences([8, 8], number=number) for number in range(3)]
     batches = routed_batches(parts, batch_sizes=(1, 8), lengths=LENGTHS, num_places=(2,), tokens_per_call=50)
     assert shapes(batches) == [(2, 8, 8), (4, 8, 8)]
@@ -82,7 +82,10 @@ def test_inputs_have_the_sequences_and_padding() -> None:
 
 
 def partitions(num_sequences: int, batch_sizes: Sequence[int]) -> Iterator[list[int]]:
-    """Yields all ways to split a sorted list into batches, each as the list of the batches' numbers of sequences."""
+    """Yields all splits of a sorted list of sequences into batches.
+
+    A split is a list with the number of sequences per batch.
+    """
     if num_sequences == 0:
         yield []
     for count in range(1, min(num_sequences, batch_sizes[-1]) + 1):
@@ -103,9 +106,7 @@ def estimated_time(counts: Sequence[int], lengths: Sequence[int], batch_sizes: S
     lengths=st.lists(st.integers(1, 16), min_size=1, max_size=9),
     batch_sizes=st.sampled_from([(1,), (3,), (1, 4), (2, 3, 8), (8,)]),
 )
-def test_no_other_split_of_the_sorted_sequences_is_estimated_to_be_faster(
-    lengths: list[int], batch_sizes: tuple[int, ...]
-) -> None:
+def test_batches_have_the_least_estimated_time(lengths: list[int], batch_sizes: tuple[int, ...]) -> None:
     batches = routed_batches(
         [sequences(lengths)], batch_sizes=batch_sizes, lengths=LENGTHS, num_places=(), tokens_per_call=50
     )

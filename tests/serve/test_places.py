@@ -1,4 +1,4 @@
-"""Entries get places on the device, and the least recently used entry makes room for another one."""
+"""Entries get places on the device, and the least recently used are evicted."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +11,7 @@ def test_places_are_distinct_and_the_least_recently_used_entry_is_evicted(
     num_places: int, batches: list[list[int]]
 ) -> None:
     places = Places(num_places)
-    # The entries that have a place, from the least to the most recently used one.
+    # The entries that have a place, from the least to the most recently used.
     expected: list[int] = []
     for batch in batches:
         batch = batch[:num_places]
@@ -24,12 +24,12 @@ def test_places_are_distinct_and_the_least_recently_used_entry_is_evicted(
         expected = expected[-num_places:]
         assert {entry for entry in range(8) if entry in places} == set(expected)
         assert all(places.place_of(entry) == place for entry, place in added.items())
-        taken = [places.place_of(entry) for entry in expected]
-        assert len(set(taken)) == len(taken)
-        assert set(taken) <= set(range(1, num_places + 1))
+        used = [places.place_of(entry) for entry in expected]
+        assert len(set(used)) == len(used)
+        assert set(used) <= set(range(1, num_places + 1))
 
 
-def test_an_entry_keeps_its_place() -> None:
+def test_entry_keeps_its_place() -> None:
     places = Places(2)
     assert places.assign([5, 6]) == {5: 1, 6: 2}
     assert places.assign([6]) == {}

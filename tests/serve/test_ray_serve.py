@@ -1,4 +1,4 @@
-"""``launch/ray_serve.py`` serves a store's adapters with one replica of Ray Serve on this machine."""
+"""``launch/ray_serve.py`` serves a store's adapters with a local Ray Serve."""
 
 import importlib.util
 import socket
@@ -35,7 +35,7 @@ pytestmark = [
 ]
 
 
-def test_a_replica_answers_with_the_adapters_of_a_store(
+def test_replica_predicts_with_the_adapters_of_a_store(
     tiny_trunk: Trunk, tiny_trunk_folder: Path, tmp_path: Path
 ) -> None:
     model = random_task(tiny_trunk, "0", AdapterConfig(size=4)).renamed("topic")
@@ -43,8 +43,8 @@ def test_a_replica_answers_with_the_adapters_of_a_store(
     with socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))
         port = reserved.getsockname()[1]
-    words = [sys.executable, "-c", SCRIPT, str(tmp_path / "store"), str(tiny_trunk_folder), str(port)]
-    with subprocess.Popen(words, cwd=LAUNCH, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    command = [sys.executable, "-c", SCRIPT, str(tmp_path / "store"), str(tiny_trunk_folder), str(port)]
+    with subprocess.Popen(command, cwd=LAUNCH, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
         assert any(line == "ready\n" for line in process.stdout), "the server has ended"
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:

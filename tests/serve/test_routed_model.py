@@ -41,7 +41,10 @@ TEXTS = ("all cats are small", "no dogs", "some small cats are not dogs")
 def check_rows(
     routed: RoutedModel, models: dict[str, TaskModel], rows: list[Any], names: list[str | None], max_length: int = 16
 ) -> None:
-    """Compares each prediction with the task's own model, or, for a row without a task, with the trunk's embedding."""
+    """Compares each prediction with the prediction of the task's own model.
+
+    For a row without a task, the prediction is the trunk's embedding.
+    """
     predictions = routed.predict(rows, names)
     assert len(predictions) == len(rows)
     for row, name, prediction in zip(rows, names, predictions, strict=True):
@@ -52,24 +55,24 @@ def check_rows(
         check_equal(prediction, expected, f"{name}: {row}")
 
 
-def check_equal(given: Any, expected: Any, where: str) -> None:
+def check_equal(actual: Any, expected: Any, where: str) -> None:
     if isinstance(expected, dict):
-        assert given.keys() == expected.keys(), where
+        assert actual.keys() == expected.keys(), where
         for field, value in expected.items():
-            check_equal(given[field], value, f"{where}: {field}")
+            check_equal(actual[field], value, f"{where}: {field}")
     elif isinstance(expected, list) and expected and not isinstance(expected[0], float):
-        assert len(given) == len(expected), where
-        for value, expected_value in zip(given, expected, strict=True):
+        assert len(actual) == len(expected), where
+        for value, expected_value in zip(actual, expected, strict=True):
             check_equal(value, expected_value, where)
     elif isinstance(expected, list | float):
-        np.testing.assert_allclose(given, expected, rtol=2e-4, atol=2e-5, err_msg=where)
+        np.testing.assert_allclose(actual, expected, rtol=2e-4, atol=2e-5, err_msg=where)
     else:
-        assert given == expected, where
+        assert actual == expected, where
 
 
 @contextlib.contextmanager
 def no_compilation() -> Iterator[None]:
-    """Checks that nothing is compiled."""
+    """Checks that the block compiles nothing."""
     events: list[str] = []
 
     def record(event: str, duration: float, **_: Any) -> None:
@@ -111,7 +114,7 @@ def test_all_kinds_of_adapters_in_one_batch(tiny_trunk: Trunk) -> None:
     names: list[str | None] = [*models, None]
     with no_compilation_after(routed):
         predictions = routed.predict([TEXTS[0]] * len(names), names)
-    # Make sure that the adapters matter: no two tasks have the same logits.
+    # The adapters change the predictions, so no two tasks have the same logits.
     logits = {tuple(np.round(prediction["logits"], 4)) for prediction in predictions[:-1]}
     assert len(logits) == len(models)
     check_rows(routed, models, [TEXTS[number % 3] for number in range(len(names))], names)
@@ -128,7 +131,7 @@ PAL = PalConfig(size=4, num_heads=2)
 
 
 @pytest.mark.parametrize("name", ["pfeiffer", "houlsby", "lora", "ia3", "pal", "new_norms"])
-def test_bfloat16_adapters_take_half_the_memory_and_give_the_same_results(tiny_trunk: Trunk, name: str) -> None:
+def test_bfloat16_trunk_stores_adapters_in_bfloat16(tiny_trunk: Trunk, name: str) -> None:
     narrow = dataclasses.replace(tiny_trunk, dtype="bfloat16")
     model = dataclasses.replace(random_task(tiny_trunk, name, *ADAPTERS[name]), trunk=narrow)
     routed = RoutedModel(narrow, {name: model}, SMALL)
@@ -167,12 +170,11 @@ def test_fusions_and_adapters_in_one_batch(tiny_trunk: Trunk) -> None:
     }
     models |= {"adapter": random_task(tiny_trunk, "adapter", BOTTLENECK), "head": random_task(tiny_trunk, "head")}
     routed = RoutedModel(tiny_trunk, models, dataclasses.replace(SMALL, batch_sizes=(16,)))
-    # The parameters of the first three fusions and of the pruned one are in the same arrays. "warm" has another
-    # temperature.
+    # The arrays of "two", "three_sizes", "warm" and "pruned" are stacked. The temperature of "warm" differs.
     check_rows(routed, models, [TEXTS[number % 3] for number in range(11)], [*models, None])
 
 
-def test_attention_of_fusions_is_that_of_their_own_models(tiny_trunk: Trunk) -> None:
+def test_fusion_attention_equals_the_attention_of_each_model(tiny_trunk: Trunk) -> None:
     models = {
         name: random_task(tiny_trunk, name, *adapters, fusion=fusion) for name, (adapters, fusion) in FUSIONS.items()
     }
@@ -195,10 +197,10 @@ def test_attention_of_fusions_is_that_of_their_own_models(tiny_trunk: Trunk) -> 
             continue
         expected = model.predict([row], fusion_attention=True)
         assert prediction["fusion_attention"].keys() == expected.fusion_attention.keys()
-        for slot, shares in prediction["fusion_attention"].items():
-            assert shares["layers"] == list(expected.fusion_layers)
-            assert shares["adapters"] == [list(names) for names in expected.fusion_adapters[slot]]
-            np.testing.assert_allclose(shares["attention"], expected.fusion_attention[slot][0], atol=2e-5)
+        for slot, attention in prediction["fusion_attention"].items():
+            assert attention["layers"] == list(expected.fusion_layers)
+            assert attention["adapters"] == [list(names) for names in expected.fusion_adapters[slot]]
+            np.testing.assert_allclose(attention["attention"], expected.fusion_attention[slot][0], atol=2e-5)
         check_equal({**prediction, "fusion_attention": 0}, {**expected.as_json(0), "fusion_attention": 0}, name)
 
 
@@ -282,12 +284,12 @@ def test_layers_below_the_first_adapter_are_computed_once_per_row(tiny_trunk: Tr
 
     one = flops(1, 1)
     assert flops(8, 0, 1) > 3.5 * one
-    # The upper layer's attention and feed-forward network come before its adapter, so they are shared, too. Only the
-    # adapters, and the heads with their poolers, are computed per task.
+    # In the upper layer, attention and the feed-forward network come before the adapter, so all tasks share them. Only
+    # adapters, poolers and heads are computed per task.
     assert flops(8, 1) < 2 * one
 
 
-def test_few_tasks_are_computed_as_rows_if_this_takes_fewer_layers(
+def test_few_tasks_are_computed_as_rows_if_fewer_layers_are_computed(
     tiny_trunk: Trunk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     models = {str(number): random_task(tiny_trunk, str(number), BOTTLENECK) for number in range(4)}
@@ -300,8 +302,8 @@ def test_few_tasks_are_computed_as_rows_if_this_takes_fewer_layers(
         return program(batch_size, length, kind)
 
     monkeypatch.setattr(routed._runner, "_program", recorded)
-    # The program of all tasks computes two layers for four tasks, which are 8 layers. With one row per task, two tasks
-    # take a batch of 2 rows (4 layers), and three tasks a batch of 8 rows (16 layers).
+    # The program for all tasks computes two layers for each of four tasks, so it computes 8 layers. With one row per
+    # task, two tasks need a batch of 2 rows (4 layers), and three tasks need a batch of 8 rows (16 layers).
     for names, shape in ((["0"], (1, "rows")), (["0", "3"], (2, "rows")), (["1", "0", "3"], (1, "all"))):
         shapes.clear()
         (row,) = routed.predict_all(TEXTS[:1], names)
@@ -315,7 +317,7 @@ def many(tiny_trunk: Trunk) -> dict[str, TaskModel]:
     return {f"task{number}": random_task(tiny_trunk, f"task{number}", BOTTLENECK) for number in range(12)}
 
 
-def test_least_recently_used_tasks_make_room(tiny_trunk: Trunk, many: dict[str, TaskModel]) -> None:
+def test_least_recently_used_tasks_are_evicted(tiny_trunk: Trunk, many: dict[str, TaskModel]) -> None:
     routed = RoutedModel(tiny_trunk, many, dataclasses.replace(SMALL, resident=3))
     routed.warm_up()
     generator = np.random.default_rng(0)
@@ -328,7 +330,7 @@ def test_least_recently_used_tasks_make_room(tiny_trunk: Trunk, many: dict[str, 
                 check_equal(prediction, many[name].predict([TEXTS[1]]).as_json(0), name)
 
 
-def test_a_single_fusion_does_not_split_batches(tiny_trunk: Trunk, many: dict[str, TaskModel]) -> None:
+def test_single_fusion_does_not_split_batches(tiny_trunk: Trunk, many: dict[str, TaskModel]) -> None:
     fused = random_task(tiny_trunk, "fused", BOTTLENECK, BOTTLENECK, fusion=FusionConfig())
     models = {**many, "fused": fused}
     routed = RoutedModel(tiny_trunk, models, Capacity(batch_sizes=(16,), lengths=(16,)))
@@ -367,7 +369,7 @@ def test_tasks_are_added_and_removed_without_compilation(tiny_trunk: Trunk, many
         routed.add("a", many["task0"])
 
 
-def test_rows_do_not_depend_on_the_other_rows_and_tasks(tiny_trunk: Trunk, many: dict[str, TaskModel]) -> None:
+def test_predictions_do_not_depend_on_other_rows_and_tasks(tiny_trunk: Trunk, many: dict[str, TaskModel]) -> None:
     broken = dataclasses.replace(
         many["task0"], params=jax.tree.map(lambda leaf: np.full_like(leaf, np.nan), many["task0"].params)
     )
@@ -375,12 +377,14 @@ def test_rows_do_not_depend_on_the_other_rows_and_tasks(tiny_trunk: Trunk, many:
     routed = RoutedModel(tiny_trunk, models, SMALL)
     with pytest.raises(UserError, match=r'"broken".*row 1 \(of 1\)'):
         routed.predict(TEXTS[:2], ["broken", "a"])
-    alone = routed.predict([TEXTS[0]], ["a"])
-    together = routed.predict([TEXTS[0], TEXTS[0], TEXTS[1]], ["a", "b", "a"])
-    assert together[0] == alone[0]
+    single = routed.predict([TEXTS[0]], ["a"])
+    batched = routed.predict([TEXTS[0], TEXTS[0], TEXTS[1]], ["a", "b", "a"])
+    assert batched[0] == single[0]
 
 
-def test_wrong_requests_are_refused_before_anything_is_computed(tiny_trunk: Trunk, many: dict[str, TaskModel]) -> None:
+def test_invalid_requests_are_refused_before_anything_is_computed(
+    tiny_trunk: Trunk, many: dict[str, TaskModel]
+) -> None:
     routed = RoutedModel(tiny_trunk, many, SMALL)
     with pytest.raises(UserError, match=r'"tsak1" is not in service .*Did you mean "task1"'):
         routed.predict(TEXTS[:2], ["task1", "tsak1"])
@@ -412,10 +416,10 @@ def test_tasks_that_do_not_fit_are_refused(tiny_trunk: Trunk, many: dict[str, Ta
         with pytest.raises(UserError, match=f'"x".*{fact}'):
             routed.add("x", model)
         assert routed.names == ("a",)
-    cut = jax.tree.map(lambda leaf: leaf, many["task1"].params)
-    cut["adapters"]["0"]["ffn"]["down"]["bias"] = np.zeros((2, 4), np.float64)
+    damaged = jax.tree.map(lambda leaf: leaf, many["task1"].params)
+    damaged["adapters"]["0"]["ffn"]["down"]["bias"] = np.zeros((2, 4), np.float64)
     with pytest.raises(UserError, match=r'"x" is damaged: .*down/bias.*float64'):
-        routed.add("x", dataclasses.replace(many["task1"], params=cut))
+        routed.add("x", dataclasses.replace(many["task1"], params=damaged))
     routed.add("narrow", random_task(tiny_trunk, "narrow", AdapterConfig(size=1)))
     with pytest.raises(UserError, match="at least one"):
         RoutedModel(tiny_trunk, {})
@@ -433,17 +437,17 @@ def test_single_texts_and_pairs_can_be_mixed(tiny_trunk: Trunk, many: dict[str, 
 @pytest.mark.parametrize(
     ("field", "value"), [("resident", 0), ("batch_sizes", ()), ("batch_sizes", (8, 1)), ("lengths", (0, 4))]
 )
-def test_impossible_capacities_are_refused(field: str, value: Any) -> None:
+def test_invalid_capacities_are_refused(field: str, value: Any) -> None:
     with pytest.raises(UserError, match=field):
         Capacity(**{field: value})
 
 
-def test_memory_of_a_task(tiny_trunk: Trunk, many: dict[str, TaskModel]) -> None:
+def test_bytes_of_a_task_are_counted(tiny_trunk: Trunk, many: dict[str, TaskModel]) -> None:
     routed = RoutedModel(tiny_trunk, many, SMALL)
     adapter = 2 * (32 * 4 + 4 + 4 * 32 + 32) * 4
     head = (32 * 32 + 32 + 32 * 2 + 2) * 4
-    present = 2
-    assert routed.bytes_per_task("task3") == adapter + head + present
+    layer_flags = 2
+    assert routed.bytes_per_task("task3") == adapter + head + layer_flags
 
 
 def test_stored_tasks_are_loaded_by_name(tiny_trunk: Trunk, tmp_path: Path) -> None:
@@ -459,7 +463,7 @@ def test_stored_tasks_are_loaded_by_name(tiny_trunk: Trunk, tmp_path: Path) -> N
             load_routed_model(tmp_path, tiny_trunk, names)
 
 
-def test_a_name_can_say_what_it_is_the_name_of(tiny_trunk: Trunk, tmp_path: Path) -> None:
+def test_kind_can_precede_a_name(tiny_trunk: Trunk, tmp_path: Path) -> None:
     for kind in ("adapters", "fusion", "heads"):
         for name in ("both", kind):
             store.save(tmp_path, kind, name, {"ffn": {"x": np.zeros(1)}}, config={}, trunk={"sha256": "ab"})
@@ -483,7 +487,7 @@ def test_tasks_of_different_dtypes_are_refused(tiny_trunk: Trunk, tmp_path: Path
 
 @pytest.mark.parametrize("scan", [False, True])
 def test_models_share_the_trunk_on_the_device(scan: bool, tiny_trunk: Trunk) -> None:
-    # A copy of the trunk has no arrays on the device that other tests put there.
+    # Other tests may already have put the trunk's arrays on the device. A copy of the trunk has no such arrays.
     trunk = dataclasses.replace(tiny_trunk)
     models = {name: random_task(trunk, name, AdapterConfig(size=4)) for name in ("first", "second")}
     if scan:

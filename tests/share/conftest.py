@@ -1,4 +1,4 @@
-"""Makes a store to share from, and checks imports that must be refused."""
+"""Fixtures: a store to share from, and a check that input is refused."""
 
 import contextlib
 import os
@@ -14,20 +14,23 @@ from afjax.errors import UserError
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _no_waiting() -> Iterator[None]:
-    """Skips syncing to disk. No test simulates a power failure, and syncing would take most of the time."""
+def _no_syncing() -> Iterator[None]:
+    """Skips syncing to disk, which would take most of the time.
+
+    No test simulates a power failure.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
         yield
 
 
 @pytest.fixture(scope="session")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Makes a store with the adapters rte (with a head) and mnli, and their fusion both (with a head).
+def example_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Makes a store, which tests must not change.
 
-    Tests must not change it.
+    It has the adapters "rte" and "mnli", and their fusion "both". The adapter "rte" and the fusion have heads.
     """
-    path = tmp_path_factory.mktemp("made") / "store"
+    path = tmp_path_factory.mktemp("example_store") / "store"
     members = [save(path, "adapters", name, seed) for seed, name in enumerate(("rte", "mnli"))]
     save(path, "heads", "rte", 2)
     save(path, "heads", "both", 3)
@@ -37,16 +40,16 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def source(made: Path, tmp_path: Path) -> Path:
-    """Returns a copy of the store that a test may change."""
-    return shutil.copytree(made, tmp_path / "source")
+def source(example_store: Path, tmp_path: Path) -> Path:
+    """Copies the store, so that a test can change the copy."""
+    return shutil.copytree(example_store, tmp_path / "source")
 
 
 @pytest.fixture
 def refused(tmp_path: Path) -> Callable[..., contextlib.AbstractContextManager[None]]:
-    """Returns a context manager for a block that must raise UserError and leave the disk unchanged.
+    """Returns a context manager that checks that a block is refused.
 
-    Its arguments are facts that the message must contain.
+    The block must raise UserError and leave the disk unchanged. The arguments are facts that the message must contain.
     """
 
     @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Saves tiny artefacts whose manifests contain private paths, and lists the contents of folders."""
+"""Saves tiny artefacts with private paths, and reads stores and folders."""
 
 from pathlib import Path
 
@@ -24,22 +24,25 @@ def save(path: Path, kind: str, name: str, seed: int = 0, **kwargs) -> store.Man
     """Saves a small artefact, and returns its manifest."""
     draw = np.random.default_rng(seed)
     params = {"output": {"kernel": draw.normal(size=(4, 2)).astype(np.float32), "bias": np.zeros(2, np.float32)}}
-    told = {
+    defaults = {
         "config": {"num_outputs": 2, "max_length": 32} if kind == "heads" else to_dict(AdapterConfig()),
         "trunk": TRUNK,
         "task": to_dict(TaskConfig(name=name, source=f"{HOME}/data/rte", dev=f"{HOME}/dev.jsonl")),
         "labels": ("entailment", "not_entailment"),
         "metrics": {"accuracy": 0.75, "step": 3},
     }
-    return store.save(path, kind, name, params, **{**told, **kwargs})
+    return store.save(path, kind, name, params, **{**defaults, **kwargs})
 
 
 def contents(folder: Path) -> dict[str, bytes | None]:
-    """Returns ``{path: contents}`` of everything in a folder. The contents of a folder are None."""
+    """Returns the contents of all files in a folder by path.
+
+    Subfolders are included, with the value None.
+    """
     return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
 
 
 def digests(path: Path) -> dict[str, str]:
-    """Checks a store, and returns ``{kind/name: digest}`` of its artefacts."""
+    """Verifies a store, and returns the digests of its artefacts by kind/name."""
     assert store.verify(path) == []
     return {f"{entry.kind}/{entry.name}": entry.digest for entry in store.entries(path)}

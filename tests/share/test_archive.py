@@ -1,4 +1,7 @@
-"""Archives contain an artefact with its dependencies and no private paths, and untrusted archives are checked."""
+"""Archives have an artefact and its dependencies, but no private paths.
+
+Invalid archives are refused.
+"""
 
 import contextlib
 import functools
@@ -37,27 +40,27 @@ PARTS = {
 
 
 @functools.cache
-def packed(made: Path, name: str) -> bytes:
-    file = made.parent / f"{name}.tar"
-    share.pack(made, name, file)
+def packed(example_store: Path, name: str) -> bytes:
+    file = example_store.parent / f"{name}.tar"
+    share.pack(example_store, name, file)
     return file.read_bytes()
 
 
 @pytest.fixture
-def archive(made: Path, tmp_path: Path) -> Path:
-    """Returns an archive of the adapter rte with its head."""
-    (tmp_path / "rte.tar").write_bytes(packed(made, "rte"))
+def archive(example_store: Path, tmp_path: Path) -> Path:
+    """Returns an archive of the adapter "rte" with its head."""
+    (tmp_path / "rte.tar").write_bytes(packed(example_store, "rte"))
     return tmp_path / "rte.tar"
 
 
 @pytest.fixture
-def fusion(made: Path, tmp_path: Path) -> Path:
-    """Returns an archive of the fusion with its adapters and its head."""
-    (tmp_path / "both.tar").write_bytes(packed(made, "both"))
+def fusion(example_store: Path, tmp_path: Path) -> Path:
+    """Returns an archive of the fusion "both" with its adapters and its head."""
+    (tmp_path / "both.tar").write_bytes(packed(example_store, "both"))
     return tmp_path / "both.tar"
 
 
-def named(manifests: tuple[store.Manifest, ...]) -> list[str]:
+def names(manifests: tuple[store.Manifest, ...]) -> list[str]:
     return [f"{part.kind}/{part.name}" for part in manifests]
 
 
@@ -65,14 +68,16 @@ def named(manifests: tuple[store.Manifest, ...]) -> list[str]:
 
 
 @pytest.mark.parametrize("name", PARTS)
-def test_packed_artefacts_round_trip_with_their_dependencies(made: Path, tmp_path: Path, name: str) -> None:
-    assert named(share.pack(made, name, tmp_path / "x.tar")) == PARTS[name]
-    assert named(share.unpack(tmp_path / "x.tar", tmp_path / "new")) == PARTS[name]
-    before = digests(made)
+def test_packed_artefacts_round_trip_with_their_dependencies(example_store: Path, tmp_path: Path, name: str) -> None:
+    assert names(share.pack(example_store, name, tmp_path / "x.tar")) == PARTS[name]
+    assert names(share.unpack(tmp_path / "x.tar", tmp_path / "new")) == PARTS[name]
+    before = digests(example_store)
     assert digests(tmp_path / "new") == {part: before[part] for part in PARTS[name]}
     for part in PARTS[name]:
         kind, other = part.split("/")
-        assert store.read_manifest(tmp_path / "new", kind, other) == shareable(store.read_manifest(made, kind, other))
+        assert store.read_manifest(tmp_path / "new", kind, other) == shareable(
+            store.read_manifest(example_store, kind, other)
+        )
     # If the recipient packs the artefact again, the archive is byte-identical.
     share.pack(tmp_path / "new", name, tmp_path / "y.tar")
     assert (tmp_path / "x.tar").read_bytes() == (tmp_path / "y.tar").read_bytes()
@@ -81,42 +86,44 @@ def test_packed_artefacts_round_trip_with_their_dependencies(made: Path, tmp_pat
     )
 
 
-def test_extracted_archive_is_a_store(fusion: Path, made: Path, tmp_path: Path) -> None:
+def test_extracted_archive_is_a_store(fusion: Path, example_store: Path, tmp_path: Path) -> None:
     with tarfile.open(fusion) as tar:
-        # Python 3.11 has filters from 3.11.4 on.
+        # Extraction filters were added in Python 3.11.4.
         tar.extractall(tmp_path / "by-hand", **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
-        names, owners = tar.getnames(), {(member.uid, member.uname, member.mtime) for member in tar.getmembers()}
-    assert names[0] == "README.md"
-    assert [name.endswith("/manifest.json") for name in names[1:6]] == [True] * 4 + [False]
+        paths, owners = tar.getnames(), {(member.uid, member.uname, member.mtime) for member in tar.getmembers()}
+    assert paths[0] == "README.md"
+    assert [name.endswith("/manifest.json") for name in paths[1:6]] == [True] * 4 + [False]
     assert owners == {(0, "", 0)}
-    before = digests(made)
+    before = digests(example_store)
     del before["heads/rte"]
     assert digests(tmp_path / "by-hand") == before
 
 
-def test_archives_do_not_contain_private_folders(made: Path) -> None:
+def test_archives_do_not_contain_private_folders(example_store: Path) -> None:
     for name in PARTS:
-        assert HOME.encode() not in packed(made, name)
-        assert str(made.parent).encode() not in packed(made, name)
-    with tarfile.open(fileobj=io.BytesIO(packed(made, "rte"))) as tar:
-        told = json.load(tar.extractfile("adapters/rte/manifest.json"))
-    assert told["trunk"] == {**TRUNK, "name": "./mine"}
-    assert (told["task"]["source"], told["task"]["dev"], told["task"]["train"]) == ("./rte", "./dev.jsonl", "")
+        assert HOME.encode() not in packed(example_store, name)
+        assert str(example_store.parent).encode() not in packed(example_store, name)
+    with tarfile.open(fileobj=io.BytesIO(packed(example_store, "rte"))) as tar:
+        values = json.load(tar.extractfile("adapters/rte/manifest.json"))
+    assert values["trunk"] == {**TRUNK, "name": "./mine"}
+    assert (values["task"]["source"], values["task"]["dev"], values["task"]["train"]) == ("./rte", "./dev.jsonl", "")
 
 
 def test_head_of_another_trunk_is_not_packed_with_the_adapter(source: Path, tmp_path: Path) -> None:
     save(source, "heads", "mnli", trunk={**TRUNK, "sha256": "cd" * 32})
-    assert named(share.pack(source, "mnli", tmp_path / "x.tar")) == ["adapters/mnli"]
-    assert named(share.pack(source, "mnli", tmp_path / "x.tar", kind="heads")) == ["heads/mnli"]
+    assert names(share.pack(source, "mnli", tmp_path / "x.tar")) == ["adapters/mnli"]
+    assert names(share.pack(source, "mnli", tmp_path / "x.tar", kind="heads")) == ["heads/mnli"]
 
 
-def test_head_without_adapter_and_ambiguous_name(source: Path, tmp_path: Path, refused: Refused) -> None:
+def test_head_without_adapter_is_packed_and_ambiguous_name_is_refused(
+    source: Path, tmp_path: Path, refused: Refused
+) -> None:
     shutil.rmtree(source / "adapters" / "rte")
-    assert named(share.pack(source, "rte", tmp_path / "x.tar")) == ["heads/rte"]
+    assert names(share.pack(source, "rte", tmp_path / "x.tar")) == ["heads/rte"]
     save(source, "adapters", "both", 9)
     with refused("adapter", "fusion", '"both"', "--kind=adapters"):
         share.pack(source, "both", tmp_path / "y.tar")
-    assert named(share.pack(source, "both", tmp_path / "y.tar", kind="adapters")) == ["heads/both", "adapters/both"]
+    assert names(share.pack(source, "both", tmp_path / "y.tar", kind="adapters")) == ["heads/both", "adapters/both"]
 
 
 def test_invalid_artefacts_cannot_be_packed(source: Path, tmp_path: Path, refused: Refused) -> None:
@@ -150,23 +157,23 @@ def test_invalid_artefacts_cannot_be_packed(source: Path, tmp_path: Path, refuse
 
 
 def test_existing_archive_is_replaced_atomically(
-    made: Path, archive: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch
+    example_store: Path, archive: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object) -> None:
+    def raise_no_space(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(tarfile.TarFile, "addfile", full)
+        patch.setattr(tarfile.TarFile, "addfile", raise_no_space)
         with refused("No space left on device"):
-            share.pack(made, "both", archive)
-    share.pack(made, "both", archive)
-    assert archive.read_bytes() == packed(made, "both")
+            share.pack(example_store, "both", archive)
+    share.pack(example_store, "both", archive)
+    assert archive.read_bytes() == packed(example_store, "both")
 
 
 # Tests of names in the store.
 
 
-def test_existing_name_is_kept_unless_overwritten(archive: Path, tmp_path: Path, refused: Refused) -> None:
+def test_existing_artefact_is_kept_unless_overwritten(archive: Path, tmp_path: Path, refused: Refused) -> None:
     new = tmp_path / "new"
     save(new, "heads", "rte", 8)
     with refused("already has heads/rte.", "--overwrite"):
@@ -177,10 +184,10 @@ def test_existing_name_is_kept_unless_overwritten(archive: Path, tmp_path: Path,
     assert list(digests(new)) == ["adapters/rte", "heads/rte"]
 
 
-def test_new_name_also_applies_to_the_head(archive: Path, fusion: Path, made: Path, tmp_path: Path) -> None:
-    new, before = tmp_path / "new", digests(made)
-    assert named(share.unpack(archive, new, name="mine")) == ["heads/mine", "adapters/mine"]
-    assert named(share.unpack(fusion, new, name="mixed")) == [
+def test_new_name_also_applies_to_the_head(archive: Path, fusion: Path, example_store: Path, tmp_path: Path) -> None:
+    new, before = tmp_path / "new", digests(example_store)
+    assert names(share.unpack(archive, new, name="mine")) == ["heads/mine", "adapters/mine"]
+    assert names(share.unpack(fusion, new, name="mixed")) == [
         "adapters/mnli",
         "adapters/rte",
         "heads/mixed",
@@ -191,10 +198,9 @@ def test_new_name_also_applies_to_the_head(archive: Path, fusion: Path, made: Pa
     share.pack(new, "mixed", tmp_path / "again.tar")
 
 
-def test_fusion_with_adapters_already_in_the_store(
+def test_stored_adapters_of_an_unpacked_fusion_must_be_identical(
     archive: Path, fusion: Path, source: Path, tmp_path: Path, refused: Refused
 ) -> None:
-    """Adapters that are already in the store are kept if they are identical. Otherwise the archive is refused."""
     shutil.rmtree(source / "fusion")
     shutil.rmtree(source / "heads" / "both")
     before = contents(source)
@@ -242,24 +248,24 @@ def test_unpacking_again_adds_missing_artefacts(fusion: Path, tmp_path: Path) ->
 def test_full_disk_is_reported(
     archive: Path, tmp_path: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object) -> None:
+    def raise_no_space(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     (tmp_path / "new" / "heads").mkdir(parents=True)
     (tmp_path / "new" / ".lock").touch()
     with monkeypatch.context() as patch:
-        patch.setattr(bundle, "copy", full)
+        patch.setattr(bundle, "copy", raise_no_space)
         with refused("cannot be written", str(tmp_path / "new"), "No space left on device"):
             share.unpack(archive, tmp_path / "new")
 
 
 def test_unpack_into_an_object_store(
-    archive: Path, tmp_path: Path, made: Path, monkeypatch: pytest.MonkeyPatch
+    archive: Path, tmp_path: Path, example_store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "is_remote", lambda path: True)
     share.unpack(archive, tmp_path / "new")
     share.unpack(archive, tmp_path / "new", overwrite=True)
-    assert digests(tmp_path / "new")["adapters/rte"] == digests(made)["adapters/rte"]
+    assert digests(tmp_path / "new")["adapters/rte"] == digests(example_store)["adapters/rte"]
 
 
 # Tests of damaged files.
@@ -268,26 +274,26 @@ def test_unpack_into_an_object_store(
 @settings(deadline=None, max_examples=80)
 @given(data=st.data())
 def test_changed_byte_is_detected_or_harmless(
-    made: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+    example_store: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    whole = packed(made, "rte")
-    position = data.draw(st.integers(0, len(whole) - 1))
-    changed = bytearray(whole)
+    original = packed(example_store, "rte")
+    position = data.draw(st.integers(0, len(original) - 1))
+    changed = bytearray(original)
     changed[position] ^= data.draw(st.integers(1, 255))
-    check_damaged(bytes(changed), made, tmp_path_factory.mktemp("damaged"))
+    check_damaged(bytes(changed), example_store, tmp_path_factory.mktemp("damaged"))
 
 
 @settings(deadline=None, max_examples=30)
 @given(data=st.data())
 def test_truncated_archive_is_refused_or_complete(
-    made: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+    example_store: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    whole = packed(made, "rte")
-    cut = data.draw(st.integers(0, len(whole) - 1) | st.sampled_from(range(0, len(whole), tarfile.BLOCKSIZE)))
-    check_damaged(whole[:cut], made, tmp_path_factory.mktemp("damaged"))
+    original = packed(example_store, "rte")
+    cut = data.draw(st.integers(0, len(original) - 1) | st.sampled_from(range(0, len(original), tarfile.BLOCKSIZE)))
+    check_damaged(original[:cut], example_store, tmp_path_factory.mktemp("damaged"))
 
 
-def check_damaged(archive: bytes, made: Path, folder: Path) -> None:
+def check_damaged(archive: bytes, example_store: Path, folder: Path) -> None:
     (folder / "x.tar").write_bytes(archive)
     try:
         share.unpack(folder / "x.tar", folder / "new")
@@ -296,7 +302,7 @@ def check_damaged(archive: bytes, made: Path, folder: Path) -> None:
         assert "\n" not in str(error)  # noqa: PT017
         assert sorted(folder.iterdir()) == [folder / "x.tar"]
     else:
-        before = digests(made)
+        before = digests(example_store)
         assert digests(folder / "new") == {part: before[part] for part in sorted(PARTS["rte"])}
 
 
@@ -308,8 +314,8 @@ def test_files_that_are_not_archives_are_refused(archive: Path, tmp_path: Path, 
         share.unpack(tmp_path, new)
     with refused("gs://bucket/x.tar", "object store"):
         share.unpack("gs://bucket/x.tar", new)
-    whole = archive.read_bytes()
-    for damaged in (b"", b"PK\x03\x04", gzip.compress(whole), whole + b"more", bytes(9999)):
+    original = archive.read_bytes()
+    for damaged in (b"", b"PK\x03\x04", gzip.compress(original), original + b"more", bytes(9999)):
         file.write_bytes(damaged)
         with refused(str(file)):
             share.unpack(file, new)
@@ -344,7 +350,7 @@ RTE = "adapters/rte"
 
 
 @pytest.mark.parametrize(
-    ("more", "words"),
+    ("more", "fact"),
     [
         (entry("/etc/passwd"), "escapes"),
         (entry("../evil"), "escapes"),
@@ -376,10 +382,10 @@ RTE = "adapters/rte"
     ids=lambda value: value.name if isinstance(value, tarfile.TarInfo) else "",
 )
 def test_unexpected_members_are_refused(
-    archive: Path, tmp_path: Path, refused: Refused, more: tarfile.TarInfo, words: str
+    archive: Path, tmp_path: Path, refused: Refused, more: tarfile.TarInfo, fact: str
 ):
     write(archive, members_of(archive), more)
-    with refused(words):
+    with refused(fact):
         share.unpack(archive, tmp_path / "new")
 
 
@@ -387,13 +393,13 @@ def test_missing_members_are_refused(archive: Path, fusion: Path, tmp_path: Path
     def without(file: Path, start: str) -> None:
         write(file, {name: contents for name, contents in members_of(file).items() if not name.startswith(start)})
 
-    whole = archive.read_bytes()
+    original = archive.read_bytes()
     for start, facts in (
         (f"{RTE}/params/output.bias/0", ("(-)", "(+)", "-params/output.bias/0")),
         (f"{RTE}/manifest.json", ("adapters/rte, ", "manifest.json")),
         ("", ("no adapter", "afjax store pack")),
     ):
-        archive.write_bytes(whole)
+        archive.write_bytes(original)
         without(archive, start)
         with refused(*facts):
             share.unpack(archive, tmp_path / "new")
@@ -402,9 +408,9 @@ def test_missing_members_are_refused(archive: Path, fusion: Path, tmp_path: Path
         share.unpack(fusion, tmp_path / "new")
 
 
-def test_unrelated_artefacts_are_refused(archive: Path, made: Path, source: Path, refused: Refused) -> None:
+def test_unrelated_artefacts_are_refused(archive: Path, example_store: Path, source: Path, refused: Refused) -> None:
     mnli = source.parent / "mnli.tar"
-    mnli.write_bytes(packed(made, "mnli"))
+    mnli.write_bytes(packed(example_store, "mnli"))
     write(archive, {**members_of(archive), **members_of(mnli)})
     with refused("adapters/mnli, adapters/rte, heads/rte, ", "not one adapter", "pack it again"):
         share.unpack(archive, source.parent / "new")
@@ -412,7 +418,7 @@ def test_unrelated_artefacts_are_refused(archive: Path, made: Path, source: Path
     save(source, "adapters", "rte", 9, overwrite=True)
     share.pack(source, "rte", archive)
     both = source.parent / "both.tar"
-    both.write_bytes(packed(made, "both"))
+    both.write_bytes(packed(example_store, "both"))
     write(
         both, {**members_of(both), **{key: value for key, value in members_of(archive).items() if key.startswith(RTE)}}
     )
@@ -420,8 +426,8 @@ def test_unrelated_artefacts_are_refused(archive: Path, made: Path, source: Path
         share.unpack(both, source.parent / "new")
 
 
-def forged(archive: Path, edit: Callable[[dict, Members], None]) -> None:
-    """Edits the adapter's manifest, and optionally its files, and recomputes the checksums."""
+def forge(archive: Path, edit: Callable[[dict, Members], None]) -> None:
+    """Edits the adapter's manifest and files, and updates the checksum."""
     members = members_of(archive)
     values = json.loads(members[f"{RTE}/manifest.json"])
     edit(values, members)
@@ -439,7 +445,7 @@ def set_name(values: dict, members: Members) -> None:
     values["name"] = "mnli"
 
 
-def set_leading_out(values: dict, members: Members) -> None:
+def set_escaping_path(values: dict, members: Members) -> None:
     values["files"]["../../../evil"] = "0" * 64
 
 
@@ -451,7 +457,7 @@ def set_dtype(values: dict, members: Members) -> None:
     values["leaves"]["output/kernel"]["dtype"] = "float99"
 
 
-def set_tree(values: dict, members: Members) -> None:
+def set_nested_leaf(values: dict, members: Members) -> None:
     values["leaves"]["output/kernel/more"] = values["leaves"]["output/kernel"]
 
 
@@ -467,11 +473,11 @@ def set_trunk(values: dict, members: Members) -> None:
     values["trunk"] = {"name": 3}
 
 
-def set_dtype_of_trunk(values: dict, members: Members) -> None:
+def set_trunk_dtype(values: dict, members: Members) -> None:
     values["trunk"]["dtype"] = "int4"
 
 
-def set_no_number(values: dict, members: Members) -> None:
+def set_nan(values: dict, members: Members) -> None:
     values["metrics"]["accuracy"] = float("nan")
 
 
@@ -486,11 +492,11 @@ def add_bytes(values: dict, members: Members) -> None:
 
 
 def set_chunks(values: dict, members: Members) -> None:
-    """Makes a checkpoint claim a size of 32 TB."""
+    """Makes a leaf declare chunks of 32 TiB."""
     path = f"{RTE}/params/output.kernel/.zarray"
-    about = json.loads(members[path])
-    about["shape"] = about["chunks"] = [2**40, 8]
-    members[path] = json.dumps(about).encode()
+    metadata = json.loads(members[path])
+    metadata["shape"] = metadata["chunks"] = [2**40, 8]
+    members[path] = json.dumps(metadata).encode()
     values["files"]["output.kernel/.zarray"] = hashlib.sha256(members[path]).hexdigest()
 
 
@@ -499,14 +505,14 @@ def set_chunks(values: dict, members: Members) -> None:
     [
         (set_version, ("format_version is 99", "1")),
         (set_name, ("adapters/mnli", "not to adapters/rte")),
-        (set_leading_out, ("(-)", "(+)", "-params/../../../evil")),
+        (set_escaping_path, ("(-)", "(+)", "-params/../../../evil")),
         (set_shape, ("manifests", "bytes of parameters", "rejected")),
         (set_dtype, ('leaf "output/kernel" ', "shape, dtype and sha256")),
-        (set_tree, ("leaf",)),
+        (set_nested_leaf, ("leaf",)),
         (set_adapters, ("adapters ", "'rte'")),
         (set_trunk, ("trunk.name is 3",)),
-        (set_dtype_of_trunk, ("trunk.dtype is 'int4'",)),
-        (set_no_number, ("NaN ", "JSON number")),
+        (set_trunk_dtype, ("trunk.dtype is 'int4'",)),
+        (set_nan, ("NaN ", "JSON number")),
         (set_other_trunk, ("different trunks",)),
         (set_digest, ('"output/kernel" has sha256',)),
         (add_bytes, ("manifest", "40 bytes of parameters")),
@@ -517,7 +523,7 @@ def set_chunks(values: dict, members: Members) -> None:
 def test_forged_manifests_are_refused(
     archive: Path, tmp_path: Path, refused: Refused, edit: Callable, facts: tuple[str, ...]
 ) -> None:
-    forged(archive, edit)
+    forge(archive, edit)
     with refused(*facts):
         share.unpack(archive, tmp_path / "new")
 

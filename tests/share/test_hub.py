@@ -1,4 +1,7 @@
-"""Artefacts are pushed to and pulled from a fake hub, which has the real client's arguments and errors."""
+"""Artefacts are pushed to and pulled from a fake hub.
+
+The fake hub has the arguments and errors of the real client.
+"""
 
 import contextlib
 import fnmatch
@@ -20,7 +23,10 @@ Refused = Callable[..., contextlib.AbstractContextManager[None]]
 
 
 class Hub:
-    """A fake hub with repositories in memory. Every call must fit the signature of the real client's method."""
+    """A fake hub with repositories in memory.
+
+    Calls must match the signatures of the real client's methods.
+    """
 
     def __init__(self) -> None:
         self.commits: dict[str, list[dict[str, bytes]]] = {}
@@ -32,12 +38,12 @@ class Hub:
     def __getattr__(self, name: str) -> Callable[..., Any]:
         signature, method = inspect.signature(getattr(HfApi, name)), getattr(type(self), f"do_{name}")
 
-        def call(**given: Any) -> Any:
-            signature.bind(None, **given)
+        def call(**kwargs: Any) -> Any:
+            signature.bind(None, **kwargs)
             self.calls.append(name)
             if self.error:
                 raise self.error
-            return method(self, **given)
+            return method(self, **kwargs)
 
         return call
 
@@ -71,31 +77,31 @@ class Hub:
             if any(fnmatch.fnmatch(path, pattern) for pattern in allow_patterns):
                 (local_dir / path).parent.mkdir(parents=True, exist_ok=True)
                 (local_dir / path).write_bytes(contents)
-        # The real client stores metadata in this folder next to the files.
+        # The real client stores metadata in this folder.
         (local_dir / ".cache" / "huggingface").mkdir(parents=True, exist_ok=True)
 
 
 @pytest.fixture
-def there(monkeypatch: pytest.MonkeyPatch) -> Hub:
-    """Replaces the hub's client by the fake hub, and returns it."""
-    found = Hub()
-    monkeypatch.setattr(hub, "_client", lambda: found)
-    return found
+def fake_hub(monkeypatch: pytest.MonkeyPatch) -> Hub:
+    """Replaces the client of the hub with a fake hub, and returns the fake hub."""
+    fake = Hub()
+    monkeypatch.setattr(hub, "_client", lambda: fake)
+    return fake
 
 
-def test_pushed_artefacts_can_be_pulled(made: Path, tmp_path: Path, there: Hub) -> None:
-    assert share.push(made, "both", "me/both", license="mit", private=True) == "https://huggingface.co/me/both"
-    files = there.commits["me/both"][-1]
-    assert there.private["me/both"]
-    assert len(there.commits["me/both"]) == 2
+def test_pushed_artefacts_can_be_pulled(example_store: Path, tmp_path: Path, fake_hub: Hub) -> None:
+    assert share.push(example_store, "both", "me/both", license="mit", private=True) == "https://huggingface.co/me/both"
+    files = fake_hub.commits["me/both"][-1]
+    assert fake_hub.private["me/both"]
+    assert len(fake_hub.commits["me/both"]) == 2
     assert HOME.encode() not in b"".join(files.values())
     card = ModelCard(files["README.md"].decode())
     assert card.data.license == "mit"
     assert "afjax store pull me/both --store=store" in card.text
-    files["picture.png"] = files["docs/more.md"] = b"of somebody's own"
+    files["picture.png"] = files["docs/more.md"] = b"unrelated"
     manifests = share.pull("me/both", tmp_path / "new", name="mixed")
     assert (manifests[-1].kind, manifests[-1].name) == ("fusion", "mixed")
-    before = digests(made)
+    before = digests(example_store)
     assert digests(tmp_path / "new") == {
         "adapters/mnli": before["adapters/mnli"],
         "adapters/rte": before["adapters/rte"],
@@ -105,52 +111,52 @@ def test_pushed_artefacts_can_be_pulled(made: Path, tmp_path: Path, there: Hub) 
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == [".lock", "adapters", "fusion", "heads"]
 
 
-def test_pushing_again_replaces_the_files(source: Path, tmp_path: Path, there: Hub) -> None:
+def test_pushing_again_replaces_the_files(source: Path, tmp_path: Path, fake_hub: Hub) -> None:
     share.push(source, "rte", "me/rte")
-    there.commits["me/rte"][-1]["picture.png"] = b""
+    fake_hub.commits["me/rte"][-1]["picture.png"] = b""
     (source / "heads" / "rte").rename(source / "heads" / "other")
     save(source, "adapters", "rte", 9, overwrite=True)
     share.push(source, "rte", "me/rte")
-    assert [path for path in there.commits["me/rte"][-1] if path.startswith("heads")] == []
-    assert "picture.png" in there.commits["me/rte"][-1]
+    assert [path for path in fake_hub.commits["me/rte"][-1] if path.startswith("heads")] == []
+    assert "picture.png" in fake_hub.commits["me/rte"][-1]
     (newest,) = share.pull("me/rte", tmp_path / "new")
     assert newest.digest == store.read_manifest(source, "adapters", "rte").digest
     *_, older = share.pull("me/rte", tmp_path / "older", revision="1")
     assert older.digest != newest.digest
 
 
-def test_unrelated_repository_is_not_changed(made: Path, there: Hub, refused: Refused) -> None:
-    share.push(made, "both", "me/x")
+def test_unrelated_repository_is_not_changed(example_store: Path, fake_hub: Hub, refused: Refused) -> None:
+    share.push(example_store, "both", "me/x")
     for name in ("rte", "mnli"):
         with refused("me/x ", "afjax", "(adapters/mnli/manifest.json", "--repo"):
-            share.push(made, name, "me/x")
-    there.do_create_repo("me/bert", None, True)
-    there.commits["me/bert"][-1] |= {"config.json": b"{}", "model.safetensors": b""}
+            share.push(example_store, name, "me/x")
+    fake_hub.do_create_repo("me/bert", None, True)
+    fake_hub.commits["me/bert"][-1] |= {"config.json": b"{}", "model.safetensors": b""}
     with refused("me/bert ", "afjax", "(config.json, model.safetensors)", "--repo"):
-        share.push(made, "rte", "me/bert")
+        share.push(example_store, "rte", "me/bert")
     with refused("me/x ", "public", "--private"):
-        share.push(made, "both", "me/x", private=True)
-    assert (len(there.commits["me/x"]), len(there.commits["me/bert"])) == (2, 1)
+        share.push(example_store, "both", "me/x", private=True)
+    assert (len(fake_hub.commits["me/x"]), len(fake_hub.commits["me/bert"])) == (2, 1)
 
 
-def test_unpackable_artefact_makes_no_hub_calls(source: Path, there: Hub, refused: Refused) -> None:
+def test_artefact_that_cannot_be_packed_makes_no_hub_calls(source: Path, fake_hub: Hub, refused: Refused) -> None:
     (source / "adapters" / "mnli" / "manifest.json").unlink()
     with refused('needs the adapter "mnli"'):
         share.push(source, "both", "me/both")
     with refused("The licence"):
         share.push(source, "rte", "me/rte", license="?")
-    assert there.calls == []
+    assert fake_hub.calls == []
 
 
 @pytest.mark.parametrize("name", ["rte", "me/rte/x", "me/", "/rte", "me/r te", "../rte", "me/--rte", "https://hf.co/x"])
 def test_invalid_repository_names_are_refused(
-    made: Path, tmp_path: Path, there: Hub, refused: Refused, name: str
+    example_store: Path, tmp_path: Path, fake_hub: Hub, refused: Refused, name: str
 ) -> None:
     with refused(f'"{name}"', "USER/REPO", "me/rte"):
-        share.push(made, "rte", name)
+        share.push(example_store, "rte", name)
     with refused(f'"{name}"', "USER/REPO", "me/rte"):
         share.pull(name, tmp_path / "new")
-    assert there.calls == []
+    assert fake_hub.calls == []
 
 
 @pytest.mark.parametrize(
@@ -163,56 +169,56 @@ def test_invalid_repository_names_are_refused(
     ],
 )
 def test_listing_is_checked_before_anything_is_downloaded(
-    made: Path, tmp_path: Path, there: Hub, refused: Refused, path: str, facts: tuple[str, ...]
+    example_store: Path, tmp_path: Path, fake_hub: Hub, refused: Refused, path: str, facts: tuple[str, ...]
 ) -> None:
-    share.push(made, "rte", "me/rte")
-    there.commits["me/rte"][-1][path] = b""
-    there.calls.clear()
+    share.push(example_store, "rte", "me/rte")
+    fake_hub.commits["me/rte"][-1][path] = b""
+    fake_hub.calls.clear()
     with refused(*facts):
         share.pull("me/rte", tmp_path / "new")
-    assert there.calls == ["repo_info"]
+    assert fake_hub.calls == ["repo_info"]
 
 
-def test_manifests_are_checked_before_the_rest_is_downloaded(
-    made: Path, tmp_path: Path, there: Hub, refused: Refused
+def test_manifests_are_checked_before_other_files_are_downloaded(
+    example_store: Path, tmp_path: Path, fake_hub: Hub, refused: Refused
 ) -> None:
-    share.push(made, "rte", "me/rte")
-    files = there.commits["me/rte"][-1]
-    there.calls.clear()
-    there.sizes = {"adapters/rte/manifest.json": 2**30}
+    share.push(example_store, "rte", "me/rte")
+    files = fake_hub.commits["me/rte"][-1]
+    fake_hub.calls.clear()
+    fake_hub.sizes = {"adapters/rte/manifest.json": 2**30}
     with refused(f"{2**30} bytes", "manifest"):
         share.pull("me/rte", tmp_path / "new")
-    there.sizes = {"adapters/rte/params/output.kernel/0.0": 2**40}
+    fake_hub.sizes = {"adapters/rte/params/output.kernel/0.0": 2**40}
     with refused("manifest", "40 bytes of parameters"):
         share.pull("me/rte", tmp_path / "new")
-    there.sizes = {}
+    fake_hub.sizes = {}
     files["adapters/rte/params/more"] = b""
     with refused("extra (+): +params/more"):
         share.pull("me/rte", tmp_path / "new")
-    assert there.calls == ["repo_info", *["repo_info", "snapshot_download"] * 2]
+    assert fake_hub.calls == ["repo_info", *["repo_info", "snapshot_download"] * 2]
     del files["adapters/rte/params/more"]
     files["adapters/rte/params/output.kernel/0.0"] = b"damaged"
     with refused("me/rte/adapters/rte: ", '"output/kernel"', "changed"):
         share.pull("me/rte", tmp_path / "new")
-    there.commits["me/rte"][-1] = {"README.md": b""}
+    fake_hub.commits["me/rte"][-1] = {"README.md": b""}
     with refused("me/rte ", "no adapter", "afjax store pack"):
         share.pull("me/rte", tmp_path / "new")
 
 
-def answer(kind: type[errors.HfHubHTTPError], status: int) -> Exception:
+def http_error(kind: type[errors.HfHubHTTPError], status: int) -> Exception:
     response = SimpleNamespace(headers={}, status_code=status, request=None)
-    return kind(f"{status} of the server\nat length", response=response)
+    return kind(f"{status} from the server\nwith details", response=response)
 
 
 @pytest.mark.parametrize(
     ("error", "facts"),
     [
-        (answer(errors.RepositoryNotFoundError, 404), ("not exist", "access", "hf auth login")),
-        (answer(errors.GatedRepoError, 403), ("gated", "access")),
-        (answer(errors.RevisionNotFoundError, 404), ("no such revision",)),
-        (answer(errors.HfHubHTTPError, 401), ("hf auth login",)),
-        (answer(errors.HfHubHTTPError, 403), ("permission denied (403)",)),
-        (answer(errors.BadRequestError, 400), ("(400: 400 of the server)", "again")),
+        (http_error(errors.RepositoryNotFoundError, 404), ("not exist", "access", "hf auth login")),
+        (http_error(errors.GatedRepoError, 403), ("gated", "access")),
+        (http_error(errors.RevisionNotFoundError, 404), ("no such revision",)),
+        (http_error(errors.HfHubHTTPError, 401), ("hf auth login",)),
+        (http_error(errors.HfHubHTTPError, 403), ("permission denied (403)",)),
+        (http_error(errors.BadRequestError, 400), ("(400: 400 from the server)", "again")),
         (errors.LocalTokenNotFoundError("none"), ("not logged in", "hf auth login")),
         (errors.OfflineModeIsEnabled("offline"), ("(OfflineModeIsEnabled: offline)", "network")),
         (errors.HTTPError("no route"), ("network",)),
@@ -220,13 +226,13 @@ def answer(kind: type[errors.HfHubHTTPError], status: int) -> Exception:
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
 )
 def test_hub_errors_are_explained(
-    made: Path, tmp_path: Path, there: Hub, refused: Refused, error: Exception, facts: tuple[str, ...]
+    example_store: Path, tmp_path: Path, fake_hub: Hub, refused: Refused, error: Exception, facts: tuple[str, ...]
 ) -> None:
-    there.error = error
+    fake_hub.error = error
     with refused(*facts):
         share.pull("me/rte", tmp_path / "new")
     with refused(*facts):
-        share.push(made, "rte", "me/rte")
+        share.push(example_store, "rte", "me/rte")
 
 
 def test_real_client_sets_the_library_name() -> None:

@@ -1,4 +1,7 @@
-"""The hub's real client works with a local server that implements the endpoints that it calls."""
+"""The real hub client works with a local server.
+
+The server implements the endpoints that the client calls.
+"""
 
 import base64
 import hashlib
@@ -18,7 +21,7 @@ from afjax.share import hub
 
 
 class Repository(http.server.BaseHTTPRequestHandler):
-    """Serves one repository. A commit's name is the SHA-1 of its number."""
+    """Serves one repository. A commit's ID is the SHA-1 of its number."""
 
     protocol_version = "HTTP/1.1"
     commits: list[dict[str, bytes]]
@@ -26,7 +29,7 @@ class Repository(http.server.BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
         """Logs nothing."""
 
-    def _answer(self, contents: bytes, **headers: str) -> None:
+    def _respond(self, contents: bytes, **headers: str) -> None:
         self.send_response(200)
         for key, value in {**headers, "Content-Length": str(len(contents))}.items():
             self.send_header(key.replace("_", "-"), value)
@@ -41,15 +44,15 @@ class Repository(http.server.BaseHTTPRequestHandler):
         path, files = unquote(urlsplit(self.path).path), self.commits[-1]
         if path.startswith(f"/me/rte/resolve/{self._head()}/"):
             contents = files[path.split("/", 5)[5]]
-            self._answer(contents, X_Repo_Commit=self._head(), ETag=f'"{hashlib.sha1(contents).hexdigest()}"')
+            self._respond(contents, X_Repo_Commit=self._head(), ETag=f'"{hashlib.sha1(contents).hexdigest()}"')
             return
         listed = [(name, len(files[name]), hashlib.sha1(files[name]).hexdigest()) for name in files]
         if "/tree/" in path:
-            told: object = [{"type": "file", "path": name, "size": size, "oid": oid} for name, size, oid in listed]
+            response: object = [{"type": "file", "path": name, "size": size, "oid": oid} for name, size, oid in listed]
         else:
             siblings = [{"rfilename": name, "size": size, "blobId": oid} for name, size, oid in listed]
-            told = {"id": "me/rte", "sha": self._head(), "private": False, "siblings": siblings, "tags": []}
-        self._answer(json.dumps(told).encode())
+            response = {"id": "me/rte", "sha": self._head(), "private": False, "siblings": siblings, "tags": []}
+        self._respond(json.dumps(response).encode())
 
     def do_HEAD(self) -> None:
         self.do_GET()
@@ -57,10 +60,10 @@ class Repository(http.server.BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         if self.path == "/api/repos/create":
-            told: dict = {"url": "https://huggingface.co/me/rte"}
+            response: dict = {"url": "https://huggingface.co/me/rte"}
         elif "/preupload/" in self.path:
             paths = [file["path"] for file in json.loads(body)["files"]]
-            told = {"files": [{"path": path, "uploadMode": "regular", "shouldIgnore": False} for path in paths]}
+            response = {"files": [{"path": path, "uploadMode": "regular", "shouldIgnore": False} for path in paths]}
         elif "/commit/" in self.path:
             header, *operations = (json.loads(line) for line in body.splitlines())
             assert header["value"]["parentCommit"] == self._head()
@@ -70,34 +73,39 @@ class Repository(http.server.BaseHTTPRequestHandler):
                 if operation["key"] == "file"
             }
             self.commits.append(self.commits[-1] | added)
-            told = {"commitUrl": f"https://huggingface.co/me/rte/commit/{self._head()}", "commitOid": self._head()}
+            response = {"commitUrl": f"https://huggingface.co/me/rte/commit/{self._head()}", "commitOid": self._head()}
         else:
             assert self.path == "/api/validate-yaml"
-            told = {"errors": [], "warnings": []}
-        self._answer(json.dumps(told).encode())
+            response = {"errors": [], "warnings": []}
+        self._respond(json.dumps(response).encode())
 
 
 @pytest.fixture
 def commits(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, bytes]]]:
-    """Runs the server, and returns the list of its commits, each with the contents of the repository."""
-    found: list[dict[str, bytes]] = [{".gitattributes": b"* text=auto\n"}]
-    handler = type("Handler", (Repository,), {"commits": found})
+    """Runs the server, and returns the commits of its repository.
+
+    Each commit maps the path of a file to its contents.
+    """
+    commits: list[dict[str, bytes]] = [{".gitattributes": b"* text=auto\n"}]
+    handler = type("Handler", (Repository,), {"commits": commits})
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         address = f"http://127.0.0.1:{server.server_port}"
         monkeypatch.setattr(hub, "_client", lambda: huggingface_hub.HfApi(endpoint=address, token="hf_none"))
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
-        yield found
+        yield commits
         server.shutdown()
         thread.join()
 
 
-def test_push_and_pull_with_the_real_client(made: Path, tmp_path: Path, commits: list[dict[str, bytes]]) -> None:
-    assert share.push(made, "rte", "me/rte", license="mit").endswith("/me/rte")
+def test_push_and_pull_with_the_real_client(
+    example_store: Path, tmp_path: Path, commits: list[dict[str, bytes]]
+) -> None:
+    assert share.push(example_store, "rte", "me/rte", license="mit").endswith("/me/rte")
     assert len(commits) == 2
-    commits[-1]["weights.bin"] = b"of nobody's business"
+    commits[-1]["weights.bin"] = b"unrelated"
     manifests = share.pull("me/rte", tmp_path / "new")
     assert [part.kind for part in manifests] == ["heads", "adapters"]
-    before = digests(made)
+    before = digests(example_store)
     assert digests(tmp_path / "new") == {part: before[part] for part in ("adapters/rte", "heads/rte")}
     assert sorted(path.name for path in tmp_path.rglob("*") if path.name in ("weights.bin", ".cache")) == []

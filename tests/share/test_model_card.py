@@ -27,9 +27,9 @@ def card_of(tmp_path: Path, kind: str = "adapters", name: str = "rte", **kwargs)
     return model_card([shareable(saved)])
 
 
-def test_card_has_the_metadata_that_the_hub_reads(made: Path) -> None:
-    fusion = shareable(store.read_manifest(made, "fusion", "both"))
-    head = shareable(store.read_manifest(made, "heads", "both"))
+def test_card_has_the_metadata_that_the_hub_reads(example_store: Path) -> None:
+    fusion = shareable(store.read_manifest(example_store, "fusion", "both"))
+    head = shareable(store.read_manifest(example_store, "heads", "both"))
     text = model_card([head, fusion], repository="me/both", license="cc-by-4.0")
     data = ModelCard(text).data
     assert (data.library_name, data.license, data.pipeline_tag) == ("afjax", "cc-by-4.0", "text-classification")
@@ -53,14 +53,14 @@ def test_card_without_licence_task_and_scores(tmp_path: Path) -> None:
     assert "Scores" not in text
 
 
-def test_base_model_is_named_as_on_the_hub(tmp_path: Path) -> None:
+def test_base_model_has_its_name_on_the_hub(tmp_path: Path) -> None:
     data = ModelCard(card_of(tmp_path, trunk={**TRUNK, "name": "minilm"})).data
     assert data.base_model == "sentence-transformers/all-MiniLM-L6-v2"
     assert data["base_model_relation"] == "adapter"
 
 
 @pytest.mark.parametrize("kind", ["classification", "regression", "multiple_choice", "span"])
-def test_commands_and_python_code_are_valid(made: Path, tmp_path: Path, kind: str) -> None:
+def test_commands_and_python_code_are_valid(example_store: Path, tmp_path: Path, kind: str) -> None:
     task = to_dict(TaskConfig(name="t", kind=kind))
     name = 'it\'s a "name" `x`'
     adapter = save(tmp_path, "adapters", name, task=task, trunk={**TRUNK, "name": "org/model"})
@@ -79,10 +79,10 @@ def test_commands_and_python_code_are_valid(made: Path, tmp_path: Path, kind: st
         for node in ast.walk(ast.parse(python))
         if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "load_task_model"
     ]
-    assert {word.arg: word.value.value for word in call.keywords} == {"head": name, "adapter": name}
+    assert {keyword.arg: keyword.value.value for keyword in call.keywords} == {"head": name, "adapter": name}
 
 
-def test_card_says_if_an_adapter_has_no_head(tmp_path: Path) -> None:
+def test_card_of_an_adapter_without_head_says_so(tmp_path: Path) -> None:
     text = card_of(tmp_path, name="mnli")
     assert "afjax predict" not in text
     assert "It has no head" in text
@@ -108,7 +108,7 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> store.Manifest:
 @given(text=st.text(st.characters()))
 def test_any_text_is_escaped_in_metadata_and_code(head: store.Manifest, text: str) -> None:
     plain = text.encode("utf-8", "replace").decode()
-    plain = " ".join("".join(sign if sign.isprintable() else " " for sign in plain).split())
+    plain = " ".join("".join(character if character.isprintable() else " " for character in plain).split())
     data = ModelCard(model_card([head], license=text)).data
     assert data.license == (plain or None)
     span = code_span(text)

@@ -1,4 +1,4 @@
-"""Tests the commands ``afjax store pack``, ``unpack``, ``push`` and ``pull``."""
+"""Tests of ``afjax store pack``, ``unpack``, ``push`` and ``pull``."""
 
 import shutil
 from pathlib import Path
@@ -11,15 +11,15 @@ from afjax import share, store
 from afjax.cli.main import main
 
 
-def run(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    assert main(["store", *words]) == 0
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(["store", *arguments]) == 0
     out, err = capsys.readouterr()
     assert err == ""
     return out.rstrip("\n")
 
 
-def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    assert main(["store", *words]) == 2
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(["store", *arguments]) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("afjax: ")
@@ -27,20 +27,20 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return err
 
 
-def test_pack_and_unpack(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pack_and_unpack(example_store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, new = tmp_path / "x.tar", tmp_path / "new"
-    text = run(capsys, "pack", "rte", f"--store={made}", f"--output={file}", "--license=mit")
+    text = run(capsys, "pack", "rte", f"--store={example_store}", f"--output={file}", "--license=mit")
     assert has_facts(text, f"{file} ", "adapters/rte, heads/rte, ", " kB, ", "trunk ./mine ", "ab" * 32)
     text = run(capsys, "unpack", str(file), f"--store={new}", "--name=mine")
     assert has_facts(text, f"{new} ", "adapters/mine, heads/mine, ")
     assert run(capsys, "verify", f"--store={new}").splitlines() == ["adapters/mine: ok", "heads/mine: ok"]
-    sentence = refused(capsys, "unpack", str(file), f"--store={new}", "--name=mine")
-    assert has_facts(sentence, "already has adapters/mine", "--overwrite", "--name")
+    message = refused(capsys, "unpack", str(file), f"--store={new}", "--name=mine")
+    assert has_facts(message, "already has adapters/mine", "--overwrite", "--name")
     run(capsys, "unpack", str(file), f"--store={new}", "--name=mine", "--overwrite")
-    text = run(capsys, "pack", "mnli", f"--store={made}", f"--output={file}")
+    text = run(capsys, "pack", "mnli", f"--store={example_store}", f"--output={file}")
     assert has_facts(text, 'No head "mnli"', "not predict")
-    sentence = refused(capsys, "pack", "rte", f"--store={tmp_path / 'x'}", f"--output={file}")
-    assert has_facts(sentence, "no store", str(tmp_path / "x"))
+    message = refused(capsys, "pack", "rte", f"--store={tmp_path / 'x'}", f"--output={file}")
+    assert has_facts(message, "no store", str(tmp_path / "x"))
     assert "No such file" in refused(capsys, "unpack", str(tmp_path / "no.tar"), f"--store={new}")
 
 
@@ -51,7 +51,7 @@ def test_control_characters_in_labels_are_escaped(tmp_path: Path, capsys: pytest
 
 
 def test_push_and_pull_pass_their_flags(
-    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    example_store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[tuple] = []
 
@@ -61,12 +61,12 @@ def test_push_and_pull_pass_their_flags(
 
     def pull(repository: str, path: str, **options: object) -> tuple[store.Manifest, ...]:
         calls.append((repository, path, options))
-        return (store.read_manifest(made, "adapters", "rte"),)
+        return (store.read_manifest(example_store, "adapters", "rte"),)
 
     monkeypatch.setattr(share, "push", push)
     monkeypatch.setattr(share, "pull", pull)
-    words = ["push", "rte", "--store=s", "--repo=me/rte", "--private", "--license=mit", "--kind=adapters"]
-    assert run(capsys, *words) == "https://huggingface.co/me/rte"
+    arguments = ["push", "rte", "--store=s", "--repo=me/rte", "--private", "--license=mit", "--kind=adapters"]
+    assert run(capsys, *arguments) == "https://huggingface.co/me/rte"
     out = run(capsys, "pull", "me/rte", "--store=s", "--revision=v1", "--name=mine", "--overwrite")
     assert has_facts(out, "s ", "adapters/rte, ")
     assert calls == [
@@ -75,9 +75,9 @@ def test_push_and_pull_pass_their_flags(
     ]
 
 
-def test_invalid_repository_is_refused_without_network(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "must be USER/REPO" in refused(capsys, "push", "rte", f"--store={made}", "--repo=rte")
-    assert "must be USER/REPO" in refused(capsys, "pull", "rte", f"--store={made}")
+def test_invalid_repository_is_refused_without_network(example_store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "must be USER/REPO" in refused(capsys, "push", "rte", f"--store={example_store}", "--repo=rte")
+    assert "must be USER/REPO" in refused(capsys, "pull", "rte", f"--store={example_store}")
 
 
 @pytest.mark.parametrize("action", ["ls", "show", "verify", "pack", "unpack", "push", "pull"])
@@ -92,18 +92,20 @@ def test_unknown_action_gets_a_suggestion(capsys: pytest.CaptureFixture[str]) ->
     assert 'Did you mean "store pack"' in refused(capsys, "pck")
 
 
-@pytest.mark.parametrize("words", [["pack", "rte", "--store=x"], ["unpack", "--store=x"], ["push", "rte", "--store=x"]])
-def test_missing_flags_are_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "arguments", [["pack", "rte", "--store=x"], ["unpack", "--store=x"], ["push", "rte", "--store=x"]]
+)
+def test_missing_flags_are_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as raised:
-        main(["store", *words])
+        main(["store", *arguments])
     assert raised.value.code == 2
 
 
-def test_unwritable_store_is_refused(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    share.pack(made, "rte", tmp_path / "x.tar")
+def test_unwritable_store_is_refused(example_store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    share.pack(example_store, "rte", tmp_path / "x.tar")
     (tmp_path / "file").write_text("")
     assert "cannot be written" in refused(capsys, "unpack", str(tmp_path / "x.tar"), f"--store={tmp_path / 'file'}")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "x.tar"]
-    shutil.copytree(made, tmp_path / "s")
-    sentence = refused(capsys, "unpack", str(tmp_path / "x.tar"), "--store=s3://bucket/x")
-    assert has_facts(sentence, "s3://bucket/x ", "unsupported object store")
+    shutil.copytree(example_store, tmp_path / "s")
+    message = refused(capsys, "unpack", str(tmp_path / "x.tar"), "--store=s3://bucket/x")
+    assert has_facts(message, "s3://bucket/x ", "unsupported object store")

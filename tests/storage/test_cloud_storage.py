@@ -1,6 +1,6 @@
-"""Workdirs, stores, trunks and data work on ``gs://``, with a local emulator of Google Cloud Storage.
+"""Workdirs, stores, trunks and data can be in Google Cloud Storage.
 
-gcsfs and TensorStore's own driver send the same requests to the emulator as to Google's servers.
+The tests use a local emulator. gcsfs and TensorStore's own driver send it the same requests as Google's servers.
 """
 
 import functools
@@ -57,19 +57,25 @@ ROWS = [
     for number in ("two", "three", "four", "five", "six", "seven", "eight", "nine")
     for word in ("all", "some")
 ]
-# Buckets that refuse requests. OBJECTS_ONLY refuses only requests about the bucket itself, as for an account whose
-# roles cover only objects.
+# Buckets that refuse requests. OBJECTS_ONLY refuses only requests about the bucket itself, as if the account's roles
+# only covered objects.
 FORBIDDEN, PRIVATE, OBJECTS_ONLY = "forbidden", "private", "objects-only"
 
 
 class Bucket(Storage):
-    """The emulator's storage, kept only in memory."""
+    """Keeps the emulator's objects in memory."""
 
     def _write_config_to_file(self) -> None:
-        """Does nothing. The original method rewrites almost every object whenever one is written."""
+        """Does nothing.
+
+        The original method rewrites almost every object whenever an object is written.
+        """
 
     def generation(self, path: str) -> str:
-        """Returns the generation of the object that a request is about, or 0 if the object does not exist."""
+        """Returns the generation of the object in a request's path.
+
+        It is "0" if the object does not exist.
+        """
         parts = urllib.parse.urlsplit(path)
         bucket, _, name = parts.path.partition("/b/")[2].partition("/o")
         name = urllib.parse.unquote(name[1:]) or urllib.parse.parse_qs(parts.query).get("name", [""])[0]
@@ -77,9 +83,9 @@ class Bucket(Storage):
 
 
 class Handler(RequestHandler):
-    """Adds buckets that refuse requests, generations of objects, and preconditions to the emulator's handler.
+    """The emulator's handler, with refusals, generations and preconditions.
 
-    TensorStore uses generations and preconditions to replace its manifests safely.
+    Some buckets refuse requests. TensorStore uses generations and preconditions to replace its manifests safely.
     """
 
     def parse_request(self) -> bool:
@@ -90,12 +96,12 @@ class Handler(RequestHandler):
             return True
         # Read the whole body first. A client that is still sending would not read the response.
         self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        answer = json.dumps({"error": {"code": status, "message": f"no access to {self.path}"}}).encode()
+        body = json.dumps({"error": {"code": status, "message": f"no access to {self.path}"}}).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(answer)))
+        self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(answer)
+        self.wfile.write(body)
         return False
 
     def _refusal(self) -> HTTPStatus | None:
@@ -119,12 +125,15 @@ class Handler(RequestHandler):
 
 class Server(http.server.HTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Logs nothing, because clients disconnect at any time, for example when they are killed."""
+        """Logs nothing, because clients may disconnect at any time."""
 
 
 @pytest.fixture(scope="module", autouse=True)
 def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
-    """Runs the emulator, and returns its storage. Environment variables direct this process and its children to it."""
+    """Runs the emulator, and returns its storage.
+
+    Environment variables make this process and its children use the emulator.
+    """
     storage = Bucket(use_memory_fs=True)
     for name in ("bucket", FORBIDDEN, PRIVATE, OBJECTS_ONLY):
         create_bucket(name, storage)
@@ -132,7 +141,7 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
         address = f"http://127.0.0.1:{server.server_port}"
         patch.setenv("STORAGE_EMULATOR_HOST", address)
         patch.setenv("TENSORSTORE_GCS_HTTP_URL", address)
-        # Do not use credentials of this machine, and do not search its network for credentials.
+        # Do not use this machine's credentials, and do not search for credentials on its network.
         patch.setenv("GOOGLE_AUTH_TOKEN_FOR_TESTING", "none")
         patch.setenv("NO_GCE_CHECK", "true")
         patch.setenv("CLOUDSDK_CONFIG", str(tmp_path_factory.mktemp("gcloud")))
@@ -148,12 +157,12 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
 
 @pytest.fixture(autouse=True)
 def _training(training: None) -> None:
-    """Makes the tests share a cache of compiled programs, because their commands train or compile the same programs."""
+    """Makes the tests share a compilation cache, because they compile equal programs."""
 
 
 @pytest.fixture(scope="module")
 def config(tiny_trunk_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Writes a config file and its data."""
+    """Writes a config file and its data, and returns the path of the file."""
     folder = tmp_path_factory.mktemp("experiment")
     for split in ("train", "dev"):
         write_rows(folder / "data" / f"{split}.jsonl")
@@ -178,16 +187,16 @@ def names_in(cloud: Bucket, prefix: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def trained(config: Path, cloud: Bucket, cache_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Trains a run in a local workdir, and the same run in ``gs://bucket/run``, and returns the local workdir.
+    """Trains the same run locally and in a bucket, and returns the local workdir.
 
-    The run in the bucket is killed and resumed. Its store is ``gs://bucket/store``.
+    The run in ``gs://bucket/run`` is killed and resumed. Its store is ``gs://bucket/store``.
     """
     local = tmp_path_factory.mktemp("local") / "run"
-    words = ["train", f"--config={config}", "--workdir=gs://bucket/run", "--store=gs://bucket/store"]
+    arguments = ["train", f"--config={config}", "--workdir=gs://bucket/run", "--store=gs://bucket/store"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AFJAX_CACHE", str(cache_folder))
-        assert main([*words[:2], f"--workdir={local}"]) == 0
-        process = subprocess.Popen([sys.executable, "-m", "afjax", *words], stderr=subprocess.PIPE, text=True)
+        assert main([*arguments[:2], f"--workdir={local}"]) == 0
+        process = subprocess.Popen([sys.executable, "-m", "afjax", *arguments], stderr=subprocess.PIPE, text=True)
         deadline = time.monotonic() + 300
         complete = re.compile(r"run/target/checkpoints/\d+/commit_success.txt")
         while not any(complete.fullmatch(name) for name in names_in(cloud, "run/")):
@@ -197,9 +206,9 @@ def trained(config: Path, cloud: Bucket, cache_folder: Path, tmp_path_factory: p
         process.kill()
         process.communicate()
         assert process.returncode == -signal.SIGKILL
-        # The names are reserved, but nothing is saved.
+        # The names are reserved, but no artefact has been saved.
         assert {name.split("/")[1] for name in names_in(cloud, "store/")} == {".runs"}
-        assert main(words) == 0
+        assert main(arguments) == 0
     return local
 
 
@@ -214,7 +223,7 @@ def test_killed_run_resumes_bit_identical_to_a_local_run(trained: Path, cloud: B
     assert (remote / "result.json").read_text() == (local / "result.json").read_text()
     steps = [line["step"] for line in map(json.loads, (local / "metrics.jsonl").read_text().splitlines())]
     assert sorted(set(steps)) == list(range(1, 13))
-    # The killed process wrote a file up to its last checkpoint, and the second process wrote another one.
+    # The killed process wrote an event file up to its last checkpoint. The second process wrote another event file.
     boards = [name for name in names_in(cloud, "run/target/tensorboard/") if name.rpartition(".")[2] != "0"]
     assert len(boards) == 1
     assert len(names_in(cloud, "run/target/tensorboard/")) == 2
@@ -231,8 +240,8 @@ def test_repeating_a_finished_run_does_not_train(
 
 
 def test_different_config_is_refused(trained: Path, config: Path, refused: Callable[..., str]) -> None:
-    words = [f"--config={config}", "--workdir=gs://bucket/run", "--config.seed=1"]
-    assert has_facts(refused("train", *words), "gs://bucket/run ", "a different config", "seed: 0 ", " 1 ")
+    arguments = [f"--config={config}", "--workdir=gs://bucket/run", "--config.seed=1"]
+    assert has_facts(refused("train", *arguments), "gs://bucket/run ", "a different config", "seed: 0 ", " 1 ")
 
 
 def test_store_commands_work_on_a_bucket(
@@ -248,34 +257,34 @@ def test_store_commands_work_on_a_bucket(
         output = tmp_path / "predictions.jsonl"
         assert main(["predict", *model, f"--input={config.parent / 'data' / 'dev.jsonl'}", f"--output={output}"]) == 0
         lines = capsys.readouterr().out.splitlines()
-        # Identifiers and times are removed, because they differ between runs.
-        told = [re.sub(r"20\d\d-[\d-]+[ T][\d:.+]+", "", line) for line in lines if not line.startswith("  run ")]
-        printed.append((told, output.read_text()))
+        # Remove identifiers and times, because they differ between runs.
+        lines = [re.sub(r"20\d\d-[\d-]+[ T][\d:.+]+", "", line) for line in lines if not line.startswith("  run ")]
+        printed.append((lines, output.read_text()))
     assert printed[0] == printed[1]
 
 
 def save(value: float, *, overwrite: bool = False) -> None:
     params = {"up": {"kernel": np.full((3, 4), value, np.float32), "bias": np.zeros(4, np.float32)}}
-    store.save("gs://bucket/own", "adapters", "a", params, config={}, trunk={}, overwrite=overwrite)
+    store.save("gs://bucket/artefacts", "adapters", "a", params, config={}, trunk={}, overwrite=overwrite)
 
 
-def test_overwriting_and_partially_written_artefacts(cloud: Bucket) -> None:
+def test_artefacts_are_overwritten_and_incomplete_ones_are_detected(cloud: Bucket) -> None:
     save(1.0)
     with pytest.raises(UserError, match="already exists"):
         save(2.0)
     save(2.0, overwrite=True)
-    assert store.load("gs://bucket/own", "adapters", "a").params["up"]["kernel"][0, 0] == 2.0
-    assert store.names("gs://bucket/own", "adapters") == ["a"]
-    assert not [name for name in names_in(cloud, "own/") if "," in name]
-    # A writer that is killed before it writes the manifest leaves an artefact without one.
-    (epath.Path("gs://bucket/own/adapters/a") / "manifest.json").unlink()
-    assert store.names("gs://bucket/own", "adapters") == []
+    assert store.load("gs://bucket/artefacts", "adapters", "a").params["up"]["kernel"][0, 0] == 2.0
+    assert store.names("gs://bucket/artefacts", "adapters") == ["a"]
+    assert not [name for name in names_in(cloud, "artefacts/") if "," in name]
+    # A writer that is killed before it writes the manifest leaves an artefact without a manifest.
+    (epath.Path("gs://bucket/artefacts/adapters/a") / "manifest.json").unlink()
+    assert store.names("gs://bucket/artefacts", "adapters") == []
     with pytest.raises(UserError, match=r"adapters/a .*no manifest\.json"):
-        store.load("gs://bucket/own", "adapters", "a")
-    assert len(store.verify("gs://bucket/own")) == 1
+        store.load("gs://bucket/artefacts", "adapters", "a")
+    assert len(store.verify("gs://bucket/artefacts")) == 1
     save(3.0)
-    (epath.Path("gs://bucket/own/adapters/a/params/up.kernel/0.0")).unlink()
-    (problem,) = store.verify("gs://bucket/own")
+    (epath.Path("gs://bucket/artefacts/adapters/a/params/up.kernel/0.0")).unlink()
+    (problem,) = store.verify("gs://bucket/artefacts")
     assert has_facts(problem, "(-)", "(+)", "-up/kernel")
 
 
@@ -291,20 +300,20 @@ def test_old_artefact_is_used_until_the_new_one_is_complete(cloud: Bucket, monke
         patch.setattr(checkpoint, "write", fail)
         with pytest.raises(KeyboardInterrupt):
             save(2.0, overwrite=True)
-    assert store.load("gs://bucket/own", "adapters", "a").params["up"]["kernel"][0, 0] == 1.0
+    assert store.load("gs://bucket/artefacts", "adapters", "a").params["up"]["kernel"][0, 0] == 1.0
     save(2.0, overwrite=True)
-    assert store.load("gs://bucket/own", "adapters", "a").params["up"]["kernel"][0, 0] == 2.0
+    assert store.load("gs://bucket/artefacts", "adapters", "a").params["up"]["kernel"][0, 0] == 2.0
 
 
 def test_artefacts_written_by_another_process_are_visible(cloud: Bucket) -> None:
     save(1.0, overwrite=True)
-    assert store.names("gs://bucket/own", "adapters") == ["a"]
-    for name in names_in(cloud, "own/adapters/a/"):
+    assert store.names("gs://bucket/artefacts", "adapters") == ["a"]
+    for name in names_in(cloud, "artefacts/adapters/a/"):
         other = name.replace("adapters/a/", "adapters/b/")
         cloud.create_file(
             "bucket", other, cloud.get_file("bucket", name), {**cloud.objects["bucket"][name], "name": other}
         )
-    assert store.names("gs://bucket/own", "adapters") == ["a", "b"]
+    assert store.names("gs://bucket/artefacts", "adapters") == ["a", "b"]
 
 
 def test_pack_from_and_unpack_to_a_bucket(cloud: Bucket, tmp_path: Path) -> None:
@@ -313,26 +322,26 @@ def test_pack_from_and_unpack_to_a_bucket(cloud: Bucket, tmp_path: Path) -> None
     saved = store.save("gs://bucket/shared", "adapters", "a", params, config={}, trunk=trunk)
     share.pack("gs://bucket/shared", "a", tmp_path / "a.tar")
     assert b"bucket" not in (tmp_path / "a.tar").read_bytes()
-    share.unpack(tmp_path / "a.tar", "gs://bucket/taken", name="b")
-    assert store.verify("gs://bucket/taken") == []
-    assert store.read_manifest("gs://bucket/taken", "adapters", "b").digest == saved.digest
-    before = names_in(cloud, "taken/")
+    share.unpack(tmp_path / "a.tar", "gs://bucket/unpacked", name="b")
+    assert store.verify("gs://bucket/unpacked") == []
+    assert store.read_manifest("gs://bucket/unpacked", "adapters", "b").digest == saved.digest
+    before = names_in(cloud, "unpacked/")
     with pytest.raises(UserError, match=r"already has adapters/b\..*--overwrite"):
-        share.unpack(tmp_path / "a.tar", "gs://bucket/taken", name="b")
-    assert names_in(cloud, "taken/") == before
+        share.unpack(tmp_path / "a.tar", "gs://bucket/unpacked", name="b")
+    assert names_in(cloud, "unpacked/") == before
 
 
-def test_trunk_and_data_on_a_bucket(
+def test_trunk_and_data_are_read_from_a_bucket(
     config: Path, tiny_trunk_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trunk, data = upload(tiny_trunk_folder, "gs://bucket/tiny"), upload(config.parent / "data", "gs://bucket/data")
     runs = []
-    for name, given in (("local", ""), ("remote", f",trunk={trunk},data={data}")):
+    for name, options in (("local", ""), ("remote", f",trunk={trunk},data={data}")):
         workdir = "gs://bucket/full" if name == "remote" else str(tmp_path / "full")
-        words = [f"--config={config}:partition=layernorm,max_steps=2{given}", f"--workdir={workdir}"]
-        assert main(["train", *words]) == 0
-        told = capsys.readouterr().err
-        assert (f"fetching {trunk}" in told) == (name == "remote")
+        arguments = [f"--config={config}:partition=layernorm,max_steps=2{options}", f"--workdir={workdir}"]
+        assert main(["train", *arguments]) == 0
+        messages = capsys.readouterr().err
+        assert (f"fetching {trunk}" in messages) == (name == "remote")
         assert (
             main(
                 ["eval", f"--store={workdir}/store", f"--trunk={workdir}/trunk", "--head=quantity", f"--source={data}"]
@@ -343,7 +352,7 @@ def test_trunk_and_data_on_a_bucket(
     assert runs[0] == runs[1]
 
 
-def test_folder_is_fetched_once_and_again_after_changes(
+def test_folder_is_fetched_again_only_after_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("AFJAX_CACHE", str(tmp_path))
@@ -355,17 +364,17 @@ def test_folder_is_fetched_once_and_again_after_changes(
     write_rows(epath.Path("gs://bucket/rows/train.jsonl"), ROWS[:2])
     assert len(load_split(task, "train")) == 2
     for setting in ("train", "source"):
-        chosen = TaskConfig(
+        single_file = TaskConfig(
             name="t",
             dev_share=0,
             **{setting: "gs://bucket/rows/train.jsonl"},  # type: ignore[arg-type]
         )
-        assert len(load_split(chosen, "train")) == 2
-    # If a download of the folder is interrupted, nothing of it is kept.
+        assert len(load_split(single_file, "train")) == 2
+    # An interrupted download leaves no files.
     write_rows(epath.Path("gs://bucket/rows/train.jsonl"), ROWS[:4])
     before = sorted(tmp_path.rglob("*"))
     with monkeypatch.context() as patch:
-        patch.setattr(os, "rename", lambda *places: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(os, "rename", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             load_split(task, "train")
     assert sorted(tmp_path.rglob("*")) == before
@@ -399,7 +408,7 @@ def test_prepared_tfds_dataset_is_read_from_a_bucket(tmp_path: Path, capsys: pyt
         load_split(TaskConfig(name="t", source="tfds:gs://bucket/data"), "train")
 
 
-def test_folder_of_hugging_face_is_read_from_a_bucket(tmp_path: Path) -> None:
+def test_hugging_face_dataset_is_read_from_a_bucket(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
     datasets.disable_progress_bars()
     datasets.Dataset.from_list(ROWS).save_to_disk(tmp_path / "saved")
@@ -414,15 +423,15 @@ def test_folder_of_hugging_face_is_read_from_a_bucket(tmp_path: Path) -> None:
 
 @pytest.fixture
 def refused(cloud: Bucket, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Returns a function that runs a command and returns its message.
+    """Returns a function that runs an invalid command and returns its message.
 
-    The command must be refused: its exit code is 2, its message is one line, and nothing is written.
+    The function checks that the exit code is 2, that the message is one line, and that nothing is written.
     """
 
-    def run(*words: str) -> str:
+    def run(*arguments: str) -> str:
         before = {bucket: set(objects) for bucket, objects in cloud.objects.items() if objects}
         capsys.readouterr()
-        assert main(words) == 2
+        assert main(arguments) == 2
         out, err = capsys.readouterr()
         assert out == ""
         assert err.count("\n") == 1
@@ -451,7 +460,7 @@ def test_unusable_paths_are_refused(
     refused: Callable[..., str],
 ) -> None:
     source = f"--source={config.parent / 'data'}"
-    for words in (
+    for arguments in (
         ["train", f"--config={config}", f"--workdir={place}"],
         ["train", f"--config={config}", f"--workdir={tmp_path / 'run'}", f"--store={place}"],
         ["store", "ls", f"--store={place}"],
@@ -459,26 +468,26 @@ def test_unusable_paths_are_refused(
         ["eval", f"--store={place}", f"--trunk={tiny_trunk_folder}", "--head=x", source],
         ["eval", f"--store={tmp_path}", f"--trunk={place}", "--head=x", source],
     ):
-        assert has_facts(refused(*words), *facts)
+        assert has_facts(refused(*arguments), *facts)
         assert not (tmp_path / "run").exists()
 
 
 def test_bucket_without_get_permission_is_refused(config: Path, refused: Callable[..., str]) -> None:
-    sentence = refused("train", f"--config={config}", f"--workdir=gs://{OBJECTS_ONLY}/x")
-    assert has_facts(sentence, "storage.buckets.get ", f"gs://{OBJECTS_ONLY}, ")
+    message = refused("train", f"--config={config}", f"--workdir=gs://{OBJECTS_ONLY}/x")
+    assert has_facts(message, "storage.buckets.get ", f"gs://{OBJECTS_ONLY}, ")
 
 
-def test_remote_paths_are_refused_if_they_must_be_local(config: Path, refused: Callable[..., str]) -> None:
-    sentence = refused("sweep", f"--config={config}", "--workdir=gs://bucket/sweep")
-    assert has_facts(sentence, "--workdir is gs://bucket/sweep", "object store")
-    sentence = refused("data", "show", "rte", "--data_dir=gs://bucket/glue")
-    assert has_facts(sentence, "data_dir is gs://bucket/glue", "object store")
+def test_remote_paths_are_refused_for_flags_that_need_local_paths(config: Path, refused: Callable[..., str]) -> None:
+    message = refused("sweep", f"--config={config}", "--workdir=gs://bucket/sweep")
+    assert has_facts(message, "--workdir is gs://bucket/sweep", "object store")
+    message = refused("data", "show", "rte", "--data_dir=gs://bucket/glue")
+    assert has_facts(message, "data_dir is gs://bucket/glue", "object store")
 
 
 def test_missing_gcsfs_is_reported(config: Path, refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gcsfs", None)
-    sentence = refused("train", f"--config={config}", "--workdir=gs://bucket/other")
-    assert has_facts(sentence, "gs://bucket/other", "gcsfs", "pip install 'afjax[gcs]'")
+    message = refused("train", f"--config={config}", "--workdir=gs://bucket/other")
+    assert has_facts(message, "gs://bucket/other", "gcsfs", "pip install 'afjax[gcs]'")
     assert "pip install 'afjax[gcs]'" in refused("store", "ls", "--store=gs://bucket/store")
 
 
@@ -492,7 +501,7 @@ def test_bucket_error_during_a_run_is_reported(
 
     with monkeypatch.context() as patch:
         patch.setattr("afjax.train.logs.write_text", expired)
-        assert main(["train", f"--config={config}:max_steps=2", "--workdir=gs://bucket/midst"]) == 2
+        assert main(["train", f"--config={config}:max_steps=2", "--workdir=gs://bucket/expired"]) == 2
     assert "(Invalid Credentials, 401); try again." in capsys.readouterr().err.splitlines()[-1]
 
 

@@ -26,7 +26,7 @@ from afjax.storage.json_files import MAX_DEPTH, parse_json, read_json
     ],
     ids=lambda text: repr(text[:12]),
 )
-def test_bad_documents_are_refused_and_the_file_named(text: str | bytes) -> None:
+def test_error_about_an_invalid_document_names_the_file(text: str | bytes) -> None:
     with pytest.raises(UserError) as refused:
         parse_json(text, "trunk/config.json")
     assert "trunk/config.json" in str(refused.value)
@@ -37,14 +37,14 @@ def test_deepest_allowed_document_is_read() -> None:
     assert set(parse_json(text, "x")) == {"a"}
 
 
-def test_missing_file_gives_none_and_folder_is_refused(tmp_path: Path) -> None:
+def test_missing_file_returns_none_and_folder_is_refused(tmp_path: Path) -> None:
     assert read_json(tmp_path / "missing.json") is None
     with pytest.raises(UserError) as refused:
         read_json(tmp_path)
     assert str(tmp_path) in str(refused.value)
 
 
-def test_byte_order_mark_and_top_level_types(tmp_path: Path) -> None:
+def test_byte_order_mark_is_skipped_and_top_level_type_is_checked(tmp_path: Path) -> None:
     (tmp_path / "labels.json").write_bytes(b'\xef\xbb\xbf["no", "yes"]')
     assert read_json(tmp_path / "labels.json", expected=list) == ["no", "yes"]
     with pytest.raises(UserError):

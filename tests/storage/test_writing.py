@@ -16,7 +16,7 @@ def test_file_is_replaced_only_when_complete(tmp_path: Path) -> None:
 
     def fail_halfway() -> None:
         with replacing(path) as part:
-            part.write_text("half of the new")
+            part.write_text("half of the new text")
             raise KeyError
 
     with pytest.raises(KeyError):
@@ -46,7 +46,7 @@ def test_pipe_is_written_and_not_replaced(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_full_device_is_an_error_and_not_replaced() -> None:
+def test_full_device_raises_an_error_and_is_not_replaced() -> None:
     with pytest.raises(OSError, match="No space left"):
         write_text("/dev/full", "text")
     assert stat.S_ISCHR(os.stat("/dev/full").st_mode)

@@ -1,4 +1,4 @@
-"""A store returns what was saved, detects damage, and survives full disks, killed writers and concurrent access."""
+"""Stores are lossless, detect damage, and survive crashes and concurrent access."""
 
 import contextlib
 import dataclasses
@@ -37,7 +37,10 @@ TRUNK = {"name": "minilm", "sha256": "ab" * 32, "hidden_size": 4, "num_layers": 
 
 
 def make_params(seed: int = 0) -> trees.Tree:
-    """Makes a tree of leaves with several dtypes. "ffn" sorts before "ffn-scale", but "ffn/down" after it."""
+    """Makes a tree whose leaves have several dtypes.
+
+    "ffn" sorts before "ffn-scale", but the path "ffn/down" sorts after "ffn-scale".
+    """
     draw = np.random.default_rng(seed)
     return {
         "ffn": {
@@ -52,7 +55,7 @@ def save(path: pathlib.Path, params: trees.Tree, kind: str = "adapters", name: s
     return store.save(path, kind, name, params, **{"config": to_dict(AdapterConfig()), "trunk": TRUNK, **kwargs})
 
 
-def same(left: trees.Tree, right: trees.Tree) -> bool:
+def is_same(left: trees.Tree, right: trees.Tree) -> bool:
     return trees.tree_digest(left) == trees.tree_digest(right)
 
 
@@ -109,7 +112,7 @@ def test_folder_contains_only_manifest_and_checkpoint(folder: pathlib.Path) -> N
 def test_orbax_restores_without_afjax_on_another_device_count(folder: pathlib.Path) -> None:
     script = """
 import sys
-sys.modules["afjax"] = None  # From here on "import afjax" fails.
+sys.modules["afjax"] = None  # Makes "import afjax" fail.
 import jax, numpy as np, orbax.checkpoint as ocp
 assert jax.device_count() == 3
 tree = ocp.StandardCheckpointer().restore(sys.argv[1])
@@ -165,12 +168,12 @@ def test_unknown_kind_is_refused(saved: pathlib.Path) -> None:
     assert 'Did you mean "adapters"?' in load_error(saved, kind="adapter")
 
 
-def test_existing_name_is_kept_unless_overwritten(saved: pathlib.Path) -> None:
+def test_existing_artefact_is_kept_unless_overwritten(saved: pathlib.Path) -> None:
     with pytest.raises(UserError, match="already exists"):
         save(saved, make_params(1))
-    assert same(store.load(saved, "adapters", "rte").params, make_params())
+    assert is_same(store.load(saved, "adapters", "rte").params, make_params())
     save(saved, make_params(1), overwrite=True)
-    assert same(store.load(saved, "adapters", "rte").params, make_params(1))
+    assert is_same(store.load(saved, "adapters", "rte").params, make_params(1))
     assert os.listdir(saved / "adapters") == ["rte"]
 
 
@@ -182,7 +185,7 @@ def test_saving_the_same_artefact_again_changes_nothing(saved: pathlib.Path, fol
     manifest = store.read_manifest(saved, "adapters", "rte")
     assert save(saved, make_params()) == manifest
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
-    # An artefact with other metadata, or without one of its leaves, is another artefact.
+    # The artefact is refused with other metadata, or together with an artefact that is not in the store.
     draft = store.Draft(
         kind="adapters",
         name="rte",
@@ -198,7 +201,7 @@ def test_saving_the_same_artefact_again_changes_nothing(saved: pathlib.Path, fol
     assert store.names(saved, "heads") == []
 
 
-def test_missing_store_and_a_folder_around_a_store_are_named(saved: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_missing_store_and_parent_of_a_store_are_reported(saved: pathlib.Path, tmp_path: pathlib.Path) -> None:
     with pytest.raises(UserError, match="There is no store") as refused:
         store.load(tmp_path / "nowhere", "adapters", "rte")
     assert str(tmp_path / "nowhere") in str(refused.value)
@@ -242,7 +245,7 @@ def leaf_files(folder: pathlib.Path) -> list[pathlib.Path]:
     return [path for path in sorted((folder / "params").rglob("*")) if path.is_file()]
 
 
-def test_flipped_bit_in_any_file_is_detected_and_the_leaf_named(saved: pathlib.Path, folder: pathlib.Path) -> None:
+def test_flipped_bit_in_any_file_is_detected_and_names_the_leaf(saved: pathlib.Path, folder: pathlib.Path) -> None:
     paths = {path.replace("/", "."): path for path in trees.flatten(make_params())}
     damaged = leaf_files(folder)
     assert len(damaged) > 2 * len(paths)
@@ -272,7 +275,7 @@ def test_flipped_bit_anywhere_in_the_manifest_is_detected(saved: pathlib.Path, f
         except UserError:
             continue
         assert artefact.manifest == intact.manifest  # Only white space changed.
-        assert same(artefact.params, intact.params)
+        assert is_same(artefact.params, intact.params)
 
 
 def test_deleted_file_or_leaf_is_named(saved: pathlib.Path, folder: pathlib.Path) -> None:
@@ -304,9 +307,9 @@ def test_missing_manifest_or_checkpoint_is_refused(saved: pathlib.Path, folder: 
 @pytest.mark.parametrize("contents", ["", "[]", "null", '{"kind": "adapters"}', b"\xff\xfe", "half"])
 def test_malformed_manifest_is_refused(saved: pathlib.Path, folder: pathlib.Path, contents: str | bytes) -> None:
     file = folder / "manifest.json"
-    whole = file.read_bytes()
+    original = file.read_bytes()
     contents = contents.encode() if isinstance(contents, str) else contents
-    file.write_bytes(whole[: len(whole) // 2] if contents == b"half" else contents)
+    file.write_bytes(original[: len(original) // 2] if contents == b"half" else contents)
     message = load_error(saved)
     assert str(file) in message
     assert "train it again" in message
@@ -353,7 +356,7 @@ def swap_labels(values: dict) -> None:
     values["labels"] = ["b", "a"]
 
 
-# ``{path in the manifest: (value of a wrong type, name that the message must contain)}``.
+# Maps a path in the manifest to a value of the wrong type, and to a name that the message must contain.
 WRONG_TYPES = {
     ("trunk", "sha256"): (["ab"], "trunk.sha256"),
     ("trunk", "name"): ({}, "trunk.name"),
@@ -384,11 +387,11 @@ def test_manifest_value_of_the_wrong_type_is_refused(tmp_path: pathlib.Path, key
     value, expected = WRONG_TYPES[keys]
     file = tmp_path / "adapters" / "rte" / "manifest.json"
     values = json.loads(file.read_text())
-    place = values
+    parent = values
     for key in keys[:-1]:
-        place = place[key]
-    place[keys[-1]] = value
-    # The manifest is refused with an old checksum and also with an updated one.
+        parent = parent[key]
+    parent[keys[-1]] = value
+    # The manifest is refused whether or not its checksum is correct.
     del values["manifest_sha256"]
     for checksum in ("0" * 64, hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()):
         file.write_text(json.dumps({**values, "manifest_sha256": checksum}))
@@ -447,7 +450,7 @@ def test_full_disk_loses_no_data(saved: pathlib.Path, monkeypatch: pytest.Monkey
         with pytest.raises(UserError, match="No space left"):
             save(saved, make_params(1), name="new")
     assert os.listdir(saved / "adapters") == ["rte"]
-    assert same(store.load(saved, "adapters", "rte").params, make_params())
+    assert is_same(store.load(saved, "adapters", "rte").params, make_params())
 
 
 def test_failed_swap_is_undone(saved: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -463,7 +466,7 @@ def test_failed_swap_is_undone(saved: pathlib.Path, monkeypatch: pytest.MonkeyPa
         with pytest.raises(UserError, match="cannot be written"):
             save(saved, make_params(1), overwrite=True)
     assert os.listdir(saved / "adapters") == ["rte"]
-    assert same(store.load(saved, "adapters", "rte").params, make_params())
+    assert is_same(store.load(saved, "adapters", "rte").params, make_params())
 
 
 def test_file_in_place_of_the_store_is_refused(tmp_path: pathlib.Path) -> None:
@@ -478,13 +481,13 @@ def test_read_only_store_can_be_read_but_not_written(saved: pathlib.Path) -> Non
     try:
         with pytest.raises(UserError, match="Permission denied"):
             save(saved, make_params(1), overwrite=True)
-        assert same(store.load(saved, "adapters", "rte").params, make_params())
+        assert is_same(store.load(saved, "adapters", "rte").params, make_params())
     finally:
         (saved / "adapters").chmod(0o755)
 
 
-# Processes: killed writers, writers that run out of space, and concurrent readers. They are forked from a server that
-# has already imported everything. They start in milliseconds, and a new interpreter would take seconds.
+# Tests with several processes. The processes are forked from a server that has already imported everything, so they
+# start in milliseconds. A new interpreter would take seconds.
 
 
 @pytest.fixture(scope="module")
@@ -496,7 +499,7 @@ def processes() -> multiprocessing.context.ForkServerContext:
 def running(
     processes: multiprocessing.context.ForkServerContext, target: Callable[..., None], *arguments: object
 ) -> Iterator[multiprocessing.process.BaseProcess]:
-    """Starts a process, and sends SIGKILL to it at the end of the block."""
+    """Runs a process during the block, and then kills it."""
     process = processes.Process(target=target, args=arguments)
     process.start()
     try:
@@ -506,16 +509,19 @@ def running(
         process.join()
 
 
-def write_again_and_again(path: pathlib.Path) -> None:
+def overwrite_repeatedly(path: pathlib.Path) -> None:
     for count in range(1_000_000):
         save(path, make_params(count % 2), overwrite=True)
 
 
-def write_until(path: pathlib.Path, last_step: int) -> None:
-    """Overwrites the artefact, and kills this process before the call ``last_step`` that moves or deletes a folder."""
+def overwrite_until_killed(path: pathlib.Path, last_step: int) -> None:
+    """Overwrites the artefact, but kills this process at a step.
+
+    The steps are the calls that move or delete a folder. Step ``last_step`` is not executed.
+    """
     steps = iter(range(1_000_000))
 
-    def killing(function: Callable[..., None]) -> Callable[..., None]:
+    def kill_at_last_step(function: Callable[..., None]) -> Callable[..., None]:
         def wrapper(*args: object, **kwargs: object) -> None:
             if next(steps) == last_step:
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -523,7 +529,7 @@ def write_until(path: pathlib.Path, last_step: int) -> None:
 
         return wrapper
 
-    os.rename, shutil.rmtree = killing(os.rename), killing(shutil.rmtree)
+    os.rename, shutil.rmtree = kill_at_last_step(os.rename), kill_at_last_step(shutil.rmtree)
     save(path, make_params(1), overwrite=True)
 
 
@@ -535,51 +541,51 @@ def write_with_little_space(path: pathlib.Path, messages: "multiprocessing.Queue
         messages.put(str(error))
 
 
-def whole(path: pathlib.Path) -> int:
+def check_complete(path: pathlib.Path) -> int:
     """Checks that the stored artefact is complete, and returns its seed."""
     params = store.load(path, "adapters", "rte").params
     seed = int(params["layers"][2])
-    assert same(params, make_params(seed))
+    assert is_same(params, make_params(seed))
     return seed
 
 
-def test_writer_killed_at_any_step_of_the_swap(
+def test_writer_killed_at_any_step_leaves_a_complete_artefact(
     saved: pathlib.Path, processes: multiprocessing.context.ForkServerContext
 ) -> None:
     seeds = []
     for step in range(20):
-        with running(processes, write_until, saved, step) as writer:
+        with running(processes, overwrite_until_killed, saved, step) as writer:
             writer.join()
         assert store.names(saved, "adapters") == ["rte"]
-        seeds.append(whole(saved))
+        seeds.append(check_complete(saved))
         if writer.exitcode == 0:
             break
         save(saved, make_params(), overwrite=True)
         assert os.listdir(saved / "adapters") == ["rte"]
     assert writer.exitcode == 0
     assert seeds == sorted(seeds)
-    # At least two of the steps at which the writer was killed leave the old artefact (seed 0), and two the new one.
+    # At least two checks found the old artefact (seed 0), and at least two found the new one (seed 1).
     assert seeds.count(0) >= 2
     assert seeds.count(1) >= 2
 
 
-def test_writer_killed_at_random_times(
+def test_writer_killed_at_random_times_leaves_a_complete_artefact(
     saved: pathlib.Path, processes: multiprocessing.context.ForkServerContext
 ) -> None:
     draw = random.Random(0)
     for _ in range(10):
         before = store.read_manifest(saved, "adapters", "rte")
-        with running(processes, write_again_and_again, saved):
+        with running(processes, overwrite_repeatedly, saved):
             while store.read_manifest(saved, "adapters", "rte") == before:
                 time.sleep(0.002)
             time.sleep(draw.uniform(0, 0.1))
-        whole(saved)
+        check_complete(saved)
     save(saved, make_params(), overwrite=True)
     assert os.listdir(saved / "adapters") == ["rte"]
 
 
-# If a writer replaces files during a read, Orbax gives up, and TensorStore's other reads fail because their event loop
-# is closed.
+# If a writer replaces files during a read, Orbax stops the read and closes its event loop. TensorStore's pending reads
+# then fail.
 CLOSED_LOOP = pytest.mark.filterwarnings(
     "ignore:(?s)Exception ignored in. None.*Event loop is closed:pytest.PytestUnraisableExceptionWarning"
 )
@@ -590,10 +596,10 @@ def test_concurrent_readers_see_complete_artefacts(
     saved: pathlib.Path, processes: multiprocessing.context.ForkServerContext
 ) -> None:
     seeds = []
-    with running(processes, write_again_and_again, saved):
+    with running(processes, overwrite_repeatedly, saved):
         deadline = time.monotonic() + 300
         while len(seeds) < 40 or (len(set(seeds)) < 2 and time.monotonic() < deadline):
-            seeds.append(whole(saved))
+            seeds.append(check_complete(saved))
             assert store.names(saved, "adapters") == ["rte"]
     assert set(seeds) == {0, 1}
 
@@ -602,21 +608,21 @@ def test_concurrent_readers_see_complete_artefacts(
 def test_concurrent_writers_take_turns(
     saved: pathlib.Path, processes: multiprocessing.context.ForkServerContext
 ) -> None:
-    with running(processes, write_again_and_again, saved) as writer:
+    with running(processes, overwrite_repeatedly, saved) as writer:
         for seed in range(2, 8):
             save(saved, make_params(seed), overwrite=True)
         assert writer.is_alive()
-    whole(saved)
+    check_complete(saved)
 
 
-def test_disk_that_fills_up_during_the_checkpoint(
+def test_disk_that_fills_up_while_saving_loses_no_data(
     saved: pathlib.Path, processes: multiprocessing.context.ForkServerContext
 ) -> None:
     messages = processes.Queue()
     with running(processes, write_with_little_space, saved, messages):
         assert "File too large" in messages.get(timeout=300)
     assert os.listdir(saved / "adapters") == ["rte"]
-    assert same(store.load(saved, "adapters", "rte").params, make_params())
+    assert is_same(store.load(saved, "adapters", "rte").params, make_params())
 
 
 # Tests of object stores, which cannot rename folders.
@@ -632,9 +638,9 @@ def test_object_store_round_trip_and_overwrite(object_store: pathlib.Path) -> No
     save(object_store, make_params())
     with pytest.raises(UserError, match="already exists"):
         save(object_store, make_params(1))
-    assert same(store.load(object_store, "adapters", "rte").params, make_params())
+    assert is_same(store.load(object_store, "adapters", "rte").params, make_params())
     save(object_store, make_params(1), overwrite=True)
-    assert same(store.load(object_store, "adapters", "rte").params, make_params(1))
+    assert is_same(store.load(object_store, "adapters", "rte").params, make_params(1))
     assert os.listdir(object_store / "adapters") == ["rte"]
 
 
@@ -646,7 +652,7 @@ def test_object_store_keeps_the_old_artefact_until_the_new_is_complete(
 
     def write_and_fail(folder: pathlib.Path, params: trees.Tree) -> dict[str, str]:
         write(folder, params)
-        assert whole(object_store) == 0
+        assert check_complete(object_store) == 0
         assert store.names(object_store, "adapters") == ["rte"]
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -655,11 +661,11 @@ def test_object_store_keeps_the_old_artefact_until_the_new_is_complete(
         for _ in range(2):
             with pytest.raises(UserError, match="No space left"):
                 save(object_store, make_params(1), overwrite=True)
-            assert whole(object_store) == 0
+            assert check_complete(object_store) == 0
     with pytest.raises(UserError, match="already exists"):
         save(object_store, make_params(1))
     save(object_store, make_params(1), overwrite=True)
-    assert whole(object_store) == 1
+    assert check_complete(object_store) == 1
     assert os.listdir(object_store / "adapters") == ["rte"]
 
 
@@ -680,15 +686,15 @@ def test_verify_accepts_a_valid_store(fused: pathlib.Path) -> None:
     assert verify_lines(fused) == (["adapters/rte: ok", "fusion/cb: ok"], True)
 
 
-def test_verify_names_a_fusion_whose_adapter_is_missing_or_changed(fused: pathlib.Path) -> None:
+def test_verify_reports_a_fusion_whose_adapter_is_missing_or_changed(fused: pathlib.Path) -> None:
     save(fused, make_params(5), overwrite=True)
     (problem,) = store.verify(fused)
     assert has_facts(problem, 'fusion "cb"', 'adapter "rte"', "SHA-256", "train the fusion")
     shutil.rmtree(fused / "adapters" / "rte")
     (problem,) = store.verify(fused)
     assert has_facts(problem, 'fusion "cb"', 'adapter "rte"', "not in", str(fused))
-    lines, all_well = verify_lines(fused)
-    assert not all_well
+    lines, all_ok = verify_lines(fused)
+    assert not all_ok
     assert lines[0].startswith("fusion/cb: ")
 
 
@@ -707,7 +713,7 @@ def test_list_shows_one_line_per_artefact(fused: pathlib.Path) -> None:
     assert store.read_manifest(fused, "fusion", "cb").digest[:12] in fusion
 
 
-def test_show_prints_the_manifests_of_every_kind_with_that_name(fused: pathlib.Path) -> None:
+def test_show_prints_the_artefacts_of_all_kinds_with_the_name(fused: pathlib.Path) -> None:
     save(fused, make_params(2), kind="heads", name="cb", labels=("yes", "no"))
     text = "\n".join(show_lines(fused, "cb"))
     for part in ("fusion/cb", "heads/cb", "yes, no", "minilm", "ffn/down/kernel", "bfloat16", "f1 0.7500"):

@@ -1,4 +1,7 @@
-"""Related artefacts are saved together or not at all, by one run at a time. Older formats can be read."""
+"""Related artefacts are saved together or not at all.
+
+Runs cannot replace the artefacts of other runs. Older formats of manifests can be read.
+"""
 
 import errno
 import hashlib
@@ -48,7 +51,9 @@ def make_workdir(folder: Path, run: str) -> Path:
 
 @pytest.fixture
 def fail_at_second(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]:
-    def arrange(error: BaseException) -> None:
+    """Returns a function that makes the second write of a checkpoint raise an error."""
+
+    def set_error(error: BaseException) -> None:
         original, written = checkpoint.write, []
 
         def write(folder: Any, params: Any) -> dict[str, str]:
@@ -59,13 +64,13 @@ def fail_at_second(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException],
 
         monkeypatch.setattr(checkpoint, "write", write)
 
-    return arrange
+    return set_error
 
 
 # Tests of saving either all artefacts or none.
 
 
-def test_nothing_is_saved_if_one_name_is_taken(tmp_path: Path) -> None:
+def test_nothing_is_saved_if_one_name_exists(tmp_path: Path) -> None:
     store.save_all(tmp_path, [draft("heads", 1)])
     with pytest.raises(UserError, match=r'"rte" already exists .*heads'):
         store.save_all(tmp_path, pair(2))
@@ -107,7 +112,7 @@ def test_two_drafts_with_the_same_name_are_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "store").exists()
 
 
-def save_in_turn(folder: Path, seed: int, barrier: Any, won: Any) -> None:
+def save_every_name(folder: Path, seed: int, barrier: Any, results: Any) -> None:
     names = []
     for number in range(ROUNDS):
         barrier.wait(timeout=120)
@@ -116,30 +121,36 @@ def save_in_turn(folder: Path, seed: int, barrier: Any, won: Any) -> None:
             names.append(f"name{number}")
         except UserError:
             pass
-    won.put((seed, names))
+    results.put((seed, names))
 
 
 def test_concurrent_saves_are_not_mixed(tmp_path: Path) -> None:
     context = fork_server()
-    barrier, won = context.Barrier(3), context.Queue()
+    barrier, results = context.Barrier(3), context.Queue()
     processes = [
-        context.Process(target=save_in_turn, args=(tmp_path, seed, barrier, won), daemon=True) for seed in range(3)
+        context.Process(target=save_every_name, args=(tmp_path, seed, barrier, results), daemon=True)
+        for seed in range(3)
     ]
     for process in processes:
         process.start()
-    names_of = dict(won.get(timeout=300) for _ in processes)
+    names_by_seed = dict(results.get(timeout=300) for _ in processes)
     for process in processes:
         process.join(timeout=60)
         assert process.exitcode == 0
-    assert sorted(name for names in names_of.values() for name in names) == sorted(f"name{n}" for n in range(ROUNDS))
+    assert sorted(name for names in names_by_seed.values() for name in names) == sorted(
+        f"name{n}" for n in range(ROUNDS)
+    )
     expected = {
-        f"{kind}/{name}": seed for seed, names in names_of.items() for name in names for kind in ("adapters", "heads")
+        f"{kind}/{name}": seed
+        for seed, names in names_by_seed.items()
+        for name in names
+        for kind in ("adapters", "heads")
     }
     assert seeds(tmp_path) == expected
 
 
 def test_overwritten_writer_on_an_object_store_gets_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Another writer also finds the names free, and saves the same names just before this writer finishes.
+    # Two writers find the same names free. The other writer saves its artefacts just before this writer finishes.
     monkeypatch.setattr("afjax.store.saving.is_remote", lambda path: True)
     release = store.saving.reservations.release
 
@@ -156,7 +167,7 @@ def test_overwritten_writer_on_an_object_store_gets_an_error(tmp_path: Path, mon
 
 
 class unlocked:  # noqa: N801
-    """Replaces the writers' lock by one that does nothing, because object stores have no locks."""
+    """A lock that does nothing, because object stores have no locks."""
 
     def __init__(self, store: Path) -> None:
         pass
@@ -205,7 +216,7 @@ def test_second_run_with_reserved_names_is_refused(tmp_path: Path) -> None:
         store.save_all(folder, pair(2), run="two")
     with pytest.raises(UserError, match=str(one)):
         store.save_all(folder, pair(2))
-    # The refused call has not reserved the name that was free.
+    # The refused call did not reserve heads/other, although this name was free.
     store.reserve(folder, [("heads", "other")], run="one", workdir=one)
     store.save_all(folder, pair(1), run="one")
     with pytest.raises(UserError, match=r"saved .*another run"):
@@ -214,7 +225,7 @@ def test_second_run_with_reserved_names_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", ["deleted", "another run", "damaged"])
-def test_workdir_without_the_run_frees_its_names(tmp_path: Path, change: str) -> None:
+def test_names_are_freed_if_the_workdir_no_longer_has_the_run(tmp_path: Path, change: str) -> None:
     one, two = (make_workdir(tmp_path / run, run) for run in ("one", "two"))
     store.reserve(tmp_path / "store", NAMES, run="one", workdir=one)
     file = one / WORKDIR_FILE
@@ -227,7 +238,7 @@ def test_workdir_without_the_run_frees_its_names(tmp_path: Path, change: str) ->
     assert seeds(tmp_path / "store") == {"adapters/rte": 2, "heads/rte": 2}
 
 
-def test_damaged_reservation_is_refused_and_the_file_named(tmp_path: Path) -> None:
+def test_damaged_reservation_is_refused(tmp_path: Path) -> None:
     one = make_workdir(tmp_path / "one", "one")
     store.reserve(tmp_path / "store", NAMES, run="one", workdir=one)
     [path] = (tmp_path / "store" / ".runs").glob("heads-*")
@@ -256,7 +267,7 @@ def test_workdirs_and_store_agree_on_the_file_name() -> None:
 # Tests of older formats.
 
 
-def as_format_1(manifest: Path) -> None:
+def convert_to_format_1(manifest: Path) -> None:
     values = json.loads(manifest.read_text())
     for key in ("trained_with", "run", CHECKSUM):
         del values[key]
@@ -268,7 +279,7 @@ def as_format_1(manifest: Path) -> None:
 def test_format_1_store_can_be_read_packed_and_unpacked(tmp_path: Path) -> None:
     store.save_all(tmp_path / "old", pair(1)[:1])
     path = tmp_path / "old" / "adapters" / "rte" / "manifest.json"
-    as_format_1(path)
+    convert_to_format_1(path)
     manifest = store.load(tmp_path / "old", "adapters", "rte").manifest
     assert (manifest.format_version, manifest.trained_with, manifest.run) == (1, {}, "")
     assert store.verify(tmp_path / "old") == []
@@ -332,7 +343,7 @@ def test_longest_name_works_everywhere(tmp_path: Path) -> None:
     assert seeds(tmp_path / "new") == {f"adapters/{name}": 1}
 
 
-def test_name_combined_with_its_task_must_fit() -> None:
+def test_combined_experiment_and_task_name_must_not_be_too_long() -> None:
     task = TaskConfig(name="t" * 100)
     with pytest.raises(UserError, match="bytes"):
         ExperimentConfig(recipe="multitask", tasks=(task,), name="n" * 200)
