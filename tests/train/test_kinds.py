@@ -156,8 +156,8 @@ def test_multi_label_heads_start_at_the_log_odds_of_their_labels(
         config=config,
         method=MultitaskMethod(adapter=ADAPTER),
     )
-    # Of the 32 rows, 16 have the first label and 8 have the second. One row with each label and one row without it are
-    # added.
+    # The first label has 16 of the 32 rows, and the second label has 8. One row with each label and one row without it
+    # are added.
     log_odds = np.log([17 / 17, 9 / 25])
     for model in (single, joint["topics"]):
         np.testing.assert_allclose(model.params["heads"]["topics"]["output"]["bias"], log_odds, atol=1e-5)
