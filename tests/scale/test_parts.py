@@ -1,4 +1,4 @@
-"""Several processes divide a machine's TPU chips, GPUs and cores. Each uses only its own part."""
+"""Several processes divide a machine's TPU chips, GPUs and cores."""
 
 from pathlib import Path
 
@@ -11,7 +11,11 @@ from afjax.errors import UserError
 
 @pytest.fixture
 def unlimited(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """Removes the environment variables that limit the devices, and returns the fixture ``monkeypatch``."""
+    """Removes the environment variables that limit the visible devices.
+
+    Returns:
+      The fixture ``monkeypatch``.
+    """
     for name in ("TPU_VISIBLE_CHIPS", "CUDA_VISIBLE_DEVICES"):
         monkeypatch.delenv(name, raising=False)
     return monkeypatch
@@ -78,7 +82,7 @@ def test_processes_on_a_cpu_need_no_settings() -> None:
 def test_given_share_of_gpu_memory_is_kept(unlimited: pytest.MonkeyPatch) -> None:
     unlimited.setattr(parts, "find_devices", lambda: Devices(gpus=("0", "1")))
     unlimited.setattr(parts.os, "sched_setaffinity", lambda *given: None)
-    # Set these with monkeypatch, so that it restores them after ``use_part`` has changed os.environ.
+    # Set these variables with monkeypatch, so that they are restored after ``use_part`` has changed os.environ.
     unlimited.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     unlimited.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.3")
     unlimited.delenv("XLA_CLIENT_MEM_FRACTION", raising=False)
