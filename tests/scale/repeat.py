@@ -48,7 +48,7 @@ def run_once(tests: list[str], timeout: float) -> dict[str, Any]:
     """Runs the tests once.
 
     Returns:
-      The exit code and the seconds. If the tests failed, also the end of the output.
+      A dictionary with the exit code and the seconds. If the tests failed, it also has the end of the output.
     """
     begin = time.monotonic()
     command = [sys.executable, "-m", "pytest", "-q", "-x", *tests]
@@ -73,7 +73,7 @@ def run_once(tests: list[str], timeout: float) -> dict[str, Any]:
 def earlier_runs(results: Path) -> list[dict[str, Any]]:
     """Returns the runs in a results file.
 
-    If the script was killed, the last line can be incomplete. It is ignored.
+    If the script was killed, the last line can be incomplete. An incomplete line is ignored.
     """
     lines = results.read_text().splitlines(keepends=True) if results.exists() else []
     return [json.loads(line) for line in lines if line.endswith("\n")]

@@ -22,7 +22,7 @@ def unlimited(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 
 @pytest.mark.parametrize("names", [["accel0", "accel1", "accel2", "accel3"], ["vfio/0", "vfio/1", "vfio/2", "vfio/3"]])
-def test_each_chip_is_a_device_file(tmp_path: Path, unlimited: pytest.MonkeyPatch, names: list[str]) -> None:
+def test_tpu_chips_are_found_by_their_device_files(tmp_path: Path, unlimited: pytest.MonkeyPatch, names: list[str]) -> None:
     (tmp_path / "vfio").mkdir()
     for name in [*names, "vfio/vfio", "null"]:
         (tmp_path / name).touch()
@@ -34,7 +34,7 @@ def test_each_chip_is_a_device_file(tmp_path: Path, unlimited: pytest.MonkeyPatc
     assert find_devices(tmp_path) == Devices()
 
 
-def test_each_gpu_is_a_device_file(tmp_path: Path, unlimited: pytest.MonkeyPatch) -> None:
+def test_gpus_are_found_by_their_device_files(tmp_path: Path, unlimited: pytest.MonkeyPatch) -> None:
     for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"):
         (tmp_path / name).touch()
     assert find_devices(tmp_path) == Devices(gpus=("0", "1"))
@@ -79,7 +79,7 @@ def test_processes_on_a_cpu_need_no_settings() -> None:
     assert device_settings(1, 2, Devices()) == {}
 
 
-def test_given_share_of_gpu_memory_is_kept(unlimited: pytest.MonkeyPatch) -> None:
+def test_memory_fraction_set_by_the_user_is_kept(unlimited: pytest.MonkeyPatch) -> None:
     unlimited.setattr(parts, "find_devices", lambda: Devices(gpus=("0", "1")))
     unlimited.setattr(parts.os, "sched_setaffinity", lambda *given: None)
     # Set these variables with monkeypatch, so that they are restored after ``use_part`` has changed os.environ.

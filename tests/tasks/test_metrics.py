@@ -52,7 +52,7 @@ def test_accuracy_for_a_single_label() -> None:
     assert classification_scores(logits_of([0, 0], 1), np.array([0, 0]))["accuracy"] == 1.0
 
 
-def test_regression_scores() -> None:
+def test_regression_scores_equal_hand_computed_values() -> None:
     predictions = np.array([1.0, 2.0, 3.0, 10.0])
     found = regression_scores(predictions, np.array([0.0, 1.0, 2.0, 3.0]))
     assert found["spearman"] == pytest.approx(1.0)

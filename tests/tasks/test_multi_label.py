@@ -115,7 +115,7 @@ def test_optional_labels_can_be_arrays() -> None:
     assert rows_from_table({**rows, "label": [[], None]}, TASK, labelled=None).labels is None
 
 
-def test_rows_from_lists() -> None:
+def test_rows_are_made_from_lists() -> None:
     rows = rows_from_lists(["one", ("two")], [["x"], []], label_names=("w", "x"), kind="multi_label")
     assert np.array_equal(np.asarray(rows.labels), [[0, 1], [0, 0]])
     assert rows_from_lists(["one"], kind="multi_label").labels is None

@@ -90,7 +90,7 @@ def test_span_summary(tiny_trunk: Trunk) -> None:
     assert found.truncated == pytest.approx(2 / 3)
     # The windows have 7, 8, 8, 8, 8 and 8 tokens. Each batch has two windows.
     assert found.padding == pytest.approx(1 - 47 / 48)
-    # The question is truncated before the context.
+    # Only the question is truncated, to max_question_length tokens.
     rows = SpanRows([words(9)], [words(3)], None, ids=["x"])
     task = TaskConfig(name="task", kind="span", span=SpanConfig(max_question_length=2))
     found = summary(tiny_trunk, rows, task)

@@ -68,7 +68,7 @@ def settings(tiny: TrainConfig) -> TrainConfig:
 
 @pytest.mark.parametrize("trained", ["head", "adapter", "fusion", "layernorm"])
 @pytest.mark.parametrize("pooling", ["first", "mean"])
-def test_heads_on_a_frozen_trunk_pool_like_the_trunk(trained: Partition, pooling: Pooling) -> None:
+def test_heads_on_a_frozen_trunk_use_the_pooling_of_the_trunk(trained: Partition, pooling: Pooling) -> None:
     assert choose_pooling(HeadConfig(), trained, lambda: pooling, {}).pooling == pooling
 
 

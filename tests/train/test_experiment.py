@@ -281,7 +281,7 @@ def test_fusion_with_changed_adapters_is_not_resumed(fusion: MakeConfig, tmp_pat
     assert run_experiment(fusion(), workdir=tmp_path / "run") == results
 
 
-# Tests of fusions whose adapters are stored, so that the data of the adapters are not needed.
+# Tests of fusions of stored adapters. They do not need the adapters' training data.
 
 
 @pytest.fixture

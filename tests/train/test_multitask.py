@@ -187,7 +187,7 @@ def test_eight_tasks_and_four_lengths_compile_four_programs(
 # Tests of sequential training.
 
 
-def test_sequential_training_and_forgetting(tiny_trunk: Trunk, data: Any, tmp_path: Path) -> None:
+def test_sequential_training_evaluates_earlier_tasks_again(tiny_trunk: Trunk, data: Any, tmp_path: Path) -> None:
     config = dataclasses.replace(CONFIG, max_steps=12)
     given = {"method": Method(partition="full", head=HeadConfig(pooler="trunk")), "config": config, "workdir": tmp_path}
     result = train_sequential(tiny_trunk, TASKS, data, **given)

@@ -187,7 +187,7 @@ def test_padded_labels_of_a_smaller_head_have_no_loss_and_no_gradient() -> None:
     np.testing.assert_allclose(jax.grad(narrow)(logits), jax.grad(plain)(logits), rtol=1e-6)
 
 
-def test_stacking_pads_and_slicing_recovers_the_trees() -> None:
+def test_stacked_trees_are_padded_and_can_be_sliced() -> None:
     trees = [{"a": jnp.ones((2, 1))}, {"a": jnp.full((2, 3), 2.0)}]
     stacked = stack_tasks(trees)
     assert stacked["a"].shape == (2, 2, 3)
