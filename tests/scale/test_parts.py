@@ -22,7 +22,7 @@ def unlimited(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 
 @pytest.mark.parametrize("names", [["accel0", "accel1", "accel2", "accel3"], ["vfio/0", "vfio/1", "vfio/2", "vfio/3"]])
-def test_tpu_chips_are_found_by_their_device_files(tmp_path: Path, unlimited: pytest.MonkeyPatch, names: list[str]) -> None:
+def test_tpu_chips_are_found_by_device_files(tmp_path: Path, unlimited: pytest.MonkeyPatch, names: list[str]) -> None:
     (tmp_path / "vfio").mkdir()
     for name in [*names, "vfio/vfio", "null"]:
         (tmp_path / name).touch()
@@ -34,7 +34,7 @@ def test_tpu_chips_are_found_by_their_device_files(tmp_path: Path, unlimited: py
     assert find_devices(tmp_path) == Devices()
 
 
-def test_gpus_are_found_by_their_device_files(tmp_path: Path, unlimited: pytest.MonkeyPatch) -> None:
+def test_gpus_are_found_by_device_files(tmp_path: Path, unlimited: pytest.MonkeyPatch) -> None:
     for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"):
         (tmp_path / name).touch()
     assert find_devices(tmp_path) == Devices(gpus=("0", "1"))
