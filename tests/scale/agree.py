@@ -1,7 +1,11 @@
-"""Runs one of two hosts, which check that they have the same config.
+"""Runs one of two hosts that check that they have the same config.
 
-Tests run ``agree.py ADDRESS NUMBER DIGEST FAILS``. ADDRESS is the coordinator's address, NUMBER is the process id of
-this host, DIGEST represents its config, and FAILS is the number of the host on which an error is raised.
+Tests run ``agree.py ADDRESS NUMBER DIGEST FAILS`` with these arguments:
+
+- ADDRESS: The coordinator's address.
+- NUMBER: The number of this host.
+- DIGEST: Stands for this host's config.
+- FAILS: The number of the host that raises an error. If empty, no host raises an error.
 """
 
 import sys
@@ -14,6 +18,6 @@ address, number, digest, fails = sys.argv[1:]
 with hosts.Job(address, 2, int(number), explain=explain):
     with hosts.all_hosts_or_raise():
         if fails == number:
-            raise UserError("The trunk is not there.")
+            raise UserError("The trunk was not found.")
     hosts.check_same({"the config": digest, "the code": "same"})
     print("agreed", flush=True)

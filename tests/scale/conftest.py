@@ -10,5 +10,5 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 @pytest.fixture(scope="session")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Makes a compilation cache that all workers share, because they compile the same programs."""
+    """Makes a folder for the compilation cache that all workers share."""
     return tmp_path_factory.mktemp("compiled")

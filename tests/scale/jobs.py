@@ -1,4 +1,4 @@
-"""Starts workers: by default one process with eight fake devices, otherwise a multi-host job with several processes."""
+"""Starts workers as a single process or as a multi-host job."""
 
 import os
 import socket
@@ -15,12 +15,14 @@ from fork_server import fork_server
 
 
 class Job:
-    """Worker processes that run one command. At the end of a ``with`` block they are killed.
+    """Worker processes that run one command.
+
+    By default, there is one process with eight fake devices. The processes are killed at the end of a ``with`` block.
 
     Args:
       trunk: The trunk's folder.
       folder: The folder for workdirs, results and logs.
-      arguments: The worker's other command-line arguments.
+      arguments: Other command-line arguments of ``worker.py``.
       processes: Number of processes.
       devices: Total number of fake devices in all processes.
       cache: The folder of the compilation cache, or None for no cache.
@@ -46,7 +48,7 @@ class Job:
             host = [*multi_host, f"--process_id={number}"] if processes > 1 else []
             argv = [f"--trunk={trunk}", f"--folder={folder}", *arguments, *host]
             # Some tests limit the size of the files that a worker may write. The limit must not apply to the log, so a
-            # worker prints to a pipe.
+            # worker prints to a pipe, and ``cat`` writes the log.
             with log.open("w") as file:
                 cat = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=file)
             assert cat.stdin is not None
@@ -84,16 +86,16 @@ class Job:
             cat.wait()
 
     def output(self) -> str:
-        """Returns the end of each process's output. Tests show it when they fail."""
+        """Returns the end of each process's output, for error messages."""
         return "\n".join(log.read_text(errors="replace")[-3000:] for log in self.logs)
 
 
 def run_worker(argv: list[str], flags: str, cache: Path | None, output: Connection) -> None:
-    """Runs ``worker.py`` in this new process, and redirects stdout and stderr to ``output``."""
+    """Runs ``worker.py`` in this process. Its stdout and stderr go to ``output``."""
     for descriptor in (1, 2):
         os.dup2(output.fileno(), descriptor)
     output.close()
-    # XLA reads this when it creates the devices. The imports of the fork server do not create them.
+    # XLA reads this variable when it creates the devices. The imports of the fork server do not create devices.
     os.environ["XLA_FLAGS"] = flags
     import jax
     import worker

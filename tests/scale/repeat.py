@@ -1,11 +1,14 @@
-"""Runs tests many times, optionally on a busy machine, to find tests that fail occasionally::
+"""Runs tests many times, to find tests that fail occasionally.
+
+``--busy_loops`` keeps cores busy during the tests. For example::
 
     python tests/scale/repeat.py --results=/tmp/results.jsonl --times=200 --busy_loops=2 -- \\
-        "tests/scale/test_hosts.py::test_hosts_agree_before_anything_is_spent[given2-expected2]"
+        "tests/scale/test_hosts.py::test_hosts_exit_before_training_if_they_differ_or_one_fails[given2-expected2]"
 
-Each run appends one line to the results file: its number, the tests, the number of busy loops, pytest's exit code (or
-``null`` if the run took longer than ``--timeout``), the seconds and, if it failed, the end of pytest's output. The same
-command resumes: ``--times`` includes the file's runs. The exit code is 1 if any run failed.
+Each run appends one JSON line to the results file. The line has the run's number, the tests, the number of busy loops,
+pytest's exit code, the seconds and, if the run failed, the end of pytest's output. If a run takes longer than
+``--timeout``, pytest's exit code is ``null``. Running the same command again resumes, because ``--times`` includes the
+runs in the file. The script's exit code is 1 if any run failed.
 """
 
 import argparse
@@ -28,7 +31,10 @@ TAIL = 20_000
 
 @contextlib.contextmanager
 def busy_loops(number: int) -> Iterator[None]:
-    """Keeps ``number`` cores busy during the block. If this process is killed, the loops end too."""
+    """Keeps ``number`` cores busy during the block.
+
+    If this process is killed, the loops end too.
+    """
     loops = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(number)]
     try:
         yield
@@ -39,7 +45,11 @@ def busy_loops(number: int) -> Iterator[None]:
 
 
 def run_once(tests: list[str], timeout: float) -> dict[str, Any]:
-    """Runs the tests once. Returns the exit code, the seconds, and the end of the output if they failed."""
+    """Runs the tests once.
+
+    Returns:
+      A dictionary with the exit code and the seconds. If the tests failed, it also has the end of the output.
+    """
     begin = time.monotonic()
     command = [sys.executable, "-m", "pytest", "-q", "-x", *tests]
     # Start a new session, so that all processes of the tests can be killed after a timeout.
@@ -61,7 +71,10 @@ def run_once(tests: list[str], timeout: float) -> dict[str, Any]:
 
 
 def earlier_runs(results: Path) -> list[dict[str, Any]]:
-    """Returns the runs in a results file. An incomplete last line, from a killed script, is ignored."""
+    """Returns the runs in a results file.
+
+    If the script was killed, the last line can be incomplete. An incomplete line is ignored.
+    """
     lines = results.read_text().splitlines(keepends=True) if results.exists() else []
     return [json.loads(line) for line in lines if line.endswith("\n")]
 
@@ -69,8 +82,8 @@ def earlier_runs(results: Path) -> list[dict[str, Any]]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, required=True, help="output file, one JSON line per run")
-    parser.add_argument("--times", type=int, default=20, help="total number of runs, including the file's")
-    parser.add_argument("--busy_loops", type=int, default=0, help="number of cores to keep busy meanwhile")
+    parser.add_argument("--times", type=int, default=20, help="total number of runs, including the runs in the file")
+    parser.add_argument("--busy_loops", type=int, default=0, help="number of cores to keep busy during the tests")
     parser.add_argument("--timeout", type=float, default=3600, help="seconds after which a run is killed")
     parser.add_argument("--nice", type=int, default=0, help="added to the niceness of tests and busy loops")
     parser.add_argument("tests", nargs="+", help="arguments for pytest")
@@ -78,7 +91,7 @@ def main() -> int:
     settings = {"tests": arguments.tests, "busy_loops": arguments.busy_loops}
     runs = earlier_runs(arguments.results)
     if any({name: run[name] for name in settings} != settings for run in runs):
-        parser.error(f"{arguments.results} contains runs with other tests or --busy_loops; give another --results.")
+        parser.error(f"{arguments.results} contains runs with other tests or --busy_loops. Give another --results.")
     os.nice(arguments.nice)
     arguments.results.parent.mkdir(parents=True, exist_ok=True)
     arguments.results.write_text("".join(json.dumps(run) + "\n" for run in runs))

@@ -1,4 +1,7 @@
-"""Checks a routed model on several devices against each task's own model. Tests run ``routed.py TRUNK``."""
+"""Compares a routed model on several devices with each task's own model.
+
+Tests run ``routed.py TRUNK``.
+"""
 
 import sys
 from pathlib import Path
@@ -17,8 +20,8 @@ from afjax.config.fusion import FusionConfig
 TEXTS = ["all cats are small", "no dogs", "some small cats are not dogs", "no cats", "all dogs", "some dogs", "cats"]
 
 
-def check(given: Any, expected: Any) -> None:
-    np.testing.assert_allclose(given["logits"], expected.logits[0], rtol=2e-4, atol=2e-5)
+def check(prediction: Any, expected: Any) -> None:
+    np.testing.assert_allclose(prediction["logits"], expected.logits[0], rtol=2e-4, atol=2e-5)
 
 
 trunk = load_trunk(sys.argv[1])
@@ -29,7 +32,7 @@ models = {
     "fused": random_task(trunk, "fused", bottleneck, bottleneck, fusion=FusionConfig()),
     "head": random_task(trunk, "head"),
 }
-# 1 and 6 rows are rounded up to 4 and 8, so that each of the 4 devices has the same number of rows.
+# The batch sizes are rounded up to 4 and 8 rows, so that each of the 4 devices has the same number of rows.
 capacity = Capacity(batch_sizes=(1, 6), lengths=(16,), tasks_per_row=4)
 routed = RoutedModel(trunk, models, capacity)
 routed.warm_up(all_tasks=True)

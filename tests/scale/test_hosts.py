@@ -1,4 +1,4 @@
-"""Multi-host jobs train and resume, and every host exits if one is stopped, is killed or fails.
+"""Multi-host jobs train and resume, and all hosts exit if one host fails.
 
 A job has two processes with two devices each.
 """
@@ -24,14 +24,18 @@ pytestmark = pytest.mark.slow
 
 NAME = "adapter-2x2x1"
 NUM_STEPS = 40
-# Timeout in seconds. On an idle machine a job takes a few seconds.
+# Timeout in seconds. On an idle machine, a job takes a few seconds.
 TIMEOUT = 300
 ARGUMENTS = ("--runs=adapter:2,2,1", f"--steps={NUM_STEPS}", "--checkpoint_every=5")
 
 
 @pytest.fixture(scope="module")
 def folders(tiny_trunk_folder: Path, compiled: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Runs an uninterrupted job, and a job that is stopped, resumed and killed. Returns their folders."""
+    """Runs an uninterrupted job, and a job that is stopped, resumed and killed.
+
+    Returns:
+      The folders of both jobs.
+    """
     uninterrupted, interrupted = tmp_path_factory.mktemp("uninterrupted"), tmp_path_factory.mktemp("interrupted")
     with Job(tiny_trunk_folder, uninterrupted, ARGUMENTS, processes=2, devices=4, cache=compiled) as job:
         interrupt(tiny_trunk_folder, interrupted, compiled)
@@ -68,7 +72,7 @@ def interrupt(trunk: Path, folder: Path, compiled: Path) -> None:
     assert stopped < max(checkpoint_steps(workdir)) < NUM_STEPS
 
 
-def test_an_interrupted_job_resumes_bit_identically_and_also_on_fewer_hosts_and_devices(
+def test_interrupted_job_resumes_bit_identically_or_on_fewer_hosts(
     tiny_trunk_folder: Path,
     compiled: Path,
     tmp_path: Path,
@@ -138,7 +142,7 @@ def outcome(processes: list[subprocess.Popen[str]]) -> list[tuple[int, str]]:
 
 
 def reason(errors: str) -> str:
-    """Returns the message that says why a host exited. It must be the last line that the host printed."""
+    """Returns a host's error message, which must be the last line that it printed."""
     assert "stack trace" not in errors
     assert "this host was aborted" not in errors
     last = errors.splitlines()[-1]
@@ -150,23 +154,25 @@ def reason(errors: str) -> str:
     ("given", "expected"),
     [
         ([("a", "", 1), ("b", "", 1)], ["Hosts differ in the config: host 1 from host 0"] * 2),
-        ([("a", "1", 1), ("a", "1", 1)], ["On host 1: The trunk is not there.", "The trunk is not there."]),
+        ([("a", "1", 1), ("a", "1", 1)], ["On host 1: The trunk was not found.", "The trunk was not found."]),
         (
             [("a", "", 2), ("a", "", 1)],
             ["The hosts have different numbers of devices (host 0: 2, host 1: 1); use hosts"] * 2,
         ),
     ],
 )
-def test_hosts_agree_before_anything_is_spent(given: list[tuple[str, str, int]], expected: list[str]) -> None:
-    for (code, errors), sentence in zip(outcome(agree(*given)), expected, strict=True):
-        assert sentence in reason(errors)
+def test_hosts_exit_before_training_if_they_differ_or_one_fails(
+    given: list[tuple[str, str, int]], expected: list[str]
+) -> None:
+    for (code, errors), message in zip(outcome(agree(*given)), expected, strict=True):
+        assert message in reason(errors)
         assert code == 2
 
 
-def test_a_host_exits_with_a_message_if_the_others_never_join() -> None:
+def test_host_exits_with_a_message_if_other_hosts_do_not_join() -> None:
     shorter = "hosts.QUIET_SECONDS, hosts.JOIN_SECONDS = 1, 3"
     processes = []
-    # The two hosts wait at different addresses, so they never find each other.
+    # The two hosts use different addresses, so they never find each other.
     for number in (0, 1):
         job = f"hosts.Job('127.0.0.1:{free_port()}', 2, {number}, explain=lambda error: None).__enter__()"
         processes.append(start_python("-c", f"from afjax.distributed import hosts; {shorter}; {job}"))
@@ -191,8 +197,8 @@ with hosts.Job(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), explain=explain)
 """
 
 
-def test_every_host_says_what_to_do_if_one_is_aborted() -> None:
-    # The three jobs run at the same time, because they mostly wait.
+def test_all_hosts_print_how_to_resume_if_one_host_is_aborted() -> None:
+    # Start the three jobs at the same time, because they mostly wait.
     jobs = []
     for aborted in range(3):
         address = f"127.0.0.1:{free_port()}"
@@ -200,7 +206,7 @@ def test_every_host_says_what_to_do_if_one_is_aborted() -> None:
     for aborted, job in enumerate(jobs):
         for number, (code, errors) in enumerate(outcome(job)):
             assert errors.count("start the same command again on all hosts") == 1, errors
-            # Host 0 runs the coordination service. If it dies, JAX's runtime may abort the others before they can exit.
+            # Host 0 runs the coordination service. If host 0 dies, JAX may abort the other hosts before they can exit.
             assert code in ((-signal.SIGABRT,) if number == aborted else (HOST_LOST, -signal.SIGABRT)), errors
             if number != aborted and aborted != 0:
                 assert code == HOST_LOST
@@ -208,23 +214,23 @@ def test_every_host_says_what_to_do_if_one_is_aborted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "code", "code_elsewhere", "sentence"),
+    ("fault", "code", "other_code", "message"),
     [
         ("refuse:{}:3", 2, 2, "This row cannot be read."),
         ("crash:{}:3", 1, HOST_LOST, "RuntimeError: This host is broken."),
         ("interrupt:{}:3", 130, 130, "interrupted"),
         ("stop:{}:0", PREEMPTED, PREEMPTED, "told to stop"),
-        # On host 0, 700 bytes are too few for metrics.jsonl, and 6000 bytes for a checkpoint. Host 1 writes only its
-        # part of each checkpoint.
+        # On host 0, metrics.jsonl needs more than 700 bytes, and a checkpoint needs more than 6000 bytes. Host 1 only
+        # writes its part of each checkpoint.
         ("full:{}:700", 2, 2, "File too large"),
         ("full:{}:6000", 2, 2, "A checkpoint could not be written"),
     ],
 )
-def test_all_hosts_exit_with_the_reason_if_one_fails(
+def test_all_hosts_exit_with_the_reason_if_one_host_fails(
     fault: str,
     code: int,
-    code_elsewhere: int,
-    sentence: str,
+    other_code: int,
+    message: str,
     tiny_trunk_folder: Path,
     compiled: Path,
     tmp_path: Path,
@@ -233,13 +239,13 @@ def test_all_hosts_exit_with_the_reason_if_one_fails(
         arguments = [*ARGUMENTS, f"--fault={fault.format(host)}"]
         return Job(tiny_trunk_folder, tmp_path / str(host), arguments, processes=2, devices=4, cache=compiled)
 
-    # Two jobs run at the same time. In the first, host 0 fails; in the second, host 1.
+    # Two jobs run at the same time. Host 0 fails in the first job, and host 1 fails in the second job.
     with start(0) as first, start(1) as second:
         for host, job in enumerate((first, second)):
             codes = job.wait()
-            assert codes == ([code, code_elsewhere] if host == 0 else [code_elsewhere, code]), job.output()
+            assert codes == ([code, other_code] if host == 0 else [other_code, code]), job.output()
             failed, other = (reason(job.logs[number].read_text()) for number in (host, 1 - host))
-            assert sentence in failed
+            assert message in failed
             assert not failed.startswith("On host")
             assert other == f"On host {host}: {failed}"
 
@@ -266,7 +272,7 @@ def get_config():
 
 
 @pytest.mark.parametrize(
-    ("trunk", "data", "argument", "sentence"),
+    ("trunk", "data", "argument", "message"),
     [
         ("trunk", "data", "--config.train.learning_rate=0.5", "Hosts differ in the config"),
         ("trunk", "nowhere", "--config.seed=0", "nowhere"),
@@ -274,8 +280,8 @@ def get_config():
         ("trunk", "data", "--config.train.batch_sice=2", "batch_sice"),
     ],
 )
-def test_all_hosts_report_the_invalid_input_of_one(
-    trunk: str, data: str, argument: str, sentence: str, tiny_trunk_folder: Path, tmp_path: Path
+def test_all_hosts_report_the_invalid_input_of_one_host(
+    trunk: str, data: str, argument: str, message: str, tiny_trunk_folder: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "trunk").symlink_to(tiny_trunk_folder)
     (tmp_path / "data").mkdir()
@@ -292,14 +298,14 @@ def test_all_hosts_report_the_invalid_input_of_one(
         processes.append(start_python(*command))
     for code, errors in outcome(processes):
         assert code == 2
-        assert sentence in reason(errors)
+        assert message in reason(errors)
     assert not (tmp_path / "run").exists()
 
 
-def test_a_single_host_does_not_wait() -> None:
+def test_single_host_does_not_wait() -> None:
     with hosts.all_hosts_or_raise():
         pass
     hosts.check_same({"the config": "abc"})
-    with pytest.raises(UserError, match="not there"), hosts.all_hosts_or_raise():
-        raise UserError("not there")
+    with pytest.raises(UserError, match="not found"), hosts.all_hosts_or_raise():
+        raise UserError("not found")
     assert hosts.is_first_host()

@@ -49,16 +49,18 @@ def abstract(data: int, fsdp: int, tensor: int) -> Any:
         ("adapters/trunk/ffn/down/kernel", (12, 768, 48), (None, "fsdp", None)),
         ("optimizer/kernel/fusion/rte/ffn/value/kernel", (12, 768, 768), (None, "fsdp", None)),
         ("heads/rte/output/kernel", (768, 2), ("fsdp", None)),
-        # Leaves that are not divisible by the size of the mesh axis are replicated.
+        # Axes that are not divisible by the size of the mesh axis are replicated.
         ("trunk/layers/attention/query/kernel", (12, 30, 31), (None, None, None)),
         ("step", (), ()),
     ],
 )
-def test_how_a_leaf_is_sharded(path: str, shape: tuple[int, ...], expected: tuple[str | None, ...]) -> None:
+def test_leaf_is_sharded_by_its_path_and_shape(
+    path: str, shape: tuple[int, ...], expected: tuple[str | None, ...]
+) -> None:
     assert leaf_sharding(path, shape, abstract(1, 4, 2)).spec == PartitionSpec(*expected)
 
 
-def test_the_optimizer_state_is_sharded_like_its_parameters() -> None:
+def test_optimizer_state_is_sharded_like_its_parameters() -> None:
     shape = jax.ShapeDtypeStruct((12, 768, 3072), "float32")
     trained = {"trunk": {"layers": {"ffn": {"intermediate": {"kernel": shape}}}}}
     import optax
@@ -106,13 +108,13 @@ def test_hosts_build_their_parts_of_the_same_batches() -> None:
                     assert np.array_equal(np.concatenate([part[name] for part in host_parts]), batch[name])
 
 
-def test_the_config_has_a_mesh() -> None:
+def test_config_has_a_mesh() -> None:
     config = ExperimentConfig(task=TaskConfig(name="a"), mesh=MeshConfig(data=1), train=TrainConfig())
     assert config.mesh.data == 1
     assert config.remat == "none"
 
 
-# Relative tolerance of losses and parameters. It is needed because sums are computed in another order on another mesh.
+# Relative tolerance of losses and parameters. On another mesh, sums are computed in another order.
 TOLERANCE = 1e-5
 RUNS = {
     "adapter:1,1,1": "adapter:8,1,1",

@@ -1,4 +1,4 @@
-"""Several processes divide a machine's TPU chips, GPUs and cores. Each uses only its own part."""
+"""Several processes divide a machine's TPU chips, GPUs and cores."""
 
 from pathlib import Path
 
@@ -11,14 +11,18 @@ from afjax.errors import UserError
 
 @pytest.fixture
 def unlimited(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """Removes the environment variables that limit the devices, and returns the fixture ``monkeypatch``."""
+    """Removes the environment variables that limit the visible devices.
+
+    Returns:
+      The fixture ``monkeypatch``.
+    """
     for name in ("TPU_VISIBLE_CHIPS", "CUDA_VISIBLE_DEVICES"):
         monkeypatch.delenv(name, raising=False)
     return monkeypatch
 
 
 @pytest.mark.parametrize("names", [["accel0", "accel1", "accel2", "accel3"], ["vfio/0", "vfio/1", "vfio/2", "vfio/3"]])
-def test_each_chip_is_a_device_file(tmp_path: Path, unlimited: pytest.MonkeyPatch, names: list[str]) -> None:
+def test_tpu_chips_are_found_by_device_files(tmp_path: Path, unlimited: pytest.MonkeyPatch, names: list[str]) -> None:
     (tmp_path / "vfio").mkdir()
     for name in [*names, "vfio/vfio", "null"]:
         (tmp_path / name).touch()
@@ -30,7 +34,7 @@ def test_each_chip_is_a_device_file(tmp_path: Path, unlimited: pytest.MonkeyPatc
     assert find_devices(tmp_path) == Devices()
 
 
-def test_each_gpu_is_a_device_file(tmp_path: Path, unlimited: pytest.MonkeyPatch) -> None:
+def test_gpus_are_found_by_device_files(tmp_path: Path, unlimited: pytest.MonkeyPatch) -> None:
     for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"):
         (tmp_path / name).touch()
     assert find_devices(tmp_path) == Devices(gpus=("0", "1"))
@@ -75,10 +79,10 @@ def test_processes_on_a_cpu_need_no_settings() -> None:
     assert device_settings(1, 2, Devices()) == {}
 
 
-def test_given_share_of_gpu_memory_is_kept(unlimited: pytest.MonkeyPatch) -> None:
+def test_memory_fraction_set_by_the_user_is_kept(unlimited: pytest.MonkeyPatch) -> None:
     unlimited.setattr(parts, "find_devices", lambda: Devices(gpus=("0", "1")))
     unlimited.setattr(parts.os, "sched_setaffinity", lambda *given: None)
-    # Set these with monkeypatch, so that it restores them after ``use_part`` has changed os.environ.
+    # Set these variables with monkeypatch, so that they are restored after ``use_part`` has changed os.environ.
     unlimited.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     unlimited.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.3")
     unlimited.delenv("XLA_CLIENT_MEM_FRACTION", raising=False)

@@ -1,4 +1,4 @@
-"""``repeat.py`` records repeated runs of tests, and resumes."""
+"""``repeat.py`` runs tests repeatedly, records the runs, and resumes."""
 
 import json
 import subprocess
@@ -12,7 +12,10 @@ SCRIPT = Path(__file__).with_name("repeat.py")
 
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
-    """Writes a results file with one run, and an incomplete line from a second run that was killed."""
+    """Writes a results file with one run and an incomplete line.
+
+    The incomplete line is from a second run that was killed.
+    """
     (tmp_path / "test_now_and_then.py").write_text(
         "import pathlib\n"
         "def test_it():\n"
@@ -39,7 +42,7 @@ def test_runs_are_counted_and_resumed(results: Path) -> None:
     runs = [json.loads(line) for line in results.read_text().splitlines()]
     assert [(run["run"], run["code"]) for run in runs] == [(1, 0), (2, 1), (3, 0)]
     assert ["not this time" in run.get("log", "") for run in runs] == [False, True, False]
-    # All three runs are recorded, so nothing is run.
+    # All three runs are recorded, so the tests are not run again.
     assert repeat(results, times=3).stdout.splitlines() == ["3 runs, 1 failed ([2])."]
 
 

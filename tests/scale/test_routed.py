@@ -10,11 +10,11 @@ import pytest
 pytestmark = pytest.mark.slow
 
 
-def test_rows_of_a_routed_model_are_split_over_devices(tiny_trunk_folder: Path) -> None:
+def test_routed_model_splits_rows_over_devices(tiny_trunk_folder: Path) -> None:
     flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=4"
-    words = [sys.executable, str(Path(__file__).with_name("routed.py")), str(tiny_trunk_folder)]
+    command = [sys.executable, str(Path(__file__).with_name("routed.py")), str(tiny_trunk_folder)]
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
-    done = subprocess.run(words, capture_output=True, text=True, env=environment, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr
-    # Every device has a copy of the trunk.
+    # The trunk is replicated on all devices.
     assert done.stdout.split() == ["4", "8", "4", "True"]

@@ -1,7 +1,7 @@
-"""Trains one or more cases on a mesh of fake devices, as a single process or as one host of a job.
+"""Trains cases on a mesh of fake devices, as a single process or as one host.
 
-Tests start this program. It writes each case's result to ``NAME.npz``: losses, dev metrics, and all trained leaves by
-path.
+Tests start this program. For each case, it writes the losses, the dev metrics, and all trained leaves by path to
+``NAME.npz``.
 """
 
 import argparse
@@ -41,7 +41,10 @@ WORDS = ("all", "most", "some", "none")
 
 
 def rows(first: int, last: int) -> Any:
-    """Makes the rows ``first`` to ``last - 1`` of a task: whether a sentence's first word means many or few."""
+    """Makes the rows ``first`` to ``last - 1`` of a classification task.
+
+    The label says whether the first word of a sentence means many or few.
+    """
     texts = [
         (f"{word} of the {number} and the {other}", word) for number in NUMBERS for other in NUMBERS for word in WORDS
     ]
@@ -86,7 +89,7 @@ def train(case: str, trunk: Any, workdir: Path, config: TrainConfig, **shared: A
 
 
 def deeper(trunk: Trunk) -> Trunk:
-    """Returns the trunk with each layer twice.
+    """Returns the trunk with twice the number of layers.
 
     The compiled loop does not contain the last layer, so with two layers it would have only one iteration.
     """
@@ -149,7 +152,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--trunk", required=True)
     parser.add_argument("--folder", required=True, type=Path)
     parser.add_argument("--runs", required=True, help="CASE:DATA,FSDP,TENSOR[:scan] ...")
-    parser.add_argument("--name", default="", help="the run's name, to resume it with another mesh")
+    parser.add_argument("--name", default="", help="name of the run, to resume the run on another mesh")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--checkpoint_every", type=int, default=0)
     parser.add_argument("--prng", default="threefry2x32")
@@ -159,7 +162,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--learning_rate", type=float, default=1e-3)
     parser.add_argument("--fault", default="", help="KIND:HOST:NUMBER, see inject")
     arguments = parser.parse_args(argv)
-    # SIGINT is ignored if a shell started the tests in the background.
+    # Restore the handler of SIGINT, because a shell disables it for tests that run in the background.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     multi_host = (arguments.coordinator_address, arguments.num_processes, arguments.process_id)
     try:

@@ -15,7 +15,10 @@ CHARACTERS = [(0, 3), (4, 7), (8, 13), (14, 18), (19, 23)]
 
 
 def make_windows(pieces: list[list[tuple[int, int]]], contexts: list[str] | None = None) -> TokenisedSpans:
-    """Makes a window for each token range of each row. It has a special token before and after the tokens."""
+    """Makes a window for each token range of each row.
+
+    Each window has a special token before and after its tokens.
+    """
     row_of = [row for row, row_pieces in enumerate(pieces) for _ in row_pieces]
     bounds = [piece for row_pieces in pieces for piece in row_pieces]
     characters = [np.array([(-1, -1), *CHARACTERS[begin:end], (-1, -1)], np.int32) for begin, end in bounds]
@@ -42,7 +45,7 @@ def logits_of(*windows: tuple[list[float], list[float]]) -> np.ndarray:
     return logits
 
 
-def test_best_span_and_its_characters() -> None:
+def test_best_span_has_its_characters_and_score() -> None:
     data = make_windows([[(0, 5)]])
     logits = logits_of(([9, 0, 5, 0, 0, 0, 9], [9, 0, 0, 0, 4, 0, 9]))
     best = best_answers(logits, data, SpanConfig())[0]
@@ -50,7 +53,7 @@ def test_best_span_and_its_characters() -> None:
     assert sum(answer.probability for answer in best) == pytest.approx(1)
     assert best[0].probability > best[1].probability
     assert all(answer.text for answer in best)
-    # If answers have at most two tokens, another span is the best.
+    # With at most two tokens per answer, another span is the best.
     assert best_answers(logits, data, SpanConfig(max_answer_length=2))[0][0].text == "two"
     assert len(best_answers(logits, data, SpanConfig(num_best=3))[0]) == 3
 
@@ -64,9 +67,10 @@ def test_span_in_several_windows_is_listed_once_with_its_best_score() -> None:
 
 
 @pytest.mark.parametrize(("threshold", "text"), [(0.0, ""), (3.9, ""), (4.0, "two"), (5.0, "two")])
-def test_no_answer_threshold(threshold: float, text: str) -> None:
+def test_no_answer_wins_if_its_margin_exceeds_the_threshold(threshold: float, text: str) -> None:
     data = make_windows([[(0, 5), (0, 5)]])
-    # "No answer" has the scores 12 and 10 in the two windows, and the lower one counts. The best span has the score 6.
+    # "No answer" has the score 12 in one window and 10 in the other. The lower score counts. The best span has the
+    # score 6.
     two = ([6, 0, 3, 0, 0, 0, 0], [6, 0, 3, 0, 0, 0, 0])
     logits = logits_of(two, ([5, *two[0][1:]], [5, *two[1][1:]]))
     best = best_answers(logits, data, SpanConfig(no_answer=True, no_answer_threshold=threshold))[0]

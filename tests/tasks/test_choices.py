@@ -1,4 +1,4 @@
-"""Multiple-choice rows are read by columns and labels, and every malformed row is refused with a clear message."""
+"""Multiple-choice rows are read, and malformed rows are refused with a reason."""
 
 from typing import Any
 
@@ -34,15 +34,15 @@ def test_question_is_appended_to_the_context() -> None:
         assert pick({**ROW, name: "Which?"}, **settings).contexts == ["grass Which?"]
 
 
-def test_choices_in_columns_and_named_labels() -> None:
+def test_choices_can_be_in_columns_and_labels_can_be_names() -> None:
     row = {"context": "grass", "x": "red", "y": "green", "label": "B"}
     rows = pick(row, choices=("x", "y"), label_names=("A", "B"))
     assert rows.choices == [("red", "green")]
     assert rows.labels.tolist() == [1]
 
 
-def test_numeric_label_names() -> None:
-    # A string is a name; an integer is an index from 0.
+def test_string_labels_are_names_and_integer_labels_are_indices() -> None:
+    # A string is a label name. An integer is an index, which starts at 0.
     rows = pick({**ROW, "label": "1"}, {**ROW, "label": 1}, label_names=("1", "2"))
     assert rows.labels.tolist() == [0, 1]
     assert pick({**ROW, "label": "1"}).labels.tolist() == [1]
@@ -75,7 +75,7 @@ def test_malformed_rows_are_refused(changes: dict[str, Any], settings: dict[str,
 
 
 @pytest.mark.parametrize("label", [-1, None, "", "-1"])
-def test_missing_labels(label: Any) -> None:
+def test_missing_labels_are_accepted_unless_labels_are_needed(label: Any) -> None:
     assert pick({**ROW, "label": label}, {**ROW, "label": label}).labels is None
     with pytest.raises(UserError, match=f"file:1 .*label {label!r}"):
         pick({**ROW, "label": label}, {**ROW, "label": label}, labelled=True)

@@ -1,4 +1,4 @@
-"""Scores equal values computed by hand, also in degenerate cases."""
+"""Scores equal values computed by hand, including degenerate cases."""
 
 import re
 import string
@@ -21,7 +21,7 @@ def logits_of(predictions: list[int], num_labels: int) -> np.ndarray:
     return np.eye(num_labels, dtype=np.float32)[predictions]
 
 
-def test_scores_of_two_labels() -> None:
+def test_scores_for_two_labels() -> None:
     # There are 2 true positives, 1 false positive, 1 false negative and 1 true negative.
     found = classification_scores(logits_of([1, 1, 1, 0, 0], 2), np.array([1, 1, 0, 1, 0]))
     assert found.keys() == {"accuracy", "f1", "macro_f1", "matthews"}
@@ -41,18 +41,18 @@ def test_three_labels_have_no_f1() -> None:
 
 @pytest.mark.parametrize("label", [0, 1])
 @pytest.mark.parametrize("prediction", [0, 1])
-def test_constant_predictions_and_labels(label: int, prediction: int) -> None:
+def test_scores_of_constant_predictions_and_labels(label: int, prediction: int) -> None:
     found = classification_scores(logits_of([prediction] * 3, 2), np.array([label] * 3))
     assert found["accuracy"] == float(label == prediction)
     assert found["f1"] == float(label == prediction == 1)
     assert found["matthews"] == 0.0
 
 
-def test_single_label() -> None:
+def test_accuracy_for_a_single_label() -> None:
     assert classification_scores(logits_of([0, 0], 1), np.array([0, 0]))["accuracy"] == 1.0
 
 
-def test_regression_scores() -> None:
+def test_regression_scores_equal_hand_computed_values() -> None:
     predictions = np.array([1.0, 2.0, 3.0, 10.0])
     found = regression_scores(predictions, np.array([0.0, 1.0, 2.0, 3.0]))
     assert found["spearman"] == pytest.approx(1.0)
@@ -70,7 +70,7 @@ def test_regression_scores() -> None:
         ([1, 1 + 1e-12], [1, 2]),
     ],
 )
-def test_regression_on_degenerate_input(predictions: list[float], labels: list[float]) -> None:
+def test_correlations_of_degenerate_input_are_zero(predictions: list[float], labels: list[float]) -> None:
     found = regression_scores(*(np.array(values, np.float32).astype(np.float64) for values in (predictions, labels)))
     assert found["pearson"] == found["spearman"] == 0.0
 
@@ -118,9 +118,9 @@ def test_multiple_choice_accuracy() -> None:
         ("the Denver Broncos", ["Denver Broncos"], 1, 1),  # Articles are removed.
         ("Denver Broncos!", ["a Denver, Broncos"], 1, 1),  # Punctuation is removed.
         ("  denver\tBRONCOS ", ["Denver Broncos"], 1, 1),  # Case and white space do not matter.
-        ("Beyoncé", ["Beyonce"], 0, 0),  # A letter with an accent is another letter.
+        ("Beyoncé", ["Beyonce"], 0, 0),  # Accents are not removed.
         ("Beyoncé", ["beyoncé"], 1, 1),
-        ("20–30", ["20-30"], 0, 0),  # Only ASCII punctuation is removed, so "20–30" keeps its dash.
+        ("20–30", ["20-30"], 0, 0),  # Only ASCII punctuation is removed, and this dash is not ASCII.
         ("theatre", ["a theatre"], 1, 1),  # "the" is an article only as a word.
         ("Broncos", ["Denver Broncos"], 0, 2 / 3),
         ("the the Broncos Broncos", ["Broncos"], 0, 2 / 3),  # Repeated words are counted.
@@ -128,7 +128,7 @@ def test_multiple_choice_accuracy() -> None:
         ("red blue", ["blue red"], 0, 1),  # For F1, the order of words does not matter.
         ("Paris", ["London"], 0, 0),
         ("", ["London"], 0, 0),
-        ("the", ["the"], 1, 0),  # Both are empty without the article, so version 1.1 finds no common word.
+        ("the", ["the"], 1, 0),  # Without the article, both are empty. SQuAD 1.1 then finds no common word.
     ],
 )
 def test_squad_scores_of_hand_computed_cases(prediction: str, answers: list[str], exact: float, f1: float) -> None:
@@ -157,7 +157,7 @@ def test_squad_scores_are_means_over_questions() -> None:
 
 
 def official_f1(prediction: str, answer: str) -> float:
-    """Computes SQuAD 1.1's F1 with a second, independent implementation of its definition."""
+    """Computes SQuAD 1.1's F1 with an independent implementation."""
 
     def words(text: str) -> list[str]:
         kept = "".join(character for character in text.lower() if character not in set(string.punctuation))

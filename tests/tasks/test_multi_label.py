@@ -1,4 +1,4 @@
-"""Multi-label tasks are read, trained, predicted and scored, and their threshold can be tuned."""
+"""Multi-label rows are read, predicted and scored, and thresholds are tuned."""
 
 import dataclasses
 import json
@@ -37,7 +37,7 @@ def table(*labels: Any, **config: Any) -> MultiLabelRows:
     return rows
 
 
-def test_labels_are_lists_or_texts_with_separators() -> None:
+def test_labels_can_be_lists_or_separated_texts() -> None:
     rows = table("sports|health", "", "health ", ["sports"], ["health", "sports"])
     assert rows.label_names == ("health", "sports")
     assert rows.labels is not None
@@ -54,7 +54,7 @@ def test_separator_can_be_set() -> None:
     assert rows.label_names == ("a|b", "c")
 
 
-def test_integers_are_indices_only_of_listed_names() -> None:
+def test_integer_labels_are_indices_if_label_names_are_given() -> None:
     assert np.array_equal(np.asarray(table([0, 1], 1, labels=("no", "yes")).labels), [[1, 1], [0, 1]])
     assert table([0, 1], 1).label_names == ("0", "1")
 
@@ -91,7 +91,7 @@ def test_bad_settings_are_refused(settings: dict[str, Any], facts: tuple[str, ..
     assert has_facts(str(error.value), *facts)
 
 
-def test_settings_of_another_kind_are_refused() -> None:
+def test_multi_label_settings_are_refused_for_other_kinds() -> None:
     with pytest.raises(UserError) as error:
         TaskConfig(name="t", multi_label=MultiLabelConfig(threshold=0.3))
     assert has_facts(str(error.value), "multi_label", '"classification"')
@@ -104,7 +104,7 @@ def test_splits_of_files_share_label_names(tmp_path: Path) -> None:
     splits = load_task(dataclasses.replace(TASK, source=str(tmp_path)))
     assert splits["dev"].label_names == ("a", "b", "c")
     assert np.array_equal(np.asarray(splits["dev"].labels), [[1, 0, 1]])
-    # No row of the test split has a label, so it is not labelled.
+    # The test split counts as unlabelled, because none of its rows has a label.
     assert splits["test"].labels is None
 
 
@@ -115,7 +115,7 @@ def test_optional_labels_can_be_arrays() -> None:
     assert rows_from_table({**rows, "label": [[], None]}, TASK, labelled=None).labels is None
 
 
-def test_rows_from_lists() -> None:
+def test_rows_are_made_from_lists() -> None:
     rows = rows_from_lists(["one", ("two")], [["x"], []], label_names=("w", "x"), kind="multi_label")
     assert np.array_equal(np.asarray(rows.labels), [[0, 1], [0, 0]])
     assert rows_from_lists(["one"], kind="multi_label").labels is None
@@ -124,8 +124,10 @@ def test_rows_from_lists() -> None:
 def test_loss_is_the_mean_binary_cross_entropy() -> None:
     logits, labels = jnp.array([[0.0, 2.0], [-1.0, 3.0]]), jnp.array([[1.0, 0.0], [0.0, 1.0]])
     probabilities = 1 / (1 + np.exp(-np.asarray(logits, np.float64)))
-    right = np.where(labels > 0, probabilities, 1 - probabilities)
-    np.testing.assert_allclose(multi_label.losses(logits, {"labels": labels}), -np.log(right).mean(-1), rtol=1e-6)
+    true_probabilities = np.where(labels > 0, probabilities, 1 - probabilities)
+    np.testing.assert_allclose(
+        multi_label.losses(logits, {"labels": labels}), -np.log(true_probabilities).mean(-1), rtol=1e-6
+    )
 
 
 def test_initial_bias_is_the_log_odds_of_the_labels() -> None:
@@ -133,7 +135,7 @@ def test_initial_bias_is_the_log_odds_of_the_labels() -> None:
     bias = initial_output_bias("multi_label", rows)
     assert bias is not None
     assert bias.dtype == np.float32
-    # One row with and one without each label are added, so that a label that all rows or no row has gets a finite bias.
+    # One row with each label and one row without it are added, so that every bias is finite.
     shares = np.array([4 / 5, 2 / 5, 1 / 5])
     np.testing.assert_allclose(multi_label.sigmoid(bias[None])[0], shares, rtol=1e-6)
     assert initial_output_bias("classification", rows_from_lists(["1", "2"], [0, 1])) is None
@@ -188,7 +190,7 @@ def test_scores_equal_scikit_learn_and_weighted_scores_equal_repeated_rows(
             assert weighted[name][number] == pytest.approx(score, abs=1e-9), name
 
 
-def test_errors_are_rows_with_any_wrong_label() -> None:
+def test_row_with_any_wrong_label_is_an_error() -> None:
     logits = np.array([[1.0, -1.0], [1.0, 1.0], [-1.0, -1.0]], np.float32)
     predictions = multi_label.predict(logits, NO_DATA, TASK, ("a", "b"))
     labels = np.array([[1, 0], [1, 0], [0, 0]], np.float32)
@@ -208,10 +210,10 @@ def test_best_threshold_maximizes_the_metric() -> None:
         ]
         assert multi_label_scores(logits, probabilities >= np.float32(best), labels)[metric] == max(scores)
         assert best < 0.5
-    # All thresholds between the two probabilities are equally good.
+    # All thresholds between the two probabilities are equally good. The threshold closest to 0.5 is chosen.
     assert multi_label.best_threshold(np.array([[-4.0], [4.0]]), np.array([[0.0], [1.0]]), "micro_f1") == 0.5
 
 
-def test_predictions_summarize_labels() -> None:
+def test_repr_of_predictions_counts_labels() -> None:
     predictions = Predictions(np.zeros((2, 2)), np.zeros((2, 2)), [["a", "b"], ["a"]])
     assert has_facts(repr(predictions), "a (2)", "b (1)")

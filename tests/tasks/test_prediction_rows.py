@@ -1,4 +1,7 @@
-"""Rows for prediction are read in every format, by the training task's columns, and their fields can be kept."""
+"""Rows for prediction are read in every format, with the task's columns.
+
+Fields of the rows can be kept, so that they are written with the predictions.
+"""
 
 import io
 import json
@@ -39,7 +42,7 @@ def refused(*args: Any, **settings: Any) -> str:
     ],
     ids=["csv", "tsv", "jsonl", "byte order mark"],
 )
-def test_every_format_with_the_task_columns(
+def test_every_format_is_read_with_the_task_columns(
     name: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write(tmp_path / name, text)
@@ -68,7 +71,7 @@ def test_standard_input_is_jsonl_by_default(monkeypatch: pytest.MonkeyPatch) -> 
     assert "no rows" in refused("-", REVIEWS)
 
 
-def test_default_columns_are_also_read(tmp_path: Path) -> None:
+def test_default_columns_are_read_if_the_task_columns_are_missing(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", '{"text": "x"}\n{"review": "y", "text": "z"}\n')
     ((_, rows),) = read_prediction_rows(path, REVIEWS, 1).forms
     assert isinstance(rows, Rows)
@@ -86,7 +89,7 @@ def test_default_columns_are_also_read(tmp_path: Path) -> None:
     assert rows.text_a == ["fine"]
 
 
-def test_choices_in_separate_columns(tmp_path: Path) -> None:
+def test_choices_can_be_in_separate_columns(tmp_path: Path) -> None:
     task = TaskConfig(name="t", kind="multiple_choice", text_a="scene", choices=("one", "two"))
     path = write(tmp_path / "a.csv", "scene,one,two\ngrass,red,green\n")
     for form in (None, 1):

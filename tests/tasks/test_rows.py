@@ -1,4 +1,4 @@
-"""Splits are read from folders and lists, and every malformed row is refused with a clear message."""
+"""Splits are read from folders and lists, and malformed rows are refused."""
 
 import json
 import warnings
@@ -38,14 +38,14 @@ def of_kind(kind: Any) -> TaskConfig:
     return TaskConfig(name="t", kind=kind)
 
 
-def refused(task: TaskConfig, split: Any, *words: str) -> None:
+def refused(task: TaskConfig, split: Any, *facts: str) -> None:
     with pytest.raises(UserError) as caught:
         load_split(task, split)
-    for word in words:
-        assert word in str(caught.value)
+    for fact in facts:
+        assert fact in str(caught.value)
 
 
-def test_pairs_with_label_indices(tmp_path: Path) -> None:
+def test_pairs_with_label_indices_are_read(tmp_path: Path) -> None:
     make_folder(tmp_path, ["no", "yes"], train=PAIRS, dev=PAIRS[::-1])
     splits = load_task(TaskConfig(name="t", source=str(tmp_path)))
     assert list(splits) == ["train", "dev"]
@@ -91,12 +91,12 @@ def test_tsv_labels_can_be_names_or_indices(tmp_path: Path) -> None:
     assert rows.labels.tolist() == [1, 0]
 
 
-def test_boolean_labels(tmp_path: Path) -> None:
+def test_boolean_labels_are_named_false_and_true(tmp_path: Path) -> None:
     make_folder(tmp_path, train=texts(True, False))
     assert load_split(TaskConfig(name="t", source=str(tmp_path)), "train").label_names == ("false", "true")
 
 
-def test_named_columns_and_files(tmp_path: Path) -> None:
+def test_columns_and_files_can_be_named(tmp_path: Path) -> None:
     (tmp_path / "mine.csv").write_text("gold,second,first\nx,B,A\ny,D,C\n")
     task = TaskConfig(name="t", source=str(tmp_path), train="mine.csv", text_a="first", text_b="second", label="gold")
     rows = load_split(task, "train")
@@ -105,7 +105,7 @@ def test_named_columns_and_files(tmp_path: Path) -> None:
     assert load_split(task, "train").text_b is None
 
 
-def test_regression_labels(tmp_path: Path) -> None:
+def test_regression_labels_are_float32(tmp_path: Path) -> None:
     make_folder(tmp_path, train=texts(1, 2.5, "3"))
     rows = load_split(TaskConfig(name="t", source=str(tmp_path), kind="regression"), "train")
     assert rows.labels is not None
@@ -148,7 +148,7 @@ def test_row_without_label_column_is_refused(tmp_path: Path) -> None:
     refused(TaskConfig(name="t", source=str(tmp_path)), "train", ":2 ", "text, lable", 'Did you mean "lable"?')
 
 
-def test_split_without_labels(tmp_path: Path) -> None:
+def test_dev_split_needs_labels_but_test_split_does_not(tmp_path: Path) -> None:
     make_folder(tmp_path, train=texts("a", "b"), dev=[{"text": "one"}], test=[{"text": "two"}])
     task = TaskConfig(name="t", source=str(tmp_path))
     refused(task, "dev", "dev.jsonl", '"label"')
@@ -197,7 +197,7 @@ def test_single_class_warns_once(tmp_path: Path) -> None:
     assert len(caught) == 1
 
 
-def test_single_class_without_label_names(tmp_path: Path) -> None:
+def test_single_class_without_label_names_warns_once_per_split(tmp_path: Path) -> None:
     make_folder(tmp_path, train=texts("a", "a"), dev=texts("a", "a"))
     with pytest.warns(UserWarning, match=r'All rows .*label "a"') as caught:
         splits = load_task(TaskConfig(name="t", source=str(tmp_path)))
@@ -211,14 +211,14 @@ def test_builtin_tasks_load_like_other_tasks() -> None:
     refused(TaskConfig(name="t", source="builtin:targt"), "train", 'Did you mean "target"?')
 
 
-def test_lists_of_texts() -> None:
+def test_lists_of_texts_become_rows() -> None:
     rows = rows_from_lists(["one", "two", "three"], ["b", "a", "b"])
     assert (rows.text_a, rows.text_b, rows.label_names) == (["one", "two", "three"], None, ("a", "b"))
     assert rows.labels is not None
     assert rows.labels.tolist() == [1, 0, 1]
 
 
-def test_lists_of_pairs_with_indices_and_numbers() -> None:
+def test_lists_of_pairs_with_indices_or_numbers_become_rows() -> None:
     rows = rows_from_lists([("one", "two"), ("three", "four")], np.array([1, 0]), label_names=["no", "yes"])
     assert rows.text_b == ["two", "four"]
     assert rows.labels is not None
@@ -230,7 +230,7 @@ def test_lists_of_pairs_with_indices_and_numbers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "facts"),
     [
         (([], None), "empty"),
         ((["one"], ["a", "b"]), "1 text and 2 labels"),
@@ -241,12 +241,12 @@ def test_lists_of_pairs_with_indices_and_numbers() -> None:
         ((["one", "two"], ["a", None]), "texts:1 .*no label"),
     ],
 )
-def test_bad_lists_are_refused(arguments: Any, words: str) -> None:
-    with pytest.raises(UserError, match=words):
+def test_bad_lists_are_refused(arguments: Any, facts: str) -> None:
+    with pytest.raises(UserError, match=facts):
         rows_from_lists(*arguments)
 
 
-def test_prediction_rows(tmp_path: Path) -> None:
+def test_prediction_rows_are_grouped_into_single_texts_and_pairs(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", [*texts("a"), *PAIRS, *texts("b")])
     (singles, single), (doubles, double) = read_prediction_rows(path, of_kind("classification")).forms
     assert (singles, doubles) == ([0, 3], [1, 2])
@@ -256,7 +256,7 @@ def test_prediction_rows(tmp_path: Path) -> None:
     assert (double.text_a, double.text_b) == (["one", "three"], ["two", "four"])
 
 
-def test_prediction_rows_of_choices_and_spans(tmp_path: Path) -> None:
+def test_prediction_rows_of_choices_and_spans_are_read(tmp_path: Path) -> None:
     rows = [{"context": "one", "choices": ["a", "b"]}, {"context": "two", "question": "x?", "choices": ["c", "d", "e"]}]
     ((numbers, choices),) = read_prediction_rows(
         write_jsonl(tmp_path / "a.jsonl", rows), of_kind("multiple_choice")
@@ -272,7 +272,7 @@ def test_prediction_rows_of_choices_and_spans(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "row", "words"),
+    ("kind", "row", "facts"),
     [
         ("classification", {"context": "one", "choices": ["a", "b"]}, r':1 .*\["text_a", "text_b"\] or \["text"\]'),
         ("classification", {}, r":1 .*columns \(none\)"),
@@ -284,9 +284,9 @@ def test_prediction_rows_of_choices_and_spans(tmp_path: Path) -> None:
     ],
 )
 def test_prediction_rows_for_another_task_kind_are_refused(
-    tmp_path: Path, kind: Any, row: dict[str, Any], words: str
+    tmp_path: Path, kind: Any, row: dict[str, Any], facts: str
 ) -> None:
-    with pytest.raises(UserError, match=rf"a\.jsonl{words}"):
+    with pytest.raises(UserError, match=rf"a\.jsonl{facts}"):
         read_prediction_rows(write_jsonl(tmp_path / "a.jsonl", [row]), of_kind(kind))
 
 
@@ -342,15 +342,15 @@ def test_splits_must_share_one_form(tmp_path: Path) -> None:
 
 
 def test_multiple_choice_rows_must_share_one_form(tmp_path: Path) -> None:
-    without = [{"context": "x", "choices": ["a", "b"], "label": label} for label in (0, 1)]
-    having = [{**row, "question": "why"} for row in without]
+    without_question = [{"context": "x", "choices": ["a", "b"], "label": label} for label in (0, 1)]
+    with_question = [{**row, "question": "why"} for row in without_question]
     task = TaskConfig(name="t", source=str(tmp_path), kind="multiple_choice")
-    make_folder(tmp_path, train=having, dev=without)
+    make_folder(tmp_path, train=with_question, dev=without_question)
     with pytest.raises(UserError, match=r"context and a question.*dev rows.*context without"):
         load_task(task)
-    make_folder(tmp_path, train=without, dev=without)
+    make_folder(tmp_path, train=without_question, dev=without_question)
     assert load_task(task)["dev"].text_columns == 1
-    make_folder(tmp_path, train=[without[0], having[1]])
+    make_folder(tmp_path, train=[without_question[0], with_question[1]])
     refused(task, "train", "train.jsonl:2 ", "question")
     assert rows_from_lists([("x", ["a", "b"])], kind="multiple_choice").text_columns is None
 

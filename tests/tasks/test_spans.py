@@ -1,4 +1,4 @@
-"""Questions, contexts and answers are read, and every malformed row is refused with a clear message."""
+"""Span rows are read, and malformed rows are refused with a reason."""
 
 from typing import Any
 
@@ -19,14 +19,14 @@ def pick(*rows: dict[str, Any], **settings: Any) -> Any:
     return pick_spans("file", [(f"file:{number}", row) for number, row in enumerate(rows, start=1)], **settings)
 
 
-def test_answers_and_their_positions() -> None:
+def test_answers_are_read_with_their_positions() -> None:
     rows = pick(ROW, {**ROW, "id": "q2", "answers": {"text": ["she", "It"], "answer_start": [12, 0]}})
     assert rows.ids == ["q1", "q2"]
     assert rows.labels == [(("Zoë", 7),), (("she", 12), ("It", 0))]
     assert rows.take([1]).labels == [(("she", 12), ("It", 0))]
 
 
-def test_answers_without_a_position() -> None:
+def test_answers_without_a_known_position_have_position_minus_one() -> None:
     unknown = [
         {"answers": {"text": ["she"]}},
         {"start_guessed": True},
@@ -36,14 +36,14 @@ def test_answers_without_a_position() -> None:
     assert [start for ((_, start),) in rows.labels] == [-1, -1, -1]
 
 
-def test_questions_without_answers() -> None:
+def test_questions_without_answers_require_the_no_answer_setting() -> None:
     nothing = {**ROW, "answers": {"text": [], "answer_start": []}}
     assert pick(nothing, no_answer=True, labelled=True).labels == [()]
     with pytest.raises(UserError, match=r"file:1 .*no answer;.*span\.no_answer=True"):
         pick(nothing, labelled=True)
 
 
-def test_unlabelled_rows() -> None:
+def test_rows_without_answers_are_unlabelled() -> None:
     rows = pick({"question": "Who?", "context": "It"}, {"question": "What?", "context": "was"})
     assert rows.labels is None
     assert rows.ids == ["0", "1"]

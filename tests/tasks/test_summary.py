@@ -1,4 +1,4 @@
-"""The statistics of small splits equal values that are counted by hand."""
+"""Summaries of small splits equal values that are counted by hand."""
 
 import dataclasses
 
@@ -43,7 +43,7 @@ def test_classification_summary(tiny_trunk: Trunk) -> None:
         truncated=0.25,
         windows=None,
         padded=(2, 4, 6, 8),
-        # Two rows are in a batch of length 4, and two in a batch of length 8. They have 20 tokens in 24 positions.
+        # Two rows are padded to 4 tokens, and two rows are padded to 8 tokens. Their 20 tokens have 24 positions.
         padding=pytest.approx(1 - 20 / 24),
     )
     unlabelled = summary(tiny_trunk, dataclasses.replace(rows, labels=None))
@@ -65,8 +65,8 @@ def test_multiple_choice_summary(tiny_trunk: Trunk) -> None:
     # The third choice of a row has no name, so it is counted under its index, "2".
     assert found.labels == {"A": Count(0, 0.0), "B": Count(2, 1.0), "2": Count(0, 0.0)}
     assert found.choices == {2: Count(1, 0.5), 3: Count(1, 0.5)}
-    # The contexts with their choices have 5, 6, 6, 9 and 6 tokens. The batch has two rows with three choices of 8
-    # tokens.
+    # The pairs of a context and a choice have 5, 6, 6, 9 and 6 tokens. The batch has two rows, padded to three choices
+    # of 8 tokens each.
     assert found.lengths == (5, 6, 6, 6, 9, 9, 9)
     assert found.truncated == pytest.approx(1 / 5)
     assert found.padding == pytest.approx(1 - (5 + 6 + 6 + 8 + 6) / 48)
@@ -88,9 +88,9 @@ def test_span_summary(tiny_trunk: Trunk) -> None:
     assert found.lengths == (7, 7, 10, 12, 12, 12, 12)
     assert found.windows == (2.0, 3)
     assert found.truncated == pytest.approx(2 / 3)
-    # The windows have 7, 8, 8, 8, 8 and 8 tokens. A batch has two windows.
+    # The windows have 7, 8, 8, 8, 8 and 8 tokens. Each batch has two windows.
     assert found.padding == pytest.approx(1 - 47 / 48)
-    # The question is truncated before the context.
+    # Only the question is truncated, to max_question_length tokens.
     rows = SpanRows([words(9)], [words(3)], None, ids=["x"])
     task = TaskConfig(name="task", kind="span", span=SpanConfig(max_question_length=2))
     found = summary(tiny_trunk, rows, task)
@@ -118,16 +118,16 @@ def test_lengths_and_padding_match_the_batches(training: bool, tiny_trunk: Trunk
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_padding_does_not_count_rows_that_complete_a_batch(training: bool, tiny_trunk: Trunk) -> None:
+def test_padding_does_not_count_rows_that_fill_up_a_batch(training: bool, tiny_trunk: Trunk) -> None:
     rows = rows_from_lists([words(10), words(6)])
-    # The longest row has max_length tokens, so all programs have this length.
+    # The longest row has max_length tokens, so max_length is the only padded length.
     config = TrainConfig(max_length=12, batch_size=32)
     found = summarise(rows, tiny_trunk.tokenizer(), TaskConfig(name="task"), config, COST, training=training)
     assert found.padded == (12,)
     assert found.padding == pytest.approx(1 - (12 + 8) / (2 * 12))
 
 
-def test_examples(tiny_trunk: Trunk) -> None:
+def test_first_examples_have_fields_labels_and_tokens(tiny_trunk: Trunk) -> None:
     tokenizer, task = tiny_trunk.tokenizer(), TaskConfig(name="task")
     rows = rows_from_lists(["two", words(9)], ["b", "a"], label_names=("a", "b"))
     one, other = first_examples(rows, 3, tokenizer, task, CONFIG)

@@ -1,4 +1,4 @@
-"""Tagging tasks are read and split into windows, and their entities are found and scored."""
+"""Tagging rows are read and split into windows, and entities are scored."""
 
 import dataclasses
 import json
@@ -53,12 +53,12 @@ def table(words: list[Any], tags: list[Any], **config: Any) -> TagRows:
         (["O", "O"], []),
     ],
 )
-def test_entities_of_every_scheme(tags: list[str], entities: list[tuple[str, int, int]]) -> None:
+def test_entities_are_found_in_every_tagging_scheme(tags: list[str], entities: list[tuple[str, int, int]]) -> None:
     assert [tuple(chunk) for chunk in chunks(tags)] == entities
 
 
 @given(sentences=SENTENCES)
-def test_entities_equal_those_of_seqeval(sentences: list[list[str]]) -> None:
+def test_entities_equal_seqeval_entities(sentences: list[list[str]]) -> None:
     for tags in sentences:
         assert [tuple(chunk) for chunk in chunks(tags)] == get_entities(tags)
 
@@ -89,11 +89,11 @@ def test_scores_equal_seqeval_and_weighted_scores_equal_repeated_rows(
     ("tag", "expected"),
     [("O", True), ("B-person", True), ("I-a-b", True), ("person", False), ("B-", False), ("X-per", False), ("", False)],
 )
-def test_form_of_a_tag(tag: str, expected: bool) -> None:
+def test_tag_needs_a_prefix_and_a_type(tag: str, expected: bool) -> None:
     assert is_tag(tag) == expected
 
 
-def test_words_are_lists_or_texts() -> None:
+def test_words_and_tags_can_be_lists_or_texts() -> None:
     rows = table([["Ada", "Lovelace", "wrote"], "in  London ."], [["B-per", "I-per", "O"], "O B-loc O"])
     assert rows.texts == ["Ada Lovelace wrote", "in  London ."]
     assert [row.tolist() for row in rows.bounds] == [[[0, 3], [4, 12], [13, 18]], [[0, 2], [4, 10], [11, 12]]]
@@ -139,7 +139,7 @@ def test_missing_columns_are_refused() -> None:
     assert rows_from_table({"tokens": [["a"]], "ner": [["O"]]}, renamed).label_names == ("O",)
 
 
-def test_splits_of_jsonl_files(tmp_path: Path) -> None:
+def test_splits_are_read_from_jsonl_files(tmp_path: Path) -> None:
     def write(name: str, *rows: dict[str, Any]) -> None:
         (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
 
@@ -156,7 +156,7 @@ def test_splits_of_jsonl_files(tmp_path: Path) -> None:
     assert has_facts(str(error.value), "dev.jsonl:1", "B-loc", "B-per, O")
 
 
-def test_conll_files_are_a_task(tmp_path: Path) -> None:
+def test_splits_are_read_from_conll_files(tmp_path: Path) -> None:
     (tmp_path / "train.conll").write_text("Ada NNP B-per\nwrote VBD O\n\n\nin\tIN\tO\r\nNew York\tNNP\tB-loc\n")
     (tmp_path / "dev.conll").write_text("London NNP B-loc\n")
     (tmp_path / "test.conll").write_text("Ada\n\nLondon\n")
@@ -177,14 +177,14 @@ def test_conll_files_are_a_task(tmp_path: Path) -> None:
     assert has_facts(str(error.value), "dev.conll:3", "B-lok", "number 2", '"B-loc"')
 
 
-def test_entities_that_begin_with_i_are_reported() -> None:
+def test_entities_that_start_with_an_i_tag_are_reported() -> None:
     rows = table(["a b c", "d"], ["I-per I-per B-per", "O"])
     notices = data_notices(TASK, {"train": rows, "dev": table(["x"], ["O"])})
     assert has_facts("\n".join(notices), "1 entity", "I-", "names's train")
 
 
-def test_first_token_of_each_word_has_its_label(tiny_trunk: Trunk) -> None:
-    # With the tiny vocabulary, "two" is one token, and the other words are several.
+def test_first_token_of_each_word_has_the_label_of_the_word(tiny_trunk: Trunk) -> None:
+    # The tiny vocabulary contains "two" and "of", but not "sixty".
     rows = rows_from_lists([["two", "sixty", "of"]], [["O", "B-x", "O"]], label_names=("O", "B-x"), kind="tagging")
     data = tokenize(rows, tiny_trunk.tokenizer(), TASK, max_length=32)
     assert isinstance(data, TokenisedTags)
@@ -208,15 +208,15 @@ def test_every_word_is_predicted_in_one_window_with_enough_context(tiny_trunk: T
     seen: dict[int, list[int]] = {0: [], 1: []}
     for window, row in enumerate(data.row_of):
         word_of = data.word_of[data.offsets[window] : data.offsets[window + 1]]
-        places = np.flatnonzero(word_of >= 0)
-        seen[int(row)] += word_of[places].tolist()
+        positions = np.flatnonzero(word_of >= 0)
+        seen[int(row)] += word_of[positions].tolist()
         room, last = max_length - 2, len(rows.bounds[row]) - 1
-        for place in places:
-            left, right = place - 1, len(word_of) - 2 - place
-            # A word has at least a quarter of a window on each side, except at the ends of the sentence.
+        for position in positions:
+            left, right = position - 1, len(word_of) - 2 - position
+            # Each word has at least a quarter of a window of context on each side, except at the ends of the sentence.
             enough = room // 4 - 1
-            assert left >= enough or word_of[place] - left == 0
-            assert right >= enough or word_of[place] + right == last
+            assert left >= enough or word_of[position] - left == 0
+            assert right >= enough or word_of[position] + right == last
     assert sorted(seen[0]) == list(range(24))
     assert seen[1] == [0]
     assert data.token_labels is not None
@@ -269,7 +269,7 @@ def test_predictions_have_tags_per_word_and_entities_with_characters(tiny_trunk:
     assert Entity("per", "x", 0, 1, 0.5).type == "per"
 
 
-def test_rows_to_predict_on_are_words_or_texts(tmp_path: Path) -> None:
+def test_prediction_rows_can_have_words_or_a_text(tmp_path: Path) -> None:
     lines = [{"words": ["a", "b"]}, {"text": "c  d e"}]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     rows = read_prediction_rows(tmp_path / "rows.jsonl", TASK, 1)

@@ -36,13 +36,13 @@ def test_kinds_in_a_step_group_read_the_same_model_outputs(group: tuple[TaskKind
     assert len({(spec.reads, spec.label_shape(3, 5), spec.has_choices) for spec in specs}) == 1
 
 
-def test_classification_and_regression_share_a_program() -> None:
+def test_only_classification_and_regression_share_a_program() -> None:
     groups = [("classification", "regression"), ("multiple_choice",), ("span",), ("multi_label",), ("tagging",)]
     assert groups == STEP_GROUPS
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_losses_have_one_number_per_row(kind: TaskKind) -> None:
+def test_losses_have_one_value_per_row(kind: TaskKind) -> None:
     spec, rows, length = TASK_KINDS[kind], 3, 5
     outputs = 4 if spec.has_choices else spec.num_outputs(("a", "b"))
     shape = (rows, length, outputs) if spec.reads == "tokens" else (rows, outputs)

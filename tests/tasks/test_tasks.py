@@ -1,4 +1,4 @@
-"""Tasks are found by name in benchmarks' downloads, in folders in afjax's format, in TFDS and in TOML files."""
+"""Tasks are found by name in downloads, in folders, in TFDS and in TOML files."""
 
 import json
 from pathlib import Path
@@ -30,7 +30,7 @@ def write(path: Path, *rows: object) -> Path:
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """Makes a folder with the downloads of CSQA and RTE, and a folder in afjax's format."""
+    """Makes downloads of CSQA and RTE, and a task in afjax's own format."""
     for split in ("train", "dev"):
         write(tmp_path / f"csqa/{split}_rand_split.jsonl", CSQA, {**CSQA, "id": "x2", "answerKey": "A"})
         (tmp_path / "glue/RTE").mkdir(parents=True, exist_ok=True)
@@ -54,9 +54,9 @@ def test_download_sets_kind_labels_and_metric(data: Path) -> None:
     assert load_split(find_task("rte", str(data)), "dev").label_names == ("entailment", "not_entailment")
 
 
-def test_folder_in_our_own_format(data: Path) -> None:
+def test_folder_in_afjax_format_is_found(data: Path) -> None:
     assert find_task("mine", data) == TaskConfig(name="mine", source=str(data / "mine"))
-    # The name of a benchmark's task sets kind and labels, unless the folder has a labels.json.
+    # The name of a benchmark task determines its kind and labels, unless there is a labels.json.
     write(data / "cb/train.jsonl", {"text_a": "one", "text_b": "two", "label": 2})
     assert find_task("cb", data).labels == ("entailment", "contradiction", "neutral")
     (data / "cb/labels.json").write_text('["no", "yes", "maybe"]')
@@ -88,9 +88,9 @@ def test_missing_tasks_are_refused(data: Path) -> None:
         find_task("rte")
 
 
-def test_tfds_names() -> None:
+def test_tasks_are_found_in_tfds() -> None:
     rte = find_task("rte", "tfds:")
-    # The task has no labels, because the order of the dataset's own label names is used.
+    # No labels are set, because the dataset defines its own label names and their order.
     assert (rte.source, rte.labels) == ("tfds:glue/rte", ())
     assert find_task("mnli", "tfds:").dev == "validation_matched"
     assert find_task("cosmosqa", "tfds:").choices[0] == "answer0"
@@ -98,7 +98,7 @@ def test_tfds_names() -> None:
         find_task("csqa", "tfds:")
 
 
-def test_toml_file(data: Path) -> None:
+def test_task_is_read_from_a_toml_file(data: Path) -> None:
     path = data / "colours.toml"
     path.write_text(
         'source = "mine"\nkind = "multiple_choice"\ntext_a = "scene"\nchoices = ["first", "second"]\nlabel = "right"\n'
@@ -124,7 +124,7 @@ def test_toml_file(data: Path) -> None:
         find_task(str(data / "colour.toml"))
 
 
-def test_toml_file_in_a_config(data: Path) -> None:
+def test_config_can_refer_to_a_toml_file(data: Path) -> None:
     (data / "colours.toml").write_text('source = "mine"\ntrain_rows = 1\n')
     config = Path(__file__).parents[2] / "configs/single.py"
     task = load_experiment(f"{config}:task={data}/colours.toml").task

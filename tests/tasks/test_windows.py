@@ -1,4 +1,4 @@
-"""Windows cover every token of a context, and character offsets and labels are correct."""
+"""Windows cover all tokens of a context, with the right offsets and labels."""
 
 from pathlib import Path
 from typing import Any
@@ -83,7 +83,7 @@ def test_windows_start_one_stride_apart() -> None:
     assert pieces == ["abcde", "cdefg", "efghi", "ghij"]
     assert data.row_of.tolist() == [0, 0, 0, 0]
     assert data.truncated == 1
-    # A stride of more than half a window is reduced to half a window, so that windows overlap.
+    # A stride of more than half a window is reduced to half a window, so that consecutive windows overlap.
     assert len(evaluated(spans(["a b c d e f g h i j"]), SpanConfig(doc_stride=128), max_length=9)) == 4
 
 
@@ -174,7 +174,7 @@ def test_every_token_is_in_a_window_with_its_characters(context: str, room: int,
     tokenizer = ROBERTA if roberta else TOKENIZER
     length = room + (5 if roberta else 4)
     data = evaluated(spans([context]), SpanConfig(doc_stride=stride), max_length=length, tokenizer=tokenizer)
-    whole = tokenizer(context, add_special_tokens=False, return_offsets_mapping=True)
+    expected = tokenizer(context, add_special_tokens=False, return_offsets_mapping=True)
     covered: dict[tuple[int, int], int] = {}
     for number in range(len(data)):
         tokens, _, characters = window(data, number)
@@ -182,4 +182,4 @@ def test_every_token_is_in_a_window_with_its_characters(context: str, room: int,
         for token, (begin, end) in zip(tokens, characters.tolist(), strict=True):
             if begin >= 0:
                 covered[(begin, end)] = token
-    assert covered == dict(zip(map(tuple, whole["offset_mapping"]), whole["input_ids"], strict=True))
+    assert covered == dict(zip(map(tuple, expected["offset_mapping"]), expected["input_ids"], strict=True))

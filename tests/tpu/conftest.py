@@ -1,4 +1,4 @@
-"""Compiles steps of tiny models from shapes only, and skips tests if the TPU compiler is not installed."""
+"""Defines fixtures that compile steps of tiny models from shapes."""
 
 import importlib.util
 from collections.abc import Callable, Iterator, Sequence
@@ -42,7 +42,7 @@ def needs_libtpu() -> None:
 
 @pytest.fixture(scope="session")
 def make_model() -> Callable[..., Model]:
-    """Returns a function that makes a tiny model, given its adapters, ``fuse``, ``reads`` and ``scan_layers``."""
+    """Returns a function that makes a tiny model with the given adapters."""
 
     def make(
         adapters: Sequence[Adapter] = (), *, fuse: bool = False, reads: Reads = "pooled", scan_layers: bool = False
@@ -61,10 +61,10 @@ def make_model() -> Callable[..., Model]:
 
 @pytest.fixture(scope="session")
 def compile_gradients() -> Callable[..., jax.stages.Compiled]:
-    """Returns a function that compiles the loss and its gradients with respect to the leaves that a preset trains.
+    """Returns a function that compiles the loss of a model and its gradients.
 
-    For the preset ``nothing``, it compiles only the logits. Dropout and the optimizer are left out, because they have
-    no matrix products.
+    The gradients are with respect to the leaves that the preset ``trained`` trains. For the preset ``nothing``, only
+    the logits are compiled. Dropout and the optimizer are left out, because they have no matrix products.
     """
 
     def compiled(model: Model, trained: str, *, top_k: int = 0, sharding: Any = None) -> jax.stages.Compiled:
@@ -109,7 +109,10 @@ def _init(model: Model, top_k: int) -> Tree:
 
 @pytest.fixture(scope="module", autouse=True)
 def _no_compilation_cache() -> Iterator[None]:
-    """Disables JAX's cache of compiled programs, because TPU programs in it cannot be read without a TPU."""
+    """Disables JAX's compilation cache.
+
+    TPU programs in the cache cannot be read on a machine without a TPU.
+    """
     enabled = jax.config.jax_enable_compilation_cache
     jax.config.update("jax_enable_compilation_cache", False)
     yield

@@ -1,4 +1,4 @@
-"""The table of chips is complete, and the names of slices are parsed."""
+"""The table of chips is complete, and names of slices are parsed."""
 
 import sys
 

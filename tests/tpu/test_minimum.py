@@ -1,4 +1,4 @@
-"""The minimum number of FLOPs equals sums computed by hand, and agrees with XLA's counts for real steps."""
+"""The minimum FLOPs equal sums computed by hand, and agree with XLA's counts."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -51,7 +51,7 @@ def minimum(model: Model, trained: Trained, top_k: int = 0) -> int:
     return minimum_flops(model, trained, batch_size=ROWS, length=LENGTH, num_outputs=2, top_k=top_k)
 
 
-def test_evaluation_flops_equal_the_well_known_sum(make_model: Callable[..., Model]) -> None:
+def test_evaluation_flops_equal_the_textbook_sum(make_model: Callable[..., Model]) -> None:
     layer = TOKENS * (4 * D * D + 2 * D * FFN + 2 * LENGTH * D)
     head = TOKENS * D * 2
     assert minimum(make_model(reads="tokens"), "nothing") == 2 * (LAYERS * layer + head)
@@ -76,15 +76,15 @@ def test_backward_pass_ends_at_the_adapter_of_the_lowest_layer(make_model: Calla
     weights = LAYERS * TOKENS * 2 * D * 8
     inputs = TOKENS * D * 8 + TOKENS * 2 * D * 8
     head = 2 * TOKENS * D * 2
-    # In the upper layer, both factors of attention's two products need gradients, which is why LENGTH is counted 2 * 2
-    # times.
+    # In the upper layer, both factors of the two attention products need gradients. This gives 2 * 2 * LENGTH.
     assert minimum(model, "adapter") - minimum(model, "nothing") == 2 * (layer + weights + inputs + head)
 
 
-def test_lora_pays_for_its_matrices_and_for_the_layers_above(make_model: Callable[..., Model]) -> None:
+def test_lora_needs_gradients_of_its_matrices_and_of_the_layers_above(make_model: Callable[..., Model]) -> None:
     model = make_model([LORA], reads="tokens")
-    # LoRA is in the value layers. The lower layer's backward pass therefore only covers the products after the values:
-    # the weighted sum, the attention's output layer and the feed-forward network. The upper layer's has all products.
+    # LoRA is in the value layers. The lower layer's backward pass therefore only covers the products after the values.
+    # These are the weighted sum, the attention's output layer and the feed-forward network. The upper layer's backward
+    # pass covers all products.
     lower = TOKENS * (D * D + 2 * D * FFN + LENGTH * D)
     upper = TOKENS * (4 * D * D + 2 * D * FFN + 2 * 2 * LENGTH * D)
     forward, weights = LAYERS * TOKENS * 2 * D * 8, LAYERS * TOKENS * 2 * D * 8
@@ -95,19 +95,19 @@ def test_lora_pays_for_its_matrices_and_for_the_layers_above(make_model: Callabl
     assert minimum(model, "adapter") - minimum(model, "nothing") == 2 * expected
 
 
-def test_ia3_only_pays_for_gradients_with_respect_to_inputs(make_model: Callable[..., Model]) -> None:
+def test_ia3_only_needs_gradients_with_respect_to_inputs(make_model: Callable[..., Model]) -> None:
     model = make_model([Ia3Config(target_modules=("output",))], reads="tokens")
     lower, upper = TOKENS * D * FFN, TOKENS * (4 * D * D + 2 * D * FFN + 2 * 2 * LENGTH * D)
     head = 2 * TOKENS * D * 2
     assert minimum(model, "adapter") - minimum(model, "nothing") == 2 * (lower + upper + head)
 
 
-def test_top_k_only_pays_for_the_upper_layers(make_model: Callable[..., Model]) -> None:
+def test_top_k_only_needs_gradients_of_the_upper_layers(make_model: Callable[..., Model]) -> None:
     model = make_model(reads="tokens")
     products = TOKENS * (4 * D * D + 2 * D * FFN)
     attention = TOKENS * 2 * LENGTH * D
     head = 2 * TOKENS * D * 2
-    # The trained layer's input needs no gradient, which saves three products, for query, key and value.
+    # The trained layer's input needs no gradient. This saves the three products for query, key and value.
     expected = 2 * products - 3 * TOKENS * D * D + 2 * attention + head
     assert minimum(model, "top_k", top_k=1) - minimum(model, "nothing") == 2 * expected
 
@@ -125,7 +125,10 @@ def test_fusion_is_cheaper_than_the_textbook_form_and_grows_slowly() -> None:
         return minimum_flops(model, "fusion", batch_size=256, length=128, num_outputs=2)
 
     def textbook_mixing(num: int) -> int:
-        """Returns the forward FLOPs of 11 layers with d² + 2 N d² + 2 N r d multiply-adds per token each."""
+        """Returns the forward FLOPs of 11 layers of fusion in its textbook form.
+
+        Each layer has d² + 2 N d² + 2 N r d multiply-adds per token.
+        """
         return 2 * 11 * 256 * 128 * (768**2 + 2 * num * 768**2 + 2 * num * 48 * 768)
 
     assert fused(16) < textbook_mixing(16)
@@ -160,7 +163,10 @@ def test_real_steps_need_at_most_two_percent_more_than_the_minimum(
 
 
 def modernbert(window: int = 2 * LENGTH, **sizes: int) -> TrunkConfig:
-    """Returns a ModernBERT with the sizes of the other tests' trunk. By default, all rows fit in the window."""
+    """Returns the config of a ModernBERT with the sizes of the tiny BERT.
+
+    By default, all rows fit in the attention window.
+    """
     defaults = {**ENCODER_FAMILIES["modernbert"].defaults, "window": window}
     sizes = {
         "vocab_size": 50,
@@ -173,13 +179,13 @@ def modernbert(window: int = 2 * LENGTH, **sizes: int) -> TrunkConfig:
     return TrunkConfig(family="modernbert", max_positions=LENGTH, **sizes, **defaults)
 
 
-def test_gated_networks_have_three_matrices(make_model: Callable[..., Model]) -> None:
+def test_gated_feed_forward_networks_have_three_matrices(make_model: Callable[..., Model]) -> None:
     model = dataclasses.replace(make_model(reads="tokens"), trunk=modernbert())
     layer = TOKENS * (4 * D * D + 3 * D * FFN + 2 * LENGTH * D)
     assert minimum(model, "nothing") == 2 * (LAYERS * layer + TOKENS * D * 2)
 
 
-def test_local_attention_only_pays_for_tokens_in_the_window(make_model: Callable[..., Model]) -> None:
+def test_local_attention_only_counts_tokens_in_the_window(make_model: Callable[..., Model]) -> None:
     # The second layer is local. A token reads at most 3 tokens to the left and 3 to the right.
     narrow, wide = (
         minimum(dataclasses.replace(make_model(reads="tokens"), trunk=modernbert(window)), "nothing")
@@ -189,7 +195,7 @@ def test_local_attention_only_pays_for_tokens_in_the_window(make_model: Callable
     assert wide - narrow == 2 * ROWS * (LENGTH**2 - pairs) * 2 * D
 
 
-def test_first_token_of_rotary_attention_pays_for_all_keys_and_no_values(make_model: Callable[..., Model]) -> None:
+def test_rotary_attention_of_the_first_token_counts_keys_but_no_values(make_model: Callable[..., Model]) -> None:
     model = dataclasses.replace(make_model(), trunk=modernbert())
     lower = TOKENS * (4 * D * D + 3 * D * FFN + 2 * LENGTH * D)
     keys, scores, mixed = TOKENS * D * D, TOKENS * D, TOKENS * 4 * D
@@ -249,8 +255,8 @@ def test_deberta_computes_products_with_more_distances_than_the_minimum(
     bert = make_model(adapters, reads=reads)
     fields = {"type_vocab_size": 0, "position_buckets": 8, "max_relative_positions": LENGTH}
     model = dataclasses.replace(bert, trunk=dataclasses.replace(bert.trunk, family="deberta-v2", **fields))
-    # The rows are one block, so each token's query and key have twice as many products as the row has tokens. This
-    # holds in every layer that computes all tokens.
+    # Each row is one block. In every layer that computes all tokens, each query and each key is therefore multiplied
+    # with twice as many distances as the row has tokens.
     more = 2 * 2 * TOKENS * LENGTH * D * sum(times[:1] if reads == "pooled" else times)
     flops = read_program(compile_gradients(model, trained)).work.matmul_flops - more
     assert 0.999 <= flops / minimum(model, trained) < 1.02
@@ -272,7 +278,7 @@ def test_real_steps_of_other_families_are_near_the_minimum(
     model = dataclasses.replace(bert, trunk=dataclasses.replace(bert.trunk, family=family, **fields))
     work = read_program(compile_gradients(model, trained)).work
     assert 1.0 <= work.matmul_flops / minimum(model, trained) < 1.02
-    # MPNet has no more matrix products than BERT, and ELECTRA has one more.
+    # MPNet has the same matrix products as BERT. ELECTRA also has the projection of its embeddings.
     projection = {"mpnet": 0, "electra": TOKENS * 8 * D}[family]
     times = {"full": 3, "layernorm": 2}.get(trained, 1)
     assert minimum(model, trained) - minimum(bert, trained) == 2 * times * projection

@@ -1,4 +1,4 @@
-"""Operations and bytes are counted in captured programs with known counts, and in programs that XLA counts too."""
+"""Counts of operations and bytes equal known values and XLA's own counts."""
 
 import re
 from collections.abc import Callable
@@ -52,8 +52,8 @@ copy-start(%param.1), cross_program_prefetch_index=0
 }
 """
 
-# The structure of a scan over stacked layer weights in the same compiler's output: the counter passes through a
-# copy, its step and limit are constants in the loop's state, and backend_config has no trip count.
+# A scan over stacked layer weights, structured like the v5e compiler's output. The counter passes through a copy. Its
+# step is a constant, its limit is in the loop's state, and backend_config has no trip count.
 SCAN = """\
 HloModule jit_loss, is_scheduled=true, num_partitions=4
 
@@ -130,8 +130,7 @@ metadata={op_name="jit(loss)/jvp()/while"}
 }
 """
 
-# A program with an all-gather whose steps are parts of fusions that also compute, and with arrays that are all-reduced
-# together.
+# In this program, an all-gather starts and ends inside fusions, and one all-reduce sums two arrays.
 COLLECTIVES = """\
 HloModule jit_f, is_scheduled=true, num_partitions=16
 
@@ -186,7 +185,8 @@ metadata={op_name="jit(f)/transpose(jvp(Encoder))/dot_general"}
 }
 """
 
-# The v5e compiler's output for a loop that writes a mask into a stack of masks, and a loop that reads one from it.
+# The v5e compiler's output for a loop that writes a mask into a stack of masks, and for a loop that reads a mask from
+# the stack.
 MASKS = """\
 HloModule jit_step, is_scheduled=true, num_partitions=1
 
@@ -264,19 +264,21 @@ def test_bytes_include_padding_and_main_memory_is_counted_separately() -> None:
 def test_scan_counts_every_trip_and_only_slices_of_stacked_arrays() -> None:
     work = count_work(scan())
     assert work.matmul_flops == 3 * 2 * 8 * 128 * 128
-    # The other operations are the counter's: one addition per trip, and one more comparison than trips.
+    # The other operations update and compare the counter. There are three additions and four comparisons.
     assert work.flops - work.matmul_flops == 3 + 4
     weights, rows = 4 * 128 * 128, 4 * 8 * 128
-    # The remaining bytes are copies of the counter, a scalar that is padded to a tile.
+    # The remaining bytes are copies of the counter, which is a scalar that is padded to a tile.
     assert 0 < work.bytes_accessed - 3 * (weights + 2 * rows + 2 * rows) < 20_000
 
 
 def test_stacked_masks_that_change_tiling_are_counted_once() -> None:
     mask, x = 32 * 128, 4 * 32 * 128
-    # The mask is read, written into the stack, and read from it again. x is read and written.
+    # The mask is read, written to the stack, and read from the stack. x is read, and an array of its size is written.
     assert count_work(MASKS).hbm_bytes == 3 * mask + 2 * x
-    apart = MASKS.replace("output_to_operand_aliasing={{}: (0, {})}, calls=%copy_fusion.1", "calls=%copy_fusion.1")
-    assert count_work(apart).hbm_bytes > 3 * 10 * mask
+    without_aliasing = MASKS.replace(
+        "output_to_operand_aliasing={{}: (0, {})}, calls=%copy_fusion.1", "calls=%copy_fusion.1"
+    )
+    assert count_work(without_aliasing).hbm_bytes > 3 * 10 * mask
 
 
 @settings(deadline=None)
@@ -336,7 +338,7 @@ def test_every_notation_of_device_groups_is_parsed(groups: str, size: int) -> No
 
 
 def test_prefetched_slice_counts_only_the_bytes_fetched() -> None:
-    # As in the compiler's text, the operand is in parentheses.
+    # The operand is in parentheses, as in the compiler's output.
     fetch = (
         "slice-start(%param.1), slice={[0:1], [0:16], [0:4], [0:32]}\n"
         "  %copy-done = f32[2,16,4,32]{3,2,1,0:T(4,128)S(1)} copy-done(%slice-start)"
@@ -365,7 +367,7 @@ def test_most_expensive_branch_is_counted() -> None:
     assert count_work(compiled.as_text()).matmul_flops == 2 * 64**3
 
 
-def of_shape(*shape: int, dtype: Any = jnp.float32, sharding: Any = None) -> jax.ShapeDtypeStruct:
+def shape_struct(*shape: int, dtype: Any = jnp.float32, sharding: Any = None) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
 
 
@@ -388,10 +390,10 @@ def embedding(table: jax.Array, tokens: jax.Array) -> jax.Array:
 
 
 PROGRAMS = {
-    "dense": (dense_layers, ((of_shape(64, 128), of_shape(128, 32)), of_shape(48, 64)), 0),
-    "attention": (attention, (of_shape(4, 16, 2, 64),) * 3, (0, 1, 2)),
-    "layer_norm": (layer_norm, (of_shape(32, 96), of_shape(96)), (0, 1)),
-    "embedding": (embedding, (of_shape(100, 16), of_shape(4, 8, dtype=jnp.int32)), 0),
+    "dense": (dense_layers, ((shape_struct(64, 128), shape_struct(128, 32)), shape_struct(48, 64)), 0),
+    "attention": (attention, (shape_struct(4, 16, 2, 64),) * 3, (0, 1, 2)),
+    "layer_norm": (layer_norm, (shape_struct(32, 96), shape_struct(96)), (0, 1)),
+    "embedding": (embedding, (shape_struct(100, 16), shape_struct(4, 8, dtype=jnp.int32)), 0),
 }
 
 
@@ -402,41 +404,42 @@ def agrees_with_xla(compiled: jax.stages.Compiled, work: Work) -> bool:
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_programs_without_loops_agree_with_xla(name: str) -> None:
     function, inputs, argnums = PROGRAMS[name]
-    # The older emitters that the tests use compile faster, but would turn the embedding's scatter into a loop.
+    # The tests usually use older emitters, because they compile faster. The older emitters would turn the
+    # embedding's scatter into a loop.
     options: dict[str, Any] = {"xla_cpu_use_fusion_emitters": True}
     compiled = jax.jit(jax.grad(function, argnums)).lower(*inputs).compile(compiler_options=options)
     assert agrees_with_xla(compiled, read_program(compiled).work)
 
 
-def test_unrolled_steps_agree_with_xla_and_scanned_steps_with_unrolled(
+def test_unrolled_steps_agree_with_xla_and_scanned_steps_with_unrolled_steps(
     make_model: Callable[..., Model], compile_gradients: Callable[..., jax.stages.Compiled]
 ) -> None:
     unrolled, scanned = (
         compile_gradients(make_model(reads="tokens", scan_layers=scan_layers), "full") for scan_layers in (False, True)
     )
-    straight, looped = read_program(unrolled).work, read_program(scanned).work
-    assert agrees_with_xla(unrolled, straight)
+    unrolled_work, scanned_work = read_program(unrolled).work, read_program(scanned).work
+    assert agrees_with_xla(unrolled, unrolled_work)
     # Only the matrix products are compared, because XLA repeats some elementwise operations in straight-line code.
-    assert looped.matmul_flops == straight.matmul_flops
+    assert scanned_work.matmul_flops == unrolled_work.matmul_flops
 
 
-def test_scan_has_the_counts_of_unrolled_layers() -> None:
+def test_scan_has_the_same_counts_as_unrolled_layers() -> None:
     def loss(kernels: jax.Array, x: jax.Array, *, unroll: bool) -> jax.Array:
         return jax.lax.scan(lambda x, kernel: (jnp.tanh(x @ kernel), None), x, kernels, unroll=unroll)[0].sum()
 
     step = jax.jit(jax.grad(loss, (0, 1)), static_argnames="unroll")
-    straight, looped = (
-        read_program(step.lower(of_shape(5, 64, 64), of_shape(32, 64), unroll=unroll).compile()).work
+    unrolled_work, scanned_work = (
+        read_program(step.lower(shape_struct(5, 64, 64), shape_struct(32, 64), unroll=unroll).compile()).work
         for unroll in (True, False)
     )
-    assert looped.matmul_flops == straight.matmul_flops == 3 * 5 * 2 * 32 * 64 * 64
-    assert looped.flops == pytest.approx(straight.flops, rel=0.02)
+    assert scanned_work.matmul_flops == unrolled_work.matmul_flops == 3 * 5 * 2 * 32 * 64 * 64
+    assert scanned_work.flops == pytest.approx(unrolled_work.flops, rel=0.02)
 
 
 def test_donated_arguments_count_once() -> None:
-    state = of_shape(256, 256)
+    state = shape_struct(256, 256)
     step = jax.jit(lambda state, x: state + x[None], donate_argnums=0)
-    memory = read_program(step.lower(state, of_shape(256)).compile()).memory
+    memory = read_program(step.lower(state, shape_struct(256)).compile()).memory
     size = 4 * 256 * 256
     assert (memory.arguments, memory.outputs, memory.aliased) == (size + 4 * 256, size, size)
     assert size < memory.peak < 1.5 * size
@@ -444,7 +447,7 @@ def test_donated_arguments_count_once() -> None:
 
 
 def test_every_instruction_of_a_real_program_is_parsed() -> None:
-    compiled = jax.jit(jax.grad(attention)).lower(*(of_shape(4, 16, 2, 8),) * 3).compile()
+    compiled = jax.jit(jax.grad(attention)).lower(*(shape_struct(4, 16, 2, 8),) * 3).compile()
     text = compiled.as_text()
     module = parse_module(text)
     parsed = sum(len(computation.instructions) for computation in module.computations.values())
@@ -456,16 +459,16 @@ def test_every_instruction_of_a_real_program_is_parsed() -> None:
 def test_programs_for_tpus_agree_with_xla(name: str) -> None:
     function, inputs, argnums = PROGRAMS[name]
     here = NamedSharding(tpu_mesh("v5e:2x2"), PartitionSpec())
-    inputs = jax.tree.map(lambda x: of_shape(*x.shape, dtype=x.dtype, sharding=here), inputs)
+    inputs = jax.tree.map(lambda x: shape_struct(*x.shape, dtype=x.dtype, sharding=here), inputs)
     compiled = jax.jit(jax.grad(function, argnums)).lower(*inputs).compile()
     assert agrees_with_xla(compiled, read_program(compiled).work)
 
 
 @pytest.mark.usefixtures("needs_libtpu")
-def test_tpu_scan_has_the_counts_of_unrolled_layers_and_reduces_every_gradient() -> None:
+def test_tpu_scan_has_the_same_counts_as_unrolled_layers_and_reduces_gradients() -> None:
     mesh = tpu_mesh("v5e:2x2")
-    kernels = of_shape(3, 128, 128, sharding=NamedSharding(mesh, PartitionSpec()))
-    x = of_shape(32, 128, sharding=NamedSharding(mesh, PartitionSpec("data")))
+    kernels = shape_struct(3, 128, 128, sharding=NamedSharding(mesh, PartitionSpec()))
+    x = shape_struct(32, 128, sharding=NamedSharding(mesh, PartitionSpec("data")))
 
     def loss(kernels: jax.Array, x: jax.Array, *, unroll: bool) -> jax.Array:
         return jax.lax.scan(lambda x, kernel: (jnp.tanh(x @ kernel), None), x, kernels, unroll=unroll)[0].sum()
@@ -474,8 +477,8 @@ def test_tpu_scan_has_the_counts_of_unrolled_layers_and_reduces_every_gradient()
         read_program(jax.jit(jax.grad(loss), static_argnames="unroll").lower(kernels, x, unroll=unroll).compile())
         for unroll in (True, False)
     ]
-    # With 8 rows per chip, the forward pass has 3 products, and the backward pass has 5, or 6 with the unneeded
-    # gradient with respect to x.
+    # With 8 rows per chip, the forward pass has 3 products. The backward pass has 5 products, or 6 if the gradient with
+    # respect to x is computed, although it is not needed.
     assert [program.work.matmul_flops for program in programs] in (
         [8 * 2 * 8 * 128 * 128, 9 * 2 * 8 * 128 * 128],
         [9 * 2 * 8 * 128 * 128] * 2,
@@ -490,13 +493,13 @@ def tpu_mesh(name: str) -> Mesh:
 
 
 @pytest.mark.usefixtures("needs_libtpu")
-def test_bits_of_a_mask_kept_by_a_loop_are_drawn_once() -> None:
+def test_random_bits_of_dropout_in_a_loop_are_drawn_once() -> None:
     here = NamedSharding(tpu_mesh("v5e:2x2"), PartitionSpec())
     keys = jax.ShapeDtypeStruct((3,), jax.eval_shape(jax.random.key, 0).dtype, sharding=here)
 
     def loss(x: jax.Array, keys: jax.Array) -> jax.Array:
         return jax.lax.scan(lambda x, key: (jnp.sin(dropout(key, x, 0.1)), None), x, keys)[0].sum()
 
-    text = jax.jit(jax.grad(loss)).lower(of_shape(256, 384, sharding=here), keys).compile().as_text()
-    # The generator has 20 rounds with one xor each, and one more xor combines the two words of a draw.
+    text = jax.jit(jax.grad(loss)).lower(shape_struct(256, 384, sharding=here), keys).compile().as_text()
+    # The generator has 20 rounds with one xor each. Another xor combines the two words of a draw.
     assert len(re.findall(r"u32\[(?:1,)?256,384\]\S* xor\(", text)) == 21

@@ -1,4 +1,4 @@
-"""Lower bounds of the time are computed from operations, bytes and collectives."""
+"""Lower bounds of a step's time depend on operations, bytes and collectives."""
 
 import dataclasses
 
@@ -50,7 +50,7 @@ def test_busiest_resource_bounds_the_step(given_work: Work, bound: str, seconds:
         ("collective-permute", 1),
     ],
 )
-def test_ring_collectives_send_their_share_over_the_links(kind: str, share: float) -> None:
+def test_collective_time_depends_on_the_share_of_bytes_sent(kind: str, share: float) -> None:
     collective = dataclasses.replace(GATHER, kind=kind, times=3)
     assert collective_seconds(collective, V5E) == pytest.approx(3 * share * 1e9 / 100e9)
 

@@ -47,13 +47,16 @@ def plan_method(folder: Path, method: str, **changes: Any) -> plan.Plan:
 
 
 def with_depth(planned: plan.Plan, num_layers: int) -> plan.Plan:
-    """Returns a plan with another number of layers. A loop needs at least three, because it excludes the last layer."""
+    """Returns the plan with another number of layers.
+
+    A loop over layers needs at least three layers, because it excludes the last layer.
+    """
     trunk = dataclasses.replace(planned.model.trunk, num_layers=num_layers)
     setup = dataclasses.replace(planned.setup, model=dataclasses.replace(planned.model, trunk=trunk))
     return dataclasses.replace(planned, setup=setup)
 
 
-def test_common_step_of_several_runs_has_the_work_of_all_runs(tiny_trunk_folder: Path) -> None:
+def test_step_of_three_runs_has_three_times_the_work(tiny_trunk_folder: Path) -> None:
     planned = plan_method(tiny_trunk_folder, "adapter")
     one, three = (read_program(compile_train_step(planned.with_slots(n), one_device())[0]).work for n in (1, 3))
     assert three.matmul_flops == pytest.approx(3 * one.matmul_flops, rel=0.01)
@@ -61,14 +64,14 @@ def test_common_step_of_several_runs_has_the_work_of_all_runs(tiny_trunk_folder:
 
 
 @pytest.mark.parametrize(("method", "slots", "facts"), [("adapter", 0, ("slots is 0",)), ("full", 2, ("full",))])
-def test_impossible_slots_are_refused(tiny_trunk_folder: Path, method: str, slots: int, facts: tuple[str, ...]) -> None:
+def test_invalid_slots_are_refused(tiny_trunk_folder: Path, method: str, slots: int, facts: tuple[str, ...]) -> None:
     with pytest.raises(UserError) as refused:
         plan_method(tiny_trunk_folder, method).with_slots(slots)
     assert has_facts(str(refused.value), *facts)
 
 
 @pytest.mark.parametrize("recipe", ["adapter", "houlsby, scanned", "full, scanned", "top_k", "multitask"])
-def test_shapes_of_a_plan_equal_those_of_the_run(
+def test_plan_has_the_shapes_of_the_run(
     tiny_trunk: Trunk, tiny_trunk_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipe: str
 ) -> None:
     name, scan = recipe.partition(",")[0], "scanned" in recipe
@@ -91,21 +94,21 @@ def test_shapes_of_a_plan_equal_those_of_the_run(
 
     runs: list[Any] = []
 
-    def keep(run: Any, *given: Any, **named: Any) -> None:
+    def record(run: Any, *given: Any, **named: Any) -> None:
         runs.append(run)
         raise StopError
 
-    monkeypatch.setattr(single, "run_loop", keep)
-    monkeypatch.setattr(multitask, "run_loop", keep)
+    monkeypatch.setattr(single, "run_loop", record)
+    monkeypatch.setattr(multitask, "run_loop", record)
     shared: dict[str, Any] = {"config": SETTINGS, "workdir": tmp_path, "options": RunOptions(scan_layers=scan)}
     data = {"train": ROWS, "dev": ROWS}
     if name == "multitask":
-        of_each = {task.name: data for task in config.tasks}
+        data_by_task = {task.name: data for task in config.tasks}
         with pytest.raises(StopError):
             multitask.train_multitask(
                 tiny_trunk,
                 config.tasks,
-                of_each,
+                data_by_task,
                 method=config.method,
                 **shared,
             )
@@ -125,18 +128,18 @@ def test_every_method_compiles_to_nearly_the_minimum_flops(tiny_trunk_folder: Pa
     program = read_program(compiled)
     least = minimum_flops(planned.model, planned.trained, batch_size=256, length=8, num_outputs=max(planned.outputs))
     assert seconds > 0
-    # For the few tokens of the last layer, the fusion is factored, although folding would be cheaper for such a small
-    # model.
+    # Only a few tokens are computed in the last layer, so the fusion is factored there. In such a small model, folding
+    # would need fewer FLOPs.
     assert least <= program.work.matmul_flops <= (1.1 if method == "fusion" else 1.001) * least
     evaluated = read_program(compile_eval_step(planned, one_device())[0]).work.matmul_flops
-    # Fusion is folded before evaluation, in a separate program.
+    # Before evaluation, a separate program folds the fusion.
     assert 0 < evaluated < program.work.matmul_flops
     assert trained_bytes(planned, one_device()) > 0
 
 
 @pytest.mark.parametrize("method", sorted(set(plan.METHODS) - {"adapter", "head"}))
-def test_matmuls_remat_recomputes_no_matrix_products(tiny_trunk_folder: Path, method: str) -> None:
-    kept, again, all_again = (
+def test_remat_of_matmuls_recomputes_no_matrix_products(tiny_trunk_folder: Path, method: str) -> None:
+    no_remat, matmuls, layers = (
         read_program(
             compile_train_step(
                 with_depth(plan_method(tiny_trunk_folder, method, remat=remat, scan_layers=True), 4), one_device()
@@ -144,10 +147,10 @@ def test_matmuls_remat_recomputes_no_matrix_products(tiny_trunk_folder: Path, me
         ).work.matmul_flops
         for remat in ("none", "matmuls", "layers")
     )
-    assert again == kept < all_again
+    assert matmuls == no_remat < layers
 
 
-def test_report_as_text_and_as_json(tiny_trunk_folder: Path) -> None:
+def test_report_is_written_as_text_and_as_json(tiny_trunk_folder: Path) -> None:
     topology = parse_topology("v5e:2x4")
     planned = plan_method(tiny_trunk_folder, "fusion")
     compiled, seconds = compile_train_step(planned, one_device())
@@ -196,7 +199,7 @@ def test_report_warns_if_the_step_compiles_but_its_memory_may_not_fit(tiny_trunk
     assert has_facts(text, "total", "may fail")
 
 
-def test_plan_of_an_experiment(tiny_trunk_folder: Path) -> None:
+def test_plan_follows_the_config_of_an_experiment(tiny_trunk_folder: Path) -> None:
     sources = tuple(SourceConfig(task=TaskConfig(name=name)) for name in ("a", "b", "c"))
     given: dict[str, Any] = {"trunk": str(tiny_trunk_folder), "task": TaskConfig(name="t"), "train": SETTINGS}
     fusion = plan.plan_experiment(ExperimentConfig(recipe="fusion", sources=sources, fused=("a", "c"), **given))
@@ -210,9 +213,11 @@ def test_plan_of_an_experiment(tiny_trunk_folder: Path) -> None:
         plan_method(tiny_trunk_folder, "fusion", num_adapters=0)
 
 
-def test_command_for_a_slice(needs_libtpu: None, tiny_trunk_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = [f"--trunk={tiny_trunk_folder}", "--method=pfeiffer", "--batch_size=64", "--max_length=16"]
-    assert main(["tpu", "--topology=v5e:2x4", *words, "--json"]) == 0
+def test_command_prints_the_numbers_of_a_slice_as_json(
+    needs_libtpu: None, tiny_trunk_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [f"--trunk={tiny_trunk_folder}", "--method=pfeiffer", "--batch_size=64", "--max_length=16"]
+    assert main(["tpu", "--topology=v5e:2x4", *arguments, "--json"]) == 0
     values = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert values["num_chips"] == 8
     assert values["fits"]
@@ -220,12 +225,12 @@ def test_command_for_a_slice(needs_libtpu: None, tiny_trunk_folder: Path, capsys
     assert (
         values["minimum_flops_per_chip"] <= values["matmul_flops_per_chip"] <= 1.05 * values["minimum_flops_per_chip"]
     )
-    # The all-reduced bytes can be more than the gradients, because such small arrays are padded to the chip's tiles.
+    # The all-reduced arrays can have more bytes than the gradients, because small arrays are padded to tiles.
     assert values["gradient_bytes"] <= values["all_reduce_bytes"]
 
 
 @pytest.mark.parametrize(
-    ("words", "facts"),
+    ("arguments", "facts"),
     [
         (["--topology=v5e:3x3", "--method=full"], ('no topology "v5e:3x3"; ', "v5e:1x1")),
         (["--topology=v9:2x2", "--method=full"], ('topology "v9:2x2" ', "GENERATION:SHAPE")),
@@ -238,9 +243,9 @@ def test_command_for_a_slice(needs_libtpu: None, tiny_trunk_folder: Path, capsys
     ],
 )
 def test_command_refuses_bad_arguments(
-    words: list[str], facts: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+    arguments: list[str], facts: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["tpu", *words]) == 2
+    assert main(["tpu", *arguments]) == 2
     assert has_facts(capsys.readouterr().err, *facts)
 
 
@@ -261,21 +266,21 @@ def test_command_refuses_bad_arguments(
 )
 def test_method_flags_are_refused_with_a_config(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tpu", "--topology=v5e:2x4", "--config=configs/adapter.py", flag]) == 2
-    told = capsys.readouterr().err
-    assert has_facts(told, flag.partition("=")[0], "--method", "--config.")
-    assert "--config.train.batch_size=64" in told
+    output = capsys.readouterr().err
+    assert has_facts(output, flag.partition("=")[0], "--method", "--config.")
+    assert "--config.train.batch_size=64" in output
 
 
-def test_method_defaults_equal_those_in_the_help(
+def test_help_shows_the_defaults_of_methods(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     planned: list[plan.MethodCase] = []
 
-    def keep(case: plan.MethodCase) -> None:
+    def record(case: plan.MethodCase) -> None:
         planned.append(case)
-        raise UserError("kept")
+        raise UserError("stop after planning")
 
-    monkeypatch.setattr(plan, "plan_method", keep)
+    monkeypatch.setattr(plan, "plan_method", record)
     assert main(["tpu", "--topology=v5e:2x4", "--method=full", "--batch_size=64"]) == 2
     numbers: dict[str, Any] = {
         "trunk": "bert-base",
@@ -286,12 +291,12 @@ def test_method_defaults_equal_those_in_the_help(
     }
     numbers |= {"dtype": "bfloat16", "scan_layers": True, "remat": "none", "mesh": MeshConfig()}
     assert planned == [plan.MethodCase(method="full", **numbers)]
-    # The terminal must be so wide that no line of the help is wrapped.
+    # Make the terminal wide enough that no line of the help is wrapped.
     monkeypatch.setenv("COLUMNS", "200")
     with pytest.raises(SystemExit):
         main(["tpu", "--help"])
-    told = capsys.readouterr().out
-    assert all(f"({default})" in told for name, default in METHOD_DEFAULTS.items() if name != "unrolled")
+    output = capsys.readouterr().out
+    assert all(f"({default})" in output for name, default in METHOD_DEFAULTS.items() if name != "unrolled")
 
 
 def test_meshes_and_batches_that_do_not_fit_the_slice_are_refused(

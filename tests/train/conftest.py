@@ -1,4 +1,4 @@
-"""Makes a task that tiny trunks learn in seconds, and settings for training on it."""
+"""Defines a task that a tiny trunk learns in seconds, and its training settings."""
 
 import json
 from collections.abc import Mapping
@@ -23,13 +23,13 @@ def task() -> TaskConfig:
 
 @pytest.fixture(scope="session")
 def tiny() -> TrainConfig:
-    """Returns settings for 16 steps of 8 rows, two evaluations on dev, and no dropout."""
+    """Returns settings for 16 steps of 8 rows each, with two evaluations on dev."""
     return TINY
 
 
 @pytest.fixture(scope="session")
 def rows() -> Mapping[str, Rows]:
-    """Makes the rows of a task whose label says whether a sentence is about many or few."""
+    """Makes the rows of a task that labels sentences as "many" or "few"."""
     numbers = ("two", "three", "four", "five", "six", "seven", "eight", "nine")
     texts = [(f"{word} of the {number}", word) for number in numbers for word in ("all", "most", "some", "none")]
     labels = ["many" if word in ("all", "most") else "few" for _, word in texts]
@@ -45,10 +45,10 @@ def data(rows: Mapping[str, Rows], tmp_path: Path) -> Path:
     """Makes a folder with the task's ``train.jsonl`` and ``dev.jsonl``."""
     folder = tmp_path / "data"
     folder.mkdir()
-    for split, shard_rows in rows.items():
-        assert shard_rows.labels is not None
-        labels = [shard_rows.label_names[label] for label in shard_rows.labels]
-        pairs = zip(shard_rows.text_a, labels, strict=True)
+    for split, split_rows in rows.items():
+        assert split_rows.labels is not None
+        labels = [split_rows.label_names[label] for label in split_rows.labels]
+        pairs = zip(split_rows.text_a, labels, strict=True)
         lines = [json.dumps({"text": text, "label": label}) for text, label in pairs]
         (folder / f"{split}.jsonl").write_text("\n".join(lines) + "\n")
     return folder

@@ -1,4 +1,4 @@
-"""If an argument has a wrong type, an error names it before anything is written."""
+"""Arguments of the wrong type are refused by name before anything is written."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -37,7 +37,7 @@ FUSION = FusionMethod(adapters=("a",), store="store")
         (train_single, {"trunk": "minilm"}, ("trunk", "'minilm'", "Trunk")),
     ],
 )
-def test_recipes_name_the_argument_and_the_type(
+def test_error_names_the_argument_and_the_expected_type(
     tiny_trunk: Trunk,
     task: TaskConfig,
     rows: Mapping[str, Rows],
@@ -46,13 +46,13 @@ def test_recipes_name_the_argument_and_the_type(
     arguments: dict[str, Any],
     facts: tuple[str, ...],
 ) -> None:
-    several = recipe in (train_multitask, train_sequential)
-    given: dict[str, Any] = {"trunk": tiny_trunk, "workdir": tmp_path / "run"}
-    given |= {"tasks": [task], "data": {task.name: rows}} if several else {"task": task, "data": rows}
+    takes_tasks = recipe in (train_multitask, train_sequential)
+    defaults: dict[str, Any] = {"trunk": tiny_trunk, "workdir": tmp_path / "run"}
+    defaults |= {"tasks": [task], "data": {task.name: rows}} if takes_tasks else {"task": task, "data": rows}
     if recipe is train_fusion:
-        given["method"] = FUSION
+        defaults["method"] = FUSION
     with pytest.raises(UserError) as refused:
-        recipe(**{**given, **arguments})
+        recipe(**{**defaults, **arguments})
     assert all(fact in str(refused.value) for fact in facts)
     assert not (tmp_path / "run").exists()
 
@@ -72,13 +72,13 @@ def test_recipes_name_the_argument_and_the_type(
         (lambda: MultitaskMethod(sampling="annealed"), ("sampling", "'annealed'")),  # type: ignore[arg-type]
     ],
 )
-def test_options_and_methods_refuse_wrong_values(make: Callable[[], Any], facts: tuple[str, ...]) -> None:
+def test_options_and_methods_refuse_invalid_values(make: Callable[[], Any], facts: tuple[str, ...]) -> None:
     with pytest.raises(UserError) as refused:
         make()
     assert all(fact in str(refused.value) for fact in facts)
 
 
-def test_a_cache_folder_may_be_a_string() -> None:
+def test_cache_folder_can_be_a_string() -> None:
     assert RunOptions(cache_dir="cache").cache_dir == Path("cache")  # type: ignore[arg-type]
 
 

@@ -1,4 +1,4 @@
-"""Class weights and label smoothing change the loss as documented, are checked, and do not affect other runs."""
+"""Class weights and label smoothing change the loss as documented."""
 
 import dataclasses
 import json
@@ -37,24 +37,24 @@ LOGITS = np.random.default_rng(0).normal(size=(5, 3)) * 2
 
 
 def numpy_loss(logits: np.ndarray, weights: np.ndarray, smoothing: float) -> float:
-    """Computes the formula of ``weighted_cross_entropy`` row by row."""
+    """Computes ``weighted_cross_entropy`` with a plain loop over the rows."""
     total, divisor = 0.0, 0.0
-    for row, label, counts in zip(logits, LABELS, ROW_WEIGHTS, strict=True):
+    for row, label, row_weight in zip(logits, LABELS, ROW_WEIGHTS, strict=True):
         log_p = row - np.log(np.exp(row).sum())
         targets = np.full(len(row), smoothing / len(row))
         targets[label] += 1 - smoothing
-        total -= counts * (targets * weights * log_p).sum()
-        divisor += counts * weights[label]
+        total -= row_weight * (targets * weights * log_p).sum()
+        divisor += row_weight * weights[label]
     return total / divisor
 
 
 def numpy_gradient(logits: np.ndarray, weights: np.ndarray, smoothing: float) -> np.ndarray:
     gradient, step = np.zeros_like(logits), 1e-6
-    for place in np.ndindex(*logits.shape):
-        moved = [logits.copy(), logits.copy()]
-        moved[0][place] += step
-        moved[1][place] -= step
-        gradient[place] = (numpy_loss(moved[0], weights, smoothing) - numpy_loss(moved[1], weights, smoothing)) / (
+    for index in np.ndindex(*logits.shape):
+        shifted = [logits.copy(), logits.copy()]
+        shifted[0][index] += step
+        shifted[1][index] -= step
+        gradient[index] = (numpy_loss(shifted[0], weights, smoothing) - numpy_loss(shifted[1], weights, smoothing)) / (
             2 * step
         )
     return gradient
@@ -76,7 +76,8 @@ def test_loss_and_gradient_equal_the_formula(weights: np.ndarray, smoothing: flo
         np.testing.assert_allclose(loss, expected[0], rtol=1e-12)
         np.testing.assert_allclose(gradient, expected[1], atol=1e-8)
 
-        # In a multitask step, the drawn task is the second of two. The first task's head has more outputs.
+        # Compute the same loss in a multitask step that draws the second of two tasks. The first task's head has more
+        # outputs.
         table = TaskTable(
             ("classification",) * 2, (4, 3), (ClassLoss(np.full(4, 7.0), smoothing), ClassLoss(weights, smoothing))
         )
@@ -108,7 +109,7 @@ def test_balanced_weights_equal_scikit_learn() -> None:
     found = make_class_loss(config, NAMES, labels)
     assert found is not None
     np.testing.assert_allclose(found.weights, compute_class_weight("balanced", classes=np.arange(3), y=labels))
-    # A fourth label that no train row has does not change the other weights.
+    # Adding a label without train rows does not change the other weights.
     more = make_class_loss(config, (*NAMES, "mixed"), labels)
     assert more is not None
     np.testing.assert_allclose(more.weights, [*found.weights, 1.0])
@@ -154,20 +155,20 @@ def test_settings_round_trip_through_json() -> None:
     assert TrainConfig(class_weights={}) == TrainConfig()
 
 
-def test_runs_of_earlier_versions_use_neither() -> None:
+def test_settings_missing_from_an_earlier_record_are_off() -> None:
     given = {"train": to_dict(TrainConfig())}
-    former = {
+    earlier = {
         "train": {
             key: value for key, value in given["train"].items() if key not in ("class_weights", "label_smoothing")
         }
     }
-    assert setting_differences(former, given) == []
+    assert setting_differences(earlier, given) == []
     for changed in (
         TrainConfig(class_weights={"a": 2.0}),
         TrainConfig(class_weights="balanced"),
         TrainConfig(label_smoothing=0.1),
     ):
-        assert len(setting_differences(former, {"train": to_dict(changed)})) == 1
+        assert len(setting_differences(earlier, {"train": to_dict(changed)})) == 1
         assert setting_differences({"train": to_dict(changed)}, given)
 
 
@@ -182,13 +183,13 @@ def test_weight_for_an_unknown_label_is_refused() -> None:
         check_class_settings(wrong, {SENTIMENT: NAMES})
     for fact in ("positiv", "sentiment", "neutral, negative, positive", 'Did you mean "positive"?'):
         assert fact in str(caught.value)
-    # With several tasks, at least one must have the label.
+    # With several tasks, only one of them must have the label.
     check_class_settings(SETTINGS, {SENTIMENT: NAMES, TaskConfig(name="other"): ("no", "yes")})
 
 
 @pytest.mark.parametrize("kind", ["regression", "multiple_choice", "span"])
 @pytest.mark.parametrize("config", [TrainConfig(class_weights="balanced"), TrainConfig(label_smoothing=0.1)])
-def test_other_kinds_of_tasks_are_refused(kind: Any, config: TrainConfig) -> None:
+def test_class_settings_are_refused_for_other_kinds_of_tasks(kind: Any, config: TrainConfig) -> None:
     with pytest.raises(UserError) as caught:
         check_class_settings(config, {SENTIMENT: NAMES, TaskConfig(name="other", kind=kind): ()})
     setting = "class_weights" if config.class_weights else "label_smoothing"
@@ -220,7 +221,7 @@ def test_weights_change_the_result_and_are_recorded(
 
 
 @pytest.mark.usefixtures("training")
-def test_multitask_and_sequential_recipes_take_weights(
+def test_multitask_and_sequential_recipes_use_class_weights(
     tiny_trunk: Trunk, task: TaskConfig, rows: Mapping[str, Rows], tiny: TrainConfig, tmp_path: Path
 ) -> None:
     other = TaskConfig(name="other")

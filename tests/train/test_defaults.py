@@ -1,4 +1,7 @@
-"""Defaults depend on the method and the trunk. Runs that began with an earlier version's defaults keep them."""
+"""Default settings depend on the method and the trunk.
+
+A run that was started by an earlier version keeps the defaults of that version.
+"""
 
 import dataclasses
 import json
@@ -40,12 +43,12 @@ from afjax.trunk.pretrained import Trunk, find_pooling, load_trunk
 from afjax.trunk.sizes import size_pooling
 
 ADAPTER = AdapterConfig(size=2)
-# The recorded configs of an earlier version. tests/golden/make_workdir_configs.py made this file.
+# Configs that an earlier version recorded. tests/golden/make_workdir_configs.py wrote this file.
 WORKDIR_CONFIGS = Path(__file__).parents[1] / "golden/workdir_configs.json"
 
 
 def no_trunk() -> Pooling:
-    raise AssertionError("the trunk's pooling is not needed")
+    raise AssertionError("the trunk's pooling must not be looked up")
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +68,7 @@ def settings(tiny: TrainConfig) -> TrainConfig:
 
 @pytest.mark.parametrize("trained", ["head", "adapter", "fusion", "layernorm"])
 @pytest.mark.parametrize("pooling", ["first", "mean"])
-def test_heads_on_a_frozen_trunk_pool_like_the_trunk(trained: Partition, pooling: Pooling) -> None:
+def test_heads_on_a_frozen_trunk_use_the_pooling_of_the_trunk(trained: Partition, pooling: Pooling) -> None:
     assert choose_pooling(HeadConfig(), trained, lambda: pooling, {}).pooling == pooling
 
 
@@ -74,7 +77,7 @@ def test_heads_on_a_trained_trunk_read_the_first_token(trained: Partition) -> No
     assert choose_pooling(HeadConfig(), trained, no_trunk, {}).pooling == "first"
 
 
-def test_given_pooling_is_kept() -> None:
+def test_explicit_pooling_is_kept() -> None:
     given = HeadConfig(pooling="mean", dropout=0.5)
     assert choose_pooling(given, "full", no_trunk, {"head.pooling": "first"}) == given
 
@@ -82,8 +85,7 @@ def test_given_pooling_is_kept() -> None:
 def test_resumed_run_keeps_the_former_pooling() -> None:
     assert choose_pooling(HeadConfig(), "adapter", lambda: "mean", {"head.pooling": "first"}).pooling == "first"
     assert choose_pooling(HeadConfig(), "adapter", lambda: "mean", {"head.pooling": "mean"}).pooling == "mean"
-    # "mean" was never the default for this trunk, so the recorded value was given explicitly. It is not a former
-    # default, and the current default is used.
+    # "mean" was never the default for this trunk, so the recorded run set it explicitly. The current default is used.
     assert choose_pooling(HeadConfig(), "adapter", lambda: "first", {"head.pooling": "mean"}).pooling == "first"
 
 
@@ -97,7 +99,7 @@ def test_resumed_run_keeps_the_former_learning_rate(monkeypatch: pytest.MonkeyPa
     assert choose_learning_rate(given, "adapter", {"train.learning_rate": 0.125}) == given
 
 
-def test_sources_of_a_fusion_have_the_default_of_adapters(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fusion_sources_use_the_default_learning_rate_of_adapters(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(defaults, "FORMER_LEARNING_RATE", 0.125)
     monkeypatch.setattr(defaults, "LEARNING_RATES", {"adapter": 0.25, "fusion": 0.75})
     sources = tuple(SourceConfig(task=TaskConfig(name=name)) for name in "ab")
@@ -110,7 +112,7 @@ def test_sources_of_a_fusion_have_the_default_of_adapters(monkeypatch: pytest.Mo
     assert [source.train.learning_rate for source in resumed.sources] == [0.25, 0.125]
 
 
-def test_pooling_of_a_trunk(mean_trunk: Trunk, tiny_trunk: Trunk) -> None:
+def test_default_pooling_of_a_trunk(mean_trunk: Trunk, tiny_trunk: Trunk) -> None:
     for trunk, expected in ((mean_trunk, "mean"), (tiny_trunk, "first")):
         assert trunk.pooling == expected
         assert find_pooling(trunk.name) == expected
@@ -120,7 +122,7 @@ def test_pooling_of_a_trunk(mean_trunk: Trunk, tiny_trunk: Trunk) -> None:
     assert find_pooling("minilm") == "mean"
 
 
-def test_trunk_with_an_unknown_pooling_needs_a_given_one(
+def test_trunk_with_an_unsupported_pooling_needs_an_explicit_one(
     mean_trunk: Trunk, tmp_path: Path, task: TaskConfig, rows: Mapping[str, Rows], settings: TrainConfig
 ) -> None:
     assert mean_trunk.folder is not None
@@ -167,7 +169,7 @@ def test_run_and_store_record_the_default_pooling(
 
 
 @pytest.mark.slow
-def test_run_of_an_earlier_version_keeps_the_first_token(
+def test_run_of_an_earlier_version_keeps_first_token_pooling(
     train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = train(head=HeadConfig(pooling="first"))
@@ -215,7 +217,7 @@ def test_head_with_the_default_pooling_of_a_mean_trunk_is_not_exported_to_adapte
 
 
 @pytest.mark.slow
-def test_fusion_and_multitask_choose_their_default_pooling(
+def test_fusion_and_multitask_recipes_choose_a_default_pooling(
     train: Train, mean_trunk: Trunk, task: TaskConfig, rows: Mapping[str, Rows], settings: TrainConfig, tmp_path: Path
 ) -> None:
     train().save(tmp_path / "store")
@@ -232,7 +234,7 @@ def test_fusion_and_multitask_choose_their_default_pooling(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("training")
-def test_experiment_records_the_defaults_and_keeps_former_ones(
+def test_experiment_records_its_defaults_and_keeps_recorded_ones(
     mean_trunk: Trunk, task: TaskConfig, settings: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = ExperimentConfig(
@@ -247,7 +249,7 @@ def test_experiment_records_the_defaults_and_keeps_former_ones(
     recorded = json.loads(file.read_text())
     assert recorded["head"]["pooling"] == "mean"
     assert recorded["train"]["learning_rate"] == LEARNING_RATES["adapter"]
-    # In a workdir of an earlier version, other defaults are recorded. The run keeps them.
+    # An earlier version recorded other defaults. A resumed run keeps the recorded defaults.
     monkeypatch.setattr(defaults, "FORMER_LEARNING_RATE", 0.125)
     old = dataclasses.replace(
         config,
@@ -289,6 +291,9 @@ def test_sweep_accepts_runs_with_former_defaults(mean_trunk: Trunk, tmp_path: Pa
 
 @pytest.mark.parametrize("name", json.loads(WORKDIR_CONFIGS.read_text()))
 def test_workdirs_of_an_earlier_version_have_the_same_config(name: str) -> None:
-    """If this fails because of a new setting, add it to ``FORMER_SETTINGS``, so that older runs can be resumed."""
+    """Checks that runs of an earlier version can be resumed.
+
+    If this test fails because of a new setting, add the setting to ``FORMER_SETTINGS``.
+    """
     recorded = json.loads(WORKDIR_CONFIGS.read_text())[name]
     assert setting_differences(recorded, to_dict(load_experiment(name, []))) == []

@@ -32,7 +32,7 @@ BOTTLENECK = AdapterConfig(size=4, init_scale=0.1)
 
 @pytest.fixture(scope="module", params=distinct_families())
 def trunk(request: pytest.FixtureRequest, tiny_trunk_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Trunk:
-    """Returns a small trunk of each family in turn, with the vocabulary of the tiny BERT."""
+    """Returns a small trunk of each family, with the tiny BERT's vocabulary."""
     return small_trunk_on_disk(request.param, tiny_trunk_folder, tmp_path_factory.mktemp(request.param))
 
 
@@ -44,7 +44,7 @@ def settings(tiny: TrainConfig) -> TrainConfig:
 def train(
     trunk: Trunk, method: Method, config: TrainConfig, workdir: Path, name: str = TASK.name, **options: Any
 ) -> TaskModel:
-    """Trains a task with the data of ``TASK`` for four steps."""
+    """Trains a task called ``name`` on the data of ``TASK`` for four steps."""
     task, shared = dataclasses.replace(TASK, name=name), RunOptions(**options)
     return train_single(trunk, task, load_task(TASK), workdir=workdir, method=method, config=config, options=shared)
 
@@ -69,21 +69,21 @@ def test_methods_train_and_predict(trunk: Trunk, method: str, settings: TrainCon
     if method == "lora":
         np.testing.assert_allclose(model.merged().predict(TEXTS).logits, logits, atol=1e-5)
     if method == "full":
-        # The trunk's pooler is not trained, because the head has a pooler of its own.
+        # The trunk's pooler is not trained, because the head has its own pooler.
         assert changed == {path for path in before if not path.startswith("pooler/")}
         model.save(tmp_path / "store")
         loaded = load_trunk(model.trunk.name)
         assert (loaded.sha256, loaded.config) == (model.trunk.sha256, trunk.config)
 
 
-def test_loop_over_layers_trains_the_same_adapter(trunk: Trunk, settings: TrainConfig, tmp_path: Path) -> None:
+def test_scanned_layers_train_the_same_adapter(trunk: Trunk, settings: TrainConfig, tmp_path: Path) -> None:
     method = Method(adapter=BOTTLENECK)
-    straight = train(trunk, method, settings, tmp_path / "straight")
-    looped = train(trunk, method, settings, tmp_path / "looped", scan_layers=True)
-    np.testing.assert_allclose(looped.predict(TEXTS).logits, straight.predict(TEXTS).logits, atol=1e-4)
+    unrolled = train(trunk, method, settings, tmp_path / "unrolled")
+    scanned = train(trunk, method, settings, tmp_path / "scanned", scan_layers=True)
+    np.testing.assert_allclose(scanned.predict(TEXTS).logits, unrolled.predict(TEXTS).logits, atol=1e-4)
 
 
-def test_stored_fusion_predicts_the_same(trunk: Trunk, settings: TrainConfig, tmp_path: Path) -> None:
+def test_stored_fusion_gives_the_same_predictions(trunk: Trunk, settings: TrainConfig, tmp_path: Path) -> None:
     store = tmp_path / "store"
     for seed, name in enumerate(("one", "two")):
         train(trunk, Method(adapter=BOTTLENECK), settings, tmp_path / name, name=name, seed=seed).save(store)

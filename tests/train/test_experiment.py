@@ -1,4 +1,4 @@
-"""Experiments train, reuse earlier results, and raise errors before anything is written."""
+"""Experiments train, reuse earlier results, and check their inputs first."""
 
 import dataclasses
 import gzip
@@ -40,7 +40,10 @@ MakeConfig = Callable[..., ExperimentConfig]
 
 @pytest.fixture
 def fusion(data: Path, settings: TrainConfig, tiny_trunk_folder: Path) -> MakeConfig:
-    """Returns a function that makes the config of a fusion for the task two, by default of the sources one and two."""
+    """Returns a function that makes the config of a fusion for the task "two".
+
+    By default, the sources of the fusion are "one" and "two".
+    """
 
     def make(sources: tuple[str, ...] = ("one", "two"), **kwargs: Any) -> ExperimentConfig:
         tasks = [TaskConfig(name=name, source=str(data)) for name in sources]
@@ -74,7 +77,8 @@ def finished_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def finished(single: MakeConfig, finished_runs: Path, data: Path) -> Path:
     """Returns the workdir of a finished run of ``single()``.
 
-    The run is trained once for all tests. In each test, its config names the test's own data.
+    The run is trained once for all tests. For each test, the recorded path of the data is replaced with the path of
+    the test's own data.
     """
     if not (finished_runs / "run").exists():
         run_experiment(single(), workdir=finished_runs / "run")
@@ -93,7 +97,10 @@ def summary(results: list[Result]) -> list[tuple[str, str, str]]:
 
 
 def refusal(config: ExperimentConfig, tmp_path: Path, **kwargs: Any) -> str:
-    """Returns the error message of a refused experiment, and checks that nothing was written."""
+    """Returns the error message of a refused experiment.
+
+    Checks that the experiment wrote nothing.
+    """
     before = contents(tmp_path)
     with pytest.raises(UserError) as raised:
         run_experiment(config, **{"workdir": tmp_path / "refused", **kwargs})
@@ -101,7 +108,7 @@ def refusal(config: ExperimentConfig, tmp_path: Path, **kwargs: Any) -> str:
     return str(raised.value)
 
 
-def test_missing_sources_are_trained_and_stored_ones_reused(
+def test_missing_sources_are_trained_and_stored_sources_are_reused(
     fusion: MakeConfig, single: MakeConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shared = {"store_folder": tmp_path / "store"}
@@ -151,21 +158,21 @@ def test_workdir_with_another_config_is_refused_with_the_difference(single: Make
     config = single()
     run_experiment(config, workdir=tmp_path / "run")
     other = dataclasses.replace(config, seed=5, train=dataclasses.replace(config.train, batch_size=4))
-    sentence = refusal(other, tmp_path, workdir=tmp_path / "run")
-    assert has_facts(sentence, "a different config", "seed: 0 ", " 5 ", "train.batch_size: 8 ", " 4 ")
+    message = refusal(other, tmp_path, workdir=tmp_path / "run")
+    assert has_facts(message, "a different config", "seed: 0 ", " 5 ", "train.batch_size: 8 ", " 4 ")
 
 
 def test_workdir_with_changed_data_is_refused(single: MakeConfig, data: Path, tmp_path: Path) -> None:
     results = run_experiment(single(), workdir=tmp_path / "run")
     lines = (data / "train.jsonl").read_text()
     (data / "train.jsonl").write_text(lines.replace("all of the two", "all of the six"))
-    sentence = refusal(single(), tmp_path, workdir=tmp_path / "run")
-    assert has_facts(sentence, "different inputs", "task one's train rows ", "changed")
+    message = refusal(single(), tmp_path, workdir=tmp_path / "run")
+    assert has_facts(message, "different inputs", "task one's train rows ", "changed")
     first = lines.splitlines()[0]
     other = first.replace("many", "few") if "many" in first else first.replace("few", "many")
     (data / "train.jsonl").write_text(lines.replace(first, other))
-    sentence = refusal(single(), tmp_path, workdir=tmp_path / "run")
-    assert has_facts(sentence, "different inputs", "task one's train rows ", "changed")
+    message = refusal(single(), tmp_path, workdir=tmp_path / "run")
+    assert has_facts(message, "different inputs", "task one's train rows ", "changed")
     # The run can be resumed if another file has the same rows.
     (data / "train.jsonl").unlink()
     with gzip.open(data / "train.jsonl.gz", "wt") as file:
@@ -178,15 +185,15 @@ def test_workdir_with_changed_data_is_refused(single: MakeConfig, data: Path, tm
 def test_name_that_exists_in_the_store_is_refused(single: MakeConfig, fusion: MakeConfig, tmp_path: Path) -> None:
     shared = {"store_folder": tmp_path / "store"}
     run_experiment(single("one"), workdir=tmp_path / "one", **shared)
-    sentence = refusal(single("one", seed=1), tmp_path, **shared)
-    assert has_facts(sentence, '"one" in adapters and heads', "--config.name=NAME")
+    message = refusal(single("one", seed=1), tmp_path, **shared)
+    assert has_facts(message, '"one" in adapters and heads', "--config.name=NAME")
     assert '"one" in heads' in refusal(single("one", partition="head"), tmp_path, **shared)
-    # The refused workdir can be used for a config with another name.
+    # The same workdir can then be used for a config with another name.
     run_experiment(single("one", partition="head", name="two"), workdir=tmp_path / "refused", **shared)
-    # Training the source two would overwrite that head.
+    # Training the source "two" would overwrite the stored head "two".
     assert '"two" in heads' in refusal(fusion(), tmp_path, workdir=tmp_path / "fusion", **shared)
-    sentence = refusal(fusion(name="two"), tmp_path, workdir=tmp_path / "fusion")
-    assert has_facts(sentence, '"two"', "share", "config.name")
+    message = refusal(fusion(name="two"), tmp_path, workdir=tmp_path / "fusion")
+    assert has_facts(message, '"two"', "share", "config.name")
 
 
 def test_invalid_configs_are_refused_before_anything_is_written(
@@ -198,29 +205,29 @@ def test_invalid_configs_are_refused_before_anything_is_written(
     assert "max_length is 129" in refusal(dataclasses.replace(fusion(), sources=(source,)), tmp_path)
     task = dataclasses.replace(single().task, metric="pearson")
     assert has_facts(refusal(single(task=task), tmp_path), '"pearson"', "accuracy")
-    sentence = refusal(single(adapter=AdapterConfig(layers=(2,))), tmp_path)
-    assert has_facts(sentence, "adapter.layers ", "layer 2", "layers 0 to 1")
+    message = refusal(single(adapter=AdapterConfig(layers=(2,))), tmp_path)
+    assert has_facts(message, "adapter.layers ", "layer 2", "layers 0 to 1")
     assert has_facts(refusal(single(partition="top_k", top_k=3), tmp_path), "top_k is 3", "2 layers")
-    sentence = refusal(fusion(adapter=AdapterConfig(layer_norms=True)), tmp_path)
-    assert has_facts(sentence, "LayerNorms", "adapter.layer_norms=False")
+    message = refusal(fusion(adapter=AdapterConfig(layer_norms=True)), tmp_path)
+    assert has_facts(message, "LayerNorms", "adapter.layer_norms=False")
     assert has_facts(refusal(fusion(fusion=FusionConfig(subset=3)), tmp_path), "fusion.subset is 3", "2 adapters")
     kept = FusionConfig(kept=(((0,), (2,)),))
     assert has_facts(refusal(fusion(fusion=kept), tmp_path), "fusion.kept ", "adapter 2", "has 2")
     (tmp_path / "file").write_text("")
-    sentence = refusal(single(), tmp_path, store_folder=tmp_path / "file")
-    assert has_facts(sentence, f"{tmp_path / 'file'} is not a folder")
-    sentence = refusal(single(), tmp_path, workdir=tmp_path / "file")
-    assert has_facts(sentence, f"workdir {tmp_path / 'file'} ", "cannot be ")
+    message = refusal(single(), tmp_path, store_folder=tmp_path / "file")
+    assert has_facts(message, f"{tmp_path / 'file'} is not a folder")
+    message = refusal(single(), tmp_path, workdir=tmp_path / "file")
+    assert has_facts(message, f"workdir {tmp_path / 'file'} ", "cannot be ")
 
 
-def test_stored_adapter_of_another_slot_is_refused_before_training(
+def test_adapters_in_different_slots_are_refused_before_training(
     single: MakeConfig, fusion: MakeConfig, tmp_path: Path
 ) -> None:
     shared = {"store_folder": tmp_path / "store"}
     adapter = AdapterConfig(position="attention")
     run_experiment(single("one", adapter=adapter), workdir=tmp_path / "one", **shared)
-    sentence = refusal(fusion(), tmp_path, **shared)
-    assert has_facts(sentence, '"one"', '"two"', "slots", 'position "attention" and "ffn"')
+    message = refusal(fusion(), tmp_path, **shared)
+    assert has_facts(message, '"one"', '"two"', "slots", 'position "attention" and "ffn"')
 
 
 # Tests of the store that a run uses.
@@ -233,10 +240,10 @@ def test_resumed_run_uses_its_original_store(single: MakeConfig, fusion: MakeCon
     before = contents(tmp_path)
     assert run_experiment(fusion(), workdir=workdir) == results
     assert contents(tmp_path) == before
-    sentence = refusal(fusion(), tmp_path, workdir=workdir, store_folder=tmp_path / "other")
-    assert has_facts(sentence, f"store {tmp_path / 'here' / 'store'}", f"not {tmp_path / 'other'}")
+    message = refusal(fusion(), tmp_path, workdir=workdir, store_folder=tmp_path / "other")
+    assert has_facts(message, f"store {tmp_path / 'here' / 'store'}", f"not {tmp_path / 'other'}")
 
-    # A workdir that was moved together with its store still finds the store, also through a link.
+    # If the workdir and its store are moved together, the run still finds the store, even through a symbolic link.
     (tmp_path / "here").rename(tmp_path / "there")
     (tmp_path / "link").symlink_to(tmp_path / "there" / "fusion")
     before = contents(tmp_path)
@@ -244,7 +251,7 @@ def test_resumed_run_uses_its_original_store(single: MakeConfig, fusion: MakeCon
     assert run_experiment(fusion(), workdir=tmp_path / "link") == results
     assert contents(tmp_path) == before
 
-    # If only the store was moved, its new path must be given in one command. Later commands know it.
+    # If only the store is moved, one command must name its new path. The workdir then records the path.
     (tmp_path / "there" / "store").rename(tmp_path / "store")
     workdir = tmp_path / "there" / "fusion"
     assert has_facts(refusal(fusion(), tmp_path, workdir=workdir), "missing", "(one)", "--store")
@@ -258,42 +265,46 @@ def test_resumed_run_uses_its_original_store(single: MakeConfig, fusion: MakeCon
 
 def test_fusion_with_changed_adapters_is_not_resumed(fusion: MakeConfig, tmp_path: Path) -> None:
     results = run_experiment(fusion(), workdir=tmp_path / "run")
-    shelf = tmp_path / "run" / "store"
-    shutil.copytree(shelf, tmp_path / "copy")
-    # Without its result, the run looks as if it was killed after its last checkpoint.
+    store_folder = tmp_path / "run" / "store"
+    shutil.copytree(store_folder, tmp_path / "copy")
+    # Deleting the result simulates a run that was killed after its last checkpoint.
     (tmp_path / "run" / "target" / "result.json").unlink()
-    manifest = store.read_manifest(shelf, "adapters", "one")
-    params = jax.tree.map(lambda leaf: leaf + 1, load_adapter(shelf, "one")[1])
+    manifest = store.read_manifest(store_folder, "adapters", "one")
+    params = jax.tree.map(lambda leaf: leaf + 1, load_adapter(store_folder, "one")[1])
     store.save(
-        shelf, "adapters", "one", params, config=manifest.config, trunk=manifest.trunk, task=manifest.task, seed=0,
-        metrics=manifest.metrics, overwrite=True,
+        store_folder, "adapters", "one", params, config=manifest.config, trunk=manifest.trunk, task=manifest.task,
+        seed=0, metrics=manifest.metrics, overwrite=True,
     )  # fmt: skip
     with pytest.raises(UserError, match=r"adapter one .*changed"):
         run_experiment(fusion(), workdir=tmp_path / "run")
-    shutil.rmtree(shelf)
-    shutil.move(tmp_path / "copy", shelf)
+    shutil.rmtree(store_folder)
+    shutil.move(tmp_path / "copy", store_folder)
     assert run_experiment(fusion(), workdir=tmp_path / "run") == results
 
 
-# Tests of fusions of stored adapters without their data.
+# Tests of fusions of stored adapters. They do not need the adapters' training data.
 
 
 @pytest.fixture
 def stored_one(single: MakeConfig, tmp_path: Path, data: Path) -> tuple[Path, Path]:
-    """Makes a store with the adapter one, and returns ``(store, path of a data folder that does not exist)``."""
+    """Makes a store with the adapter "one".
+
+    Returns:
+      ``(store, data)``. The folder ``data`` does not exist.
+    """
     run_experiment(single("one"), workdir=tmp_path / "one", store_folder=tmp_path / "store")
     return tmp_path / "store", tmp_path / "nowhere"
 
 
 def without_data(config: ExperimentConfig, folder: Path) -> ExperimentConfig:
-    """Returns the config with ``folder`` as the data of the first source."""
+    """Returns the config with ``folder`` as the first source's data folder."""
     first, *others = config.sources
     first = dataclasses.replace(first, task=dataclasses.replace(first.task, source=str(folder)))
     return dataclasses.replace(config, sources=(first, *others))
 
 
 @pytest.mark.parametrize("is_imported", [False, True])
-def test_stored_source_keeps_the_metric_that_it_was_trained_with(
+def test_stored_source_is_reported_with_its_stored_metric(
     is_imported: bool, fusion: MakeConfig, single: MakeConfig, stored_one: tuple[Path, Path], tmp_path: Path
 ) -> None:
     store_folder, _ = stored_one
@@ -313,12 +324,12 @@ def test_stored_source_keeps_the_metric_that_it_was_trained_with(
     else:
         assert stored.main_metric == "accuracy"
         assert stored.metrics == store.read_manifest(store_folder, "adapters", "one").metrics
-    # The results can be read again.
+    # The second call reads the recorded results.
     again, _ = run_experiment(config, **shared)
     assert again.main_metric == stored.main_metric
 
 
-def test_stored_source_needs_no_rows_and_its_adapter_is_recorded(
+def test_stored_source_needs_no_rows_and_its_digest_is_recorded(
     fusion: MakeConfig, stored_one: tuple[Path, Path], tmp_path: Path, data: Path
 ) -> None:
     store_folder, nowhere = stored_one
@@ -329,7 +340,7 @@ def test_stored_source_needs_no_rows_and_its_adapter_is_recorded(
     inputs = json.loads((tmp_path / "fusion" / "inputs.json").read_text())
     digest = store.read_manifest(store_folder, "adapters", "one").digest
     assert inputs["the adapter one"] == digest
-    assert {what for what in inputs if what.endswith(" rows")} == {"task two's train rows", "task two's dev rows"}
+    assert {name for name in inputs if name.endswith(" rows")} == {"task two's train rows", "task two's dev rows"}
     run = json.loads((tmp_path / "fusion" / "target" / "run.json").read_text())
     assert run["inputs"]["the adapter one"] == digest
 
@@ -359,7 +370,7 @@ def test_fusion_started_by_an_earlier_version_still_checks_source_rows(
     store_folder, nowhere = stored_one
     shared = {"workdir": tmp_path / "fusion", "store_folder": store_folder}
     results = run_experiment(fusion(("one",)), **shared)
-    # Earlier versions recorded the digests of every source's rows, and none of adapters.
+    # Earlier versions recorded digests of every source's rows, but no digests of adapters.
     path = tmp_path / "fusion" / "inputs.json"
     inputs = json.loads(path.read_text())
     del inputs["the adapter one"]
@@ -378,20 +389,20 @@ def test_source_without_rows_or_adapter_is_refused_with_a_suggestion(
 ) -> None:
     store_folder, nowhere = stored_one
     config = without_data(fusion(("onee", "two")), nowhere)
-    sentence = refusal(config, tmp_path, store_folder=store_folder)
-    assert str(nowhere) in sentence
-    assert 'Did you mean "one"?' in sentence
+    message = refusal(config, tmp_path, store_folder=store_folder)
+    assert str(nowhere) in message
+    assert 'Did you mean "one"?' in message
 
 
-# Tests of several tasks.
+# Tests of multitask and sequential experiments.
 
 
 PAL = PalConfig(size=4, num_heads=2)
 
 
 @pytest.fixture
-def several(data: Path, settings: TrainConfig, tiny_trunk_folder: Path) -> MakeConfig:
-    """Returns a function that makes the config of an experiment on the tasks one and two."""
+def two_tasks(data: Path, settings: TrainConfig, tiny_trunk_folder: Path) -> MakeConfig:
+    """Returns a function that makes the config of an experiment on two tasks."""
 
     def make(**kwargs: Any) -> ExperimentConfig:
         values = {
@@ -408,9 +419,9 @@ def several(data: Path, settings: TrainConfig, tiny_trunk_folder: Path) -> MakeC
 
 
 def test_jointly_trained_adapters_are_fused_on_their_trunk(
-    several: MakeConfig, fusion: MakeConfig, tiny_trunk_folder: Path, tmp_path: Path
+    two_tasks: MakeConfig, fusion: MakeConfig, tiny_trunk_folder: Path, tmp_path: Path
 ) -> None:
-    results = run_experiment(several(), workdir=tmp_path / "mt", store_folder=tmp_path / "store")
+    results = run_experiment(two_tasks(), workdir=tmp_path / "mt", store_folder=tmp_path / "store")
     assert summary(results) == [
         ("one", "adapter+trunk, multitask", "one"),
         ("two", "adapter+trunk, multitask", "two"),
@@ -421,7 +432,7 @@ def test_jointly_trained_adapters_are_fused_on_their_trunk(
         identities = [store.read_manifest(tmp_path / "store", kind, name).trunk for name in ("one", "two")]
         assert {(identity["name"], identity["sha256"]) for identity in identities} == {(trunk.name, trunk.sha256)}
     before = contents(tmp_path)
-    assert run_experiment(several(), workdir=tmp_path / "mt", store_folder=tmp_path / "store") == results
+    assert run_experiment(two_tasks(), workdir=tmp_path / "mt", store_folder=tmp_path / "store") == results
     assert contents(tmp_path) == before
 
     # The adapters were trained together with the trunk, so fusing them on the original trunk is refused.
@@ -438,18 +449,18 @@ def test_jointly_trained_adapters_are_fused_on_their_trunk(
     assert store.verify(tmp_path / "store") == []
 
 
-def test_multitask_experiments_share_a_store_under_different_names(several: MakeConfig, tmp_path: Path) -> None:
+def test_multitask_experiments_with_different_names_share_a_store(two_tasks: MakeConfig, tmp_path: Path) -> None:
     shared = {"store_folder": tmp_path / "store"}
-    run_experiment(several(name="pals"), workdir=tmp_path / "pals", **shared)
-    results = run_experiment(several(name="shared", partition="full"), workdir=tmp_path / "shared", **shared)
+    run_experiment(two_tasks(name="pals"), workdir=tmp_path / "pals", **shared)
+    results = run_experiment(two_tasks(name="shared", partition="full"), workdir=tmp_path / "shared", **shared)
     assert summary(results) == [("shared-one", "full, multitask", "one"), ("shared-two", "full, multitask", "two")]
     assert store.names(tmp_path / "store", "heads") == ["pals-one", "pals-two", "shared-one", "shared-two"]
     assert store.names(tmp_path / "store", "adapters") == ["pals-one", "pals-two"]
-    assert '"pals-one" in adapters and heads' in refusal(several(name="pals", seed=1), tmp_path, **shared)
+    assert '"pals-one" in adapters and heads' in refusal(two_tasks(name="pals", seed=1), tmp_path, **shared)
 
 
-def test_forgetting_curve_is_written(several: MakeConfig, tmp_path: Path) -> None:
-    config = several(recipe="sequential", partition="full")
+def test_forgetting_curve_is_written(two_tasks: MakeConfig, tmp_path: Path) -> None:
+    config = two_tasks(recipe="sequential", partition="full")
     results = run_experiment(config, workdir=tmp_path / "run")
     assert summary(results) == [("one", "after one", "one"), ("one", "after two", "one"), ("two", "after two", "two")]
     lines = (tmp_path / "run" / "forgetting.csv").read_text().splitlines()
@@ -465,23 +476,23 @@ def test_forgetting_curve_is_written(several: MakeConfig, tmp_path: Path) -> Non
 
 
 def test_invalid_multitask_data_is_refused(
-    several: MakeConfig, data: Path, settings: TrainConfig, tmp_path: Path
+    two_tasks: MakeConfig, data: Path, settings: TrainConfig, tmp_path: Path
 ) -> None:
-    tasks = several().tasks
+    tasks = two_tasks().tasks
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "train.jsonl").write_text("")
     (tmp_path / "empty" / "dev.jsonl").write_text((data / "dev.jsonl").read_text())
     empty = TaskConfig(name="empty", source=str(tmp_path / "empty"))
-    assert "has no rows" in refusal(several(tasks=(*tasks, empty)), tmp_path)
+    assert "has no rows" in refusal(two_tasks(tasks=(*tasks, empty)), tmp_path)
     scored = dataclasses.replace(tasks[1], metric="pearson")
-    assert has_facts(refusal(several(tasks=(tasks[0], scored)), tmp_path), '"pearson"', "accuracy")
+    assert has_facts(refusal(two_tasks(tasks=(tasks[0], scored)), tmp_path), '"pearson"', "accuracy")
     for recipe in ("multitask", "sequential"):
-        deep = several(recipe=recipe, adapter=PalConfig(size=4, num_heads=2, layers=(0, 2)))
+        deep = two_tasks(recipe=recipe, adapter=PalConfig(size=4, num_heads=2, layers=(0, 2)))
         assert has_facts(refusal(deep, tmp_path), "adapter.layers ", "layer 2", "layers 0 to 1")
-        top = several(recipe=recipe, partition="top_k", top_k=3)
+        top = two_tasks(recipe=recipe, partition="top_k", top_k=3)
         assert has_facts(refusal(top, tmp_path), "top_k is 3", "2 layers")
         long = dataclasses.replace(settings, max_length=129, buckets=())
-        assert "max_length is 129; the trunk" in refusal(several(recipe=recipe, train=long), tmp_path)
+        assert "max_length is 129; the trunk" in refusal(two_tasks(recipe=recipe, train=long), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -498,14 +509,14 @@ def test_invalid_multitask_data_is_refused(
     ],
 )
 def test_invalid_multitask_configs_are_refused(
-    several: MakeConfig, changes: dict[str, Any], facts: tuple[str, ...]
+    two_tasks: MakeConfig, changes: dict[str, Any], facts: tuple[str, ...]
 ) -> None:
     with pytest.raises(UserError) as raised:
-        several(**changes)
+        two_tasks(**changes)
     assert has_facts(str(raised.value), *facts)
 
 
-def test_trunk_pooler_heads_are_refused_if_the_trunk_has_no_pooler(
+def test_trunk_pooler_is_refused_if_the_trunk_has_no_pooler(
     single: MakeConfig, tiny_trunk_folder: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(tiny_trunk_folder, tmp_path / "trunk")
@@ -517,7 +528,7 @@ def test_trunk_pooler_heads_are_refused_if_the_trunk_has_no_pooler(
     assert has_facts(refusal(config, tmp_path), "trunk", "no pooler", "head.pooler")
 
 
-# Tests of workdirs made by someone else, and of settings that cannot be trained.
+# Tests of damaged or untrusted workdirs, and of settings that cannot be trained.
 
 DAMAGED = ["null", '"x"', "{", "[" * 5000, '{"a":' * 200 + "1" + "}" * 200]
 
@@ -557,8 +568,8 @@ def test_workdir_cannot_redirect_a_run_to_a_folder_that_is_not_a_store(
 def test_adapter_too_large_for_memory_is_refused_before_the_workdir_is_claimed(
     single: MakeConfig, tmp_path: Path
 ) -> None:
-    sentence = refusal(single(adapter=AdapterConfig(size=2_000_000_000)), tmp_path)
-    assert "adapter.size" in sentence
+    message = refusal(single(adapter=AdapterConfig(size=2_000_000_000)), tmp_path)
+    assert "adapter.size" in message
     assert not (tmp_path / "refused").exists()
 
 

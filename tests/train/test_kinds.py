@@ -1,4 +1,7 @@
-"""Multiple-choice, span, multi-label and tagging tasks work with adapters, fusions and several tasks at once."""
+"""Adapters, fusions and joint training support every kind of task.
+
+The kinds tested here are multiple choice, span, multi-label and tagging.
+"""
 
 import dataclasses
 import json
@@ -42,7 +45,10 @@ def settings(tiny: TrainConfig) -> TrainConfig:
 
 @pytest.fixture(scope="module")
 def choices() -> Mapping[str, AnyRows]:
-    """Makes rows with two or three choices. The choice with the word "all" is correct."""
+    """Makes rows with two or three choices.
+
+    The choice with the word "all" is correct.
+    """
     texts, labels = [], []
     for row in range(40):
         right, number = row % 2 if row % 3 else row % 3, NUMBERS[row % 8]
@@ -57,7 +63,10 @@ def choices() -> Mapping[str, AnyRows]:
 
 @pytest.fixture(scope="module")
 def spans() -> Mapping[str, AnyRows]:
-    """Makes rows whose answer is the number in the context. Half of the contexts are longer than a window."""
+    """Makes rows whose answer is the number in the context.
+
+    Half of the contexts are longer than a window.
+    """
     texts, labels = [], []
     for row in range(40):
         number = NUMBERS[(3 * row) % 8]
@@ -72,7 +81,10 @@ def spans() -> Mapping[str, AnyRows]:
 
 @pytest.fixture(scope="module")
 def topics() -> Mapping[str, AnyRows]:
-    """Makes rows with two labels, "all" and "three". A row has a label if its text has this word."""
+    """Makes rows with two labels, "all" and "three".
+
+    A row has a label if its text contains the label's name.
+    """
     texts = [f"{('all', 'some')[row % 2]} of the {NUMBERS[row // 2 % 4]}" for row in range(40)]
     labels = [[word for word in ("all", "three") if word in text] for text in texts]
     return {
@@ -83,7 +95,10 @@ def topics() -> Mapping[str, AnyRows]:
 
 @pytest.fixture(scope="module")
 def names() -> Mapping[str, AnyRows]:
-    """Makes sentences whose numbers are entities. Half of the sentences are longer than a window."""
+    """Makes sentences whose numbers are entities.
+
+    Half of the sentences are longer than a window.
+    """
     sentences, tags = [], []
     for row in range(40):
         number = NUMBERS[row % 8]
@@ -106,7 +121,11 @@ def models(
     settings: TrainConfig,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> tuple[dict[str, TaskModel], Path]:
-    """Trains an adapter for each task, saves them to a store, and returns ``(models, store)``."""
+    """Trains an adapter for each task, and saves the models to a store.
+
+    Returns:
+      ``(models, store)``.
+    """
     folder = tmp_path_factory.mktemp("kinds")
     found = {}
     for task, data in ((CHOICE, choices), (SPAN, spans), (TOPICS, topics), (NAMES, names)):
@@ -124,7 +143,7 @@ def test_multi_label_heads_start_at_the_log_odds_of_their_labels(
     settings: TrainConfig,
     tmp_path: Path,
 ) -> None:
-    # Train one step with a learning rate so low that it changes a bias by less than the tolerance.
+    # Train one step with a very low learning rate. It changes a bias by less than the tolerance.
     config = dataclasses.replace(settings, learning_rate=1e-6, max_steps=1, eval_every=1)
     single = train_single(
         tiny_trunk, TOPICS, topics, workdir=tmp_path / "single", config=config, method=Method(adapter=ADAPTER)
@@ -137,7 +156,9 @@ def test_multi_label_heads_start_at_the_log_odds_of_their_labels(
         config=config,
         method=MultitaskMethod(adapter=ADAPTER),
     )
-    log_odds = np.log([17 / 17, 9 / 25])  # 16 and 8 of 32 rows have the labels. One row with and one without are added.
+    # The first label has 16 of the 32 rows, and the second label has 8. One row with each label and one row without it
+    # are added.
+    log_odds = np.log([17 / 17, 9 / 25])
     for model in (single, joint["topics"]):
         np.testing.assert_allclose(model.params["heads"]["topics"]["output"]["bias"], log_odds, atol=1e-5)
     np.testing.assert_allclose(joint["names"].params["heads"]["names"]["output"]["bias"], 0, atol=1e-5)
@@ -153,7 +174,7 @@ def test_every_kind_learns(models: tuple[dict[str, TaskModel], Path]) -> None:
     assert "pooler" not in models[0]["span"].params["heads"]["span"]
 
 
-def test_stored_models_have_the_scores_of_their_runs(
+def test_stored_models_give_the_scores_of_their_runs(
     models: tuple[dict[str, TaskModel], Path],
     tiny_trunk: Trunk,
     choices: Mapping[str, AnyRows],
@@ -180,7 +201,7 @@ def test_tuned_threshold_is_stored(
         models[0]["choice"].tune_threshold(topics["dev"])
 
 
-def test_renamed_model_needs_no_compilation(
+def test_renamed_model_is_not_compiled_again(
     models: tuple[dict[str, TaskModel], Path], choices: Mapping[str, AnyRows]
 ) -> None:
     model = models[0]["choice"]
@@ -198,11 +219,12 @@ def test_choices_are_scored_independently(
     together = model.predict_rows(rows, batch_size=8)
     assert together.logits.shape == (8, 3)
     assert np.allclose(together.probabilities.sum(-1), 1)
-    # Choices of a row do not interact: their logits do not depend on their order or number.
-    turned = model.predict([(text, options[::-1]) for text, options in zip(rows.contexts, rows.choices, strict=True)])
+    # The logits of a row's choices do not depend on the order or number of the choices.
+    pairs = zip(rows.contexts, rows.choices, strict=True)
+    reordered = model.predict([(text, options[::-1]) for text, options in pairs])
     for row, options in enumerate(rows.choices):
         count = len(options)
-        assert together.logits[row, :count] == pytest.approx(turned.logits[row, :count][::-1], abs=1e-5)
+        assert together.logits[row, :count] == pytest.approx(reordered.logits[row, :count][::-1], abs=1e-5)
         assert together.probabilities[row, count:].sum() == 0
         assert together.labels[row] == str(together.logits[row].argmax())
 
@@ -214,14 +236,14 @@ def test_answers_are_substrings_of_the_context(
     assert isinstance(rows, SpanRows)
     predictions = models[0]["span"].predict_rows(rows, batch_size=8)
     assert predictions.answers is not None
-    for context, label, of_row in zip(rows.contexts, predictions.labels, predictions.answers, strict=True):
-        assert label == of_row[0].text
-        assert all(context[answer.begin : answer.end] == answer.text for answer in of_row)
-        assert [answer.score for answer in of_row] == sorted((answer.score for answer in of_row), reverse=True)
+    for context, label, answers in zip(rows.contexts, predictions.labels, predictions.answers, strict=True):
+        assert label == answers[0].text
+        assert all(context[answer.begin : answer.end] == answer.text for answer in answers)
+        assert [answer.score for answer in answers] == sorted((answer.score for answer in answers), reverse=True)
     assert predictions.logits.shape == predictions.probabilities.shape == (8, 4)
 
 
-def test_fusion_with_heads_that_read_the_first_token_and_all_tokens(
+def test_fusions_train_heads_on_the_first_token_and_on_all_tokens(
     models: tuple[dict[str, TaskModel], Path],
     tiny_trunk: Trunk,
     choices: Mapping[str, AnyRows],
@@ -289,7 +311,7 @@ def _tagging_every_word(model: TaskModel) -> TaskModel:
     return dataclasses.replace(model, params={**model.params, "heads": {"names": {**head, "output": output}}})
 
 
-def test_predictions_of_files(models: tuple[dict[str, TaskModel], Path], tmp_path: Path) -> None:
+def test_predictions_for_files_of_each_kind(models: tuple[dict[str, TaskModel], Path], tmp_path: Path) -> None:
     inputs = {
         "choice": [{"context": "the two", "choices": ["all of the two", "none of the two", "some"]},
                    {"context": "the", "question": "two", "choices": ["none", "all"]}],
@@ -309,7 +331,7 @@ def test_predictions_of_files(models: tuple[dict[str, TaskModel], Path], tmp_pat
         elif name == "names":
             assert [len(line["label"]) for line in found] == [4] * (1 + len(NUMBERS))
             assert [len(word) for line in found for word in line["logits"]] == [2] * 4 * (1 + len(NUMBERS))
-            # Each word is an entity, and "some  of" has two spaces.
+            # Each word is an entity. There are two spaces in "some  of".
             places = [[(0, 4), (6, 8), (9, 12), (13, 13 + len(number))] for number in NUMBERS]
             texts = [["some", "of", "the", number] for number in NUMBERS]
             entities = [line["entities"] for line in found[1:]]
@@ -320,8 +342,8 @@ def test_predictions_of_files(models: tuple[dict[str, TaskModel], Path], tmp_pat
         elif name == "topics":
             threshold = model.task.multi_label.threshold
             for line in found:
-                shares = zip(model.labels, line["probabilities"], strict=True)
-                assert line["label"] == [word for word, share in shares if share >= threshold]
+                pairs = zip(model.labels, line["probabilities"], strict=True)
+                assert line["label"] == [label for label, probability in pairs if probability >= threshold]
             continue
         else:
             assert [line["label"] for line in found] == [line["answers"][0]["text"] for line in found]

@@ -1,4 +1,7 @@
-"""Many runs are trained in one program, and a run's results do not depend on the other runs."""
+"""``train_many`` trains many runs in one program.
+
+A run's results do not depend on the other runs.
+"""
 
 import contextlib
 import dataclasses
@@ -59,7 +62,7 @@ class Plan:
         )
 
 
-def alone(trunk: Trunk, run: PlannedRun, folder: Path) -> TaskModel:
+def train_separately(trunk: Trunk, run: PlannedRun, folder: Path) -> TaskModel:
     assert isinstance(run.method, Method)
     return train_single(
         trunk, run.task, run.data, workdir=folder, method=run.method, config=run.config, options=run.options
@@ -87,7 +90,11 @@ def scalars(folder: Path) -> list[dict[str, float]]:
 
 
 def group_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Returns a list. During the test, the number of runs in each compiled step is appended to it."""
+    """Records the number of runs in each compiled step.
+
+    Returns:
+      A list with one number per step. It grows during the test.
+    """
     sizes: list[int] = []
     step_together = together._step_together
 
@@ -99,7 +106,7 @@ def group_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
-def test_one_slot_gives_the_bits_and_files_of_separate_runs(
+def test_one_slot_gives_the_results_and_files_of_separate_runs(
     tiny_trunk: Trunk, planned: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = [planned(0), planned(1, learning_rate=3e-3, max_steps=10), planned(2, method=Method(partition="full"))]
@@ -112,13 +119,13 @@ def test_one_slot_gives_the_bits_and_files_of_separate_runs(
 
     monkeypatch.setattr(single_run, "_compile", counted)
     together_models = train_many(tiny_trunk, runs)
-    # There are three runs and only two compiled programs, because the first two runs share their program.
+    # Only two programs are compiled for the three runs, because the first two runs share a program.
     assert len(compiled) == 2
-    separate = [alone(tiny_trunk, run, tmp_path / "alone" / str(run.options.seed)) for run in runs]
+    separate = [train_separately(tiny_trunk, run, tmp_path / "separate" / str(run.options.seed)) for run in runs]
     assert digests(together_models) == digests(separate)
     assert [model.metrics for model in models(together_models)] == [model.metrics for model in separate]
     for seed in range(3):
-        many, own = tmp_path / "many" / str(seed), tmp_path / "alone" / str(seed)
+        many, own = tmp_path / "many" / str(seed), tmp_path / "separate" / str(seed)
         assert scalars(many) == scalars(own)
         assert sorted(path.name for path in many.iterdir()) == sorted(path.name for path in own.iterdir())
 
@@ -137,15 +144,16 @@ def test_runs_in_one_step_equal_separate_runs_up_to_rounding(
     tiny_trunk: Trunk, planned: Plan, tmp_path: Path, method: Method
 ) -> None:
     changes: list[dict[str, Any]] = [{}, {"learning_rate": 3e-3, "warmup": 0.5}, {"max_steps": 5}, {"max_steps": 9}]
-    # With the default epsilon, Adam's first steps have the sign of each gradient, and rounding could change the sign.
+    # With the default epsilon, Adam's first steps mostly depend on the signs of the gradients. Rounding could change
+    # the signs.
     runs = [planned(seed, method=method, adam_epsilon=1e-3, **changes[seed]) for seed in range(4)]
     outcomes = models(train_many(tiny_trunk, runs, slots=SLOTS))
     for run, model in zip(runs, outcomes, strict=True):
         seed = run.options.seed
-        own = alone(tiny_trunk, run, tmp_path / "alone" / str(seed))
+        own = train_separately(tiny_trunk, run, tmp_path / "separate" / str(seed))
         assert_close(model, own)
         assert model.metrics == own.metrics
-        many, separate = scalars(tmp_path / "many" / str(seed)), scalars(tmp_path / "alone" / str(seed))
+        many, separate = scalars(tmp_path / "many" / str(seed)), scalars(tmp_path / "separate" / str(seed))
         assert [line.keys() for line in many] == [line.keys() for line in separate]
         losses = [[line["loss"] for line in lines if "loss" in line] for lines in (many, separate)]
         np.testing.assert_allclose(*losses, rtol=1e-3)
@@ -156,11 +164,11 @@ def test_runs_in_one_step_share_a_single_compiled_step(
 ) -> None:
     sizes = group_sizes(monkeypatch)
     models(train_many(tiny_trunk, [planned(seed) for seed in range(4)], slots=SLOTS))
-    # Three runs share 16 steps. The fourth run then trains 16 steps without others.
+    # Three runs share 16 steps. The fourth run then trains 16 steps on its own.
     assert sizes == [3] * 16 + [1] * 16
 
 
-def test_runs_with_other_settings_of_the_step_share_programs_and_steps(
+def test_runs_with_different_step_settings_share_programs_and_steps(
     tiny_trunk: Trunk, planned: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes = group_sizes(monkeypatch)
@@ -174,14 +182,14 @@ def test_runs_with_other_settings_of_the_step_share_programs_and_steps(
     assert sizes == [3] * 16
     assert len(set(digests(outcomes))) == 3
     in_turn = [dataclasses.replace(run, workdir=tmp_path / "in turn" / str(n)) for n, run in enumerate(runs)]
-    own = [alone(tiny_trunk, run, tmp_path / "alone" / str(number)) for number, run in enumerate(runs)]
+    own = [train_separately(tiny_trunk, run, tmp_path / "separate" / str(number)) for number, run in enumerate(runs)]
     assert digests(train_many(tiny_trunk, in_turn)) == digests(own)
     for model, other in zip(outcomes, own, strict=True):
         assert_close(model, other)
         assert model.metrics == other.metrics
 
 
-def test_runs_with_and_without_clipping_or_class_weights_compute_their_steps_separately(
+def test_runs_with_and_without_clipping_or_class_weights_do_not_share_steps(
     tiny_trunk: Trunk, planned: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes = group_sizes(monkeypatch)
@@ -191,11 +199,11 @@ def test_runs_with_and_without_clipping_or_class_weights_compute_their_steps_sep
     assert sizes == [1] * 6
 
 
-def test_tasks_with_other_names_share_programs_and_steps(
+def test_tasks_with_different_names_share_programs_and_steps(
     tiny_trunk: Trunk, planned: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes = group_sizes(monkeypatch)
-    # The order of the names differs from the order of the runs, and "norm" is also the name of LayerNorms in paths.
+    # The names are not in alphabetical order. The name "norm" also occurs in the paths of LayerNorms.
     runs = [
         dataclasses.replace(planned(seed, weight_decay_on="weights"), options=RunOptions(seed=seed, name=name))
         for seed, name in enumerate(("zeta", "norm", "alpha"))
@@ -204,19 +212,19 @@ def test_tasks_with_other_names_share_programs_and_steps(
     assert sizes == [3] * 16
     for run, model in zip(runs, outcomes, strict=True):
         assert list(model.params["adapters"]) == list(model.params["heads"]) == [run.options.name]
-        own = alone(tiny_trunk, run, tmp_path / "alone" / str(run.options.seed))
+        own = train_separately(tiny_trunk, run, tmp_path / "separate" / str(run.options.seed))
         assert model.metrics == own.metrics
         assert_close(model, own)
 
 
-def test_fusions_of_adapters_with_other_names_share_steps(
+def test_fusions_of_adapters_with_different_names_share_steps(
     tiny_trunk: Trunk, planned: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = tmp_path / "store"
     for seed, name in enumerate(("one", "two", "three")):
         run = dataclasses.replace(planned(seed, folder="sources"), options=RunOptions(seed=seed, name=name))
         models(train_many(tiny_trunk, [run]))[0].save(store)
-    # The order of the adapters differs from the order of their names.
+    # The adapters of a fusion do not have to be in alphabetical order.
     fused = [("two", "one"), ("three", "two"), ("one", "three")]
     methods = [FusionMethod(adapters=names, store=store) for names in fused]
     separate = models(train_many(tiny_trunk, [planned(seed, folder="own", method=methods[seed]) for seed in range(3)]))
@@ -229,11 +237,11 @@ def test_fusions_of_adapters_with_other_names_share_steps(
         assert_close(model, own)
 
 
-def test_other_runs_do_not_change_a_bit_of_a_run(tiny_trunk: Trunk, planned: Plan) -> None:
+def test_other_runs_do_not_change_the_parameters_of_a_run(tiny_trunk: Trunk, planned: Plan) -> None:
     [one] = digests(train_many(tiny_trunk, [planned(7, folder="one")], slots=SLOTS))
     others = [planned(1), planned(2, max_steps=3), planned(3, learning_rate=0.1), planned(4, max_steps=5)]
-    among = train_many(tiny_trunk, [*others, planned(7)], slots=SLOTS)
-    assert digests(among)[-1] == one
+    with_others = train_many(tiny_trunk, [*others, planned(7)], slots=SLOTS)
+    assert digests(with_others)[-1] == one
 
 
 def test_runs_of_several_padded_lengths_do_not_depend_on_each_other(tiny_trunk: Trunk, planned: Plan) -> None:
@@ -243,8 +251,10 @@ def test_runs_of_several_padded_lengths_do_not_depend_on_each_other(tiny_trunk: 
     assert digests(outcomes)[1] == one
 
 
-def test_failed_runs_do_not_change_a_bit_of_the_others(tiny_trunk: Trunk, planned: Plan, tmp_path: Path) -> None:
-    expected = digests(train_many(tiny_trunk, [planned(seed, folder="sound") for seed in (0, 1)], slots=SLOTS))
+def test_failed_runs_do_not_change_the_parameters_of_other_runs(
+    tiny_trunk: Trunk, planned: Plan, tmp_path: Path
+) -> None:
+    expected = digests(train_many(tiny_trunk, [planned(seed, folder="expected") for seed in (0, 1)], slots=SLOTS))
     no_rows = dataclasses.replace(planned(3), data={})
     runs = [planned(0), planned(2, learning_rate=1e38), no_rows, planned(1)]
     outcomes = train_many(tiny_trunk, runs, slots=SLOTS)
@@ -258,7 +268,7 @@ def test_failed_runs_do_not_change_a_bit_of_the_others(tiny_trunk: Trunk, planne
     assert isinstance(again[1], UserError)
 
 
-def test_run_that_stops_early_makes_room_for_the_next(tiny_trunk: Trunk, planned: Plan, tmp_path: Path) -> None:
+def test_next_run_starts_when_a_run_stops_early(tiny_trunk: Trunk, planned: Plan, tmp_path: Path) -> None:
     runs = [planned(seed, learning_rate=0.0, patience=1, eval_every=2) for seed in range(4)]
     models(train_many(tiny_trunk, runs, slots=SLOTS))
     for seed in range(4):
@@ -268,7 +278,8 @@ def test_run_that_stops_early_makes_room_for_the_next(tiny_trunk: Trunk, planned
 def test_runs_stopped_by_sigterm_resume_bit_identically(
     tiny_trunk: Trunk, planned: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = digests(train_many(tiny_trunk, [planned(seed, folder="whole") for seed in range(5)], slots=SLOTS))
+    uninterrupted_runs = [planned(seed, folder="uninterrupted") for seed in range(5)]
+    uninterrupted = digests(train_many(tiny_trunk, uninterrupted_runs, slots=SLOTS))
     finished: list[int] = []
 
     def extra_metrics(run: SingleRun, batch: Batch) -> dict[str, float]:
@@ -284,14 +295,14 @@ def test_runs_stopped_by_sigterm_resume_bit_identically(
         with pytest.raises(PreemptionError):
             train_many(tiny_trunk, runs, slots=SLOTS)
     assert signal.getsignal(signal.SIGTERM) == before
-    # The three active runs have saved checkpoints of different steps. The other two runs have not begun.
+    # The three active runs have saved checkpoints. The other two runs have not started.
     assert [(tmp_path / "many" / str(seed) / "checkpoints").exists() for seed in range(5)] == [True] * 3 + [False] * 2
-    assert digests(train_many(tiny_trunk, runs, slots=SLOTS)) == whole
-    # A finished run is returned without training.
-    assert digests(train_many(tiny_trunk, runs, slots=SLOTS)) == whole
+    assert digests(train_many(tiny_trunk, runs, slots=SLOTS)) == uninterrupted
+    # Finished runs are returned without training.
+    assert digests(train_many(tiny_trunk, runs, slots=SLOTS)) == uninterrupted
 
 
-def test_run_begun_with_others_continues_alone(
+def test_run_started_with_other_runs_resumes_in_a_separate_call(
     tiny_trunk: Trunk, planned: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = [planned(seed, adam_epsilon=1e-3) for seed in range(3)]
@@ -304,13 +315,11 @@ def test_run_begun_with_others_continues_alone(
         patched.setattr(SingleRun, "extra_metrics", extra_metrics)
         with pytest.raises(PreemptionError):
             train_many(tiny_trunk, runs, slots=SLOTS)
-    resumed = alone(tiny_trunk, runs[1], tmp_path / "many" / "1")
-    assert_close(resumed, alone(tiny_trunk, runs[1], tmp_path / "alone"))
+    resumed = train_separately(tiny_trunk, runs[1], tmp_path / "many" / "1")
+    assert_close(resumed, train_separately(tiny_trunk, runs[1], tmp_path / "separate"))
 
 
-def test_fusions_train_in_one_step(
-    tiny_trunk: Trunk, planned: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fusions_share_steps(tiny_trunk: Trunk, planned: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = tmp_path / "store"
     for name, seed in (("one", 0), ("two", 1)):
         run = planned(seed, folder="sources")
@@ -328,7 +337,7 @@ def test_fusions_train_in_one_step(
 
 
 @pytest.mark.parametrize("method", [Method(partition="full"), Method(partition="top_k", top_k=1)])
-def test_runs_that_train_layers_of_the_trunk_compute_their_steps_separately(
+def test_runs_that_train_layers_of_the_trunk_do_not_share_steps(
     tiny_trunk: Trunk, planned: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: Method
 ) -> None:
     sizes = group_sizes(monkeypatch)
@@ -336,19 +345,20 @@ def test_runs_that_train_layers_of_the_trunk_compute_their_steps_separately(
     monkeypatch.setattr(together, "jit_step_together", None)
     outcomes = train_many(tiny_trunk, runs, slots=SLOTS)
     assert sizes == [1] * 6
-    assert digests(outcomes) == digests([alone(tiny_trunk, run, tmp_path / f"own {run.workdir.name}") for run in runs])
+    separate = [train_separately(tiny_trunk, run, tmp_path / f"separate {run.workdir.name}") for run in runs]
+    assert digests(outcomes) == digests(separate)
 
 
-def test_sigterm_during_the_start_of_a_run_stops_all_runs(
+def test_sigterm_while_a_run_starts_stops_all_runs(
     tiny_trunk: Trunk, planned: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: list[int] = []
+    started: list[int] = []
     init = SingleRun.__init__
 
     def signalled(self: SingleRun, *given: Any, **named: Any) -> None:
         init(self, *given, **named)
-        made.append(1)
-        if len(made) == 2:
+        started.append(1)
+        if len(started) == 2:
             os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(SingleRun, "__init__", signalled)
@@ -382,7 +392,7 @@ def test_interrupt_closes_all_runs(tiny_trunk: Trunk, planned: Plan, monkeypatch
     models(train_many(tiny_trunk, [planned(seed) for seed in range(3)], slots=SLOTS))
 
 
-def test_error_of_a_step_ends_the_runs_that_asked_for_it(
+def test_error_in_a_step_fails_only_the_runs_of_the_step(
     tiny_trunk: Trunk, planned: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*given: Any) -> Any:
@@ -394,7 +404,7 @@ def test_error_of_a_step_ends_the_runs_that_asked_for_it(
 
 
 @pytest.mark.parametrize("slots", [1, SLOTS])
-def test_errors_keep_no_arrays_in_memory(
+def test_returned_errors_keep_no_arrays_in_memory(
     tiny_trunk: Trunk, planned: Plan, monkeypatch: pytest.MonkeyPatch, slots: int
 ) -> None:
     def fails(*given: Any) -> Any:
@@ -416,7 +426,7 @@ def test_errors_keep_no_arrays_in_memory(
         assert all(not frame.f_locals for frame in frames(outcome))
 
 
-def test_error_of_a_callback_ends_all_runs(tiny_trunk: Trunk, planned: Plan, tmp_path: Path) -> None:
+def test_error_in_a_callback_stops_all_runs(tiny_trunk: Trunk, planned: Plan, tmp_path: Path) -> None:
     run, shared = planned(0), Shared()
 
     def requested(number: int, request: Any) -> None:
@@ -434,13 +444,13 @@ def test_error_of_a_callback_ends_all_runs(tiny_trunk: Trunk, planned: Plan, tmp
     )
     with pytest.raises(BrokenPipeError):
         together.run_together([training], slots=1, shared=shared, requested=requested)
-    # The run's workdir is not locked any more, so the run can be resumed.
-    assert tree_digest(alone(tiny_trunk, run, Path(run.workdir)).params) == tree_digest(
-        alone(tiny_trunk, run, tmp_path / "alone").params
+    # The run's workdir is no longer locked, so the run can be resumed.
+    assert tree_digest(train_separately(tiny_trunk, run, Path(run.workdir)).params) == tree_digest(
+        train_separately(tiny_trunk, run, tmp_path / "separate").params
     )
 
 
-def test_too_many_slots_for_the_memory_are_refused(
+def test_error_suggests_fewer_slots_if_memory_runs_out(
     tiny_trunk: Trunk, planned: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*given: Any) -> Any:
@@ -453,7 +463,7 @@ def test_too_many_slots_for_the_memory_are_refused(
         assert has_facts(str(outcome), "3 runs", "Out of memory", "fewer slots")
 
 
-def test_code_of_a_run_runs_within_its_own_context(tiny_trunk: Trunk, planned: Plan, tmp_path: Path) -> None:
+def test_each_run_trains_in_its_own_context(tiny_trunk: Trunk, planned: Plan, tmp_path: Path) -> None:
     shared, ended = Shared(), []
     runs = [planned(seed) for seed in range(3)]
     trainings = [
@@ -484,27 +494,27 @@ def test_code_of_a_run_runs_within_its_own_context(tiny_trunk: Trunk, planned: P
         assert all(line.startswith(f"run{number}: ") for line in lines)
 
 
-def test_next_training_is_taken_when_a_slot_is_free() -> None:
+def test_next_training_is_created_when_a_slot_is_free() -> None:
     events = list[str]()
 
     def training(name: str) -> Training[str]:
-        events.append(f"{name} begins")
+        events.append(f"{name} starts")
         yield from ()
         return name
 
     def trainings() -> Iterator[Training[str]]:
         for name in ("a", "b"):
-            events.append(f"{name} is taken")
+            events.append(f"{name} is created")
             yield training(name)
 
     outcomes = together.run_together(
         trainings(), slots=1, shared=Shared(), ended=lambda number, outcome: events.append(f"{outcome} ended")
     )
     assert outcomes == ["a", "b"]
-    assert events == ["a is taken", "a begins", "a ended", "b is taken", "b begins", "b ended"]
+    assert events == ["a is created", "a starts", "a ended", "b is created", "b starts", "b ended"]
 
 
-def test_lines_of_runs_with_one_name_show_their_settings(
+def test_log_lines_of_runs_with_the_same_name_show_their_settings(
     tiny_trunk: Trunk, planned: Plan, capsys: pytest.CaptureFixture[str]
 ) -> None:
     train_many(tiny_trunk, [planned(0), planned(1, learning_rate=3e-3)], slots=2)
@@ -516,10 +526,10 @@ def test_lines_of_runs_with_one_name_show_their_settings(
     assert not any(line.startswith(f"{planned.task.name}: ") for line in lines)
 
 
-def test_details_of_runs(planned: Plan) -> None:
+def test_log_lines_show_what_differs_between_runs(planned: Plan) -> None:
     other = dataclasses.replace(planned(2), options=RunOptions(name="other"))
     assert [run.options.detail for run in _with_details([planned(0), planned(1), other])] == ["seed=0", "seed=1", ""]
-    # Many settings, or none, do not tell the runs apart in a short line.
+    # If the runs differ in many settings or in none, their workdirs are shown.
     methods = [Method(adapter=ADAPTER_PRESETS[name]) for name in ("houlsby", "lora")]
     many = [planned(0, folder=str(number), method=method) for number, method in enumerate(methods)]
     same = [planned(0, folder=folder) for folder in ("a", "b")]
@@ -530,23 +540,23 @@ def test_details_of_runs(planned: Plan) -> None:
 
 
 @pytest.mark.parametrize("slots", [0, -1, True, 1.5])
-def test_bad_numbers_of_slots_are_refused(tiny_trunk: Trunk, planned: Plan, slots: Any) -> None:
+def test_invalid_numbers_of_slots_are_refused(tiny_trunk: Trunk, planned: Plan, slots: Any) -> None:
     with pytest.raises(UserError, match=str(slots)):
         train_many(tiny_trunk, [planned(0)], slots=slots)
 
 
-def test_shared_workdirs_are_refused(tiny_trunk: Trunk, planned: Plan) -> None:
+def test_runs_with_the_same_workdir_are_refused(tiny_trunk: Trunk, planned: Plan) -> None:
     with pytest.raises(UserError, match="many/3"):
         train_many(tiny_trunk, [planned(3), planned(4), planned(3)])
 
 
-def test_options_refuse_another_type_as_shared() -> None:
+def test_shared_option_of_the_wrong_type_is_refused() -> None:
     shared: Any = {}
     with pytest.raises(UserError, match="shared"):
         RunOptions(shared=shared)
 
 
-def test_another_type_of_run_is_refused(tiny_trunk: Trunk) -> None:
+def test_run_of_the_wrong_type_is_refused(tiny_trunk: Trunk) -> None:
     run: Any = {"workdir": "runs/1"}
     with pytest.raises(UserError, match="PlannedRun"):
         train_many(tiny_trunk, [run])

@@ -40,10 +40,10 @@ CONFIG = TrainConfig(learning_rate=1e-2, epochs=2, batch_size=8, max_length=8, b
 
 @pytest.fixture(scope="module")
 def data(rows: Mapping[str, Rows]) -> dict[str, Mapping[str, Rows]]:
-    """Makes a task with two labels, one with three labels, and a regression."""
+    """Makes a task with two labels, a task with three labels, and a regression task."""
     tasks: dict[str, dict[str, Rows]] = {"quantity": dict(rows), "number": {}, "value": {}}
-    for split, of_split in rows.items():
-        texts = list(of_split.text_a)
+    for split, split_rows in rows.items():
+        texts = list(split_rows.text_a)
         numbers = [
             ("two", "three", "four", "five", "six", "seven", "eight", "nine").index(t.split()[-1]) for t in texts
         ]
@@ -78,10 +78,10 @@ def test_trunk_adapters_and_heads_are_trained_and_stored(tiny_trunk: Trunk, data
         load_task_model(tmp_path / "store", tiny_trunk, head="number", adapter="number")
 
 
-def test_predictions_of_a_scaled_task_are_in_original_units(tiny_trunk: Trunk, data: Any, tmp_path: Path) -> None:
+def test_predictions_of_a_scaled_task_are_in_the_original_units(tiny_trunk: Trunk, data: Any, tmp_path: Path) -> None:
     train = data["value"]["train"]
-    alone, config = {"value": {"train": train, "dev": train}}, dataclasses.replace(CONFIG, epochs=15)
-    model = run(tiny_trunk, alone, tmp_path, TASKS[2:], config=config)["value"]
+    one_task, config = {"value": {"train": train, "dev": train}}, dataclasses.replace(CONFIG, epochs=15)
+    model = run(tiny_trunk, one_task, tmp_path, TASKS[2:], config=config)["value"]
     predictions, values = model.predict_rows(train), train.labels
     assert np.corrcoef(predictions.logits[:, 0], values)[0, 1] > 0.8
     assert np.abs(predictions.logits[:, 0] - values).mean() < 1.0
@@ -116,20 +116,20 @@ def test_every_partition_trains_only_its_parameters(
 
 
 def test_initial_values_do_not_depend_on_other_tasks(tiny_trunk: Trunk, data: Any, tmp_path: Path) -> None:
-    still = dataclasses.replace(CONFIG, learning_rate=0.0, max_steps=1)
-    three = run(tiny_trunk, data, tmp_path / "three", config=still)
-    two = run(tiny_trunk, data, tmp_path / "two", TASKS[1:], config=still)
+    no_updates = dataclasses.replace(CONFIG, learning_rate=0.0, max_steps=1)
+    three = run(tiny_trunk, data, tmp_path / "three", config=no_updates)
+    two = run(tiny_trunk, data, tmp_path / "two", TASKS[1:], config=no_updates)
     for name in ("number", "value"):
         assert tree_digest(three[name].params) == tree_digest(two[name].params)
 
 
-def test_interrupted_run_gives_bit_identical_results(
+def test_interrupted_run_resumes_bit_identically(
     tiny_trunk: Trunk, data: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = dataclasses.replace(CONFIG, dropout=True, eval_every=6, checkpoint_every=1, learning_rate=1e-3)
     sampling = SamplingConfig(sampler="annealed", steps_per_epoch=6)
     without_checkpoints = dataclasses.replace(config, checkpoint_every=0)
-    whole = run(tiny_trunk, data, tmp_path / "whole", config=without_checkpoints, sampling=sampling)
+    uninterrupted = run(tiny_trunk, data, tmp_path / "uninterrupted", config=without_checkpoints, sampling=sampling)
     from afjax.train import logs
 
     for after in (3, 7):
@@ -148,7 +148,7 @@ def test_interrupted_run_gives_bit_identical_results(
             with pytest.raises(KeyboardInterrupt):
                 run(tiny_trunk, data, tmp_path / "stopped", config=config, sampling=sampling)
     again = run(tiny_trunk, data, tmp_path / "stopped", config=config, sampling=sampling)
-    for name, model in whole.items():
+    for name, model in uninterrupted.items():
         assert tree_digest(again[name].params) == tree_digest(model.params)
         assert again[name].trunk.sha256 == model.trunk.sha256
         assert again[name].metrics == model.metrics
@@ -160,12 +160,12 @@ def test_eight_tasks_and_four_lengths_compile_four_programs(
     names = [f"task{number}" for number in range(8)]
     kinds = itertools.cycle(("classification", "regression"))
     tasks = tuple(TaskConfig(name=name, kind=next(kinds)) for name in names)
-    words = {"train": 24, "dev": 16}
+    num_rows = {"train": 24, "dev": 16}
     data = {}
     for number, task in enumerate(tasks):
         splits = {}
-        for split, num in words.items():
-            # The rows have 4 to 34 tokens, so that every task has batches of every padded length.
+        for split, num in num_rows.items():
+            # The rows have 4 to 32 tokens, so that every task has batches of every padded length.
             texts = [" ".join(["all"] * (2 + 4 * (row % 8))) for row in range(num)]
             labels: list[Any] = [row % (2 + number // 2) for row in range(num)]
             if task.kind == "regression":
@@ -180,14 +180,14 @@ def test_eight_tasks_and_four_lengths_compile_four_programs(
         run(tiny_trunk, data, tmp_path, tasks, config=config, scan_layers=True)
     compiled = [record.getMessage() for record in caplog.records if record.getMessage().startswith("Compiling")]
     assert sum("train_step" in message for message in compiled) == 4
-    # Evaluation also has one program per length.
+    # Evaluation also compiles one program per length.
     assert sum("jit(step)" in message for message in compiled) == 4
 
 
 # Tests of sequential training.
 
 
-def test_sequential_training_and_forgetting(tiny_trunk: Trunk, data: Any, tmp_path: Path) -> None:
+def test_sequential_training_evaluates_earlier_tasks_again(tiny_trunk: Trunk, data: Any, tmp_path: Path) -> None:
     config = dataclasses.replace(CONFIG, max_steps=12)
     given = {"method": Method(partition="full", head=HeadConfig(pooler="trunk")), "config": config, "workdir": tmp_path}
     result = train_sequential(tiny_trunk, TASKS, data, **given)
@@ -198,7 +198,7 @@ def test_sequential_training_and_forgetting(tiny_trunk: Trunk, data: Any, tmp_pa
         model = result.models[task.name]
         assert model.evaluate(data[task.name]["dev"], batch_size=8) == last
         assert model.metrics == last
-    # Training on number changed the trunk, so quantity was evaluated again on the new trunk.
+    # Training on "number" changed the trunk, so "quantity" was evaluated again on the new trunk.
     assert result.scores[1][0].keys() == result.scores[0][0].keys()
     assert result.models["quantity"].trunk.sha256 != tiny_trunk.sha256
     again = train_sequential(tiny_trunk, TASKS, data, **given)

@@ -1,4 +1,7 @@
-"""A multitask step trains the drawn task like a single-task step, and does not touch the other tasks' leaves."""
+"""A multitask step trains the drawn task like a single-task step.
+
+The step does not change the leaves of other tasks.
+"""
 
 import dataclasses
 import functools
@@ -42,7 +45,7 @@ KINDS = ("classification", "classification", "regression")
 NUM_OUTPUTS = (2, 3, 1)
 
 
-def own_tree(trunk: Trunk, name: str, num_outputs: int) -> Tree:
+def task_params(trunk: Trunk, name: str, num_outputs: int) -> Tree:
     key = jax.random.key(5)
     return {
         "adapters": {"drawn": init_adapter(named_key(key, name), PAL, trunk.config)},
@@ -73,10 +76,10 @@ def model(tiny_trunk: Trunk) -> Model:
 
 @pytest.mark.parametrize("name", ["adapter+trunk", "adapter"])
 def test_step_equals_a_single_task_step_of_the_drawn_task(tiny_trunk: Trunk, model: Model, name: str) -> None:
-    # Gradients are larger than clip_norm, so they are clipped. With this epsilon, small differences of a gradient
-    # change Adam's step only a little.
+    # The gradients are larger than clip_norm, so they are clipped. With this large epsilon, rounding errors of the
+    # gradients hardly change Adam's step.
     config = TrainConfig(learning_rate=0.1, clip_norm=0.05, adam_epsilon=1.0, dropout=False)
-    own = [own_tree(tiny_trunk, task, num) for task, num in zip(TASKS, NUM_OUTPUTS, strict=True)]
+    own = [task_params(tiny_trunk, task, num) for task, num in zip(TASKS, NUM_OUTPUTS, strict=True)]
     rules, key, rate = partition.preset(name, model.head), jax.random.key(0), jnp.float32(0.1)
     whole = {"trunk": tiny_trunk.params, "fusion": {}, **stack_tasks(own)}
     trained, frozen = partition.split(whole, partition.label(whole, rules))
@@ -87,21 +90,22 @@ def test_step_equals_a_single_task_step_of_the_drawn_task(tiny_trunk: Trunk, mod
     )
     for task in (1, 2, 0):
         before = state
-        alone = {"trunk": before["trained"]["shared"].get("trunk", tiny_trunk.params)}
-        mine = take_task(before["trained"]["own"], task)
-        output = jax.tree.map(lambda leaf, n=NUM_OUTPUTS[task]: leaf[..., :n], mine["heads"]["drawn"]["output"])
-        alone |= {"adapters": mine["adapters"], "heads": {"drawn": {**mine["heads"]["drawn"], "output": output}}}
-        alone_trained, alone_frozen = partition.split(alone, partition.label(alone, rules))
+        single_params = {"trunk": before["trained"]["shared"].get("trunk", tiny_trunk.params)}
+        drawn_params = take_task(before["trained"]["own"], task)
+        output = jax.tree.map(lambda leaf, n=NUM_OUTPUTS[task]: leaf[..., :n], drawn_params["heads"]["drawn"]["output"])
+        head = {**drawn_params["heads"]["drawn"], "output": output}
+        single_params |= {"adapters": drawn_params["adapters"], "heads": {"drawn": head}}
+        single_trained, single_frozen = partition.split(single_params, partition.label(single_params, rules))
         state, scalars = step(before, frozen, make_batch(task), key, rate)
 
-        optimizer = make_optimizer(config, alone_trained)
-        alone_state = init_state(jax.tree.map(jnp.asarray, alone_trained), optimizer)
+        optimizer = make_optimizer(config, single_trained)
+        single_state = init_state(jax.tree.map(jnp.asarray, single_trained), optimizer)
         # Only the leaves of the drawn task are compared. The Adam moments of shared parameters also depend on earlier
         # steps.
-        single = jax.jit(make_train_step(model, optimizer, KINDS[task], dropout=False))
+        single_step = jax.jit(make_train_step(model, optimizer, KINDS[task], dropout=False))
         batch, settings = make_batch(task), step_settings(config, float(rate))
         labels = batch["labels"].astype(np.int32) if KINDS[task] == "classification" else batch["labels"]
-        after, expected = single(alone_state, alone_frozen, {**batch, "labels": labels}, key, settings)
+        after, expected = single_step(single_state, single_frozen, {**batch, "labels": labels}, key, settings)
         assert float(scalars["loss"]) == pytest.approx(float(expected["loss"]), rel=1e-5)
         assert float(scalars["gradient_norm"]) == pytest.approx(float(expected["gradient_norm"]), rel=1e-4)
         assert float(expected["gradient_norm"]) > config.clip_norm
@@ -110,7 +114,7 @@ def test_step_equals_a_single_task_step_of_the_drawn_task(tiny_trunk: Trunk, mod
             if not path.startswith("trunk/"):
                 part = now[path][..., : leaf.shape[-1]] if "/output/" in path and "heads" in path else now[path]
                 np.testing.assert_allclose(part, leaf, atol=1e-6, err_msg=path)
-                moved |= not np.allclose(part, flatten(mine)[path][..., : leaf.shape[-1]], atol=1e-5)
+                moved |= not np.allclose(part, flatten(drawn_params)[path][..., : leaf.shape[-1]], atol=1e-5)
         assert moved
         for other in {0, 1, 2} - {task}:
             for part in ("trained", "optimizer"):
@@ -131,7 +135,7 @@ def test_step_equals_a_single_task_step_of_the_drawn_task(tiny_trunk: Trunk, mod
 
 
 def test_non_finite_step_keeps_the_state(tiny_trunk: Trunk, model: Model) -> None:
-    own = [own_tree(tiny_trunk, task, num) for task, num in zip(TASKS, NUM_OUTPUTS, strict=True)]
+    own = [task_params(tiny_trunk, task, num) for task, num in zip(TASKS, NUM_OUTPUTS, strict=True)]
     whole = {"trunk": tiny_trunk.params, "fusion": {}, **stack_tasks(own)}
     trained, frozen = partition.split(whole, partition.label(whole, partition.preset("adapter", model.head)))
     state = init_multitask_state({"shared": {}, "own": jax.tree.map(jnp.asarray, trained)}, CONFIG)
@@ -156,19 +160,19 @@ def test_losses_of_all_kinds_of_tasks() -> None:
     assert float(classified) == pytest.approx(-(np.log(0.75) + np.log(0.5)) / 2, rel=1e-6)
     squared = multitask_loss(logits, {**batch, "task": jnp.asarray(1)}, table, rows)
     assert float(squared) == pytest.approx(((np.log(0.25) - 1) ** 2 + np.log(0.5) ** 2) / 2, rel=1e-6)
-    # In a multiple-choice task, the number of logits is the number of choices, not the number of the head's outputs.
-    of_choices = {**batch, "mask": jnp.ones((2, 2, 4), bool), "task": jnp.asarray(0)}
+    # In a multiple-choice task, a row has one logit per choice, although the head has only one output.
+    choice_batch = {**batch, "mask": jnp.ones((2, 2, 4), bool), "task": jnp.asarray(0)}
     choices = TaskTable(("multiple_choice",), (1,))
-    chosen = multitask_loss(logits[:, :2], of_choices, choices, ("multiple_choice",))
+    chosen = multitask_loss(logits[:, :2], choice_batch, choices, ("multiple_choice",))
     assert float(chosen) == pytest.approx(float(classified), rel=1e-6)
-    # In a span task, there are two outputs per token. Padding tokens do not count.
+    # In a span task, the head has two outputs per token. Padding tokens are ignored.
     tokens = jnp.log(jnp.array([[[0.25, 0.1, 9.0], [0.75, 0.9, 9.0], [5.0, 5.0, 9.0]]]))
-    of_span = {"labels": jnp.array([[0, 1]]), "weights": jnp.ones(1), "mask": jnp.array([[True, True, False]])}
-    spanned = multitask_loss(tokens, {**of_span, "task": jnp.asarray(0)}, TaskTable(("span",), (2,)), ("span",))
+    span_batch = {"labels": jnp.array([[0, 1]]), "weights": jnp.ones(1), "mask": jnp.array([[True, True, False]])}
+    spanned = multitask_loss(tokens, {**span_batch, "task": jnp.asarray(0)}, TaskTable(("span",), (2,)), ("span",))
     assert float(spanned) == pytest.approx(-(np.log(0.25) + np.log(0.9)) / 2, rel=1e-6)
 
 
-def test_labels_that_a_narrower_head_lacks_have_no_loss_and_no_gradient() -> None:
+def test_padded_labels_of_a_smaller_head_have_no_loss_and_no_gradient() -> None:
     table = TaskTable(("multi_label", "multi_label"), (2, 3))
     logits = jnp.array([[0.5, -1.0, 9.0], [2.0, 0.0, 9.0]])
     batch = {"labels": jnp.array([[1.0, 0, 0], [0, 1, 0]]), "weights": jnp.ones(2), "task": jnp.asarray(0)}
@@ -183,7 +187,7 @@ def test_labels_that_a_narrower_head_lacks_have_no_loss_and_no_gradient() -> Non
     np.testing.assert_allclose(jax.grad(narrow)(logits), jax.grad(plain)(logits), rtol=1e-6)
 
 
-def test_stacking_pads_and_slicing_recovers_the_trees() -> None:
+def test_stacked_trees_are_padded_and_can_be_sliced() -> None:
     trees = [{"a": jnp.ones((2, 1))}, {"a": jnp.full((2, 3), 2.0)}]
     stacked = stack_tasks(trees)
     assert stacked["a"].shape == (2, 2, 3)
@@ -199,7 +203,7 @@ def test_stacking_pads_and_slicing_recovers_the_trees() -> None:
 def test_compiled_step_can_donate_its_state(tiny_trunk: Trunk, model: Model, corrected: bool) -> None:
     # The state is donated, so all of its buffers must be distinct.
     config = dataclasses.replace(CONFIG, adam_bias_correction=corrected)
-    own = [own_tree(tiny_trunk, task, num) for task, num in zip(TASKS, NUM_OUTPUTS, strict=True)]
+    own = [task_params(tiny_trunk, task, num) for task, num in zip(TASKS, NUM_OUTPUTS, strict=True)]
     whole = {"trunk": tiny_trunk.params, "fusion": {}, **stack_tasks(own)}
     trained, frozen = partition.split(whole, partition.label(whole, partition.preset("adapter", model.head)))
     mesh = local_mesh()

@@ -1,4 +1,7 @@
-"""Public values have short reprs and tables in notebooks, rows can be sliced, and runs from Python have reports."""
+"""Public values have short reprs and HTML tables for notebooks.
+
+Rows can be sliced, and runs started from Python can be reported.
+"""
 
 import dataclasses
 import json
@@ -30,7 +33,7 @@ from afjax.trunk.pretrained import Trunk
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("training")]
 
 HOSTILE = "<script>alert('&')</script>"
-# The maximum number of characters of a repr: about one screen of a notebook.
+# Maximum number of characters of a repr. This is about one screen of a notebook.
 LIMIT = 1000
 
 PAIRS = rows_from_lists([("one " * 500, "two"), (HOSTILE, "b")], ["x", "y"])
@@ -71,7 +74,10 @@ def fused(
 
 
 def public_values(model: TaskModel, rows: Mapping[str, Rows], store: Path) -> dict[str, Any]:
-    """Returns the objects in ``afjax.__all__``, and examples of the values that they return, by name."""
+    """Returns the public objects, and examples of the values that they return.
+
+    The keys are the objects' names in ``afjax.__all__``, or short descriptions.
+    """
     labels = tuple(f"label {number}" for number in range(150))
     return {
         **{name: getattr(afjax, name) for name in afjax.__all__},
@@ -100,7 +106,7 @@ def test_public_values_have_short_reprs(fused: tuple[TaskModel, Path], rows: Map
     assert {name: length for name, length in lengths.items() if length > LIMIT} == {}
 
 
-def test_reprs_name_the_main_facts(fused: tuple[TaskModel, Path], rows: Mapping[str, Rows]) -> None:
+def test_reprs_contain_the_main_facts(fused: tuple[TaskModel, Path], rows: Mapping[str, Rows]) -> None:
     model, _ = fused
     for fact in ("quantity", "few, many", "quantity-fusion", "first, second", model.trunk.name, "accuracy"):
         assert fact in repr(model)
@@ -152,7 +158,9 @@ def test_models_and_predictions_are_shown_as_escaped_tables(
     assert "second" in pages[2]
 
 
-def test_attention_has_the_names_of_its_adapters(fused: tuple[TaskModel, Path], rows: Mapping[str, Rows]) -> None:
+def test_fusion_attention_has_names_of_adapters_and_layers(
+    fused: tuple[TaskModel, Path], rows: Mapping[str, Rows]
+) -> None:
     model = fused[0]
     predictions = model.predict_rows(rows["dev"], fusion_attention=True)
     assert predictions.fusion_attention["ffn"].shape == (8, 2, 2)
@@ -177,7 +185,7 @@ def test_rows_can_be_sliced(rows: Any) -> None:
     assert [one.texts_of(0) for one in rows] == [rows.texts_of(row) for row in range(len(rows))]
 
 
-def test_rows_can_be_taken_by_lists_and_masks() -> None:
+def test_rows_can_be_indexed_with_lists_and_masks() -> None:
     assert MANY[[3, -1]].text_a == ["text 3", "text 149"]
     assert MANY[np.array([3, 5])].labels.tolist() == MANY.labels[[3, 5]].tolist()
     assert MANY[::50].text_a == ["text 0", "text 50", "text 100"]
@@ -187,7 +195,7 @@ def test_rows_can_be_taken_by_lists_and_masks() -> None:
 
 
 @pytest.mark.parametrize("index", ["text_a", 1.5, [0.5], None, [[1, 2]], [True, False], True, (slice(1), 0)], ids=str)
-def test_other_indices_of_rows_are_refused(index: Any) -> None:
+def test_invalid_indices_of_rows_are_refused(index: Any) -> None:
     with pytest.raises(UserError, match="slice"):
         MANY[index]
 
@@ -208,15 +216,15 @@ def test_empty_splits_are_refused(fused: tuple[TaskModel, Path], rows: Mapping[s
         train_single(model.trunk, model.task, {**rows, "dev": empty}, workdir=tmp_path / "run")
 
 
-def test_a_confusion_matrix_counts_rows_by_label(fused: tuple[TaskModel, Path], rows: Mapping[str, Rows]) -> None:
+def test_confusion_matrix_counts_rows_by_label(fused: tuple[TaskModel, Path], rows: Mapping[str, Rows]) -> None:
     model, _ = fused
     scores = model.evaluate(rows["dev"], confusion=True)
     matrix = scores.pop("confusion")
     assert scores == model.evaluate(rows["dev"])
     predicted = model.predict_rows(rows["dev"]).labels
-    right = [rows["dev"].label_of(row) for row in range(8)]
+    labels = [rows["dev"].label_of(row) for row in range(8)]
     expected = [
-        [sum(pair == (one, other) for pair in zip(right, predicted, strict=True)) for other in model.labels]
+        [sum(pair == (one, other) for pair in zip(labels, predicted, strict=True)) for other in model.labels]
         for one in model.labels
     ]
     assert matrix.counts.tolist() == expected
@@ -226,7 +234,7 @@ def test_a_confusion_matrix_counts_rows_by_label(fused: tuple[TaskModel, Path], 
     assert [line.split() for line in lines[1:]] == [["few", *map(str, expected[0])], ["many", *map(str, expected[1])]]
 
 
-def test_other_tasks_have_no_confusion_matrix(fused: tuple[TaskModel, Path]) -> None:
+def test_regression_tasks_have_no_confusion_matrix(fused: tuple[TaskModel, Path]) -> None:
     task = TaskConfig(name="values", kind="regression")
     model = dataclasses.replace(fused[0], task=task, labels=())
     with pytest.raises(UserError) as caught:
@@ -241,13 +249,13 @@ def write_split(path: Path, rows: Rows) -> Path:
     return path
 
 
-def test_eval_command_gives_a_confusion_matrix(
+def test_eval_command_prints_a_confusion_matrix(
     fused: tuple[TaskModel, Path], rows: Mapping[str, Rows], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model, folder = fused
     source = write_split(tmp_path / "dev.jsonl", rows["dev"])
-    words = ["eval", f"--store={folder / 'store'}", f"--trunk={model.trunk.name}", "--fusion=quantity-fusion"]
-    assert main([*words, "--head=quantity-fusion", f"--source={source}", "--confusion"]) == 0
+    arguments = ["eval", f"--store={folder / 'store'}", f"--trunk={model.trunk.name}", "--fusion=quantity-fusion"]
+    assert main([*arguments, "--head=quantity-fusion", f"--source={source}", "--confusion"]) == 0
     out, err = capsys.readouterr()
     found = json.loads(out)
     assert found["confusion"] == model.evaluate(rows["dev"], confusion=True)["confusion"].to_dict()
@@ -261,18 +269,18 @@ def test_run_from_python_can_be_reported(
     model, folder = fused
     source = write_split(tmp_path / "dev.jsonl", rows["dev"])
     page = tmp_path / "report.html"
-    words = ["report", f"--output={page}", f"--source={source}", f"--store={folder / 'store'}"]
-    assert main([*words, f"--workdir={folder / 'run'}"]) == 0
+    arguments = ["report", f"--output={page}", f"--source={source}", f"--store={folder / 'store'}"]
+    assert main([*arguments, f"--workdir={folder / 'run'}"]) == 0
     text = page.read_text(encoding="utf-8")
     for fact in ("first, second", "Mean attention", f"{model.metrics['accuracy']:.4f}"):
         assert fact in text
     assert "cannot be" not in text
     assert "their digests differ" not in text
-    # A report of a folder with several runs does not need their store.
+    # A folder with several runs can be reported without a store.
     assert main(["report", f"--output={page}", f"--workdir={folder}"]) == 0
     text = page.read_text(encoding="utf-8")
     assert has_facts(text, "3 of 3 runs", "finished")
-    # A run of an earlier version has no trained.json. If the recipe is called again, it writes the file.
+    # Runs of earlier versions have no trained.json. Calling the recipe again writes the file.
     earlier = tmp_path / "earlier"
     config = dataclasses.replace(TrainConfig(), max_steps=1, batch_size=8, max_length=8, buckets=(8,))
     shared: dict[str, Any] = {"method": Method(partition="head"), "config": config}

@@ -1,4 +1,4 @@
-"""Padded heads: a run's loss, gradients and stored head are the same as with a head of the task's own size."""
+"""Padding a head's outputs does not change a run's loss, gradients or result."""
 
 import dataclasses
 import json
@@ -85,7 +85,7 @@ def assert_close(model: TaskModel, other: TaskModel) -> None:
         ("span", {2: 2}),
     ],
 )
-def test_heads_have_a_power_of_two_of_outputs(kind: TaskKind, expected: dict[int, int]) -> None:
+def test_number_of_outputs_is_padded_to_a_power_of_two(kind: TaskKind, expected: dict[int, int]) -> None:
     assert {number: padded_outputs(kind, number) for number in expected} == expected
 
 
@@ -94,7 +94,7 @@ def test_only_output_layers_of_heads_are_padded_and_trimmed() -> None:
     output = {"kernel": np.ones((2, 3), np.float32), "bias": np.ones(3, np.float32)}
     params = {
         "trunk": {"x": np.ones(3)},
-        # The adapter is called "heads" and has a part "output", like the path of an output layer.
+        # The path of this adapter's leaf contains "heads" and "output", like the path of a head's output layer.
         "adapters": {"heads": {"ffn": {"output": {"scale": np.ones((2, 3))}}}},
         "heads": {"task": {"pooler": pooler, "output": output}},
     }
@@ -157,7 +157,7 @@ def test_padding_changes_neither_the_loss_nor_its_gradients(data: st.DataObject)
         ("tagging", {"adam_bias_correction": False}),
     ],
 )
-def test_run_with_a_padded_head_trains_what_an_unpadded_head_would(
+def test_runs_with_padded_and_unpadded_heads_give_the_same_model(
     tiny_trunk: Trunk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: TaskKind, changes: Mapping[str, Any]
 ) -> None:
     padding: list[np.ndarray] = []
@@ -172,7 +172,7 @@ def test_run_with_a_padded_head_trains_what_an_unpadded_head_would(
     with monkeypatch.context() as patch:
         patch.setattr(single_run.SingleRun, "step", checked)
         [padded] = trained(tiny_trunk, [planned(3, tmp_path / "padded", kind, **changes)])
-    # Kernel and bias, and both of Adam's moments, after each of 8 steps.
+    # After each of the 8 steps, the kernel, the bias, and both Adam moments of each are checked.
     assert len(padding) == 8 * 6
     assert all(leaf.size and not leaf.any() for leaf in padding)
     monkeypatch.setattr(single_run, "padded_outputs", lambda kind, num_outputs: num_outputs)

@@ -1,4 +1,4 @@
-"""If a process gets SIGTERM during a run, at its end or between runs, it saves, exits, and can be resumed."""
+"""A process that gets SIGTERM saves its run and exits. The run can be resumed."""
 
 import os
 import signal
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("training")
 
 
 @pytest.fixture(scope="module")
-def whole(
+def uninterrupted(
     tiny_trunk: Trunk,
     task: TaskConfig,
     rows: Mapping[str, Rows],
@@ -34,7 +34,7 @@ def whole(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> TaskModel:
     """Returns the result of an uninterrupted run."""
-    return train_single(tiny_trunk, task, rows, workdir=tmp_path_factory.mktemp("whole"), config=tiny)
+    return train_single(tiny_trunk, task, rows, workdir=tmp_path_factory.mktemp("uninterrupted"), config=tiny)
 
 
 @pytest.mark.parametrize(("moment", "stops_at"), [(3, 5), (15, 16), (16, 16)])
@@ -43,17 +43,17 @@ def test_run_stopped_by_sigterm_saves_and_resumes_bit_identically(
     task: TaskConfig,
     rows: Mapping[str, Rows],
     tiny: TrainConfig,
-    whole: TaskModel,
+    uninterrupted: TaskModel,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     moment: int,
     stops_at: int,
 ) -> None:
-    noted: list[int] = []
+    computed: list[int] = []
 
     def extra_metrics(run: SingleRun, batch: Batch) -> dict[str, float]:
-        noted.append(1)
-        if len(noted) == moment:
+        computed.append(1)
+        if len(computed) == moment:
             os.kill(os.getpid(), signal.SIGTERM)
         return {}
 
@@ -67,13 +67,13 @@ def test_run_stopped_by_sigterm_saves_and_resumes_bit_identically(
     assert str(stops_at) in steps
     found = train_single(tiny_trunk, task, rows, **given)
     # Each of the 16 steps was computed exactly once.
-    assert len(noted) == 16
-    for path, leaf in flatten(whole.params).items():
+    assert len(computed) == 16
+    for path, leaf in flatten(uninterrupted.params).items():
         assert np.array_equal(flatten(found.params)[path], leaf), path
-    assert found.metrics == whole.metrics
+    assert found.metrics == uninterrupted.metrics
 
 
-def test_sigterm_between_runs_ends_the_command() -> None:
+def test_sigterm_between_runs_stops_the_command() -> None:
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(PreemptionError, match=r"stop.*resume"), stopping_between_runs():
         os.kill(os.getpid(), signal.SIGTERM)
@@ -82,7 +82,10 @@ def test_sigterm_between_runs_ends_the_command() -> None:
 
 @pytest.fixture
 def interruptible() -> Iterator[None]:
-    """Makes SIGINT raise KeyboardInterrupt, because the test runner's worker processes ignore it."""
+    """Makes SIGINT raise KeyboardInterrupt during the test.
+
+    The test runner's worker processes ignore SIGINT by default.
+    """
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)

@@ -1,4 +1,4 @@
-"""The recipes train and freeze the right parameters, and stored models can be loaded."""
+"""Recipes train the right parameters, and stored models can be loaded."""
 
 import dataclasses
 import json
@@ -52,7 +52,10 @@ def params_digest(task_model: TaskModel) -> str:
 
 @pytest.fixture
 def single(tiny_trunk: Trunk, task: TaskConfig, rows: Mapping[str, Rows], tiny: TrainConfig, tmp_path: Path) -> Any:
-    """Returns a function that calls ``train_single`` on the tiny task, in the workdir ``tmp_path/FOLDER``."""
+    """Returns a function that calls ``train_single`` on the tiny task.
+
+    The workdir is ``tmp_path / folder``.
+    """
 
     def train(folder: str = "run", settings: TrainConfig = tiny, **kwargs: Any) -> TaskModel:
         return train_single(
@@ -62,7 +65,7 @@ def single(tiny_trunk: Trunk, task: TaskConfig, rows: Mapping[str, Rows], tiny: 
     return train
 
 
-def fit_falls(folder: Path) -> bool:
+def loss_decreases(folder: Path) -> bool:
     values = losses(folder)
     return np.mean(values[-4:]) < np.mean(values[:4])
 
@@ -74,7 +77,7 @@ def fit_falls(folder: Path) -> bool:
 def test_frozen_trunk_does_not_change(single: Any, tiny_trunk: Trunk, tmp_path: Path, partition_name: str) -> None:
     before = tree_digest(tiny_trunk.params)
     task_model = single(partition=partition_name, head=HeadConfig(dropout=0.0))
-    assert fit_falls(tmp_path / "run")
+    assert loss_decreases(tmp_path / "run")
     assert task_model.trunk is tiny_trunk
     assert tree_digest(tiny_trunk.params) == before == tiny_trunk.sha256
     assert list(task_model.params["adapters"]) == (["quantity"] if partition_name == "adapter" else [])
@@ -93,7 +96,7 @@ def test_trained_trunk_is_restored_from_its_folder(
 ) -> None:
     before = tree_digest(tiny_trunk.params)
     task_model = single(partition=partition_name, top_k=top_k)
-    assert fit_falls(tmp_path / "run")
+    assert loss_decreases(tmp_path / "run")
     assert tree_digest(tiny_trunk.params) == before
     new = flatten(task_model.trunk.params)
     old = flatten(tiny_trunk.params)
@@ -129,7 +132,7 @@ def test_saving_writes_a_trained_trunk_to_the_recorded_folder(
         load_task_model(tmp_path / "store", tiny_trunk, head="quantity", adapter="quantity")
     assert str(tmp_path / "run" / "trunk") in str(refused.value)
 
-    # The trunk is written once, and again only if the folder holds something else.
+    # The trunk is only written again if its folder contains another trunk.
     weights = tmp_path / "run" / "trunk" / "model.safetensors"
     written = weights.stat().st_mtime_ns
     task_model.save(tmp_path / "other")
@@ -148,7 +151,7 @@ def test_compilation_of_a_step_is_logged(single: Any, capfd: pytest.CaptureFixtu
 
 @pytest.fixture
 def compiled_programs(tmp_path: Path) -> Iterator[Path]:
-    """Sets an empty folder as JAX's compilation cache during the test."""
+    """Makes an empty folder, and sets it as JAX's compilation cache during the test."""
     settings = {
         "jax_compilation_cache_dir": str(tmp_path / "compiled"),
         "jax_persistent_cache_min_compile_time_secs": 0.0,
@@ -184,7 +187,7 @@ def test_predicting_again_compiles_nothing(single: Any, caplog: pytest.LogCaptur
     np.testing.assert_array_equal(again.logits, first.logits[::-1])
 
 
-# Tests of a trunk in bfloat16.
+# Tests of training on a bfloat16 trunk.
 
 
 @pytest.mark.parametrize(
@@ -208,9 +211,9 @@ def test_training_on_a_bfloat16_trunk_keeps_float32_leaves(
     top_k: int,
     scan_layers: bool,
 ) -> None:
-    narrow = dataclasses.replace(tiny_trunk, dtype="bfloat16")
+    bfloat16_trunk = dataclasses.replace(tiny_trunk, dtype="bfloat16")
     task_model = train_single(
-        narrow,
+        bfloat16_trunk,
         task,
         rows,
         workdir=tmp_path / "run",
@@ -218,33 +221,33 @@ def test_training_on_a_bfloat16_trunk_keeps_float32_leaves(
         method=Method(partition=partition_name, top_k=top_k),
         options=RunOptions(scan_layers=scan_layers),
     )
-    assert fit_falls(tmp_path / "run")
+    assert loss_decreases(tmp_path / "run")
     trained = {**flatten(task_model.params), **flatten(task_model.trunk.params)}
     assert {leaf.dtype.name for leaf in trained.values()} == {"float32"}
     assert tree_digest(tiny_trunk.params) == tiny_trunk.sha256
 
     # A loaded model computes in the dtype of its training run, even if the given trunk has another dtype.
     task_model.save(tmp_path / "store")
-    wide = dataclasses.replace(task_model.trunk, dtype="float32")
+    float32_trunk = dataclasses.replace(task_model.trunk, dtype="float32")
     adapter = "quantity" if partition_name == "adapter" else ""
-    again = load_task_model(tmp_path / "store", wide, head="quantity", adapter=adapter)
+    again = load_task_model(tmp_path / "store", float32_trunk, head="quantity", adapter=adapter)
     assert again.trunk.dtype == "bfloat16"
     scores = again.evaluate(rows["dev"])
     assert scores == pytest.approx({name: task_model.metrics[name] for name in scores})
-    in_float32 = dataclasses.replace(again, trunk=wide).predict(TEXTS).logits
+    in_float32 = dataclasses.replace(again, trunk=float32_trunk).predict(TEXTS).logits
     np.testing.assert_allclose(again.predict(TEXTS).logits, in_float32, atol=0.1)
     assert not np.array_equal(again.predict(TEXTS).logits, in_float32)
 
 
-def test_fusion_on_a_bfloat16_trunk_takes_float32_adapters(
+def test_fusion_on_a_bfloat16_trunk_accepts_float32_adapters(
     single: Any, tiny_trunk: Trunk, task: TaskConfig, rows: Mapping[str, Rows], tiny: TrainConfig, tmp_path: Path
 ) -> None:
     for seed, name in enumerate(("one", "other")):
         single(name, name=name, seed=seed).save(tmp_path / "store")
-    narrow = dataclasses.replace(tiny_trunk, dtype="bfloat16")
+    bfloat16_trunk = dataclasses.replace(tiny_trunk, dtype="bfloat16")
     method = FusionMethod(adapters=("one", "other"), store=tmp_path / "store")
-    task_model = train_fusion(narrow, task, rows, method, config=tiny, workdir=tmp_path / "fused")
-    assert fit_falls(tmp_path / "fused")
+    task_model = train_fusion(bfloat16_trunk, task, rows, method, config=tiny, workdir=tmp_path / "fused")
+    assert loss_decreases(tmp_path / "fused")
     attention = task_model.predict(TEXTS, fusion_attention=True).fusion_attention["ffn"]
     np.testing.assert_allclose(attention.sum(-1), 1.0, atol=1e-2)
 
@@ -252,7 +255,7 @@ def test_fusion_on_a_bfloat16_trunk_takes_float32_adapters(
 def test_houlsby_trains_its_own_layer_norms(single: Any, tiny_trunk: Trunk, tmp_path: Path) -> None:
     preset = dataclasses.replace(ADAPTER_PRESETS["houlsby"], size=4)
     task_model = single(adapter=preset)
-    assert fit_falls(tmp_path / "run")
+    assert loss_decreases(tmp_path / "run")
     norms = flatten(task_model.params["adapters"]["quantity"]["layer_norms"])
     start = flatten(
         new_adapter(jax.random.key(0), "quantity", preset, tiny_trunk.config, tiny_trunk.params)["layer_norms"]
@@ -271,7 +274,7 @@ def test_regression_learns_and_predicts_values(tiny_trunk: Trunk, tiny: TrainCon
         for split in ("train", "dev")
     }
     task_model = train_single(tiny_trunk, task, rows, workdir=tmp_path / "run", config=tiny)
-    assert fit_falls(tmp_path / "run")
+    assert loss_decreases(tmp_path / "run")
     assert task_model.metrics.keys() == {"pearson", "spearman", "mse", "step"}
     task_model.save(tmp_path / "store")
     found = load_task_model(tmp_path / "store", tiny_trunk, head="length", adapter="length").predict(texts[:3])
@@ -290,7 +293,7 @@ def test_results_are_determined_by_the_seed(single: Any, tiny: TrainConfig) -> N
     assert first.metrics == again.metrics
 
 
-def looks(folder: Path) -> list[dict[str, float]]:
+def evaluations(folder: Path) -> list[dict[str, float]]:
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return [line for line in lines if "dev/accuracy" in line]
 
@@ -300,12 +303,12 @@ def test_best_evaluation_is_kept_and_patience_stops_training(
 ) -> None:
     settings = dataclasses.replace(tiny, max_steps=200, eval_every=2, patience=3, learning_rate=0.05)
     task_model = single(settings=settings)
-    found = looks(tmp_path / "run")
-    scores = [look["dev/accuracy"] for look in found]
+    found = evaluations(tmp_path / "run")
+    scores = [evaluation["dev/accuracy"] for evaluation in found]
     best = int(np.argmax(scores))
     assert task_model.metrics["accuracy"] == scores[best]
     assert task_model.metrics["step"] == found[best]["step"]
-    # Training stops after three evaluations without improvement. The third is at the run's last step.
+    # Training stops after three evaluations without improvement. The last evaluation is at the run's last step.
     assert len(found) == best + 1 + 3
     assert len(losses(tmp_path / "run")) == 2 * len(found)
     # The returned parameters are from the best evaluation, not from the last one.
@@ -313,16 +316,16 @@ def test_best_evaluation_is_kept_and_patience_stops_training(
     assert {name: task_model.metrics[name] for name in again} == pytest.approx(again)
 
 
-def test_max_steps_and_epochs(single: Any, tiny: TrainConfig, tmp_path: Path) -> None:
+def test_max_steps_or_epochs_set_the_number_of_steps(single: Any, tiny: TrainConfig, tmp_path: Path) -> None:
     single("steps", dataclasses.replace(tiny, max_steps=3, epochs=100.0, eval_every=0))
     assert len(losses(tmp_path / "steps")) == 3
     single("epochs", dataclasses.replace(tiny, max_steps=0, epochs=1.5, eval_every=0))
-    # 24 rows in batches of 8 make three steps per epoch.
+    # An epoch has three steps, because there are 24 rows in batches of 8.
     assert len(losses(tmp_path / "epochs")) == 5
-    assert [look["step"] for look in looks(tmp_path / "epochs")] == [3, 5]
+    assert [evaluation["step"] for evaluation in evaluations(tmp_path / "epochs")] == [3, 5]
 
 
-def test_non_finite_loss_stops_and_saves_step_rows_and_state(single: Any, tiny: TrainConfig, tmp_path: Path) -> None:
+def test_non_finite_loss_stops_the_run_and_saves_rows_and_state(single: Any, tiny: TrainConfig, tmp_path: Path) -> None:
     settings = dataclasses.replace(tiny, learning_rate=1e38)
     with pytest.raises(UserError, match=r"finite.* step 2 ") as raised:
         single(settings=settings)
@@ -336,7 +339,7 @@ def test_non_finite_loss_stops_and_saves_step_rows_and_state(single: Any, tiny: 
         state = checkpointer.restore(folder / "state")
     assert int(state["step"]) == 1
     assert all(np.isfinite(leaf).all() for leaf in flatten(state["trained"]).values())
-    # The same command can be run again, and fails at the same step.
+    # The same call fails at the same step if it is repeated.
     with pytest.raises(UserError, match=r"finite.* step 2 "):
         single(settings=settings)
 
@@ -346,7 +349,7 @@ def test_non_finite_loss_stops_and_saves_step_rows_and_state(single: Any, tiny: 
 
 @pytest.fixture(scope="module")
 def store(tiny_trunk: Trunk, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Makes a store with two untrained adapters of different sizes. A fusion uses them as sources."""
+    """Makes a store with two untrained adapters of different sizes to fuse."""
     folder = tmp_path_factory.mktemp("store")
     for name, size in (("first", 3), ("second", 5)):
         config = AdapterConfig(size=size, init_scale=0.3)
@@ -386,7 +389,7 @@ def test_fusion_changes_neither_trunk_nor_adapters(
     fused: tuple[TaskModel, Path], store: Path, tiny_trunk: Trunk
 ) -> None:
     task_model, folder = fused
-    assert fit_falls(folder / "run")
+    assert loss_decreases(folder / "run")
     assert tree_digest(tiny_trunk.params) == tiny_trunk.sha256
     assert task_model.trunk is tiny_trunk
     for name in ("first", "second"):
@@ -407,17 +410,17 @@ def test_attention_over_adapters_is_returned_for_every_row_and_layer(fused: tupl
     assert attention.min() >= 0
     assert task_model.predict(TEXTS).fusion_attention == {}
     # A row's attention is the mean over its own tokens, so other rows in the batch do not matter.
-    alone = task_model.predict(TEXTS[1:2], fusion_attention=True).fusion_attention["ffn"]
-    np.testing.assert_allclose(attention[1:2], alone, atol=1e-5)
+    one_row = task_model.predict(TEXTS[1:2], fusion_attention=True).fusion_attention["ffn"]
+    np.testing.assert_allclose(attention[1:2], one_row, atol=1e-5)
 
 
 def test_loaded_model_gives_the_same_predictions(fused: tuple[TaskModel, Path], tiny_trunk: Trunk) -> None:
     task_model, folder = fused
     loaded = load_task_model(folder / "store", tiny_trunk, head="quantity-fusion", fusion="quantity-fusion")
-    mine, theirs = task_model.predict(TEXTS), loaded.predict(TEXTS)
-    np.testing.assert_array_equal(mine.logits, theirs.logits)
-    np.testing.assert_allclose(mine.probabilities.sum(-1), 1.0, atol=1e-6)
-    assert mine.labels == theirs.labels == [("few", "many")[index] for index in mine.logits.argmax(-1)]
+    trained, stored = task_model.predict(TEXTS), loaded.predict(TEXTS)
+    np.testing.assert_array_equal(trained.logits, stored.logits)
+    np.testing.assert_allclose(trained.probabilities.sum(-1), 1.0, atol=1e-6)
+    assert trained.labels == stored.labels == [("few", "many")[index] for index in trained.logits.argmax(-1)]
     assert loaded.evaluate(rows_from_lists(TEXTS, ["many", "few", "few", "many"], label_names=("few", "many")))
 
 
@@ -441,7 +444,7 @@ def test_bad_arguments_of_predict_are_refused(fused: tuple[TaskModel, Path], row
         task_model.evaluate(rows_from_lists(TEXTS, ["a", "b", "a", "b"]))
 
 
-def test_fusion_of_no_adapters_or_in_different_slots_is_refused(
+def test_fusion_needs_adapters_in_the_same_slots(
     store: Path, tiny_trunk: Trunk, task: TaskConfig, rows: Mapping[str, Rows], tmp_path: Path
 ) -> None:
     shutil.copytree(store, tmp_path / "store")
@@ -461,7 +464,7 @@ def test_fusion_of_no_adapters_or_in_different_slots_is_refused(
     assert not (tmp_path / "run").exists()
 
 
-def test_fusion_with_changed_adapters_is_refused(fused: tuple[TaskModel, Path], tiny_trunk: Trunk) -> None:
+def test_stored_fusion_with_changed_adapters_is_refused(fused: tuple[TaskModel, Path], tiny_trunk: Trunk) -> None:
     _, folder = fused
     again = folder / "again"
     shutil.copytree(folder / "store", again)
@@ -475,9 +478,9 @@ def test_fusion_with_changed_adapters_is_refused(fused: tuple[TaskModel, Path], 
         load_task_model(again, tiny_trunk, head="quantity-fusion", adapter="first", fusion="quantity-fusion")
 
 
-def test_saved_name_is_only_replaced_with_overwrite(fused: tuple[TaskModel, Path]) -> None:
+def test_stored_model_is_only_replaced_with_overwrite(fused: tuple[TaskModel, Path]) -> None:
     task_model, folder = fused
-    # The same model can be saved again, so that a program can run twice.
+    # Saving the same model again is allowed, so that a program can be run twice.
     task_model.save(folder / "store")
     other = dataclasses.replace(task_model, seed=task_model.seed + 1)
     with pytest.raises(UserError, match="already exists"):
@@ -486,7 +489,7 @@ def test_saved_name_is_only_replaced_with_overwrite(fused: tuple[TaskModel, Path
     assert saving.artefacts(task_model) == [("fusion", "quantity-fusion"), ("heads", "quantity-fusion")]
 
 
-# Test of an adapter without afjax.
+# Test of loading a stored adapter without afjax.
 
 
 def test_adapter_can_be_used_with_only_jax_and_orbax(store: Path) -> None:
@@ -504,7 +507,7 @@ def test_adapter_can_be_used_with_only_jax_and_orbax(store: Path) -> None:
 # Tests of single texts and pairs of texts.
 
 
-def test_model_refuses_pairs_if_trained_on_single_texts(
+def test_model_trained_on_single_texts_refuses_pairs(
     tiny_trunk: Trunk, task: TaskConfig, rows: Mapping[str, Rows], tiny: TrainConfig, single: Any, tmp_path: Path
 ) -> None:
     labels, names = ["few", "many"], ("few", "many")
@@ -526,7 +529,7 @@ def test_model_refuses_pairs_if_trained_on_single_texts(
 
 
 @pytest.mark.parametrize(
-    ("values", "settings", "expected", "says"),
+    ("values", "settings", "expected", "warns"),
     [
         ({"text_columns": 1}, {}, 1, False),
         ({"text_columns": None}, {}, None, False),
@@ -540,8 +543,8 @@ def test_model_refuses_pairs_if_trained_on_single_texts(
     ],
 )
 def test_number_of_text_columns_of_a_stored_head(
-    values: dict[str, Any], settings: dict[str, Any], expected: int | None, says: bool, capsys: Any
+    values: dict[str, Any], settings: dict[str, Any], expected: int | None, warns: bool, capsys: Any
 ) -> None:
     assert stored_text_columns(values, "mine", TaskConfig(name="t", **settings)) == expected
     assert values == {}
-    assert ("mine" in capsys.readouterr().err) == says
+    assert ("mine" in capsys.readouterr().err) == warns

@@ -1,4 +1,7 @@
-"""A workdir records its run. The run is only resumed or returned for the same settings and inputs."""
+"""A workdir records the settings and inputs of its run.
+
+The run is only resumed or returned if the settings and inputs are the same.
+"""
 
 import dataclasses
 import fcntl
@@ -68,7 +71,10 @@ def again(
     settings: TrainConfig,
     tmp_path: Path,
 ) -> Train:
-    """Returns a function that trains again in a copy of the finished run's workdir, with changed arguments."""
+    """Returns a function that trains in a copy of the finished run's workdir.
+
+    The function's arguments replace arguments of the finished run.
+    """
     shutil.copytree(finished[0], tmp_path / "run")
 
     def train(trunk: Trunk = tiny_trunk, task: TaskConfig = task, data: Any = rows, **changes: Any) -> TaskModel:
@@ -88,14 +94,14 @@ def test_finished_run_is_returned_with_a_message(
     model = again()
     assert tree_digest(model.params) == tree_digest(finished[1].params)
     assert model.metrics == finished[1].metrics
-    said = [line for line in capsys.readouterr().err.splitlines() if "finished" in line]
-    assert len(said) == 1
-    assert str(tmp_path / "run") in said[0]
-    assert "overwrite=True" in said[0]
+    messages = [line for line in capsys.readouterr().err.splitlines() if "finished" in line]
+    assert len(messages) == 1
+    assert str(tmp_path / "run") in messages[0]
+    assert "overwrite=True" in messages[0]
 
 
 @pytest.mark.parametrize(
-    ("changes", "named"),
+    ("changes", "facts"),
     [
         ({"config": {"learning_rate": 1e-6}}, ("train.learning_rate: 0.01 ", " 1e-06 ")),
         ({"config": {"max_steps": 8}}, ("train.max_steps: 4 ", " 8 ")),
@@ -117,33 +123,33 @@ def test_finished_run_is_returned_with_a_message(
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )
-def test_other_settings_are_refused_naming_both_values(
-    again: Train, settings: TrainConfig, tmp_path: Path, changes: dict[str, Any], named: tuple[str, ...]
+def test_changed_setting_is_refused_with_both_values(
+    again: Train, settings: TrainConfig, tmp_path: Path, changes: dict[str, Any], facts: tuple[str, ...]
 ) -> None:
     if "config" in changes:
         changes = {"config": dataclasses.replace(settings, **changes["config"])}
     before = contents(tmp_path / "run")
     with pytest.raises(UserError) as refused:
         again(**changes)
-    assert has_facts(str(refused.value), *named)
+    assert has_facts(str(refused.value), *facts)
     assert contents(tmp_path / "run") == before
 
 
 @pytest.mark.parametrize("split", ["train", "dev"])
-def test_other_rows_are_refused(again: Train, rows: Mapping[str, Rows], split: str) -> None:
+def test_changed_rows_are_refused(again: Train, rows: Mapping[str, Rows], split: str) -> None:
     fewer = {**rows, split: rows[split].take(range(len(rows[split]) - 1))}
     with pytest.raises(UserError) as refused:
         again(data=fewer)
     assert f"quantity's {split} rows changed" in str(refused.value)
 
 
-def test_another_task_is_refused(again: Train, task: TaskConfig) -> None:
+def test_changed_task_is_refused(again: Train, task: TaskConfig) -> None:
     with pytest.raises(UserError) as refused:
         again(task=dataclasses.replace(task, metric="macro_f1"))
     assert has_facts(str(refused.value), "task.metric: '' ", "'macro_f1' ")
 
 
-def test_another_trunk_is_refused(again: Train, tiny_trunk: Trunk) -> None:
+def test_changed_trunk_is_refused(again: Train, tiny_trunk: Trunk) -> None:
     with pytest.raises(UserError) as refused:
         again(trunk=dataclasses.replace(tiny_trunk, sha256="0" * 64))
     assert "the trunk changed" in str(refused.value)
@@ -177,7 +183,7 @@ def test_seed_out_of_range_is_refused(again: Train, seed: Any) -> None:
     assert "4294967295" in str(refused.value)
 
 
-def test_same_rows_from_another_path_are_the_same_run(again: Train, task: TaskConfig) -> None:
+def test_same_rows_from_another_path_are_accepted(again: Train, task: TaskConfig) -> None:
     again(task=dataclasses.replace(task, source="elsewhere", train="train.csv"))
 
 
@@ -205,7 +211,7 @@ def test_refused_run_overwrites_nothing(again: Train, settings: TrainConfig, tmp
     assert contents(tmp_path / "run") == before
 
 
-def test_overwrite_deletes_nothing_without_a_run(
+def test_overwrite_deletes_nothing_in_a_folder_without_a_run(
     tiny_trunk: Trunk, task: TaskConfig, rows: Mapping[str, Rows], settings: TrainConfig, tmp_path: Path
 ) -> None:
     (tmp_path / "checkpoints" / "mine").mkdir(parents=True)
@@ -240,17 +246,17 @@ def test_resumed_run_keeps_its_padded_lengths(
 ) -> None:
     free = dataclasses.replace(settings, buckets=())
     again(config=free, overwrite=True)
-    began = json.loads((tmp_path / "run" / "run.json").read_text())["lengths"]
+    recorded = json.loads((tmp_path / "run" / "run.json").read_text())["lengths"]
     shutil.rmtree(tmp_path / "run" / "checkpoints" / "4")
     capsys.readouterr()
-    # A later version may choose other lengths for the same rows. The resumed run must use the recorded ones.
+    # A later version may choose other lengths for the same rows. The resumed run must use its own lengths.
     monkeypatch.setattr(single_run, "choose_lengths", lambda *_, **__: PaddedLengths((3, 5, 8), (3, 8)))
     again(config=free)
-    assert f"padded to {one_of(began)} tokens" in capsys.readouterr().err
-    assert began != [3, 5, 8]
+    assert f"padded to {one_of(recorded)} tokens" in capsys.readouterr().err
+    assert recorded != [3, 5, 8]
 
 
-def test_lengths_of_earlier_records_also_apply_to_dev_rows(
+def test_record_without_dev_lengths_uses_its_lengths_for_dev_rows(
     again: Train, finished: tuple[Path, TaskModel], tmp_path: Path
 ) -> None:
     path = tmp_path / "run" / "run.json"
@@ -269,10 +275,10 @@ def test_run_of_an_earlier_version_resumes_and_lists_unchecked_inputs(
     (tmp_path / "run" / "run.json").unlink()
     model = again()
     assert tree_digest(model.params) == tree_digest(finished[1].params)
-    said = capsys.readouterr().err
-    assert "its settings" in said
-    assert "its padded lengths" in said
-    # The seed is compared, because checkpoints record it.
+    messages = capsys.readouterr().err
+    assert "its settings" in messages
+    assert "its padded lengths" in messages
+    # Checkpoints record the seed, so it is still compared.
     with pytest.raises(UserError) as refused:
         again(seed=1)
     assert has_facts(str(refused.value), "seed: 0 ", " 1 ")
@@ -299,7 +305,7 @@ def test_former_defaults_apply_to_every_source_of_a_fusion() -> None:
     assert has_facts(difference, "sources.0.train.weight_decay_on: 'kernels' ", "'weights' ")
 
 
-def test_settings_by_path() -> None:
+def test_nested_settings_are_flattened_by_path() -> None:
     assert by_path({"a": {"b": 1}, "tasks": [{"name": "x"}], "labels": ["no", "yes"]}) == {
         "a.b": 1,
         "tasks.0.name": "x",
@@ -353,10 +359,10 @@ def test_fusion_run_with_another_config_or_other_adapters_is_refused(
     with pytest.raises(UserError) as refused:
         fuse(fusion=FusionConfig(temperature=2.0))
     assert has_facts(str(refused.value), "fusion.temperature: 1.0 ", " 2.0 ")
-    moved = {name: np.asarray(leaf) for name, leaf in finished[1].params["adapters"]["quantity"]["ffn"]["up"].items()}
-    moved["bias"] = moved["bias"] + 1
+    changed = {name: np.asarray(leaf) for name, leaf in finished[1].params["adapters"]["quantity"]["ffn"]["up"].items()}
+    changed["bias"] = changed["bias"] + 1
     params = dict(finished[1].params)
-    params["adapters"] = {"quantity": {"ffn": {**params["adapters"]["quantity"]["ffn"], "up": moved}}}
+    params["adapters"] = {"quantity": {"ffn": {**params["adapters"]["quantity"]["ffn"], "up": changed}}}
     dataclasses.replace(finished[1], params=params).save(store, overwrite=True)
     with pytest.raises(UserError) as refused:
         fuse()
@@ -403,7 +409,7 @@ def test_multitask_and_sequential_runs_with_other_settings_are_refused(
 
 
 def test_dev_rows_with_other_label_names_are_refused(again: Train, rows: Mapping[str, Rows]) -> None:
-    # Labels are indices of label names. If the dev split had other names, its rows would be scored with wrong labels.
+    # Labels are indices into the label names. With other names, the dev rows would be scored with the wrong labels.
     other = dataclasses.replace(rows["dev"], label_names=("many", "some"))
     with pytest.raises(UserError) as refused:
         again(data={**rows, "dev": other})

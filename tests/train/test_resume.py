@@ -1,4 +1,4 @@
-"""Runs that are killed and restarted give results bit-identical to an uninterrupted run."""
+"""Runs that are killed and resumed are bit-identical to uninterrupted runs."""
 
 import contextlib
 import dataclasses
@@ -73,7 +73,7 @@ def steps_of(workdir: Path) -> list[int]:
     return [line["step"] for line in map(json.loads, lines) if "loss" in line]
 
 
-def looks_of(workdir: Path) -> list[dict]:
+def evaluations_of(workdir: Path) -> list[dict]:
     lines = (workdir / "target" / "metrics.jsonl").read_text().splitlines()
     return [line for line in map(json.loads, lines) if "dev/accuracy" in line]
 
@@ -88,7 +88,7 @@ def digests(workdir: Path) -> dict[str, str]:
 def test_run_killed_at_ten_random_moments_is_bit_identical(
     processes: multiprocessing.context.ForkServerContext, config_file: Path, tmp_path: Path, cache_folder: Path
 ) -> None:
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    uninterrupted, killed = tmp_path / "uninterrupted", tmp_path / "killed"
 
     def start(workdir: Path) -> multiprocessing.process.BaseProcess:
         process = processes.Process(target=train_command, args=(config_file, workdir, cache_folder))
@@ -100,15 +100,15 @@ def test_run_killed_at_ten_random_moments_is_bit_identical(
         return path.read_bytes().count(b"\n") if path.exists() else 0
 
     def wait_for_steps(process: multiprocessing.process.BaseProcess, workdir: Path, steps: int = 1) -> None:
-        # A run that starts removes the lines after its last checkpoint, so the number of lines can decrease.
+        # A resumed run removes the lines after its last checkpoint, so the number of lines can decrease.
         last, deadline = lines(workdir), time.monotonic() + 600
         while process.is_alive() and steps > 0 and time.monotonic() < deadline:
             time.sleep(0.005)
             now = lines(workdir)
             steps, last = steps - max(now - last, 0), now
 
-    process = start(whole)
-    wait_for_steps(process, whole)
+    process = start(uninterrupted)
+    wait_for_steps(process, uninterrupted)
     begin = time.monotonic()
     process.join()
     duration = time.monotonic() - begin
@@ -117,8 +117,8 @@ def test_run_killed_at_ten_random_moments_is_bit_identical(
     draw, num_killed = random.Random(0), 0
     for attempt in range(10):
         process = start(killed)
-        # Every third attempt is killed at any moment after its start. The others are killed after some steps, so that
-        # steps, checkpoints and evaluations are interrupted.
+        # Every third attempt is killed at a random moment after its start. The other attempts are killed after some
+        # steps, so that steps, checkpoints and evaluations are interrupted.
         if attempt % 3 == 0:
             process.join(draw.uniform(0, 2))
         else:
@@ -133,11 +133,11 @@ def test_run_killed_at_ten_random_moments_is_bit_identical(
     process.join()
     assert process.exitcode == 0
 
-    assert digests(killed) == digests(whole)
-    assert digests(whole).keys() == {"adapters/quantity", "heads/quantity"}
-    assert steps_of(killed) == steps_of(whole) == list(range(1, 61))
-    assert looks_of(killed) == looks_of(whole)
-    assert len(looks_of(whole)) == 4
+    assert digests(killed) == digests(uninterrupted)
+    assert digests(uninterrupted).keys() == {"adapters/quantity", "heads/quantity"}
+    assert steps_of(killed) == steps_of(uninterrupted) == list(range(1, 61))
+    assert evaluations_of(killed) == evaluations_of(uninterrupted)
+    assert len(evaluations_of(uninterrupted)) == 4
     assert store.verify(killed / "store") == []
 
 
@@ -152,7 +152,7 @@ def test_run_is_resumed_in_the_same_process(
     from afjax.train.checkpoints import RunCheckpoints
 
     settings = dataclasses.replace(tiny, checkpoint_every=3, dropout=True)
-    whole = train_single(tiny_trunk, task, rows, workdir=tmp_path / "whole", config=settings)
+    uninterrupted = train_single(tiny_trunk, task, rows, workdir=tmp_path / "uninterrupted", config=settings)
 
     save = RunCheckpoints.save
 
@@ -166,10 +166,10 @@ def test_run_is_resumed_in_the_same_process(
         with pytest.raises(KeyboardInterrupt):
             train_single(tiny_trunk, task, rows, workdir=tmp_path / "stopped", config=settings)
     resumed = train_single(tiny_trunk, task, rows, workdir=tmp_path / "stopped", config=settings)
-    assert tree_digest(resumed.params) == tree_digest(whole.params)
-    assert resumed.metrics == whole.metrics
-    mine, theirs = (tmp_path / name / "metrics.jsonl" for name in ("stopped", "whole"))
-    assert mine.read_text() == theirs.read_text()
+    assert tree_digest(resumed.params) == tree_digest(uninterrupted.params)
+    assert resumed.metrics == uninterrupted.metrics
+    log, expected = (tmp_path / name / "metrics.jsonl" for name in ("stopped", "uninterrupted"))
+    assert log.read_text() == expected.read_text()
 
 
 def test_checkpoint_of_another_run_is_refused(
@@ -184,21 +184,21 @@ def test_checkpoint_of_another_run_is_refused(
     other = dataclasses.replace(tiny_trunk, sha256="0" * 64)
     fewer = {**rows, "train": rows["dev"]}
     size = {"method": Method(adapter=AdapterConfig(size=3))}
-    given: dict[str, tuple[Trunk, Mapping[str, Rows], dict[str, Any]]] = {
+    changes: dict[str, tuple[Trunk, Mapping[str, Rows], dict[str, Any]]] = {
         "the trunk": (other, rows, {}),
         f"{task.name}'s train rows": (tiny_trunk, fewer, {}),
         "the seed": (tiny_trunk, rows, {"options": RunOptions(seed=1)}),
         "the arrays' shapes": (tiny_trunk, rows, size),
     }
-    # Without run.json, as in earlier versions, only the checkpoint records the run's inputs.
+    # Earlier versions did not write run.json, so only the checkpoint records the run's inputs.
     (tmp_path / "run.json").unlink()
-    for what, (trunk, data, options) in given.items():
-        with pytest.raises(UserError, match=re.escape(what)):
+    for change, (trunk, data, options) in changes.items():
+        with pytest.raises(UserError, match=re.escape(change)):
             train_single(trunk, task, data, workdir=tmp_path, config=settings, **options)
     assert not (tmp_path / "run.json").exists()
     train_single(tiny_trunk, task, rows, workdir=tmp_path, config=settings)
 
-    # The record of another run does not fit the checkpoints of this run.
+    # A run.json that was copied from another run is refused, because it does not match the checkpoints.
     train_single(tiny_trunk, task, rows, workdir=tmp_path / "other", config=settings, options=RunOptions(seed=1))
     shutil.copy(tmp_path / "other" / "run.json", tmp_path)
     with pytest.raises(UserError, match=r"seed: 0 .* 1 "):

@@ -1,4 +1,4 @@
-"""Runs share values, and the values that were used last are kept."""
+"""``Shared`` makes each value once, and keeps the most recently used values."""
 
 from afjax.train.shared import KEPT, Shared
 
@@ -17,7 +17,7 @@ def test_value_is_made_once_per_kind_and_key() -> None:
     assert len(made) == 3
 
 
-def test_failed_value_is_made_again() -> None:
+def test_value_is_made_again_after_an_error() -> None:
     shared = Shared()
 
     def broken() -> int:
@@ -31,18 +31,18 @@ def test_failed_value_is_made_again() -> None:
     assert shared.once("rows", "a", lambda: 3) == 3
 
 
-def test_values_that_were_used_last_are_kept() -> None:
+def test_least_recently_used_value_is_dropped() -> None:
     shared = Shared()
     for number in range(KEPT):
         shared.once("programs", number, lambda: "first")
     shared.once("trunk", 0, lambda: "trunk")
     assert shared.once("programs", 0, lambda: "second") == "first"
-    # There is now one value more than is kept, so the least recently used value is dropped.
+    # Adding one more value drops the least recently used value, which has the key 1.
     shared.once("programs", KEPT, lambda: "first")
     assert shared.once("programs", 0, lambda: "second") == "first"
     assert shared.once("trunk", 0, lambda: "second") == "trunk"
     assert shared.once("programs", 1, lambda: "second") == "second"
-    # With kept=2, only two values are kept, for example because they are large.
+    # A lower limit can be set, for example for large values.
     for number in range(3):
         shared.once("frozen trunk", number, lambda: "first", kept=2)
     assert shared.once("frozen trunk", 1, lambda: "second", kept=2) == "first"

@@ -1,4 +1,4 @@
-"""If several runs save to one store under one name, one of them saves everything and the others are refused."""
+"""Only one of several runs can save to a store under the same name."""
 
 import json
 import os
@@ -27,7 +27,10 @@ Start = Callable[..., Any]
 
 @pytest.fixture
 def start(data: Path, tiny_trunk_folder: Path, tmp_path: Path) -> Start:
-    """Returns a function that runs an experiment in a workdir. All runs save to one store, as ``quantity``."""
+    """Returns a function that runs an experiment in a workdir.
+
+    All runs save to the same store, by default under the name ``quantity``.
+    """
 
     def run(workdir: str, **changes: Any) -> Any:
         task = TaskConfig(name="quantity", source=str(data))
@@ -39,7 +42,7 @@ def start(data: Path, tiny_trunk_folder: Path, tmp_path: Path) -> Start:
 
 @pytest.fixture
 def unfinished(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes a run in the workdir ``first`` that was killed while it trained."""
+    """Simulates a run in the workdir ``first`` that was killed during training."""
 
     class Killed(BaseException):
         pass
@@ -80,7 +83,7 @@ def test_deleting_a_workdir_frees_its_names(start: Start, tmp_path: Path) -> Non
 def test_repeated_run_only_overwrites_its_own_artefacts(start: Start, tmp_path: Path) -> None:
     results = start("first")
     shutil.copytree(tmp_path / "store", tmp_path / "before")
-    # Without its result, the run looks as if it was killed after it saved its artefacts and before it wrote the result.
+    # Deleting the result simulates a run that was killed after it saved its artefacts.
     (tmp_path / "first" / "target" / "result.json").unlink()
     assert start("first") == results
     shutil.rmtree(tmp_path / "store")
@@ -121,13 +124,13 @@ def test_one_of_two_concurrent_commands_saves_all_of_its_artefacts(
         )
         for command in commands
     ]
-    said = [process.communicate(timeout=600)[1] for process in processes]
+    errors = [process.communicate(timeout=600)[1] for process in processes]
     codes = [process.returncode for process in processes]
-    assert sorted(codes) == [0, 2], said
+    assert sorted(codes) == [0, 2], errors
     winner, loser = codes.index(0), codes.index(2)
     run = json.loads((tmp_path / str(winner) / "store.json").read_text())["run"]
     assert store.verify(tmp_path / "store") == []
     manifests = store.entries(tmp_path / "store")
     assert [(manifest.kind, manifest.run) for manifest in manifests] == [("adapters", run), ("heads", run)]
-    assert "quantity" in said[loser].splitlines()[-1]
-    assert "--store" in said[loser].splitlines()[-1]
+    assert "quantity" in errors[loser].splitlines()[-1]
+    assert "--store" in errors[loser].splitlines()[-1]

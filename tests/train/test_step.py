@@ -1,4 +1,4 @@
-"""Tests the parts of a training step: schedule, optimizer, loss, padded rows and non-finite losses."""
+"""Tests the schedule, optimizer, loss, padding and failures of a training step."""
 
 import dataclasses
 from typing import Any
@@ -87,7 +87,7 @@ def test_weight_decay_applies_to_the_configured_leaves(which: Any) -> None:
 @pytest.mark.parametrize(("clip_norm", "expected"), [(1.0, (0.6, 0.8)), (0.0, (30.0, 40.0)), (100.0, (30.0, 40.0))])
 def test_clipping_uses_the_global_norm(clip_norm: float, expected: tuple[float, float]) -> None:
     trained = {"a": {"kernel": jnp.zeros(1)}, "b": {"bias": jnp.zeros(1)}}
-    # With such a large epsilon, Adam's first update is nearly the gradient divided by epsilon.
+    # With a very large epsilon, Adam's first update is nearly the gradient divided by epsilon.
     optimizer = make_optimizer(TrainConfig(clip_norm=clip_norm, adam_epsilon=1e6, weight_decay=0.0), trained)
     gradients = {"a": {"kernel": jnp.full(1, 30.0)}, "b": {"bias": jnp.full(1, 40.0)}}
     directions, _ = optimizer.update(gradients, optimizer.init(trained), trained)
@@ -101,7 +101,7 @@ def test_weight_decay_and_clipping_can_be_inputs_of_an_update(clip_by: Any) -> N
     gradients = {"a": {"kernel": jnp.array([[3.0, -1.0]])}, "b": {"bias": jnp.full(1, 40.0)}}
     config = TrainConfig(clip_norm=7.0, clip_by=clip_by, weight_decay=0.25, adam_epsilon=1.0)
     optimizer = make_optimizer(TrainConfig(clip_norm=1.0, clip_by=clip_by, adam_epsilon=1.0), trained)
-    # Use jit, because the inputs are traced in a training step, too.
+    # Use jit, because a training step also traces these inputs.
     update = jax.jit(lambda inputs: optimizer.update(gradients, optimizer.init(trained), trained, **inputs))
     given, _ = update({"clip_norm": 7.0, "weight_decay": 0.25})
     own = make_optimizer(config, trained)
@@ -139,9 +139,10 @@ def test_classification_loss_is_the_weighted_mean_of_cross_entropies() -> None:
 
 @pytest.fixture(scope="module")
 def step_and_params(tiny_trunk: Trunk) -> tuple[TrainStep, State, Tree]:
-    """Returns ``(step, state, frozen)``: a compiled step of an adapter, its first state, and the frozen parameters.
+    """Compiles a training step of an adapter, without dropout.
 
-    The step has no dropout.
+    Returns:
+      ``(step, state, frozen)``. ``state`` is the initial state, and ``frozen`` are the frozen parameters.
     """
     config = AdapterConfig(reduction_factor=4.0, init_scale=0.5)
     model = Model(trunk=tiny_trunk.config, head_name="task", adapters=(("task", config),), scan_layers=True)
@@ -155,20 +156,20 @@ def step_and_params(tiny_trunk: Trunk) -> tuple[TrainStep, State, Tree]:
     return step, init_state(trained, optimizer), jax.tree.map(jnp.asarray, frozen)
 
 
-def make_batch(num_rows: int, *, of: int = 6) -> dict[str, np.ndarray]:
-    """Makes a batch with ``num_rows`` rows, padded to ``of`` rows. The contents of the padding must not matter."""
+def make_batch(num_rows: int, *, padded_rows: int = 6) -> dict[str, np.ndarray]:
+    """Makes a batch with ``num_rows`` rows, padded to ``padded_rows`` rows."""
     draw = np.random.default_rng(0)
-    tokens = draw.integers(5, 300, (of, 8), dtype=np.int32)
+    tokens = draw.integers(5, 300, (padded_rows, 8), dtype=np.int32)
     tokens[num_rows:] = 7
-    mask = np.ones((of, 8), bool)
+    mask = np.ones((padded_rows, 8), bool)
     mask[num_rows:] = False
-    labels = draw.integers(0, 3, of, dtype=np.int32)
+    labels = draw.integers(0, 3, padded_rows, dtype=np.int32)
     return {
         "tokens": tokens,
-        "types": np.zeros((of, 8), np.int32),
+        "types": np.zeros((padded_rows, 8), np.int32),
         "mask": mask,
         "labels": labels,
-        "weights": (np.arange(of) < num_rows).astype(np.float32),
+        "weights": (np.arange(padded_rows) < num_rows).astype(np.float32),
     }
 
 
@@ -180,8 +181,8 @@ def run(step_and_params: tuple[TrainStep, State, Tree], batch: dict, state: Stat
 def test_rows_with_zero_weight_change_neither_loss_nor_gradients(
     step_and_params: tuple[TrainStep, State, Tree],
 ) -> None:
-    alone = {name: array[:4] for name, array in make_batch(4).items()}
-    state, scalars = run(step_and_params, alone)
+    unpadded = {name: array[:4] for name, array in make_batch(4).items()}
+    state, scalars = run(step_and_params, unpadded)
     padded_state, padded_scalars = run(step_and_params, make_batch(4))
     assert float(padded_scalars["loss"]) == pytest.approx(float(scalars["loss"]), rel=1e-5)
     assert float(padded_scalars["gradient_norm"]) == pytest.approx(float(scalars["gradient_norm"]), rel=1e-4)
@@ -192,8 +193,8 @@ def test_rows_with_zero_weight_change_neither_loss_nor_gradients(
     assert float(other_scalars["loss"]) == float(padded_scalars["loss"])
     assert tree_digest(other_state["trained"]) == tree_digest(padded_state["trained"])
     # After the first step, Adam's moments are proportional to the gradients and their squares.
-    for mine, theirs in zip(jax.tree.leaves(padded_state), jax.tree.leaves(state), strict=True):
-        np.testing.assert_allclose(mine, theirs, rtol=1e-3, atol=1e-6)
+    for found, expected in zip(jax.tree.leaves(padded_state), jax.tree.leaves(state), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-6)
 
 
 def test_rows_that_pad_a_batch_are_not_returned() -> None:
@@ -224,8 +225,8 @@ def test_non_finite_loss_keeps_the_state(
         assert state["failed"]
         assert int(state["step"]) == 1
         for name in ("trained", "optimizer"):
-            for mine, theirs in zip(jax.tree.leaves(state[name]), jax.tree.leaves(before[name]), strict=True):
-                np.testing.assert_array_equal(mine, theirs)
+            for found, expected in zip(jax.tree.leaves(state[name]), jax.tree.leaves(before[name]), strict=True):
+                np.testing.assert_array_equal(found, expected)
 
 
 def test_frozen_leaves_have_no_optimizer_state(step_and_params: tuple[TrainStep, State, Tree]) -> None:
@@ -250,7 +251,7 @@ def test_adam_without_bias_correction_equals_hand_computed_updates() -> None:
         np.testing.assert_allclose(directions["a"]["bias"], [direction], rtol=1e-6)
 
 
-def test_decay_can_begin_at_the_start_like_bert() -> None:
+def test_decay_can_start_at_step_zero_like_bert() -> None:
     config = TrainConfig(learning_rate=1.0, warmup=0.2, decay_from="start")
     rates = [learning_rate(config, step, 10) for step in range(11)]
     assert rates == pytest.approx([0.0, 0.5, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0])

@@ -37,12 +37,12 @@ def settings(tiny: TrainConfig) -> TrainConfig:
 
 @pytest.fixture(scope="module")
 def tables(rows: Mapping[str, Rows]) -> dict[str, Any]:
-    """Returns the tiny task as dictionaries of columns, with their own column names."""
+    """Returns the tiny task's splits as dictionaries of columns."""
     found = {}
-    for split, of_split in rows.items():
-        assert of_split.labels is not None
-        labels = [of_split.label_names[label] for label in of_split.labels]
-        found[split] = {"sentence": of_split.text_a, "amount": labels}
+    for split, split_rows in rows.items():
+        assert split_rows.labels is not None
+        labels = [split_rows.label_names[label] for label in split_rows.labels]
+        found[split] = {"sentence": split_rows.text_a, "amount": labels}
     return found
 
 
@@ -69,7 +69,7 @@ def test_training_on_tables_equals_training_on_rows(
         tiny_trunk, COLUMNS, rows, workdir=tmp_path / "run", config=settings, method=Method(adapter=ADAPTER)
     )
     assert tree_digest(from_tables.params) == tree_digest(from_rows.params)
-    # The run is resumed if it is given the same rows as tables.
+    # Tables with the same rows return the finished run.
     again = train_single(
         tiny_trunk, COLUMNS, tables, workdir=tmp_path / "run", config=settings, method=Method(adapter=ADAPTER)
     )
@@ -92,13 +92,13 @@ def test_tables_can_be_evaluated_and_predicted(
         from_tables.evaluate({"sentence": ["all"], "amuont": ["few"]})
 
 
-def test_a_table_in_place_of_splits_is_refused(tiny_trunk: Trunk, tmp_path: Path) -> None:
+def test_single_table_instead_of_splits_is_refused(tiny_trunk: Trunk, tmp_path: Path) -> None:
     table = pytest.importorskip("pandas").DataFrame({"text": ["all", "some"], "label": ["many", "few"]})
     with pytest.raises(UserError, match=r'table \(DataFrame\).*"train"'):
         train_single(tiny_trunk, TaskConfig(name="t"), table, workdir=tmp_path)
 
 
-def test_datasets_of_hugging_face_give_the_same_model(
+def test_hugging_face_datasets_give_the_same_model(
     from_tables: TaskModel,
     tiny_trunk: Trunk,
     rows: Mapping[str, Rows],
@@ -126,7 +126,7 @@ def test_datasets_of_hugging_face_give_the_same_model(
     assert model.predict(stream).labels == model.predict(rows["dev"].text_a).labels
 
 
-def test_the_other_recipes_take_tables(
+def test_other_recipes_accept_tables(
     from_tables: TaskModel, tiny_trunk: Trunk, tables: dict[str, Any], settings: TrainConfig, tmp_path: Path
 ) -> None:
     store = tmp_path / "store"
@@ -173,7 +173,7 @@ def test_run_without_dev_rows_is_resumed_only_with_the_same_rows(
         train(tables["train"], dataclasses.replace(task, dev_share=0.6))
 
 
-def test_runs_of_earlier_versions_have_no_dev_share() -> None:
+def test_dev_share_missing_from_an_earlier_record_is_the_default() -> None:
     recorded = json.loads(json.dumps({"task": {"name": "t"}, "sources": [{"task": {"name": "s"}}]}))
     given = {"task": {"name": "t", "dev_share": 0.1}, "sources": [{"task": {"name": "s", "dev_share": 0.1}}]}
     assert setting_differences(recorded, given) == []

@@ -1,4 +1,4 @@
-"""A run prints a summary at the start and a line per evaluation. A finished run prints a short note."""
+"""A run prints a summary when it starts, and one line per evaluation."""
 
 import dataclasses
 import re
@@ -26,7 +26,7 @@ from afjax.trunk.pretrained import Trunk
 pytestmark = pytest.mark.usefixtures("training")
 
 
-def test_a_run_prints_a_summary_and_a_line_per_evaluation(
+def test_run_prints_a_summary_and_one_line_per_evaluation(
     tiny_trunk: Trunk,
     task: TaskConfig,
     rows: Mapping[str, Rows],
@@ -39,13 +39,13 @@ def test_a_run_prints_a_summary_and_a_line_per_evaluation(
         train_single(tiny_trunk, task, rows, workdir=tmp_path, config=tiny, method=Method(partition="head"))
         return capsys.readouterr().err.splitlines()
 
-    evaluate, looks = SingleRun.evaluate, []
+    evaluate, metrics = SingleRun.evaluate, []
 
     def interrupted(self: SingleRun, trained: Any) -> dict[str, float]:
-        looks.append(evaluate(self, trained))
-        if len(looks) == 2:
+        metrics.append(evaluate(self, trained))
+        if len(metrics) == 2:
             raise KeyboardInterrupt
-        return looks[-1]
+        return metrics[-1]
 
     with monkeypatch.context() as patch:
         patch.setattr(SingleRun, "evaluate", interrupted)
@@ -62,10 +62,10 @@ def test_a_run_prints_a_summary_and_a_line_per_evaluation(
     assert any("24 train rows" in line and "padded to 8 tokens" in line for line in lines)
     evaluations = [line for line in lines if re.search(r"step \d+ of 16", line)]
     assert len(evaluations) == 1
-    assert f"accuracy {looks[0]['accuracy']:.4f}" in evaluations[0]
+    assert f"accuracy {metrics[0]['accuracy']:.4f}" in evaluations[0]
     assert any(has_facts(line, "estimated time 2 s", "including 2 s") for line in lines)
     assert not any("finished" in line for line in lines)
-    # Without a bar, the lines have the elapsed time and the time left.
+    # Without a progress bar, each line has the elapsed time and the remaining time.
     assert re.search(r" elapsed, about \d+ .* left$", evaluations[0])
 
     resumed = train()
@@ -92,7 +92,7 @@ def test_early_stopping_is_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     config = dataclasses.replace(tiny, learning_rate=0.0, eval_every=1, patience=2)
-    # Without a progress bar, a line about the step is printed after a quiet interval.
+    # Without a progress bar, a line with the step is printed if nothing was printed for QUIET_SECONDS.
     monkeypatch.setattr(logs, "QUIET_SECONDS", -1.0)
     train_single(tiny_trunk, task, rows, workdir=tmp_path, config=config, method=Method(partition="head"))
     lines = capsys.readouterr().err.splitlines()
@@ -103,7 +103,7 @@ def test_early_stopping_is_reported(
     assert sum(bool(re.search(r"finished in \d+ s, including \d+ s", line)) for line in lines) == 1
 
 
-def test_a_multitask_run_prints_the_main_metric_of_each_task(
+def test_multitask_run_prints_the_main_metric_of_each_task(
     tiny_trunk: Trunk,
     task: TaskConfig,
     rows: Mapping[str, Rows],
@@ -124,8 +124,8 @@ def test_a_multitask_run_prints_the_main_metric_of_each_task(
     (line,) = (line for line in lines if "step 2 of 2" in line)
     for name, model in models.items():
         assert f"{name}/accuracy {model.metrics['accuracy']:.4f}" in line
-    own = sum(count(model.params["heads"]) for model in models.values())
-    assert any(f"{own:,} of {own + count(tiny_trunk.params):,} parameters" in line for line in lines)
+    trained = sum(count(model.params["heads"]) for model in models.values())
+    assert any(f"{trained:,} of {trained + count(tiny_trunk.params):,} parameters" in line for line in lines)
 
 
 def test_progress_bars_are_only_shown_in_terminals(
@@ -144,5 +144,5 @@ def test_progress_bars_are_only_shown_in_terminals(
 def test_tables_align_texts_left_and_numbers_right() -> None:
     lines = table_lines([("right", "yes", "no"), ("yes", "10", "2"), ("no", "3", "400")])
     assert lines == ["right  yes   no", "yes     10    2", "no       3  400"]
-    # Wide characters take two columns of a terminal.
+    # Wide characters take two columns in a terminal.
     assert table_lines([("\u65e5\u672c", "1"), ("abc", "22")]) == ["\u65e5\u672c   1", "abc   22"]

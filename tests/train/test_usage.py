@@ -1,4 +1,4 @@
-"""The time that a run used is summed over its starts, up to its last checkpoint."""
+"""A run's time is summed over its starts, up to its last checkpoint."""
 
 from pathlib import Path
 
