@@ -26,8 +26,8 @@ class Speed:
     flops_per_s: float
 
 
-# The CPU's values are measured on two vCPUs, with minilm and BERT-base (docs/results.md). A TPU compiles BERT-base's
-# training step in 43 s (docs/scaling.md). The TPU's other values and the GPU's are rough estimates.
+# The CPU's values were measured on two vCPUs, with minilm and BERT-base (docs/results.md). Compiling BERT-base's
+# training step for a TPU takes 43 s (docs/scaling.md). All other values are rough estimates.
 SPEEDS: Mapping[str, Speed] = types.MappingProxyType(
     {
         "cpu": Speed(train_s=0.6, dev_s=0.15, flops_per_s=1.8e11),
@@ -38,14 +38,14 @@ SPEEDS: Mapping[str, Speed] = types.MappingProxyType(
 
 
 def program_tokens(trunk: TrunkConfig, platform: str) -> ProgramTokens:
-    """Estimates how many tokens could be computed in the time of compiling a program.
+    """Estimates how many tokens could be computed while a program compiles.
 
     The estimate depends only on the trunk's size and the kind of device. A run therefore has the same padded lengths on
     all machines with that kind of device, with every method, and whether or not it is part of a study.
 
     Args:
       trunk: The trunk's architecture.
-      platform: ``cpu``, ``gpu`` or ``tpu``, as in ``jax.Device.platform``. Others count as ``gpu``.
+      platform: ``cpu``, ``gpu`` or ``tpu``, as in ``jax.Device.platform``. Other platforms count as ``gpu``.
     """
     speed, forward = SPEEDS.get(platform, SPEEDS["gpu"]), _forward_flops(trunk)
     # On a frozen trunk, the backward pass has as many operations as the forward pass.
