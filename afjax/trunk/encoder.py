@@ -247,7 +247,7 @@ def _keys_of_layers(keys: Array) -> LayerKeys:
 
 
 def rematerialized(run_layer: Any, remat: Remat, *, looped: bool) -> Any:
-    """Wraps a layer's function so that the backward pass rematerializes its activations.
+    """Makes the backward pass of a layer's function rematerialize activations.
 
     Args:
       run_layer: Runs one layer.

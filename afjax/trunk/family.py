@@ -65,7 +65,7 @@ def norm_weights(
 
 
 def table_weights(name: str, path: str) -> dict[str, Weight]:
-    """Returns the tensor of an embedding table that is called ``name`` in a checkpoint."""
+    """Returns the tensor of a table that is called ``name`` in a checkpoint."""
     return {f"{name}.weight": Weight((path,))}
 
 
@@ -101,9 +101,9 @@ class WeightNames:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RelativeBias:
-    """A learned bias of the attention scores that depends on the distance of two tokens.
+    """A learned bias of the attention scores.
 
-    All layers share the bias.
+    The bias depends on the distance of two tokens. All layers share it.
 
     Attributes:
       num_entries: The number of rows of the table ``embeddings/relative_position``, ``[num_entries, num_heads]``.

@@ -90,8 +90,8 @@ _NUMBERS = {
 _FLAGS = ("attention_bias", "ffn_bias", "norm_bias")
 # The suffix of a file that lists the shards of the weights. It follows the name of the unsplit file.
 INDEX = ".index.json"
-_FETCH_AGAIN = "fetch it again"
-_ADVICE = "fetch the trunk's config.json again, or correct it"
+_FETCH_AGAIN = "fetch the file again"
+_ADVICE = "Fetch the trunk's config.json again, or correct it."
 # The first components of the names of trunks' tensors. All other tensors belong to heads.
 _TRUNK_SCOPES = frozenset().union(*(family.weight_names.scopes for family in ENCODER_FAMILIES.values()))
 # Constants that old versions of transformers saved together with the weights.
@@ -121,7 +121,7 @@ def read_trunk_config(folder: Path) -> TrunkConfig:
 
 
 def trunk_config(values: Mapping[str, Any], where: str) -> TrunkConfig:
-    """Checks the values of a Hugging Face config and converts them to a ``TrunkConfig``.
+    """Checks a Hugging Face config and converts it to a ``TrunkConfig``.
 
     Args:
       values: The contents of ``config.json``. Fields that do not affect an encoder's outputs are ignored.
@@ -173,9 +173,9 @@ def trunk_config(values: Mapping[str, Any], where: str) -> TrunkConfig:
         field = family.config_names[ours]
         value = values.get(field, family.defaults.get(ours, number.default))
         if field not in values and value is None:
-            raise UserError(f"{where} lacks {field!r}; {_ADVICE}.")
+            raise UserError(f"{where} lacks {field!r}. {_ADVICE}")
         if not number.allows(value):
-            raise UserError(f"{where}: {field} is {_text(value)}; it must be {number.allowed}; {_ADVICE}.")
+            raise UserError(f"{where}: {field} is {_text(value)}; it must be {number.allowed}. {_ADVICE}")
         numbers[ours] = value
     flags = {ours: _flag(values, family, ours, where) for ours in _FLAGS if ours in family.config_names}
     pad_id = _pad_id(values, family, numbers["vocab_size"], where)
@@ -197,7 +197,7 @@ def trunk_config(values: Mapping[str, Any], where: str) -> TrunkConfig:
     if config.max_length < 1:
         raise UserError(
             f"{where}: {names['max_positions']} is {config.max_positions}; a {name} encoder with pad_token_id {pad_id} "
-            f"needs more than {family.first_position(pad_id)}; {_ADVICE}."
+            f"needs more than {family.first_position(pad_id)}. {_ADVICE}"
         )
     for field, ours in family.implied.items():
         needed = getattr(config, ours)
@@ -210,7 +210,7 @@ def trunk_config(values: Mapping[str, Any], where: str) -> TrunkConfig:
     if buckets is not None and buckets.num_buckets // 2 >= buckets.max_distance - 1:
         raise UserError(
             f"{where}: position_buckets is {buckets.num_buckets}; with {buckets.max_distance} relative positions it "
-            f"must be below {2 * (buckets.max_distance - 1)}; {_ADVICE}."
+            f"must be below {2 * (buckets.max_distance - 1)}. {_ADVICE}"
         )
     return config
 
@@ -228,7 +228,7 @@ def _pad_id(values: Mapping[str, Any], family: EncoderFamily, vocab_size: int, w
         return int(pad_id)
     if type(pad_id) is int and family.first_position(0) == family.first_position(1):
         return 0
-    raise UserError(f"{where}: pad_token_id is {_text(pad_id)}; it must be {pad.allowed}, or null; {_ADVICE}.")
+    raise UserError(f"{where}: pad_token_id is {_text(pad_id)}; it must be {pad.allowed}, or null. {_ADVICE}")
 
 
 def _flag(values: Mapping[str, Any], family: EncoderFamily, ours: str, where: str) -> bool:
@@ -236,7 +236,7 @@ def _flag(values: Mapping[str, Any], family: EncoderFamily, ours: str, where: st
     field = family.config_names[ours]
     value = values.get(field, family.defaults.get(ours, True))
     if not isinstance(value, bool):
-        raise UserError(f"{where}: {field} is {_text(value)}; it must be true or false; {_ADVICE}.")
+        raise UserError(f"{where}: {field} is {_text(value)}; it must be true or false. {_ADVICE}")
     return value
 
 
@@ -310,7 +310,7 @@ def _read_shards(path: Path) -> dict[str, np.ndarray]:
     for tensor, shard in shard_of.items():
         if not isinstance(shard, str) or os.path.basename(shard) != shard or not shard.endswith(ending):
             raise UserError(
-                f"{path}: the file of {_text(tensor)} is {_text(shard)}; it must be a {ending} file in the same "
+                f"{path}: the file of {_text(tensor)} is {_text(shard)}, but it must be a {ending} file in the same "
                 f"folder; {_FETCH_AGAIN}."
             )
     shards = sorted(set(shard_of.values()))

@@ -88,9 +88,9 @@ def _branches(
     Each branch of the tree is a distinct prefix.
 
     Returns:
-      A tuple ``(parents, switches, ends)``. For every layer, ``parents`` has the index of each branch's parent in the
-      previous layer, ``[branches]``, and ``switches`` says whether each branch's slots are on, ``[branches]``. ``ends``
-      has the index of each mask's branch in the last layer, ``[masks]``.
+      A tuple ``(parents, switches, ends)``. ``parents`` and ``switches`` have one array ``[branches]`` per layer:
+      ``parents`` has the index of each branch's parent in the previous layer, and ``switches`` is True if the branch's
+      slots are on. ``ends``, ``[masks]``, has the index of each mask's branch in the last layer.
     """
     parents, switches = [], []
     branch_of_mask = np.zeros(len(layer_masks), int)

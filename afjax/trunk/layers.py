@@ -25,7 +25,7 @@ class UnstackedLayers(Node):
 
 @register_node
 class LoopedLayers(Node):
-    """``{"looped": stack, "last": stack}``: the layers below the last, and the last layer.
+    """``{"looped": stack, "last": stack}``: all lower layers, and the last layer.
 
     If there is only one layer, the only key is ``last``.
     """
@@ -93,9 +93,9 @@ def same_form(stacked: Tree, layers: Layers) -> Layers:
 
 
 def map_parts(function: Callable[..., Tree], *layers: Layers) -> Layers:
-    """Applies a function to the corresponding layers, or stacks of layers, of several trees.
+    """Applies a function to the corresponding layers of several trees.
 
-    All trees must have the same form. The result also has this form.
+    Stacked layers are one argument of the function. All trees must have the same form. The result also has this form.
     """
     first = layers[0]
     if isinstance(first, UnstackedLayers | LoopedLayers):

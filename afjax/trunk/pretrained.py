@@ -389,7 +389,7 @@ def _weight_patterns(name: str) -> list[str]:
 
 
 def save_trunk(folder: str | Path, trunk: Trunk) -> None:
-    """Writes a trunk, for example a trained trunk, to a folder in Hugging Face's format.
+    """Writes a trunk to a folder in Hugging Face's format.
 
     :func:`load_trunk` reads this folder.
 

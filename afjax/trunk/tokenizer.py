@@ -121,10 +121,10 @@ def load_tokenizer(folder: Path, vocab_size: int, type_vocab_size: int = 0) -> A
 
 
 def former_digests(folder: Path, tokenizer: Any) -> dict[str, str]:
-    """Returns the digests that earlier versions recorded for a folder's tokenizer, if they differ.
+    """Returns the digests of a folder's tokenizer in earlier versions, if they differ.
 
-    Earlier versions always used the tokenizer that transformers builds from the tokenizer's class. They did not compare
-    this tokenizer with ``tokenizer.json``, and they did not compare its token types with the trunk's token types.
+    Earlier versions of afjax always used the tokenizer that transformers builds from the tokenizer's class. They did
+    not compare it with ``tokenizer.json``, and they did not compare its token types with the trunk's token types.
 
     Args:
       folder: A trunk's folder.
@@ -159,7 +159,7 @@ def _load_class(folder: Path) -> Any:
 
 
 def _match_file(tokenizer: Any, folder: Path, type_vocab_size: int) -> Any:
-    """Gives a tokenizer the pipeline of ``tokenizer.json`` and the trunk's token types.
+    """Matches a tokenizer to ``tokenizer.json`` and to the trunk's token types.
 
     Args:
       tokenizer: The tokenizer that :func:`_load_class` returns.
@@ -182,7 +182,7 @@ def _match_file(tokenizer: Any, folder: Path, type_vocab_size: int) -> Any:
 
 
 def _read(load: Callable[[], T], folder: Path) -> T:
-    """Calls a function that reads tokenizer files, and converts exceptions to UserError."""
+    """Calls a function that reads tokenizer files. Exceptions become UserErrors."""
     try:
         return load()
     except Exception as error:  # For a damaged file, transformers and tokenizers raise many kinds of exceptions.
