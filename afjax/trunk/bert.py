@@ -1,4 +1,4 @@
-"""BERT (Devlin 2019). Positions start at 0, and padding has positions too."""
+"""BERT (Devlin 2019). Positions start at 0 and count all tokens and padding."""
 
 import jax.numpy as jnp
 from jax import Array

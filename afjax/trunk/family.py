@@ -37,7 +37,7 @@ def dense_weights(name: str, *paths: str, bias_if_set: str | None = None) -> dic
         do.
 
     Returns:
-      ``{the tensor's name: how it is converted}``.
+      ``{name: weight}``, with the tensors' names in the checkpoint.
     """
     kernels, biases = (tuple(f"{path}/{leaf}" for path in paths) for leaf in ("kernel", "bias"))
     return {f"{name}.weight": Weight(kernels, transposed=True), f"{name}.bias": Weight(biases, if_set=bias_if_set)}
@@ -55,7 +55,7 @@ def norm_weights(
       in_first_layer: Whether the first layer has the LayerNorm.
 
     Returns:
-      ``{the tensor's name: how it is converted}``.
+      ``{name: weight}``, with the tensors' names in the checkpoint.
     """
     scale, bias = (None, None) if in_first_layer else (1.0, 0.0)
     return {
@@ -128,7 +128,8 @@ class EncoderFamily:
       constants: Fields of ``TrunkConfig`` that have the same value for all encoders of the family.
       defaults: The family's defaults for fields of ``TrunkConfig``, where they differ from BERT's defaults. They apply
         if ``config.json`` lacks the field.
-      required: Fields of ``config.json`` for which the family's code supports only one value. They may be missing.
+      required: Fields of ``config.json`` that must have the given value, because the family's code supports no other
+        value. They may be missing.
       plain_config: Converts other versions of ``config.json`` to the fields of ``config_names``. The arguments are the
         contents and the file's name, which is for error messages. None if there is only one version.
       declared: Fields that ``config.json`` must have, each with the supported values. All values of a field have the

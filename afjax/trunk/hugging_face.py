@@ -96,7 +96,7 @@ _ADVICE = "Fetch the trunk's config.json again, or correct it."
 _TRUNK_SCOPES = frozenset().union(*(family.weight_names.scopes for family in ENCODER_FAMILIES.values()))
 # Constants that old versions of transformers saved together with the weights.
 _BUFFERS = frozenset({"embeddings.position_ids", "embeddings.token_type_ids"})
-# Sizes in TrunkConfig that are compared with the checkpoint, each with a leaf and an axis of the leaf's tensor.
+# Sizes in TrunkConfig that are compared with a tensor's shape. The tensor is given by its leaf, followed by the axis.
 _SIZED = (
     ("vocab_size", "embeddings/word", 0),
     ("hidden_size", "attention/query/kernel", 1),
@@ -116,7 +116,7 @@ def read_trunk_config(folder: Path) -> TrunkConfig:
     path = folder / "config.json"
     values = read_json(path, advice="fetch the trunk again")
     if values is None:
-        raise UserError(f"{path} does not exist; a trunk's folder holds config.json, weights and a tokenizer.")
+        raise UserError(f"{path} does not exist; a trunk's folder contains config.json, weights and a tokenizer.")
     return trunk_config(values, where=str(path))
 
 
@@ -535,7 +535,7 @@ def _plain_name(name: str, prefix: str) -> str:
 
 
 def _present(table: Mapping[str, Weight], config: TrunkConfig) -> dict[str, Weight]:
-    """Returns the table without the tensors that the architecture does not have."""
+    """Returns the tensors in a table that the given architecture has."""
     return {name: weight for name, weight in table.items() if weight.if_set is None or getattr(config, weight.if_set)}
 
 
@@ -577,7 +577,7 @@ def _check_sizes(tensors: Mapping[str, np.ndarray], config: TrunkConfig, where: 
         shape = tensors[tensor_name].shape
         if len(shape) != 2 or shape[axis] != size:
             raise UserError(
-                f"The weights in {where} do not have the shapes in its config.json: {tensor_name} is {list(shape)}, "
+                f"The weights in {where} do not have the shapes that its config.json specifies: {tensor_name} is {list(shape)}, "
                 f"but {family.config_names[field]} is {size}; fetch the trunk again."
             )
 
@@ -591,7 +591,9 @@ def _check_shapes(leaves: Mapping[str, np.ndarray], config: TrunkConfig, where: 
         and (path not in leaves or leaves[path].shape != leaf.shape)
     ]
     if wrong:
-        raise UserError(f"The weights in {where} do not have the shapes in its config.json: {', '.join(wrong[:4])}.")
+        raise UserError(
+            f"The weights in {where} do not have the shapes that its config.json specifies: {', '.join(wrong[:4])}."
+        )
 
 
 def to_hugging_face(params: Tree, family: EncoderFamily) -> dict[str, np.ndarray]:

@@ -95,7 +95,8 @@ def same_form(stacked: Tree, layers: Layers) -> Layers:
 def map_parts(function: Callable[..., Tree], *layers: Layers) -> Layers:
     """Applies a function to the corresponding layers of several trees.
 
-    Stacked layers are one argument of the function. All trees must have the same form. The result also has this form.
+    All trees must have the same form. The result also has this form. If layers are stacked, the function is applied to
+    the stacks instead of single layers.
     """
     first = layers[0]
     if isinstance(first, UnstackedLayers | LoopedLayers):

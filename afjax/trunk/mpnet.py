@@ -15,9 +15,9 @@ from afjax.trunk.family import RelativeBias, WeightNames, dense_weights, norm_we
 
 # The positions depend on this padding id. Hugging Face's code does not read it from config.json.
 _PAD_ID = 1
-# The first half of the table is for keys to the left of the query, and the second half for keys to the right. Each half
-# has one entry per listed distance. A distance that is not listed uses the entry of the next smaller distance. Above 8,
-# the listed distances grow by the factor sqrt(2).
+# The first half of the table is for the query itself and keys to its left, and the second half for keys to its right.
+# Each half has one entry per listed distance. A distance that is not listed uses the entry of the next smaller listed
+# distance. Above 8, the listed distances grow by the factor sqrt(2).
 _DISTANCES = (0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 23, 32, 46, 64, 91)
 
 

@@ -121,9 +121,8 @@ class Trunk:
         Returns:
           A dictionary with ``name``, ``sha256`` (of the weights), ``family``, ``hidden_size``, ``num_layers``,
           ``dtype``, ``architecture`` (the fields of ``config.json`` that afjax uses, with their values), ``tokenizer``
-          (:func:`tokenizer_digests`, or None if the trunk has no tokenizer), ``former_tokenizer`` (for the parts of the
-          tokenizer whose digests were different in earlier versions of afjax, the digests of these versions) and
-          ``trained``.
+          (:func:`tokenizer_digests`, or None if the trunk has no tokenizer), ``former_tokenizer``
+          (:func:`former_digests`: the digests that earlier versions of afjax recorded, if they differ) and ``trained``.
 
         Raises:
           UserError: The tokenizer cannot be read.
@@ -155,7 +154,7 @@ class Trunk:
 
     @functools.cached_property
     def _digests(self) -> tuple[dict[str, str] | None, dict[str, str]]:
-        """The digests of the tokenizer, and the digests of earlier versions that differ.
+        """The results of :func:`tokenizer_digests` and :func:`former_digests`.
 
         ``(None, {})`` if the trunk has no tokenizer.
         """
@@ -451,7 +450,7 @@ def save_trunk(folder: str | Path, trunk: Trunk) -> None:
 def write_if_trained(trunk: Trunk) -> None:
     """Writes a trained trunk to the folder ``trunk.name``, unless it is already there.
 
-    The store records only this name, so the folder must hold the trunk before anyone loads from the store.
+    The store only records ``trunk.name``, so this folder must contain the trunk before anyone loads from the store.
 
     Raises:
       UserError: The folder cannot be written, or its ``afjax_trunk.json`` is damaged.

@@ -30,7 +30,7 @@ CONFIG = AdapterConfig(reduction_factor=8.0)
 
 @pytest.fixture
 def models(tiny_trunk: Trunk) -> dict[str, TaskModel]:
-    """Makes models with adapter a, with adapter b, with their fusion, and with neither.
+    """Makes models with adapter a, adapter b, a fusion of both, and only the trunk.
 
     Each model has its own head.
     """

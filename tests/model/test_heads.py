@@ -1,4 +1,4 @@
-"""A head reads one pooled vector per row or choice, or the hidden state of every token."""
+"""Heads read one pooled vector per row or per choice, or every token's hidden state."""
 
 from typing import Any
 

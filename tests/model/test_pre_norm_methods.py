@@ -50,7 +50,7 @@ PlainSlot = Callable[[int, np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
 
 def randomized(tree: Tree) -> Tree:
-    """Converts a tree to float64 and adds noise, so that every leaf affects the outputs."""
+    """Converts a tree to float64 and adds noise. Every leaf then affects the outputs."""
     generator = np.random.default_rng(0)
     return map_with_path(
         lambda path, leaf: jnp.asarray(np.asarray(leaf, np.float64) + 0.2 * generator.standard_normal(leaf.shape)), tree

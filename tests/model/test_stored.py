@@ -32,7 +32,7 @@ def adapter_tree(config: Any, seed: int) -> Tree:
 
 
 def fill(folder: Path, config: Any, fusion: FusionConfig) -> dict[str, Tree]:
-    """Makes a store with the adapters a, b and c and their fusion. Returns the adapters."""
+    """Saves the adapters a, b and c and their fusion. Returns the adapters' trees."""
     trees = {name: adapter_tree(config, seed) for seed, name in enumerate("abc")}
     for name, tree in trees.items():
         store.save(folder, "adapters", name, tree, config=to_dict(config), trunk=TRUNK)

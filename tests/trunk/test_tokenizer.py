@@ -258,7 +258,7 @@ def test_trunk_passes_its_number_of_token_types_to_its_tokenizer(tiny_trunk_fold
 
 
 def test_records_of_earlier_versions_match_the_current_tokenizer(tiny_trunk_folder: Path, tmp_path: Path) -> None:
-    """Earlier versions lost the tokenizer's token types and recorded a different digest."""
+    """Earlier versions recorded another digest, because they lost the token types."""
     folder = edited(tiny_trunk_folder, tmp_path / "trunk", tokenizer_class="PreTrainedTokenizerFast")
     trunk = load_trunk(str(folder))
     loaded = transformers.AutoTokenizer.from_pretrained(folder)
@@ -294,7 +294,7 @@ def test_identity_has_no_former_digests_if_the_tokenizer_did_not_change(tiny_tru
 def test_records_of_this_version_do_not_match_an_edited_tokenizer(
     tiny_trunk: Trunk, tiny_trunk_folder: Path, tmp_path: Path
 ) -> None:
-    """Earlier versions recorded the same digests, because transformers ignores the edit."""
+    """Records of earlier versions do match, because transformers ignores the edit."""
     folder = shutil.copytree(tiny_trunk_folder, tmp_path / "trunk")
     values = json.loads((folder / "tokenizer.json").read_text())
     (folder / "tokenizer.json").write_text(json.dumps({**values, "pre_tokenizer": {"type": "WhitespaceSplit"}}))

@@ -131,7 +131,7 @@ def test_error_for_a_folder_without_weights_names_the_expected_files(folder: Pat
 def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[dict[str, Path]], list[str]]:
     """Returns a function that sets the files of the fake repository.
 
-    That function returns the list of downloaded files, which is filled later.
+    The function returns a list, to which each download appends the names of its files.
     """
 
     def make(files: dict[str, Path]) -> list[str]:
