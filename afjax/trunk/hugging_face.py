@@ -577,8 +577,8 @@ def _check_sizes(tensors: Mapping[str, np.ndarray], config: TrunkConfig, where: 
         shape = tensors[tensor_name].shape
         if len(shape) != 2 or shape[axis] != size:
             raise UserError(
-                f"The weights in {where} do not have the shapes that its config.json specifies: {tensor_name} is {list(shape)}, "
-                f"but {family.config_names[field]} is {size}; fetch the trunk again."
+                f"The weights in {where} do not have the shapes that its config.json specifies: {tensor_name} is "
+                f"{list(shape)}, but {family.config_names[field]} is {size}; fetch the trunk again."
             )
 
 

@@ -121,7 +121,7 @@ def load_tokenizer(folder: Path, vocab_size: int, type_vocab_size: int = 0) -> A
 
 
 def former_digests(folder: Path, tokenizer: Any) -> dict[str, str]:
-    """Returns the digests that earlier versions computed for a tokenizer, if different.
+    """Returns the digests that earlier versions recorded for a tokenizer, if changed.
 
     Earlier versions of afjax always used the tokenizer that transformers builds from the tokenizer's class. They did
     not compare it with ``tokenizer.json``, and they did not compare its token types with the trunk's token types.

@@ -1,4 +1,4 @@
-"""Heads read one pooled vector per row or per choice, or every token's hidden state."""
+"""A head reads one vector per row or per choice, or every token's hidden state."""
 
 from typing import Any
 
