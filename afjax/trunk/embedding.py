@@ -60,11 +60,11 @@ class EmbeddingConfig:
 
 
 def read_embedding_config(folder: Path) -> EmbeddingConfig:
-    """Reads a trunk's own embedding settings from its sentence-transformers files.
+    """Reads the embedding settings in a trunk's sentence-transformers files.
 
     Args:
-      folder: The trunk's folder. The sentence-transformers files are optional. Without them the embedding is the mean
-        over tokens, which is also the default of sentence-transformers.
+      folder: The trunk's folder. The sentence-transformers files are optional. Without these files, the embedding is
+        the mean over tokens, which is also the default of sentence-transformers.
 
     Raises:
       UserError: A file is damaged, the settings of the Pooling module are missing, or a file specifies a module, a
@@ -91,7 +91,7 @@ def read_embedding_config(folder: Path) -> EmbeddingConfig:
 
 
 def read_pooling(folder: Path) -> Pooling | None:
-    """Reads a trunk's own pooling from ``1_Pooling/config.json``.
+    """Reads the pooling in a trunk's ``1_Pooling/config.json``.
 
     Returns None if the file does not exist.
 
@@ -109,8 +109,8 @@ def read_own_pooling(folder: Path) -> Pooling:
       folder: The trunk's folder.
 
     Returns:
-      The pooling in the sentence-transformers files. Without them, the pooling of classifiers in ``config.json``, or
-      ``first`` if ``config.json`` does not specify one.
+      The pooling in the sentence-transformers files. Without these files, the pooling of classifiers in
+      ``config.json``, or ``first`` if ``config.json`` does not specify a pooling.
 
     Raises:
       UserError: A file is damaged, or it specifies a pooling that afjax does not support.

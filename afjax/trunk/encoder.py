@@ -50,7 +50,7 @@ from afjax.trunk.slots import EMPTY_LAYER, NO_SLOTS, FilledSlots
 class EncoderOptions:
     """Options for running an encoder.
 
-    They affect the results only through rounding.
+    The options affect the results only through rounding.
 
     Attributes:
       dtype: The dtype of the activations; None for the dtype of the word embeddings.

@@ -46,7 +46,7 @@ def layer_keys(key: PRNGKeyArray | None, slots_key: PRNGKeyArray | None = None) 
     """Splits one layer's dropout key into the keys of its parts.
 
     Args:
-      key: The key for the layer's own dropout, different for every layer. None disables it.
+      key: The key for the layer's own dropout, which must differ between layers. None disables this dropout.
       slots_key: The key for the modules in the layer's slots, which is not split. None disables their dropout.
     """
     attention_key, ffn_key = split_key(key, 2)
@@ -132,8 +132,8 @@ def relative_embeddings(
       dtype: The dtype of the activations.
 
     Returns:
-      ``[entries, hidden_size]`` for the entries ``config.relative_buckets.used(length)``. None if the family does not
-      have disentangled attention.
+      ``[entries, hidden_size]``, with the rows ``config.relative_buckets.used(length)`` of the table. None if the
+      family has no disentangled attention.
     """
     if config.relative_buckets is None:
         return None
@@ -159,7 +159,7 @@ def attention_bias(trunk: Tree, config: TrunkConfig, length: int) -> Float[Array
 
 
 class AttentionBlock(nn.Module):
-    """Multi-head self-attention with its output projection, and the slot after them."""
+    """Multi-head self-attention with its output projection, followed by a slot."""
 
     config: TrunkConfig
 
@@ -246,7 +246,7 @@ class AttentionBlock(nn.Module):
 
 
 class FeedForwardBlock(nn.Module):
-    """Position-wise feed-forward network and the slot after it."""
+    """Position-wise feed-forward network, followed by a slot."""
 
     config: TrunkConfig
 

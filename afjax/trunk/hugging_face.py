@@ -29,7 +29,7 @@ _ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "g
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Number:
-    """A number in ``config.json``.
+    """The constraints on a number in ``config.json``.
 
     Attributes:
       low, below: The allowed range, ``low <= value < below``, or ``low < value < below`` if ``open_low``.
@@ -108,7 +108,7 @@ _SIZED = (
 
 
 def read_trunk_config(folder: Path) -> TrunkConfig:
-    """Reads ``config.json`` of a checkpoint of one of the encoder families.
+    """Reads a checkpoint's ``config.json``.
 
     Raises:
       UserError: The file is missing or malformed, or the architecture is not supported.

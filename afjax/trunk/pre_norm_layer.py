@@ -96,7 +96,7 @@ def _identity(x: Array) -> Array:
 
 
 class RotaryAttentionBlock(nn.Module):
-    """Multi-head self-attention with rotary positions, with its LayerNorm and slot.
+    """Multi-head self-attention with rotary positions, a LayerNorm and a slot.
 
     The block applies LayerNorm, attention, the output projection and the slot, in this order.
     """
@@ -151,7 +151,7 @@ class RotaryAttentionBlock(nn.Module):
 
 
 class GatedFeedForwardBlock(nn.Module):
-    """LayerNorm, gated feed-forward network, and the slot after it."""
+    """LayerNorm and gated feed-forward network, followed by a slot."""
 
     config: TrunkConfig
 

@@ -291,7 +291,7 @@ def load_trunk(name: str, *, dtype: TrunkDtype = "float32") -> Trunk:
 
     Args:
       name: ``minilm``, a folder (a ``gs://`` folder is copied to the cache first), or a Hugging Face id.
-      dtype: The compute dtype of the frozen trunk. ``bfloat16`` halves its memory and takes less time. Softmax,
+      dtype: The compute dtype of the frozen trunk. ``bfloat16`` is faster and halves the trunk's memory. Softmax,
         LayerNorm, heads, trained leaves and their gradients stay in float32.
 
     Returns:
@@ -448,7 +448,7 @@ def save_trunk(folder: str | Path, trunk: Trunk) -> None:
 
 
 def write_if_trained(trunk: Trunk) -> None:
-    """Writes a trained trunk to the folder ``trunk.name``, unless it is already there.
+    """Writes a trained trunk to ``trunk.name``, unless this folder already contains it.
 
     The store only records ``trunk.name``, so this folder must contain the trunk before anyone loads from the store.
 

@@ -46,7 +46,7 @@ def has_tokenizer(folder: Path) -> bool:
 def tokenizer_digests(tokenizer: Any) -> dict[str, str]:
     """Computes digests of the parts of a tokenizer that determine a text's token ids.
 
-    Padding and truncation settings are excluded because they change at run time. The decoder is excluded too.
+    Padding and truncation settings are excluded because they change at run time. The decoder is also excluded.
 
     Args:
       tokenizer: A fast tokenizer of the transformers library.

@@ -1,6 +1,6 @@
 """Models with a fusion have the right attention, folded form and penalty.
 
-They refuse incompatible adapters.
+Incompatible adapters are refused.
 """
 
 import dataclasses

@@ -72,8 +72,8 @@ def test_a_model_can_be_jitted(tiny_trunk: Trunk, batch: dict[str, jax.Array]) -
 
 
 def test_module_on_top_outputs_every_token_for_a_token_head(tiny_trunk: Trunk, batch: dict[str, jax.Array]) -> None:
-    # Feed-forward networks on top do not mix tokens, so for a pooled head they need not compute all tokens. For a token
-    # head they must.
+    # Feed-forward networks on top do not mix tokens, so a pooled head does not need their outputs for all tokens. A
+    # token head needs all of these outputs.
     config = TopFfnConfig(size=8, num_layers=1, hidden_sizes=(8,))
     for name, adapter in (("ffn", config), ("layer", ADAPTER_PRESETS["top_layer"])):
         model = Model(trunk=tiny_trunk.config, head_name="task", reads="tokens", adapters=((name, adapter),))

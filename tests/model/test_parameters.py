@@ -1,6 +1,6 @@
 """Parameter trees have exactly the expected leaves.
 
-Their numbers of parameters equal the papers' numbers.
+The numbers of parameters equal the numbers in the papers.
 """
 
 import dataclasses

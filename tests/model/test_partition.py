@@ -280,9 +280,10 @@ def expected_flops(name: str) -> int:
         return 4 * matmul(rows, hidden, hidden) + 2 * matmul(rows, hidden, inner)
 
     def slot(rows: int) -> tuple[int, int]:
-        """Returns a slot's FLOPs.
+        """Counts a slot's FLOPs.
 
-        The second result is the additional FLOPs of the gradient with respect to the slot's input.
+        Returns:
+          The FLOPs without the gradient with respect to the slot's input, and the FLOPs of this gradient.
         """
         num = 1 if name == "adapter" else ADAPTERS
         down = up = matmul(rows, hidden, num * hidden // 4)

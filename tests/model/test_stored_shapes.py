@@ -1,6 +1,6 @@
 """An artefact whose manifest contradicts its arrays is refused.
 
-This applies even if its checksums are right.
+The artefacts of these tests have correct checksums.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,6 +1,6 @@
 """Attention's custom derivative rule equals automatic differentiation.
 
-Its residuals are small.
+The rule stores small residuals.
 """
 
 import jax

@@ -1,6 +1,6 @@
 """The loop over layers equals JAX's scan in value and gradient.
 
-It skips unneeded computation. Complete models with the loop equal models in straight-line code.
+The loop skips unneeded computation. Complete models with the loop equal models in straight-line code.
 """
 
 import dataclasses

@@ -1,6 +1,6 @@
 """Dense layers, LayerNorm, activations and dropout equal plain formulas.
 
-In bfloat16 they agree up to rounding, and store no residuals in float32.
+Results in bfloat16 are correct up to rounding, and residuals are stored in bfloat16.
 """
 
 import math

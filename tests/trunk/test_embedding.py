@@ -137,7 +137,7 @@ def test_infinite_embeddings_are_refused(tiny_trunk: Trunk) -> None:
 def test_interrupted_save_deletes_the_digest_of_the_overwritten_trunk(
     tiny_trunk: Trunk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With this digest, saving the overwritten trunk again would write nothing."""
+    """If the digest stayed, saving the overwritten trunk again would write nothing."""
     folder = str(tmp_path / "trunk")
     params = {**tiny_trunk.params, "pooler": jax.tree.map(lambda leaf: leaf + 1, tiny_trunk.params["pooler"])}
     first = dataclasses.replace(tiny_trunk, name=folder, trained=True)

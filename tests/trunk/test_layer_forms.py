@@ -52,7 +52,7 @@ def test_single_layer_has_no_loop() -> None:
 
 
 def test_gradient_of_unstacking_is_one_concatenation() -> None:
-    """With indexing, it would be a sum of zero-padded arrays as large as the stack."""
+    """Indexing would give a sum of zero-padded arrays, each as large as the stack."""
     like = unstack_layers(STACKED)
 
     def total(stacked: Tree) -> jax.Array:

@@ -256,7 +256,7 @@ def test_named_sizes_have_mean_pooling() -> None:
 
 
 def test_published_tokenizer_is_read(tmp_path: Path) -> None:
-    """It has byte-level pieces, BERT's special tokens, and no token types."""
+    """The tokenizer has byte-level pieces, BERT's special tokens, and no token types."""
     special = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     ids = {piece: number for number, piece in enumerate((*special, *alphabet))}

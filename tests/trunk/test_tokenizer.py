@@ -218,7 +218,7 @@ def edited(folder: Path, copy: Path, **settings: Any) -> Path:
 
 
 def test_do_lower_case_overrides_the_normalizer_in_tokenizer_json(tiny_trunk_folder: Path, tmp_path: Path) -> None:
-    """transformers 4 and 5 do the same."""
+    """In transformers 4 and 5, this setting also overrides the normalizer."""
     folder = edited(tiny_trunk_folder, tmp_path / "trunk", do_lower_case=False)
     cased, uncased = (load_tokenizer(path, vocab_size=10_000) for path in (folder, tiny_trunk_folder))
     assert cased.tokenize("All") == ["[UNK]"]
