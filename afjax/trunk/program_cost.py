@@ -1,4 +1,4 @@
-"""Estimates the time of compiling programs and of computing tokens.
+"""Estimates the time to compile programs and the time to compute tokens.
 
 A run with more padded lengths computes fewer padding tokens, but compiles more programs.
 """
@@ -60,8 +60,8 @@ class RunSeconds:
     """The estimated time of a run.
 
     Attributes:
-      total: Seconds of the run.
-      compiling: Seconds of the total that are spent compiling.
+      total: Seconds that the run takes, including compilation.
+      compiling: Seconds that the run spends compiling.
     """
 
     total: float
@@ -77,13 +77,14 @@ def run_seconds(
     num_devices: int,
     trains_layers: bool,
 ) -> RunSeconds:
-    """Estimates the time of a run that compiles all of its programs and does not stop early.
+    """Estimates the time that a run takes.
 
-    The estimate is rough: it uses typical speeds, and counts only the trunk's matrix products.
+    The estimate assumes that the run compiles all of its programs and does not stop early. It is rough, because it uses
+    typical speeds and counts only the trunk's matrix products.
 
     Args:
       trunk: The trunk's architecture.
-      platform: As in :func:`program_tokens`.
+      platform: ``cpu``, ``gpu`` or ``tpu``, as in ``jax.Device.platform``. Other platforms count as ``gpu``.
       lengths: The run's padded lengths.
       tokens: The tokens that the run computes.
       num_devices: Number of devices that share each batch.
@@ -98,8 +99,11 @@ def run_seconds(
 
 
 def _forward_flops(trunk: TrunkConfig) -> float:
-    """Returns the floating-point operations of a forward pass per token, counting only the layers' matrices."""
+    """Counts the floating-point operations of a forward pass per token.
+
+    Only the matrix products of the layers count.
+    """
     width = trunk.hidden_size
     ffn = width * (trunk.intermediate_outputs + trunk.intermediate_size)
-    # Each token has two operations per weight.
+    # Each weight takes two operations per token.
     return 2 * trunk.num_layers * (4 * width * width + ffn)

@@ -1,4 +1,7 @@
-"""The cost of compiling a program is converted to a number of tokens, and the time of a run is estimated."""
+"""The cost of compiling a program is converted to a number of tokens.
+
+The time of a run is estimated.
+"""
 
 import dataclasses
 
