@@ -1,1 +1,1 @@
-"""Pretrained encoders: modules with slots, weights, identities, embeddings."""
+"""Pretrained encoders: modules, weights, tokenizers and embeddings."""

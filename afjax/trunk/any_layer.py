@@ -19,10 +19,10 @@ class SharedInputs(NamedTuple):
 
     Attributes:
       mask: bool ``[batch, length]``, False at padding.
-      bias: The bias of the attention scores. None if the family has none.
-      relative: The embeddings of relative positions, ``[entries, hidden_size]``. None if the family has none.
-      positions: The rotary positions and the window of local attention, for layers of the form ``pre_norm``. Otherwise
-        None.
+      bias: The bias of the attention scores. None if the family has no attention bias.
+      relative: The embeddings of relative positions, ``[entries, hidden_size]``. None if the family has no
+        disentangled attention.
+      positions: The rotary positions and the window of local attention. None for families with ``post_norm`` layers.
     """
 
     mask: AnyArray
@@ -46,9 +46,9 @@ def shared_inputs(trunk: Tree, config: TrunkConfig, mask: AnyArray, dtype: Any) 
 
 
 def top_layer_inputs(config: TrunkConfig, mask: AnyArray, dtype: Any) -> SharedInputs:
-    """Computes the inputs of an additional layer on top of the encoder.
+    """Computes the shared inputs of an additional layer on top of the encoder.
 
-    Such a layer has no bias of the attention scores and no relative positions.
+    An additional layer has no attention bias and no relative positions.
 
     Args:
       config: The trunk's architecture.
@@ -63,7 +63,7 @@ def top_layer_inputs(config: TrunkConfig, mask: AnyArray, dtype: Any) -> SharedI
 def layer_forms(config: TrunkConfig) -> LayerForm | None:
     """Returns the form of every layer, stacked over the layers.
 
-    Returns None for families with ``post_norm`` layers, because these layers do not differ.
+    Returns None for families with ``post_norm`` layers, because all their layers have the same form.
     """
     return pre_norm_layer.layer_forms(config) if config.encoder_family.layer == "pre_norm" else None
 
@@ -71,13 +71,16 @@ def layer_forms(config: TrunkConfig) -> LayerForm | None:
 def complete_form(config: TrunkConfig) -> LayerForm | None:
     """Returns the form of an additional layer on top of the encoder.
 
-    Returns None for families with ``post_norm`` layers, because these layers do not differ.
+    Returns None for families with ``post_norm`` layers, because all their layers have the same form.
     """
     return COMPLETE if config.encoder_family.layer == "pre_norm" else None
 
 
 def init_layer(key: PRNGKeyArray, config: TrunkConfig) -> Tree:
-    """Initializes a layer at random, with kernels from N(0, init_scale²) and biases 0."""
+    """Initializes a layer at random.
+
+    Kernels are drawn from N(0, init_scale²), and biases are 0.
+    """
     x, mask = jnp.zeros((1, 2, config.hidden_size)), jnp.ones((1, 2), bool)
     module, options = _module(config, top_layer_inputs(config, mask, x.dtype), complete_form(config))
     params: Tree = module.init(key, x, mask, **options)["params"]
@@ -102,8 +105,8 @@ def run_layer(
       config: The trunk's architecture.
       x: The layer's input, ``[batch, length, hidden_size]``.
       shared: The inputs that all layers share.
-      form: The layer's form: one layer's slice of :func:`layer_forms`, or :func:`complete_form`.
-      slots: The filled slots.
+      form: The layer's slice of :func:`layer_forms`, or :func:`complete_form` for a layer on top of the encoder.
+      slots: The layer's filled slots.
       dropout_keys: The layer's dropout keys; no dropout by default.
       first_token_only: Whether to compute only the first token's outputs.
 
@@ -117,7 +120,7 @@ def run_layer(
 
 
 def _module(config: TrunkConfig, shared: SharedInputs, form: LayerForm | None) -> tuple[Any, dict[str, Any]]:
-    """Returns a layer's Linen module, and the arguments that only this module takes."""
+    """Returns a layer's Linen module and the arguments that are specific to it."""
     if config.encoder_family.layer == "pre_norm":
         return PreNormLayer(config), {"form": form, "positions": shared.positions}
     return EncoderLayer(config), {"bias": shared.bias, "relative": shared.relative}

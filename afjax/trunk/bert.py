@@ -1,4 +1,4 @@
-"""BERT (Devlin 2019). Positions start at 0 and count all tokens, even padding."""
+"""BERT (Devlin 2019). Positions start at 0 and count all tokens and padding."""
 
 import jax.numpy as jnp
 from jax import Array
@@ -17,7 +17,7 @@ def position_embeddings(
     table: Float[AnyArray, "max_positions size"], tokens: Int[AnyArray, "batch length"], pad_id: int
 ) -> Float[Array, "batch length size"]:
     """Returns the first ``length`` rows of the table, broadcast over the batch."""
-    # The gradient of a lookup would be a scatter, which is one more kernel to compile and run. A slice avoids it.
+    # Slice the table, because the gradient of a lookup is a scatter, which is one more kernel to compile and run.
     return jnp.broadcast_to(table[None, : tokens.shape[-1]], (*tokens.shape, table.shape[-1]))
 
 

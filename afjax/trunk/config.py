@@ -7,7 +7,7 @@ from afjax.nn.disentangled_attention import RelativeBuckets
 from afjax.trunk.families import ENCODER_FAMILIES
 from afjax.trunk.family import EncoderFamily
 
-# Fields that a family either needs or must not have, each with its value in the families that do not have it.
+# Fields that some families require. All other families must leave the field at the given value.
 _OPTIONAL = {
     "type_vocab_size": 0,
     "embedding_size": None,
@@ -29,25 +29,25 @@ class TrunkConfig:
     Attributes:
       family: A name in :data:`afjax.trunk.families.ENCODER_FAMILIES`.
       type_vocab_size: Number of token types. 0 if the family has no token types.
-      embedding_size: Size of the embeddings, for families in which it can differ from ``hidden_size``; otherwise None.
-        If it differs, a dense layer projects the embeddings.
-      position_buckets: Rows per direction of the table of relative positions, for families with disentangled attention;
-        otherwise None.
-      max_relative_positions: All distances of at least this number share one row per direction of that table. None if
-        the family has no disentangled attention.
-      embedding_dropout: Dropout rate of the embeddings, for families in which it can differ from ``hidden_dropout``;
-        otherwise None.
-      global_every: The attention reads all tokens in the first layer and in every ``global_every``-th layer after it.
-        In the other layers it is local. None if the family has no local attention.
-      window: Size of the window of local attention: a token reads the tokens at a distance of at most ``window // 2``.
+      embedding_size: Size of the embeddings. If it differs from ``hidden_size``, a dense layer projects the embeddings.
+        None for families whose embeddings always have the size ``hidden_size``.
+      position_buckets: Number of rows per direction in the table of relative positions. None if the family has no
+        disentangled attention.
+      max_relative_positions: All distances of at least this number share one row per direction in the table of relative
+        positions. None if the family has no disentangled attention.
+      embedding_dropout: Dropout rate of the embeddings. None for families that use ``hidden_dropout`` instead.
+      global_every: The first layer and every ``global_every``-th layer after it attend to all tokens. The other layers
+        have local attention. None if the family has no local attention.
+      window: Window size of local attention. A token attends to the tokens at a distance of at most ``window // 2``.
         None if the family has no local attention.
-      rotary_theta, local_rotary_theta: The base of the rotary positions' periods, in layers whose attention reads all
-        tokens and in layers with local attention. None if the family has no rotary positions.
+      rotary_theta, local_rotary_theta: Base of the rotary positions in layers with global attention, and in layers with
+        local attention. None if the family has no rotary positions.
       attention_bias, ffn_bias, norm_bias: Whether the dense layers of attention, the dense layers of the feed-forward
-        network and the LayerNorms have biases. Only layers of the form ``pre_norm`` can lack them.
+        network and the LayerNorms have biases. Only ``pre_norm`` layers can lack biases.
 
     Raises:
-      UserError: The family is unknown, lacks a field that it needs, or is given a field that it does not have.
+      UserError: The family is unknown, a field that the family requires is missing, or a field that the family does not
+        have is set.
     """
 
     family: str
@@ -79,7 +79,7 @@ class TrunkConfig:
     def __post_init__(self) -> None:
         if self.family not in ENCODER_FAMILIES:
             raise UserError(
-                f'The encoder family "{self.family}" is not known; afjax has {", ".join(ENCODER_FAMILIES)}.'
+                f'The encoder family "{self.family}" is unknown; afjax supports {", ".join(ENCODER_FAMILIES)}.'
                 f"{did_you_mean(self.family, ENCODER_FAMILIES)}"
             )
         for field, missing in _OPTIONAL.items():
@@ -103,7 +103,7 @@ class TrunkConfig:
     def intermediate_outputs(self) -> int:
         """The number of outputs of the feed-forward network's first dense layer.
 
-        It is twice the network's inner size if the network is gated.
+        In gated networks, this is twice ``intermediate_size``.
         """
         return self.intermediate_size * (2 if self.encoder_family.layer == "pre_norm" else 1)
 
@@ -114,12 +114,15 @@ class TrunkConfig:
 
     @property
     def max_length(self) -> int:
-        """The maximum number of tokens per row, without positions reserved for padding."""
+        """The maximum number of tokens per row.
+
+        Positions that are reserved for padding do not count.
+        """
         return self.max_positions - self.encoder_family.first_position(self.pad_id)
 
     @property
     def relative_buckets(self) -> RelativeBuckets | None:
-        """Maps distances to rows of the table of relative positions.
+        """The mapping from distances to rows of the table of relative positions.
 
         None if the family has no disentangled attention.
         """

@@ -1,8 +1,8 @@
 """DeBERTa-v3 (He 2023). BERT with disentangled attention and no token types.
 
 Every layer attends to contents and relative positions (:mod:`afjax.nn.disentangled_attention`). No positions are added
-to the embeddings. Hugging Face calls the architecture "deberta-v2". Most models of version 2 have a convolution, which
-is not supported.
+to the embeddings. Hugging Face calls the architecture "deberta-v2". Most DeBERTa-v2 models have a convolution, which is
+not supported.
 """
 
 import dataclasses
@@ -21,10 +21,10 @@ FAMILY = dataclasses.replace(
         "max_relative_positions": "max_relative_positions",
     },
     defaults={"layer_norm_epsilon": 1e-7},
-    # These fields may be missing, because Hugging Face's defaults specify the encoder that is supported here.
+    # config.json may lack these fields, because Hugging Face's defaults are the supported values.
     required={"type_vocab_size": 0, "conv_kernel_size": 0, "z_steps": 0},
-    # These fields may not be missing, because Hugging Face's defaults specify another encoder, in some cases with the
-    # same weights.
+    # config.json must have these fields. Hugging Face's defaults describe a different encoder, and in some cases the
+    # weights would fit that encoder without an error.
     declared={
         "relative_attention": (True,),
         "position_biased_input": (False,),
@@ -52,8 +52,8 @@ FAMILY = dataclasses.replace(
             **dense_weights("output.dense", "ffn/output"),
             **norm_weights("output.LayerNorm", "ffn/norm"),
         },
-        # Pretraining adds absolute positions after the encoder. The pooler belongs to heads, although it has the name
-        # of BERT's pooler.
+        # Pretraining adds absolute positions after the encoder. The pooler is part of task heads, although it has the
+        # same name as BERT's pooler.
         unused=frozenset({"embeddings.position_embeddings.weight", "pooler.dense.weight", "pooler.dense.bias"}),
     ),
     position_embeddings=None,

@@ -1,6 +1,6 @@
 """ELECTRA's discriminator (Clark 2020). BERT without a pooler.
 
-In small models, the embeddings have another size than the hidden states.
+In small models, the embeddings are smaller than the hidden states, and a dense layer projects them.
 """
 
 import dataclasses

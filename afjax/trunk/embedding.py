@@ -29,7 +29,7 @@ from afjax.trunk.config import TrunkConfig
 from afjax.trunk.encoder import encode
 from afjax.trunk.families import ENCODER_FAMILIES
 
-# Files of a sentence-transformers model that specify how the encoder's hidden states become an embedding.
+# Files of a sentence-transformers model that specify how to compute an embedding from the encoder's hidden states.
 MODULES, POOLING, LENGTH = "modules.json", "1_Pooling/config.json", "sentence_bert_config.json"
 _MODES: Mapping[str, Pooling] = {
     "pooling_mode_cls_token": "first",
@@ -38,7 +38,7 @@ _MODES: Mapping[str, Pooling] = {
     "mean": "mean",
 }
 _CLASSIFIER_MODES: Mapping[str, Pooling] = {"cls": "first", "mean": "mean"}
-_ADVICE = 'or choose a pooling ("mean" or "first"; of a head: head.pooling)'
+_ADVICE = 'or set the pooling to "mean" or "first" (head.pooling for a head)'
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -60,11 +60,11 @@ class EmbeddingConfig:
 
 
 def read_embedding_config(folder: Path) -> EmbeddingConfig:
-    """Reads a trunk's own embedding settings from its sentence-transformers files.
+    """Reads the embedding settings in a trunk's sentence-transformers files.
 
     Args:
-      folder: The trunk's folder. The sentence-transformers files are optional. Without them the embedding is the mean
-        over tokens, which is also the default of sentence-transformers.
+      folder: The trunk's folder. The sentence-transformers files are optional. Without these files, the embedding is
+        the mean over tokens, which is also the default of sentence-transformers.
 
     Raises:
       UserError: A file is damaged, the settings of the Pooling module are missing, or a file specifies a module, a
@@ -75,8 +75,8 @@ def read_embedding_config(folder: Path) -> EmbeddingConfig:
     for kind in kinds:
         if kind not in ("Transformer", "Pooling", "Normalize"):
             raise UserError(
-                f'{folder / MODULES} has a module "{kind}", but afjax only has Transformer, Pooling and Normalize; '
-                'give pooling="mean" or pooling="first" to embed without the other modules.'
+                f'{folder / MODULES} has a module "{kind}", but afjax only supports Transformer, Pooling and '
+                'Normalize. Pass pooling="mean" or pooling="first" to embed texts without the other modules.'
             )
     pooling = read_pooling(folder)
     if pooling is None and "Pooling" in kinds:
@@ -91,7 +91,7 @@ def read_embedding_config(folder: Path) -> EmbeddingConfig:
 
 
 def read_pooling(folder: Path) -> Pooling | None:
-    """Reads a trunk's own pooling from ``1_Pooling/config.json``.
+    """Reads the pooling in a trunk's ``1_Pooling/config.json``.
 
     Returns None if the file does not exist.
 
@@ -109,8 +109,8 @@ def read_own_pooling(folder: Path) -> Pooling:
       folder: The trunk's folder.
 
     Returns:
-      The pooling in the sentence-transformers files. Without them, the pooling of classifiers in ``config.json``, or
-      ``first`` if ``config.json`` does not specify one.
+      The pooling in the sentence-transformers files. Without these files, the pooling of classifiers in
+      ``config.json``, or ``first`` if ``config.json`` does not specify a pooling.
 
     Raises:
       UserError: A file is damaged, or it specifies a pooling that afjax does not support.
@@ -149,8 +149,8 @@ def _pooling(settings: Mapping[str, Any], path: Path) -> Pooling:
         modes = [*mode] if isinstance(mode, list | tuple) else [mode]
     if len(modes) != 1 or modes[0] not in _MODES:
         raise UserError(
-            f"{path} turns on {', '.join(map(str, modes)) or 'no pooling mode'}; afjax pools either the first token or "
-            f"the mean of all tokens. Correct the file, {_ADVICE}."
+            f"{path} enables {', '.join(map(str, modes)) or 'no pooling mode'}; afjax supports either the first token "
+            f"or the mean of all tokens. Correct the file, {_ADVICE}."
         )
     return _MODES[modes[0]]
 
@@ -214,10 +214,10 @@ def embed_texts(
     if batch_size < 1:
         raise UserError(f"batch_size is {batch_size}; it must be at least 1.")
     rows = rows_from_lists(texts)
-    assert isinstance(rows, Rows), "the kind is classification by default"
+    assert isinstance(rows, Rows), "the default kind of task is classification"
     data = tokenise(rows, tokenizer, max_length=max_length, cache_dir=None)
     step = functools.partial(_embed_step, model, config.pooling, config.normalize)
-    # The batch size is rounded up, so that every device gets the same number of rows.
+    # Round the batch size up, so that every device gets the same number of rows.
     batch_size = -(-batch_size // mesh.size) * mesh.size
     lengths = inference_lengths(data, batch_size=batch_size, max_length=max_length)
     batching = Batching(batch_size, lengths, model.trunk.pad_id)

@@ -6,7 +6,7 @@ A trunk's tree has these leaves. Leaves under ``layers`` are stacked along a lea
     embeddings/position                     [entries, input_size], if the family adds positions to the embeddings
     embeddings/type                         [entries, input_size], if the family has token types
     embeddings/norm/{scale, bias}
-    embeddings/projection/{kernel, bias}    if the embeddings do not have the size of the hidden states
+    embeddings/projection/{kernel, bias}    if the embeddings and the hidden states differ in size
     embeddings/relative_position            [entries, num_heads], if the family has an attention bias
     embeddings/relative/position            [entries, hidden_size], if the family has disentangled attention
     embeddings/relative/norm/{scale, bias}  if the family has disentangled attention
@@ -14,11 +14,11 @@ A trunk's tree has these leaves. Leaves under ``layers`` are stacked along a lea
     layers/attention/norm/{scale, bias}
     layers/ffn/{intermediate, output}/{kernel, bias}
     layers/ffn/norm/{scale, bias}
-    norm/{scale, bias}                      after the top layer, if the layers normalize first
-    pooler/{kernel, bias}                   if the checkpoint has one
+    norm/{scale, bias}                      if the family has ``pre_norm`` layers; applied after the top layer
+    pooler/{kernel, bias}                   if the checkpoint has a pooler
 
-In layers that normalize first, ``ffn/intermediate`` has twice as many outputs as the network's inner size, biases are
-optional, and the first layer's entries of ``attention/norm`` are not used (:mod:`afjax.trunk.pre_norm_layer`).
+In ``pre_norm`` layers, ``ffn/intermediate`` has twice as many outputs as the network's inner size, biases are optional,
+and the first layer's entries of ``attention/norm`` are not used (:mod:`afjax.trunk.pre_norm_layer`).
 """
 
 import dataclasses
@@ -48,13 +48,15 @@ from afjax.trunk.slots import EMPTY_LAYER, NO_SLOTS, FilledSlots
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EncoderOptions:
-    """Options for running an encoder. They change the results only by rounding.
+    """Options for running an encoder.
+
+    The options affect the results only through rounding.
 
     Attributes:
       dtype: The dtype of the activations; None for the dtype of the word embeddings.
       scan_layers: Whether to compile one loop over the layers instead of straight-line code.
-      remat: Which of a layer's activations the backward pass rematerializes: ``none``, all except the outputs of matrix
-        products and the dropout masks (``matmuls``), or all (``layers``).
+      remat: Which activations of a layer the backward pass rematerializes. ``none`` rematerializes none of them,
+        ``matmuls`` all except the outputs of matrix products and the dropout masks, and ``layers`` all of them.
     """
 
     dtype: str | None = None
@@ -70,7 +72,7 @@ def init_trunk(key: PRNGKeyArray, config: TrunkConfig, *, stacked: bool = True) 
     Args:
       key: The random key.
       config: The architecture.
-      stacked: Whether to stack the layers; otherwise they are :class:`UnstackedLayers`.
+      stacked: Whether to stack the layers. If not, they are :class:`UnstackedLayers`.
     """
     tokens = jnp.zeros((1, 2), jnp.int32)
     mask = jnp.ones((1, 2), bool)
@@ -94,7 +96,7 @@ def init_trunk(key: PRNGKeyArray, config: TrunkConfig, *, stacked: bool = True) 
 
 
 def hidden_size(trunk: Tree) -> int:
-    """Returns the size of the hidden states that a trunk computes."""
+    """Returns the size of a trunk's hidden states."""
     embeddings = trunk["embeddings"]
     last = embeddings["projection"]["kernel"] if "projection" in embeddings else embeddings["word"]
     return int(last.shape[-1])
@@ -103,8 +105,8 @@ def hidden_size(trunk: Tree) -> int:
 def cast_trunk(trunk: Tree, dtype: str) -> Tree:
     """Casts a trunk's weights to a dtype, ``float32`` or ``bfloat16``.
 
-    The activations have this dtype too. LayerNorms, the pooler and the attention bias keep their dtype, because they
-    compute in float32.
+    The encoder's activations then have this dtype too. The weights of LayerNorms, the pooler and the attention bias are
+    not cast, because these are computed in float32.
     """
 
     def cast(path: str, leaf: Any) -> Any:
@@ -125,7 +127,10 @@ def embed(
     """Computes the first layer's input.
 
     Args:
-      trunk, config, batch, key: As in :func:`encode`.
+      trunk: The trunk's tree.
+      config: The trunk's architecture.
+      batch: ``tokens`` and ``types`` int32, ``mask`` bool (False at padding), each ``[batch, length]``.
+      key: The dropout key, or None for no dropout.
       dtype: The dtype of the activations; None for the dtype of the word embeddings.
 
     Raises:
@@ -155,15 +160,15 @@ def encode(
     """Runs the encoder.
 
     Args:
-      trunk: The trunk's tree. Its upper layers can be separate, under ``top_layers``. If only these are trained, the
-        backward pass does not reach the layers below.
+      trunk: The trunk's tree. Its upper layers can be stored separately, under ``top_layers``. If only ``top_layers``
+        is trained, the backward pass stops at its lowest layer.
       config: The trunk's architecture.
       batch: ``tokens`` and ``types`` int32, ``mask`` bool (False at padding), each ``[batch, length]``.
       slots: The contents of the slots.
       key: The dropout key, or None for no dropout.
       options: Dtype, loop and rematerialization.
-      first_token_only: Whether only the first token's last hidden state is needed. The last layer is then computed for
-        that token only (after the loop, if there is one), and no attention over adapters is returned.
+      first_token_only: Whether only the first token's last hidden state is needed. If so, the last layer is computed
+        only for this token (after the loop, if there is one), and no attention over adapters is returned.
 
     Returns:
       The last hidden state ``[batch, length, hidden_size]`` (length 1 with ``first_token_only``), and
@@ -174,8 +179,8 @@ def encode(
       UserError: The rows have more tokens than the trunk has positions.
     """
     embeddings_key, layers_key = split_key(key, 2)
-    # The key is split for all layers at once. Otherwise the loop's code and the last layer's code would each contain
-    # the random number generator.
+    # Split the key for all layers at once. Otherwise the code of the loop and the code of the last layer would each
+    # contain the random number generator.
     keys = NO_DROPOUT if layers_key is None else _keys_of_layers(jax.random.split(layers_key, config.num_layers))
     x = embed(trunk, config, batch, key=embeddings_key, dtype=options.dtype)
     forms = layer_forms(config)
@@ -227,12 +232,12 @@ def encode(
 
 
 def final_norm(trunk: Tree, config: TrunkConfig, x: Float[Array, "*batch hidden"]) -> Float[Array, "*batch hidden"]:
-    """Applies the LayerNorm after the top layer, if the layers normalize first."""
+    """Applies the LayerNorm after the top layer, if the family has one."""
     return layer_norm(trunk["norm"], x, config.layer_norm_epsilon) if config.encoder_family.layer == "pre_norm" else x
 
 
 def _keys_of_layers(keys: Array) -> LayerKeys:
-    """Derives every layer's keys, stacked, from one key per layer."""
+    """Derives the dropout keys of every layer, stacked, from one key per layer."""
 
     def keys_of_layer(key: Array) -> LayerKeys:
         trunk_key, slots_key = split_key(key, 2)
@@ -242,19 +247,19 @@ def _keys_of_layers(keys: Array) -> LayerKeys:
 
 
 def rematerialized(run_layer: Any, remat: Remat, *, looped: bool) -> Any:
-    """Wraps a layer's function so that the backward pass rematerializes its activations.
+    """Makes the backward pass of a layer's function rematerialize activations.
 
     Args:
       run_layer: Runs one layer.
-      remat: Which activations are rematerialized; with ``none``, ``run_layer`` is returned unchanged.
+      remat: Which activations are rematerialized. With ``none``, ``run_layer`` is returned unchanged.
       looped: Whether ``run_layer`` is the body of a compiled loop.
     """
     if remat == "none":
         return run_layer
     policies = jax.checkpoint_policies
     policy = policies.save_only_these_names(SAVEABLE) if remat == "matmuls" else policies.nothing_saveable
-    # In straight-line code common subexpression elimination would undo the rematerialization. A loop prevents that,
-    # because the forward and the backward pass are separate loops.
+    # In straight-line code, common subexpression elimination (CSE) would undo the rematerialization. With a loop this
+    # cannot happen, because the forward and the backward pass are separate loops.
     return jax.checkpoint(run_layer, policy=policy, prevent_cse=not looped)
 
 
@@ -263,11 +268,12 @@ class _Segment:
     """Consecutive layers that run in the same way.
 
     Attributes:
-      first: The index of the first of these layers.
-      depth: The number of these layers.
-      filled: Whether their slots are filled.
-      looped: Whether one loop runs them.
-      params, contents: The layers' parameters and the contents of their slots, stacked for a loop, else a list.
+      first: The index of the segment's first layer.
+      depth: The number of layers.
+      filled: Whether the layers' slots are filled.
+      looped: Whether the layers run in a loop.
+      params, contents: The layers' parameters and the contents of their slots. They are stacked if the layers run in a
+        loop. Otherwise they are lists with one entry per layer.
     """
 
     first: int
@@ -281,7 +287,7 @@ class _Segment:
 def _segments(trunk: Tree, slots: FilledSlots, *, looped: bool) -> Iterator[_Segment]:
     """Yields the encoder's segments, from the bottom up.
 
-    A segment ends where the slots change between filled and empty, and where the trunk's layers continue in another
+    A new segment begins where slots change between filled and empty, and where the trunk's layers continue in another
     tree, such as ``top_layers``.
     """
     first = num_filled = 0
@@ -306,12 +312,14 @@ def _segments(trunk: Tree, slots: FilledSlots, *, looped: bool) -> Iterator[_Seg
 
 
 def _runs(first: int, last: int, layers: Sequence[int]) -> list[tuple[int, int, bool]]:
-    """Cuts ``range(first, last)`` where the layers' slots become filled or empty.
+    """Splits ``range(first, last)`` into runs of layers with filled or empty slots.
 
-    The slots of a run's layers are either all filled or all empty.
+    Args:
+      first, last: The range of layers.
+      layers: The indices of the layers with filled slots.
 
     Returns:
-      ``(begin, end, filled)`` of each run.
+      ``(begin, end, filled)`` for each run.
     """
     filled = set(layers)
     cuts = [i for i in range(first, last) if i == first or (i in filled) != (i - 1 in filled)] + [last]
@@ -319,7 +327,7 @@ def _runs(first: int, last: int, layers: Sequence[int]) -> list[tuple[int, int, 
 
 
 def _layer_range(layers: Layers, begin: int, end: int) -> Layers:
-    """Returns the layers ``[begin:end]`` in the form of ``layers``: unstacked or stacked."""
+    """Returns the layers ``[begin:end]``, unstacked or stacked like ``layers``."""
     if isinstance(layers, UnstackedLayers):
         return UnstackedLayers({str(index): layers[str(begin + index)] for index in range(end - begin)})
     assert not isinstance(layers, LoopedLayers), "contents of slots are stacked or unstacked"
@@ -328,7 +336,7 @@ def _layer_range(layers: Layers, begin: int, end: int) -> Layers:
 
 
 def _slice(tree: Any, begin: int, end: int) -> Any:
-    """Slices every leaf ``[begin:end]``. Leaves that do not change are not copied."""
+    """Slices every leaf to ``[begin:end]``, without a copy if this is the entire leaf."""
     return jax.tree.map(lambda leaf: leaf if (begin, end) == (0, leaf.shape[0]) else leaf[begin:end], tree)
 
 

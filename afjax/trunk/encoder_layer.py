@@ -46,8 +46,8 @@ def layer_keys(key: PRNGKeyArray | None, slots_key: PRNGKeyArray | None = None) 
     """Splits one layer's dropout key into the keys of its parts.
 
     Args:
-      key: The key for the layer's own dropout, different for every layer. None disables it.
-      slots_key: The key for the modules in the layer's slots, which is passed on. None disables their dropout.
+      key: The key for the layer's own dropout, which must differ between layers. None disables this dropout.
+      slots_key: The key for the modules in the layer's slots, which is not split. None disables their dropout.
     """
     attention_key, ffn_key = split_key(key, 2)
     weights_key, output_key = split_key(attention_key, 2)
@@ -57,9 +57,10 @@ def layer_keys(key: PRNGKeyArray | None, slots_key: PRNGKeyArray | None = None) 
 class Embeddings(nn.Module):
     """Computes the first layer's input from tokens.
 
-    Adds the word, position and type embeddings that the family has, and applies LayerNorm, dropout and, if needed, a
-    projection to the hidden size. The module also has the table of the attention bias or of relative positions, if the
-    family has one. :func:`attention_bias` and :func:`relative_embeddings` read these tables.
+    The module adds the word, position and type embeddings that the family has. It then applies LayerNorm, dropout and,
+    if needed, a projection to the hidden size. The module's parameters also include the table of the attention bias or
+    of relative positions, if the family has one. :func:`attention_bias` and :func:`relative_embeddings` read these
+    tables.
     """
 
     config: TrunkConfig
@@ -78,7 +79,7 @@ class Embeddings(nn.Module):
         family = config.encoder_family
         word = self.param("word", init, (config.vocab_size, config.input_size))
         dtype = word.dtype if self.dtype is None else self.dtype
-        # Each part is [batch, length, input_size]. It can be a NumPy array, if the parameters are NumPy arrays.
+        # Each part is [batch, length, input_size]. If the parameters are NumPy arrays, a part can be a NumPy array.
         parts: list[Any] = [replicate(word)[tokens]]
         if family.position_embeddings is not None:
             position = self.param("position", init, (config.max_positions, config.input_size))
@@ -92,8 +93,9 @@ class Embeddings(nn.Module):
             RelativeEmbeddings(config, name=RELATIVE)(tokens.shape[-1])
         x = shard_rows(jnp.asarray(functools.reduce(jnp.add, (part.astype(dtype) for part in parts))))
         if key is not None:
-            # Use the layout of the layers' arrays, because the TPU compiler would choose another one and insert copies.
-            # Only training has a key. Inference has no constraint, because an exported program cannot contain one.
+            # Use the same layout as the layers, because the TPU compiler would choose a different one and insert
+            # copies. Only training has a key. Inference has no layout constraint, because exported programs cannot
+            # contain one.
             x = with_layout_constraint(x, Layout(major_to_minor=(0, 1, 2)))
         x = LayerNorm(config.layer_norm_epsilon, config.norm_bias, name="norm")(x)
         rate = config.hidden_dropout if config.embedding_dropout is None else config.embedding_dropout
@@ -104,7 +106,7 @@ class Embeddings(nn.Module):
 
 
 class RelativeEmbeddings(nn.Module):
-    """The table of relative positions of disentangled attention, with its LayerNorm."""
+    """The table of relative positions for disentangled attention, and its LayerNorm."""
 
     config: TrunkConfig
 
@@ -130,8 +132,8 @@ def relative_embeddings(
       dtype: The dtype of the activations.
 
     Returns:
-      ``[entries, hidden_size]`` for the entries ``config.relative_buckets.used(length)``. None if the family does not
-      have disentangled attention.
+      ``[entries, hidden_size]``, with the rows ``config.relative_buckets.used(length)`` of the table. None if the
+      family has no disentangled attention.
     """
     if config.relative_buckets is None:
         return None
@@ -148,8 +150,7 @@ def attention_bias(trunk: Tree, config: TrunkConfig, length: int) -> Float[Array
       length: Tokens per row.
 
     Returns:
-      ``[num_heads, length, length]``, float32 or wider; the queries come before the keys. None if the family has no
-      such bias.
+      ``[num_heads, length (queries), length (keys)]``, float32 or wider. None if the family has no attention bias.
     """
     family_bias = config.encoder_family.relative_bias
     if family_bias is None:
@@ -158,7 +159,7 @@ def attention_bias(trunk: Tree, config: TrunkConfig, length: int) -> Float[Array
 
 
 class AttentionBlock(nn.Module):
-    """Multi-head self-attention, its output projection, and the slot after it."""
+    """Multi-head self-attention with its output projection, followed by a slot."""
 
     config: TrunkConfig
 
@@ -189,8 +190,8 @@ class AttentionBlock(nn.Module):
             relative = dropout(relative_key, relative, config.hidden_dropout)
             if first_token_only:
                 relative = relative[config.relative_buckets.used_by_first_token(x.shape[1])]
-            # [1, entries, hidden_size]. The layers of queries and keys broadcast the leading axis to the batch size if
-            # each row of the batch has its own adapter.
+            # [1, entries, hidden_size]. If each row of the batch has its own adapter, the query and key layers
+            # broadcast the leading axis to the batch size.
             relative = relative[None]
             head_size *= NUM_TERMS
         attend = functools.partial(
@@ -207,7 +208,7 @@ class AttentionBlock(nn.Module):
         if first_token_only and None not in merge.values():
             params = self.variables["params"]
             merged = {name: merge_layer(params[name]) for name, merge_layer in merge.items() if merge_layer}
-            # In first_token_attention, the heads act as queries of a single head.
+            # first_token_attention treats the heads as the queries of a single head.
             attend = functools.partial(attend, bias=None if bias is None else bias.transpose(1, 0, 2))
             projections = self._project(relative, lambda name, inputs: dense(merged[name], inputs))
             more_scores = None
@@ -231,9 +232,11 @@ class AttentionBlock(nn.Module):
     def _project(
         self, relative: Array | None, dense_layer: Callable[[str, Array], Array]
     ) -> PositionProjections | None:
-        """Projects the relative positions with the dense layers of queries and keys.
+        """Projects the relative positions with the query and key layers.
 
-        The relative positions are ``[1, entries, hidden_size]``.
+        Args:
+          relative: The embeddings of relative positions, ``[1, entries, hidden_size]``. If None, returns None.
+          dense_layer: Applies the dense layer with the given name, ``query`` or ``key``.
         """
         buckets = self.config.relative_buckets
         if relative is None or buckets is None:
@@ -243,7 +246,7 @@ class AttentionBlock(nn.Module):
 
 
 class FeedForwardBlock(nn.Module):
-    """Position-wise feed-forward network and the slot after it."""
+    """Position-wise feed-forward network, followed by a slot."""
 
     config: TrunkConfig
 
@@ -289,7 +292,7 @@ class EncoderLayer(nn.Module):
         Args:
           x: The layer's input, ``[batch, length, hidden_size]``.
           mask: bool ``[batch, length]``, False at padding.
-          slots: The filled slots.
+          slots: The layer's filled slots.
           dropout_keys: The layer's dropout keys; no dropout by default.
           first_token_only: Whether to compute only the first token's outputs.
           bias: The result of :func:`attention_bias`.

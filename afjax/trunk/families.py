@@ -1,6 +1,6 @@
 """The table of encoder families.
 
-To add a family, write a module with a ``FAMILY`` in this package, and add the module here.
+To add a family, define ``FAMILY`` in a new module of this package, and list the module here.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Converts Hugging Face's checkpoints of encoders to trunks, and trunks to checkpoints."""
+"""Converts Hugging Face checkpoints to trunks, and trunks to checkpoints."""
 
 import dataclasses
 import importlib.util
@@ -29,7 +29,7 @@ _ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "g
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Number:
-    """A number in ``config.json``.
+    """The constraints on a number in ``config.json``.
 
     Attributes:
       low, below: The allowed range, ``low <= value < below``, or ``low < value < below`` if ``open_low``.
@@ -67,8 +67,8 @@ _NUMBERS = {
     "vocab_size": _size(),
     "hidden_size": _size(),
     "embedding_size": _size(),
-    # No encoder has nearly as many layers. The limit matters because some commands loop over the layers before any
-    # weights have been read.
+    # The limit is far above the depth of real encoders. It is needed because some commands loop over the layers before
+    # they read any weights.
     "num_layers": _size(limit=10_000),
     "num_heads": _size(),
     "intermediate_size": _size(),
@@ -86,17 +86,17 @@ _NUMBERS = {
     "rotary_theta": _Number(low=0, below=float(np.finfo(np.float32).max), open_low=True),
     "local_rotary_theta": _Number(low=0, below=float(np.finfo(np.float32).max), open_low=True),
 }
-# Fields of TrunkConfig that are true or false.
+# Boolean fields of TrunkConfig.
 _FLAGS = ("attention_bias", "ffn_bias", "norm_bias")
-# The ending of files that list the shards of weights, after the name of the unsplit file.
+# The suffix of a file that lists the shards of the weights. It follows the name of the unsplit file.
 INDEX = ".index.json"
-_AGAIN = "fetch it again"
-_ADVICE = "fetch the trunk's config.json again, or correct it"
+_FETCH_AGAIN = "fetch the file again"
+_ADVICE = "Fetch the trunk's config.json again, or correct it."
 # The first components of the names of trunks' tensors. All other tensors belong to heads.
 _TRUNK_SCOPES = frozenset().union(*(family.weight_names.scopes for family in ENCODER_FAMILIES.values()))
 # Constants that old versions of transformers saved together with the weights.
 _BUFFERS = frozenset({"embeddings.position_ids", "embeddings.token_type_ids"})
-# Sizes in TrunkConfig, each with a leaf and the axis along which this leaf's tensor must have the size.
+# Sizes in TrunkConfig that are compared with a tensor's shape. The tensor is given by its leaf, followed by the axis.
 _SIZED = (
     ("vocab_size", "embeddings/word", 0),
     ("hidden_size", "attention/query/kernel", 1),
@@ -108,7 +108,7 @@ _SIZED = (
 
 
 def read_trunk_config(folder: Path) -> TrunkConfig:
-    """Reads ``config.json`` of a checkpoint of one of the encoder families.
+    """Reads a checkpoint's ``config.json``.
 
     Raises:
       UserError: The file is missing or malformed, or the architecture is not supported.
@@ -116,12 +116,12 @@ def read_trunk_config(folder: Path) -> TrunkConfig:
     path = folder / "config.json"
     values = read_json(path, advice="fetch the trunk again")
     if values is None:
-        raise UserError(f"{path} does not exist; a trunk's folder holds config.json, weights and a tokenizer.")
+        raise UserError(f"{path} does not exist; a trunk's folder contains config.json, weights and a tokenizer.")
     return trunk_config(values, where=str(path))
 
 
 def trunk_config(values: Mapping[str, Any], where: str) -> TrunkConfig:
-    """Checks the values of a Hugging Face config, and converts them.
+    """Checks a Hugging Face config and converts it to a ``TrunkConfig``.
 
     Args:
       values: The contents of ``config.json``. Fields that do not affect an encoder's outputs are ignored.
@@ -136,8 +136,8 @@ def trunk_config(values: Mapping[str, Any], where: str) -> TrunkConfig:
     name = values.get("model_type")
     if name is None:
         raise UserError(
-            f"{where} lacks model_type, the encoder's family; afjax supports {_quoted(ENCODER_FAMILIES)}. Set "
-            "it if you know the family."
+            f"{where} lacks model_type, the encoder's family; afjax supports {_quoted(ENCODER_FAMILIES)}. If you know "
+            "the family, set model_type."
         )
     if not isinstance(name, str) or name not in ENCODER_FAMILIES:
         raise UserError(f'{where} describes a "{name}" model; afjax supports {_quoted(ENCODER_FAMILIES)} encoders.')
@@ -146,20 +146,22 @@ def trunk_config(values: Mapping[str, Any], where: str) -> TrunkConfig:
         values = family.plain_config(values, where)
     if values.get("is_decoder"):
         raise UserError(f"{where} describes a decoder (is_decoder); afjax supports plain {name} encoders.")
-    # The setting is about the table of positions. Families without one ignore it.
+    # Families without a table of positions ignore this setting.
     kind = values.get("position_embedding_type", "absolute")
     if kind != "absolute" and family.position_embeddings is not None:
         raise UserError(f"{where}: position_embedding_type is {_text(kind)}; afjax only supports absolute positions.")
     for field, supported in family.required.items():
         if values.get(field, supported) != supported:
             raise UserError(
-                f"{where}: {field} is {_text(values[field])}; afjax supports {name} encoders with {_text(supported)}."
+                f"{where}: {field} is {_text(values[field])}; for {name} encoders, afjax only supports "
+                f"{_text(supported)}."
             )
     for field, supported in family.declared.items():
         if field not in values or values[field] not in supported:
             given = f"is {_text(values[field])}" if field in values else "is missing"
             raise UserError(
-                f"{where}: {field} {given}; afjax supports {name} encoders with {' or '.join(map(_text, supported))}."
+                f"{where}: {field} {given}; for {name} encoders, afjax only supports "
+                f"{' or '.join(map(_text, supported))}."
             )
     activation = values.get(family.config_names["activation"], "gelu")
     if not isinstance(activation, str) or activation not in _ACTIVATIONS:
@@ -171,9 +173,9 @@ def trunk_config(values: Mapping[str, Any], where: str) -> TrunkConfig:
         field = family.config_names[ours]
         value = values.get(field, family.defaults.get(ours, number.default))
         if field not in values and value is None:
-            raise UserError(f"{where} lacks {field!r}; {_ADVICE}.")
+            raise UserError(f"{where} lacks {field!r}. {_ADVICE}")
         if not number.allows(value):
-            raise UserError(f"{where}: {field} is {_text(value)}; it must be {number.allowed}; {_ADVICE}.")
+            raise UserError(f"{where}: {field} is {_text(value)}; it must be {number.allowed}. {_ADVICE}")
         numbers[ours] = value
     flags = {ours: _flag(values, family, ours, where) for ours in _FLAGS if ours in family.config_names}
     pad_id = _pad_id(values, family, numbers["vocab_size"], where)
@@ -184,30 +186,31 @@ def trunk_config(values: Mapping[str, Any], where: str) -> TrunkConfig:
     names = family.config_names
     if config.hidden_size % config.num_heads:
         raise UserError(
-            f"{where}: {names['hidden_size']} {config.hidden_size} is not a multiple of {config.num_heads} heads."
+            f"{where}: {names['hidden_size']} is {config.hidden_size}; it must be a multiple of the number of heads "
+            f"({config.num_heads})."
         )
     if config.rotary_theta is not None and config.head_size % 2:
         raise UserError(
-            f"{where}: {names['hidden_size']} {config.hidden_size} and {config.num_heads} heads give heads of size "
-            f"{config.head_size}; rotary positions need an even size."
+            f"{where}: {names['hidden_size']} is {config.hidden_size}, so each of {config.num_heads} heads has size "
+            f"{config.head_size}; rotary positions need heads of an even size."
         )
     if config.max_length < 1:
         raise UserError(
             f"{where}: {names['max_positions']} is {config.max_positions}; a {name} encoder with pad_token_id {pad_id} "
-            f"needs more than {family.first_position(pad_id)}; {_ADVICE}."
+            f"needs more than {family.first_position(pad_id)}. {_ADVICE}"
         )
     for field, ours in family.implied.items():
         needed = getattr(config, ours)
         if values.get(field, needed) != needed:
             raise UserError(
-                f"{where}: {field} is {_text(values[field])}; afjax supports {name} encoders of this size with "
+                f"{where}: {field} is {_text(values[field])}; for {name} encoders of this size, afjax only supports "
                 f"{needed}."
             )
     buckets = config.relative_buckets
     if buckets is not None and buckets.num_buckets // 2 >= buckets.max_distance - 1:
         raise UserError(
             f"{where}: position_buckets is {buckets.num_buckets}; with {buckets.max_distance} relative positions it "
-            f"must be below {2 * (buckets.max_distance - 1)}; {_ADVICE}."
+            f"must be below {2 * (buckets.max_distance - 1)}. {_ADVICE}"
         )
     return config
 
@@ -215,8 +218,8 @@ def trunk_config(values: Mapping[str, Any], where: str) -> TrunkConfig:
 def _pad_id(values: Mapping[str, Any], family: EncoderFamily, vocab_size: int, where: str) -> int:
     """Reads the padding token's id.
 
-    Attention ignores padding, so its id only matters for families whose positions depend on it. For other families, an
-    id outside the vocabulary is replaced by 0.
+    Attention ignores padding, so the id only matters for families whose positions depend on padding. For other
+    families, an id outside the vocabulary is replaced by 0.
     """
     pad_id = values.get(family.config_names["pad_id"])
     pad_id = family.default_pad_id if pad_id is None else pad_id
@@ -225,15 +228,15 @@ def _pad_id(values: Mapping[str, Any], family: EncoderFamily, vocab_size: int, w
         return int(pad_id)
     if type(pad_id) is int and family.first_position(0) == family.first_position(1):
         return 0
-    raise UserError(f"{where}: pad_token_id is {_text(pad_id)}; it must be {pad.allowed}, or null; {_ADVICE}.")
+    raise UserError(f"{where}: pad_token_id is {_text(pad_id)}; it must be {pad.allowed}, or null. {_ADVICE}")
 
 
 def _flag(values: Mapping[str, Any], family: EncoderFamily, ours: str, where: str) -> bool:
-    """Reads a field of ``config.json`` that is true or false."""
+    """Reads a boolean field of ``config.json``."""
     field = family.config_names[ours]
     value = values.get(field, family.defaults.get(ours, True))
     if not isinstance(value, bool):
-        raise UserError(f"{where}: {field} is {_text(value)}; it must be true or false; {_ADVICE}.")
+        raise UserError(f"{where}: {field} is {_text(value)}; it must be true or false. {_ADVICE}")
     return value
 
 
@@ -245,8 +248,8 @@ def _quoted(names: Iterable[str]) -> str:
 def config_values(config: TrunkConfig) -> dict[str, Any]:
     """Converts a ``TrunkConfig`` back to fields of Hugging Face's ``config.json``.
 
-    Equivalent config files give the same values: defaults are filled in, and an activation with several names gets the
-    first one.
+    Equivalent config files give the same values, because defaults are filled in, and an activation with several names
+    gets the first name.
     """
     names = config.encoder_family.config_names
     activation = next(name for name, value in _ACTIVATIONS.items() if value == config.activation)
@@ -264,10 +267,18 @@ def _text(value: Any) -> str:
 def read_tensors(
     folder: Path, *, safetensors: str = "model.safetensors", pickled: str = "pytorch_model.bin"
 ) -> dict[str, np.ndarray]:
-    """Reads a folder's tensors by name.
+    """Reads the tensors in a folder.
 
-    Prefers the safetensors file to the pickled PyTorch file. Either can be split into shards, which are listed in a
-    file with the same name and the ending ``INDEX``.
+    A safetensors file has precedence over a pickled PyTorch file. Either can be split into shards. The name of the file
+    that lists the shards is the name of the unsplit file with the suffix ``INDEX``.
+
+    Args:
+      folder: The folder.
+      safetensors: The name of the safetensors file.
+      pickled: The name of the pickled PyTorch file.
+
+    Returns:
+      ``{name: tensor}``.
 
     Raises:
       UserError: The folder has none of these files, or a file cannot be read.
@@ -289,19 +300,18 @@ def _read_shards(path: Path) -> dict[str, np.ndarray]:
       path: The index. Its ``weight_map`` maps the tensors' names to the shards' file names.
 
     Raises:
-      UserError: The index is malformed, a shard is missing, not in the index's folder or cannot be read, or it lacks a
-        tensor.
+      UserError: The index is malformed, or a shard is not in the index's folder, cannot be read or lacks a tensor.
     """
-    index = read_json(path, advice=_AGAIN) or {}
+    index = read_json(path, advice=_FETCH_AGAIN) or {}
     shard_of = index.get("weight_map")
     if not isinstance(shard_of, dict) or not shard_of:
-        raise UserError(f"{path} needs a weight_map with the file of each tensor; {_AGAIN}.")
+        raise UserError(f"{path} needs a weight_map with the file of each tensor; {_FETCH_AGAIN}.")
     ending = Path(path.name.removesuffix(INDEX)).suffix
     for tensor, shard in shard_of.items():
         if not isinstance(shard, str) or os.path.basename(shard) != shard or not shard.endswith(ending):
             raise UserError(
-                f"{path}: the file of {_text(tensor)} is {_text(shard)}; it must be a {ending} file in the same "
-                f"folder; {_AGAIN}."
+                f"{path}: the file of {_text(tensor)} is {_text(shard)}, but it must be a {ending} file in the same "
+                f"folder; {_FETCH_AGAIN}."
             )
     shards = sorted(set(shard_of.values()))
     # os.path.exists also returns False for names that no file can have.
@@ -313,22 +323,25 @@ def _read_shards(path: Path) -> dict[str, np.ndarray]:
         )
     tensors: dict[str, np.ndarray] = {}
     for shard in shards:
-        found = read_tensor_file(path.parent / shard)
-        expected = [name for name, owner in shard_of.items() if owner == shard]
-        lost = [name for name in expected if name not in found]
-        if lost:
+        in_shard = read_tensor_file(path.parent / shard)
+        expected = [name for name, file in shard_of.items() if file == shard]
+        lacking = [name for name in expected if name not in in_shard]
+        if lacking:
             raise UserError(
-                f"{path.parent / shard} lacks {len(lost)} of {len(expected)} tensors that {path.name} lists, such as "
-                f"{_text(lost[0])}; {_AGAIN}."
+                f"{path.parent / shard} lacks {len(lacking)} of {len(expected)} tensors that {path.name} lists, such "
+                f"as {_text(lacking[0])}; {_FETCH_AGAIN}."
             )
-        tensors |= {name: found[name] for name in expected}
+        tensors |= {name: in_shard[name] for name in expected}
     return tensors
 
 
 def read_tensor_file(path: Path) -> dict[str, np.ndarray]:
-    """Reads the tensors of one file by name.
+    """Reads the tensors in one file.
 
-    A file that does not end in ``.safetensors`` is read in PyTorch's pickle format.
+    A file whose name does not end in ``.safetensors`` is read as a pickled PyTorch file.
+
+    Returns:
+      ``{name: tensor}``.
 
     Raises:
       UserError: The file cannot be read or contains anything other than tensors, or PyTorch is needed but not
@@ -351,14 +364,14 @@ def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
 def _read_pickled(path: Path) -> dict[str, np.ndarray]:
     if importlib.util.find_spec("torch") is None:
         raise UserError(
-            f"{path} is a PyTorch file, and PyTorch is not installed; install it (pip install 'afjax[torch]'), or give "
-            "the tensors as safetensors."
+            f"{path} is a PyTorch file, but PyTorch is not installed; run pip install 'afjax[torch]', or convert the "
+            "file to safetensors."
         )
     import torch
 
     try:
         with warnings.catch_warnings():
-            # PyTorch warns about unusual pickles. They are either read or refused, so the warnings do not help.
+            # PyTorch warns about unusual pickles. They are either read or refused below, so ignore the warnings.
             warnings.simplefilter("ignore")
             # With weights_only, nothing in the file is executed.
             tensors = torch.load(path, map_location="cpu", weights_only=True)
@@ -368,20 +381,23 @@ def _read_pickled(path: Path) -> dict[str, np.ndarray]:
     except pickle.UnpicklingError:
         # PyTorch's own message recommends loading the file unsafely.
         raise UserError(
-            f"{path} cannot be read as plain tensors: it has other contents, which are not executed, or is damaged; "
-            "fetch the file again."
+            f"{path} cannot be read as plain tensors. Either the file is damaged, or it has other contents, which are "
+            "not executed. Fetch the file again."
         ) from None
     except Exception as error:  # A damaged pickle can make torch.load raise any exception.
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(f"{path} cannot be read as plain tensors ({reason}); fetch the file again.") from None
     raise UserError(
-        f"{path} holds {problem}, but it must map names to tensors. If it is a checkpoint of a training run, save the "
-        "model's state_dict() as a file of its own."
+        f"{path} contains {problem}, but it must map names to tensors. If it is a checkpoint of a training run, save "
+        "the model's state_dict() to a separate file."
     )
 
 
 def _not_tensors(values: Any) -> str:
-    """Describes the contents of a pickled file, if they are not tensors by name. Returns "" if they are."""
+    """Describes contents of a pickled file that are not named tensors.
+
+    Returns an empty string if the file only contains named tensors.
+    """
     import torch
 
     if not isinstance(values, Mapping):
@@ -394,7 +410,10 @@ def _not_tensors(values: Any) -> str:
 
 
 def _to_numpy(tensor: Any) -> np.ndarray:
-    """Converts a tensor of PyTorch. It may need gradients, and have any layout or floating-point type."""
+    """Converts a PyTorch tensor to float32.
+
+    The tensor may require gradients, and it may have any layout and any floating-point type.
+    """
     import torch
 
     tensor = tensor.detach().resolve_conj().resolve_neg()
@@ -407,9 +426,14 @@ def _to_numpy(tensor: Any) -> np.ndarray:
 
 
 def from_hugging_face(tensors: Mapping[str, np.ndarray], config: TrunkConfig, *, where: str) -> Tree:
-    """Converts Hugging Face tensors to a trunk's tree, float32.
+    """Converts Hugging Face tensors to a trunk's tree of float32 arrays.
 
     Language-model and task heads in ``tensors`` are dropped. The pooler is kept if there is one.
+
+    Args:
+      tensors: The checkpoint's tensors, by name.
+      config: The trunk's architecture.
+      where: The checkpoint's name, for error messages.
 
     Raises:
       UserError: Tensors are missing or unknown, their shapes do not match the config, or values are integers, NaN or
@@ -418,7 +442,7 @@ def from_hugging_face(tensors: Mapping[str, np.ndarray], config: TrunkConfig, *,
     names = config.encoder_family.weight_names
     named = {_plain_name(name, names.prefix): np.asarray(tensor) for name, tensor in tensors.items()}
     layer_name = re.compile(rf"{re.escape(names.layer)}\.(\d+)\.")
-    # Only weights are checked: buffers such as position_ids are integers.
+    # Only weights are checked, because buffers such as position_ids are integers.
     weights = names.embeddings.keys() | names.projection.keys() | names.pooler.keys()
     integers = [name for name, tensor in named.items() if name in weights and tensor.dtype.kind in "biu"]
     integers += [name for name, tensor in named.items() if layer_name.match(name) and tensor.dtype.kind in "biu"]
@@ -469,9 +493,9 @@ def from_hugging_face(tensors: Mapping[str, np.ndarray], config: TrunkConfig, *,
 
 
 def check_num_layers(config: TrunkConfig, layers: Collection[str], where: str) -> None:
-    """Refuses a config with more layers than the weights have.
+    """Raises UserError if the config has more layers than the weights.
 
-    It is called before anything is allocated per layer.
+    Call this before allocating anything per layer.
 
     Args:
       config: The architecture.
@@ -492,7 +516,7 @@ def check_num_layers(config: TrunkConfig, layers: Collection[str], where: str) -
 def check_finite(leaves: Mapping[str, np.ndarray], where: str) -> None:
     """Raises UserError if weights contain NaN or infinity.
 
-    They would turn every prediction into NaN.
+    Such weights would turn every prediction into NaN.
     """
     for path, leaf in leaves.items():
         if not np.isfinite(leaf).all():
@@ -511,12 +535,12 @@ def _plain_name(name: str, prefix: str) -> str:
 
 
 def _present(table: Mapping[str, Weight], config: TrunkConfig) -> dict[str, Weight]:
-    """Returns the tensors that an encoder of this architecture has."""
+    """Returns the tensors in a table that the given architecture has."""
     return {name: weight for name, weight in table.items() if weight.if_set is None or getattr(config, weight.if_set)}
 
 
 def _convert(tensor: np.ndarray, weight: Weight) -> dict[str, np.ndarray]:
-    """Converts a tensor to its leaves, by their paths."""
+    """Converts a tensor to its leaves, ``{path: leaf}``."""
     parts = _split(tensor.astype(np.float32), len(weight.paths))
     return {
         path: np.ascontiguousarray(part.T) if weight.transposed else part
@@ -539,22 +563,22 @@ def _split(tensor: np.ndarray, number: int) -> list[np.ndarray]:
 def _check_sizes(tensors: Mapping[str, np.ndarray], config: TrunkConfig, where: str) -> None:
     """Compares the sizes in config.json with the shapes of a few tensors.
 
-    This is done before arrays of these sizes are allocated.
+    This check comes before arrays of these sizes are allocated.
     """
     family = config.encoder_family
     names = family.weight_names
     tensor_names = {path: name for name, weight in names.embeddings.items() for path in weight.paths}
     tensor_names |= {path: f"{names.layer}.0.{name}" for name, weight in names.layers.items() for path in weight.paths}
     for field, path, axis in _SIZED:
-        # Skip the sizes and tables that the family does not have. Some families have no table of positions.
+        # Skip sizes and tables that the family does not have. For example, some families have no table of positions.
         if field not in family.config_names or path not in tensor_names:
             continue
         tensor_name, size = tensor_names[path], getattr(config, field)
         shape = tensors[tensor_name].shape
         if len(shape) != 2 or shape[axis] != size:
             raise UserError(
-                f"The weights in {where} have other shapes than its config.json says: {tensor_name} is {list(shape)}, "
-                f"but {family.config_names[field]} is {size}; fetch the trunk again."
+                f"The weights in {where} do not have the shapes that its config.json specifies: {tensor_name} is "
+                f"{list(shape)}, but {family.config_names[field]} is {size}; fetch the trunk again."
             )
 
 
@@ -567,7 +591,9 @@ def _check_shapes(leaves: Mapping[str, np.ndarray], config: TrunkConfig, where: 
         and (path not in leaves or leaves[path].shape != leaf.shape)
     ]
     if wrong:
-        raise UserError(f"The weights in {where} have other shapes than its config.json says: {', '.join(wrong[:4])}.")
+        raise UserError(
+            f"The weights in {where} do not have the shapes that its config.json specifies: {', '.join(wrong[:4])}."
+        )
 
 
 def to_hugging_face(params: Tree, family: EncoderFamily) -> dict[str, np.ndarray]:

@@ -1,8 +1,9 @@
 """Runs the encoder with several layer masks at once, sharing common prefixes.
 
-A mask turns the slots of each layer on or off. Masks that agree on the first layers give the same hidden states there,
-so each layer runs once per distinct prefix of the masks. For example, 12 layers have 78 spans of consecutive layers. To
-compare the model with its 78 variants without the adapters of one span, 376 layers are evaluated instead of 948.
+A mask turns the slots of each layer on or off. Masks with a common prefix give the same hidden states in the prefix's
+layers, so each layer runs once per distinct prefix. For example, an encoder with 12 layers has 78 spans of consecutive
+layers. Comparing the model with 78 variants that each lack the adapters of one span takes 376 layer evaluations instead
+of 948.
 """
 
 import functools
@@ -53,8 +54,8 @@ def encode_under_masks(
       UserError: The rows have more tokens than the trunk has positions.
     """
     # Clear the ignored entries, so that masks that differ only in these entries become equal.
-    read = np.isin(np.arange(config.num_layers), slots.layers)
-    parents, switches, ends = _branches(layer_masks & read)
+    has_slots = np.isin(np.arange(config.num_layers), slots.layers)
+    parents, switches, ends = _branches(layer_masks & has_slots)
     contents = dict(zip(slots.layers, each_layer(slots.contents), strict=True))
     x, num_rows = embed(trunk, config, batch, dtype=dtype), batch["tokens"].shape[0]
     forms, shared = layer_forms(config), shared_inputs(trunk, config, batch["mask"], x.dtype)
@@ -82,12 +83,14 @@ def encode_under_masks(
 def _branches(
     layer_masks: Bool[np.ndarray, "masks num_layers"],
 ) -> tuple[list[np.ndarray], list[np.ndarray], np.ndarray]:
-    """Builds the prefix tree of the masks. A branch is a distinct prefix.
+    """Builds the prefix tree of the masks.
+
+    Each branch of the tree is a distinct prefix.
 
     Returns:
-      A tuple ``(parents, switches, ends)``. For every layer, ``parents`` has the index of each branch's parent in the
-      previous layer, ``[branches]``, and ``switches`` says whether each branch's slots are on, ``[branches]``. ``ends``
-      has the index of each mask's branch in the last layer, ``[masks]``.
+      A tuple ``(parents, switches, ends)``. ``parents`` and ``switches`` have one array ``[branches]`` per layer:
+      ``parents`` has the index of each branch's parent in the previous layer, and ``switches`` is True if the branch's
+      slots are on. ``ends``, ``[masks]``, has the index of each mask's branch in the last layer.
     """
     parents, switches = [], []
     branch_of_mask = np.zeros(len(layer_masks), int)
@@ -105,7 +108,7 @@ def _switched_slots(slots: LayerSlots, is_on: Array) -> LayerSlots:
     """Empties the slots in the rows where ``is_on`` (bool ``[rows, 1, 1]``) is False."""
     return LayerSlots(
         sublayers={name: functools.partial(_switched_slot, slot, is_on) for name, slot in slots.sublayers.items()},
-        # There is no merged dense layer, because the slot is on in some rows and off in others.
+        # The slots cannot be merged into the dense layers, because they are on in some rows and off in others.
         dense_layers={
             path: DenseSlot(functools.partial(_switched_dense, slot, is_on), merge=None)
             for path, slot in slots.dense_layers.items()

@@ -1,10 +1,10 @@
 """Forms of a tree with the encoder's layers: stacked, unstacked or looped.
 
-Stored and newly initialized trees stack all layers: leaves have a leading axis of size ``num_layers``. Compiled
-programs run faster with one of two other forms, each with its own type:
+In stored and newly initialized trees, all layers are stacked: leaves have a leading axis of size ``num_layers``.
+Compiled programs run faster with one of two other forms, each with its own type:
 
-* :class:`UnstackedLayers` for straight-line code, which would otherwise copy each layer's weights out of the stack;
-* :class:`LoopedLayers` for a loop over the layers that runs the last layer separately, because it computes less.
+* :class:`UnstackedLayers` is for straight-line code, which would otherwise copy each layer's weights out of the stack.
+* :class:`LoopedLayers` is for a loop over the layers. The last layer runs after the loop, because it computes less.
 
 :func:`fastest_form` chooses between them, and :func:`stack_layers` converts back.
 """
@@ -25,9 +25,9 @@ class UnstackedLayers(Node):
 
 @register_node
 class LoopedLayers(Node):
-    """``{"looped": stack, "last": stack}``: all layers except the last, and the last.
+    """``{"looped": stack, "last": stack}``: all lower layers, and the last layer.
 
-    If there is only one layer, there is only ``last``.
+    If there is only one layer, the only key is ``last``.
     """
 
 
@@ -68,7 +68,7 @@ def loop_layers(layers: Tree) -> LoopedLayers:
 def fastest_form(layers: Tree, *, scan: bool) -> Layers:
     """Converts stacked layers to the form that runs fastest.
 
-    With ``scan`` this is the form for a loop, otherwise the form for straight-line code.
+    Returns :class:`LoopedLayers` if the layers run in a loop (``scan``), otherwise :class:`UnstackedLayers`.
     """
     return loop_layers(layers) if scan else unstack_layers(layers)
 
@@ -85,7 +85,7 @@ def stack_layers(layers: Layers) -> Tree:
 def same_form(stacked: Tree, layers: Layers) -> Layers:
     """Converts stacked layers to the form of ``layers``, inside a compiled program.
 
-    Gradients flow through this conversion. It therefore separates layers with :func:`unstack`, whose gradient is cheap.
+    Gradients flow through this conversion, so it separates layers with :func:`unstack`, whose gradient is cheap.
     """
     if isinstance(layers, UnstackedLayers):
         return UnstackedLayers({str(index): layer for index, layer in enumerate(unstack(stacked, len(layers)))})
@@ -93,9 +93,10 @@ def same_form(stacked: Tree, layers: Layers) -> Layers:
 
 
 def map_parts(function: Callable[..., Tree], *layers: Layers) -> Layers:
-    """Applies a function to the corresponding layers, or stacks of layers, of several trees.
+    """Applies a function to the corresponding layers of several trees.
 
-    All trees must have the same form. The result has this form too.
+    All trees must have the same form. The result also has this form. If layers are stacked, the function is applied to
+    the stacks instead of single layers.
     """
     first = layers[0]
     if isinstance(first, UnstackedLayers | LoopedLayers):

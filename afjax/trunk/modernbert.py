@@ -1,7 +1,7 @@
 """ModernBERT (Warner 2024), whose layers normalize their inputs.
 
-The encoder has rotary positions, local attention in most layers, and gated feed-forward networks: see
-:mod:`afjax.trunk.pre_norm_layer`. It has no token types and no pooler.
+The encoder has rotary positions, local attention in most layers, and gated feed-forward networks
+(:mod:`afjax.trunk.pre_norm_layer`). It has no token types and no pooler.
 """
 
 from collections.abc import Mapping
@@ -19,8 +19,8 @@ _GLOBAL, _LOCAL = "full_attention", "sliding_attention"
 def _plain_config(values: Mapping[str, Any], where: str) -> Mapping[str, Any]:
     """Converts a config.json of transformers 5 to the fields of transformers 4.
 
-    Published encoders already have the fields of transformers 4. These fields stay the same, except that a null base of
-    local attention is filled in.
+    Published encoders already have the fields of transformers 4. For these encoders, only a null ``local_rope_theta``
+    is replaced.
 
     Raises:
       UserError: The layers do not alternate regularly, ``rope_parameters`` is malformed, or the rotary positions are
@@ -33,21 +33,21 @@ def _plain_config(values: Mapping[str, Any], where: str) -> Mapping[str, Any]:
         for field, kind in ((_THETA, _GLOBAL), (_LOCAL_THETA, _LOCAL)):
             settings = _rotary_settings(values["rope_parameters"], kind, where)
             plain |= {field: settings["rope_theta"]} if "rope_theta" in settings else {}
-    # If the base of local attention is null, it is the same as in the other layers.
+    # A null base means that layers with local attention use the base of the other layers.
     if plain.get(_LOCAL_THETA, 0) is None:
         plain[_LOCAL_THETA] = plain.get(_THETA, FAMILY.defaults["rotary_theta"])
     return plain
 
 
 def _global_every(kinds: Any, num_layers: Any, where: str) -> int:
-    """Returns ``global_every`` of :class:`TrunkConfig`, given the kind of each layer."""
+    """Computes ``TrunkConfig.global_every`` from the kind of each layer."""
     if isinstance(kinds, list) and kinds and len(kinds) == num_layers and set(map(str, kinds)) <= {_GLOBAL, _LOCAL}:
         every = kinds.index(_GLOBAL, 1) if _GLOBAL in kinds[1:] else len(kinds)
         if kinds == [_GLOBAL if index % every == 0 else _LOCAL for index in range(len(kinds))]:
             return every
     raise UserError(
-        f"{where}: layer_types must name {num_layers} layers, {_GLOBAL} at every n-th layer from the first on and "
-        f"{_LOCAL} at the others; afjax has no other patterns."
+        f"{where}: layer_types must list {num_layers} layers: {_GLOBAL} for the first layer and every n-th layer after "
+        f"it, and {_LOCAL} for all other layers. afjax does not support other patterns."
     )
 
 
@@ -55,11 +55,11 @@ def _rotary_settings(rotary: Any, kind: str, where: str) -> Mapping[str, Any]:
     """Returns the settings of the rotary positions in one kind of layers."""
     settings = (rotary.get(kind) or {}) if isinstance(rotary, Mapping) else None
     if not isinstance(settings, Mapping):
-        raise UserError(f"{where}: rope_parameters must have an object for {_GLOBAL} and one for {_LOCAL}.")
+        raise UserError(f"{where}: rope_parameters must map {_GLOBAL} and {_LOCAL} to objects.")
     if settings.get("rope_type", "default") != "default":
         raise UserError(
-            f'{where}: rope_parameters of {kind} have the rope_type "{settings["rope_type"]}"; afjax supports '
-            '"default", without scaling.'
+            f'{where}: in rope_parameters, the rope_type of {kind} is "{settings["rope_type"]}"; afjax only supports '
+            '"default", which has no scaling.'
         )
     return settings
 

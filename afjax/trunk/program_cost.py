@@ -1,4 +1,4 @@
-"""Estimates the time of compiling programs and of computing tokens.
+"""Estimates the time to compile programs and the time to compute tokens.
 
 A run with more padded lengths computes fewer padding tokens, but compiles more programs.
 """
@@ -26,8 +26,8 @@ class Speed:
     flops_per_s: float
 
 
-# The CPU's values are measured on two vCPUs, with minilm and BERT-base (docs/results.md). A TPU compiles BERT-base's
-# training step in 43 s (docs/scaling.md). The TPU's other values and the GPU's are rough estimates.
+# The CPU's values were measured on two vCPUs, with minilm and BERT-base (docs/results.md). Compiling BERT-base's
+# training step for a TPU takes 43 s (docs/scaling.md). All other values are rough estimates.
 SPEEDS: Mapping[str, Speed] = types.MappingProxyType(
     {
         "cpu": Speed(train_s=0.6, dev_s=0.15, flops_per_s=1.8e11),
@@ -38,14 +38,14 @@ SPEEDS: Mapping[str, Speed] = types.MappingProxyType(
 
 
 def program_tokens(trunk: TrunkConfig, platform: str) -> ProgramTokens:
-    """Estimates how many tokens could be computed in the time of compiling a program.
+    """Estimates how many tokens could be computed while a program compiles.
 
     The estimate depends only on the trunk's size and the kind of device. A run therefore has the same padded lengths on
     all machines with that kind of device, with every method, and whether or not it is part of a study.
 
     Args:
       trunk: The trunk's architecture.
-      platform: ``cpu``, ``gpu`` or ``tpu``, as in ``jax.Device.platform``. Others count as ``gpu``.
+      platform: ``cpu``, ``gpu`` or ``tpu``, as in ``jax.Device.platform``. Other platforms count as ``gpu``.
     """
     speed, forward = SPEEDS.get(platform, SPEEDS["gpu"]), _forward_flops(trunk)
     # On a frozen trunk, the backward pass has as many operations as the forward pass.
@@ -60,8 +60,8 @@ class RunSeconds:
     """The estimated time of a run.
 
     Attributes:
-      total: Seconds of the run.
-      compiling: Seconds of the total that are spent compiling.
+      total: Seconds that the run takes, including compilation.
+      compiling: Seconds that the run spends compiling.
     """
 
     total: float
@@ -77,13 +77,14 @@ def run_seconds(
     num_devices: int,
     trains_layers: bool,
 ) -> RunSeconds:
-    """Estimates the time of a run that compiles all of its programs and does not stop early.
+    """Estimates the time that a run takes.
 
-    The estimate is rough: it uses typical speeds, and counts only the trunk's matrix products.
+    The estimate assumes that the run compiles all of its programs and does not stop early. It is rough, because it uses
+    typical speeds and counts only the trunk's matrix products.
 
     Args:
       trunk: The trunk's architecture.
-      platform: As in :func:`program_tokens`.
+      platform: ``cpu``, ``gpu`` or ``tpu``, as in ``jax.Device.platform``. Other platforms count as ``gpu``.
       lengths: The run's padded lengths.
       tokens: The tokens that the run computes.
       num_devices: Number of devices that share each batch.
@@ -98,8 +99,11 @@ def run_seconds(
 
 
 def _forward_flops(trunk: TrunkConfig) -> float:
-    """Returns the floating-point operations of a forward pass per token, counting only the layers' matrices."""
+    """Counts the floating-point operations of a forward pass per token.
+
+    Only the matrix products of the layers count.
+    """
     width = trunk.hidden_size
     ffn = width * (trunk.intermediate_outputs + trunk.intermediate_size)
-    # Each token has two operations per weight.
+    # Each weight takes two operations per token.
     return 2 * trunk.num_layers * (4 * width * width + ffn)

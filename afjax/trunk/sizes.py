@@ -100,7 +100,7 @@ SIZES: Mapping[str, TrunkConfig] = {
     "mdeberta-v3-base": dataclasses.replace(_deberta_v3(12, 768, 12), vocab_size=251000),
 }
 
-# The sizes whose pooling is not ``first``.
+# The sizes that were not pretrained with the pooling ``first``.
 _POOLINGS: Mapping[str, Pooling] = {"minilm": "mean", "modernbert-base": "mean", "modernbert-large": "mean"}
 
 
@@ -116,7 +116,7 @@ def trunk_size(name: str) -> TrunkConfig:
     if Path(name).is_dir():
         return read_trunk_config(Path(name))
     raise UserError(
-        f'The trunk size "{name}" is not known; take {", ".join(SIZES)}, or a folder with a config.json.'
+        f'The trunk size "{name}" is unknown; use {", ".join(SIZES)}, or a folder with a config.json.'
         f"{did_you_mean(name, SIZES)}"
     )
 

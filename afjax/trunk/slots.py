@@ -19,12 +19,12 @@ from afjax.trunk.layers import Layers
 class Sublayer:
     """The inputs of a slot after a sub-layer.
 
-    ``queries`` below is the number of tokens to compute: all of them, or only the first.
+    In the shapes below, ``queries`` is the number of tokens to compute: all tokens, or only the first.
 
     Attributes:
       output: The sub-layer's output after dropout, ``[batch, queries, hidden_size]``.
-      residual: The sub-layer's input, of the same shape.
-      norm: The LayerNorm after the sub-layer's residual connection. The identity if the layers normalize first.
+      residual: The sub-layer's input, ``[batch, queries, hidden_size]``.
+      norm: The LayerNorm after the sub-layer's residual connection. The identity in ``pre_norm`` layers.
       layer_input: The layer's input for all tokens, ``[batch, length, hidden_size]``.
       mask: bool ``[batch, length]``, False at padding.
     """
@@ -52,8 +52,8 @@ class DenseSlot:
 
     Attributes:
       apply: Computes the outputs ``[..., outputs]`` from the dense layer's parameters and its inputs ``[..., inputs]``.
-      merge: Converts the parameters to the parameters of a plain dense layer with the same outputs. None if there is no
-        such layer, for example because of dropout.
+      merge: Converts the dense layer's parameters to the parameters of a plain dense layer that computes the slot's
+        outputs. None if there is no such layer, for example because of dropout.
     """
 
     apply: Callable[[Tree, Array], Array]

@@ -26,19 +26,19 @@ TOKENIZER_FILES = (
 )
 # Files of tokenizers that transformers can convert to tokenizer.json.
 _CONVERTIBLE = ("sentencepiece.bpe.model", "spm.model")
-# Settings in tokenizer.json that do not describe the file's own pipeline. transformers takes the last five from
-# tokenizer_config.json, if a tokenizer has a class of its own. The others do not affect a text's token ids, except that
-# added_tokens is the same for every class.
+# Settings in tokenizer.json that are ignored when a tokenizer is compared with the file. If a tokenizer has a
+# model-specific class, transformers reads the last five from tokenizer_config.json. Most others do not affect token
+# ids. The exception is added_tokens, which is the same for every class.
 _OPTIONS = frozenset(
     {"version", "padding", "truncation", "decoder", "added_tokens"}
     | {"lowercase", "strip_accents", "handle_chinese_chars", "add_prefix_space", "trim_offsets"}
 )
-# Classes of tokenizers that use all of tokenizer.json.
+# General classes of tokenizers, which use all of tokenizer.json.
 _GENERAL = frozenset({"PreTrainedTokenizerFast", "TokenizersBackend"})
 
 
 def has_tokenizer(folder: Path) -> bool:
-    """Whether a trunk's folder has a complete set of tokenizer files."""
+    """Returns whether a trunk's folder has a complete set of tokenizer files."""
     complete = (("tokenizer.json",), ("vocab.txt",), ("vocab.json", "merges.txt"))
     return any(all((folder / name).exists() for name in names) for names in complete)
 
@@ -46,17 +46,17 @@ def has_tokenizer(folder: Path) -> bool:
 def tokenizer_digests(tokenizer: Any) -> dict[str, str]:
     """Computes digests of the parts of a tokenizer that determine a text's token ids.
 
-    Padding and truncation settings are excluded because they change at run time. The decoder is excluded too.
+    Padding and truncation settings are excluded because they change at run time. The decoder is also excluded.
 
     Args:
-      tokenizer: A fast tokenizer of transformers.
+      tokenizer: A fast tokenizer of the transformers library.
 
     Returns:
       SHA-256 (hex) of ``vocabulary`` (including merges and the unknown token), ``normalizer``, ``pre_tokenizer``,
       ``post_processor`` (including whether it returns token types) and ``added_tokens``.
 
     Raises:
-      UserError: The tokenizer is not a fast one.
+      UserError: The tokenizer is not a fast tokenizer.
     """
     check_fast(tokenizer)
     parts = json.loads(tokenizer.backend_tokenizer.to_str())
@@ -77,7 +77,8 @@ def tokenizer_digests(tokenizer: Any) -> dict[str, str]:
 def _without_unset(value: Any) -> Any:
     """Removes null settings.
 
-    Later releases of tokenizers may add optional settings. While these are null, they must not change the digests.
+    Later releases of the tokenizers library may add optional settings. A setting that is null must not change the
+    digests.
     """
     if isinstance(value, dict):
         return {key: _without_unset(item) for key, item in value.items() if item is not None}
@@ -87,9 +88,9 @@ def _without_unset(value: Any) -> Any:
 def load_tokenizer(folder: Path, vocab_size: int, type_vocab_size: int = 0) -> Any:
     """Loads the fast tokenizer of a trunk's folder. Code in the folder is not run.
 
-    The normalizer, the pre-tokenizer, the post-processor and the vocabulary are those of ``tokenizer.json``, if the
-    folder has one. A tokenizer of a general class returns token types if the trunk has several, unless
-    ``tokenizer_config.json`` lists the model's inputs.
+    If the folder has a ``tokenizer.json``, the tokenizer has the normalizer, the pre-tokenizer, the post-processor and
+    the vocabulary of this file. A tokenizer of a general class, such as ``PreTrainedTokenizerFast``, returns token
+    types if the trunk has several, unless ``tokenizer_config.json`` lists the model's inputs.
 
     Args:
       folder: The trunk's folder.
@@ -100,7 +101,7 @@ def load_tokenizer(folder: Path, vocab_size: int, type_vocab_size: int = 0) -> A
       UserError: The folder has no tokenizer, or the tokenizer cannot be read, has no vocabulary, cannot encode text or
         has more tokens than the trunk has embeddings.
     """
-    tokenizer = _of_file(_of_class(folder), folder, type_vocab_size)
+    tokenizer = _match_file(_load_class(folder), folder, type_vocab_size)
     vocabulary = tokenizer.get_vocab()
     # If the files have no vocabulary, transformers returns a tokenizer that only has special tokens.
     if not vocabulary.keys() - set(tokenizer.all_special_tokens):
@@ -108,11 +109,11 @@ def load_tokenizer(folder: Path, vocab_size: int, type_vocab_size: int = 0) -> A
     highest = max(vocabulary.values(), default=0)
     if max(len(tokenizer), highest + 1) > vocab_size:
         raise UserError(
-            f"The tokenizer in {folder} has {len(tokenizer)} tokens with ids up to {highest}, but the trunk only "
-            f"{vocab_size} embeddings; they belong to different models."
+            f"The tokenizer in {folder} has {len(tokenizer)} tokens with ids up to {highest}, but the trunk has only "
+            f"{vocab_size} embeddings. The tokenizer and the weights belong to different models."
         )
     try:
-        # No vocabulary has this word, so this tests that the tokenizer can encode unknown words.
+        # No vocabulary has this word, so this call checks that the tokenizer can encode unknown words.
         tokenizer("a\u4e2d\u0416\u3042")
     except Exception as error:  # tokenizers raises bare Exceptions.
         raise UserError(f"The tokenizer in {folder} cannot encode text ({error}); fetch it again.") from error
@@ -120,48 +121,48 @@ def load_tokenizer(folder: Path, vocab_size: int, type_vocab_size: int = 0) -> A
 
 
 def former_digests(folder: Path, tokenizer: Any) -> dict[str, str]:
-    """Returns the digests that earlier versions recorded for a folder's tokenizer, if they differ.
+    """Returns the digests that earlier versions recorded for a tokenizer, if changed.
 
-    Earlier versions always used the tokenizer that transformers builds from the tokenizer's class. They compared
-    neither the result with ``tokenizer.json`` nor the token types with the trunk's.
+    Earlier versions of afjax always used the tokenizer that transformers builds from the tokenizer's class. They did
+    not compare it with ``tokenizer.json``, and they did not compare its token types with the trunk's token types.
 
     Args:
       folder: A trunk's folder.
       tokenizer: The tokenizer that :func:`load_tokenizer` returns for it.
 
     Returns:
-      ``{part: digest}`` of the parts that differ.
+      ``{part: digest}`` for the parts that differ.
     """
-    if type(tokenizer).__name__ not in _GENERAL:  # load_tokenizer did not replace or change it.
+    if type(tokenizer).__name__ not in _GENERAL:  # load_tokenizer did not replace or change the tokenizer.
         return {}
-    digests, former = tokenizer_digests(tokenizer), tokenizer_digests(_of_class(folder))
+    digests, former = tokenizer_digests(tokenizer), tokenizer_digests(_load_class(folder))
     return {part: digest for part, digest in former.items() if digest != digests[part]}
 
 
-def _of_class(folder: Path) -> Any:
-    """Loads a tokenizer as transformers builds it from its class.
+def _load_class(folder: Path) -> Any:
+    """Loads the tokenizer that transformers builds from the tokenizer's class.
 
     Raises:
       UserError: The folder has no tokenizer, or the tokenizer cannot be read.
     """
     transformers = _import_transformers()
     if not has_tokenizer(folder):
-        found = next((name for name in _CONVERTIBLE if (folder / name).exists()), None)
-        advice = f" {found} is not read; convert it to tokenizer.json (docs/how_to/encoders.md)." if found else ""
+        file = next((name for name in _CONVERTIBLE if (folder / name).exists()), None)
+        advice = f" Convert {file} to tokenizer.json (docs/how_to/encoders.md)." if file else ""
         raise UserError(
             f"{folder} has no tokenizer; it needs tokenizer.json, vocab.txt, or vocab.json with merges.txt.{advice}"
         )
-    # Without trust_remote_code=False, transformers may ask in the terminal whether to run code of the folder.
+    # Without trust_remote_code=False, transformers may ask in the terminal whether to run code in the folder.
     return _read(
         lambda: transformers.AutoTokenizer.from_pretrained(folder, use_fast=True, trust_remote_code=False), folder
     )
 
 
-def _of_file(tokenizer: Any, folder: Path, type_vocab_size: int) -> Any:
-    """Returns the tokenizer with the pipeline of ``tokenizer.json``, and with the trunk's token types.
+def _match_file(tokenizer: Any, folder: Path, type_vocab_size: int) -> Any:
+    """Matches a tokenizer to ``tokenizer.json`` and to the trunk's token types.
 
     Args:
-      tokenizer: The tokenizer that transformers builds from its class.
+      tokenizer: The tokenizer that :func:`_load_class` returns.
       folder: The trunk's folder.
       type_vocab_size: The number of the trunk's token types.
 
@@ -181,7 +182,7 @@ def _of_file(tokenizer: Any, folder: Path, type_vocab_size: int) -> Any:
 
 
 def _read(load: Callable[[], T], folder: Path) -> T:
-    """Calls a function that reads a tokenizer's files, and converts its exceptions."""
+    """Calls a function that reads tokenizer files. Exceptions become UserErrors."""
     try:
         return load()
     except Exception as error:  # For a damaged file, transformers and tokenizers raise many kinds of exceptions.
@@ -190,25 +191,29 @@ def _read(load: Callable[[], T], folder: Path) -> T:
 
 
 def _differs_from_file(tokenizer: Any, path: Path) -> bool:
-    """Whether a tokenizer has another pipeline or vocabulary than ``tokenizer.json``. False without this file.
+    """Returns whether a tokenizer's pipeline or vocabulary differs from the file's.
 
-    transformers builds most tokenizers from their classes. It takes the vocabulary from the file, but replaces the
-    normalizer and the pre-tokenizer, so some texts get other token ids.
+    transformers builds most tokenizers from their classes. It takes the vocabulary from ``tokenizer.json``, but
+    replaces the normalizer and the pre-tokenizer, so some texts get different token ids.
+
+    Args:
+      tokenizer: The tokenizer.
+      path: The path of ``tokenizer.json``. If there is no such file, the result is False.
     """
     if not path.exists() or not getattr(tokenizer, "is_fast", False):
         return False
     from tokenizers import Tokenizer
 
-    # The file is parsed by the same library, which may write it in another way.
+    # Parse the file with the same library, so that both pipelines are serialized in the same way.
     backends = (tokenizer.backend_tokenizer, Tokenizer.from_file(str(path)))
     loaded, file = (_without_options(json.loads(backend.to_str())) for backend in backends)
     return bool(loaded != file)
 
 
 def _without_options(value: Any) -> Any:
-    """Removes ``_OPTIONS`` and settings that are not set, and rounds scores.
+    """Removes ``_OPTIONS`` and unset settings, and rounds scores.
 
-    A setting that is not set can be null, false or empty. A score's last digit depends on the parser.
+    A setting is unset if it is null, false or empty. A score's last digit depends on the parser.
     """
     if isinstance(value, dict):
         kept = {key: item for key, item in value.items() if key not in _OPTIONS}

@@ -4,5 +4,5 @@ import dataclasses
 
 from afjax.trunk import roberta
 
-# In XLM-RoBERTa's checkpoints too, the names of the weights begin with "roberta.".
+# The names of the weights in XLM-RoBERTa's checkpoints also begin with "roberta.".
 FAMILY = dataclasses.replace(roberta.FAMILY, name="xlm-roberta")

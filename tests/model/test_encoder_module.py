@@ -1,4 +1,4 @@
-"""``afjax.Encoder`` equals a model's encoder, and its parameters have the trunk's tree."""
+"""``afjax.Encoder`` equals a model's encoder. Its parameters are a trunk's tree."""
 
 import jax
 import jax.numpy as jnp
@@ -32,39 +32,39 @@ BATCH = {"tokens": TOKENS, "types": jnp.zeros_like(TOKENS), "mask": TOKENS > 0}
 INPUTS = (BATCH["tokens"], BATCH["types"], BATCH["mask"])
 
 
-def made(setup: Setup) -> Tree:
+def make_params(setup: Setup) -> Tree:
     params = setup.init(jax.random.key(0), init_trunk(jax.random.key(1), TRUNK))
-    # Adapters are initialized near zero. With larger values, they change the outputs.
+    # New adapters are nearly the identity. Larger values make them change the outputs.
     params["adapters"] = jax.tree.map(lambda leaf: leaf + 0.1, params["adapters"])
     return params
 
 
 @pytest.mark.parametrize("config", [AdapterConfig(size=3), ADAPTER_PRESETS["houlsby"], ADAPTER_PRESETS["top_layer"]])
 @pytest.mark.parametrize("key", [None, jax.random.key(5)], ids=["no dropout", "dropout"])
-def test_one_adapter(config: Adapter, key: jax.Array | None) -> None:
+def test_encoder_with_an_adapter_equals_the_model(config: Adapter, key: jax.Array | None) -> None:
     setup = single_setup(Method(adapter=config), TRUNK, name="a", reads="pooled", num_outputs=2)
-    params = made(setup)
+    params = make_params(setup)
     expected = setup.model.hidden_states(params, BATCH, key=key)
     encoder = Encoder(TRUNK, adapters=(("a", config),))
-    found = encoder.apply({"params": params["trunk"]}, *INPUTS, adapters=params["adapters"], key=key)
-    np.testing.assert_array_equal(found, expected)
+    hidden = encoder.apply({"params": params["trunk"]}, *INPUTS, adapters=params["adapters"], key=key)
+    np.testing.assert_array_equal(hidden, expected)
     plain = Encoder(TRUNK).apply({"params": params["trunk"]}, *INPUTS, key=key)
-    assert not np.allclose(found, plain, atol=1e-3)
+    assert not np.allclose(hidden, plain, atol=1e-3)
 
 
-def test_a_fusion() -> None:
+def test_encoder_with_a_fusion_equals_the_model() -> None:
     config, fusion = AdapterConfig(size=3), FusionConfig(init_scale=0.5)
     adapters = {"a": config, "b": config}
     setup = fusion_setup(adapters, fusion, HeadConfig(), TRUNK, name="mix", reads="pooled", num_outputs=2)
-    params = made(setup)
+    params = make_params(setup)
     encoder = Encoder(TRUNK, adapters=tuple(adapters.items()), fusion=fusion)
-    found = encoder.apply(
+    hidden = encoder.apply(
         {"params": params["trunk"]}, *INPUTS, adapters=params["adapters"], fusion=params["fusion"]["mix"]
     )
-    np.testing.assert_array_equal(found, setup.model.hidden_states(params, BATCH))
+    np.testing.assert_array_equal(hidden, setup.model.hidden_states(params, BATCH))
 
 
-def test_parameters_are_the_trunk_tree_without_the_pooler() -> None:
+def test_parameters_are_the_trunks_tree_without_the_pooler() -> None:
     variables = jax.eval_shape(lambda: Encoder(TRUNK).init(jax.random.key(0), *INPUTS))
     trunk = jax.eval_shape(lambda: init_trunk(jax.random.key(0), TRUNK))
     shapes = {path: leaf.shape for path, leaf in flatten(variables["params"]).items()}
@@ -73,7 +73,7 @@ def test_parameters_are_the_trunk_tree_without_the_pooler() -> None:
 
 def test_gradients_reach_adapters_and_trunk() -> None:
     config = AdapterConfig(size=3)
-    params = made(single_setup(Method(adapter=config), TRUNK, name="a", reads="pooled", num_outputs=2))
+    params = make_params(single_setup(Method(adapter=config), TRUNK, name="a", reads="pooled", num_outputs=2))
     encoder = Encoder(TRUNK, adapters=(("a", config),))
 
     def loss(trunk: Tree, adapters: Tree) -> jax.Array:
@@ -81,7 +81,7 @@ def test_gradients_reach_adapters_and_trunk() -> None:
 
     for gradients in jax.grad(loss, argnums=(0, 1))(params["trunk"], params["adapters"]):
         used = {path: leaf for path, leaf in flatten(gradients).items() if not path.startswith("pooler/")}
-        # The bias of the keys adds a constant to all scores of a query, so its gradient is zero.
+        # The key bias adds a constant to all scores of a query, so its gradient is zero.
         assert all(np.abs(leaf).max() > 0 for path, leaf in used.items() if not path.endswith("key/bias"))
 
 

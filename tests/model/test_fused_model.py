@@ -1,4 +1,7 @@
-"""Models with a fusion have the right attention, folded form and penalty, and refuse incompatible adapters."""
+"""Models with a fusion have the right attention, folded form and penalty.
+
+Incompatible adapters are refused.
+"""
 
 import dataclasses
 from typing import Any
@@ -24,9 +27,7 @@ from tests.small_trunk import SMALL_TRUNK
 pytestmark = pytest.mark.slow
 
 TRUNK = dataclasses.replace(SMALL_TRUNK, init_scale=0.3)
-
-
-# With these scales, every leaf changes the outputs.
+# With these scales, every leaf affects the outputs.
 FUSION = FusionConfig(init_scale=0.4, value_init_scale=0.2)
 
 
@@ -60,7 +61,9 @@ def make_model(**changes: Any) -> tuple[Model, Tree, dict[str, jax.Array]]:
         ({"position": "both", "pretrained_layer_norm": "after"}, ["attention", "ffn"], 3),
     ],
 )
-def test_attention_of_every_layer_is_returned(changes: dict[str, Any], slots: list[str], layers: int) -> None:
+def test_attention_over_adapters_is_returned_for_every_layer(
+    changes: dict[str, Any], slots: list[str], layers: int
+) -> None:
     model, params, batch = make_model(**changes)
     outputs = model(params, batch, fusion_attention=True)
     assert outputs.logits.shape == (2, 3)
@@ -71,18 +74,18 @@ def test_attention_of_every_layer_is_returned(changes: dict[str, Any], slots: li
         assert np.std(attention) > 0.01
     scanned = dataclasses.replace(model, scan_layers=True)
     for other, tree in ((scanned, params), (model, model.fold(params)), (scanned, scanned.fold(params))):
-        again = other(tree, batch, fusion_attention=True)
-        np.testing.assert_allclose(again.logits, outputs.logits, atol=1e-5)
+        other_outputs = other(tree, batch, fusion_attention=True)
+        np.testing.assert_allclose(other_outputs.logits, outputs.logits, atol=1e-5)
         for slot in slots:
-            np.testing.assert_allclose(again.fusion_attention[slot], outputs.fusion_attention[slot], atol=1e-5)
-        unasked = other(tree, batch)
-        assert unasked.fusion_attention == {}
-        np.testing.assert_allclose(unasked.logits, outputs.logits, atol=1e-5)
+            np.testing.assert_allclose(other_outputs.fusion_attention[slot], outputs.fusion_attention[slot], atol=1e-5)
+        without_attention = other(tree, batch)
+        assert without_attention.fusion_attention == {}
+        np.testing.assert_allclose(without_attention.logits, outputs.logits, atol=1e-5)
 
 
 @pytest.mark.parametrize("scan_layers", [False, True])
 @pytest.mark.parametrize("changes", [{}, {"layers": (0, 2)}, {"position": "both"}])
-def test_banked_adapters_give_the_same_fusion_gradients_as_separate_ones(
+def test_fusion_gradients_are_the_same_with_banked_and_separate_adapters(
     changes: dict[str, Any], scan_layers: bool
 ) -> None:
     model, params, batch = make_model(**changes)
@@ -91,36 +94,36 @@ def test_banked_adapters_give_the_same_fusion_gradients_as_separate_ones(
     assert with_bank.keys() == (params.keys() - {"adapters"}) | {"bank"}
 
     @jax.jit
-    def loss_and_gradients(mixed: Tree, rest: Tree) -> Any:
-        def loss(mixed: Tree) -> jax.Array:
-            logits = model({**rest, "fusion": {"both": mixed}}, batch, key=jax.random.key(2)).logits
+    def loss_and_gradients(fusion: Tree, rest: Tree) -> Any:
+        def loss(fusion: Tree) -> jax.Array:
+            logits = model({**rest, "fusion": {"both": fusion}}, batch, key=jax.random.key(2)).logits
             return jnp.sin(logits).sum()
 
-        return jax.value_and_grad(loss)(mixed)
+        return jax.value_and_grad(loss)(fusion)
 
-    (mine, expected) = (loss_and_gradients(params["fusion"]["both"], tree) for tree in (with_bank, params))
-    for one, other in zip(jax.tree.leaves(mine), jax.tree.leaves(expected), strict=True):
-        assert np.abs(other).max() > 1e-4
-        np.testing.assert_allclose(one, other, atol=1e-5)
-    # The folded matrices for evaluation are the same with the bank as with separate adapters.
-    folded, again = (flatten(model.fold(tree)["fusion"]["both"]) for tree in (params, with_bank))
-    assert folded.keys() == again.keys()
+    banked, separate = (loss_and_gradients(params["fusion"]["both"], tree) for tree in (with_bank, params))
+    for leaf, expected in zip(jax.tree.leaves(banked), jax.tree.leaves(separate), strict=True):
+        assert np.abs(expected).max() > 1e-4
+        np.testing.assert_allclose(leaf, expected, atol=1e-5)
+    # The folded matrices for evaluation are also the same.
+    folded, folded_bank = (flatten(model.fold(tree)["fusion"]["both"]) for tree in (params, with_bank))
+    assert folded.keys() == folded_bank.keys()
     for path, leaf in folded.items():
-        np.testing.assert_allclose(again[path], leaf, atol=1e-6)
+        np.testing.assert_allclose(folded_bank[path], leaf, atol=1e-6)
 
 
 def test_padding_tokens_affect_neither_logits_nor_attention() -> None:
     model, params, batch = make_model()
-    others = {**batch, "tokens": jnp.where(batch["mask"], batch["tokens"], 7)}
-    one, other = (model(params, rows, fusion_attention=True) for rows in (batch, others))
-    np.testing.assert_allclose(other.logits, one.logits, atol=1e-6)
-    shown = np.asarray(batch["mask"])
+    changed_batch = {**batch, "tokens": jnp.where(batch["mask"], batch["tokens"], 7)}
+    outputs, changed = (model(params, rows, fusion_attention=True) for rows in (batch, changed_batch))
+    np.testing.assert_allclose(changed.logits, outputs.logits, atol=1e-6)
+    mask = np.asarray(batch["mask"])
     np.testing.assert_allclose(
-        other.fusion_attention["ffn"][:, shown], one.fusion_attention["ffn"][:, shown], atol=1e-6
+        changed.fusion_attention["ffn"][:, mask], outputs.fusion_attention["ffn"][:, mask], atol=1e-6
     )
 
 
-def test_penalty_is_weighted_and_zero_without_a_fusion() -> None:
+def test_penalty_is_weighted_and_is_zero_without_a_fusion() -> None:
     model, params, _ = make_model()
     weighted = dataclasses.replace(model, fusion=FusionConfig(regularization=0.5))
     assert float(weighted.penalty(params)) == pytest.approx(0.5 * float(value_penalty(params["fusion"]["both"])))

@@ -1,4 +1,7 @@
-"""A head records the adapter, fusion or trunk that it was trained with. Using another one requires a flag."""
+"""A head records the adapter, fusion or trunk that it was trained with.
+
+Using the head with anything else requires a flag.
+"""
 
 import dataclasses
 import shutil
@@ -27,15 +30,18 @@ CONFIG = AdapterConfig(reduction_factor=8.0)
 
 @pytest.fixture
 def models(tiny_trunk: Trunk) -> dict[str, TaskModel]:
-    """Makes adapters a and b with their heads, a fusion of both with its head, and a head on the plain trunk."""
+    """Makes models with adapter a, adapter b, a fusion of both, and only the trunk.
+
+    Each model has its own head.
+    """
     fused = make(tiny_trunk, CONFIG, names=("a", "b"), fused=True).renamed("mix")
-    alone = make(tiny_trunk, CONFIG)
-    bare = dataclasses.replace(alone.model, adapters=())
+    single = make(tiny_trunk, CONFIG)
+    bare = dataclasses.replace(single.model, adapters=())
     return {
         "a": make(tiny_trunk, CONFIG, names=("a",)).renamed("a"),
         "b": make(tiny_trunk, CONFIG, names=("b",)).renamed("b"),
         "mix": fused,
-        "bare": dataclasses.replace(alone, model=bare, params={**alone.params, "adapters": {}}).renamed("bare"),
+        "bare": dataclasses.replace(single, model=bare, params={**single.params, "adapters": {}}).renamed("bare"),
     }
 
 
@@ -61,7 +67,9 @@ def test_heads_record_their_adapter_fusion_or_trunk(saved: Path, tiny_trunk: Tru
     assert record("bare") == {"kind": "trunk", "name": tiny_trunk.name, "sha256": tiny_trunk.sha256}
 
 
-def test_matching_parts_load_without_a_message(load: Load, capsys: pytest.CaptureFixture[str]) -> None:
+def test_matching_adapter_fusion_or_trunk_loads_without_a_message(
+    load: Load, capsys: pytest.CaptureFixture[str]
+) -> None:
     for head, parts in (("a", {"adapter": "a"}), ("mix", {"fusion": "mix"}), ("bare", {})):
         assert load(head, **parts).head_record is None
     assert "trained with" not in capsys.readouterr().err
@@ -139,7 +147,7 @@ def test_renaming_a_fusion_keeps_the_names_of_its_adapters(models: dict[str, Tas
     assert [name for name, _ in renamed.model.adapters] == ["a", "b"]
 
 
-def test_renaming_changes_no_logits(models: dict[str, TaskModel]) -> None:
+def test_renaming_does_not_change_logits(models: dict[str, TaskModel]) -> None:
     texts = [("all of them", "some"), ("none", "most")]
     expected = models["a"].predict(texts).logits
     np.testing.assert_array_equal(models["a"].renamed("x").predict(texts).logits, expected)
@@ -168,7 +176,7 @@ def test_only_a_matching_head_is_packed(saved: Path, tmp_path: Path) -> None:
     assert [manifest.kind for manifest in packed] == ["heads", "adapters"]
     share.unpack(tmp_path / "a.tar", tmp_path / "new", name="x")
     assert store.read_manifest(tmp_path / "new", "heads", "x").trained_with["name"] == "x"
-    # Save another adapter under the name "a". The head "a" was not trained with it, so it is not packed.
+    # Save another adapter under the name "a". The head "a" was not trained with this adapter, so it is not packed.
     other = dataclasses.replace(store.load(saved, "adapters", "b").manifest, name="a")
     params = store.load(saved, "adapters", "b").params
     store.save(saved, "adapters", "a", params, config=other.config, trunk=other.trunk, overwrite=True)
@@ -177,7 +185,7 @@ def test_only_a_matching_head_is_packed(saved: Path, tmp_path: Path) -> None:
     assert not list((tmp_path / "out").glob("head*"))
 
 
-def test_packing_removes_the_name_of_the_trunk_folder(saved: Path, tiny_trunk: Trunk, tmp_path: Path) -> None:
+def test_packing_removes_the_path_of_the_trunk_folder(saved: Path, tiny_trunk: Trunk, tmp_path: Path) -> None:
     assert tiny_trunk.name.encode() in (saved / "heads" / "bare" / "manifest.json").read_bytes()
     share.pack(saved, "bare", tmp_path / "bare.tar")
     assert tiny_trunk.name.encode() not in (tmp_path / "bare.tar").read_bytes()

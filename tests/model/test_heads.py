@@ -1,4 +1,4 @@
-"""Heads read one pooled vector per row or per choice, or every token."""
+"""A head reads one vector per row or per choice, or every token's hidden state."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ def batch(tiny_trunk: Trunk) -> dict[str, jax.Array]:
     return {"tokens": tokens, "types": jnp.zeros_like(tokens), "mask": mask}
 
 
-def params_of(trunk: Trunk, model: Model, outputs: int) -> Tree:
+def make_params(trunk: Trunk, model: Model, outputs: int) -> Tree:
     head = init_head(KEY, model.head, outputs, trunk=trunk.params, reads=model.reads, init_scale=0.5)
     return {"trunk": jax.tree.map(jnp.asarray, trunk.params), "adapters": {}, "fusion": {}, "heads": {"task": head}}
 
@@ -46,14 +46,14 @@ def params_of(trunk: Trunk, model: Model, outputs: int) -> Tree:
         ("span", "tokens", 2),
     ],
 )
-def test_outputs_per_kind_of_task(kind: TaskKind, reads: str, outputs: int) -> None:
+def test_number_of_outputs_for_each_kind_of_task(kind: TaskKind, reads: str, outputs: int) -> None:
     assert TASK_KINDS[kind].reads == reads
     assert TASK_KINDS[kind].num_outputs(("a", "b", "c") if kind != "regression" else ()) == outputs
 
 
 def test_token_head_gives_logits_for_every_token(tiny_trunk: Trunk, batch: dict[str, jax.Array]) -> None:
     model = Model(trunk=tiny_trunk.config, head_name="task", reads="tokens")
-    params = params_of(tiny_trunk, model, 2)
+    params = make_params(tiny_trunk, model, 2)
     assert params["heads"]["task"].keys() == {"output"}
     logits = jax.jit(lambda *inputs: model(*inputs).logits)(params, batch)
     hidden, _ = encode(params["trunk"], tiny_trunk.config, batch)
@@ -64,40 +64,40 @@ def test_token_head_gives_logits_for_every_token(tiny_trunk: Trunk, batch: dict[
 
 def test_a_model_can_be_jitted(tiny_trunk: Trunk, batch: dict[str, jax.Array]) -> None:
     model = Model(trunk=tiny_trunk.config, head_name="task")
-    params = params_of(tiny_trunk, model, 3)
-    found, expected = jax.jit(model)(params, batch), model(params, batch)
-    assert found.logits.shape == (4, 3)
-    assert np.allclose(found.logits, expected.logits, atol=1e-5)
-    assert found.fusion_attention == {}
+    params = make_params(tiny_trunk, model, 3)
+    outputs, expected = jax.jit(model)(params, batch), model(params, batch)
+    assert outputs.logits.shape == (4, 3)
+    assert np.allclose(outputs.logits, expected.logits, atol=1e-5)
+    assert outputs.fusion_attention == {}
 
 
 def test_module_on_top_outputs_every_token_for_a_token_head(tiny_trunk: Trunk, batch: dict[str, jax.Array]) -> None:
-    # Feed-forward networks on top do not mix tokens, so they do not need all tokens for a pooled head. For a token
-    # head, they must compute all of them.
+    # Feed-forward networks on top do not mix tokens, so a pooled head does not need their outputs for all tokens. A
+    # token head needs all of these outputs.
     config = TopFfnConfig(size=8, num_layers=1, hidden_sizes=(8,))
     for name, adapter in (("ffn", config), ("layer", ADAPTER_PRESETS["top_layer"])):
         model = Model(trunk=tiny_trunk.config, head_name="task", reads="tokens", adapters=((name, adapter),))
-        params = params_of(tiny_trunk, model, 2)
+        params = make_params(tiny_trunk, model, 2)
         params["adapters"] = {name: init_adapter(KEY, adapter, tiny_trunk.config)}
         assert jax.eval_shape(lambda *inputs, m=model: m(*inputs).logits, params, batch).shape == (4, 6, 2)
 
 
 def test_choices_are_computed_like_separate_rows(tiny_trunk: Trunk, batch: dict[str, jax.Array]) -> None:
     model = Model(trunk=tiny_trunk.config, head_name="task")
-    params = params_of(tiny_trunk, model, 1)
+    params = make_params(tiny_trunk, model, 1)
     run = jax.jit(lambda *inputs: model(*inputs).logits)
-    each = run(params, batch)[:, 0]
+    separate = run(params, batch)[:, 0]
     # Make two rows of two choices. The last choice is missing.
     mask = batch["mask"].at[3].set(False)
     choices = {name: leaf.reshape(2, 2, 6) for name, leaf in {**batch, "mask": mask}.items()}
-    together = run(params, choices)
-    assert np.allclose(together.ravel()[:3], each[:3], atol=1e-6)
-    assert together[1, 1] == jnp.finfo(jnp.float32).min
+    logits = run(params, choices)
+    assert np.allclose(logits.ravel()[:3], separate[:3], atol=1e-6)
+    assert logits[1, 1] == jnp.finfo(jnp.float32).min
 
 
 def test_output_bias_needs_one_entry_per_output(tiny_trunk: Trunk) -> None:
-    given: dict[str, Any] = {"name": "t", "reads": "pooled", "num_outputs": 3}
-    setup = single_setup(Method(partition="head"), tiny_trunk.config, **given)
+    options: dict[str, Any] = {"name": "t", "reads": "pooled", "num_outputs": 3}
+    setup = single_setup(Method(partition="head"), tiny_trunk.config, **options)
     params = setup.init(jax.random.key(0), tiny_trunk.params, output_bias=np.arange(3.0))
     assert params["heads"]["t"]["output"]["bias"].tolist() == [0, 1, 2]
     for wrong in (np.zeros(1), np.zeros(2)):

@@ -1,4 +1,7 @@
-"""Parameter trees have exactly the expected leaves, and the numbers of parameters that the papers state."""
+"""Parameter trees have exactly the expected leaves.
+
+The numbers of parameters equal the numbers in the papers.
+"""
 
 import dataclasses
 import functools
@@ -39,7 +42,7 @@ TINY = TrunkConfig(
 
 @functools.cache
 def trunk_shapes(config: TrunkConfig) -> Tree:
-    """Returns the tree of a trunk with shapes instead of arrays, so that nothing is allocated."""
+    """Returns a trunk's tree with shapes instead of arrays. Nothing is allocated."""
     return jax.eval_shape(lambda: init_trunk(jax.random.key(0), config))
 
 
@@ -246,7 +249,7 @@ def test_tree_of_a_head() -> None:
 # Tests of numbers of parameters.
 
 
-def test_every_preset_is_pinned() -> None:
+def test_every_preset_has_an_expected_tree_and_number_of_parameters() -> None:
     assert set(PRESET_TREES) == set(ADAPTER_PRESETS)
     assert {name for name, *_ in ADAPTER_COUNTS} == set(ADAPTER_PRESETS)
 
@@ -260,24 +263,24 @@ ADAPTER_COUNTS: list[tuple[str, TrunkConfig, dict[str, Any], int]] = [
     ("houlsby", LARGE, {"size": 8}, 835_968 + 100_352),
     ("houlsby", LARGE, {}, 6_343_680 + 100_352),
     ("houlsby", LARGE, {"size": 256}, 25_227_264 + 100_352),
-    # In the following comments, s is the module's size. The encoder VE has 768 s + s parameters, the decoder VD
-    # 768 s + 768, and each layer three matrices with s² + s parameters.
+    # In the following comments, s is the module's size. The encoder VE has 768 s + s parameters, and the decoder VD has
+    # 768 s + 768. Each layer has three matrices with s² + s parameters.
     ("pals", BASE, {}, 1_819_836),
     ("pals", BASE, {"size": 276, "layers": tuple(range(6))}, 1_801_116),
     ("pals", BASE, {"size": 276, "layers": tuple(range(6, 12))}, 1_801_116),
     ("pals_unshared", BASE, {}, 1_815_552),
     ("low_rank", BASE, {}, 1_853_616),
-    # VE and VD have 314 316 parameters, and each layer 204 * 306 + 306 and 306 * 204 + 204.
+    # VE and VD have 314 316 parameters. Each layer has 204 * 306 + 306 and 306 * 204 + 204 parameters.
     ("projected_ffn", BASE, {}, 1_818_612),
     ("lhuc", BASE, {}, 12 * 768),
-    # VE and VD have 314 316 parameters, and each layer four matrices with s² + s and a LayerNorm.
+    # VE and VD have 314 316 parameters. Each layer has four matrices with s² + s parameters, and a LayerNorm.
     ("top_attention", BASE, {}, 1_320_444),
     ("top_attention", BASE, {"num_layers": 3}, 314_316 + 3 * 167_688),
     ("top_attention", BASE, {"num_layers": 12}, 314_316 + 12 * 167_688),
     ("top_ffn", BASE, {}, 314_316 + 6 * (204 * 408 + 408 + 408 * 204 + 204 + 408)),
     ("top_ffn_2", BASE, {}, 314_316 + 6 * (204 * 252 + 252 + 252 * 252 + 252 + 252 * 204 + 204 + 408)),
     ("top_layer", BASE, {}, 7_087_872),
-    # Table 2 of the LoRA paper has 0.3 M for RoBERTa-base and 0.8 M for RoBERTa-large.
+    # Table 2 of the LoRA paper reports 0.3 M parameters for RoBERTa-base and 0.8 M for RoBERTa-large.
     ("lora", BASE, {}, 294_912),
     ("lora", LARGE, {}, 786_432),
     # In each layer, four dense layers map 768 features to 768, and two map 768 to 3072 or back.
@@ -287,7 +290,7 @@ ADAPTER_COUNTS: list[tuple[str, TrunkConfig, dict[str, Any], int]] = [
 
 
 def ratio_to_bert_base(name: str, num_tasks: int = 8) -> float:
-    """Returns the parameters of a trunk with one module per task, divided by BERT-base's."""
+    """Returns the size of a trunk with one module per task, relative to BERT-base."""
     return (num_tasks * count(adapter_shapes(ADAPTER_PRESETS[name], BASE)) + 109_482_240) / 109_482_240
 
 
@@ -296,7 +299,7 @@ def ratio_to_bert_base(name: str, num_tasks: int = 8) -> float:
     [("pals", 1.133), ("low_rank", 1.135), ("top_attention", 1.097), ("top_layer", 1.518), ("lhuc", 1.001)],
 )
 def test_parameter_ratio_to_bert_base_for_eight_tasks(name: str, expected: float) -> None:
-    # The ratios of PALs, low rank and top attention are in table 2 of the BERT and PALs paper.
+    # Table 2 of the BERT and PALs paper has the ratios of pals, low_rank and top_attention.
     assert ratio_to_bert_base(name) == pytest.approx(expected, abs=6e-4)
 
 
@@ -321,10 +324,10 @@ def test_count_of_one_bottleneck(size: int, expected: int) -> None:
     ],
 )
 def test_count_of_fusions(value: bool, preset: str, expected: int) -> None:
-    shapes_of = functools.partial(fusion_shapes, FusionConfig(value=value))
-    assert count(shapes_of(ADAPTER_PRESETS[preset], BASE)) == expected
+    shapes_for = functools.partial(fusion_shapes, FusionConfig(value=value))
+    assert count(shapes_for(ADAPTER_PRESETS[preset], BASE)) == expected
     one_layer = dataclasses.replace(AdapterConfig(), layers=(4,))
-    assert count(shapes_of(one_layer, BASE)) == (1_771_008 if value else 1_181_184)
+    assert count(shapes_for(one_layer, BASE)) == (1_771_008 if value else 1_181_184)
 
 
 def test_count_of_trunks() -> None:
@@ -353,11 +356,11 @@ def test_count_of_trained_parameters_per_partition(name: str) -> None:
 
     def make(trunk: Tree) -> Tree:
         size = {"hidden_size": 768, "num_layers": 12}
-        mixed = {"mix": init_fusion(jax.random.key(0), FusionConfig(), AdapterConfig(), **size)}
+        fusion = {"mix": init_fusion(jax.random.key(0), FusionConfig(), AdapterConfig(), **size)}
         return {
             "trunk": split_layers(trunk, 3) if name == "top_k" else trunk,
             "adapters": {key: init_adapter(jax.random.key(0), config, BASE) for key, config in adapter.items()},
-            "fusion": mixed if name == "fusion" else {},
+            "fusion": fusion if name == "fusion" else {},
             "heads": {"task": init_head(jax.random.key(0), HeadConfig(), 2, trunk=trunk)},
         }
 

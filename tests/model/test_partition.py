@@ -1,4 +1,7 @@
-"""A partition trains the right parameters, and frozen leaves cost nothing and do not change."""
+"""A partition trains the right parameters.
+
+Frozen leaves do not change, and they add no optimizer state and no gradient computation.
+"""
 
 import dataclasses
 import functools
@@ -75,7 +78,7 @@ def init_params(model: Model) -> Tree:
 
 
 @functools.cache
-def made_params(name: str) -> Tree:
+def cached_params(name: str) -> Tree:
     params = jax.jit(init_params, static_argnums=0)(make_model(name))
     return {**params, "trunk": split_layers(params["trunk"], 1)} if name == "top_k" else params
 
@@ -105,7 +108,7 @@ TRAINED = {
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_presets_label_every_leaf_once(name: str) -> None:
-    params = made_params(name)
+    params = cached_params(name)
     labels = label(params, preset(name))
     assert sorted(labels) == sorted(flatten(params))
     trained = {path for path, train in labels.items() if train}
@@ -122,9 +125,9 @@ def test_presets_label_every_leaf_once(name: str) -> None:
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_presets_label_stacked_and_unstacked_layers_alike(name: str) -> None:
-    stacked = made_params(name)
-    runs = [run for run in ("layers", "top_layers") if run in stacked["trunk"]]
-    trunk = {**stacked["trunk"], **{run: unstack_layers(stacked["trunk"][run]) for run in runs}}
+    stacked = cached_params(name)
+    groups = [group for group in ("layers", "top_layers") if group in stacked["trunk"]]
+    trunk = {**stacked["trunk"], **{group: unstack_layers(stacked["trunk"][group]) for group in groups}}
     params = {**stacked, "trunk": trunk}
     before, after = (split(tree, label(tree, preset(name)))[0] for tree in (stacked, params))
     assert count(before) == count(after)
@@ -132,7 +135,7 @@ def test_presets_label_stacked_and_unstacked_layers_alike(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["full", "top_k"])
 def test_a_shared_pooler_is_trained_with_the_trunk(name: str) -> None:
-    params = made_params(name)
+    params = cached_params(name)
     head = HeadConfig(pooler="trunk")
     assert label(params, preset(name, head))["trunk/pooler/kernel"]
     without = {**params, "trunk": {key: tree for key, tree in params["trunk"].items() if key != "pooler"}}
@@ -149,12 +152,12 @@ def test_errors_name_the_leaves_and_the_rules() -> None:
     assert message.count("; ") == 2
 
 
-def test_errors_list_a_few_and_count_the_rest() -> None:
+def test_errors_list_some_leaves_and_count_the_rest() -> None:
     with pytest.raises(UserError, match=r"leaf5 .*no rule; .*4 more"):
         label({f"leaf{index}": jnp.zeros(1) for index in range(10)}, ())
 
 
-def test_rules_match_whole_paths() -> None:
+def test_rules_match_entire_paths() -> None:
     with pytest.raises(UserError, match=r'rule "head" .*no leaf; heads/a .*no rule'):
         label({"heads": {"a": jnp.zeros(1)}}, (Rule("head", True),))
 
@@ -164,7 +167,7 @@ def test_rules_match_whole_paths() -> None:
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_merge_undoes_split(name: str) -> None:
-    params = made_params(name)
+    params = cached_params(name)
     trained, frozen = split(params, label(params, preset(name)))
     assert not flatten(trained).keys() & flatten(frozen).keys()
     assert tree_digest(merge(trained, frozen)) == tree_digest(params)
@@ -172,7 +175,7 @@ def test_merge_undoes_split(name: str) -> None:
 
 @pytest.mark.parametrize("top_k", [1, 2])
 def test_join_undoes_split_layers(top_k: int) -> None:
-    trunk = made_params("head")["trunk"]
+    trunk = cached_params("head")["trunk"]
     parts = split_layers(trunk, top_k)
     assert ("layers" in parts) == (top_k < 2)
     assert parts["top_layers"]["ffn"]["output"]["kernel"].shape == (top_k, 16, 8)
@@ -183,7 +186,7 @@ def test_join_undoes_split_layers(top_k: int) -> None:
 @pytest.mark.parametrize("top_k", [0, 3, -1])
 def test_invalid_top_k_is_refused(top_k: int) -> None:
     with pytest.raises(UserError, match=f"top_k is {top_k}, .*2 layers.* 1 to 2"):
-        split_layers(made_params("head")["trunk"], top_k)
+        split_layers(cached_params("head")["trunk"], top_k)
 
 
 # Tests of the training step.
@@ -201,7 +204,10 @@ def make_batch(model: Model, rows: int, length: int) -> dict[str, jax.Array]:
 
 
 def make_step(model: Model, params: Tree, trained_paths: dict[str, bool]) -> tuple[Any, Any, Tree]:
-    """Makes the step, its state and the frozen tree. If ``params`` are shapes, the results are shapes too."""
+    """Makes the training step, the inputs of its state, and the frozen tree.
+
+    If ``params`` are shapes, the trees in the result are shapes too.
+    """
     trained, frozen = split(params, trained_paths)
     optimizer = make_optimizer(TrainConfig(), trained)
     return make_train_step(model, optimizer, "classification", dropout=False), (trained, optimizer), frozen
@@ -209,15 +215,15 @@ def make_step(model: Model, params: Tree, trained_paths: dict[str, bool]) -> tup
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_frozen_leaves_have_no_optimizer_state_and_are_not_returned(name: str) -> None:
-    model, params = make_model(name), made_params(name)
+    model, params = make_model(name), cached_params(name)
     before = tree_digest(params)
     step, (trained, optimizer), frozen = make_step(model, params, label(params, preset(name)))
     state = init_state(trained, optimizer)
     moments = [leaf for leaf in jax.tree.leaves(state["optimizer"]) if leaf.ndim]
     assert sum(leaf.size for leaf in moments) == 2 * count(trained)
 
-    given = (state, frozen, make_batch(model, 2, 4), jax.random.key(0), step_settings(TrainConfig(), 0.1))
-    new, metrics = jax.jit(step)(*given)
+    inputs = (state, frozen, make_batch(model, 2, 4), jax.random.key(0), step_settings(TrainConfig(), 0.1))
+    new, metrics = jax.jit(step)(*inputs)
     assert not new["failed"]
     assert new["step"] == 1
     assert new.keys() == state.keys()
@@ -229,7 +235,7 @@ def test_frozen_leaves_have_no_optimizer_state_and_are_not_returned(name: str) -
 
 
 def test_frozen_adapters_of_a_fusion_are_stored_once_in_a_bank() -> None:
-    model, params = make_model("fusion"), made_params("fusion")
+    model, params = make_model("fusion"), cached_params("fusion")
     trained, frozen = split_params(Setup(model=model, rules=preset("fusion"), num_outputs=2), params)
     assert (trained.keys(), frozen.keys()) == ({"fusion", "heads"}, {"trunk", "bank"})
     assert count(frozen["bank"]) == count(params["adapters"])
@@ -244,7 +250,7 @@ ROWS, LENGTH, ADAPTERS = 8, 64, 3
 
 @functools.cache
 def compiled_flops(name: str, *, everything: bool = False) -> float:
-    """Returns XLA's FLOP count for one training step. The step is only compiled."""
+    """Returns XLA's FLOP count for one training step, which is only compiled."""
     model = make_model(name, LARGE, ADAPTERS)
     params = jax.eval_shape(lambda: init_params(model))
     params["trunk"]["layers"] = jax.eval_shape(unstack_layers, params["trunk"]["layers"])
@@ -252,8 +258,8 @@ def compiled_flops(name: str, *, everything: bool = False) -> float:
     step, (trained, optimizer), frozen = make_step(model, params, labels)
     state = jax.eval_shape(lambda: init_state(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), trained), optimizer))
     batch = jax.eval_shape(lambda: make_batch(model, ROWS, LENGTH))
-    given = (state, frozen, batch, jax.eval_shape(lambda: jax.random.key(0)), step_settings(TrainConfig(), 0.1))
-    return jax.jit(step).lower(*given).compile().cost_analysis()["flops"]
+    inputs = (state, frozen, batch, jax.eval_shape(lambda: jax.random.key(0)), step_settings(TrainConfig(), 0.1))
+    return jax.jit(step).lower(*inputs).compile().cost_analysis()["flops"]
 
 
 def matmul(rows: int, *sizes: int) -> int:
@@ -264,22 +270,27 @@ def matmul(rows: int, *sizes: int) -> int:
 def expected_flops(name: str) -> int:
     """Counts the FLOPs of the matrix products that a training step needs.
 
-    These are the forward products, the gradients with respect to trained weights, and the gradients with respect to
-    activations that have trained leaves below them. The last layer computes only the first token.
+    The step needs the forward products, the gradients with respect to trained weights, and the gradients with respect
+    to activations that have trained leaves below them. The last layer computes only the first token.
     """
-    hidden, inner, tokens, whole = LARGE.hidden_size, LARGE.intermediate_size, ROWS * LENGTH, LARGE.num_layers - 1
+    hidden, inner, tokens = LARGE.hidden_size, LARGE.intermediate_size, ROWS * LENGTH
+    full_layers = LARGE.num_layers - 1  # all layers except the last
 
     def dense_layers(rows: int) -> int:
         return 4 * matmul(rows, hidden, hidden) + 2 * matmul(rows, hidden, inner)
 
     def slot(rows: int) -> tuple[int, int]:
-        """Returns a slot's FLOPs, and the additional FLOPs of its gradient with respect to its input."""
+        """Counts a slot's FLOPs.
+
+        Returns:
+          The FLOPs without the gradient with respect to the slot's input, and the FLOPs of this gradient.
+        """
         num = 1 if name == "adapter" else ADAPTERS
         down = up = matmul(rows, hidden, num * hidden // 4)
         if name == "adapter":
             return 2 * (down + up) + up, down
         biases, square = matmul(rows, hidden, num), matmul(rows, hidden, hidden)
-        # The matrices are query, key and value. With many rows, query and key are multiplied with each other first.
+        # The matrices are query, key and value. With many rows, query and key are first multiplied with each other.
         matrices, joining = (2, 3 * matmul(hidden, hidden, hidden)) if rows > hidden else (3, 0)
         # The products with up-projections and biases occur twice: in the scores and in the outputs.
         forward = down + 2 * up + 2 * biases + matrices * square
@@ -291,37 +302,41 @@ def expected_flops(name: str) -> int:
     attention = 2 * matmul(tokens, LENGTH, hidden)
     last_attention = 2 * matmul(ROWS * LARGE.num_heads, LENGTH, hidden)
     # The lowest layer needs no gradient with respect to its input, because nothing below it is trained.
-    trunk = whole * (dense_layers(tokens) + attention) + (whole - 1) * (dense_layers(tokens) + 2 * attention)
+    trunk = full_layers * (dense_layers(tokens) + attention)
+    trunk += (full_layers - 1) * (dense_layers(tokens) + 2 * attention)
     trunk += 2 * dense_layers(ROWS) + 3 * last_attention
-    slots = whole * slot(tokens)[0] + (whole - 1) * slot(tokens)[1] + sum(slot(ROWS))
+    slots = full_layers * slot(tokens)[0] + (full_layers - 1) * slot(tokens)[1] + sum(slot(ROWS))
     head = 3 * (matmul(ROWS, hidden, hidden) + matmul(ROWS, hidden, 2))
     return trunk + slots + head
 
 
 @pytest.mark.parametrize("name", ["adapter", "fusion"])
-def test_step_computes_no_gradient_of_frozen_weights(name: str) -> None:
+def test_step_computes_no_gradients_for_frozen_weights(name: str) -> None:
     assert compiled_flops(name) == pytest.approx(expected_flops(name), rel=0.03)
     assert compiled_flops(name) < 0.8 * compiled_flops(name, everything=True)
 
 
 @functools.cache
 def flops_of_top(top_k: int) -> float:
-    """Returns XLA's FLOP count for one training step of the upper layers, or of only the head if ``top_k`` is 0."""
+    """Returns XLA's FLOP count for one training step of the ``top_k`` upper layers.
+
+    If ``top_k`` is 0, only the head is trained.
+    """
     name = "top_k" if top_k else "head"
     model = make_model(name, LARGE)
     params = jax.eval_shape(lambda: init_params(model))
     if top_k:
         params["trunk"] = jax.eval_shape(lambda trunk: split_layers(trunk, top_k), params["trunk"])
-    for run in ("layers", "top_layers"):
-        if run in params["trunk"]:
-            params["trunk"][run] = jax.eval_shape(unstack_layers, params["trunk"][run])
-    # The trunk's embeddings are always frozen here, also if all layers are trained.
+    for group in ("layers", "top_layers"):
+        if group in params["trunk"]:
+            params["trunk"][group] = jax.eval_shape(unstack_layers, params["trunk"][group])
+    # The trunk's embeddings are always frozen here, even if all layers are trained.
     rules = tuple(dataclasses.replace(rule, optional=True) for rule in preset(name))
     step, (trained, optimizer), frozen = make_step(model, params, label(params, rules))
     state = jax.eval_shape(lambda: init_state(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), trained), optimizer))
     batch = jax.eval_shape(lambda: make_batch(model, ROWS, LENGTH))
-    given = (state, frozen, batch, jax.eval_shape(lambda: jax.random.key(0)), step_settings(TrainConfig(), 0.1))
-    return jax.jit(step).lower(*given).compile().cost_analysis()["flops"]
+    inputs = (state, frozen, batch, jax.eval_shape(lambda: jax.random.key(0)), step_settings(TrainConfig(), 0.1))
+    return jax.jit(step).lower(*inputs).compile().cost_analysis()["flops"]
 
 
 def test_backward_pass_stops_at_the_lowest_trained_layer() -> None:
@@ -329,13 +344,14 @@ def test_backward_pass_stops_at_the_lowest_trained_layer() -> None:
     dense_layers = 4 * matmul(tokens, hidden, hidden) + 2 * matmul(tokens, hidden, inner)
     attention = 2 * matmul(tokens, LENGTH, hidden)
     forward = (LARGE.num_layers - 1) * (dense_layers + attention)
-    # If only the head is trained, the trunk has only a forward pass, whose last layer computes only the first token.
+    # If only the head is trained, the trunk has no backward pass, and its last layer computes only the first token.
     assert flops_of_top(0) == pytest.approx(forward, rel=0.1)
-    # The last layer is trained on its first token. Every additional layer costs only its backward pass.
+    # Training the last layer is cheap, because it computes only the first token. Every additional trained layer adds
+    # its backward pass.
     assert flops_of_top(1) - flops_of_top(0) < 0.1 * dense_layers
     for top_k in (2, 3, 4):
         backward = 2 * dense_layers + 2 * attention
-        # The lowest trained layer needs no gradient with respect to its input, which saves three products, for query,
-        # key and value.
+        # The lowest trained layer needs no gradient with respect to its input, which saves the products for query, key
+        # and value.
         unneeded = 3 * matmul(tokens, hidden, hidden) if top_k == 2 else 0
         assert flops_of_top(top_k) - flops_of_top(top_k - 1) == pytest.approx(backward - unneeded, rel=0.05), top_k

@@ -1,6 +1,6 @@
-"""Every method on pre-norm layers equals a plain NumPy implementation of its formula, in float64.
+"""Every method on pre-norm layers equals a plain NumPy implementation in float64.
 
-The formulas are in ``docs/explanation/methods.md``.
+The implementations follow the formulas in ``docs/explanation/methods.md``.
 """
 
 import dataclasses
@@ -50,7 +50,7 @@ PlainSlot = Callable[[int, np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
 
 def randomized(tree: Tree) -> Tree:
-    """Returns the tree in float64 with noise added to every leaf, so that every leaf affects the outputs."""
+    """Converts a tree to float64 and adds noise. Every leaf then affects the outputs."""
     generator = np.random.default_rng(0)
     return map_with_path(
         lambda path, leaf: jnp.asarray(np.asarray(leaf, np.float64) + 0.2 * generator.standard_normal(leaf.shape)), tree
@@ -80,24 +80,25 @@ def plain_attention(params: Tree, x: np.ndarray, mask: np.ndarray, config: Trunk
     assert theta is not None
     assert config.window is not None
     length, half = mask.shape[1], config.head_size // 2
-    turns = np.exp(1j * np.arange(length)[:, None] * theta ** (-np.arange(half) / half))  # [length, half]
+    rotations = np.exp(1j * np.arange(length)[:, None] * theta ** (-np.arange(half) / half))  # [length, half]
     query, keys, values = (
         np.split(plain_dense(params[name], x), config.num_heads, -1) for name in ("query", "key", "value")
     )
 
-    def turned(head: np.ndarray) -> np.ndarray:
-        pairs = (head[..., :half] + 1j * head[..., half:]) * turns
+    def rotated(head: np.ndarray) -> np.ndarray:
+        pairs = (head[..., :half] + 1j * head[..., half:]) * rotations
         return np.concatenate([pairs.real, pairs.imag], -1)
 
     contexts = []
     for head in range(config.num_heads):
-        rotated_query, rotated_keys, context = turned(query[head]), turned(keys[head]), np.zeros_like(values[head])
+        rotated_query, rotated_keys, context = rotated(query[head]), rotated(keys[head]), np.zeros_like(values[head])
         for row in range(len(mask)):
             for token in range(length):
                 near = np.abs(np.arange(length) - token) <= (config.window // 2 if local else length)
-                read = mask[row] & near
-                # A padding token may have no token in its window, so its sum of weights is zero. It is not compared.
-                weights = np.exp(rotated_keys[row] @ rotated_query[row, token] / math.sqrt(config.head_size)) * read
+                attended = mask[row] & near
+                # A padding token may attend to no token, so its sum of weights is zero. Padding is not compared.
+                scores = rotated_keys[row] @ rotated_query[row, token] / math.sqrt(config.head_size)
+                weights = np.exp(scores) * attended
                 context[row, token] = weights @ values[head][row] / max(weights.sum(), 1e-300)
         contexts.append(context)
     return np.concatenate(contexts, -1)
@@ -114,7 +115,10 @@ def plain_layer(
     attention_slot: Callable[..., np.ndarray] = lambda output, residual, layer_input: residual + output,
     ffn_slot: Callable[..., np.ndarray] = lambda output, residual, layer_input: residual + output,
 ) -> np.ndarray:
-    """Computes one layer. Its slots take a sub-layer's output and input, and the layer's input."""
+    """Computes one layer.
+
+    The functions in the slots take the sub-layer's output, the sub-layer's input and the layer's input.
+    """
     inputs = plain_norm(layer["attention"]["norm"], x, config) if has_attention_norm else x
     context = plain_attention(layer["attention"], inputs, mask, config, local=local)
     h = attention_slot(plain_dense(layer["attention"]["output"], context), x, x)
@@ -149,7 +153,10 @@ def make_params(adapter: Adapter, config: TrunkConfig) -> tuple[Model, Tree]:
 
 
 def check(model: Model, params: Tree, plain: Callable[[Mapping[str, np.ndarray]], np.ndarray]) -> None:
-    """Compares a model with a plain implementation, as straight-line code, as a loop, and in all forms of a fusion."""
+    """Compares a model with a plain implementation.
+
+    The model runs as straight-line code and as a loop. A fusion is compared in all its forms.
+    """
     batch = make_batch(model.trunk)
     expected, present = plain(batch), batch["mask"]
     for scan_layers in (False, True):
@@ -167,14 +174,14 @@ def float64() -> Any:
 
 
 @pytest.mark.parametrize("config", [NO_BIASES, BIASES], ids=["no biases", "biases"])
-def test_encoder(config: TrunkConfig) -> None:
+def test_encoder_without_adapters(config: TrunkConfig) -> None:
     model, params = make_params(AdapterConfig(layers=(0,)), config)
     model = dataclasses.replace(model, adapters=())
     check(model, params, lambda batch: plain_encoder(params["trunk"], config, batch, {}))
 
 
 @pytest.mark.parametrize("layers", [None, (0, 1), (2,)])
-def test_pfeiffers_adapter_reads_and_adds_to_the_sum(layers: tuple[int, ...] | None) -> None:
+def test_pfeiffers_adapter_reads_the_residual_sum_and_adds_to_it(layers: tuple[int, ...] | None) -> None:
     config = dataclasses.replace(BOTTLENECK, layers=layers)
     model, params = make_params(config, NO_BIASES)
 
@@ -187,7 +194,7 @@ def test_pfeiffers_adapter_reads_and_adds_to_the_sum(layers: tuple[int, ...] | N
     check(model, params, lambda batch: plain_encoder(params["trunk"], NO_BIASES, batch, {"ffn": ffn}))
 
 
-def test_houlsbys_adapters_read_the_sublayers_outputs_and_have_all_layer_norms() -> None:
+def test_houlsbys_adapters_read_sublayer_outputs_and_replace_all_layer_norms() -> None:
     config = AdapterConfig(
         position="both", pretrained_layer_norm="after", layer_norms=True, activation="relu", size=4, init_scale=0.5
     )
@@ -210,22 +217,22 @@ def test_houlsbys_adapters_read_the_sublayers_outputs_and_have_all_layer_norms()
 
 
 @pytest.mark.parametrize("placement", ["parallel", "serial"])
-def test_task_modules_read_the_layers_input_or_the_sum(placement: Any) -> None:
+def test_pals_read_the_layers_input_or_the_residual_sum(placement: Any) -> None:
     config = PalConfig(size=4, num_heads=2, placement=placement, init_scale=0.5)
     model, params = make_params(config, NO_BIASES)
 
     def plain(batch: Mapping[str, np.ndarray]) -> np.ndarray:
         def ffn(index: int, f: np.ndarray, h: np.ndarray, x: np.ndarray) -> np.ndarray:
             module = layer_params(params["adapters"]["task"], config, index)
-            read = jnp.asarray(x if placement == "parallel" else h + f)
-            return h + f + np.asarray(pal(module, read, batch["mask"], config))
+            inputs = jnp.asarray(x if placement == "parallel" else h + f)
+            return h + f + np.asarray(pal(module, inputs, batch["mask"], config))
 
         return plain_encoder(params["trunk"], NO_BIASES, batch, {"ffn": ffn})
 
     check(model, params, plain)
 
 
-def test_lhuc_scales_the_sum() -> None:
+def test_lhuc_scales_the_residual_sum() -> None:
     config = LhucConfig()
     model, params = make_params(config, NO_BIASES)
 
@@ -248,7 +255,7 @@ def test_top_layer_reads_all_tokens_and_its_output_is_not_normalized() -> None:
 
 
 @pytest.mark.parametrize("config", [TopLayerConfig(), TopAttentionConfig(size=4, num_heads=2, num_layers=2)])
-def test_modules_on_top_compute_the_first_token_only(config: Adapter) -> None:
+def test_modules_on_top_give_the_same_logits_if_only_the_first_token_is_computed(config: Adapter) -> None:
     model, params = make_params(config, NO_BIASES)
     batch = make_batch(NO_BIASES)
     pooled = dataclasses.replace(model, reads="pooled", head=HeadConfig(pooling="first", pooler="none"))
@@ -267,8 +274,8 @@ def test_adapters_in_dense_layers_equal_merged_weights(config: LoraConfig | Ia3C
     assert flatten(layers).keys() == flatten(params["trunk"]["layers"]).keys()
     merged = {**params["trunk"], "layers": layers}
     check(model, params, lambda batch: plain_encoder(merged, trunk, batch, {}))
-    # If only the first token is computed, the merged value matrix is applied to the weighted sum of tokens. The result
-    # is the same.
+    # The result is the same if only the first token is computed. In this case, the merged value matrix is applied to
+    # the weighted sum of tokens.
     batch = make_batch(trunk)
     pooled = dataclasses.replace(model, reads="pooled", head=HeadConfig(pooling="first", pooler="none"))
     first = pooled(params, batch).logits
@@ -295,7 +302,7 @@ def fusion_params(adapters: Mapping[str, Adapter]) -> tuple[Model, Tree]:
             "two": LowRankConfig(size=4, init_scale=0.5, activation="relu"),
         },
     ],
-    ids=["bottlenecks", "modules"],
+    ids=["bottleneck", "low_rank"],
 )
 def test_every_form_of_a_fusion_equals_the_textbook(adapters: Mapping[str, Any]) -> None:
     model, params = fusion_params(adapters)
@@ -319,7 +326,7 @@ def test_every_form_of_a_fusion_equals_the_textbook(adapters: Mapping[str, Any])
     check(model, params, plain)
 
 
-# Tests of the trained leaves.
+# Tests of trained leaves.
 
 
 def test_first_layers_attention_norm_is_not_used() -> None:
@@ -338,7 +345,7 @@ def test_first_layers_attention_norm_is_not_used() -> None:
 @pytest.mark.parametrize(
     ("partition", "trained"), [("layernorm", True), ("full", True), ("top_k", True), ("head", False)]
 )
-def test_last_layer_norm_is_trained_with_the_layers_below(partition: Any, trained: bool) -> None:
+def test_final_layer_norm_is_trained_together_with_layers_or_layer_norms(partition: Any, trained: bool) -> None:
     method = Method(partition=partition, top_k=1 if partition == "top_k" else 0)
     setup = single_setup(method, NO_BIASES, name="task", reads="pooled", num_outputs=2)
     params = setup.init(jax.random.key(1), init_trunk(jax.random.key(0), NO_BIASES))

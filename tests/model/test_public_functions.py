@@ -1,4 +1,4 @@
-"""The public functions for other JAX code return a layer's parameters and compute its adapters and fusions."""
+"""Other JAX code can use the public functions that compute adapters and fusions."""
 
 import inspect
 from functools import partial
@@ -33,26 +33,27 @@ X = jax.random.normal(KEY, (2, 5, 12))
 MASK = np.array([[True] * 5, [True] * 3 + [False] * 2])
 
 
-def draw(config: Any, seed: int = 1) -> Tree:
+def random_adapter(config: Any, seed: int = 1) -> Tree:
     """Makes an adapter's tree with random leaves."""
-    return drawn(init_adapter(KEY, config, TRUNK), seed)
+    return randomized(init_adapter(KEY, config, TRUNK), seed)
 
 
-def drawn(tree: Tree, seed: int) -> Tree:
+def randomized(tree: Tree, seed: int) -> Tree:
     return map_with_path(
         lambda path, leaf: np.asarray(jax.random.normal(named_key(jax.random.key(seed), path), leaf.shape)), tree
     )
 
 
 def test_layer_params_returns_one_layer_and_the_shared_parameters() -> None:
-    tree = draw(PalConfig(size=4, num_heads=2, layers=(0, 2)))
+    tree = random_adapter(PalConfig(size=4, num_heads=2, layers=(0, 2)))
     params = layer_params(tree, PalConfig(size=4, num_heads=2, layers=(0, 2)), 2)
     assert params.keys() == {"encode", "decode", "attention"}
     np.testing.assert_array_equal(params["encode"]["kernel"], tree["shared"]["encode"]["kernel"])
     np.testing.assert_array_equal(params["attention"]["key"]["kernel"], tree["ffn"]["attention"]["key"]["kernel"][1])
     both = AdapterConfig(size=3, position="both")
     np.testing.assert_array_equal(
-        layer_params(draw(both), both, 1, "attention")["down"]["bias"], draw(both)["attention"]["down"]["bias"][1]
+        layer_params(random_adapter(both), both, 1, "attention")["down"]["bias"],
+        random_adapter(both)["attention"]["down"]["bias"][1],
     )
 
 
@@ -70,14 +71,14 @@ def test_layer_params_refuses_missing_layers_and_slots(
     config: Any, layer: int, slot: str, facts: tuple[str, ...]
 ) -> None:
     with pytest.raises(UserError) as error:
-        layer_params(draw(config), config, layer, slot)
+        layer_params(random_adapter(config), config, layer, slot)
     assert has_facts(str(error.value), *facts)
 
 
 def test_fuse_equals_the_textbook_form() -> None:
     configs, config = (BOTTLENECK, NORMED), FusionConfig(temperature=2.0)
-    trees = [draw(member, seed) for seed, member in enumerate(configs, 2)]
-    fusion = drawn(init_fusion(KEY, config, BOTTLENECK, hidden_size=12, num_layers=3), 4)
+    trees = [random_adapter(member, seed) for seed, member in enumerate(configs, 2)]
+    fusion = randomized(init_fusion(KEY, config, BOTTLENECK, hidden_size=12, num_layers=3), 4)
     params = layer_params(fusion, BOTTLENECK, 2)
     adapters = [layer_params(*pair, 2) for pair in zip(trees, configs, strict=True)]
     outputs = jnp.stack(
@@ -94,9 +95,9 @@ def test_fuse_equals_the_textbook_form() -> None:
     "config", [PAL, PalConfig(size=4, num_heads=1, shared_projections=False, output_activation="gelu")]
 )
 def test_pal_equals_the_output_of_the_slot(config: PalConfig) -> None:
-    params = layer_params(draw(config), config, 1)
-    at = Sublayer(output=X, residual=X, norm=lambda x: x, layer_input=X, mask=jnp.asarray(MASK))
-    expected = pal_module.output(params, config, at)
+    params = layer_params(random_adapter(config), config, 1)
+    sublayer = Sublayer(output=X, residual=X, norm=lambda x: x, layer_input=X, mask=jnp.asarray(MASK))
+    expected = pal_module.output(params, config, sublayer)
     for mask in (MASK, MASK.astype(np.int32)):
         np.testing.assert_allclose(afjax.pal(params, X, mask, config), expected, rtol=1e-6)
     dropped = afjax.pal(params, X, MASK, config, dropout_rate=0.5, key=KEY)
@@ -107,25 +108,25 @@ def test_pal_equals_the_output_of_the_slot(config: PalConfig) -> None:
 def test_results_have_the_dtype_of_the_input(dtype: str) -> None:
     x = X.astype(dtype)
     fusion = init_fusion(KEY, FusionConfig(), BOTTLENECK, hidden_size=12, num_layers=3)
-    adapter = layer_params(draw(BOTTLENECK), BOTTLENECK, 0)
+    adapter = layer_params(random_adapter(BOTTLENECK), BOTTLENECK, 0)
     outputs = (
         afjax.bottleneck(adapter, x, BOTTLENECK),
         *afjax.fuse(layer_params(fusion, BOTTLENECK, 0), [adapter], x, [BOTTLENECK]),
-        afjax.pal(layer_params(draw(PAL), PAL, 0), x, MASK, PAL),
+        afjax.pal(layer_params(random_adapter(PAL), PAL, 0), x, MASK, PAL),
     )
     assert {str(output.dtype) for output in outputs} == {dtype}
 
 
 def narrowed(params: Tree, name: str) -> Tree:
-    """Returns the parameters without the last output of a dense layer."""
+    """Removes the last output of one dense layer from the parameters."""
     return {**params, name: {leaf: array[..., :-1] for leaf, array in params[name].items()}}
 
 
-def test_bad_arguments_are_explained() -> None:
-    tree, pal_tree = draw(BOTTLENECK), draw(PAL)
+def test_errors_explain_invalid_arguments() -> None:
+    tree, pal_tree = random_adapter(BOTTLENECK), random_adapter(PAL)
     one = layer_params(tree, BOTTLENECK, 0)
     fusion = layer_params(init_fusion(KEY, FusionConfig(), BOTTLENECK, hidden_size=12, num_layers=3), BOTTLENECK, 0)
-    # Call pal without the tests' own shape checks, which would refuse the arguments first.
+    # Call pal without jaxtyping's shape checks, which are only active in tests and would refuse the arguments first.
     unchecked_pal = inspect.unwrap(afjax.pal)
     cases: list[tuple[Any, tuple[str, ...]]] = [
         (lambda: afjax.bottleneck(tree, X, BOTTLENECK), (" ffn, ", 'no "down/kernel"')),
@@ -140,7 +141,7 @@ def test_bad_arguments_are_explained() -> None:
         (lambda: unchecked_pal(layer_params(pal_tree, PAL, 0), X[0], MASK, PAL), ("x ", "(5, 12)")),
         (lambda: unchecked_pal(layer_params(pal_tree, PAL, 0), X, MASK[:, :3], PAL), ("mask ", "(2, 3)")),
     ]
-    # Without a check, a matrix with another number of outputs would give a result of the wrong size.
+    # Without a check, a matrix with the wrong number of outputs would give a result of the wrong size.
     pal_params = layer_params(pal_tree, PAL, 0)
     for name in ("key", "value"):
         cases.append(

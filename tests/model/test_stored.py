@@ -1,4 +1,4 @@
-"""Adapters and fusions are loaded from a store together with their architectures, or refused."""
+"""Adapters and fusions are loaded from a store together with their architectures."""
 
 import dataclasses
 from pathlib import Path
@@ -32,13 +32,13 @@ def adapter_tree(config: Any, seed: int) -> Tree:
 
 
 def fill(folder: Path, config: Any, fusion: FusionConfig) -> dict[str, Tree]:
-    """Makes a store with adapters a, b and c and their fusion."""
+    """Saves the adapters a, b and c and their fusion. Returns the adapters' trees."""
     trees = {name: adapter_tree(config, seed) for seed, name in enumerate("abc")}
     for name, tree in trees.items():
         store.save(folder, "adapters", name, tree, config=to_dict(config), trunk=TRUNK)
     members = [{"name": name, "sha256": tree_digest(tree)} for name, tree in trees.items()]
-    mixed = {"ffn": {"query": {"kernel": np.ones((2, 6, 6)), "bias": np.zeros((2, 6))}}}
-    store.save(folder, "fusion", "mixed", mixed, config=to_dict(fusion), trunk=TRUNK, adapters=members)
+    params = {"ffn": {"query": {"kernel": np.ones((2, 6, 6)), "bias": np.zeros((2, 6))}}}
+    store.save(folder, "fusion", "mixed", params, config=to_dict(fusion), trunk=TRUNK, adapters=members)
     return trees
 
 
@@ -51,9 +51,9 @@ def check_equal(ours: Tree, expected: Tree) -> None:
 def test_fusion_is_loaded_with_its_adapters(tmp_path: Path) -> None:
     config, fusion = AdapterConfig(size=3, activation="tanh"), FusionConfig(temperature=2.0)
     trees = fill(tmp_path, config, fusion)
-    found, mixed, adapters = load_fusion(tmp_path, "mixed", trunk_sha256=TRUNK["sha256"])
-    assert (found, list(adapters)) == (fusion, ["a", "b", "c"])
-    assert mixed["ffn"]["query"]["kernel"].shape == (2, 6, 6)
+    loaded, params, adapters = load_fusion(tmp_path, "mixed", trunk_sha256=TRUNK["sha256"])
+    assert (loaded, list(adapters)) == (fusion, ["a", "b", "c"])
+    assert params["ffn"]["query"]["kernel"].shape == (2, 6, 6)
     for name, (architecture, tree) in adapters.items():
         assert architecture == config == load_adapter(tmp_path, name)[0]
         check_equal(tree, trees[name])
@@ -62,8 +62,8 @@ def test_fusion_is_loaded_with_its_adapters(tmp_path: Path) -> None:
 @pytest.mark.parametrize("config", [AdapterConfig(size=3), PAL])
 def test_pruned_fusion_is_loaded_with_the_adapters_kept_per_layer(config: Any, tmp_path: Path) -> None:
     trees = fill(tmp_path, config, FusionConfig(kept=(((2, 0), (1, 2)),)))
-    found, _, adapters = load_fusion(tmp_path, "mixed")
-    assert (found, list(adapters)) == (FusionConfig(), ["0", "1"])
+    loaded, _, adapters = load_fusion(tmp_path, "mixed")
+    assert (loaded, list(adapters)) == (FusionConfig(), ["0", "1"])
     for (architecture, tree), members in zip(adapters.values(), ("cb", "ac"), strict=True):
         assert architecture == (dataclasses.replace(PAL, shared_projections=False) if config == PAL else config)
         for path, leaf in flatten(tree["ffn"]).items():
@@ -87,17 +87,20 @@ def test_invalid_artefacts_are_refused(tmp_path: Path) -> None:
         load_fusion(tmp_path, "mixed")
 
 
-# Tests of the trunk and the head that a manifest names.
+# Tests of recorded trunks and heads.
 
 
 def save_head(folder: Path, name: str, adapter: str = "") -> None:
-    """Saves a head that records the adapter it was trained with, or nothing if ``adapter`` is empty."""
+    """Saves a head that records the adapter it was trained with.
+
+    If ``adapter`` is empty, the head has no record.
+    """
     digest = store.read_manifest(folder, "adapters", adapter).digest if adapter else ""
     record = {"kind": "adapters", "name": adapter, "sha256": digest} if adapter else None
     store.save(folder, "heads", name, {"bias": np.zeros(2)}, config={}, trunk=TRUNK, trained_with=record)
 
 
-def test_trunk_of_an_artefact_is_the_recorded_one(tmp_path: Path) -> None:
+def test_recorded_trunk_is_returned_or_required(tmp_path: Path) -> None:
     fill(tmp_path, AdapterConfig(), FusionConfig())
     assert recorded_trunk(tmp_path, "adapters", "a") == recorded_trunk(tmp_path, "fusion", "mixed") == "tiny"
     store.save(tmp_path, "adapters", "d", adapter_tree(PAL, 0), config=to_dict(PAL), trunk={"sha256": "0" * 64})
@@ -111,14 +114,14 @@ def test_head_of_an_adapter_is_found_by_name_or_by_its_record(tmp_path: Path) ->
         recorded_head(tmp_path, "adapters", "a")
     save_head(tmp_path, "other", "a")
     assert recorded_head(tmp_path, "adapters", "a") == "other"
-    # The head of the same name was trained with another adapter.
+    # The head with the adapter's name was trained with another adapter.
     save_head(tmp_path, "a", "b")
     assert recorded_head(tmp_path, "adapters", "a") == "other"
     assert recorded_head(tmp_path, "adapters", "b") == "a"
     save_head(tmp_path, "third", "a")
     with pytest.raises(UserError, match=r'2 heads .*adapter "a".*other, third'):
         recorded_head(tmp_path, "adapters", "a")
-    # A head of the same name without a record, as older versions saved it, is accepted.
+    # Older versions saved heads without a record. Such a head is accepted if it has the adapter's name.
     save_head(tmp_path, "c")
     assert recorded_head(tmp_path, "adapters", "c") == "c"
     with pytest.raises(UserError, match="other"):

@@ -1,4 +1,7 @@
-"""An artefact whose manifest and arrays contradict each other is refused, even if its checksums are right."""
+"""An artefact whose manifest contradicts its arrays is refused.
+
+The artefacts of these tests have correct checksums.
+"""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -25,7 +28,10 @@ Save = Callable[..., None]
 
 @pytest.fixture
 def save(tiny_trunk: Trunk, tmp_path: Path) -> Save:
-    """Returns a function that changes fields of a trained adapter or its head, and saves both."""
+    """Returns a function that saves a trained adapter and its head.
+
+    The function can change fields in the manifest of either.
+    """
     rows = rows_from_lists(["a b", "c d", "e f", "g h"], ["no", "yes", "no", "yes"])
     data: Mapping[str, Rows] = {"train": rows, "dev": rows}  # type: ignore[dict-item]
     config = TrainConfig(max_steps=1, batch_size=4, max_length=8, buckets=(8,), eval_every=1)
@@ -51,7 +57,7 @@ def save(tiny_trunk: Trunk, tmp_path: Path) -> Save:
 
 
 @pytest.mark.parametrize(
-    ("kind", "changes", "named"),
+    ("kind", "changes", "fact"),
     [
         ("adapters", {"config": {"size": 3}}, "ffn/down/bias"),
         ("adapters", {"config": {"position": "attention"}}, "attention/down/bias"),
@@ -63,15 +69,15 @@ def save(tiny_trunk: Trunk, tmp_path: Path) -> Save:
     ],
 )
 def test_manifest_that_contradicts_its_arrays_is_refused(
-    save: Save, tiny_trunk: Trunk, tmp_path: Path, kind: str, changes: dict[str, Any], named: str
+    save: Save, tiny_trunk: Trunk, tmp_path: Path, kind: str, changes: dict[str, Any], fact: str
 ) -> None:
     save(kind, **changes)
     with pytest.raises(UserError) as refused:
         load_task_model(tmp_path / "store", tiny_trunk, head="x", adapter="x")
-    assert named in str(refused.value)
+    assert fact in str(refused.value)
 
 
-def test_arrays_of_another_kind_of_adapter_are_refused(save: Save, tiny_trunk: Trunk, tmp_path: Path) -> None:
+def test_manifest_of_another_kind_of_adapter_is_refused(save: Save, tiny_trunk: Trunk, tmp_path: Path) -> None:
     save("adapters")
     artefact = store.load(tmp_path / "store", "adapters", "x")
     config = to_dict(PalConfig(size=4, num_heads=2))

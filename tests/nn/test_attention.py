@@ -1,4 +1,7 @@
-"""Attention's custom derivative rule equals automatic differentiation, and stores small residuals."""
+"""Attention's custom derivative rule equals automatic differentiation.
+
+The rule stores small residuals.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -20,9 +23,9 @@ def normal(seed: int, *shape: int) -> Array:
 def test_weighted_sum_equals_jax_in_value_and_gradient(rate: float, with_bias: bool) -> None:
     with jax.enable_x64(True):
         scores, values = normal(0, BATCH, HEADS, QUERIES, LENGTH) * 3, normal(1, BATCH, HEADS, LENGTH, SIZE)
-        # One row ends with padding, and one consists only of padding.
+        # The first row ends with padding, and the last row consists only of padding.
         mask = jnp.ones((BATCH, 1, 1, LENGTH), bool).at[0, ..., -2:].set(False).at[2].set(False)
-        # For one query, dropout removes all weights.
+        # Dropout removes all weights of one query.
         kept = (normal(2, *scores.shape) > -0.5).at[1, 0, 0].set(False) if rate else None
         bias = normal(5, HEADS, QUERIES, LENGTH) if with_bias else None
 
@@ -39,17 +42,17 @@ def test_weighted_sum_equals_jax_in_value_and_gradient(rate: float, with_bias: b
         def ours(scores: Array, values: Array, bias: Array | None) -> tuple[Array, Array]:
             return weighted_sum(scores, values, mask, kept, bias, 0.5, rate)
 
-        found, backward = jax.vjp(ours, scores, values, bias)
-        for one, other in zip(found, expected, strict=True):
-            np.testing.assert_allclose(one, other, atol=1e-14)
-        for one, other in zip(
+        outputs, backward = jax.vjp(ours, scores, values, bias)
+        for output, expected_output in zip(outputs, expected, strict=True):
+            np.testing.assert_allclose(output, expected_output, atol=1e-14)
+        for gradient, expected_gradient in zip(
             *map(jax.tree.leaves, (backward(cotangents), expected_backward(cotangents))), strict=True
         ):
-            np.testing.assert_allclose(one, other, atol=1e-14)
-        to_scores = backward(cotangents)[0]
-        assert np.abs(to_scores).max() > 0.1
-        np.testing.assert_array_equal(to_scores[0, ..., -2:], 0.0)
-        np.testing.assert_array_equal(to_scores[2], 0.0)
+            np.testing.assert_allclose(gradient, expected_gradient, atol=1e-14)
+        grad_scores = backward(cotangents)[0]
+        assert np.abs(grad_scores).max() > 0.1
+        np.testing.assert_array_equal(grad_scores[0, ..., -2:], 0.0)
+        np.testing.assert_array_equal(grad_scores[2], 0.0)
 
 
 @pytest.mark.parametrize("length", [1, 2, 5])
@@ -62,10 +65,11 @@ def test_relative_bias_is_looked_up_by_distance(length: int) -> None:
             np.testing.assert_array_equal(bias[:, query, key], table[key - query + 4])
 
 
-def test_one_weights_array_in_the_dtype_of_the_values_is_kept_for_the_gradient() -> None:
+def test_backward_pass_stores_one_weights_array_in_the_dtype_of_the_values() -> None:
     shape = BATCH, HEADS, 8, 64
     scores = normal(0, *shape)
-    values, to_sums = (normal(seed, BATCH, HEADS, rows, SIZE).astype(jnp.bfloat16) for seed, rows in ((1, 64), (2, 8)))
+    values = normal(1, BATCH, HEADS, 64, SIZE).astype(jnp.bfloat16)
+    grad_sums = normal(2, BATCH, HEADS, 8, SIZE).astype(jnp.bfloat16)
 
     def attend(scores: Array, values: Array) -> tuple[Array, Array]:
         mask = jnp.ones((BATCH, 64), bool)
@@ -76,9 +80,9 @@ def test_one_weights_array_in_the_dtype_of_the_values_is_kept_for_the_gradient()
     large = [leaf.dtype for leaf in jax.tree.leaves(backward) if leaf.size >= scores.size]
     assert large == [jnp.bfloat16]
     # The results are rounded once to bfloat16, which has 8 bits of precision.
-    to_scores, to_values = backward((to_sums, jnp.zeros_like(totals)))
-    assert (to_scores.dtype, to_values.dtype) == (jnp.float32, jnp.bfloat16)
+    grad_scores, grad_values = backward((grad_sums, jnp.zeros_like(totals)))
+    assert (grad_scores.dtype, grad_values.dtype) == (jnp.float32, jnp.bfloat16)
     (exact_sums, _), exact_backward = jax.vjp(attend, scores, values.astype(jnp.float32))
-    exact = exact_sums, *exact_backward((to_sums.astype(jnp.float32), totals * 0))
-    for found, expected in zip((sums, to_scores, to_values), exact, strict=True):
-        np.testing.assert_allclose(found.astype(jnp.float32), expected, rtol=0.02, atol=0.01)
+    exact = exact_sums, *exact_backward((grad_sums.astype(jnp.float32), totals * 0))
+    for rounded, expected in zip((sums, grad_scores, grad_values), exact, strict=True):
+        np.testing.assert_allclose(rounded.astype(jnp.float32), expected, rtol=0.02, atol=0.01)

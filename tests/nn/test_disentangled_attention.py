@@ -1,4 +1,7 @@
-"""Disentangled attention equals a plain implementation with a lookup for every pair of tokens."""
+"""Disentangled attention equals a plain implementation.
+
+The plain implementation looks up a row of the table for every pair of tokens.
+"""
 
 from collections.abc import Callable
 
@@ -13,8 +16,8 @@ from afjax.nn.layers import dense
 
 BATCH, HEADS, SIZE, INPUTS = 3, 2, 4, 5
 BUCKETS = RelativeBuckets(num_buckets=6, max_distance=12)
-# Distances of up to 3 have buckets of their own, and the last bucket begins at 11. Rows of 34 and 48 tokens are
-# computed in blocks. 37 is a prime number, so a row of 37 tokens cannot be divided into equal blocks.
+# Each distance of up to 3 has its own bucket, and the last bucket begins at 11. Rows of 34 and 48 tokens are computed
+# in blocks. A row of 37 tokens cannot be divided into equal blocks, because 37 is a prime number.
 LENGTHS = (1, 2, 4, 9, 34, 37, 48)
 
 
@@ -23,7 +26,9 @@ def normal(seed: int, *shape: int) -> Array:
 
 
 def plain_scores(buckets: RelativeBuckets, query: Array, keys: Array, table_query: Array, table_key: Array) -> Array:
-    """Computes one row's scores with relative positions, with a table lookup for every pair of tokens.
+    """Computes one row's scores with relative positions.
+
+    Looks up a row of the table for every pair of tokens.
 
     Args:
       buckets: Maps distances to rows of the tables.
@@ -89,14 +94,14 @@ def test_scores_without_keys_equal_the_plain_form_in_value_and_gradient(length: 
 
         def plain(query: Array, x: Array, kernel: Array, bias: Array, *tables: Array) -> Array:
             keys = dense({"kernel": kernel, "bias": bias}, x).reshape(BATCH, length, HEADS, SIZE).swapaxes(1, 2)
-            # Only the first token's scores are used, so all tokens may have the same query.
+            # Only the first token's scores are used, so all tokens can have the same query.
             queries = jnp.broadcast_to(query.swapaxes(0, 1)[:, :, None], keys.shape)
             return jax.vmap(lambda *row: plain_scores(BUCKETS, *row, *tables))(queries, keys)[:, :, 0]
 
         check_equal(fast, plain, query, x, kernel, bias, *tables)
 
 
-def test_distances_share_rows_of_the_table() -> None:
+def test_large_distances_share_rows_of_the_table() -> None:
     assert BUCKETS.num_entries == 12
     distances = np.array([0, 1, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 1000])
     assert BUCKETS.entries(distances).tolist() == [6, 7, 9, 10, 10, 11, 11, 11, 11, 11, 11, 11, 11]
@@ -105,13 +110,13 @@ def test_distances_share_rows_of_the_table() -> None:
 
 
 @pytest.mark.parametrize(("length", "first", "last"), [(1, 6, 6), (4, 3, 9), (5, 2, 10), (100, 0, 11)])
-def test_only_rows_within_reach_are_used(length: int, first: int, last: int) -> None:
+def test_used_rows_of_the_table_depend_on_the_length(length: int, first: int, last: int) -> None:
     used = BUCKETS.used(length)
     assert (used.start, used.stop - 1) == (first, last)
 
 
-def test_products_with_distances_have_no_gather_of_the_scores() -> None:
-    """Checks that the gradient has no scatter, which a gather would cause. Both are slow on TPUs."""
+def test_gradient_of_the_scores_has_no_scatter() -> None:
+    """A scatter would be the gradient of a gather. Both are slow on TPUs."""
     query, table = jnp.ones((BATCH, HEADS, 48, SIZE)), jnp.ones((1, BUCKETS.num_entries, HEADS * SIZE))
     projections = PositionProjections(query=table, key=table, buckets=BUCKETS)
     text = jax.jit(jax.grad(lambda x: projections.scores(x, x).sum())).lower(query).as_text()

@@ -1,6 +1,6 @@
-"""The loop over layers equals JAX's scan in value and gradient, and skips unneeded computation.
+"""The loop over layers equals JAX's scan in value and gradient.
 
-Complete models with the loop equal models in straight-line code.
+The loop skips unneeded computation. Complete models with the loop equal models in straight-line code.
 """
 
 import dataclasses
@@ -34,17 +34,22 @@ DEPTH, ROWS, SIZE = 4, 3, 5
 PARTS = ("x", "kernel", "bias", "shared")
 
 
-def run_layer(x: jax.Array, of_one: Any, of_all: Any) -> tuple[jax.Array, Any]:
-    """Applies a layer. Its parameters include a random key, an integer and None, which have no gradients."""
-    assert of_one["missing"] is None
-    hidden = jnp.tanh(x @ of_one["kernel"] + of_one["bias"][None])
-    noise = jax.random.normal(of_one["key"], hidden.shape, hidden.dtype)
-    scores = jnp.sin(hidden * of_all["shared"][None])
-    return jnp.where(of_all["mask"][:, None], hidden + scores * noise, x) * of_one["factor"], {"scores": scores}
+def run_layer(x: jax.Array, layer_params: Any, shared_params: Any) -> tuple[jax.Array, Any]:
+    """Runs one layer of the tests.
+
+    Its parameters include a random key, an integer and None, which have no gradients.
+    """
+    assert layer_params["missing"] is None
+    hidden = jnp.tanh(x @ layer_params["kernel"] + layer_params["bias"][None])
+    noise = jax.random.normal(layer_params["key"], hidden.shape, hidden.dtype)
+    scores = jnp.sin(hidden * shared_params["shared"][None])
+    return jnp.where(shared_params["mask"][:, None], hidden + scores * noise, x) * layer_params["factor"], {
+        "scores": scores
+    }
 
 
-def by_scan(run_layer: Any, x: jax.Array, of_each: Any, of_all: Any) -> Any:
-    return jax.lax.scan(lambda x, of_one: run_layer(x, of_one, of_all), x, of_each)
+def loop_with_scan(run_layer: Any, x: jax.Array, stacked_params: Any, shared_params: Any) -> Any:
+    return jax.lax.scan(lambda x, layer_params: run_layer(x, layer_params, shared_params), x, stacked_params)
 
 
 @pytest.fixture
@@ -56,11 +61,15 @@ def inputs() -> dict[str, Any]:
 
 def loss(loop: Callable[..., Any], layer: Any, uses: str, trained: dict[str, Any], frozen: dict[str, Any]) -> jax.Array:
     parts = {**frozen, **trained}
-    of_each = {name: parts[name] for name in ("kernel", "bias")}
-    of_each |= {"key": jax.random.split(jax.random.key(1), DEPTH), "factor": jnp.arange(1, 1 + DEPTH), "missing": None}
-    of_all = {"shared": parts["shared"], "mask": jnp.array([True, False, True])}
-    x, others = loop(layer, parts["x"], of_each, of_all)
-    scores = others["scores"] if "scores" in uses else jnp.zeros(1)
+    stacked_params = {name: parts[name] for name in ("kernel", "bias")}
+    stacked_params |= {
+        "key": jax.random.split(jax.random.key(1), DEPTH),
+        "factor": jnp.arange(1, 1 + DEPTH),
+        "missing": None,
+    }
+    shared_params = {"shared": parts["shared"], "mask": jnp.array([True, False, True])}
+    x, layer_outputs = loop(layer, parts["x"], stacked_params, shared_params)
+    scores = layer_outputs["scores"] if "scores" in uses else jnp.zeros(1)
     return jnp.cos(x if "x" in uses else jnp.zeros(1)).sum() + jnp.square(scores).sum()
 
 
@@ -76,36 +85,38 @@ SUBSETS = [names for num in range(1, 5) for names in itertools.combinations(PART
         ("scores", False, SUBSETS[:4]),
     ],
 )
-def test_equals_scan_in_value_and_gradient(
+def test_loop_equals_scan_in_value_and_gradient(
     inputs: dict[str, Any], uses: str, remat: bool, subsets: list[tuple[str, ...]]
 ) -> None:
     layer = jax.checkpoint(run_layer, prevent_cse=False) if remat else run_layer
     with jax.enable_x64(True):
         arrays = {name: jnp.asarray(array) for name, array in inputs.items()}
-        of_scan = jax.jit(jax.value_and_grad(functools.partial(loss, by_scan, layer, uses)))
-        value, gradients = of_scan(arrays, {})
-        for trained in subsets:
-            given = {name: arrays[name] for name in trained}
-            frozen = {name: array for name, array in arrays.items() if name not in trained}
-            ours = jax.jit(jax.value_and_grad(functools.partial(loss, loop_over_layers, layer, uses)))(given, frozen)
-            np.testing.assert_allclose(ours[0], value, rtol=1e-12)
-            assert sorted(ours[1]) == sorted(trained)
-            for name, gradient in ours[1].items():
+        expected = jax.jit(jax.value_and_grad(functools.partial(loss, loop_with_scan, layer, uses)))
+        expected_value, expected_gradients = expected(arrays, {})
+        for names in subsets:
+            trained = {name: arrays[name] for name in names}
+            frozen = {name: array for name, array in arrays.items() if name not in names}
+            ours = jax.jit(jax.value_and_grad(functools.partial(loss, loop_over_layers, layer, uses)))
+            value, gradients = ours(trained, frozen)
+            np.testing.assert_allclose(value, expected_value, rtol=1e-12)
+            assert sorted(gradients) == sorted(names)
+            for name, gradient in gradients.items():
                 assert gradient.dtype == np.float64
-                np.testing.assert_allclose(gradient, gradients[name], rtol=1e-10, atol=1e-12, err_msg=name)
+                np.testing.assert_allclose(gradient, expected_gradients[name], rtol=1e-10, atol=1e-12, err_msg=name)
 
 
 def test_vmapped_and_compiled_gradients_equal_plain_gradients(inputs: dict[str, Any]) -> None:
-    of_loop = functools.partial(loss, loop_over_layers, run_layer, "x")
-    parts = {name: jnp.asarray(array, jnp.float32) for name, array in inputs.items()}
-    trained = {name: parts.pop(name) for name in ("kernel", "shared")}
-    expected, other = (jax.grad(of_loop)(tree, parts) for tree in (trained, jax.tree.map(lambda x: x / 2, trained)))
-    twice = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf / 2]), trained)
-    batched = jax.vmap(jax.grad(of_loop), in_axes=(0, None))(twice, parts)
-    compiled = jax.grad(jax.jit(of_loop))(trained, parts)
-    for name, gradient in expected.items():
+    loop_loss = functools.partial(loss, loop_over_layers, run_layer, "x")
+    frozen = {name: jnp.asarray(array, jnp.float32) for name, array in inputs.items()}
+    trained = {name: frozen.pop(name) for name in ("kernel", "shared")}
+    halved = jax.tree.map(lambda leaf: leaf / 2, trained)
+    gradients, halved_gradients = (jax.grad(loop_loss)(tree, frozen) for tree in (trained, halved))
+    both = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf / 2]), trained)
+    batched = jax.vmap(jax.grad(loop_loss), in_axes=(0, None))(both, frozen)
+    compiled = jax.grad(jax.jit(loop_loss))(trained, frozen)
+    for name, gradient in gradients.items():
         np.testing.assert_allclose(batched[name][0], gradient, rtol=1e-4, atol=1e-4)
-        np.testing.assert_allclose(batched[name][1], other[name], rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(batched[name][1], halved_gradients[name], rtol=1e-4, atol=1e-4)
         np.testing.assert_allclose(compiled[name], gradient, rtol=1e-4, atol=1e-4)
 
 
@@ -115,8 +126,8 @@ def test_one_compiled_loop_is_differentiated_with_respect_to_different_inputs(
 ) -> None:
     bias = jnp.zeros((DEPTH, SIZE))
 
-    def layer(x: jax.Array, of_one: Any, of_all: Any) -> tuple[jax.Array, None]:
-        return jnp.tanh(x @ of_one["kernel"] + of_one["bias"][None]), None
+    def layer(x: jax.Array, layer_params: Any, shared_params: Any) -> tuple[jax.Array, None]:
+        return jnp.tanh(x @ layer_params["kernel"] + layer_params["bias"][None]), None
 
     def both(loop: Any, x: jax.Array, kernel: jax.Array) -> jax.Array:
         run = jax.jit(lambda x, kernel: loop(layer, x, {"kernel": kernel, "bias": bias}, None)[0])
@@ -126,31 +137,33 @@ def test_one_compiled_loop_is_differentiated_with_respect_to_different_inputs(
         parts = [run(x, kernel).sum(), jnp.square(run(fixed, kernel)).sum()]
         return parts[0] * parts[1] if first == "x" else parts[1] * parts[0]
 
-    given = [jnp.asarray(inputs[name], jnp.float32) for name in ("x", "kernel")]
-    ours, expected = (jax.grad(both, argnums=(1, 2))(loop, *given) for loop in (loop_over_layers, by_scan))
-    for one, other in zip(ours, expected, strict=True):
-        assert np.abs(other).max() > 1e-3
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+    arrays = [jnp.asarray(inputs[name], jnp.float32) for name in ("x", "kernel")]
+    gradients, expected_gradients = (
+        jax.grad(both, argnums=(1, 2))(loop, *arrays) for loop in (loop_over_layers, loop_with_scan)
+    )
+    for gradient, expected in zip(gradients, expected_gradients, strict=True):
+        assert np.abs(expected).max() > 1e-3
+        np.testing.assert_allclose(gradient, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("depth", [1, 2])
 @pytest.mark.parametrize("trained", [("bias",), ("shared",), PARTS])
-def test_shallow_loops(inputs: dict[str, Any], trained: tuple[str, ...], depth: int) -> None:
-    parts = {name: jnp.asarray(array, jnp.float32) for name, array in inputs.items()}
-    given = {name: parts.pop(name) for name in trained}
+def test_loops_of_one_or_two_layers_equal_scan(inputs: dict[str, Any], trained: tuple[str, ...], depth: int) -> None:
+    frozen_arrays = {name: jnp.asarray(array, jnp.float32) for name, array in inputs.items()}
+    trained_arrays = {name: frozen_arrays.pop(name) for name in trained}
 
-    def of_depth(loop: Any) -> Any:
-        def shallow(run_layer: Any, x: jax.Array, of_each: Any, of_all: Any) -> Any:
-            return loop(run_layer, x, jax.tree.map(lambda leaf: leaf[:depth], of_each), of_all)
+    def gradients(loop: Any) -> Any:
+        def shallow(run_layer: Any, x: jax.Array, stacked_params: Any, shared_params: Any) -> Any:
+            return loop(run_layer, x, jax.tree.map(lambda leaf: leaf[:depth], stacked_params), shared_params)
 
-        return jax.grad(functools.partial(loss, shallow, run_layer, "x and scores"))(given, parts)
+        return jax.grad(functools.partial(loss, shallow, run_layer, "x and scores"))(trained_arrays, frozen_arrays)
 
-    ours, expected = of_depth(loop_over_layers), of_depth(by_scan)
+    ours, expected = gradients(loop_over_layers), gradients(loop_with_scan)
     for name, gradient in expected.items():
         np.testing.assert_allclose(ours[name], gradient, rtol=1e-4, atol=1e-5)
 
 
-def test_layers_without_residuals(inputs: dict[str, Any]) -> None:
+def test_layers_without_residuals_have_gradients(inputs: dict[str, Any]) -> None:
     def run(bias: jax.Array) -> jax.Array:
         return loop_over_layers(lambda x, bias, _: (x + bias[None], None), jnp.zeros((ROWS, SIZE)), bias, None)[0].sum()
 
@@ -160,8 +173,9 @@ def test_layers_without_residuals(inputs: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("trained", "products"),
     [
-        # The forward pass has one product per layer. The backward pass has one per layer for the gradient with respect
-        # to its input, and one for its kernel. The bottom layer's input needs no gradient unless x is trained.
+        # The forward pass has one matrix product per layer. The backward pass has one product per layer for the
+        # gradient with respect to the layer's input, and one for the gradient with respect to its kernel. The bottom
+        # layer's input needs no gradient unless x is trained.
         (("bias",), DEPTH + DEPTH - 1),
         (("kernel",), DEPTH + DEPTH - 1 + DEPTH),
         (("shared",), DEPTH + DEPTH - 1),
@@ -172,39 +186,39 @@ def test_layers_without_residuals(inputs: dict[str, Any]) -> None:
 def test_backward_pass_computes_nothing_below_the_lowest_trained_layer(
     inputs: dict[str, Any], trained: tuple[str, ...], products: int
 ) -> None:
-    parts = {name: jnp.asarray(array, jnp.float32) for name, array in inputs.items()}
-    given = {name: parts.pop(name) for name in trained}
+    frozen_arrays = {name: jnp.asarray(array, jnp.float32) for name, array in inputs.items()}
+    trained_arrays = {name: frozen_arrays.pop(name) for name in trained}
     gradient = jax.jit(jax.grad(functools.partial(loss, loop_over_layers, run_layer, "x")))
-    work = count_work(gradient.lower(given, parts).compile().as_text())
+    work = count_work(gradient.lower(trained_arrays, frozen_arrays).compile().as_text())
     assert work.matmul_flops == products * 2 * ROWS * SIZE * SIZE
 
 
 def test_inputs_of_layers_are_not_copied_as_residuals(inputs: dict[str, Any]) -> None:
-    def layer(x: jax.Array, of_one: Any, of_all: Any) -> tuple[jax.Array, None]:
-        return jnp.sin(x @ of_one["kernel"] + of_one["bias"][None]), None
+    def layer(x: jax.Array, layer_params: Any, shared_params: Any) -> tuple[jax.Array, None]:
+        return jnp.sin(x @ layer_params["kernel"] + layer_params["bias"][None]), None
 
     def run(bias: jax.Array) -> jax.Array:
         return loop_over_layers(layer, x, {"kernel": kernel, "bias": bias}, None)[0]
 
     x, kernel, bias = (jnp.asarray(inputs[name], jnp.float32) for name in ("x", "kernel", "bias"))
-    kept = jax.tree.leaves(jax.vjp(run, bias)[1])
-    # The residuals are the given kernels, and each layer's derivative of the sine. There is one more array. It has no
-    # elements: its shape stores the number of layers, and the number of layers whose input needs a gradient.
-    assert sorted(leaf.shape for leaf in kept if leaf.size) == [(DEPTH, ROWS, SIZE), (DEPTH, SIZE, SIZE)]
-    assert any(leaf is kernel for leaf in kept)
+    residuals = jax.tree.leaves(jax.vjp(run, bias)[1])
+    # The residuals are the kernels, which are not copied, and each layer's derivative of the sine. One more residual
+    # has no elements. Its shape stores the number of layers, and the number of layers whose input needs a gradient.
+    assert sorted(leaf.shape for leaf in residuals if leaf.size) == [(DEPTH, ROWS, SIZE), (DEPTH, SIZE, SIZE)]
+    assert any(leaf is kernel for leaf in residuals)
 
 
 @pytest.mark.parametrize("name", ["relu", "gelu", "dropout"])
-def test_constants_are_not_kept_as_residuals(inputs: dict[str, Any], name: str) -> None:
-    def layer(x: jax.Array, bias: jax.Array, of_all: Any) -> tuple[jax.Array, None]:
+def test_constants_are_not_stored_as_residuals(inputs: dict[str, Any], name: str) -> None:
+    def layer(x: jax.Array, bias: jax.Array, shared_params: Any) -> tuple[jax.Array, None]:
         x = x + bias[None]
         return dropout(jax.random.key(0), x, 0.5) if name == "dropout" else ACTIVATIONS[name](x), None
 
     x, bias = (jnp.asarray(inputs[name], jnp.float32) for name in ("x", "bias"))
-    kept = jax.tree.leaves(jax.vjp(lambda bias: loop_over_layers(layer, x, bias, None)[0], bias)[1])
+    residuals = jax.tree.leaves(jax.vjp(lambda bias: loop_over_layers(layer, x, bias, None)[0], bias)[1])
     # The only residual is the mask of relu's positive inputs, the input of gelu, or dropout's mask.
     dtype = np.dtype("float32" if name == "gelu" else "bool")
-    assert [(leaf.shape, leaf.dtype) for leaf in kept if leaf.size] == [((DEPTH, ROWS, SIZE), dtype)]
+    assert [(leaf.shape, leaf.dtype) for leaf in residuals if leaf.size] == [((DEPTH, ROWS, SIZE), dtype)]
 
 
 # Tests of complete models.
@@ -221,10 +235,8 @@ TRUNK = TrunkConfig(
     init_scale=0.3,
 )
 PAL = PalConfig(size=6, num_heads=2)
-
-
 SMALL = AdapterConfig(size=3)
-MIXED = FusionConfig(init_scale=0.4)
+FUSION = FusionConfig(init_scale=0.4)
 
 
 @pytest.mark.parametrize(
@@ -236,13 +248,13 @@ MIXED = FusionConfig(init_scale=0.4)
         pytest.param([AdapterConfig(size=3, position="both")], None, ["adapters", "trunk"], id="adapter and trunk"),
         pytest.param([PAL], None, ["adapters"], id="PAL"),
         pytest.param([PAL], None, ["adapters", "trunk"], id="PAL and trunk"),
-        pytest.param([SMALL, AdapterConfig(size=2)], MIXED, ["fusion"], id="fusion"),
-        pytest.param([SMALL] * 3, dataclasses.replace(MIXED, subset=2), ["fusion"], id="fusion of a subset"),
-        pytest.param([SMALL] * 2, MIXED, ["fusion", "adapters", "trunk"], id="fusion and all below"),
-        pytest.param([PAL, PAL], MIXED, ["fusion", "adapters"], id="fusion of PALs, and these"),
+        pytest.param([SMALL, AdapterConfig(size=2)], FUSION, ["fusion"], id="fusion"),
+        pytest.param([SMALL] * 3, dataclasses.replace(FUSION, subset=2), ["fusion"], id="fusion of a subset"),
+        pytest.param([SMALL] * 2, FUSION, ["fusion", "adapters", "trunk"], id="fusion, adapters and trunk"),
+        pytest.param([PAL, PAL], FUSION, ["fusion", "adapters"], id="fusion and its PALs"),
     ],
 )
-def test_model_gradients_equal_those_of_straight_line_code(
+def test_gradients_of_looped_models_equal_straight_line_code(
     adapters: list[Adapter], fusion: FusionConfig | None, trained: list[str]
 ) -> None:
     key = jax.random.key(1)
@@ -269,7 +281,7 @@ def test_model_gradients_equal_those_of_straight_line_code(
     batch = {"tokens": tokens, "types": jnp.zeros_like(tokens), "mask": jnp.arange(6)[None] < jnp.array([[6], [4]])}
 
     with jax.enable_x64(True):
-        # Add noise, so that every leaf changes the outputs.
+        # Add noise, so that every leaf affects the outputs.
         wide = map_with_path(lambda _, leaf: jnp.asarray(leaf + 0.1 * generator.normal(size=leaf.shape)), params)
         part = {root: wide[root] for root in trained}
 
@@ -278,8 +290,8 @@ def test_model_gradients_equal_those_of_straight_line_code(
                 full = {**wide, **part}
                 layers = fastest_form(full["trunk"]["layers"], scan=scan_layers)
                 full["trunk"] = {**full["trunk"], "layers": layers}
-                of_form = dataclasses.replace(model, scan_layers=scan_layers)
-                return jnp.sin(of_form(full, batch, key=jax.random.key(2)).logits).sum()
+                run_model = dataclasses.replace(model, scan_layers=scan_layers)
+                return jnp.sin(run_model(full, batch, key=jax.random.key(2)).logits).sum()
 
             return flatten(jax.jit(jax.grad(loss))(part))
 

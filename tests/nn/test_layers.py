@@ -1,4 +1,7 @@
-"""Dense layers and activations in bfloat16 agree with float64 up to rounding."""
+"""Dense layers, LayerNorm, activations and dropout equal plain formulas.
+
+Results in bfloat16 are correct up to rounding, and residuals are stored in bfloat16.
+"""
 
 import math
 
@@ -32,19 +35,20 @@ def test_dense_in_bfloat16_sums_in_float32(kernel_dtype: str) -> None:
         output = dense(params, x)
         return (output.astype(jnp.float32) * normal(3, 4, 8, 16)).sum(), output
 
-    (_, output), (to_params, to_x) = jax.jit(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True))(params, x)
-    assert output.dtype == to_x.dtype == jnp.bfloat16
-    assert to_params["kernel"].dtype == jnp.dtype(kernel_dtype)
+    (_, output), (grad_params, grad_x) = jax.jit(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True))(params, x)
+    assert output.dtype == grad_x.dtype == jnp.bfloat16
+    assert grad_params["kernel"].dtype == jnp.dtype(kernel_dtype)
 
     rows = np.asarray(x, np.float64).reshape(-1, 256)
     kernel = np.asarray(params["kernel"].astype(jnp.bfloat16), np.float64)
     cotangent = np.asarray(normal(3, 4, 8, 16).astype(jnp.bfloat16), np.float64).reshape(-1, 16)
-    # The sums are nearly exact and are rounded once to bfloat16 (8 bits of precision), so the error is half a unit.
-    for found, exact in ((output, rows @ kernel + np.asarray(params["bias"])), (to_x, cotangent @ kernel.T)):
-        np.testing.assert_allclose(np.asarray(found, np.float64).reshape(exact.shape), exact, rtol=2**-7, atol=0.1)
+    # The sums are nearly exact. They are rounded once to bfloat16, which has 8 bits of precision, so the error is half
+    # a unit in the last place.
+    for rounded, exact in ((output, rows @ kernel + np.asarray(params["bias"])), (grad_x, cotangent @ kernel.T)):
+        np.testing.assert_allclose(np.asarray(rounded, np.float64).reshape(exact.shape), exact, rtol=2**-7, atol=0.1)
     tolerance = 1e-5 if kernel_dtype == "float32" else 2**-7
     np.testing.assert_allclose(
-        np.asarray(to_params["kernel"], np.float64), rows.T @ cotangent, rtol=tolerance, atol=1e-3
+        np.asarray(grad_params["kernel"], np.float64), rows.T @ cotangent, rtol=tolerance, atol=1e-3
     )
 
 
@@ -63,8 +67,8 @@ def test_gated_features_and_their_derivative_equal_the_formula(activation: str) 
 
 def test_gated_features_store_only_their_inputs() -> None:
     x = jax.random.normal(jax.random.key(0), (5, 8))
-    kept = jax.tree.leaves(jax.vjp(lambda x: gated(x, "gelu"), x)[1])
-    assert sum(leaf.nbytes for leaf in kept) == x.nbytes
+    residuals = jax.tree.leaves(jax.vjp(lambda x: gated(x, "gelu"), x)[1])
+    assert sum(leaf.nbytes for leaf in residuals) == x.nbytes
 
 
 def test_gelu_is_exact_and_has_the_exact_derivative() -> None:
@@ -89,29 +93,29 @@ def test_layer_norm_equals_the_plain_formula_and_its_derivative() -> None:
         x, cotangent = (jnp.asarray(draw(size=(2, 3, 8))) for _ in range(2))
         params = {"scale": jnp.asarray(draw(size=8)), "bias": jnp.asarray(draw(size=8))}
         expected, backward = jax.vjp(plain_layer_norm, params, x)
-        found, own_backward = jax.vjp(lambda params, x: layer_norm(params, x, 1e-5), params, x)
-        np.testing.assert_allclose(found, expected, atol=1e-14)
-        for own, plain in zip(
-            jax.tree.leaves(own_backward(cotangent)), jax.tree.leaves(backward(cotangent)), strict=True
+        output, custom_backward = jax.vjp(lambda params, x: layer_norm(params, x, 1e-5), params, x)
+        np.testing.assert_allclose(output, expected, atol=1e-14)
+        for gradient, expected_gradient in zip(
+            jax.tree.leaves(custom_backward(cotangent)), jax.tree.leaves(backward(cotangent)), strict=True
         ):
-            np.testing.assert_allclose(own, plain, atol=1e-13)
+            np.testing.assert_allclose(gradient, expected_gradient, atol=1e-13)
         np.testing.assert_allclose(normalise(x, 1e-5), jax.nn.standardize(x, epsilon=1e-5), atol=1e-14)
 
 
-def test_layer_norm_in_bfloat16_keeps_no_float32_rows() -> None:
+def test_layer_norm_in_bfloat16_stores_no_float32_rows() -> None:
     x = normal(0, 4, 64).astype(jnp.bfloat16)
     params = {"scale": normal(1, 64), "bias": normal(2, 64)}
     output, backward = jax.vjp(lambda params, x: layer_norm(params, x, 1e-5), params, x)
     assert output.dtype == jnp.bfloat16
     assert [leaf.dtype for leaf in jax.tree.leaves(backward) if leaf.shape == x.shape] == [jnp.bfloat16]
-    to_params, to_x = backward(normal(3, 4, 64).astype(jnp.bfloat16))
-    assert to_x.dtype == jnp.bfloat16
+    grad_params, grad_x = backward(normal(3, 4, 64).astype(jnp.bfloat16))
+    assert grad_x.dtype == jnp.bfloat16
     wide = [array.astype(jnp.float32) for array in (x, normal(3, 4, 64).astype(jnp.bfloat16))]
     exact_params, exact_x = jax.vjp(plain_layer_norm, params, wide[0])[1](wide[1])
-    np.testing.assert_allclose(to_x.astype(jnp.float32), exact_x, rtol=0.02, atol=0.01)
+    np.testing.assert_allclose(grad_x.astype(jnp.float32), exact_x, rtol=0.02, atol=0.01)
     for name, exact in exact_params.items():
-        assert to_params[name].dtype == jnp.float32
-        np.testing.assert_allclose(to_params[name], exact, rtol=1e-4, atol=1e-4)
+        assert grad_params[name].dtype == jnp.float32
+        np.testing.assert_allclose(grad_params[name], exact, rtol=1e-4, atol=1e-4)
 
 
 def test_scaled_features_equal_the_plain_product_and_its_derivative() -> None:
@@ -119,13 +123,13 @@ def test_scaled_features_equal_the_plain_product_and_its_derivative() -> None:
         draw = np.random.default_rng(0).normal
         x, cotangent, scale = (jnp.asarray(draw(size=size)) for size in ((2, 3, 8), (2, 3, 8), 8))
         expected, backward = jax.vjp(lambda x, scale: x * scale[None, None], x, scale)
-        found, own_backward = jax.vjp(scale_features, x, scale)
-        np.testing.assert_allclose(found, expected, atol=1e-14)
-        for own, plain in zip(own_backward(cotangent), backward(cotangent), strict=True):
-            np.testing.assert_allclose(own, plain, atol=1e-13)
+        output, custom_backward = jax.vjp(scale_features, x, scale)
+        np.testing.assert_allclose(output, expected, atol=1e-14)
+        for gradient, expected_gradient in zip(custom_backward(cotangent), backward(cotangent), strict=True):
+            np.testing.assert_allclose(gradient, expected_gradient, atol=1e-13)
 
 
-def test_scaled_features_in_bfloat16_keep_no_float32_rows() -> None:
+def test_scaled_features_in_bfloat16_store_no_float32_rows() -> None:
     x, scale, cotangent = normal(0, 64, 8).astype(jnp.bfloat16), normal(1, 8), normal(2, 64, 8).astype(jnp.bfloat16)
     output, backward = jax.vjp(scale_features, x, scale)
     assert output.dtype == jnp.bfloat16
@@ -141,30 +145,30 @@ def test_softmax_equals_jax_in_value_and_derivative() -> None:
         x = jnp.asarray(np.random.default_rng(0).normal(size=(3, 5)) * 4)
         cotangent = jnp.asarray(np.random.default_rng(1).normal(size=(3, 5)))
         expected, backward = jax.vjp(jax.nn.softmax, x)
-        found, own_backward = jax.vjp(lambda x: softmax(x, x.dtype), x)
-        np.testing.assert_array_equal(found, expected)
-        np.testing.assert_allclose(own_backward(cotangent)[0], backward(cotangent)[0], atol=1e-15)
-    # Masked entries have zero weight and no gradient.
+        output, custom_backward = jax.vjp(lambda x: softmax(x, x.dtype), x)
+        np.testing.assert_array_equal(output, expected)
+        np.testing.assert_allclose(custom_backward(cotangent)[0], backward(cotangent)[0], atol=1e-15)
+    # The gradient with respect to masked entries is zero.
     masked = jnp.array([1.0, -jnp.inf, 2.0])
     np.testing.assert_array_equal(jax.grad(lambda x: softmax(x, x.dtype)[0])(masked)[1], 0.0)
 
 
-def test_softmax_in_bfloat16_keeps_only_its_result() -> None:
+def test_softmax_in_bfloat16_stores_only_its_result() -> None:
     scores = normal(0, 8, 64)
     weights, backward = jax.vjp(lambda x: softmax(x, "bfloat16"), scores)
     assert weights.dtype == jnp.bfloat16
     assert [leaf.dtype for leaf in jax.tree.leaves(backward) if leaf.shape == scores.shape] == [jnp.bfloat16]
     exact = jax.vjp(jax.nn.softmax, scores)[1](normal(1, 8, 64).astype(jnp.bfloat16).astype(jnp.float32))[0]
-    (found,) = backward(normal(1, 8, 64).astype(jnp.bfloat16))
-    assert found.dtype == jnp.float32
-    np.testing.assert_allclose(found, exact, rtol=0.05, atol=2e-3)
+    (gradient,) = backward(normal(1, 8, 64).astype(jnp.bfloat16))
+    assert gradient.dtype == jnp.float32
+    np.testing.assert_allclose(gradient, exact, rtol=0.05, atol=2e-3)
 
 
 def test_dropout_in_bfloat16_keeps_the_mean() -> None:
-    kept = dropout(jax.random.key(0), jnp.ones((64, 1024), jnp.bfloat16), 0.1)
-    assert kept.dtype == jnp.bfloat16
-    assert set(np.unique(np.asarray(kept, np.float32))) == {0.0, np.float32(jnp.bfloat16(1 / 0.9))}
-    assert float((kept == 0).mean()) == pytest.approx(0.1, abs=0.005)
+    output = dropout(jax.random.key(0), jnp.ones((64, 1024), jnp.bfloat16), 0.1)
+    assert output.dtype == jnp.bfloat16
+    assert set(np.unique(np.asarray(output, np.float32))) == {0.0, np.float32(jnp.bfloat16(1 / 0.9))}
+    assert float((output == 0).mean()) == pytest.approx(0.1, abs=0.005)
 
 
 def test_casting_a_trunk_keeps_its_layer_norms_and_pooler_in_float32(tiny_trunk: Trunk) -> None:
@@ -196,7 +200,7 @@ def test_random_bits_equal_jax(impl: str, shape: tuple[int, ...]) -> None:
     seed=st.integers(0, 99),
 )
 @settings(max_examples=50, deadline=None)
-def test_flat_index_is_split_into_two_words(shape: list[int], seed: int) -> None:
+def test_flat_index_is_split_into_two_32_bit_integers(shape: list[int], seed: int) -> None:
     entries = np.random.default_rng(seed).integers(math.prod(shape), size=5)
     entries[:2] = (0, math.prod(shape) - 1)
     indices = [jnp.asarray(index, jnp.uint32) for index in np.unravel_index(entries, shape)]
@@ -205,6 +209,6 @@ def test_flat_index_is_split_into_two_words(shape: list[int], seed: int) -> None
     np.testing.assert_array_equal(np.asarray(high, np.uint64) * 2**32 + np.asarray(low, np.uint64), entries)
 
 
-def test_random_bits_for_more_entries_than_32_bits_can_index() -> None:
+def test_random_bits_can_have_more_than_2_to_the_32_entries() -> None:
     shape = (2048, 16, 512, 512)
     assert jax.eval_shape(lambda key: random_bits(key, shape), jax.random.key(5)).shape == shape

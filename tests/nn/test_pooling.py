@@ -1,4 +1,4 @@
-"""A head reads the first token's hidden state or the mean over tokens, depending on its pooling."""
+"""Pooling selects the first token's hidden state or the mean over all tokens."""
 
 import dataclasses
 
@@ -48,20 +48,20 @@ def test_pool_agrees_with_a_loop_over_rows_in_value_and_gradient(pooling: Poolin
     with jax.enable_x64(True):
         mask = jnp.arange(6)[None] < jnp.asarray(LENGTHS)[:, None]
         value, pullback = jax.vjp(lambda x: pool(x, mask, pooling), jnp.asarray(hidden))
-        (found,) = pullback(jnp.asarray(upstream))
+        (pulled_back,) = pullback(jnp.asarray(upstream))
     assert value.dtype == np.float64
     np.testing.assert_allclose(value, expected, rtol=1e-14)
-    np.testing.assert_allclose(found, gradient, rtol=1e-14)
+    np.testing.assert_allclose(pulled_back, gradient, rtol=1e-14)
 
 
 def test_mean_of_a_row_of_padding_is_zero() -> None:
     assert pool(jnp.ones((1, 4, 2)), jnp.zeros((1, 4), bool), "mean").tolist() == [[0.0, 0.0]]
 
 
-def params_of(trunk: Trunk, model: Model) -> Tree:
+def make_params(trunk: Trunk, model: Model) -> Tree:
     head = init_head(KEY, model.head, 3, trunk=trunk.params, reads=model.reads, init_scale=0.5)
     adapters = {name: init_adapter(KEY, config, trunk.config) for name, config in model.adapters}
-    # An adapter is initialized as nearly the identity. With larger weights, it changes the outputs.
+    # New adapters are nearly the identity. Larger weights make them change the outputs.
     adapters = jax.tree.map(lambda leaf: leaf * 20, adapters)
     trunk_params = jax.tree.map(jnp.asarray, trunk.params)
     return {"trunk": trunk_params, "adapters": adapters, "fusion": {}, "heads": {"task": head}}
@@ -75,18 +75,18 @@ def test_mean_pooling_reads_all_tokens_except_padding(
     adapters = (("own", ADAPTER_PRESETS[preset]),) if preset else ()
     head = HeadConfig(pooling="mean", pooler=pooler)  # type: ignore[arg-type]
     model = Model(trunk=tiny_trunk.config, head_name="task", head=head, adapters=adapters)
-    params = params_of(tiny_trunk, model)
+    params = make_params(tiny_trunk, model)
     logits = model(params, batch).logits
     hidden = model.hidden_states(params, batch)
     if not preset:
         np.testing.assert_array_equal(hidden, encode(params["trunk"], tiny_trunk.config, batch)[0])
     rows = np.stack([np.asarray(hidden[row, :length]).mean(0) for row, length in enumerate(LENGTHS)])
     if pooler != "none":
-        own = (params["heads"]["task"] if pooler == "head" else params["trunk"])["pooler"]
-        rows = np.tanh(rows @ own["kernel"] + own["bias"][None])
+        pooler_params = (params["heads"]["task"] if pooler == "head" else params["trunk"])["pooler"]
+        rows = np.tanh(rows @ pooler_params["kernel"] + pooler_params["bias"][None])
     output = params["heads"]["task"]["output"]
     np.testing.assert_allclose(logits, rows @ output["kernel"] + output["bias"][None], atol=1e-5)
-    # Changing a padding token does not change the logits. Changing another token does.
+    # Changing a padding token does not change the logits. Changing any other token does.
     changed = {**batch, "tokens": batch["tokens"].at[1, 4].set(7)}
     np.testing.assert_array_equal(model(params, changed).logits, logits)
     changed = {**batch, "tokens": batch["tokens"].at[1, 2].set(7)}
@@ -96,7 +96,7 @@ def test_mean_pooling_reads_all_tokens_except_padding(
 def test_masked_layers_with_mean_pooling_equal_separate_models(tiny_trunk: Trunk, batch: dict[str, jax.Array]) -> None:
     adapters = (("own", ADAPTER_PRESETS["pfeiffer"]),)
     model = Model(trunk=tiny_trunk.config, head_name="task", head=HeadConfig(pooling="mean"), adapters=adapters)
-    params = params_of(tiny_trunk, model)
+    params = make_params(tiny_trunk, model)
     both = model.under_masks(params, batch, np.array([[True, True], [False, False]]))
     without = dataclasses.replace(model, adapters=())
     np.testing.assert_allclose(both[:, 0], model(params, batch).logits, atol=1e-5)
@@ -109,12 +109,12 @@ def test_first_token_pooling_skips_the_other_tokens_of_the_last_layer(tiny_trunk
         model = Model(trunk=tiny_trunk.config, head_name="task", head=HeadConfig(pooling=pooling))
         return minimum_flops(model, "nothing", batch_size=2, length=8, num_outputs=2)
 
-    every = Model(trunk=tiny_trunk.config, head_name="task", head=HeadConfig(pooling="mean"), reads="tokens")
+    token_model = Model(trunk=tiny_trunk.config, head_name="task", head=HeadConfig(pooling="mean"), reads="tokens")
     d = tiny_trunk.config.hidden_size
-    # A head on tokens has no pooler. For two rows of 8 tokens, it computes 16 times two outputs. A head with mean
-    # pooling computes a pooler and two outputs for each of the two rows.
-    tokens = minimum_flops(every, "nothing", batch_size=2, length=8, num_outputs=2)
-    assert flops("mean") == tokens + 2 * (2 * d * d + 2 * d * 2 - 16 * d * 2)
+    # A token head has no pooler, and computes two outputs for each of the 16 tokens. A head with mean pooling computes
+    # a pooler and two outputs for each of the two rows.
+    token_flops = minimum_flops(token_model, "nothing", batch_size=2, length=8, num_outputs=2)
+    assert flops("mean") == token_flops + 2 * (2 * d * d + 2 * d * 2 - 16 * d * 2)
     assert flops("first") < flops("mean")
 
 

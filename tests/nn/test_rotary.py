@@ -9,12 +9,15 @@ from afjax.nn.rotary import rotary_angles, rotate
 
 
 def as_complex(x: np.ndarray, num_heads: int) -> np.ndarray:
-    """Returns each pair of features as a complex number, ``[batch, tokens, heads, head size / 2]``."""
+    """Converts each pair of features to a complex number.
+
+    The result has the shape ``[batch, tokens, heads, head size / 2]``.
+    """
     first, second = np.split(x.reshape(*x.shape[:2], num_heads, -1), 2, axis=-1)
     return first + 1j * second
 
 
-def test_pairs_are_multiplied_by_complex_numbers_of_their_angles() -> None:
+def test_pairs_of_features_are_rotated_by_their_angles() -> None:
     with jax.enable_x64(True):
         x = np.random.default_rng(0).standard_normal((2, 5, 12))
         angles = rotary_angles(5, 6, 100.0, jnp.float64)
@@ -25,14 +28,14 @@ def test_pairs_are_multiplied_by_complex_numbers_of_their_angles() -> None:
         np.testing.assert_allclose(as_complex(np.asarray(rotated), 2), as_complex(x, 2) * factors, atol=1e-14)
 
 
-def test_fewer_tokens_than_angles_are_the_first_ones() -> None:
+def test_fewer_tokens_than_angles_have_the_first_positions() -> None:
     angles = rotary_angles(5, 4, 100.0, jnp.float32)
     x = jax.random.normal(jax.random.key(0), (2, 5, 8))
     np.testing.assert_array_equal(rotate(x[:, :1], angles, 2), x[:, :1])
     np.testing.assert_array_equal(rotate(x[:, :3], angles, 2), rotate(x, angles, 2)[:, :3])
 
 
-def test_products_of_queries_and_keys_only_depend_on_their_distance() -> None:
+def test_products_of_queries_and_keys_depend_only_on_their_distance() -> None:
     angles = rotary_angles(9, 8, 100.0, jnp.float32)
     query, key = (jnp.tile(jax.random.normal(jax.random.key(seed), (1, 1, 8)), (1, 9, 1)) for seed in (0, 1))
     products = rotate(query, angles, 1)[0] @ rotate(key, angles, 1)[0].T  # [9, 9]
@@ -41,7 +44,7 @@ def test_products_of_queries_and_keys_only_depend_on_their_distance() -> None:
         np.testing.assert_allclose(diagonal, jnp.broadcast_to(diagonal[:1], diagonal.shape), atol=1e-4)
 
 
-def test_derivative_equals_jaxs_own() -> None:
+def test_gradient_equals_the_transposed_rotation() -> None:
     with jax.enable_x64(True):
         angles = rotary_angles(3, 4, 100.0, jnp.float64)
         x = jax.random.normal(jax.random.key(0), (2, 3, 8), jnp.float64)

@@ -1,4 +1,4 @@
-"""Embeddings are computed as the files of sentence-transformers define them."""
+"""Embeddings follow the settings in a trunk's sentence-transformers files."""
 
 import dataclasses
 import json
@@ -23,7 +23,7 @@ MODES = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens")
 
 
 def write_files(folder: Path, *, pooling: object = None, modules: object = None, length: object = None) -> Path:
-    """Writes the files whose contents are given into a folder."""
+    """Writes sentence-transformers files. Contents that are None are not written."""
     names = {"1_Pooling/config.json": pooling, "modules.json": modules, "sentence_bert_config.json": length}
     for name, value in names.items():
         if value is not None:
@@ -53,12 +53,12 @@ def modules(*kinds: str) -> list[dict[str, object]]:
         ),
     ],
 )
-def test_files_of_sentence_transformers_are_read(files: dict, expected: EmbeddingConfig, tmp_path: Path) -> None:
+def test_sentence_transformers_files_are_read(files: dict, expected: EmbeddingConfig, tmp_path: Path) -> None:
     assert read_embedding_config(write_files(tmp_path, **files)) == expected
 
 
 @pytest.mark.parametrize(
-    ("files", "named"),
+    ("files", "message"),
     [
         ({"pooling": modes("max_tokens")}, "pooling_mode_max_tokens"),
         ({"pooling": modes()}, "no pooling mode"),
@@ -73,17 +73,17 @@ def test_files_of_sentence_transformers_are_read(files: dict, expected: Embeddin
         ({"length": {"max_seq_length": "long"}}, "max_seq_length"),
     ],
 )
-def test_files_that_cannot_be_used_are_refused(files: dict, named: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=named):
+def test_damaged_or_unsupported_files_are_refused(files: dict, message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message):
         read_embedding_config(write_files(tmp_path, **files))
 
 
 def test_embedding_is_the_mean_over_the_tokens_of_each_text(tiny_trunk: Trunk) -> None:
-    found = tiny_trunk.embed(TEXTS, batch_size=2)
-    assert found.shape == (3, 32)
-    assert found.dtype == np.float32
-    for text, embedding in zip(TEXTS, found, strict=True):
-        # The expected embedding is computed for each text separately, without padding.
+    embeddings = tiny_trunk.embed(TEXTS, batch_size=2)
+    assert embeddings.shape == (3, 32)
+    assert embeddings.dtype == np.float32
+    for text, embedding in zip(TEXTS, embeddings, strict=True):
+        # Compute the expected embedding separately for each text, without padding.
         tokens = np.array([tiny_trunk.tokenizer()(text)["input_ids"]])
         mask = np.ones(tokens.shape, bool)
         batch = {"tokens": tokens, "types": np.zeros_like(tokens), "mask": mask}
@@ -93,7 +93,7 @@ def test_embedding_is_the_mean_over_the_tokens_of_each_text(tiny_trunk: Trunk) -
         np.testing.assert_allclose(first[0], hidden[0, 0] / np.linalg.norm(hidden[0, 0]), atol=1e-5)
 
 
-def test_pooling_of_the_trunk_is_used_and_copied(tiny_trunk_folder: Path, tmp_path: Path) -> None:
+def test_settings_in_the_trunks_files_are_used_and_saved(tiny_trunk_folder: Path, tmp_path: Path) -> None:
     folder = tmp_path / "trunk"
     shutil.copytree(tiny_trunk_folder, folder)
     write_files(
@@ -103,17 +103,17 @@ def test_pooling_of_the_trunk_is_used_and_copied(tiny_trunk_folder: Path, tmp_pa
         length={"max_seq_length": 5},
     )
     trunk = load_trunk(str(folder))
-    found = trunk.embed(TEXTS)
-    np.testing.assert_allclose(np.linalg.norm(found, axis=-1), 1, atol=1e-6)
+    embeddings = trunk.embed(TEXTS)
+    np.testing.assert_allclose(np.linalg.norm(embeddings, axis=-1), 1, atol=1e-6)
     expected = load_trunk(str(tiny_trunk_folder)).embed(TEXTS, pooling="first", normalize=True, max_length=5)
-    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(embeddings, expected)
     save_trunk(tmp_path / "copy", trunk)
     copied = load_trunk(str(tmp_path / "copy"))
     assert copied.embedding_config() == EmbeddingConfig(pooling="first", normalize=True, max_length=5)
-    np.testing.assert_array_equal(copied.embed(TEXTS), found)
+    np.testing.assert_array_equal(copied.embed(TEXTS), embeddings)
 
 
-def test_texts_that_cannot_be_embedded_are_refused(tiny_trunk: Trunk) -> None:
+def test_invalid_arguments_of_embed_are_refused(tiny_trunk: Trunk) -> None:
     with pytest.raises(UserError, match="128"):
         tiny_trunk.embed(TEXTS, max_length=129)
     with pytest.raises(UserError, match="batch_size is 0"):
@@ -126,7 +126,7 @@ def test_texts_that_cannot_be_embedded_are_refused(tiny_trunk: Trunk) -> None:
         tiny_trunk.embed("one string")
 
 
-def test_embeddings_that_are_not_finite_are_refused(tiny_trunk: Trunk) -> None:
+def test_infinite_embeddings_are_refused(tiny_trunk: Trunk) -> None:
     layers = {**tiny_trunk.params["layers"]}
     layers["ffn"] = {**layers["ffn"], "norm": {**layers["ffn"]["norm"], "scale": np.full((2, 32), np.inf, np.float32)}}
     broken = dataclasses.replace(tiny_trunk, params={**tiny_trunk.params, "layers": layers})
@@ -134,10 +134,10 @@ def test_embeddings_that_are_not_finite_are_refused(tiny_trunk: Trunk) -> None:
         broken.embed(TEXTS)
 
 
-def test_interrupted_save_over_another_trunk_does_not_keep_its_digest(
+def test_interrupted_save_deletes_the_digest_of_the_overwritten_trunk(
     tiny_trunk: Trunk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the old digest was kept, saving the old trunk again would write nothing, and leave the other weights."""
+    """If the digest stayed, saving the overwritten trunk again would write nothing."""
     folder = str(tmp_path / "trunk")
     params = {**tiny_trunk.params, "pooler": jax.tree.map(lambda leaf: leaf + 1, tiny_trunk.params["pooler"])}
     first = dataclasses.replace(tiny_trunk, name=folder, trained=True)

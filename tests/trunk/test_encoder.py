@@ -1,4 +1,7 @@
-"""The encoder has the outputs of Hugging Face's torch models, and all of its forms give the same result."""
+"""The encoder agrees with Hugging Face's torch models.
+
+All forms of the layers give the same result.
+"""
 
 import functools
 import importlib.util
@@ -84,8 +87,8 @@ def check_parity(arrays: dict[str, np.ndarray], params: Tree, config: TrunkConfi
     hidden, attention = encode(params, config, batch_of(arrays), options=EncoderOptions(scan_layers=scan))
     assert attention == {}
     assert hidden.dtype == jnp.float32
-    # Padding is compared too, because its queries attend to the real tokens in both implementations. Only DeBERTa's
-    # padding is not compared, because its queries attend to all tokens in torch.
+    # Padding is also compared, because padding attends to the real tokens in both implementations. DeBERTa is an
+    # exception: its padding attends to all tokens in torch, so it is not compared.
     compared = arrays["mask"].astype(bool) if config.relative_buckets else np.ones_like(arrays["mask"], bool)
     assert np.abs(hidden - arrays["last_hidden_state"])[compared].max() < 1e-4
     assert ("pooler" in params) == ("pooled" in arrays)
@@ -116,14 +119,14 @@ def test_round_trip_to_hugging_face_keeps_the_weights(name: str) -> None:
     assert tree_digest(dict(back)) == tree_digest(state(arrays))
 
 
-def test_entries_of_mpnets_attention_bias_equal_hugging_face_torch() -> None:
+def test_mpnets_attention_bias_entries_equal_hugging_face_torch() -> None:
     arrays, _ = load("mpnet")
     bias = ENCODER_FAMILIES["mpnet"].relative_bias
     assert bias is not None
     np.testing.assert_array_equal(bias.entry(arrays["distances"]), arrays["entries"])
 
 
-def test_buckets_of_deberta_equal_hugging_face_torch() -> None:
+def test_debertas_buckets_equal_hugging_face_torch() -> None:
     arrays, _ = load("deberta_v2")
     for (num_buckets, max_distance), expected in zip(arrays["bucket_settings"], arrays["buckets"], strict=True):
         buckets = RelativeBuckets(num_buckets=int(num_buckets), max_distance=int(max_distance))
@@ -131,7 +134,7 @@ def test_buckets_of_deberta_equal_hugging_face_torch() -> None:
         np.testing.assert_array_equal(buckets.entries(arrays["distances"]), entries)
 
 
-# Tests of equivalent forms of the computation.
+# Tests of the forms of the layers.
 
 
 @pytest.mark.parametrize("dropout", [False, True])
@@ -160,10 +163,10 @@ def test_first_token_only_equals_the_full_computation_in_value_and_gradient(trun
         wide = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf, np.float64)), trunk)
         contents = {"attention": jnp.arange(1.0, 4.0, dtype=jnp.float64)}
 
-        def make_slots(held: Tree, shared: None, key: jax.Array | None) -> LayerSlots:
-            # The slot is before the last layer's feed-forward network, so that both sub-layers of this layer matter.
-            def slot(given: Sublayer) -> tuple[jax.Array, None]:
-                return given.norm(held["attention"] * given.output + given.residual), None
+        def make_slots(contents: Tree, shared: None, key: jax.Array | None) -> LayerSlots:
+            # The slot is before the feed-forward network, so the test covers both sub-layers of the last layer.
+            def slot(sublayer: Sublayer) -> tuple[jax.Array, None]:
+                return sublayer.norm(contents["attention"] * sublayer.output + sublayer.residual), None
 
             return LayerSlots(sublayers={"attention": slot})
 
@@ -198,18 +201,18 @@ def test_first_token_only_equals_the_full_computation_in_value_and_gradient(trun
 @pytest.mark.parametrize("scan", [False, True])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_more_rematerialization_keeps_fewer_residuals(trunk: Tree, batch: Any, dtype: str, scan: bool) -> None:
-    def kept(remat: Any) -> int:
+    def residual_bytes(remat: Any) -> int:
         def run(x: Tree) -> jax.Array:
             options = EncoderOptions(dtype=dtype, scan_layers=scan, remat=remat)
             return encode(x, CONFIG, batch, key=jax.random.key(3), options=options)[0]
 
-        # The residuals of the backward pass are the leaves of its function.
+        # The second result of jax.vjp is the backward pass, as a tree whose leaves are the residuals.
         return sum(leaf.nbytes for leaf in jax.tree.leaves(jax.vjp(run, cast_trunk(trunk, dtype))[1]))
 
-    nothing, matmuls, layers = (kept(remat) for remat in ("none", "matmuls", "layers"))
+    nothing, matmuls, layers = (residual_bytes(remat) for remat in ("none", "matmuls", "layers"))
     assert layers < 0.5 * matmuls
-    # The bounds in bytes are one percent larger than the actual residuals. With JAX's own derivative of attention, the
-    # residuals exceed them in every case.
+    # The bounds in bytes are one percent above the actual sizes. With JAX's own derivative of attention, the residuals
+    # would exceed the bounds in every case.
     bounds = {"float32": (95_100, 75_000), "bfloat16": (49_900, 39_400)}
     assert (nothing < bounds[dtype][0], matmuls < bounds[dtype][1]) == (True, True), (nothing, matmuls)
 
@@ -252,16 +255,16 @@ def test_slots_receive_the_contents_of_their_layer(
 ) -> None:
     contents = {"ffn": 1.0 + jnp.arange(len(layers), dtype=jnp.float32)}
 
-    def make_slots(held: Tree, shared: None, key: jax.Array | None) -> LayerSlots:
-        def slot(given: Sublayer) -> tuple[jax.Array, jax.Array]:
-            output = given.output
-            return given.norm(output + given.residual), jnp.broadcast_to(held["ffn"], (*output.shape[:2], 1))
+    def make_slots(contents: Tree, shared: None, key: jax.Array | None) -> LayerSlots:
+        def slot(sublayer: Sublayer) -> tuple[jax.Array, jax.Array]:
+            output = sublayer.output
+            return sublayer.norm(output + sublayer.residual), jnp.broadcast_to(contents["ffn"], (*output.shape[:2], 1))
 
         return LayerSlots(sublayers={"ffn": slot})
 
-    given = trunk if top_k is None else split_layers(trunk, top_k)
+    tree = trunk if top_k is None else split_layers(trunk, top_k)
     slots = FilledSlots(layers=layers, contents=contents, make=make_slots)
-    _, attention = encode(given, CONFIG, batch, slots=slots, options=EncoderOptions(scan_layers=scan))
+    _, attention = encode(tree, CONFIG, batch, slots=slots, options=EncoderOptions(scan_layers=scan))
     assert attention["ffn"].shape == (len(layers), 3, 7, 1)
     assert attention["ffn"][:, 0, 0, 0].tolist() == contents["ffn"].tolist()
 
@@ -276,7 +279,7 @@ def test_dropout_depends_on_the_key(trunk: Tree, batch: Any) -> None:
 # Tests of padding.
 
 
-# This tests RoBERTa, whose positions depend on the padding. The parity tests above cover BERT.
+# This test uses RoBERTa, because its positions depend on the padding. The parity tests above cover BERT.
 def test_padding_does_not_affect_other_positions() -> None:
     arrays, values = load("roberta")
     config = trunk_config(values, where="roberta")
@@ -284,11 +287,11 @@ def test_padding_does_not_affect_other_positions() -> None:
     padded, _ = encode(params, config, batch_of(arrays), options=SCAN)
     for row, length in enumerate(arrays["mask"].sum(-1)):
         one_row = {name: array[[row], :length] for name, array in batch_of(arrays).items()}
-        alone, _ = encode(params, config, one_row, options=SCAN)
-        np.testing.assert_allclose(alone[0], padded[row, :length], atol=1e-5)
+        unpadded, _ = encode(params, config, one_row, options=SCAN)
+        np.testing.assert_allclose(unpadded[0], padded[row, :length], atol=1e-5)
 
 
-def test_row_of_only_padding_stays_finite(trunk: Tree, batch: Any) -> None:
+def test_gradients_with_a_row_of_only_padding_are_finite(trunk: Tree, batch: Any) -> None:
     batch = {**batch, "mask": batch["mask"].at[2].set(False)}
 
     def loss(trunk: Tree) -> jax.Array:
@@ -303,7 +306,7 @@ def test_max_length_excludes_robertas_reserved_positions() -> None:
 
 
 @pytest.mark.parametrize("name", RANDOM)
-def test_rows_longer_than_the_positions_are_refused(name: str) -> None:
+def test_rows_with_more_tokens_than_positions_are_refused(name: str) -> None:
     arrays, values = load(name)
     config = trunk_config(values, where=name)
     params = from_hugging_face(state(arrays), config, where=name)
@@ -313,7 +316,7 @@ def test_rows_longer_than_the_positions_are_refused(name: str) -> None:
         encode(params, config, as_batch(tokens, 0 * tokens, tokens > 0))
 
 
-# Tests of the cost.
+# Tests of the computational cost.
 
 
 def test_first_token_only_saves_almost_all_of_the_last_layer(trunk: Tree) -> None:
@@ -326,7 +329,7 @@ def test_first_token_only_saves_almost_all_of_the_last_layer(trunk: Tree) -> Non
     assert flops(first_token_only=True) < 0.8 * flops()
 
 
-def test_gradient_of_the_top_layer_stops_below_it(trunk: Tree, batch: Any) -> None:
+def test_backward_pass_stops_at_the_lowest_trained_layer(trunk: Tree, batch: Any) -> None:
     split_trunk = split_layers(trunk, 1)
 
     def flops(trained: tuple[str, ...]) -> float:

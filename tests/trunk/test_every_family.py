@@ -1,4 +1,7 @@
-"""Every encoder family gives the same result in all forms of the computation, and its files round trip."""
+"""All forms of the computation give the same result for every encoder family.
+
+Configs and weights can be written to files and read again.
+"""
 
 import dataclasses
 import functools
@@ -35,7 +38,7 @@ FAMILIES, DISTINCT = tuple(ENCODER_FAMILIES), distinct_families()
 
 
 def make_trunk(family: str) -> tuple[TrunkConfig, Tree]:
-    """Makes a random trunk in which every leaf affects the outputs, also the biases."""
+    """Makes a random trunk in which every leaf, including biases, affects the outputs."""
     config = small_trunk(family, init_scale=0.3)
     params = jax.jit(init_trunk, static_argnums=1)(jax.random.key(0), config)
     return config, map_with_path(lambda path, leaf: leaf + 0.1 if path.endswith("bias") else leaf, params)
@@ -108,10 +111,11 @@ def test_gradients_equal_finite_differences(family: str) -> None:
         for path, gradient in flatten(gradients).items():
             step = np.random.default_rng(0).standard_normal(gradient.shape)
 
-            def moved(sign: float, path: str = path, step: np.ndarray = step) -> jax.Array:
-                return loss(map_with_path(lambda at, x: x + sign * 1e-5 * step if at == path else x, embeddings))
+            def loss_after_step(sign: float, path: str = path, step: np.ndarray = step) -> jax.Array:
+                moved = map_with_path(lambda leaf, x: x + sign * 1e-5 * step if leaf == path else x, embeddings)
+                return loss(moved)
 
-            slope = (moved(1.0) - moved(-1.0)) / 2e-5
+            slope = (loss_after_step(1.0) - loss_after_step(-1.0)) / 2e-5
             np.testing.assert_allclose((gradient * step).sum(), slope, rtol=1e-5, atol=1e-7, err_msg=path)
 
 
@@ -120,19 +124,19 @@ def test_layer_masks_give_the_same_result_as_separate_runs(family: str) -> None:
     config, trunk = make_trunk(family)
     batch = make_batch(config)
 
-    def make_slots(held: Tree, shared: None, key: jax.Array | None) -> LayerSlots:
-        def slot(given: Sublayer) -> tuple[jax.Array, None]:
-            return given.norm(held["ffn"] * given.output + given.residual), None
+    def make_slots(contents: Tree, shared: None, key: jax.Array | None) -> LayerSlots:
+        def slot(sublayer: Sublayer) -> tuple[jax.Array, None]:
+            return sublayer.norm(contents["ffn"] * sublayer.output + sublayer.residual), None
 
         return LayerSlots(sublayers={"ffn": slot})
 
     slots = FilledSlots(layers=(0, 1, 2), contents={"ffn": jnp.array([0.0, 2.0, 3.0])}, make=make_slots)
     masks = np.array([[False] * 3, [True] * 3])
     for first in (False, True):
-        found = encode_under_masks(trunk, config, batch, masks, slots=slots, first_token_only=first)
-        np.testing.assert_allclose(found[:, 0], encode(trunk, config, batch, first_token_only=first)[0], atol=1e-5)
+        hidden = encode_under_masks(trunk, config, batch, masks, slots=slots, first_token_only=first)
+        np.testing.assert_allclose(hidden[:, 0], encode(trunk, config, batch, first_token_only=first)[0], atol=1e-5)
         filled, _ = encode(trunk, config, batch, slots=slots, first_token_only=first)
-        np.testing.assert_allclose(found[:, 1], filled, atol=1e-5)
+        np.testing.assert_allclose(hidden[:, 1], filled, atol=1e-5)
 
 
 @pytest.mark.parametrize("family", DISTINCT)
@@ -146,8 +150,8 @@ def test_padding_does_not_affect_other_tokens(family: str) -> None:
 
 
 @pytest.mark.parametrize("first_token_only", [False, True])
-def test_program_of_deberta_for_any_length_gives_the_same_result(first_token_only: bool) -> None:
-    """Tests a program with a symbolic length. In other programs, the distances of tokens are constants."""
+def test_deberta_exported_with_a_symbolic_length_gives_the_same_result(first_token_only: bool) -> None:
+    """Without a symbolic length, the distances of tokens are constants."""
     config, trunk = make_trunk("deberta-v2")
 
     def run(tokens: Any, types: Any, mask: Any) -> jax.Array:
@@ -200,7 +204,7 @@ def test_config_and_weights_round_trip(family: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_only_the_dropout_rates_do_not_identify_an_architecture(family: str) -> None:
+def test_dropout_rates_are_not_part_of_an_architectures_identity(family: str) -> None:
     def architecture(**changes: Any) -> dict[str, Any]:
         return {"architecture": config_values(small_trunk(family, **changes))}
 
@@ -210,7 +214,7 @@ def test_only_the_dropout_rates_do_not_identify_an_architecture(family: str) -> 
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_weights_under_the_names_of_a_model_with_a_head_are_read(family: str, tmp_path: Path) -> None:
+def test_weights_of_a_model_with_a_head_are_read(family: str, tmp_path: Path) -> None:
     folder = write_trunk(tmp_path, family)
     expected = load_trunk(str(folder)).sha256
     prefix = ENCODER_FAMILIES[family].weight_names.prefix
@@ -238,7 +242,10 @@ def test_missing_and_unknown_weights_are_named(family: str, tmp_path: Path) -> N
 @pytest.mark.parametrize("other", FAMILIES)
 @pytest.mark.parametrize("family", DISTINCT)
 def test_weights_of_another_family_are_refused(family: str, other: str, tmp_path: Path) -> None:
-    """Skips families whose tensors have the same names, because their architectures differ only in positions."""
+    """Skips pairs of families whose tensors have the same names.
+
+    The architectures of these families differ only in positions.
+    """
     names, other_names = (ENCODER_FAMILIES[name].weight_names for name in (family, other))
     folder = write_trunk(tmp_path, family)
     values = config_values(small_trunk(other))
@@ -250,7 +257,7 @@ def test_weights_of_another_family_are_refused(family: str, other: str, tmp_path
     assert has_facts(str(raised.value), str(folder), other)
 
 
-def test_unsupported_model_type_is_refused_with_the_supported_ones(tmp_path: Path) -> None:
+def test_error_for_an_unsupported_model_type_lists_the_supported_types(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
     with pytest.raises(UserError) as raised:
         load_trunk(str(tmp_path))
@@ -258,18 +265,18 @@ def test_unsupported_model_type_is_refused_with_the_supported_ones(tmp_path: Pat
 
 
 @pytest.mark.parametrize(("family", "num_types", "needed"), [("bert", 0, "at least 1"), ("mpnet", 2, "0")])
-def test_token_types_that_the_family_does_not_have_are_refused(family: str, num_types: int, needed: str) -> None:
+def test_number_of_token_types_must_fit_the_family(family: str, num_types: int, needed: str) -> None:
     with pytest.raises(UserError, match=f'type_vocab_size is {num_types};.* "{family}" .* {needed}'):
         small_trunk(family, type_vocab_size=num_types)
 
 
 @pytest.mark.parametrize(("family", "size", "needed"), [("bert", 8, "None"), ("electra", None, "at least 1")])
-def test_embedding_size_that_the_family_does_not_have_is_refused(family: str, size: int | None, needed: str) -> None:
+def test_embedding_size_must_fit_the_family(family: str, size: int | None, needed: str) -> None:
     with pytest.raises(UserError, match=f'embedding_size is {size};.* "{family}" .* {needed}'):
         small_trunk(family, embedding_size=size)
 
 
-def test_embeddings_of_electra_are_only_projected_to_another_size(tmp_path: Path) -> None:
+def test_electra_projects_embeddings_only_if_the_sizes_differ(tmp_path: Path) -> None:
     config = small_trunk("electra", embedding_size=12)
     assert config.projects_embeddings is False
     params = jax.jit(init_trunk, static_argnums=1)(jax.random.key(0), config)
@@ -284,7 +291,7 @@ def test_embeddings_of_electra_are_only_projected_to_another_size(tmp_path: Path
         load_trunk(str(tmp_path))
 
 
-def test_number_of_buckets_of_mpnet_is_fixed() -> None:
+def test_mpnet_has_a_fixed_number_of_buckets() -> None:
     values = config_values(small_trunk("mpnet"))
     config = trunk_config({**values, "relative_attention_num_buckets": 32}, where="config.json")
     assert config == small_trunk("mpnet")
@@ -311,7 +318,7 @@ def test_number_of_buckets_of_mpnet_is_fixed() -> None:
         ("attention_head_size", 4),
     ],
 )
-def test_unsupported_values_of_deberta_are_refused_by_name(field: str, value: Any) -> None:
+def test_errors_name_unsupported_fields_of_deberta(field: str, value: Any) -> None:
     values = config_values(small_trunk("deberta-v2"))
     with pytest.raises(UserError) as raised:
         trunk_config({**values, field: value}, where="config.json")
@@ -321,14 +328,14 @@ def test_unsupported_values_of_deberta_are_refused_by_name(field: str, value: An
 @pytest.mark.parametrize(
     "field", ["relative_attention", "position_biased_input", "share_att_key", "pos_att_type", "norm_rel_ebd"]
 )
-def test_fields_without_which_deberta_is_another_encoder_are_required(field: str) -> None:
+def test_deberta_fields_with_unsupported_defaults_are_required(field: str) -> None:
     values = config_values(small_trunk("deberta-v2"))
     del values[field]
     with pytest.raises(UserError, match=f"{field} is missing"):
         trunk_config(values, where="config.json")
 
 
-def test_equivalent_configs_of_deberta_are_equal() -> None:
+def test_equivalent_deberta_configs_are_equal() -> None:
     config = small_trunk("deberta-v2", max_relative_positions=16)
     values = config_values(config)
     for changes in (
@@ -342,7 +349,7 @@ def test_equivalent_configs_of_deberta_are_equal() -> None:
     assert trunk_config(values, where="config.json") == config
 
 
-def test_absolute_positions_and_poolers_of_debertas_heads_are_not_read(tmp_path: Path) -> None:
+def test_debertas_absolute_positions_and_head_poolers_are_ignored(tmp_path: Path) -> None:
     folder = write_trunk(tmp_path, "deberta-v2")
     expected = load_trunk(str(folder)).sha256
     tensors = load_file(folder / "model.safetensors")
@@ -355,8 +362,8 @@ def test_absolute_positions_and_poolers_of_debertas_heads_are_not_read(tmp_path:
     assert load_trunk(str(folder)).sha256 == expected
 
 
-def test_layer_norms_include_the_one_of_relative_positions() -> None:
-    """Houlsby's adapters have trained copies of all LayerNorms, so also of the LayerNorm of relative positions."""
+def test_layer_norms_include_the_layer_norm_of_relative_positions() -> None:
+    """Houlsby's adapters train a copy of every LayerNorm, including this LayerNorm."""
     config, trunk = make_trunk("deberta-v2")
     batch = make_batch(config)
     norms = trunk_layer_norms(trunk)
@@ -367,7 +374,7 @@ def test_layer_norms_include_the_one_of_relative_positions() -> None:
     assert np.abs(encode(with_layer_norms(trunk, changed), config, batch)[0] - expected).max() > 1e-3
 
 
-def test_random_trunks_have_the_leaves_that_their_family_has() -> None:
+def test_random_trunks_have_the_leaves_of_their_family() -> None:
     def leaves(family: str) -> set[str]:
         return {path for path in flatten(make_trunk(family)[1]) if not path.startswith("layers/")}
 
@@ -383,7 +390,7 @@ def test_random_trunks_have_the_leaves_that_their_family_has() -> None:
     assert leaves("deberta-v2") == norm | relative | {"embeddings/word"}
 
 
-def test_trunk_describes_its_family(tmp_path: Path) -> None:
+def test_repr_of_a_trunk_has_its_family_and_maximum_length(tmp_path: Path) -> None:
     trunk = load_trunk(str(write_trunk(tmp_path, "mpnet")))
     assert isinstance(trunk, Trunk)
     assert has_facts(repr(trunk), "family mpnet", "longest row 14 tokens")

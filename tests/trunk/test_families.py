@@ -16,7 +16,7 @@ TABLE = jnp.tile(jnp.arange(10.0)[:, None], (1, 3))
 
 
 @pytest.mark.parametrize("name", ENCODER_FAMILIES)
-def test_every_family_has_every_part(name: str) -> None:
+def test_every_family_is_complete(name: str) -> None:
     family = ENCODER_FAMILIES[name]
     assert family.name == name
     fields = {*family.config_names, *family.constants, *family.defaults}
@@ -27,7 +27,7 @@ def test_every_family_has_every_part(name: str) -> None:
         return
     embeddings = family.position_embeddings(TABLE, TOKENS, 1)
     assert embeddings.shape == (2, 4, 3)
-    # The first token of a row has the first position.
+    # The first token of each row has the position first_position(pad_id).
     np.testing.assert_array_equal(embeddings[:, 0], TABLE[jnp.full(2, family.first_position(1))])
 
 
@@ -39,7 +39,7 @@ def test_bert_positions_count_all_tokens_and_robertas_skip_padding() -> None:
     assert roberta.tolist() == [[2, 3, 4, 5], [2, 3, 1, 1]]
 
 
-def test_page_about_encoders_lists_every_family() -> None:
+def test_documentation_lists_every_family() -> None:
     page = (Path(__file__).parents[2] / "docs" / "how_to" / "encoders.md").read_text(encoding="utf-8")
     families, parity = (section.partition("|---|")[2].splitlines() for section in page.split("## Agreement"))
     for lines, quote in ((families, "`"), (parity, "")):
@@ -47,7 +47,7 @@ def test_page_about_encoders_lists_every_family() -> None:
         assert listed == [f"{quote}{name}{quote}" for name in ENCODER_FAMILIES]
 
 
-def test_xlm_roberta_and_camembert_only_differ_from_roberta_in_their_names() -> None:
+def test_xlm_roberta_and_camembert_differ_from_roberta_only_in_their_names() -> None:
     for name in ("xlm-roberta", "camembert"):
         assert dataclasses.replace(ENCODER_FAMILIES[name], name="roberta") == ENCODER_FAMILIES["roberta"]
 

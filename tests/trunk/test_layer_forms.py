@@ -1,4 +1,4 @@
-"""The forms of layers convert into each other, and code distinguishes them by type."""
+"""Layers can be converted between their forms, and each form has its own type."""
 
 import jax
 import jax.numpy as jnp
@@ -36,8 +36,8 @@ def test_fastest_form_has_the_same_layers(scan: bool) -> None:
     assert tree_digest(stack_layers(doubled)) == tree_digest(jax.tree.map(lambda leaf: 2 * leaf, STACKED))
 
 
-def test_keys_do_not_decide_the_form() -> None:
-    """A stacked tree whose keys look like another form is still treated as stacked."""
+def test_form_is_determined_by_the_type_and_not_by_the_keys() -> None:
+    """A plain tree is stacked, even if its keys look like the keys of another form."""
     lookalike = {"0": {"bias": jnp.zeros((3, 2))}, "last": {"bias": jnp.zeros((3, 2))}}
     assert num_layers(lookalike) == 3
     assert stack_layers(lookalike) is lookalike
@@ -51,11 +51,8 @@ def test_single_layer_has_no_loop() -> None:
     assert each_layer({}) == []
 
 
-def test_gradients_through_a_form_are_one_concatenation() -> None:
-    """Checks that the gradient with respect to stacked layers is one concatenation.
-
-    The gradient of indexing would be a sum of zero-padded arrays as large as the stack, one for each layer.
-    """
+def test_gradient_of_unstacking_is_one_concatenation() -> None:
+    """Indexing would give a sum of zero-padded arrays, each as large as the stack."""
     like = unstack_layers(STACKED)
 
     def total(stacked: Tree) -> jax.Array:

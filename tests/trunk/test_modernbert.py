@@ -1,4 +1,7 @@
-"""ModernBERT's config.json, weights, pooling and tokenizer are read, also if optional tensors are missing."""
+"""ModernBERT's config.json, weights, pooling and tokenizer are read.
+
+Optional tensors can be missing.
+"""
 
 import dataclasses
 import json
@@ -45,13 +48,13 @@ def layer_types(text: str) -> list[str]:
 # Tests of config.json.
 
 
-def test_sizes_are_those_of_the_config_class_in_transformers() -> None:
+def test_modernbert_base_equals_the_defaults_of_transformers() -> None:
     values = json.loads(transformers.ModernBertConfig().to_json_string(use_diff=False))
     assert trunk_config(values, where="config.json") == SIZES["modernbert-base"]
     # Published encoders have the fields of transformers 4, so the fields of transformers 5 can be missing.
-    lacking = {"model_type": "modernbert", **{name: values[name] for name in ("vocab_size", "hidden_size")}}
-    lacking |= {"num_hidden_layers": 22, "num_attention_heads": 12, "intermediate_size": 1152}
-    assert trunk_config({**lacking, "max_position_embeddings": 8192}, where="") == SIZES["modernbert-base"]
+    minimal = {"model_type": "modernbert", **{name: values[name] for name in ("vocab_size", "hidden_size")}}
+    minimal |= {"num_hidden_layers": 22, "num_attention_heads": 12, "intermediate_size": 1152}
+    assert trunk_config({**minimal, "max_position_embeddings": 8192}, where="") == SIZES["modernbert-base"]
 
 
 def test_fields_of_transformers_4_and_5_give_the_same_config() -> None:
@@ -67,21 +70,21 @@ def test_fields_of_transformers_4_and_5_give_the_same_config() -> None:
 
 
 @pytest.mark.parametrize(("types", "every"), [("fsfs", 2), ("ffff", 1), ("fssf", 3), ("fsss", 4)])
-def test_kinds_of_layers_are_read(types: str, every: int) -> None:
+def test_layer_types_are_read(types: str, every: int) -> None:
     assert read(layer_types=layer_types(types)).global_every == every
 
 
 @pytest.mark.parametrize("types", ["ssfs", "ffss", "fsf", "fsfsf", ""])
-def test_kinds_of_layers_that_do_not_alternate_regularly_are_refused(types: str) -> None:
+def test_irregular_layer_types_are_refused(types: str) -> None:
     assert has_facts(refusal(layer_types=layer_types(types)), "config.json", "layer_types", "4 layers")
 
 
 @pytest.mark.parametrize("types", ["full_attention", {"0": "full_attention"}, [1, 2, 3, 4], [[], {}, None, 3.0], True])
-def test_kinds_of_layers_of_a_wrong_type_are_refused(types: Any) -> None:
+def test_malformed_layer_types_are_refused(types: Any) -> None:
     assert has_facts(refusal(layer_types=types), "config.json", "layer_types")
 
 
-def test_local_attention_has_the_other_rotary_positions_if_it_has_none() -> None:
+def test_null_local_rope_theta_is_replaced_by_global_rope_theta() -> None:
     assert read(local_rope_theta=None, global_rope_theta=300.0).local_rotary_theta == 300.0
     assert read(local_rope_theta=None).local_rotary_theta == 160_000.0
 
@@ -109,11 +112,11 @@ def test_local_attention_has_the_other_rotary_positions_if_it_has_none() -> None
         ({"num_attention_heads": 4}, ["12", "4 heads", "size 3", "even"]),
     ],
 )
-def test_unsupported_values_are_refused_by_name(changes: dict[str, Any], facts: list[str]) -> None:
+def test_errors_name_unsupported_values(changes: dict[str, Any], facts: list[str]) -> None:
     assert has_facts(refusal(**changes), "config.json", *facts)
 
 
-def test_rates_do_not_identify_the_architecture() -> None:
+def test_dropout_rates_are_not_part_of_the_architectures_identity() -> None:
     rates = {"mlp_dropout": 0.1, "attention_dropout": 0.2, "embedding_dropout": 0.3}
     recorded, in_use = ({"architecture": config_values(config)} for config in (SMALL, read(**rates)))
     assert not trunk_difference(recorded, in_use).differences
@@ -132,7 +135,7 @@ def write_trunk(folder: Path, config: TrunkConfig = SMALL, **changes: Any) -> Pa
     return folder
 
 
-def test_first_layer_has_no_norm_before_its_attention(tmp_path: Path) -> None:
+def test_first_layer_has_no_attention_norm(tmp_path: Path) -> None:
     folder = write_trunk(tmp_path)
     tensors = load_file(folder / "model.safetensors")
     assert {name for name in tensors if "attn_norm" in name} == {f"layers.{n}.attn_norm.weight" for n in (1, 2, 3)}
@@ -176,7 +179,7 @@ def test_biases_that_contradict_the_config_are_refused(field: str, names: list[s
         ("embeddings.tok_embeddings.weight", (31, 12)),
     ],
 )
-def test_tensors_of_other_shapes_are_refused(name: str, shape: tuple[int, ...], tmp_path: Path) -> None:
+def test_tensors_with_wrong_shapes_are_refused(name: str, shape: tuple[int, ...], tmp_path: Path) -> None:
     folder = write_trunk(tmp_path)
     tensors = load_file(folder / "model.safetensors")
     assert name in tensors
@@ -189,7 +192,7 @@ def test_tensors_of_other_shapes_are_refused(name: str, shape: tuple[int, ...], 
 # Tests of positions.
 
 
-def test_local_layers_do_not_read_tokens_outside_of_the_window() -> None:
+def test_local_attention_ignores_tokens_outside_the_window() -> None:
     # Only the second layer has local attention. The first layer has no effect, because its matrices are zero.
     config = dataclasses.replace(SMALL, num_layers=2, window=5)
     params = jax.jit(init_trunk, static_argnums=1)(jax.random.key(0), dataclasses.replace(config, init_scale=0.3))
@@ -203,7 +206,7 @@ def test_local_layers_do_not_read_tokens_outside_of_the_window() -> None:
     ]
 
 
-def test_rows_may_be_as_long_as_the_config_says() -> None:
+def test_maximum_length_is_the_number_of_positions() -> None:
     assert SIZES["modernbert-base"].max_length == 8192
 
 
@@ -211,7 +214,7 @@ def test_rows_may_be_as_long_as_the_config_says() -> None:
 
 
 @pytest.mark.parametrize("field", ["embedding_dropout", "hidden_dropout", "attention_dropout"])
-def test_every_rate_matters_in_training_only(field: str) -> None:
+def test_dropout_rates_only_affect_training(field: str) -> None:
     config = dataclasses.replace(SMALL, init_scale=0.3)
     params = jax.jit(init_trunk, static_argnums=1)(jax.random.key(0), config)
     tokens = jnp.arange(2, 12)[None]
@@ -227,10 +230,10 @@ def test_every_rate_matters_in_training_only(field: str) -> None:
 
 
 @pytest.mark.parametrize(("value", "pooling"), [("cls", "first"), ("mean", "mean"), (None, "first")])
-def test_pooling_of_classifiers_is_the_default(value: str | None, pooling: str, tmp_path: Path) -> None:
+def test_default_pooling_is_classifier_pooling(value: str | None, pooling: str, tmp_path: Path) -> None:
     folder = write_trunk(tmp_path, **({} if value is None else {"classifier_pooling": value}))
     assert load_trunk(str(folder)).pooling == find_pooling(str(folder)) == size_pooling(str(folder)) == pooling
-    # Embeddings are means by default. The files of a sentence encoder define another pooling, also for heads.
+    # Embeddings have mean pooling by default. sentence-transformers files set the pooling of embeddings and heads.
     assert load_trunk(str(folder)).embedding_config().pooling == "mean"
     (folder / "1_Pooling").mkdir()
     (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode_cls_token": true}')
@@ -238,22 +241,22 @@ def test_pooling_of_classifiers_is_the_default(value: str | None, pooling: str, 
 
 
 @pytest.mark.parametrize("value", ["max", 3, None, ["mean"]])
-def test_unknown_pooling_of_classifiers_is_refused(value: Any, tmp_path: Path) -> None:
+def test_unknown_classifier_pooling_is_refused(value: Any, tmp_path: Path) -> None:
     folder = write_trunk(tmp_path, classifier_pooling=value)
     with pytest.raises(UserError) as raised:
         find_pooling(str(folder))
     assert has_facts(str(raised.value), str(folder), "classifier_pooling", repr(value), "cls", "mean")
 
 
-def test_published_sizes_pool_the_mean() -> None:
+def test_named_sizes_have_mean_pooling() -> None:
     assert size_pooling("modernbert-base") == size_pooling("modernbert-large") == "mean"
 
 
 # Tests of the tokenizer.
 
 
-def test_tokenizer_of_published_encoders_is_read(tmp_path: Path) -> None:
-    """Published tokenizers have byte-level pieces, BERT's special tokens, and no token types."""
+def test_published_tokenizer_is_read(tmp_path: Path) -> None:
+    """The tokenizer has byte-level pieces, BERT's special tokens, and no token types."""
     special = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     ids = {piece: number for number, piece in enumerate((*special, *alphabet))}

@@ -1,4 +1,7 @@
-"""The cost of compiling a program is converted to a number of tokens, and the time of a run is estimated."""
+"""The cost of compiling a program is converted to a number of tokens.
+
+The time of a run is estimated.
+"""
 
 import dataclasses
 
@@ -12,8 +15,8 @@ from afjax.trunk.sizes import SIZES
 def test_cost_is_the_number_of_tokens_computed_while_a_program_compiles() -> None:
     trunk, speed = SIZES["bert-base"], SPEEDS["cpu"]
     cost = program_tokens(trunk, "cpu")
-    # The layers' matrices have 85 million weights. Each has two operations per token in the forward pass, and two in
-    # the backward pass.
+    # The layers' matrices have 85 million weights. Each weight takes two operations per token in the forward pass, and
+    # two in the backward pass.
     operations = cost.train * 4 * 84_934_656
     assert operations / speed.flops_per_s == pytest.approx(12 * speed.train_s)
     assert cost.dev * 2 * 84_934_656 / speed.flops_per_s == pytest.approx(12 * speed.dev_s)

@@ -1,4 +1,7 @@
-"""A trunk's tokenizer is read as its files describe it, and no code of the trunk's folder or repository is run."""
+"""A trunk's tokenizer behaves as its files specify.
+
+No code in the trunk's folder or repository is run.
+"""
 
 import itertools
 import json
@@ -33,7 +36,7 @@ Path({marker!r}).touch()
 class OwnTokenizer(BertTokenizerFast):
     pass
 """
-OWN = {"AutoTokenizer": [None, "own.OwnTokenizer"]}
+AUTO_MAP = {"AutoTokenizer": [None, "own.OwnTokenizer"]}
 
 
 @pytest.mark.parametrize("model_type", ["bert", "own"])
@@ -46,7 +49,7 @@ def test_code_in_a_trunks_folder_is_not_run(
     (folder / "own.py").write_text(CODE.format(marker=str(marker)))
     changes: dict[str, dict[str, Any]] = {
         "config.json": {"model_type": model_type, "auto_map": {"AutoConfig": "own.OwnConfig"}},
-        "tokenizer_config.json": {"tokenizer_class": tokenizer_class, "auto_map": OWN},
+        "tokenizer_config.json": {"tokenizer_class": tokenizer_class, "auto_map": AUTO_MAP},
     }
     for name, change in changes.items():
         values = json.loads((folder / name).read_text())
@@ -72,7 +75,10 @@ UNIGRAM = {
 
 
 def write_unigram(name: str, folder: Path) -> int:
-    """Writes a tokenizer with a small Unigram vocabulary, and returns its number of tokens."""
+    """Writes a tokenizer with a small Unigram vocabulary.
+
+    Returns the number of its tokens.
+    """
     pieces = {"\u2581all": -1.0, "\u2581cats": -1.0, "\u2581sleep": -1.0, "\u2581": -2.0, "s": -3.0}
     vocabulary = [*((token, 0.0) for token in UNIGRAM[name]), *pieces.items()]
     tokenizer = getattr(transformers, name)(vocab=vocabulary)
@@ -113,7 +119,10 @@ def test_sentencepiece_model_is_copied_but_not_read(name: str, tmp_path: Path) -
 
 
 def unigram_tokenizer(vocabulary: list[tuple[str, float]]) -> Tokenizer:
-    """Makes a tokenizer with the pipeline of DeBERTa-v3 in transformers 4. Token 3 is the unknown token."""
+    """Makes a tokenizer with DeBERTa-v3's pipeline in transformers 4.
+
+    Token 3 is the unknown token.
+    """
     tokenizer = Tokenizer(Unigram(vocabulary, unk_id=3))
     tokenizer.normalizer = NFKC()
     tokenizer.pre_tokenizer = Metaspace()
@@ -125,7 +134,7 @@ def unigram_tokenizer(vocabulary: list[tuple[str, float]]) -> Tokenizer:
     return tokenizer
 
 
-def test_tokenizer_json_that_transformers_saved_is_read(tmp_path: Path) -> None:
+def test_tokenizer_json_saved_by_transformers_is_read(tmp_path: Path) -> None:
     special = ("[PAD]", "[CLS]", "[SEP]", "[UNK]")
     vocabulary = [*((token, 0.0) for token in special), ("\u2581all", -1.0), ("\u2581cats", -1.0), ("A", -2.0)]
     tokenizer = unigram_tokenizer(vocabulary)
@@ -141,10 +150,10 @@ def test_tokenizer_json_that_transformers_saved_is_read(tmp_path: Path) -> None:
 
 
 def write_pipeline(name: str, folder: Path, model_type: str, **settings: Any) -> None:
-    """Writes a tokenizer.json that has the normalizer and the pre-tokenizer of transformers 4, with a small vocabulary.
+    """Writes a tokenizer.json with the pipeline of transformers 4, and config files.
 
     Args:
-      name: The class in tokenizer_config.json.
+      name: The tokenizer's class in tokenizer_config.json.
       folder: The folder.
       model_type: The family in config.json.
       settings: Other settings in tokenizer_config.json.
@@ -161,8 +170,8 @@ def write_pipeline(name: str, folder: Path, model_type: str, **settings: Any) ->
     (folder / "config.json").write_text(json.dumps({"model_type": model_type}))
 
 
-# The first text has a fullwidth A, which NFKC replaces by A. The other texts have spaces that the classes' own
-# pipelines treat in another way.
+# The first text has a fullwidth A, which NFKC replaces by A. Other texts have spaces that the pipelines of the
+# tokenizers' classes treat differently.
 TEXTS = ["all cats\uff21", "  all \u3000 cats", "all\tcats\n", "[MASK] all", "", "\ufb01ne"]
 
 
@@ -176,7 +185,7 @@ TEXTS = ["all cats\uff21", "  all \u3000 cats", "all\tcats\n", "[MASK] all", "",
         ("TokenizersBackend", "bert"),
     ],
 )
-def test_ids_are_those_of_tokenizer_json(name: str, model_type: str, tmp_path: Path) -> None:
+def test_token_ids_equal_tokenizer_json(name: str, model_type: str, tmp_path: Path) -> None:
     write_pipeline(name, tmp_path, model_type)
     file = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     loaded = load_tokenizer(tmp_path, vocab_size=100)
@@ -185,28 +194,31 @@ def test_ids_are_those_of_tokenizer_json(name: str, model_type: str, tmp_path: P
     assert (loaded.pad_token_id, loaded.mask_token_id) == (0, 4)
 
 
-def test_transformers_would_give_other_ids_than_tokenizer_json(tmp_path: Path) -> None:
-    """The reason for comparing the tokenizer with the file. If this fails, the comparison may not be needed anymore."""
+def test_transformers_gives_different_ids_than_tokenizer_json(tmp_path: Path) -> None:
+    """This is why load_tokenizer compares the tokenizer with the file.
+
+    If this test fails, the comparison may no longer be needed.
+    """
     write_pipeline("DebertaV2Tokenizer", tmp_path, "deberta-v2")
     file = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     loaded = transformers.AutoTokenizer.from_pretrained(tmp_path)
     assert loaded(TEXTS[0])["input_ids"] != file.encode(TEXTS[0]).ids
 
 
-def test_tokenizer_that_equals_its_file_keeps_its_class(tiny_trunk_folder: Path) -> None:
+def test_tokenizer_that_matches_its_file_keeps_its_class(tiny_trunk_folder: Path) -> None:
     assert type(load_tokenizer(tiny_trunk_folder, vocab_size=10_000)).__name__ == "BertTokenizer"
 
 
 def edited(folder: Path, copy: Path, **settings: Any) -> Path:
-    """Copies a folder, with other settings in tokenizer_config.json."""
+    """Copies a folder and changes settings in its tokenizer_config.json."""
     shutil.copytree(folder, copy)
     values = json.loads((copy / "tokenizer_config.json").read_text())
     (copy / "tokenizer_config.json").write_text(json.dumps({**values, **settings}))
     return copy
 
 
-def test_case_is_set_in_tokenizer_config(tiny_trunk_folder: Path, tmp_path: Path) -> None:
-    """As in transformers 4 and 5, this setting has precedence over the normalizer in tokenizer.json."""
+def test_do_lower_case_overrides_the_normalizer_in_tokenizer_json(tiny_trunk_folder: Path, tmp_path: Path) -> None:
+    """In transformers 4 and 5, this setting also overrides the normalizer."""
     folder = edited(tiny_trunk_folder, tmp_path / "trunk", do_lower_case=False)
     cased, uncased = (load_tokenizer(path, vocab_size=10_000) for path in (folder, tiny_trunk_folder))
     assert cased.tokenize("All") == ["[UNK]"]
@@ -223,7 +235,7 @@ def test_case_is_set_in_tokenizer_config(tiny_trunk_folder: Path, tmp_path: Path
         ({"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]}, 1, 1),
     ],
 )
-def test_general_class_has_token_types_if_the_trunk_has(
+def test_general_class_returns_token_types_if_the_trunk_has_several(
     settings: dict[str, Any], type_vocab_size: int, types: int, tmp_path: Path
 ) -> None:
     write_pipeline("PreTrainedTokenizerFast", tmp_path, "bert", **settings)
@@ -232,12 +244,12 @@ def test_general_class_has_token_types_if_the_trunk_has(
     assert data.types.tolist() == [0, 0, 0, types, types]
 
 
-def test_class_of_a_model_keeps_its_own_inputs(tmp_path: Path) -> None:
+def test_model_specific_class_keeps_its_inputs(tmp_path: Path) -> None:
     write_pipeline("XLMRobertaTokenizer", tmp_path, "xlm-roberta")
     assert "token_type_ids" not in load_tokenizer(tmp_path, 100, 2).model_input_names
 
 
-def test_trunk_passes_its_number_of_token_types(tiny_trunk_folder: Path, tmp_path: Path) -> None:
+def test_trunk_passes_its_number_of_token_types_to_its_tokenizer(tiny_trunk_folder: Path, tmp_path: Path) -> None:
     folder = edited(tiny_trunk_folder, tmp_path / "trunk", tokenizer_class="PreTrainedTokenizerFast")
     before, after = (load_trunk(str(path)) for path in (tiny_trunk_folder, folder))
     assert after.tokenizer()("all", "some")["token_type_ids"] == [0, 0, 0, 1, 1]
@@ -245,10 +257,8 @@ def test_trunk_passes_its_number_of_token_types(tiny_trunk_folder: Path, tmp_pat
     np.testing.assert_array_equal(before.embed([("all", "some")]), after.embed([("all", "some")]))
 
 
-def test_records_of_earlier_versions_match_the_tokenizer_as_it_is_read_now(
-    tiny_trunk_folder: Path, tmp_path: Path
-) -> None:
-    """Earlier versions lost the token types of this tokenizer, and recorded the digest without them."""
+def test_records_of_earlier_versions_match_the_current_tokenizer(tiny_trunk_folder: Path, tmp_path: Path) -> None:
+    """Earlier versions recorded another digest, because they lost the token types."""
     folder = edited(tiny_trunk_folder, tmp_path / "trunk", tokenizer_class="PreTrainedTokenizerFast")
     trunk = load_trunk(str(folder))
     loaded = transformers.AutoTokenizer.from_pretrained(folder)
@@ -264,7 +274,7 @@ def test_records_of_earlier_versions_match_the_tokenizer_as_it_is_read_now(
     assert trunk_difference(trunk.identity(), trunk.identity()) == ([], [])
     other = {**former, "tokenizer": {**former["tokenizer"], "post_processor": "ab"}}
     assert trunk_difference(other, trunk.identity()).differences == ["the tokenizer's post processor"]
-    # The same comparison, for runs that are resumed.
+    # When a run is resumed, its inputs are compared in the same way.
     given = trunk_inputs(trunk)
     inputs = {name: value for name, value in given.items() if "earlier" not in name}
     inputs["the tokenizer's post_processor"] = former["tokenizer"]["post_processor"]
@@ -276,7 +286,7 @@ def test_records_of_earlier_versions_match_the_tokenizer_as_it_is_read_now(
     assert has_facts(*input_differences(inputs, given)[0], "post_processor")
 
 
-def test_identity_of_other_trunks_has_no_digests_of_earlier_versions(tiny_trunk: Trunk) -> None:
+def test_identity_has_no_former_digests_if_the_tokenizer_did_not_change(tiny_trunk: Trunk) -> None:
     assert tiny_trunk.identity()["former_tokenizer"] == {}
     assert trunk_inputs(tiny_trunk)["the tokenizer in earlier versions"] == "{}"
 
@@ -284,7 +294,7 @@ def test_identity_of_other_trunks_has_no_digests_of_earlier_versions(tiny_trunk:
 def test_records_of_this_version_do_not_match_an_edited_tokenizer(
     tiny_trunk: Trunk, tiny_trunk_folder: Path, tmp_path: Path
 ) -> None:
-    """Transformers ignores this edit, so earlier versions recorded the same digests for both tokenizers."""
+    """Records of earlier versions do match, because transformers ignores the edit."""
     folder = shutil.copytree(tiny_trunk_folder, tmp_path / "trunk")
     values = json.loads((folder / "tokenizer.json").read_text())
     (folder / "tokenizer.json").write_text(json.dumps({**values, "pre_tokenizer": {"type": "WhitespaceSplit"}}))
@@ -308,20 +318,23 @@ def test_texts_are_truncated_on_the_tokenizers_side(
         for number, row in enumerate(rows):
             texts = row if isinstance(row, tuple) else (row,)
             expected = tokenizer(*texts, truncation=True, max_length=max_length)
-            place = slice(data.offsets[number], data.offsets[number + 1])
-            assert data.tokens[place].tolist() == expected["input_ids"]
-            assert data.types[place].tolist() == expected["token_type_ids"]
+            tokens = slice(data.offsets[number], data.offsets[number + 1])
+            assert data.tokens[tokens].tolist() == expected["input_ids"]
+            assert data.types[tokens].tolist() == expected["token_type_ids"]
 
 
 def test_padding_side_does_not_change_embeddings(tiny_trunk_folder: Path, tmp_path: Path) -> None:
-    """Rows are padded on the right, so that their positions do not depend on the other rows of a batch."""
+    """Rows are always padded on the right.
+
+    A token's position therefore does not depend on the other rows of the batch.
+    """
     folder = edited(tiny_trunk_folder, tmp_path / "trunk", padding_side="left", truncation_side="left")
     texts = ["all some the two", "all"]
     embeddings = [load_trunk(str(path)).embed(texts) for path in (tiny_trunk_folder, folder)]
     np.testing.assert_array_equal(*embeddings)
 
 
-def test_cached_tokens_depend_on_the_side_of_truncation(tiny_trunk_folder: Path, tmp_path: Path) -> None:
+def test_cache_key_depends_on_the_truncation_side(tiny_trunk_folder: Path, tmp_path: Path) -> None:
     folder = edited(tiny_trunk_folder, tmp_path / "trunk", truncation_side="left")
     rows = rows_from_lists(["all some the two"])
     keys = [cache_key(rows, load_tokenizer(path, 10_000, 2), 4) for path in (tiny_trunk_folder, folder)]
@@ -329,7 +342,7 @@ def test_cached_tokens_depend_on_the_side_of_truncation(tiny_trunk_folder: Path,
 
 
 @pytest.mark.parametrize("side", ["top", 3, None])
-def test_unknown_side_of_truncation_is_refused(side: Any, tiny_trunk_folder: Path, tmp_path: Path) -> None:
+def test_unknown_truncation_side_is_refused(side: Any, tiny_trunk_folder: Path, tmp_path: Path) -> None:
     folder = edited(tiny_trunk_folder, tmp_path / "trunk", truncation_side=side)
     with pytest.raises(UserError) as raised:
         load_tokenizer(folder, 10_000, 2)

@@ -1,4 +1,7 @@
-"""Each field of a trunk's config.json is checked, and compared with the weights before anything is allocated."""
+"""Each field of a trunk's config.json is checked.
+
+Sizes are compared with the weights before anything is allocated.
+"""
 
 import json
 import shutil
@@ -56,7 +59,7 @@ SIZES = (
     "max_position_embeddings",
     "type_vocab_size",
 )
-SHARES = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+DROPOUT_RATES = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 
 
 @pytest.mark.parametrize("field", SIZES)
@@ -67,7 +70,7 @@ def test_sizes_must_be_positive_integers(folder: Path, field: str, value: Any) -
     assert has_facts(message, f"{field} is {json.dumps(value)[:20]}", "whole number", "from 1 to ")
 
 
-@pytest.mark.parametrize("field", SHARES)
+@pytest.mark.parametrize("field", DROPOUT_RATES)
 @pytest.mark.parametrize("value", [2, 1, -0.1, "0.1", None, True, [0.1]])
 def test_dropout_probabilities_must_be_below_one(folder: Path, field: str, value: Any) -> None:
     write(folder, **{field: value})
@@ -110,7 +113,7 @@ def test_unusual_but_valid_values_are_accepted(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [None, -1, 10**6, -(10**9), 2**70])
-def test_padding_token_outside_of_the_vocabulary_is_the_first_token(folder: Path, value: int | None) -> None:
+def test_padding_id_outside_the_vocabulary_is_replaced_by_0(folder: Path, value: int | None) -> None:
     before = load_trunk(str(folder))
     write(folder, pad_token_id=value)
     trunk = load_trunk(str(folder))
@@ -119,7 +122,7 @@ def test_padding_token_outside_of_the_vocabulary_is_the_first_token(folder: Path
 
 
 @pytest.mark.parametrize("family", ENCODER_FAMILIES)
-def test_padding_token_is_only_required_if_positions_depend_on_it(family: str) -> None:
+def test_padding_id_must_be_valid_only_if_positions_depend_on_it(family: str) -> None:
     values = config_values(small_trunk(family))
     for value in (-1, 10**6):
         if family in ("roberta", "xlm-roberta", "camembert"):
@@ -127,15 +130,15 @@ def test_padding_token_is_only_required_if_positions_depend_on_it(family: str) -
                 trunk_config({**values, "pad_token_id": value}, where="config.json")
         else:
             assert trunk_config({**values, "pad_token_id": value}, where="config.json").pad_id == 0
-    # A null is the family's default, if the vocabulary has it.
+    # Null means the family's default, or 0 if the vocabulary does not have this default.
     default = ENCODER_FAMILIES[family].default_pad_id
     expected = default if default < values["vocab_size"] else 0
     assert trunk_config({**values, "pad_token_id": None}, where="config.json").pad_id == expected
 
 
 @pytest.mark.parametrize("family", ENCODER_FAMILIES)
-def test_defaults_are_those_of_transformers(family: str) -> None:
-    """The fields that config.json may lack have the defaults of the config class."""
+def test_defaults_equal_transformers(family: str) -> None:
+    """Tests the fields that config.json may lack."""
     values = config_values(small_trunk(family))
     for ours, field in ENCODER_FAMILIES[family].config_names.items():
         shortened = {name: value for name, value in values.items() if name != field}
@@ -146,7 +149,7 @@ def test_defaults_are_those_of_transformers(family: str) -> None:
         except UserError:
             continue  # The field is required.
         if field in ("rotary_theta", "global_attn_every_n_layers", "global_rope_theta", "local_rope_theta"):
-            continue  # transformers 5 has other names for these fields (see test_modernbert.py).
+            continue  # These fields have different names in transformers 5 (see test_modernbert.py).
         default = getattr(transformers.AutoConfig.for_model(family), field)
         value = {"gelu_tanh": "gelu_new"}.get(config.activation, config.activation)
         if field == "max_relative_positions":
@@ -155,21 +158,21 @@ def test_defaults_are_those_of_transformers(family: str) -> None:
             assert (value if ours == "activation" else getattr(config, ours)) == default, field
 
 
-def test_missing_epsilon_of_deberta_has_the_value_of_transformers() -> None:
+def test_default_epsilon_of_deberta_equals_transformers() -> None:
     values = config_values(small_trunk("deberta-v2"))
     del values["layer_norm_eps"]
     assert trunk_config(values, where="config.json").layer_norm_epsilon == 1e-7
 
 
 @pytest.mark.parametrize("family", ["modernbert", "deberta-v2"])
-def test_families_without_a_table_of_positions_ignore_its_setting(family: str) -> None:
+def test_families_without_a_table_of_positions_ignore_position_embedding_type(family: str) -> None:
     values = config_values(small_trunk(family))
     changed = {**values, "position_embedding_type": "relative_key"}
     assert trunk_config(changed, where="config.json") == small_trunk(family)
 
 
 @pytest.mark.parametrize("present", [False, True])
-def test_config_without_a_model_type_says_so(folder: Path, present: bool) -> None:
+def test_missing_or_null_model_type_is_refused(folder: Path, present: bool) -> None:
     values = json.loads((folder / "config.json").read_text())
     del values["model_type"]
     (folder / "config.json").write_text(json.dumps({**values, **({"model_type": None} if present else {})}))
@@ -191,8 +194,8 @@ def test_config_without_a_model_type_says_so(folder: Path, present: bool) -> Non
         ("modernbert", "rope_scaling", {"rope_type": "yarn"}),
     ],
 )
-def test_messages_about_unsupported_settings_do_not_advise_to_change_them(family: str, field: str, value: Any) -> None:
-    """With another value, the same weights would give wrong results."""
+def test_errors_for_unsupported_settings_do_not_advise_changing_them(family: str, field: str, value: Any) -> None:
+    """With a changed setting, the same weights would give wrong results."""
     values = {**config_values(small_trunk(family)), field: value}
     with pytest.raises(UserError) as raised:
         trunk_config(values, where="config.json")
@@ -202,7 +205,7 @@ def test_messages_about_unsupported_settings_do_not_advise_to_change_them(family
 
 
 @pytest.mark.parametrize("field", [*SIZES, "model_type"])
-def test_missing_field_is_named_in_the_error(folder: Path, field: str) -> None:
+def test_missing_field_is_refused(folder: Path, field: str) -> None:
     values = json.loads((folder / "config.json").read_text())
     del values[field]
     (folder / "config.json").write_text(json.dumps(values))
@@ -211,7 +214,7 @@ def test_missing_field_is_named_in_the_error(folder: Path, field: str) -> None:
 
 @pytest.mark.parametrize("field", [field for field in SIZES if field != "num_attention_heads"])
 @pytest.mark.parametrize("value", [1_000_000_000, 9984])
-def test_sizes_that_contradict_the_weights_are_refused_early(folder: Path, field: str, value: int) -> None:
+def test_sizes_that_contradict_the_weights_are_refused_before_allocation(folder: Path, field: str, value: int) -> None:
     write(folder, **{field: value})
     tracemalloc.start()
     try:
@@ -223,7 +226,7 @@ def test_sizes_that_contradict_the_weights_are_refused_early(folder: Path, field
     assert len(message) < 1000
 
 
-def test_huge_number_of_layers_is_refused_cheaply(folder: Path) -> None:
+def test_tensor_of_a_layer_with_a_huge_number_is_refused(folder: Path) -> None:
     tensors = load_file(folder / "model.safetensors")
     tensors[f"encoder.layer.{'9' * 5000}.output.dense.bias"] = tensors["encoder.layer.0.output.dense.bias"]
     save_file(tensors, folder / "model.safetensors")

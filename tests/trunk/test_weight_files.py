@@ -1,4 +1,7 @@
-"""Weights are read from one file or from shards, in both formats, and only the needed files are downloaded."""
+"""Weights are read from one file or from shards, in safetensors or pickle format.
+
+Only the needed files are downloaded.
+"""
 
 import fnmatch
 import json
@@ -57,10 +60,10 @@ def refusal(folder: Path) -> str:
 
 
 def test_shards_give_the_same_trunk_as_one_file(folder: Path, tiny_trunk_folder: Path) -> None:
-    whole, sharded = load_trunk(str(tiny_trunk_folder)), load_trunk(str(folder))
-    assert sharded.sha256 == whole.sha256
+    unsharded, sharded = load_trunk(str(tiny_trunk_folder)), load_trunk(str(folder))
+    assert sharded.sha256 == unsharded.sha256
     texts = ["all", "some of the two"]
-    np.testing.assert_array_equal(sharded.embed(texts), whole.embed(texts))
+    np.testing.assert_array_equal(sharded.embed(texts), unsharded.embed(texts))
 
 
 def test_one_file_has_precedence_over_shards(folder: Path) -> None:
@@ -81,7 +84,7 @@ def test_missing_shards_are_named(folder: Path) -> None:
     assert has_facts(refusal(folder), "2 of 3 shards", INDEX, *SHARDS[1:])
 
 
-def test_tensor_that_its_shard_lacks_is_named(folder: Path) -> None:
+def test_tensor_missing_from_its_shard_is_named(folder: Path) -> None:
     edit_map(folder, lambda shard_of: shard_of.update({"new": SHARDS[0]}))
     assert has_facts(refusal(folder), SHARDS[0], INDEX, "new")
 
@@ -90,14 +93,14 @@ OUTSIDE = ["../model.safetensors", "/model.safetensors", "..", ".", "", "sub/mod
 
 
 @pytest.mark.parametrize("shard", [*OUTSIDE, "pytorch_model.bin", "config.json", 3, None, ["a"], {}, True])
-def test_shards_outside_of_the_folder_and_other_files_are_refused(folder: Path, shard: Any) -> None:
+def test_shards_outside_the_folder_or_of_another_file_type_are_refused(folder: Path, shard: Any) -> None:
     shutil.copy(folder / SHARDS[0], folder.parent / WEIGHTS)
     edit_map(folder, lambda shard_of: shard_of.update({"pooler.dense.weight": shard}))
     assert has_facts(refusal(folder), INDEX, '"pooler.dense.weight"', json.dumps(shard), ".safetensors")
 
 
 @pytest.mark.parametrize("shard", ["\0.safetensors", "x" * 5000 + ".safetensors", "\udcff.safetensors"])
-def test_names_that_no_file_can_have_are_missing_shards(folder: Path, shard: str) -> None:
+def test_impossible_file_names_count_as_missing_shards(folder: Path, shard: str) -> None:
     edit_map(folder, lambda shard_of: shard_of.update({"pooler.dense.weight": shard}))
     assert has_facts(refusal(folder), "1 of 4 shards")
 
@@ -116,22 +119,25 @@ def test_damaged_shard_is_named(folder: Path) -> None:
     assert SHARDS[1] in refusal(folder)
 
 
-def test_folder_without_weights_names_the_files(folder: Path) -> None:
+def test_error_for_a_folder_without_weights_names_the_expected_files(folder: Path) -> None:
     (folder / INDEX).unlink()
     assert has_facts(refusal(folder), "no weights", WEIGHTS, "pytorch_model.bin", INDEX)
 
 
-# The hub's client is replaced by one that copies the matching files of a list.
+# Tests of downloads, with a fake of snapshot_download that copies local files.
 
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[dict[str, Path]], list[str]]:
-    """Returns a function that sets the files of a repository, and returns the list of the downloaded ones."""
+    """Returns a function that sets the files of the fake repository.
+
+    The function returns a list, to which each download appends the names of its files.
+    """
 
     def make(files: dict[str, Path]) -> list[str]:
         downloaded: list[str] = []
 
-        def answer(repo: str, allow_patterns: list[str]) -> str:
+        def snapshot_download(repo: str, allow_patterns: list[str]) -> str:
             for name, path in files.items():
                 if any(fnmatch.fnmatch(name, pattern) for pattern in allow_patterns) and name not in downloaded:
                     downloaded.append(name)
@@ -141,7 +147,7 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[dict[str, 
             (tmp_path / "snapshot").mkdir(exist_ok=True)
             return str(tmp_path / "snapshot")
 
-        monkeypatch.setattr(huggingface_hub, "snapshot_download", answer)
+        monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
         return downloaded
 
     return make
@@ -173,7 +179,7 @@ def test_only_needed_files_are_downloaded(
     assert trunk.sha256 == load_trunk(str(tiny_trunk_folder)).sha256
 
 
-def test_every_file_of_the_tokenizer_is_downloaded(
+def test_all_tokenizer_files_are_downloaded(
     folder: Path, hub: Callable[[dict[str, Path]], list[str]], tmp_path: Path
 ) -> None:
     downloaded = hub(dict.fromkeys(TOKENIZER_FILES, folder / "config.json"))
@@ -182,7 +188,7 @@ def test_every_file_of_the_tokenizer_is_downloaded(
     assert sorted(downloaded) == sorted(TOKENIZER_FILES)
 
 
-def test_pickled_weights_are_downloaded_if_there_are_no_others(
+def test_pickled_weights_are_downloaded_if_there_are_no_safetensors(
     folder: Path, hub: Callable[[dict[str, Path]], list[str]]
 ) -> None:
     pickled = ["pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-00001-of-00002.bin"]
@@ -192,7 +198,7 @@ def test_pickled_weights_are_downloaded_if_there_are_no_others(
     assert sorted(downloaded) == sorted(["config.json", *pickled])
 
 
-# Files in PyTorch's format.
+# Tests of files in PyTorch's format.
 
 
 def save_pickled(values: Any, path: Path) -> Path:
@@ -248,7 +254,7 @@ def test_pickled_tensors_with_gradients_and_other_layouts_are_read(tmp_path: Pat
         (lambda one: None, ["NoneType"]),
     ],
 )
-def test_other_contents_of_a_pickled_file_are_named(
+def test_errors_name_contents_of_a_pickled_file_that_are_not_tensors(
     make: Callable[[Any], Any], facts: list[str], tmp_path: Path
 ) -> None:
     torch = pytest.importorskip("torch")
