@@ -35,8 +35,9 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 check_shapes()
 
 from afjax.data.sources.builtin import GRAMMARS, builtin_rows
+from afjax.trunk.config_file import trunk_config
 from afjax.trunk.encoder import init_trunk
-from afjax.trunk.hugging_face import to_hugging_face, trunk_config
+from afjax.trunk.hugging_face import to_hugging_face
 from afjax.trunk.pretrained import Trunk, load_trunk
 
 # Strict dtype promotion cannot be set, because optax's Adam raises a float to an integer power.

@@ -9,10 +9,11 @@ import jax
 from safetensors.numpy import save_file
 
 from afjax.trunk.config import TrunkConfig
+from afjax.trunk.config_file import config_values
 from afjax.trunk.encoder import init_trunk
 from afjax.trunk.families import ENCODER_FAMILIES
 from afjax.trunk.family import EncoderFamily
-from afjax.trunk.hugging_face import config_values, to_hugging_face
+from afjax.trunk.hugging_face import to_hugging_face
 from afjax.trunk.pretrained import Trunk, load_trunk
 
 SMALL_TRUNK = TrunkConfig(

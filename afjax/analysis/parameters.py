@@ -13,8 +13,8 @@ from afjax.model import partition
 from afjax.storage.paths import is_remote
 from afjax.trees import flatten
 from afjax.trunk.config import TrunkConfig
+from afjax.trunk.config_file import read_trunk_config
 from afjax.trunk.encoder import init_trunk
-from afjax.trunk.hugging_face import read_trunk_config
 from afjax.trunk.sizes import SIZES
 
 

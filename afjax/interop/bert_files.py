@@ -12,7 +12,7 @@ from afjax.errors import UserError
 from afjax.storage.json_files import read_json
 from afjax.storage.paths import AnyPath, check_readable, fetched, is_remote, open_path
 from afjax.trees import Tree, tree_digest
-from afjax.trunk.hugging_face import trunk_config
+from afjax.trunk.config_file import trunk_config
 from afjax.trunk.pretrained import Trunk
 from afjax.trunk.tokenizer import load_tokenizer
 

@@ -37,8 +37,9 @@ from afjax.model.task_model import TaskModel
 from afjax.storage.paths import AnyPath, fetched, open_path
 from afjax.trees import Tree
 from afjax.trunk.config import TrunkConfig
-from afjax.trunk.hugging_face import read_tensor_file, trunk_config
+from afjax.trunk.config_file import trunk_config
 from afjax.trunk.pretrained import Trunk, load_trunk, save_trunk
+from afjax.trunk.weight_files import read_tensor_file
 
 _ENCODER = "bert.encoder"
 _SWITCHES = ("mult", "pals", "top", "bert_lay_top", "lhuc", "houlsby")

@@ -11,7 +11,7 @@ from afjax.interop.tensorflow_checkpoints import find_checkpoint, read_variables
 from afjax.storage.paths import AnyPath
 from afjax.trees import Tree
 from afjax.trunk.config import TrunkConfig
-from afjax.trunk.hugging_face import trunk_config
+from afjax.trunk.config_file import trunk_config
 from afjax.trunk.pretrained import Trunk, load_trunk, save_trunk
 
 # Scopes of the two pretraining heads.

@@ -128,3 +128,9 @@ def _depth_exceeds(value: Any, limit: int) -> bool:
 def _short(value: Any) -> str:
     text = json.dumps(value)
     return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def short_json(value: Any) -> str:
+    """Formats a value as JSON for an error message, and truncates it after 60 characters."""
+    text = json.dumps(value, default=repr)
+    return text if len(text) <= 60 else f"{text[:57]}..."

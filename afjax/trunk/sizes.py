@@ -7,9 +7,9 @@ from pathlib import Path
 from afjax.config.values import Pooling
 from afjax.errors import UserError, did_you_mean
 from afjax.trunk.config import TrunkConfig
+from afjax.trunk.config_file import read_trunk_config
 from afjax.trunk.embedding import read_own_pooling
 from afjax.trunk.families import ENCODER_FAMILIES
-from afjax.trunk.hugging_face import read_trunk_config
 
 
 def _bert(layers: int, hidden: int, heads: int) -> TrunkConfig:

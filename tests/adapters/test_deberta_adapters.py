@@ -13,8 +13,9 @@ from afjax.adapters.kinds import dense_slots, merge_adapter
 from afjax.config.adapters import Ia3Config, InDenseLayers, LoraConfig
 from afjax.trees import Tree
 from afjax.trunk.config import TrunkConfig
+from afjax.trunk.config_file import trunk_config
 from afjax.trunk.encoder import encode
-from afjax.trunk.hugging_face import from_hugging_face, trunk_config
+from afjax.trunk.hugging_face import from_hugging_face
 from afjax.trunk.layer_masks import encode_under_masks
 from afjax.trunk.slots import FilledSlots, LayerSlots
 

@@ -18,7 +18,8 @@ from afjax.config.heads import HeadConfig
 from afjax.model.model import Model
 from afjax.trees import Tree, unflatten
 from afjax.trunk.config import TrunkConfig
-from afjax.trunk.hugging_face import from_hugging_face, trunk_config
+from afjax.trunk.config_file import trunk_config
+from afjax.trunk.hugging_face import from_hugging_face
 
 pytestmark = pytest.mark.slow
 

@@ -12,7 +12,8 @@ from afjax.config.adapters import AdapterConfig
 from afjax.config.fusion import FusionConfig
 from afjax.model.model import Model
 from afjax.trees import Tree, unflatten
-from afjax.trunk.hugging_face import from_hugging_face, trunk_config
+from afjax.trunk.config_file import trunk_config
+from afjax.trunk.hugging_face import from_hugging_face
 from tests.fusion.test_fusion_like_adapterhub import adapter_config
 
 pytestmark = pytest.mark.slow

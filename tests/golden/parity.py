@@ -13,9 +13,10 @@ from pathlib import Path
 import numpy as np
 
 from afjax.nn.pooling import apply_pooler
+from afjax.trunk.config_file import trunk_config
 from afjax.trunk.encoder import encode
 from afjax.trunk.families import ENCODER_FAMILIES
-from afjax.trunk.hugging_face import from_hugging_face, trunk_config
+from afjax.trunk.hugging_face import from_hugging_face
 
 FOLDER = Path(__file__).parent
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from afjax.trees import tree_digest
-from afjax.trunk.hugging_face import from_hugging_face, trunk_config
+from afjax.trunk.config_file import trunk_config
+from afjax.trunk.hugging_face import from_hugging_face
 from afjax.trunk.pretrained import Trunk
 
 GOLDEN = Path(__file__).parents[1] / "golden"

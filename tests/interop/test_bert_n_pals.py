@@ -36,7 +36,7 @@ from afjax.interop.bert_n_pals import Checkpoint, from_bert_n_pals
 from afjax.model.loading import load_task_model
 from afjax.model.model import Model
 from afjax.trees import flatten
-from afjax.trunk.hugging_face import trunk_config
+from afjax.trunk.config_file import trunk_config
 from afjax.trunk.pretrained import load_trunk
 
 pytestmark = pytest.mark.slow

@@ -15,8 +15,8 @@ from afjax.interop import google_bert
 from afjax.interop.bert_files import hugging_face_config
 from afjax.nn.pooling import apply_pooler
 from afjax.trees import flatten
+from afjax.trunk.config_file import trunk_config
 from afjax.trunk.encoder import encode
-from afjax.trunk.hugging_face import trunk_config
 from afjax.trunk.pretrained import load_trunk
 
 Variables = dict[str, np.ndarray]

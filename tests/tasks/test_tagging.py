@@ -13,6 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from seqeval import metrics as seqeval
 from seqeval.metrics.sequence_labeling import get_entities
+from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerFast
 
 from afjax.analysis.paired import resample_weights
 from afjax.cli.main import main
@@ -184,17 +186,17 @@ def test_entities_that_start_with_an_i_tag_are_reported() -> None:
 
 
 def test_first_token_of_each_word_has_the_label_of_the_word(tiny_trunk: Trunk) -> None:
-    # The tiny vocabulary contains "two" and "of", but not "sixty".
-    rows = rows_from_lists([["two", "sixty", "of"]], [["O", "B-x", "O"]], label_names=("O", "B-x"), kind="tagging")
-    data = tokenize(rows, tiny_trunk.tokenizer(), TASK, max_length=32)
+    description = json.loads(tiny_trunk.tokenizer().backend_tokenizer.to_str())
+    vocabulary = description["model"]["vocab"]
+    vocabulary |= {"##ty": len(vocabulary), "##one": len(vocabulary) + 1}
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(json.dumps(description)))
+    rows = rows_from_lists([["two", "sixtyone", "of"]], [["O", "B-x", "O"]], label_names=("O", "B-x"), kind="tagging")
+    data = tokenize(rows, tokenizer, TASK, max_length=32)
     assert isinstance(data, TokenisedTags)
     assert data.token_labels is not None
-    tokens = tiny_trunk.tokenizer().convert_ids_to_tokens(data.tokens.tolist())
-    firsts = [token for token, label in zip(tokens, data.token_labels, strict=True) if label >= 0]
-    assert len(firsts) == 3
-    assert data.token_labels[data.token_labels >= 0].tolist() == [0, 1, 0]
-    assert [data.token_labels[0], data.token_labels[-1]] == [-1, -1]
-    assert not any(token.startswith("##") for token in firsts)
+    tokens = tokenizer.convert_ids_to_tokens(data.tokens.tolist())
+    assert tokens == ["[CLS]", "two", "six", "##ty", "##one", "of", "[SEP]"]
+    assert data.token_labels.tolist() == [-1, 0, 1, -1, -1, 0, -1]
 
 
 @pytest.mark.parametrize("max_length", [5, 8, 13, 64])

@@ -20,9 +20,10 @@ from afjax.nn.disentangled_attention import RelativeBuckets
 from afjax.nn.pooling import apply_pooler
 from afjax.trees import Tree, flatten, tree_digest
 from afjax.trunk.config import TrunkConfig
+from afjax.trunk.config_file import trunk_config
 from afjax.trunk.encoder import EncoderOptions, cast_trunk, encode, init_trunk
 from afjax.trunk.families import ENCODER_FAMILIES
-from afjax.trunk.hugging_face import from_hugging_face, to_hugging_face, trunk_config
+from afjax.trunk.hugging_face import from_hugging_face, to_hugging_face
 from afjax.trunk.layers import loop_layers, stack_layers, unstack_layers
 from afjax.trunk.pretrained import MINILM_PACKAGE, load_trunk
 from afjax.trunk.slots import FilledSlots, LayerSlots, Sublayer, no_slots

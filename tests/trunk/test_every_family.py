@@ -23,9 +23,10 @@ from afjax.model.partition import split_layers
 from afjax.store import trunk_difference
 from afjax.trees import Tree, flatten, map_with_path, tree_digest
 from afjax.trunk.config import TrunkConfig
+from afjax.trunk.config_file import config_values, trunk_config
 from afjax.trunk.encoder import EncoderOptions, cast_trunk, encode, init_trunk
 from afjax.trunk.families import ENCODER_FAMILIES
-from afjax.trunk.hugging_face import config_values, to_hugging_face, trunk_config
+from afjax.trunk.hugging_face import to_hugging_face
 from afjax.trunk.layer_masks import encode_under_masks
 from afjax.trunk.layers import loop_layers, unstack_layers
 from afjax.trunk.pretrained import Trunk, load_trunk, save_trunk

@@ -16,8 +16,8 @@ from safetensors.numpy import load_file, save_file
 from small_trunk import small_trunk
 
 from afjax.errors import UserError
+from afjax.trunk.config_file import config_values, trunk_config
 from afjax.trunk.families import ENCODER_FAMILIES
-from afjax.trunk.hugging_face import config_values, trunk_config
 from afjax.trunk.pretrained import load_trunk
 from afjax.trunk.sizes import trunk_size
 

@@ -17,9 +17,9 @@ from facts import has_facts
 from safetensors.numpy import load_file, save_file
 
 from afjax.errors import UserError
-from afjax.trunk.hugging_face import read_tensor_file, read_tensors
 from afjax.trunk.pretrained import load_trunk
 from afjax.trunk.tokenizer import TOKENIZER_FILES
+from afjax.trunk.weight_files import read_tensor_file, read_tensors
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 SHARDS = [f"model-{number:05}-of-00003.safetensors" for number in (1, 2, 3)]

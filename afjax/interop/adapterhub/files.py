@@ -28,7 +28,7 @@ from afjax.interop.adapterhub.families import LibraryFamily, library_family
 from afjax.interop.facts import Facts
 from afjax.storage import json_files
 from afjax.trunk.config import TrunkConfig
-from afjax.trunk.hugging_face import read_tensors
+from afjax.trunk.weight_files import read_tensors
 
 Weights = Literal["safetensors", "bin"]
 
