@@ -49,7 +49,7 @@ def print_run(
     print_line(f"{name}: {trained:,} of {total:,} parameters are trained ({trained / total:.2%})")
     print_line(f"{name}: {counted(run.num_steps, 'step')}, {counted(dev_rows, 'dev row')} evaluated {every}")
     estimate, compiling = duration(run.estimate.total), duration(run.estimate.compiling)
-    print_line(f"{name}: estimated time {estimate}, including {compiling} for compilation")
+    print_line(f"{name}: estimated time of the whole run: {estimate}, including {compiling} for compilation")
 
 
 def print_padding(name: str, train: TokenisedRows, lengths: Sequence[int], batch_size: int) -> None:

@@ -28,7 +28,7 @@ from afjax.train.multitask_step import (
     stack_tasks,
 )
 from afjax.train.sampling import draw_tasks
-from afjax.train.single_run import dev_scores, scale_labels, split_params, step_inputs
+from afjax.train.single_run import count_passes, dev_scores, scale_labels, split_params, step_inputs
 from afjax.train.step import State, dropout_key, jit_init, jit_step, run_step
 from afjax.trees import Tree
 from afjax.trunk.program_cost import program_tokens, run_seconds
@@ -78,7 +78,7 @@ class MultitaskRun:
         stacked = stack_tasks(list(own))
         self.num_outputs = [tree["heads"][DRAWN]["output"]["bias"].shape[0] for tree in own]
         trained, frozen = split_params(setup, {"trunk": trunk, **stacked, "fusion": {}})
-        trains_layers = bool(setup.top_k) or "embeddings" not in frozen.get("trunk", {})
+        passes = count_passes(setup, trained, frozen)
         self._frozen = shard(frozen, mesh)
         shared = {"trunk": trained.pop("trunk")} if "trunk" in trained else {}
         init = functools.partial(init_multitask_state, config=config)
@@ -115,7 +115,7 @@ class MultitaskRun:
             self.lengths,
             run_tokens(train, dev, config, self.lengths, **schedule),
             num_devices=mesh.size,
-            trains_layers=trains_layers,
+            train_passes=passes,
         )
 
     def batches(self, step: int) -> Iterator[Batch]:

@@ -105,7 +105,7 @@ class SingleRun:
         )
         trained, frozen = split_params(setup, self.from_checkpoint(renamed(params, names)))
         # A method that trains the trunk's layers may still freeze its pooler, which is not worth sharing.
-        shares_trunk = "embeddings" in frozen.get("trunk", {}) and not setup.top_k
+        shares_trunk = not trains_layers(setup, frozen)
         self.frozen = _shared_trunk(frozen, params["trunk"], mesh, shared) if shares_trunk else shard(frozen, mesh)
         self.estimate = run_seconds(
             model.trunk,
@@ -113,7 +113,7 @@ class SingleRun:
             self.lengths,
             run_tokens([data["train"]], [data["dev"]], config, self.lengths, **schedule),
             num_devices=mesh.size,
-            trains_layers=not shares_trunk,
+            train_passes=count_passes(setup, trained, frozen),
         )
         # With rbg, the dropout masks of a run would depend on the other runs in the same step.
         self.shares_steps = shares_trunk and config.prng != "rbg"
@@ -239,6 +239,22 @@ def split_params(setup: Setup, params: Tree) -> tuple[Tree, Tree]:
     if model.fusion_name and "adapters" not in trained:
         frozen = model.with_bank(frozen)
     return trained, frozen
+
+
+def trains_layers(setup: Setup, frozen: Tree) -> bool:
+    """Checks whether a setup trains layers of the trunk, and not only its LayerNorms."""
+    return bool(setup.top_k) or "embeddings" not in frozen.get("trunk", {})
+
+
+def count_passes(setup: Setup, trained: Tree, frozen: Tree) -> int:
+    """Returns the operations of a training step as a multiple of the trunk's forward pass.
+
+    The gradients with respect to activations and those with respect to the trunk's weights each take as many operations
+    as a forward pass. If only a head is trained, there are neither.
+    """
+    if not any(trained.get(root) for root in ("trunk", "adapters", "fusion")):
+        return 1
+    return 3 if trains_layers(setup, frozen) else 2
 
 
 def map_layers(params: Tree, function: Callable[[Tree], Tree]) -> Tree:

@@ -75,7 +75,7 @@ def run_seconds(
     tokens: RunTokens,
     *,
     num_devices: int,
-    trains_layers: bool,
+    train_passes: int,
 ) -> RunSeconds:
     """Estimates the time that a run takes.
 
@@ -88,13 +88,11 @@ def run_seconds(
       lengths: The run's padded lengths.
       tokens: The tokens that the run computes.
       num_devices: Number of devices that share each batch.
-      trains_layers: Whether the trunk's layers are trained.
+      train_passes: The operations of a training step, as a multiple of a forward pass.
     """
     speed, forward = SPEEDS.get(platform, SPEEDS["gpu"]), _forward_flops(trunk)
     compiling = trunk.num_layers * (len(lengths.train) * speed.train_s + len(lengths.dev) * speed.dev_s)
-    # The gradient with respect to the trunk's weights takes as many operations as a forward pass.
-    passes = 3 if trains_layers else 2
-    flops = forward * (passes * tokens.train + tokens.dev)
+    flops = forward * (train_passes * tokens.train + tokens.dev)
     return RunSeconds(total=compiling + flops / (speed.flops_per_s * num_devices), compiling=compiling)
 
 

@@ -166,7 +166,10 @@ def test_runs_in_one_process_write_what_separate_processes_write(real: list[str]
     logs = [(folder / "runs" / "seed=1" / "log.txt").read_text() for folder in (first, second)]
     # Paths and times differ, so they are removed. So are the lines about compilation, because in one process only the
     # first run compiles.
-    lines = [re.sub(r"first|second|; .* elapsed.*|.* compiling for .*\n", "", log).splitlines() for log in logs]
+    lines = [
+        re.sub(r"first|second|; .* elapsed.*|finished in .*|.* compiling for .*\n", "", log).splitlines()
+        for log in logs
+    ]
     assert lines[0] == lines[1]
     assert lines[0][0].startswith("$ afjax train --config=")
     assert lines[0][-1].startswith("Store: ")

@@ -63,7 +63,7 @@ def test_run_prints_a_summary_and_one_line_per_evaluation(
     evaluations = [line for line in lines if re.search(r"step \d+ of 16", line)]
     assert len(evaluations) == 1
     assert f"accuracy {metrics[0]['accuracy']:.4f}" in evaluations[0]
-    assert any(has_facts(line, "estimated time 2 s", "including 2 s") for line in lines)
+    assert any(has_facts(line, "estimated time", "2 s", "including 2 s") for line in lines)
     assert not any("finished" in line for line in lines)
     # Without a progress bar, each line has the elapsed time and the remaining time.
     assert re.search(r" elapsed, about \d+ .* left$", evaluations[0])

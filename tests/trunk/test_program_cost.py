@@ -37,9 +37,9 @@ def test_unknown_platform_counts_as_gpu() -> None:
 def test_run_time_is_compile_time_plus_compute_time() -> None:
     trunk, speed, layers = SIZES["bert-base"], SPEEDS["cpu"], 12
     lengths, tokens = PaddedLengths(train=(16, 32), dev=(32,)), RunTokens(train=1000.0, dev=300.0)
-    frozen = run_seconds(trunk, "cpu", lengths, tokens, num_devices=1, trains_layers=False)
+    frozen = run_seconds(trunk, "cpu", lengths, tokens, num_devices=1, train_passes=2)
     assert frozen.compiling == pytest.approx(layers * (2 * speed.train_s + speed.dev_s))
     forward_s = 2 * 84_934_656 / speed.flops_per_s
     assert frozen.total - frozen.compiling == pytest.approx(forward_s * (2 * 1000 + 300))
-    trained = run_seconds(trunk, "cpu", lengths, tokens, num_devices=4, trains_layers=True)
+    trained = run_seconds(trunk, "cpu", lengths, tokens, num_devices=4, train_passes=3)
     assert trained.total - trained.compiling == pytest.approx(forward_s * (3 * 1000 + 300) / 4)
