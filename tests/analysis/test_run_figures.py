@@ -36,7 +36,7 @@ def read(paths: list[Path]) -> list[dict[str, str]]:
 
 
 def test_tradeoff_over_tasks(tmp_path: Path) -> None:
-    """Points are percentiles, over tasks, of the difference from full fine-tuning, sorted by parameter count."""
+    """Each point has percentiles, across tasks, of the difference from full fine-tuning."""
     changes = {"houlsby": (-1.0, 0.0, 4.0), "layernorm": (-3.0, -2.0, -8.0), "top-2": (-2.0, 1.0, -5.0)}
     for number, task in enumerate(TASKS):
         full = 0.7 + number / 10

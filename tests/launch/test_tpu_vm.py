@@ -213,7 +213,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def cloud(machine: Path, tmp_path: Path) -> Iterator[Cloud]:
-    """Makes a cloud without a slice."""
+    """Creates a fake cloud without a slice, and kills its workers' processes afterwards."""
     yield Cloud(tmp_path, machine)
     for pid in tmp_path.glob("worker-*/afjax-job/pid"):
         with contextlib.suppress(ProcessLookupError, ValueError):
@@ -222,14 +222,14 @@ def cloud(machine: Path, tmp_path: Path) -> Iterator[Cloud]:
 
 @pytest.fixture
 def slice_(cloud: Cloud) -> Cloud:
-    """Makes a cloud with a slice of two workers."""
+    """Creates a fake cloud with a slice of two workers."""
     cloud.set(request=["ACTIVE"], node="READY")
     return cloud
 
 
 @pytest.fixture
 def set_up(slice_: Cloud) -> Cloud:
-    """Makes a cloud with a slice that is already set up."""
+    """Creates a fake cloud with a slice that is already set up."""
     for worker in (0, 1):
         job = slice_.folder / f"worker-{worker}" / "afjax-job"
         for name in ("source", "venv/bin"):

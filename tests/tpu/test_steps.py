@@ -128,8 +128,8 @@ def test_every_method_compiles_to_nearly_the_minimum_flops(tiny_trunk_folder: Pa
     program = read_program(compiled)
     least = minimum_flops(planned.model, planned.trained, batch_size=256, length=8, num_outputs=max(planned.outputs))
     assert seconds > 0
-    # Only a few tokens are computed in the last layer, so the fusion is factored there. In such a small model, folding
-    # would need fewer FLOPs.
+    # A fusion may exceed the minimum by 10%. The last layer computes too few tokens for the folded form (see
+    # FOLDING_TOKENS), although folding would need fewer FLOPs in such a small model.
     assert least <= program.work.matmul_flops <= (1.1 if method == "fusion" else 1.001) * least
     evaluated = read_program(compile_eval_step(planned, one_device())[0]).work.matmul_flops
     # Before evaluation, a separate program folds the fusion.
