@@ -121,7 +121,7 @@ def ask(python: Path, command: str, **arguments: Any) -> None:
 
 
 def write_batch(trunk: afjax.Trunk, path: Path) -> dict[str, np.ndarray]:
-    """Tokenises and pads rows of a built-in task.
+    """Tokenizes and pads rows of a built-in task.
 
     Writes the arrays to a file for `adapters`, and returns them.
     """

@@ -1,4 +1,4 @@
-"""Times the data pipeline: tokenisation, loading from the cache, and batching.
+"""Times the data pipeline: tokenization, loading from the cache, and batching.
 
     python bench/data.py --data_dir=DATA
     python bench/data.py --data_dir=DATA --tasks=qqp,mnli --rows=100000
@@ -37,8 +37,8 @@ from afjax.trunk.pretrained import Trunk, load_trunk
 GLUE = "cola,sst2,mrpc,qqp,stsb,mnli,qnli,rte,wnli"
 MNLI_ROWS = 392_702
 
-# Runs in a separate process: loads a task's rows and tokenises them (or loads the token ids from the cache), and prints
-# times and peak memory.
+# This code runs in a separate process. It loads a task's rows, tokenizes them (or loads the token ids from the cache),
+# and prints the times and the peak memory.
 LOAD = """
 import json, sys, time
 from pathlib import Path
@@ -61,7 +61,7 @@ print(json.dumps({"rows": len(data), "read_s": read - begin, "tokens_s": end - r
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data_dir", required=True, help="folder of the tasks")
+    parser.add_argument("--data_dir", required=True, help="folder with the tasks")
     parser.add_argument("--tasks", default=GLUE, help=f"names of tasks ({GLUE})")
     parser.add_argument("--trunk", default="minilm")
     parser.add_argument("--rows", type=int, default=MNLI_ROWS, help=f"rows of the large MNLI file ({MNLI_ROWS})")
@@ -70,7 +70,7 @@ def main() -> int:
     os.environ["TOKENIZERS_PARALLELISM"] = "true"
     trunk = load_trunk(arguments.trunk)
     figures: dict[str, Any] = {"tasks": {}}
-    print("| task | rows | tokens per row | rows tokenised per second | batch building, fraction of a step |")
+    print("| task | rows | tokens per row | rows tokenized per second | batch building, fraction of a step |")
     print("|---|---|---|---|---|")
     for name in arguments.tasks.split(","):
         try:
@@ -96,9 +96,9 @@ def main() -> int:
 
 
 def measure(trunk: Trunk, task: TaskConfig, splits: Any, num_steps: int) -> dict[str, Any]:
-    """Measures tokenisation and batch building on one task.
+    """Measures tokenization and batch building on one task.
 
-    The results include the rows tokenised per second (best of three attempts), and the fraction of a training step
+    The results include the rows tokenized per second (best of three attempts), and the fraction of a training step
     spent on building the batch.
     """
     seconds = []
@@ -149,7 +149,7 @@ def data_share(
 
 
 def large(data_dir: str, trunk: str, num_rows: int) -> dict[str, dict[str, float]]:
-    """Times tokenising and loading a data file as large as MNLI's train split.
+    """Times tokenizing and loading a data file as large as MNLI's train split.
 
     Each measurement runs in a new process.
     """
@@ -171,7 +171,7 @@ def large(data_dir: str, trunk: str, num_rows: int) -> dict[str, dict[str, float
                     file.write("\t".join([str(number), f"{number}n", *texts, label, label]) + "\n")
         command = [sys.executable, "-c", LOAD, folder, str(Path(folder, "cache")), trunk]
         runs = {}
-        for source in ("tokenised", "loaded from the cache"):
+        for source in ("tokenized", "loaded from the cache"):
             output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
             runs[source] = json.loads(output.splitlines()[-1])
     return runs

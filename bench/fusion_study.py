@@ -10,15 +10,19 @@ interrupted run continues from its last checkpoint. If a line in the file record
 different settings, the script stops with an error. FOLDER stores the adapters for the fusions; missing adapters are
 retrained. ``--processes=N`` trains N runs at a time, on a machine with many cores or on a GPU.
 
-The study has twelve of the paper's sixteen tasks, with at most 1,000 train rows each, three seeds and these methods:
+The study covers twelve of the paper's sixteen tasks, with at most 1,000 train rows each and three seeds. The methods
+are:
 
-- ``head``, ``full``, ``pfeiffer``, ``houlsby``: train only the head, the entire trunk, or adapters on the frozen trunk.
+- ``head``: trains only the head, on the frozen trunk.
+- ``full``: trains the entire trunk and the head.
+- ``pfeiffer``, ``houlsby``: train adapters on the frozen trunk.
 - ``nli``: trains a Pfeiffer adapter for natural language inference, for one epoch on LingNLI's 29,986 rows.
 - ``fusion``: fuses the Pfeiffer adapters of all tasks, including the target (the paper's "F. w/ ST-A").
 - ``fusion_nli``: fuses the same adapters and ``nli``. This method uses more training data than all others, so the score
-  of ``fusion`` shows the effect of fusion, and the difference between the two the effect of the additional data.
+  of ``fusion`` shows the effect of fusion, and the difference between the two scores shows the effect of the
+  additional data.
 - ``fusion_without_own``: fuses the adapters of ``fusion_nli``, except the target's adapter.
-- ``average_nli``, ``add_half_nli``: combine the target's adapter and ``nli`` in one adapter, without training. The
+- ``average_nli``, ``add_half_nli``: combine the target's adapter and ``nli`` into one adapter, without training. The
   outputs are averaged (weights 0.5 and 0.5) or added (weights 1 and 0.5). The head is from the target's adapter.
 - ``average_seeds``: averages the outputs of the target's adapters over all seeds, and uses each seed's head.
 - ``mt``: trains Pfeiffer adapters for all tasks jointly with the trunk, in one run (MT-A).
@@ -84,7 +88,7 @@ TASKS: Mapping[str, Task] = {
     "cb": Task("cb", 96),
 }
 NLI = Task("lingnli", 64)
-# The small tasks, where the paper's fusions improve most.
+# The small tasks, on which fusion helps most in the paper.
 SMALL = ("mrpc", "sick", "rte", "cb")
 PARTITIONS: Mapping[str, Partition] = {
     "head": "head",
@@ -101,7 +105,7 @@ PARTITIONS: Mapping[str, Partition] = {
 # Untrained averages of stored adapters, with the weights of the target's adapter and of nli.
 WEIGHTS = {"average_nli": (0.5, 0.5), "add_half_nli": (1.0, 0.5)}
 AVERAGES = (*WEIGHTS, "average_seeds")
-# Methods that start from the pretrained trunk.
+# Methods that keep the pretrained trunk frozen.
 FROZEN = ("head", "pfeiffer", "houlsby", "nli", "fusion", "fusion_nli", "fusion_without_own")
 ALL = "all"
 
@@ -282,7 +286,7 @@ class Study:
     def is_stored(self, run: Run) -> bool:
         """Whether the adapters of this run are stored.
 
-        Heads and trunks are written last, so if they exist, all files of the run do.
+        Heads and trunks are written last, so if they exist, all other files of the run exist too.
         """
         if run.method == "mt":
             return (self.folder / f"{run.seed}/joint/trunk/model.safetensors").exists()
@@ -371,7 +375,7 @@ def main() -> None:
     results = read_results(arguments.results, Run, study.inputs, runs)
     repeated = sources_to_repeat(runs, results, study.sources, study.is_stored)
     if arguments.processes == 1:
-        # Only one process can use a TPU's chips.
+        # Train in this process, because only one process can use a TPU's chips.
         add_missing(arguments.results, runs, results, study.measure, repeated=repeated)
         return
     add_missing_in_processes(

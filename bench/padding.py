@@ -28,7 +28,7 @@ COLUMNS = ("task", "train rows", "tokens per row", "lengths", "padding", "dev ro
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data_dir", default="", help="folder of the tasks")
+    parser.add_argument("--data_dir", default="", help="folder with the tasks")
     parser.add_argument("--tasks", default=GLUE, help=f"names of tasks ({GLUE})")
     parser.add_argument("--trunk", default="minilm")
     parser.add_argument("--train_rows", type=int, default=0, help="maximum number of train rows; 0 for all")

@@ -31,7 +31,7 @@ def read_results(
     """Reads and checks a results file.
 
     Args:
-      path: The file. If it does not exist, there are no results.
+      path: The file. If it does not exist, the result is empty.
       run_type: A frozen dataclass whose fields identify a run. Each line must contain all of them.
       inputs_of: Computes a run's expected inputs, which are compared with the recorded ones. None skips the check.
       runs: The runs of the study. None accepts any run.
@@ -64,7 +64,7 @@ def read_results(
 
 
 def _check_inputs(location: str, recorded: Inputs, expected: Inputs) -> None:
-    # JSON turns the tuples of a run into lists.
+    # The recorded inputs were read from JSON, which turns tuples into lists.
     expected = json.loads(json.dumps(expected))
     for name in {**expected, **recorded}:
         if recorded.get(name) != expected.get(name):

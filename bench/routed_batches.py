@@ -82,7 +82,7 @@ def random_task(trunk: Trunk, name: str, preset: str, length: int, *, drop: int 
     """
     adapter = ADAPTER_PRESETS[preset]
     if drop:
-        assert not isinstance(adapter, OnTop), "an adapter in the layers"
+        assert not isinstance(adapter, OnTop), "the adapter must be in the layers"
         adapter = dataclasses.replace(adapter, layers=tuple(range(drop, trunk.config.num_layers)))
     method = Method(adapter=adapter, head=HeadConfig(pooling="mean"))
     setup = single_setup(method, trunk.config, name=name, reads="pooled", num_outputs=3)

@@ -82,7 +82,7 @@ def program(arguments: argparse.Namespace, num_adapters: Any, rows: int, length:
     if num_adapters == "one":
         return setup.model, ({**params, "trunk": trunk}, batch)
     form = slot_form(setup.model)
-    assert isinstance(form, SlotForm), "the model has an adapter"
+    assert isinstance(form, SlotForm), "the model must have an adapter"
     heads = head_form(setup.model, 3)
     plan = Plan(trunk=config, slots=(form,), heads=(heads,), pooling="first", normalize=False)
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), {**params, "trunk": {}})

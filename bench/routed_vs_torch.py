@@ -144,9 +144,9 @@ def compare(
     run()
     torch_s, afjax_s = [], []
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdin, "a pipe"
-        assert process.stdout, "a pipe"
-        assert json.loads(process.stdout.readline())["ready"], "the worker prepares first"
+        assert process.stdin, "stdin must be a pipe"
+        assert process.stdout, "stdout must be a pipe"
+        assert json.loads(process.stdout.readline())["ready"], "the worker must first report that it is ready"
         for _ in range(arguments.repeats):
             process.stdin.write("step\n")
             process.stdin.flush()

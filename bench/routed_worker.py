@@ -65,7 +65,7 @@ def rows(flags: argparse.Namespace, numbers: range) -> dict[str, Any]:
 
 
 def adapter_model(flags: argparse.Namespace) -> tuple[Any, list[str]]:
-    """Creates a model of `adapters` with bottleneck adapters, each with a head."""
+    """Creates an `adapters` model with bottleneck adapters, each with a head."""
     import adapters
 
     model = adapters.BertAdapterModel(bert_config(flags)).eval()

@@ -191,7 +191,7 @@ def main() -> int:
         flags += ["--predict_all"] if arguments.soak_minutes else []
         words = [sys.executable, "-m", "afjax", "serve", f"--store={folder}", "--trunk=minilm", "--port=0", *flags]
         with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
-            assert process.stderr, "a pipe"
+            assert process.stderr, "stderr must be a pipe"
             url = next(found[1] for line in process.stderr if (found := re.search(r"Serving at (\S+)\.", line)))
             print(f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|")
             try:

@@ -65,11 +65,11 @@ def main() -> int:
 def matrix_products(compiled: jax.stages.Compiled) -> list[Product]:
     """Extracts the matrix products of a program, which must not contain them in loops."""
     text = compiled.as_text()
-    assert text is not None, "the backend prints its programs"
+    assert text is not None, "the backend must be able to print its programs"
     products = []
     for computation in parse_module(text).computations.values():
         for instruction in computation.instructions.values():
-            # These could contain matrix products that are not dots.
+            # Convolutions and custom calls could contain matrix products that are not counted below.
             assert instruction.opcode not in ("convolution", "custom-call"), instruction.opcode
             if instruction.opcode == "dot":
                 assert "while" not in instruction.op_name, instruction.op_name

@@ -1,4 +1,4 @@
-"""Trains on WNUT-17 (tagging) and GoEmotions (multi-label), also with `adapters`.
+"""Trains on WNUT-17 (tagging) and GoEmotions (multi-label).
 
     python bench/task_kinds.py --data_dir=DATA --results=bench/results/task_kinds.jsonl
     python bench/task_kinds.py --results=bench/results/task_kinds.jsonl --table
@@ -8,8 +8,8 @@ file. To resume, repeat the command: runs that are already in the file are skipp
 learning rate, with linear decay to zero and no warm-up. The final model is evaluated on dev and test. The threshold for
 GoEmotions is 0.5.
 
-`adapters` only trains adapters for WNUT-17, on the same rows and words, with the same settings and number of steps as
-afjax. Its runs use a separate virtual environment, as in ``vs_adapterhub.py``.
+For comparison, the library `adapters` trains Pfeiffer adapters on WNUT-17, with the same rows, words, settings and
+number of steps as afjax. These runs use a separate virtual environment, as in ``vs_adapterhub.py``.
 """
 
 import argparse

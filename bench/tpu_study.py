@@ -1,9 +1,9 @@
-"""Predicts the duration of a study on a TPU chip, in separate or shared processes.
+"""Predicts how long a study takes on a TPU chip, in separate processes or in one.
 
     python bench/tpu_study.py --data=DATA --output=study.csv
 
 The study trains Pfeiffer adapters on BERT-base (bfloat16 trunk, layers as a loop) for cb, rte, mrpc and sick, with two
-learning rates and three seeds. This makes 24 runs of three epochs, with 32 rows of at most 128 tokens per step. No TPU
+learning rates and three seeds. These are 24 runs of three epochs, with 32 rows of at most 128 tokens per step. No TPU
 is needed (docs/scaling.md): the TPU compiler runs on this machine, and each step is assumed to take the shortest
 possible time. The costs for each length are appended to the output file, and lengths that are already in the file are
 skipped.
@@ -98,8 +98,8 @@ def costs_of(length: int, topology: str) -> dict[str, str]:
         )
     )
     found = report(plan, parse_topology(topology), fit=False)
-    assert found.train is not None, "a batch of 32 rows fits"
-    assert found.evaluate is not None, "the step was compiled"
+    assert found.train is not None, "a batch of 32 rows must fit"
+    assert found.evaluate is not None, "the evaluation step must be compiled"
     numbers = (
         *(found.train.compile_s, found.train.roofline.step_s),
         *(found.evaluate.compile_s, found.evaluate.roofline.step_s),

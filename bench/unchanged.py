@@ -10,7 +10,7 @@ same runs of BEFORE, delete ``FOLDER/after`` first. The script checks four parts
    equal.
 2. ``resume``: BEFORE is killed in the middle of that run, and AFTER resumes it. The result must be bit-identical.
 3. ``store``: Both predict with the store written by BEFORE. The prediction files must be identical.
-4. ``tpu``: The costs of compiled TPU programs, such as FLOPs and memory traffic, may differ by at most 0.5 %. Compile
+4. ``tpu``: The costs of compiled TPU programs, such as FLOPs and memory traffic, may differ by at most 0.5%. Compile
    times are not compared.
 
 To compare step times, run ``afjax bench`` alternately in both checkouts.

@@ -118,9 +118,9 @@ def parse_flags() -> argparse.Namespace:
 
 
 def ready_environment(venv: Path, extra: tuple[str, ...] = ()) -> Path:
-    """Returns the Python of a virtual environment with `adapters` and extra packages.
+    """Prepares a virtual environment with `adapters`, and returns its Python.
 
-    Creates the environment if it is missing.
+    Creates the environment if it is missing, and installs missing packages, including ``extra``.
     """
     python = venv / "bin" / "python"
     if not python.exists():

@@ -9,7 +9,7 @@ process until its adapter is stored. The benchmark has two parts:
 1. ``short``: times one run on CB (4 epochs) and one on MRPC (1 epoch) with afjax and a cold compilation cache, with
    afjax and a warm cache, and with `adapters`.
 2. ``study``: times 24 runs of 20 steps with 16 rows (4 tasks, 2 learning rates, 3 seeds) as one ``afjax sweep``, as one
-   ``afjax train`` per run, and as one `adapters` process per run, all with a warm compilation cache. The sweep runs
+   ``afjax train`` per run, and as one `adapters` process per run. afjax's compilation cache is warm. The sweep runs
    before and after the other two, which alternate run by run. At the end, sweeps with two processes and with one
    process follow.
 
@@ -72,7 +72,7 @@ class Measurement:
 
 
 def measurements() -> list[Measurement]:
-    """Lists all measurements in order. Those to compare are adjacent."""
+    """Lists all measurements in order. Measurements to compare are adjacent."""
     listed = [
         Measurement("short", way, task, 1e-3, repeat=repeat)
         for task in SHORT_EPOCHS
@@ -92,7 +92,7 @@ class Machine:
     """Runs the measurements in a temporary folder with its own compilation cache.
 
     Args:
-      data: The folder of the tasks.
+      data: The folder with the tasks.
       folder: The temporary folder.
     """
 
@@ -111,7 +111,7 @@ class Machine:
         if wanted.way == "cold":
             shutil.rmtree(self.folder / "cache", ignore_errors=True)
         elif wanted.part == "study" and not self.warm:
-            # This untimed run fills the caches of compiled programs and tokenised rows.
+            # This untimed run fills the caches of compiled programs and tokenized rows.
             self._sweep(output, seeds=(0,), rates=LEARNING_RATES[:1])
             shutil.rmtree(output)
             self.warm = True
@@ -230,7 +230,7 @@ def table(results: dict[Measurement, dict[str, Any]]) -> Iterator[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="folder of the tasks")
+    parser.add_argument("--data", type=Path, help="folder with the tasks")
     parser.add_argument("--results", required=True, type=Path, help="output file with one line per measurement")
     parser.add_argument("--parts", default="short,study", help="the parts to measure")
     parser.add_argument(

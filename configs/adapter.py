@@ -1,11 +1,11 @@
-"""AdapterFusion, first stage (ST-A, section 4.1): one Pfeiffer adapter for one task, on a frozen BERT-base.
+"""AdapterFusion, stage 1 (ST-A, section 4.1): a Pfeiffer adapter for one task.
 
 afjax train --config=configs/adapter.py:task=rte,data=DATA --workdir=runs/st-rte --store=runs/store
 afjax sweep --config=configs/adapter.py:task=rte,data=DATA --workdir=runs/st-rte-sweep --seeds=0,1,2
 
-DATA contains the benchmark downloads, or one folder per task with train and dev files. The adapter is stored under its
-task's name, where configs/fusion.py looks for it, so train one adapter per task to fuse. The sweep covers the paper's
-reduction factors. A run trains for at most 30 epochs.
+DATA contains the benchmark downloads, or one folder per task with train and dev files. The trunk is a frozen BERT-base.
+The adapter is stored under its task's name, where configs/fusion.py looks for it. Train one adapter per task, and then
+fuse them. The sweep covers the paper's reduction factors. A run trains for at most 30 epochs.
 
 Dev accuracy with reduction factors 2, 16 and 64, from the paper's table 3 (16 is also column ST-A of table 1):
 

@@ -1,14 +1,14 @@
-"""The papers' baselines on one task. Methods: head, full, layernorm, top_k, houlsby and pfeiffer.
+"""The papers' baselines on one task.
 
 afjax train --config=configs/baselines.py:method=full,task=rte,data=DATA/rte --workdir=runs/rte-full
 afjax train --config=configs/baselines.py:method=top_k,top_k=3,task=rte,data=DATA/rte --workdir=runs/rte-top
 afjax train --config=configs/baselines.py:method=houlsby,size=64,task=rte,data=DATA/rte --workdir=runs/rte-houlsby
 afjax train --config=configs/baselines.py:method=pfeiffer,factor=16,task=rte,data=DATA/rte --workdir=runs/rte-pfeiffer
 
-The sweeps below are from Houlsby 2019, section 3.4 and figure 4: adapters of all sizes, the top layers only, and the
-LayerNorms only. The paper uses BERT-base on MNLI and CoLA (metric=matthews), and the learning rates of section 3.2. The
-dev accuracies on MNLI are 83.7 with size 64 (about 2 M trained parameters), 77.8 with the top layer (about 9 M) and
-84.4 with all layers.
+The methods are head, full, layernorm, top_k, houlsby and pfeiffer. The sweeps below are from Houlsby 2019, section 3.4
+and figure 4: adapters of all sizes, the top layers only, and the LayerNorms only. The paper uses BERT-base on MNLI and
+CoLA (metric=matthews), and the learning rates of section 3.2. The dev accuracies on MNLI are 83.7 with size 64 (about 2
+million trained parameters), 77.8 with the top layer (about 9 million) and 84.4 with all layers.
 
 afjax sweep --config=configs/baselines.py:method=houlsby,task=mnli,data=DATA/mnli --workdir=runs/mnli-sizes \\
     --grid.adapter.size=1,2,4,8,16,32,64,128,256,512 --seeds=0,1,2
@@ -89,5 +89,8 @@ def get_config(
 
 
 def get_sweep() -> dict:
-    """Returns Houlsby's learning rates. Add sizes, factors or layers to the grid on the command line."""
+    """Returns Houlsby's learning rates.
+
+    Add sizes, factors or layers to the grid on the command line.
+    """
     return {"train.learning_rate": [3e-5, 3e-4, 3e-3]}

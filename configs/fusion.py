@@ -1,9 +1,10 @@
-"""AdapterFusion for one task, over the adapters of eight tasks. Adapters missing from the store are trained first.
+"""AdapterFusion for one task, over the adapters of eight tasks.
 
 afjax train --config=configs/fusion.py:target=rte,data=DATA --workdir=runs/fusion-rte --store=runs/store
 afjax train --config=configs/fusion.py:target=mine,source=mine.csv,sources=rte+cb --workdir=runs/mine --store=runs/store
 
-The second command fuses adapters from the store, so it only needs the target's data.
+Adapters missing from the store are trained first. The second command fuses adapters that are in the store, so it only
+needs the target's data.
 
 Dev accuracy with BERT-base when fusing the adapters of 16 tasks, from the paper's table 1, column "F. w/ ST-A". The
 five multiple-choice tasks are not shown. For single adapters, see configs/adapter.py.

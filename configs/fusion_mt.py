@@ -1,9 +1,10 @@
-"""AdapterFusion of MT-A: fuses the adapters from configs/mt_adapter.py, on the trunk trained jointly with them.
+"""AdapterFusion of MT-A: fuses adapters that were trained jointly with the trunk.
 
 afjax train --config=configs/fusion_mt.py:data=DATA,target=rte,tasks=mnli+qqp+rte,trunk=runs/mt/trunk \\
     --workdir=runs/fusion-mt-rte --store=runs/mt/store
 
-A run trains for at most 10 epochs on the target (AdapterFusion, section 4.1).
+configs/mt_adapter.py trains the adapters and the trunk. A run trains for at most 10 epochs on the target
+(AdapterFusion, section 4.1).
 
 Dev accuracy with BERT-base when fusing the adapters of all 16 tasks, from the paper's table 1, column "F. w/ MT-A". The
 five multiple-choice tasks are not shown.

@@ -1,12 +1,13 @@
-"""Houlsby 2019, section 3.3: BERT-base on more classification tasks, with adapters, full or top-layer fine-tuning.
+"""Houlsby 2019, section 3.3: BERT-base on more classification tasks.
 
 afjax train --config=configs/houlsby_extra.py:task=spam,data=DATA/spam,text=message,label=kind --workdir=runs/spam
 afjax train --config=configs/houlsby_extra.py:task=spam,data=DATA/spam,method=top_k,top_k=3 --workdir=runs/spam-top
 afjax train --config=configs/houlsby_extra.py:task=sms_spam,data_dir=DATA --workdir=runs/sms-spam
 
-DATA/spam contains train and dev as .csv, .tsv or .jsonl. If the columns are not named text and label, set text=... and
-label=... With data_dir, the task must be one of the paper's 17 tasks (see afjax data list), in the data files published
-by its authors. A hash of the text then assigns 80 % of the rows to train, 10 % to dev and 10 % to test.
+The methods are adapter, full and top_k. DATA/spam contains train and dev as .csv, .tsv or .jsonl. If the columns are
+not named text and label, set text=... and label=... With data_dir, the task must be one of the paper's 17 tasks (see
+afjax data list), in the data files published by its authors. A hash of the text then assigns 80% of the rows to train,
+10% to dev and 10% to test.
 
 The paper uses the same grid of learning rates and epochs for all methods:
 
@@ -14,8 +15,9 @@ afjax sweep --config=configs/houlsby_extra.py:task=spam,data=DATA/spam --workdir
 afjax sweep --config=configs/houlsby_extra.py:task=spam,data=DATA/spam,method=top_k --workdir=runs/spam-top-sweep \\
     --grid.adapter.size=64 --grid.top_k=1,2,3,5,7,9,11,12
 
-The first grid has 72 runs per seed, the second 96. top_k and full ignore the adapter size, so the second grid has only
-one. Instead of searching over epochs, the paper chose them by hand for each task, from learning curves (its table 4).
+The first grid has 72 runs per seed, and the second has 96. top_k and full ignore the adapter size, so the second grid
+has only one size. Instead of searching over epochs, the paper chose them by hand for each task, from learning curves
+(its table 4).
 
 Mean test accuracy over the 17 tasks, from the paper's table 2: 73.3 with adapters, 73.7 with full fine-tuning and 74.0
 with the top layers. On SMS spam: 95.1, 99.3 and 99.3.

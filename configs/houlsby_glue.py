@@ -1,11 +1,11 @@
-"""Houlsby 2019, section 3.2: bottleneck adapters and LayerNorms on a frozen BERT-large, one GLUE task at a time.
+"""Houlsby 2019, section 3.2: adapters on a frozen BERT-large, for one GLUE task.
 
 afjax train --config=configs/houlsby_glue.py:task=mrpc,data=DATA --workdir=runs/houlsby-mrpc --store=runs/store
 afjax sweep --config=configs/houlsby_glue.py:task=mrpc,data=DATA --workdir=runs/houlsby-sweep --seeds=0,1,2,3,4
 
-DATA contains the benchmark downloads, or one folder per task with train and dev files. The sweep is the paper's: 18
-settings with 5 seeds, so 90 runs per task. Select the run with the best dev score. (The paper used four Cloud TPUs per
-run.)
+DATA contains the benchmark downloads, or one folder per task with train and dev files. The LayerNorms are trained with
+the adapters. The sweep is the paper's: 18 settings with 5 seeds each, so 90 runs per task. Select the run with the best
+dev score. (The paper used four Cloud TPUs per run.)
 
 Test scores from the GLUE server (the paper's table 1), with the best size per task: CoLA 59.5, SST 94.0, MRPC 89.5,
 STS-B 86.9, QQP 71.8, MNLI 84.9 and 85.1 (mismatched), QNLI 90.7, RTE 71.5; mean 80.0. The mean is 79.6 with size 64 for

@@ -1,13 +1,14 @@
-"""Houlsby 2019, section 3.5: SQuAD v1.1 (extractive question answering), adapters or full fine-tuning of BERT-large.
+"""Houlsby 2019, section 3.5: adapters or full fine-tuning on SQuAD v1.1.
 
 afjax train --config=configs/houlsby_squad.py:data=DATA --workdir=runs/squad --store=runs/store
 afjax train --config=configs/houlsby_squad.py:data=DATA,method=full --workdir=runs/squad-full
 afjax train --config=configs/houlsby_squad.py:data=DATA,task=squad_v2 --workdir=runs/squad-v2
 afjax sweep --config=configs/houlsby_squad.py:data=DATA --workdir=runs/squad-sizes --grid.adapter.size=2,8,64,256
 
-DATA contains the folder squad with train-v1.1.json and dev-v1.1.json (for squad_v2: train-v2.0.json and dev-v2.0.json).
-As in BERT, windows have 384 tokens with a stride of 128, questions at most 64 tokens, and answers at most 30. An epoch
-has about 2,800 steps of 32 windows.
+The task is extractive question answering, and the trunk is BERT-large. DATA contains the folder squad with
+train-v1.1.json and dev-v1.1.json (for squad_v2: train-v2.0.json and dev-v2.0.json). As in BERT, windows have 384 tokens
+with a stride of 128, questions have at most 64 tokens, and answers have at most 30. An epoch has about 2,800 steps of
+32 windows.
 
 Dev F1 from the paper's figure 5: 90.4 with adapters of size 64, 89.9 with size 2, and 90.7 with full fine-tuning. The
 learning rates and epochs of these runs are unknown to us, so this config uses BERT's for full fine-tuning, and those in
@@ -32,7 +33,10 @@ def get_config(
     train_rows: int = 0,
     seed: int = 0,
 ) -> ml_collections.ConfigDict:
-    """Builds the config for a method. Set learning_rate or epochs to 0 for the method's default."""
+    """Builds the config for a method.
+
+    Set learning_rate or epochs to 0 for the method's default.
+    """
     default_rate, default_epochs = METHODS[method]
     config = ml_collections.ConfigDict()
     config.recipe = "single"

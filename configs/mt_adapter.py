@@ -1,12 +1,13 @@
-"""MT-A (AdapterFusion, section 3.1): adapters for several tasks, trained jointly with the trunk.
+"""MT-A (AdapterFusion, section 3.1): adapters trained jointly with the trunk.
 
 afjax train --config=configs/mt_adapter.py:data=DATA,tasks=mnli+qqp+rte --workdir=runs/mt --store=runs/mt/store
 afjax train --config=configs/fusion_mt.py:data=DATA,target=rte,tasks=mnli+qqp+rte,trunk=runs/mt/trunk \\
     --workdir=runs/fusion-mt-rte --store=runs/mt/store
 
-The first command also trains the trunk, and saves it as runs/mt/trunk. The second command fuses the adapters on that
-trunk. adapter=pals and adapter=low_rank select the modules from Stickland & Murray 2019. AdapterFusion uses their
-modules and settings: adapter=pals,epochs=25 trains for 25 epochs of 2400 steps of 32 rows, on all 16 tasks jointly.
+Each task has its own adapter. The first command also trains the trunk, and saves it as runs/mt/trunk. The second
+command fuses the adapters on that trunk. adapter=pals and adapter=low_rank select the modules from Stickland & Murray
+2019, which AdapterFusion uses with their settings: 25 epochs of 2,400 steps of 32 rows, on all 16 tasks jointly. To
+train with these settings, use adapter=pals,epochs=25.
 
 Dev accuracy with BERT-base, from the paper's table 1, column MT-A. The five multiple-choice tasks are not shown.
 

@@ -1,11 +1,12 @@
-"""BERT and PALs (Stickland & Murray 2019): one trunk, trained jointly on all GLUE tasks, with one module per task.
+"""BERT and PALs (Stickland & Murray 2019): one trunk trained jointly on GLUE.
 
 afjax train --config=configs/pals_glue.py:method=pals,data=DATA --workdir=runs/pals --store=runs/store
 afjax train --config=configs/pals_glue.py:method=shared,tasks=rte+mrpc,data=DATA --workdir=runs/shared
 
-DATA contains the benchmark downloads, or one folder per task. The settings are the paper's for BERT-base: 25 epochs of
-2400 steps of 32 rows, 60 000 steps in total. For other trunks and shorter runs, tune the learning rate. The authors'
-code clips each tensor's gradient separately; to do the same, set --config.train.clip_by=tensor.
+All tasks share the trunk, and each task has its own module. DATA contains the benchmark downloads, or one folder per
+task. The settings are the paper's for BERT-base: 25 epochs of 2,400 steps of 32 rows, 60,000 steps in total. For other
+trunks and shorter runs, tune the learning rate. The authors' code clips each tensor's gradient separately; to do the
+same, set --config.train.clip_by=tensor.
 
 The paper's mean GLUE test scores with BERT-base are 79.6 with one model per task, 79.9 with shared, 79.6 with
 top_attention and 80.4 with pals. On dev, pals with annealed sampling reaches 81.7.

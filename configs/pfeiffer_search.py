@@ -1,13 +1,13 @@
-"""AdapterFusion, appendix A.2: searches for the best adapter architecture on one task, with BERT-base.
+"""AdapterFusion, appendix A.2: a search for the best adapter architecture.
 
 afjax train --config=configs/pfeiffer_search.py:task=sst2,data=DATA --workdir=runs/search-one
 afjax sweep --config=configs/pfeiffer_search.py:task=sst2,data=DATA --workdir=runs/search
 
-DATA contains the benchmark downloads, or one folder per task with train and dev files. The search covers the positions
-of the adapter, the LayerNorms and the residual connection. The full grid has 1152 runs per seed. The paper's figures 7
-to 9 (SST-2, Argument and CSQA) search in three steps, and each step keeps the best setting of the previous one: (a)
-positions, (b) the pretrained LayerNorm, (c) new LayerNorms. Step (a) has 3 runs, with all other settings at their final
-values:
+DATA contains the benchmark downloads, or one folder per task with train and dev files. The search runs on one task with
+BERT-base. It covers the positions of the adapter, the LayerNorms, the residual connection, the reduction factor and the
+activation. The full grid has 1,152 runs per seed. The paper's figures 7 to 9 (SST-2, Argument and CSQA) search in three
+steps, and each step keeps the best setting of the previous one: (a) positions, (b) the pretrained LayerNorm, (c) new
+LayerNorms. Step (a) has 3 runs, with all other settings at their final values:
 
 afjax sweep --config=configs/pfeiffer_search.py:task=sst2,data=DATA --workdir=runs/search-a \\
     --grid.adapter.pretrained_layer_norm=both --grid.adapter.new_layer_norm=none \\
@@ -50,10 +50,10 @@ def get_config(
 
 
 def get_sweep() -> dict:
-    """Returns the paper's grid: positions, LayerNorms, residuals, reduction factors and activations.
+    """Returns the paper's grid.
 
-    It omits residual_from="sum", which requires the pretrained LayerNorm before the adapter, because every combination
-    in a grid must be valid. To include it, use --grid.adapter.residual_from=sublayer,input,sum and
+    Every combination in a grid must be valid, so the grid omits residual_from="sum", which requires the pretrained
+    LayerNorm before the adapter. To include it, use --grid.adapter.residual_from=sublayer,input,sum and
     --grid.adapter.pretrained_layer_norm=before,both.
     """
     return {

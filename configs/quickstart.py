@@ -1,9 +1,10 @@
-"""Both stages of AdapterFusion on built-in tasks: trains two source adapters, and fuses them for a 200-row target.
+"""Both stages of AdapterFusion on small built-in tasks.
 
 afjax train --config=configs/quickstart.py --workdir=runs/quickstart
 
-The target's adapter is trained only for comparison. If it were fused too, the fusion would attend to nothing else,
-because that adapter has memorized the 200 rows.
+Stage 1 trains two source adapters. Stage 2 fuses them for a target with 200 train rows. The target's adapter is trained
+only for comparison. If it were fused too, the fusion would attend to nothing else, because that adapter has memorized
+the 200 rows.
 """
 
 import ml_collections

@@ -1,8 +1,9 @@
-"""Sequential fine-tuning: trains the trunk on one task after another, and measures forgetting.
+"""Sequential fine-tuning: trains the trunk on one task after another.
 
 afjax train --config=configs/sequential.py:tasks=mnli+mrpc+rte,data=DATA --workdir=runs/sequential --store=runs/store
 
-After each task, the scores on all tasks are printed and written to runs/sequential/forgetting.csv.
+After each task, the scores on all tasks so far are printed and written to runs/sequential/forgetting.csv. They show how
+much the model forgets.
 """
 
 import ml_collections

@@ -1,4 +1,4 @@
-"""Trains one task with an adapter (default), only the head, only LayerNorms, the top layers, or full fine-tuning.
+"""Trains an adapter, or other parameters, for one task.
 
 afjax train --config=configs/single.py:task=rte,data=DATA/rte --workdir=runs/rte --store=runs/store
 afjax train --config=configs/single.py:task=rte,data=DATA/rte,adapter=lora --workdir=runs/rte-lora
@@ -8,10 +8,11 @@ afjax train --config=configs/single.py:task=squad,data_dir=DATA,max_length=384,t
 afjax train --config=configs/single.py:task=mine.toml --workdir=runs/mine
 afjax train --config=configs/single.py:task=topics,data=topics.csv,kind=multi_label --workdir=runs/topics
 
-data is the task's data source: a file, or a folder with train and dev files. data_dir is the folder of benchmark
-downloads, where the task is looked up by name. Without data and data_dir, the task must be a built-in one (entail,
-paraphrase or target). To describe your own task, use a TOML file. Set kind unless it is classification or known from
-the task. adapter is a preset, such as pfeiffer, houlsby, lora or ia3.
+partition selects the trained parameters: adapter (the default), head, layernorm, top_k or full. data is the task's data
+source: a file, or a folder with train and dev files. data_dir is the folder of benchmark downloads, where the task is
+looked up by name. Without data and data_dir, the task must be a built-in one (entail, paraphrase or target). To
+describe your own task, use a TOML file. Set kind unless it is classification or known from the task. adapter is a
+preset, such as pfeiffer, houlsby, lora or ia3.
 """
 
 import pathlib

@@ -26,10 +26,10 @@ extensions = [
 ]
 exclude_patterns = ["_build"]
 
-# Markdown. Links to headings work as on a code host.
+# Markdown. Headings get the same anchors as on GitHub.
 myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
 myst_heading_anchors = 4
-# Quotes become typographic, but two dashes begin a flag.
+# Use typographic quotes, but keep two dashes, because they begin a flag.
 smartquotes_action = "qe"
 # Pages show the notebooks' stored outputs; tests/docs/test_notebooks.py runs the notebooks.
 nb_execution_mode = "off"
@@ -43,7 +43,7 @@ napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
 napoleon_custom_sections = ["Reference"]
-# The copy button skips prompts and output.
+# The copy button omits prompts and output.
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 

@@ -1,4 +1,4 @@
-"""Sphinx directives for the reference pages, and a check that the reference is complete.
+"""Sphinx directives for the reference pages, and a check of their completeness.
 
 - ``{command} store ls`` documents a command from its parser.
 - ``{config} single`` documents a built-in config from its file.
@@ -39,7 +39,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
 
 
 def command_parsers() -> dict[str, argparse.ArgumentParser]:
-    """Returns each command's parser by the command's words: ``train``, ``store ls``."""
+    """Returns the parser of each command, by name, such as ``train`` or ``store ls``."""
     _, commands = make_parser()
     parsers = {}
     for name, parser in commands.choices.items():
@@ -61,7 +61,7 @@ class CommandDirective(SphinxDirective):
         name = self.arguments[0]
         parsers = command_parsers()
         if name not in parsers:
-            raise self.error(f"{name} is not a command (there are: {', '.join(parsers)})")
+            raise self.error(f"{name} is not a command; the commands are {', '.join(parsers)}")
         _entries(self.env, "commands").add(name)
         return self.parse_text_to_nodes("\n".join(command_lines(name, parsers[name])))
 

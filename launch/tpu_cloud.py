@@ -37,7 +37,7 @@ ADVICE = (
     ),
     (
         r"Location \S+ is not found|may not exist",
-        "this zone has no TPUs, or none for this project; give another --zone.",
+        "this zone has no TPUs, or none for this project; choose a different --zone.",
     ),
     (
         r"PERMISSION_DENIED|not have permission",
@@ -109,7 +109,7 @@ class Slice:
 
     @property
     def condition(self) -> str:
-        """``missing``, ``waiting``, ``ready``, ``deleting`` or ``lost``.
+        """One of ``missing``, ``waiting``, ``ready``, ``deleting`` and ``lost``.
 
         A slice is lost if it was preempted, failed or is incomplete.
         """
@@ -172,7 +172,7 @@ class Cloud:
         for section, flag in (("core", "project"), ("compute", "zone")):
             given = any(word.startswith(f"--{flag}=") for word in self._flags)
             if not given and not settings.get(section, {}).get(flag):
-                raise LaunchError(f"No {flag} is set; give --{flag}, or run `gcloud config set {section}/{flag} ...`.")
+                raise LaunchError(f"No {flag} is set; pass --{flag}, or run `gcloud config set {section}/{flag} ...`.")
 
     def _gcloud(self, *words: str, capture: bool = True) -> subprocess.CompletedProcess[str]:
         if self.dry_run:
@@ -372,14 +372,14 @@ def slice_flags(arguments: argparse.Namespace) -> list[str]:
     generation, _, size = kind.partition("-")
     if bool(size) == bool(topology):
         raise LaunchError(
-            f"--accelerator_type is {given} and --topology is {topology or 'not given'}; give a type with a size "
+            f"--accelerator_type is {given} and --topology is {topology or 'not given'}; pass a type with a size "
             "(such as v5e-16), or a type without a size and a topology (such as v4 and 2x2x4)."
         )
     runtime = arguments.runtime_version or RUNTIME_VERSIONS.get(generation)
     if not runtime:
         raise LaunchError(
-            f"--accelerator_type is {given}; known are {', '.join(RUNTIME_VERSIONS)}, with a size (such as v5e-16); "
-            "for any other type, also give --runtime_version."
+            f"--accelerator_type is {given}; known types are {', '.join(RUNTIME_VERSIONS)}, with a size (such as "
+            "v5e-16); for any other type, pass --runtime_version too."
         )
     flags = [f"--accelerator-type={kind}"] if size else [f"--type={kind}", f"--topology={topology}"]
     flags.append(f"--runtime-version={runtime}")

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Trains on a Cloud TPU slice from a laptop: creates the slice, sets it up and runs an afjax command on all workers.
+"""Creates and sets up a Cloud TPU slice, and runs an afjax command on its workers.
 
-The script needs only Python 3.10 or newer and `gcloud`. It keeps no state on the laptop: slice states come from Google
-Cloud, and job states from files on the workers. Any command can therefore be interrupted and repeated.
+The script runs on a laptop. It needs only Python 3.10 or newer and `gcloud`. It keeps no state on the laptop: slice
+states come from Google Cloud, and job states come from files on the workers. Any command can therefore be interrupted
+and repeated.
 """
 
 import argparse
@@ -64,7 +65,8 @@ STOP_EXAMPLE = """\
 example:
   launch/tpu_vm.py stop my-slice --zone=us-west4-a
 
-If babysit is running, stop it first, because it would restart the command. The slice is kept and still costs money."""
+When it receives SIGTERM, afjax saves a checkpoint. If babysit is running, stop it first, because it would restart the
+command. The slice is kept and still costs money."""
 
 LOGS_EXAMPLE = """\
 examples:
@@ -135,7 +137,8 @@ def create(arguments: argparse.Namespace, cloud: Cloud) -> int:
     cloud.create(*flags)
     if arguments.no_wait:
         log_message(
-            f"{cloud.name} was requested; see `status`. It costs money while it is ACTIVE, until `delete {cloud.name}`."
+            f"{cloud.name} was requested; run `status` to check it. It costs money while it is ACTIVE, until "
+            f"`delete {cloud.name}`."
         )
         return 0
     with warn_if_slice_remains(cloud):
@@ -161,7 +164,7 @@ def run(arguments: argparse.Namespace, cloud: Cloud) -> int:
 
 
 def stop(arguments: argparse.Namespace, cloud: Cloud) -> int:
-    """Stops the command on all workers: first with SIGTERM (afjax saves a checkpoint), then with SIGKILL."""
+    """Stops the command on all workers with SIGTERM, and if necessary with SIGKILL."""
     cloud.ask_workers(cloud.ready(), "stop", str(arguments.grace_seconds), dry_run_answer="stopped")
     log_message(f"No command is running on {cloud.name}; the slice costs money until `delete {cloud.name}`.")
     return 0
@@ -352,7 +355,7 @@ def tracked_files(source: Path) -> list[str]:
         raise LaunchError("git is not installed; install it, or set --source to a git URL.") from None
     names = [name for name in listed.stdout.split("\0") if (source / name).is_file()]
     if "setup.py" not in names:
-        raise LaunchError(f"--source is {source}; give a git checkout of afjax or a git URL.")
+        raise LaunchError(f"--source is {source}; pass a git checkout of afjax or a git URL.")
     return names
 
 
@@ -433,7 +436,7 @@ def check_command(arguments: argparse.Namespace) -> None:
         folder = flag_value(words, flag)
         if not folder.startswith("gs://") and (folder or flag == "--workdir"):
             raise LaunchError(
-                f"{flag} is {folder or 'not given'}; give {flag}=gs://BUCKET/FOLDER, because the hosts of a slice "
+                f"{flag} is {folder or 'not given'}; pass {flag}=gs://BUCKET/FOLDER, because the hosts of a slice "
                 "share no disk and a preempted slice loses its disks."
             )
 
@@ -508,7 +511,7 @@ def number(text: str) -> float:
     """Parses a nonnegative, finite number."""
     value = float(text)
     if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text} was given; give a number that is at least 0.")
+        raise argparse.ArgumentTypeError(f"{text} was given; pass a number that is at least 0.")
     return value
 
 

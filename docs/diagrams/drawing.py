@@ -104,7 +104,10 @@ class Drawing:
         )
 
     def labels(self, x: float, y: float, lines: list[str], *, leading: float = 20, **options: Any) -> None:
-        """Adds lines of text; ``y`` is the vertical center of the first. See :meth:`label` for the options."""
+        """Adds lines of text. The first line is vertically centered at ``y``.
+
+        The options are the same as for :meth:`label`.
+        """
         for number, line in enumerate(lines):
             self.label(x, y + number * leading, line, **options)
 

@@ -1,4 +1,7 @@
-"""Draws an encoder layer and its slots (``afjax/trunk/encoder_layer.py``, ``afjax/adapters/``)."""
+"""Draws an encoder layer and its slots.
+
+The code is in ``afjax/trunk/encoder_layer.py`` and ``afjax/adapters/``.
+"""
 
 import itertools
 
@@ -149,5 +152,5 @@ def _dense(drawing: Drawing, x: float, y: float, width: float, text: str) -> Box
 
 
 def _mark(drawing: Drawing, x: float, y: float) -> None:
-    """Draws the mark for a trained part of a layer: a small square, centered at ``(x, y)``."""
+    """Marks a trained part of a layer with a small square, centered at ``(x, y)``."""
     drawing.box(x - 8, y - 8, 16, 16, style="trained", icon=False)

@@ -1,6 +1,6 @@
 """Draws the documentation's diagrams as SVG files, in a light and a dark theme.
 
-Run it again after a change:
+Run this script after you change a diagram:
 
     python docs/diagrams/make_diagrams.py
 """

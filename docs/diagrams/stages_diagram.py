@@ -1,4 +1,7 @@
-"""Draws AdapterFusion's two stages (``afjax/train/single.py``, ``afjax/train/fusion.py``)."""
+"""Draws AdapterFusion's two stages.
+
+The code is in ``afjax/train/single.py`` and ``afjax/train/fusion.py``.
+"""
 
 from drawing import SMALL, Box, Drawing
 from palettes import Palette

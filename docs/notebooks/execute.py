@@ -25,7 +25,7 @@ from nbclient.exceptions import CellExecutionError
 from PIL import Image
 
 FOLDER = Path(__file__).parent
-# An escape sequence, for example to move the cursor.
+# A terminal escape sequence, for example one that moves the cursor.
 CONTROL = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 # A tqdm progress bar, such as "entail:  10%|█         | 25/250 [00:03<00:27]".
 BAR = re.compile(r"(^|\s)\d+%\|.*\|")
@@ -57,7 +57,9 @@ def main(paths: list[Path]) -> int:
 
 
 def execute(notebook: Any) -> list[str]:
-    """Executes a notebook in a temporary folder, cleans it, and returns the problems in its outputs.
+    """Executes and cleans a notebook, and returns the problems in its outputs.
+
+    The notebook runs in a temporary folder.
 
     Raises:
       CellExecutionError: A cell failed.
@@ -72,7 +74,7 @@ def execute(notebook: Any) -> list[str]:
 
 
 def clean(notebook: Any) -> None:
-    """Removes progress bars and metadata that changes between runs, and shrinks pictures."""
+    """Removes progress bars and volatile metadata, and shrinks pictures."""
     notebook.metadata["language_info"] = {"name": "python"}
     notebook.metadata.pop("widgets", None)
     for cell in notebook.cells:
@@ -111,7 +113,10 @@ def without_bars(text: str) -> str:
 
 
 def shrink(picture: str) -> str:
-    """Halves the size of a base64-encoded PNG that is wider than a page, and reduces its colors."""
+    """Reduces the colors of a base64-encoded PNG, and its size if it is too wide.
+
+    A picture that is wider than a page is halved.
+    """
     opened = Image.open(io.BytesIO(base64.b64decode(picture))).convert("RGB")
     file = io.BytesIO()
     opened.reduce(2 if opened.width > PAGE_WIDTH else 1).quantize(NUM_COLORS).save(file, "PNG", optimize=True)
@@ -119,7 +124,7 @@ def shrink(picture: str) -> str:
 
 
 def find_problems(notebook: Any) -> Iterator[str]:
-    """Yields a message for each line with a warning or an absolute path in the outputs of an executed notebook."""
+    """Yields a message for each output line with a warning or an absolute path."""
     for cell in notebook.cells:
         for output in cell.get("outputs", ()):
             data = output.get("data", {})

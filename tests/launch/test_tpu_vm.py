@@ -298,7 +298,10 @@ def test_slice_life_cycle(cloud: Cloud) -> None:
 )
 def test_create_requests_the_specified_slice(cloud: Cloud, options: str, flags: str) -> None:
     done = cloud.run("create", *options.split(), "--no_wait")
-    assert "slice was requested; see `status`. It costs money while it is ACTIVE, until `delete slice`." in done.stderr
+    assert (
+        "slice was requested; run `status` to check it. It costs money while it is ACTIVE, until `delete slice`."
+        in done.stderr
+    )
     requested = cloud.arguments("queued-resources create")[6:-1]
     requested.remove("--valid-until-duration=1450m")
     assert requested == flags.split()
@@ -380,11 +383,11 @@ def test_missing_gcloud_is_reported(cloud: Cloud, tmp_path: Path) -> None:
         ({}, "gcloud is not logged in; run `gcloud auth login`."),
         (
             {"core": {"account": "me"}},
-            "No project is set; give --project, or run `gcloud config set core/project ...`.",
+            "No project is set; pass --project, or run `gcloud config set core/project ...`.",
         ),
         (
             {"core": {"account": "me", "project": "p"}},
-            "No zone is set; give --zone, or run `gcloud config set compute/zone ...`.",
+            "No zone is set; pass --zone, or run `gcloud config set compute/zone ...`.",
         ),
     ],
 )
@@ -397,17 +400,20 @@ def test_missing_settings_are_refused(cloud: Cloud, settings: dict, message: str
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("create", "--accelerator_type=h100-8", "--spot"), "--accelerator_type is h100-8; known are v2, v3, v4,"),
-        (("create", "--accelerator_type=v4", "--spot"), "--topology is not given; give a type with a size"),
+        (
+            ("create", "--accelerator_type=h100-8", "--spot"),
+            "--accelerator_type is h100-8; known types are v2, v3, v4,",
+        ),
+        (("create", "--accelerator_type=v4", "--spot"), "--topology is not given; pass a type with a size"),
         (("run",), "The command is missing; run expects -- afjax ..."),
         (("run", "--", "rm", "-r"), "The command is rm -r; run expects -- afjax ..."),
         (("status", "--", "afjax"), "only run and babysit take a command"),
         (
             ("babysit", *SPOT, "--", *TRAIN[:3]),
-            "--workdir is not given; give --workdir=gs://BUCKET/FOLDER, because the hosts",
+            "--workdir is not given; pass --workdir=gs://BUCKET/FOLDER, because the hosts",
         ),
-        (("babysit", *SPOT, "--", *TRAIN[:3], "--workdir", "runs/x"), "--workdir is runs/x; give --workdir=gs://"),
-        (("babysit", *SPOT, "--", *TRAIN, "--store=store"), "--store is store; give --store=gs://BUCKET/FOLDER"),
+        (("babysit", *SPOT, "--", *TRAIN[:3], "--workdir", "runs/x"), "--workdir is runs/x; pass --workdir=gs://"),
+        (("babysit", *SPOT, "--", *TRAIN, "--store=store"), "--store is store; pass --store=gs://BUCKET/FOLDER"),
         (("babysit", *SPOT, "--", "afjax", "sweep"), "The command is afjax sweep; babysit expects -- afjax train ..."),
         (("setup",), "slice has no queued resource, no node; create it with `create slice`."),
     ],
@@ -420,13 +426,13 @@ def test_invalid_commands_are_refused(cloud: Cloud, arguments: tuple[str, ...], 
 @pytest.mark.parametrize(
     ("flag", "message"),
     [
-        ("--timeout=nan", "argument --timeout: nan was given; give a number that is at least 0."),
-        ("--timeout=inf", "argument --timeout: inf was given; give a number that is at least 0."),
-        ("--timeout=-1", "argument --timeout: -1 was given; give a number that is at least 0."),
+        ("--timeout=nan", "argument --timeout: nan was given; pass a number that is at least 0."),
+        ("--timeout=inf", "argument --timeout: inf was given; pass a number that is at least 0."),
+        ("--timeout=-1", "argument --timeout: -1 was given; pass a number that is at least 0."),
         ("--timeout=soon", "argument --timeout: invalid number value: 'soon'"),
-        ("--poll_seconds=nan", "argument --poll_seconds: nan was given; give a number that is at least 0."),
-        ("--poll_seconds=-0.5", "argument --poll_seconds: -0.5 was given; give a number that is at least 0."),
-        ("--max_restarts=-1", "argument --max_restarts: -1 was given; give a number that is at least 0."),
+        ("--poll_seconds=nan", "argument --poll_seconds: nan was given; pass a number that is at least 0."),
+        ("--poll_seconds=-0.5", "argument --poll_seconds: -0.5 was given; pass a number that is at least 0."),
+        ("--max_restarts=-1", "argument --max_restarts: -1 was given; pass a number that is at least 0."),
         ("--max_restarts=1.5", "argument --max_restarts: invalid whole_number value: '1.5'"),
     ],
 )
@@ -444,7 +450,7 @@ def test_source_that_is_not_a_checkout_is_refused(
     source = tmp_path / folder
     command = ("--", *TRAIN) if arguments[0] == "babysit" else ()
     message = cloud.refused(*arguments, f"--source={source}", *command)
-    assert f"--source is {source}; give a git checkout of afjax" in message
+    assert f"--source is {source}; pass a git checkout of afjax" in message
     # gcloud was never called.
     assert not (cloud.folder / "calls.jsonl").exists()
 
@@ -470,7 +476,7 @@ def test_gcloud_output_that_is_not_a_json_object_is_refused(cloud: Cloud, call: 
         ("Quota limit 'TPUV5sLitepod' has been exceeded. Limit: 0 in zone us-west4-a.", "there is no quota left"),
         ("RESOURCE_EXHAUSTED: There is no more capacity in the zone", "no such slice is available in this zone"),
         ("PERMISSION_DENIED: The caller does not have permission", "roles/tpu.admin"),
-        ("Permission denied on 'locations/mars-a' (or it may not exist).", "give another --zone"),
+        ("Permission denied on 'locations/mars-a' (or it may not exist).", "choose a different --zone"),
         (
             "PERMISSION_DENIED: Cloud TPU API has not been used in project 1 before or it is disabled.",
             "services enable",
@@ -572,7 +578,7 @@ def test_setup_clones_a_git_repository(slice_: Cloud) -> None:
 
 
 def test_setup_failures_are_reported(slice_: Cloud, tmp_path: Path) -> None:
-    assert "give a git checkout of afjax" in slice_.refused("setup", f"--source={tmp_path}")
+    assert "pass a git checkout of afjax" in slice_.refused("setup", f"--source={tmp_path}")
     (slice_.folder / "no-index").touch()
     done = slice_.run("setup", code=2)
     assert "the index is unreachable" in done.stderr
