@@ -56,8 +56,8 @@ def get_config(
 ) -> ml_collections.ConfigDict:
     """Builds the config for a method.
 
-    factor (2, 8, 16 or 64) only affects pfeiffer, size (2 to 256) only houlsby, and top_k only top_k. Set learning_rate
-    or epochs to 0 for the method's default.
+    factor (2, 8, 16 or 64) only affects pfeiffer, size (2 to 256) only affects houlsby, and top_k only affects the
+    method top_k. Set learning_rate or epochs to 0 for the method's default.
     """
     if method not in METHODS:
         raise ValueError(f"method is {method}, not one of {', '.join(METHODS)}")

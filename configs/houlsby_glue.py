@@ -46,7 +46,7 @@ def get_config(
     config.task = {"name": task, "data_dir": data, **TASKS.get(task, {})}
     config.partition = "adapter"
     config.adapter = {"preset": "houlsby", "size": size}
-    # Use the trunk's pooler, frozen. If the trunk has no pooler, set --config.head.pooler=head.
+    # Use the trunk's frozen pooler. If the trunk has no pooler, set --config.head.pooler=head.
     config.head = {"pooling": "first", "pooler": "trunk"}
     config.train = {
         "learning_rate": learning_rate,
@@ -55,7 +55,7 @@ def get_config(
         "max_length": max_length,
         "warmup": 0.1,
         "weight_decay": 0.01,
-        # The authors' code: everything except biases and LayerNorms decays.
+        # As in the authors' code, everything except biases and LayerNorms decays.
         "weight_decay_on": "weights",
         "adam_epsilon": 1e-6,
     }

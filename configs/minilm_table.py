@@ -25,7 +25,7 @@ EPOCHS_OF_CB = {"head": 8.0, "adapter": 10.0, "houlsby": 10.0, "layernorm": 10.0
 EPOCHS_OF_CB |= {"fusion": 6.0, "fusion_mt": 6.0}
 # Learning rates of the methods that train the trunk. The other methods use 1e-3.
 TRUNK_LEARNING_RATES = {"full": 1e-4, "top_k": 1e-4, "mt": 1e-4}
-# One epoch over the rows of all tasks, including mnli's 8468.
+# The number of steps for one epoch over the rows of all tasks, including mnli's 8,468 rows.
 MULTI_TASK_STEPS = 728
 
 
@@ -55,7 +55,7 @@ def get_config(
             "batch_size": 32,
             "max_length": 128,
             "warmup": 0.1,
-            # No early stopping. Dev is evaluated after each epoch, and the best epoch is kept.
+            # Disable early stopping. Dev is evaluated after each epoch, and the best epoch is kept.
             "patience": 0,
         }
 

@@ -65,7 +65,7 @@ def get_config(
         "max_length": max_length,
         "warmup": 0.1,
         "weight_decay": 0.01,
-        # The authors' code: everything except biases and LayerNorms decays.
+        # As in the authors' code, everything except biases and LayerNorms decays.
         "weight_decay_on": "weights",
         "adam_epsilon": 1e-6,
     }

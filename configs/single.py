@@ -39,7 +39,7 @@ def get_config(
     config.seed = seed
     name = pathlib.Path(task).stem if task.endswith(".toml") else task
     config.name = name if partition == "adapter" else f"{name}-{partition}"
-    # A file, a folder with train, dev and labels.json, or another source (docs/how_to/data.md).
+    # The source is a file, a folder with train, dev and labels.json, or another source (docs/how_to/data.md).
     source = {"data_dir": data_dir} if data_dir else {"source": data or f"builtin:{name}"}
     config.task = {"name": name, **source}
     if task.endswith(".toml"):

@@ -26,7 +26,7 @@ extensions = [
 ]
 exclude_patterns = ["_build"]
 
-# Markdown. Headings get the same anchors as on GitHub.
+# Headings get the same anchors as on GitHub.
 myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
 myst_heading_anchors = 4
 # Use typographic quotes, but keep two dashes, because they begin a flag.
