@@ -113,9 +113,9 @@ def import_adapter_bert(
       trunk: The pretrained BERT that training started from, as for ``load_trunk``. It cannot be inferred from the
         checkpoint, because training overwrote the pretrained LayerNorms.
       name: Name of the adapter and the head.
-      task: The benchmark's task. Defaults to ``name``.
-      labels: Label names, in the order of the outputs. Defaults to the task's labels in the authors' code, or 0, 1, ...
-        for other tasks.
+      task: Name of the task, as in the authors' code or in afjax. Defaults to ``name``.
+      labels: Label names, in the order of the outputs. Defaults to the task's labels in the authors' code or, for
+        tasks that it does not have, 0, 1, ...
       max_length: Maximum number of tokens per row.
 
     Raises:

@@ -89,7 +89,7 @@ def from_bert_n_pals(tensors: Tensors, values: Mapping[str, Any], config: TrunkC
     for name, original in copies.items():
         if not np.array_equal(tensors[name], tensors[original]):
             raise UserError(
-                f"In {where}, {name} is not {original}; afjax only supports PALs whose layers all share that matrix."
+                f"In {where}, {name} differs from {original}; afjax only supports PALs whose layers share that matrix."
             )
     shapes = jax.eval_shape(lambda: init_adapter(jax.random.key(0), adapter, config)) if adapter else {}
     return Checkpoint(
@@ -184,7 +184,7 @@ def _architecture(tensors: Tensors, values: Mapping[str, Any], config: TrunkConf
         for number in range(config.num_layers)
         if any(name.startswith(f"{PYTORCH.layer_scope(number)}.multi_layers.") for name in tensors)
     )
-    # The config does not record which layers have a module: restricting them requires editing the authors' code.
+    # The config does not record which layers have a module, because choosing them requires changing the authors' code.
     layer_subset = None if not layers or len(layers) == config.num_layers else layers
     first = f"{PYTORCH.layer_scope(layers[0] if layers else 0)}.multi_layers.0.aug_dense.bias"
     match sorted(active):
@@ -205,8 +205,8 @@ def _architecture(tensors: Tensors, values: Mapping[str, Any], config: TrunkConf
         case ["lhuc"]:
             return LhucConfig()
     raise UserError(
-        f"The config of {where} switches on {' and '.join(sorted(active))}, for which afjax has no module; the "
-        "supported switches are mult with pals, mult, top, top with bert_lay_top, and lhuc."
+        f"The config of {where} turns on {' and '.join(sorted(active))}, which afjax does not support; the supported "
+        "combinations are mult with pals, only mult, only top, top with bert_lay_top, and only lhuc."
     )
 
 
@@ -255,7 +255,7 @@ def _module_table(adapter: Adapter, task: int, config: TrunkConfig) -> Table:
         case TopLayerConfig():
             table |= layer_table(PYTORCH, on_top, "top/layer")
         case _:
-            raise AssertionError("their code has no other module")
+            raise AssertionError("the authors' code has no other modules")
     return table
 
 

@@ -1,4 +1,4 @@
-"""Finds folders saved by other libraries, and writes folders for them atomically."""
+"""Finds folders saved by other libraries, and writes exported folders atomically."""
 
 import contextlib
 import os

@@ -89,7 +89,7 @@ def check_platforms(platforms: Sequence[str]) -> tuple[str, ...]:
     """Validates the platforms and strips spaces from their names.
 
     Raises:
-      UserError: There are no platforms, or one is unknown or repeated.
+      UserError: The list is empty, or a platform is unknown or repeated.
     """
     names = tuple(name.strip() for name in platforms)
     for name in names:

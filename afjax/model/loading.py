@@ -146,8 +146,8 @@ def _check_head(head: store.Artefact, task: TaskConfig) -> None:
 def _with_record(model: TaskModel, record: Mapping[str, str], allow_mismatch: bool) -> TaskModel:
     """Checks that the head was trained with the model's adapter, fusion or trunk.
 
-    If the head's record does not match, the returned model has it in ``head_record``. If there is no record,
-    ``head_record`` is an empty dict.
+    ``head_record`` of the returned model is the head's record if it does not match, and an empty dict if there is no
+    record.
 
     Raises:
       UserError: The record does not match, and ``allow_mismatch`` is False.
@@ -166,8 +166,8 @@ def _with_record(model: TaskModel, record: Mapping[str, str], allow_mismatch: bo
         return model
     if not allow_mismatch:
         raise UserError(
-            f'The head "{head}" was trained with {_described(record)}, not with {_described(actual)}. Load it with the '
-            "former, or allow the mismatch (allow_mismatch=True, --allow_mismatch)."
+            f'The head "{head}" was trained with {_described(record)}, not with {_described(actual)}. Load what '
+            "it was trained with, or allow the mismatch (allow_mismatch=True, --allow_mismatch)."
         )
     return dataclasses.replace(model, head_record=dict(record))
 

@@ -9,7 +9,8 @@ from afjax.data.batches import Batch
 from afjax.serve.requests import Sequences, ServedTask
 
 # The fixed cost per batch (launching it and loading the weights), expressed as a number of tokens. The CPU's value was
-# measured with `minilm` and BERT-base. For other devices, it is a TPU v5e's ratio of operations to bytes per second.
+# measured with `minilm` and BERT-base. For other devices, the value is a TPU v5e's ratio of operations to bytes per
+# second.
 _TOKENS_PER_CALL = {"cpu": 50}
 _TOKENS_PER_CALL_ELSEWHERE = 250
 

@@ -1,4 +1,4 @@
-"""The compiled program: an encoder with each row's own adapter or fusion and head.
+"""The compiled program, which runs each row with its own adapter or fusion, and its own head.
 
 The program for one row selects the row's parameters from the banks, and ``vmap`` applies it to all rows. Because the
 trunk's matrices are the same for all rows, each product with them remains a single matmul for the entire batch.
@@ -73,7 +73,7 @@ class Plan:
 def routed_outputs(
     plan: Plan, params: Tree, batch: Mapping[str, AnyArray], places: Int[AnyArray, "batch banks"]
 ) -> dict[str, Any]:
-    """Runs each row with its own adapter or fusion and head.
+    """Runs each row with its own adapter or fusion, and its own head.
 
     Args:
       plan: The static part of the program.
@@ -149,7 +149,7 @@ def _as_jax(batch: Mapping[str, AnyArray]) -> dict[str, Array]:
 
 
 def _run_row(plan: Plan, params: Tree, row: Tree, places: Array, used: Array) -> dict[str, Any]:
-    """Runs one row with the adapter or fusion and the head at its places.
+    """Runs one row with the adapter or fusion, and the head, at its places.
 
     Args:
       plan, params: As in :func:`routed_outputs`.
@@ -207,8 +207,7 @@ class _Member:
       form: The form of the bank's entries.
       bank: The bank, or one layer of it.
       place: The row's place.
-      used: Whether any row in the batch uses the bank. None if there is only one bank, so the program has no branch for
-        this.
+      used: Whether any row in the batch uses the bank. None if there is only one bank, which needs no branch.
     """
 
     form: SlotForm
@@ -342,7 +341,8 @@ def _combined_sublayer(slot: str, members: Mapping[str, _Member], num_fused: Map
 
 def _combined_dense_layer(path: str, members: Sequence[_Member]) -> DenseSlot:
     def apply(layer: Tree, x: Array) -> Array:
-        # Every member also computes the trunk's dense layer. Without a branch, the compiler merges these computations.
+        # Unused members are not skipped with a branch. Every member also computes the trunk's dense layer, and the
+        # compiler can only merge these computations if there are no branches.
         outputs = PLAIN_DENSE_SLOT.apply(layer, x)
         for member in members:
             is_filled, slots = member.layer_slots()

@@ -60,7 +60,7 @@ def write(
         changed; or an artefact is damaged.
     """
     if license and not re.fullmatch(r"[A-Za-z0-9][\w.+-]*", license, re.ASCII):
-        raise UserError(f'The licence "{license}" is not an identifier such as apache-2.0, mit or cc-by-4.0.')
+        raise UserError(f'The license "{license}" is not an identifier such as apache-2.0, mit or cc-by-4.0.')
     for part_kind, part in _parts(store, name, kind):
         source, _ = read_text(folder_of(store, part_kind, part), part_kind)
         copy(source, epath.Path(folder) / part_kind / part)
@@ -130,7 +130,7 @@ def in_order(manifests: Sequence[Manifest], where: str) -> tuple[Manifest, ...]:
 def install(
     manifests: Sequence[Manifest], folder: Path, store: StorePath, *, name: str = "", overwrite: bool = False
 ) -> tuple[Manifest, ...]:
-    """Installs all of a bundle in a store, or nothing.
+    """Installs a bundle in a store, all or nothing.
 
     If the store already has an identical copy of an artefact other than the main one, that copy is kept. It may come
     from another fusion of the same adapters, or from an installation that was killed.

@@ -51,7 +51,7 @@ def push(
 
     Raises:
       UserError: The artefact cannot be packed (see :func:`afjax.share.pack`), the hub rejects the request, the
-        repository contains something else, or ``private`` is True and the repository is public.
+        repository contains other artefacts or files, or ``private`` is True and the repository is public.
 
     Example:
       >>> from afjax import share

@@ -90,7 +90,7 @@ def _summary(manifests: Sequence[Manifest], license: str) -> list[str]:
     main = manifests[-1]
     trunk, task = main.trunk, main.task
     name, heads = _text(trunk.get("name")), [manifest for manifest in manifests if manifest.kind == "heads"]
-    note = "" if hub_id(name) else " (a local folder of the authors, not included)"
+    note = "" if hub_id(name) else " (a local folder on the authors' machine, not included)"
     sizes = ", ".join(
         f"{key} {trunk[key]}" for key in ("family", "hidden_size", "num_layers", "dtype") if _is_plain(trunk.get(key))
     )
@@ -109,14 +109,14 @@ def _summary(manifests: Sequence[Manifest], license: str) -> list[str]:
         kind = _task_kind(main)
         lines.append(f"- Task: {code_span(_text(task['name']))}{f', {code_span(kind.name)}' if kind else ''}")
     if source := _text(task.get("source")):
-        local = " (a local folder of the authors)" if "./" in source else ""
+        local = " (a local folder on the authors' machine)" if "./" in source else ""
         lines.append(f"- Data: {code_span(source)}{local}")
     if main.labels:
         lines.append(f"- Labels, in the order of the outputs: {', '.join(map(code_span, main.labels))}")
     if main.adapters:
         lines.append(f"- Fused adapters: {', '.join(code_span(member['name']) for member in main.adapters)}")
     lines.append(f"- Trained: {code_span(main.created[:10])}, seed {main.seed}")
-    return [*lines, f"- Licence: {code_span(license) if license else 'unknown, ask the authors'}", ""]
+    return [*lines, f"- License: {code_span(license) if license else 'unknown, ask the authors'}", ""]
 
 
 def _scores(main: Manifest) -> list[str]:

@@ -105,7 +105,10 @@ def absolute(path: epath.Path) -> epath.Path:
 
 
 def client_errors() -> tuple[type[Exception], ...]:
-    """Returns the exceptions raised by gcsfs and Google's libraries. Only OSError if they are not installed."""
+    """Returns the exceptions raised by gcsfs and Google's libraries.
+
+    If these libraries are not installed, only OSError is returned.
+    """
     try:
         import aiohttp
         from gcsfs.retry import HttpError, NonRetryableError
@@ -140,8 +143,8 @@ def check_writable(folder: epath.Path, what: str) -> None:
     # Orbax reads the bucket's metadata. Without permission, gcsfs falls back to a listing, whose kind differs.
     if info.get("kind") != "storage#bucket":
         raise UserError(
-            f"The {what} {folder} cannot be used: storage.buckets.get is not allowed on {_bucket(folder)}, which "
-            "checkpoints need; grant it (role Storage Legacy Bucket Reader)."
+            f"The {what} {folder} cannot be used: checkpoints need the permission storage.buckets.get on "
+            f"{_bucket(folder)}; grant it with the role Storage Legacy Bucket Reader."
         )
 
 

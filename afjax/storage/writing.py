@@ -39,7 +39,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         yield Path(path)
         return
     target = Path(os.path.realpath(path))
-    if os.path.islink(target):  # The link points to itself, directly or through other links.
+    # After realpath, only a link that points to itself (directly or through other links) is still a link.
+    if os.path.islink(target):
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
     part = target.with_name(target.name + ".part")
     try:

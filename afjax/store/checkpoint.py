@@ -95,7 +95,7 @@ def _check_files(folder: epath.Path, manifest: Manifest, where: str) -> None:
     extra = {part(file) for file in set(existing) - manifest.files.keys()}
     if missing or extra:
         difference = names_difference(missing, extra)
-        raise UserError(f"{where}: leaves or files missing (-) or unexpected (+): {difference}; {REPAIR}.")
+        raise UserError(f"{where} has the wrong leaves or files (- missing, + unexpected): {difference}; {REPAIR}.")
     for file in existing:
         if _file_digest(folder / file) != manifest.files[file]:
             raise UserError(
@@ -108,7 +108,7 @@ def _check_shapes(metadata: dict[str, Any], manifest: Manifest, where: str) -> N
     """Raises UserError if the leaves or shapes in a checkpoint's metadata differ from the manifest."""
     difference = names_difference(manifest.leaves, metadata)
     if difference:
-        raise UserError(f"{where}: leaves missing (-) or not in the manifest (+): {difference}; {REPAIR}.")
+        raise UserError(f"{where} has the wrong leaves (- missing, + not in the manifest): {difference}; {REPAIR}.")
     for path, leaf in metadata.items():
         shape = manifest.leaves[path]["shape"]
         # A leaf is stored as one chunk. Reading allocates the full chunk, even if the leaf is smaller.

@@ -166,7 +166,7 @@ def from_json(text: str, where: str) -> Manifest:
         )
     difference = names_difference([*_keys(version), CHECKSUM], values)
     if difference:
-        raise UserError(f"{where}: keys missing (-) or unknown (+): {difference}; {REPAIR}.")
+        raise UserError(f"{where} has the wrong keys (- missing, + unknown): {difference}; {REPAIR}.")
     del values[CHECKSUM]
     try:
         manifest = from_dict(Manifest, values, "manifest")

@@ -232,9 +232,9 @@ def check_still_there(store: StorePath, manifests: Sequence[Manifest]) -> None:
 
 
 def _saved_before(store: StorePath, drafts: Sequence[Draft], trees: Sequence[Tree]) -> tuple[Manifest, ...]:
-    """Returns the existing manifests if the store already has all drafts with the same content, or an empty tuple.
+    """Returns the existing manifests if the store already has identical artefacts.
 
-    This lets a program that saves its result run a second time.
+    Otherwise, returns an empty tuple. A program that saves its result can therefore be run again.
     """
     manifests = []
     for draft, tree in zip(drafts, trees, strict=True):

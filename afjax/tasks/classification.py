@@ -82,7 +82,7 @@ def one_class(columns: Columns, name: str) -> str:
             f' in the column "{columns.label}" ({columns.places[0]} to '
             f"{columns.places[-1]}; the columns are {listing(columns.names)})"
         )
-    return f"{rows}: nothing can be learnt from them."
+    return f"{rows}: nothing can be learned from them."
 
 
 def predict(

@@ -56,7 +56,7 @@ def read_prediction_rows(
       task: The task that the head was trained on.
       text_columns: Number of texts per row in training; see ``Rows.text_columns``. If None (unknown), single texts and
         pairs are both accepted, even in the same file.
-      keep: Columns to copy to the output, as ``{column: field}`` with their names in the output.
+      keep: Columns to copy to the output, as ``{column: name in the output}``.
       file_format: One of ``FORMATS`` without the dot, such as "jsonl". If None, it is inferred from the file name, or
         JSONL for standard input.
 

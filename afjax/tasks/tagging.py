@@ -281,7 +281,7 @@ def weighted(predictions: Predictions, labels: Tags, task: TaskConfig) -> Weight
 
 
 def predicted_tags(predictions: Predictions) -> list[list[str]]:
-    """Selects the predictions that are lists of tags, which all are for tagging."""
+    """Returns each row's predicted tags. All labels are lists; the check narrows the type."""
     return [label for label in predictions.labels if isinstance(label, list)]
 
 

@@ -141,7 +141,7 @@ class Topology:
 
     @property
     def links(self) -> int:
-        """Number of links within the slice from the chip with the fewest."""
+        """Number of links of the chip with the fewest links within the slice."""
         return sum((2 if wraps else 1) for size, wraps in zip(self.shape, self.wrap, strict=True) if size > 1)
 
     @property

@@ -17,7 +17,7 @@ from functools import cached_property
 
 from afjax.errors import UserError
 
-# Bits per element, for dtypes whose name does not contain this number as f32 does. Tokens and opaque values have no
+# Bits per element, for dtypes whose name does not contain this number (unlike f32). Tokens and opaque values have no
 # elements.
 _BITS = {"pred": 8, "token": 0, "opaque": 0, "bf16": 16, "c64": 64, "c128": 128}
 
@@ -98,7 +98,10 @@ class Instruction:
 
     @property
     def op_name(self) -> str:
-        """The JAX operation it was compiled from, such as ``jit(step)/dot_general``. Empty if unknown."""
+        """The JAX operation that the instruction was compiled from; empty if unknown.
+
+        For example, ``jit(step)/dot_general``.
+        """
         match = re.search(r'op_name="([^"]*)"', self.attributes)
         return match.group(1) if match else ""
 

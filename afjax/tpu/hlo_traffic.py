@@ -123,7 +123,7 @@ def _is_view(module: Module, instruction: Instruction) -> bool:
     """Returns whether an instruction within a fusion is a view of its operand.
 
     Only the used part of a view is read. Views are bitcasts, and fusions that consist of a single copy and alias their
-    operand. The TPU compiler uses the latter to change the tiling of arrays with small dtypes, for instance stacked
+    operand. The TPU compiler uses such copies to change the tiling of arrays with small dtypes, for instance stacked
     boolean dropout masks.
     """
     if instruction.opcode == "bitcast":

@@ -69,9 +69,10 @@ def trip_count(module: Module, loop: Instruction, start: Value) -> int:
 
 
 def constant_state(module: Module, loop: Instruction, start: Value, trips: int) -> Value:
-    """Replaces every value in a loop's initial state that changes between iterations with None.
+    """Replaces values that change between a loop's iterations with None.
 
-    A value counts as changing if the first iteration changes it. If there is only one iteration, nothing is replaced.
+    The values are the loop's initial state. A value counts as changing if the first iteration changes it. If there is
+    only one iteration, nothing is replaced.
     """
     if not isinstance(start, tuple) or trips == 1:
         return start

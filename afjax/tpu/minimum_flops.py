@@ -43,7 +43,7 @@ def minimum_flops(
       model: The model.
       trained: The partition preset; ``nothing`` for an evaluation step.
       batch_size: Rows in the global batch. For multiple choice, the total number of choices.
-      length: Tokens per row.
+      length: Number of tokens per row.
       num_outputs: The head's number of outputs.
       top_k: Number of upper layers trained by the preset ``top_k``.
 
@@ -345,7 +345,7 @@ class _Step:
     def _merged(
         self, name: DenseLayer, inputs: int, outputs: int, *, trained: bool, inside: InDenseLayers | None
     ) -> bool:
-        """Adds merging the adapter into a dense layer, if it has one; returns whether the layer's matrix is live."""
+        """Adds the merge of a dense layer's adapter, if any; returns whether its matrix is live."""
         if inside is None or name not in inside.target_modules:
             return trained
         count = dense_kind(inside).count_merge
@@ -375,7 +375,7 @@ class _Step:
         if self.model.fusion_name:
             return self._fusion(n, live, layer_input, first_token=first_token)
         config = configs[0]
-        assert isinstance(config, AdapterConfig | BesideLayers), "other kinds are not in slots after sub-layers"
+        assert isinstance(config, AdapterConfig | BesideLayers), "other kinds do not fill slots after sub-layers"
         trained, d = self._trains_adapters(), self.model.trunk.hidden_size
         units = self._units(config, n, live, layer_input, trained, first_token=first_token)
         size = slot_kind(config).size(config, d)

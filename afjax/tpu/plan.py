@@ -80,7 +80,7 @@ class Plan:
 
     @property
     def length(self) -> int:
-        """Tokens per row."""
+        """Number of tokens per row, including padding."""
         return self.settings.max_length
 
     @property
@@ -132,7 +132,7 @@ class MethodCase:
       num_adapters: Number of fused adapters.
       num_tasks: Number of tasks in a run with PALs.
       batch_size: Rows per step, over all devices.
-      max_length: Tokens per row.
+      max_length: Number of tokens per row, including padding.
       dtype: The trunk's dtype.
       scan_layers: Whether to compile the layers as a loop.
       remat: The rematerialization policy for the backward pass.

@@ -41,7 +41,7 @@ class Collective:
         are sent together are summed.
       times: How often it runs per step.
       group_size: Number of devices in each group.
-      op_name: The innermost functions of the JAX operation it was compiled from. May be empty.
+      op_name: The innermost functions of the JAX operation that the collective was compiled from. May be empty.
     """
 
     kind: str
@@ -249,7 +249,10 @@ def _walk_conditional(
     times: int,
     fused: bool,
 ) -> None:
-    """Adds the most expensive branch, because it is not known at compile time which one will be taken."""
+    """Adds the most expensive branch of a conditional.
+
+    At compile time, it is not known which branch will run.
+    """
     listed = re.search(r"branch_computations=\{([^}]*)\}", instruction.attributes)
     if listed:
         names = re.findall(r"%?([\w.\-]+)", listed.group(1))

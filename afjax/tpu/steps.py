@@ -114,7 +114,7 @@ def step_shapes(plan: Plan, mesh: Mesh) -> tuple[State, Tree]:
 
 def _batch(plan: Plan, mesh: Mesh, *, training: bool) -> dict[str, jax.ShapeDtypeStruct]:
     kind, rows = TASK_KINDS[plan.kinds[0]], plan.settings.batch_size
-    # Assume four choices per multiple-choice row, which is the most that Social IQa and most other tasks have.
+    # Assume four choices per multiple-choice row, as in HellaSwag and Cosmos QA.
     shape = (rows, 4, plan.length) if kind.has_choices else (rows, plan.length)
     batch = {
         "tokens": jax.ShapeDtypeStruct(shape, jnp.int32),

@@ -82,7 +82,7 @@ def run_experiment(
       workdir: The experiment's folder, local or ``gs://``. It must be accessible from all hosts.
       store_folder: The store where artefacts are saved and a fusion's adapters are found, local or ``gs://``. Defaults
         to the store that the run began with, or to ``workdir/store`` for a new run.
-      cache_dir: Folder for cached tokenised rows. None disables the cache.
+      cache_dir: Folder for cached tokenized rows. None disables the cache.
 
     Returns:
       One result per source (fusion recipe) and one per task. After each task, the sequential recipe evaluates all tasks

@@ -49,7 +49,7 @@ class RunLog:
 
     @contextlib.contextmanager
     def compiling(self, what: str) -> Iterator[None]:
-        """Shows in the progress bar, or prints if there is none, that a step is compiling.
+        """Shows that a step is compiling, in the progress bar or as a line.
 
         Compile time does not count in the estimate of the remaining time.
         """
@@ -226,7 +226,7 @@ class _Board:
             folder.mkdir(parents=True, exist_ok=True)
         prefix = Path(self._local.name if self._local else folder) / "events"
         self._writer = event_file_writer.EventsWriter(str(prefix), f".{first_step}")
-        # Makes TensorBoard discard what earlier starts logged for this step and later ones.
+        # Make TensorBoard discard events after first_step that were logged before the run was resumed.
         start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
         self._writer.write_event(self._event(step=first_step + 1, wall_time=time.time(), session_log=start))
 

@@ -38,7 +38,7 @@ class Run(Protocol):
 
     Attributes:
       mesh: The devices.
-      start: The state before the first step, which donates it.
+      start: The state before the first step. The first step donates it.
       num_steps: Total number of steps.
       eval_every: Steps between evaluations of the dev split.
       main_metric: The dev metric used for early stopping.
@@ -87,7 +87,7 @@ class LoopResult:
 
     Attributes:
       trained: The trained tree with the best dev metric.
-      metrics: All its dev metrics, and ``step``, the number of steps before that evaluation.
+      metrics: All dev metrics of this tree, and ``step``, the number of steps before the evaluation.
     """
 
     trained: Tree

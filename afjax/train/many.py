@@ -69,7 +69,7 @@ def train_many(trunk: Trunk, runs: Sequence[PlannedRun], *, slots: int = 1) -> l
 
     Args:
       trunk: The pretrained encoder. It is not changed.
-      runs: The runs, each with its own workdir. A run whose options have a ``Shared`` uses that one.
+      runs: The runs, each with its own workdir. A run whose options have a ``Shared`` object uses that object.
       slots: The number of runs that train at a time.
 
     Returns:

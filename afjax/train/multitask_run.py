@@ -124,7 +124,7 @@ class MultitaskRun:
             yield next(streams[task])
 
     def _stream(self, task: int, start: int) -> Iterator[Batch]:
-        """Yields a task's batches indefinitely, starting at one of its steps. Each epoch shuffles the rows anew."""
+        """Yields a task's batches indefinitely, starting at one of its steps. Each epoch reshuffles the rows."""
         train = self._data[task]["train"]
         epoch, start = divmod(start, batches_per_epoch(len(train), self._config.batch_size))
         while True:

@@ -43,7 +43,7 @@ SHAPES = "the arrays' shapes"
 _FILES = ("metrics.jsonl", "usage.json", "scores.json", "result.json", RECORD, FORMER_RECORD, TRAINED)
 _FOLDERS = (CHECKPOINTS, "tensorboard")
 
-# Settings that earlier versions did not have, with values that reproduce their behaviour. In those versions, every task
+# Settings that earlier versions did not have, with values that reproduce their behavior. In those versions, every task
 # had a dev split and no task was multi-label, so dev_share and multi_label do not affect their runs.
 FORMER_SETTINGS: Mapping[str, Any] = {
     "train.weight_decay_on": "kernels",
@@ -276,10 +276,10 @@ def input_differences(recorded: Mapping[str, str], given: Mapping[str, str]) -> 
         if given_value is None:
             return f"{name} is not given"
         if any(re.fullmatch("[0-9a-f]{64}", value) for value in (str(recorded_value), given_value)):
-            return f"{name} changed since"
+            return f"{name} changed since then"
         return f"{name}: {recorded_value} recorded, {given_value} given"
 
-    # The record of this version has this input. It need not be compared, because the tokenizer's other inputs are.
+    # Records of this version contain _FORMER, but do not need it, because they contain the tokenizer's current digests.
     former = {} if _FORMER in recorded else json.loads(given.get(_FORMER, "{}"))
     different = [name for name in sorted(recorded) if recorded[name] != given.get(name) and name != _FORMER]
     changed = [phrase(name) for name in different if recorded[name] != former.get(name)]

@@ -249,8 +249,8 @@ def trains_layers(setup: Setup, frozen: Tree) -> bool:
 def count_passes(setup: Setup, trained: Tree, frozen: Tree) -> int:
     """Returns the operations of a training step as a multiple of the trunk's forward pass.
 
-    The gradients with respect to activations and those with respect to the trunk's weights each take as many operations
-    as a forward pass. If only a head is trained, there are neither.
+    The gradients with respect to activations take as many operations as a forward pass, and so do the gradients with
+    respect to the trunk's weights. If only a head is trained, neither are computed.
     """
     if not any(trained.get(root) for root in ("trunk", "adapters", "fusion")):
         return 1

@@ -41,7 +41,7 @@ def run_together(
     """Trains several runs, and computes their steps together where possible.
 
     At most ``slots`` runs train at a time. When one ends, the next one starts. Each round computes the step that most
-    runs wait for. A failed run does not affect the others, unless the failed step was computed for several.
+    runs wait for. A failed run does not affect the others, unless the failed step was computed for several runs.
 
     A run's results do not depend on the other runs. With one slot, they are bit-identical to a separate run's.
 

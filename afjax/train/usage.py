@@ -11,7 +11,7 @@ from afjax.errors import UserError
 from afjax.storage.json_files import read_json
 from afjax.storage.writing import write_json
 
-# Bit-identical runs differ only in this file of their folders, so only reports may read it.
+# The folders of bit-identical runs differ only in this file, so only reports may read it.
 USAGE = "usage.json"
 
 

@@ -138,9 +138,9 @@ def find_store(workdir: epath.Path, given: str | Path | None = None) -> epath.Pa
       given: The store to use. None means the store that the run began with, or ``workdir/store`` for a new run.
 
     Raises:
-      UserError: The run began with a different store, which still exists. (If the store was moved, pass its new path.)
-        Or the recorded path is an existing folder that is not a store: a workdir from another person must not decide
-        where files are written.
+      UserError: The run began with a different store, which still exists (if the store was moved, pass its new path),
+        or the recorded path is an existing folder that is not a store. In the second case, the workdir may be from
+        another person, who must not decide where files are written.
     """
     record = _read_store(workdir)
     if not record:

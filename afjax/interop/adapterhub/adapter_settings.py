@@ -25,7 +25,7 @@ _DEFAULTS: Mapping[str, Any] = {
     "leave_out": [],
 }
 _NEEDED = ("mh_adapter", "output_adapter", "reduction_factor", "non_linearity")
-# Settings that afjax does not have. Any other value is rejected.
+# Settings for features that afjax does not support, each with the only value that is accepted.
 _ABSENT: Mapping[str, Any] = {"use_gating": False, "is_parallel": False, "phm_layer": False}
 # Settings that have no effect at inference or are handled elsewhere.
 _IDLE: Mapping[str, Any] = {
@@ -92,7 +92,7 @@ ACTIVATIONS: Mapping[str, Activation] = {
 }
 # An activation with several names is exported under the first one.
 TO_ACTIVATIONS: Mapping[str, str] = {name: library_name for library_name, name in reversed(list(ACTIVATIONS.items()))}
-# Files without a version date from 2020, when these names meant different activations.
+# Files from 2020 have no version. At that time, these names meant different activations.
 _RENAMED_ACTIVATIONS = {"gelu": "gelu_new", "gelu_orig": "gelu"}
 _INITS: Mapping[str, tuple[Literal["normal", "truncated_normal"], float]] = {
     "bert": ("normal", 0.02),

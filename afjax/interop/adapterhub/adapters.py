@@ -28,7 +28,7 @@ from afjax.interop.adapterhub.files import Part, module_tensors, stacked
 from afjax.trees import Tree, unflatten
 from afjax.trunk.config import TrunkConfig
 
-# Module names: the current one, followed by those of task and language adapters in 2020.
+# Names of adapter modules: the current name, followed by the names of task and language adapters in 2020.
 _MODULES = (
     "adapters",
     "layer_text_task_adapters",
@@ -111,7 +111,7 @@ def write_adapter(
 
 
 def own_adapter(config: AdapterConfig) -> dict[str, Any]:
-    """Returns the extra fields that afjax stores in an adapter's file and :func:`read_adapter` loads."""
+    """Returns afjax's extra fields in an adapter's file, for :func:`read_adapter`."""
     return {"config": to_dict(config)}
 
 
@@ -188,7 +188,7 @@ def _check_invertible(part: Part, settings: Mapping[str, Any], *, has_tensors: b
     if (has_tensors or declared) and part.envelope.get("type") != "text_task":
         raise UserError(
             f"{part.where} has an invertible adapter after the embeddings (inv_adapter), as language adapters do; "
-            "afjax does not support these."
+            "afjax does not support invertible adapters."
         )
 
 
@@ -198,7 +198,7 @@ def _notes(settings: Mapping[str, Any], sizes: Mapping[int, int], layers: tuple[
         if settings.get(setting):
             notes.append(f"its {setting} of {settings[setting]}, which only matters during training, is dropped")
     if is_learnt(settings):
-        notes.append("its learnt scaling factor is folded into the up-projection")
+        notes.append("its learned scaling factor is folded into the up-projection")
     if len({sizes[layer] for layer in layers}) > 1:
         notes.append("its bottleneck sizes differ between layers, so all are zero-padded to the widest")
     return notes

@@ -195,7 +195,7 @@ def module_tensors(part: Part, kinds: tuple[str, ...]) -> dict[tuple[str, int], 
         else:
             modules.setdefault((slots[match[2]], int(match[1])), {})[match[5]] = tensor
     if unknown:
-        raise UserError(f"{part.where}: the weights have tensors that belong to no adapter: {shortened(unknown)}.")
+        raise UserError(f"{part.where}: the weights contain tensors of other modules: {shortened(unknown)}.")
     if not modules:
         raise UserError(
             f'{part.where} is for "{part.name}", but its weights are for '
@@ -259,8 +259,8 @@ def check_fits(part: Part, missing: Iterable[str], extra: Iterable[str], wrong: 
     listed = [*(f"-{title}" for title in missing), *(f"+{title}" for title in extra)]
     if listed:
         raise UserError(
-            f"{part.where}: the weights lack tensors (-) or have unknown ones (+): {shortened(listed)}; download both "
-            "files again, or use the trunk that they were trained on."
+            f"{part.where}: the tensors do not match the config (- missing, + unknown): {shortened(listed)}. Download "
+            "both files again, or use the trunk that they were trained on."
         )
     if wrong:
         raise UserError(

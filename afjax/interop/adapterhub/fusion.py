@@ -94,7 +94,7 @@ def write_fusion(
       config: The fusion's config.
       tree: The fusion's parameters.
       name: The fusion's name in the library: its adapters' names, joined with commas.
-      member: The config of any of its adapters.
+      member: The config of any of the fused adapters.
       family: The library's names for the trunk's family.
       num_layers: The trunk's number of layers.
 
@@ -139,7 +139,7 @@ def fusion_settings(config: FusionConfig, name: str) -> dict[str, Any]:
 
 
 def own_fusion(config: FusionConfig, name: str) -> dict[str, Any]:
-    """Returns the extra fields that afjax stores in a fusion's file and :func:`read_fusion` loads.
+    """Returns afjax's extra fields in a fusion's file, for :func:`read_fusion`.
 
     The temperature is 1, because :func:`write_fusion` folds the actual one into the query projection.
     """
@@ -147,7 +147,9 @@ def own_fusion(config: FusionConfig, name: str) -> dict[str, Any]:
 
 
 def _settings(part: Part, last: AdapterConfig) -> Mapping[str, Any]:
-    """Validates a fusion's settings. Its last adapter's config ``last`` determines the LayerNorm position.
+    """Validates a fusion's settings.
+
+    ``last`` is the config of the last fused adapter. It determines the position of the LayerNorms.
 
     Raises:
       UserError: A setting is unknown or not supported by afjax.

@@ -200,7 +200,7 @@ def own_head(
     seed: int,
     text_columns: int | None = None,
 ) -> dict[str, Any]:
-    """Returns the extra fields that afjax stores in a head's file and :func:`read_head` loads.
+    """Returns afjax's extra fields in a head's file, for :func:`read_head`.
 
     The task's scale is 1, because :func:`write_head` folds the actual one into the output layer.
     """
@@ -237,7 +237,7 @@ def _settings(part: Part) -> tuple[dict[str, Any], tuple[str, ...]]:
         named = len(label_ids) if isinstance(label_ids, Mapping) else 0
         count = part.envelope.get("num_labels") or named or 2
         if settings["head_type"] == "multiple_choice":
-            # The library does not store a number of choices here, only num_labels, which every model has.
+            # The file of a static head does not record the number of choices, only num_labels.
             return {**settings, "num_choices": count, "label2id": None}, modules
         return {**settings, "num_labels": count, "label2id": label_ids if count != 1 else None}, modules
     if not isinstance(given, Mapping):

@@ -44,7 +44,7 @@ def import_adapterhub(
       store_folder: The store.
       name: New name for the folder's adapter, fusion and head. In a setup it renames the fusion, or the adapter if
         there is no fusion. Empty to keep the names.
-      trunk: The trunk that they were trained on. Defaults to the trunk named in the files.
+      trunk: The trunk that the artefacts were trained on. Defaults to the trunk named in the files.
       overwrite: Whether existing artefacts may be replaced.
 
     Returns:
@@ -219,7 +219,10 @@ def _read_fusion(part: Part, trunk: Trunk, name: str, members: Mapping[str, tupl
 
 
 def _read_head(folder: Path, trunk: Trunk, name: str, otherwise: str) -> Imported:
-    """Loads a head, named by the first of ``name``, the name in its file and ``otherwise`` that is not empty."""
+    """Loads a head.
+
+    Its name is ``name``, the name in its file, or ``otherwise``: the first one that is not empty.
+    """
     if not (folder / HEAD.config).exists():
         raise UserError(f"{folder / HEAD.config} does not exist, but the setup needs that head; download it again.")
     part = read_part(folder, HEAD, trunk.config)
@@ -245,13 +248,13 @@ def _read_head(folder: Path, trunk: Trunk, name: str, otherwise: str) -> Importe
 
 
 def _stored_members(part: Part, trunk: Trunk, store_folder: str | Path) -> dict[str, tuple[AdapterConfig, str]]:
-    """Loads the fused adapters from the store, where they must exist if a fusion is imported without its setup."""
+    """Loads the fused adapters from the store, for a fusion without a setup."""
     members = {}
     for name in member_names(part.envelope, part.where):
         if name not in store.names(store_folder, "adapters"):
             raise UserError(
-                f'{part.where} fuses the adapter "{name}", which is not in the store {store_folder}; import its '
-                "adapters first, under their original names, or import the whole setup."
+                f'{part.where} fuses the adapter "{name}", which is not in the store {store_folder}; import the '
+                "fused adapters first, under their original names, or import the whole setup."
             )
         config, tree = load_adapters(store_folder, [name], trunk)[name]
         if not isinstance(config, AdapterConfig):

@@ -6,7 +6,7 @@ A folder contains three files::
     adapter_model.safetensors    the tensors: LoRA, and the modules that were trained with it
     afjax.json                   task, labels and head; only in folders exported by afjax
 
-PEFT ignores the third file. Tensor names consist of ``base_model.model.`` and the base model's module name. They do
+PEFT ignores ``afjax.json``. Tensor names consist of ``base_model.model.`` and the base model's module name. They do
 not include the adapter's name.
 """
 
@@ -142,8 +142,8 @@ def check_shapes(path: Path, expected: Shapes, actual: Shapes) -> None:
     listed += [f"+{name}" for name in actual if name not in expected]
     if listed:
         raise UserError(
-            f"{path} lacks tensors (-) or has tensors that do not match the settings (+): {shortened(listed)}; "
-            "download the folder again, or use the trunk that the adapter was trained on."
+            f"The tensors in {path} do not match the settings (- missing, + unexpected): {shortened(listed)}. "
+            "Download the folder again, or use the trunk that the adapter was trained on."
         )
     wrong = [
         f"{name} {list(actual[name])} (wanted: {list(shape)})"

@@ -2,7 +2,7 @@
 
 A head in PEFT's files consists of the linear layers listed in :class:`~afjax.interop.peft.families.HeadLayout`. BERT's
 classification head uses the trunk's pooler, but if the file has weights or LoRA for the pooler, the imported head gets
-its own.
+its own pooler.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from afjax.interop.peft.record import HeadRecord
 from afjax.tasks.kinds import TASK_KINDS
 from afjax.trees import Tree
 
-# Number of outputs for the task kinds in which it is fixed.
+# Task kinds with a fixed number of outputs.
 _OUTPUTS: Mapping[TaskKind, int] = {"regression": 1, "multiple_choice": 1, "span": 2}
 
 

@@ -158,7 +158,7 @@ class _Files:
             )
         if given is not None and plan is None and self.settings.model_class not in ("", "Model"):
             model = self.family.classes + self.settings.model_class
-            notes.append(f"its folder has no head, because the head of the {model} was not trained with it")
+            notes.append(f"its folder has no head, because the {model}'s head was not trained with the adapter")
         adapter = Imported(
             kind="adapters",
             name=name,

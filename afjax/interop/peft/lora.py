@@ -39,9 +39,9 @@ def read_lora(
 ) -> tuple[LoraConfig, Tree, list[str]]:
     """Converts LoRA tensors from PEFT's layout.
 
-    In afjax, LoRA has one rank and one scale, and every layer with LoRA has it in the same dense layers. Lower ranks
-    are padded with zeros, and missing modules are filled with zeros. The padding does not change the output, not even
-    during training.
+    In afjax, all modules of an adapter have the same rank and scale, and every layer with LoRA has it in the same
+    dense layers. Lower ranks are padded with zeros, and missing modules are filled with zeros. The padding does not
+    change the output, not even during training.
 
     Args:
       targets: Each module's rank and scaling. At least one module must be in an encoder layer.

@@ -1,4 +1,4 @@
-"""The ``afjax.json`` record in exported folders, which holds metadata that PEFT's files cannot."""
+"""The ``afjax.json`` record in exported folders: metadata that PEFT's files cannot hold."""
 
 import dataclasses
 from pathlib import Path
