@@ -1,4 +1,4 @@
-"""Imports the checkpoints of Houlsby et al. (2019), from google-research/adapter-bert.
+"""Imports checkpoints of google-research/adapter-bert (Houlsby et al. 2019).
 
 A checkpoint holds the TensorFlow 1 variables of a complete fine-tuned model: the frozen BERT, the adapters after each
 sub-layer (``weights1``, ``biases1``, ``weights2`` and ``biases2``), the trained LayerNorms, the output layer on top of
@@ -63,7 +63,7 @@ def adapter_table(num_layers: int) -> Table:
 
 
 def from_adapter_bert(variables: Tensors, trunk: Trunk, *, where: str) -> tuple[AdapterConfig, Tree, Tree]:
-    """Converts a checkpoint to an adapter config, adapter parameters and head parameters.
+    """Converts a checkpoint to an adapter config and to adapter and head parameters.
 
     Args:
       variables: The checkpoint's variables. Frozen variables may be missing.
@@ -106,7 +106,7 @@ def import_adapter_bert(
     labels: Sequence[str] = (),
     max_length: int = 128,
 ) -> TaskModel:
-    """Loads a checkpoint's adapter and head as a model that can be used or saved to a store.
+    """Loads a checkpoint's adapter and head as a task model.
 
     Args:
       source: The checkpoint, or a folder that contains exactly one checkpoint.
@@ -141,7 +141,7 @@ def import_adapter_bert(
 
 
 def _check_frozen(variables: Tensors, table: Table, trunk: Trunk, where: str) -> None:
-    """Raises UserError unless a checkpoint's frozen weights are bit-identical to the trunk's."""
+    """Raises UserError unless frozen weights are bit-identical to the trunk's."""
     leaves = flatten(trunk.params)
     different = sorted(
         name

@@ -1,7 +1,7 @@
-"""Imports the checkpoints of Stickland & Murray (2019), from AsaCooperStickland/Bert-n-Pals.
+"""Imports checkpoints of Bert-n-Pals (Stickland & Murray 2019).
 
-A checkpoint is the PyTorch state dict of a ``BertForMultiTask``: the trunk, which was trained on all tasks, plus each
-task's module and output layer.
+The authors' code is AsaCooperStickland/Bert-n-Pals. A checkpoint is the PyTorch state dict of a ``BertForMultiTask``:
+the trunk, which was trained on all tasks, plus each task's module and output layer.
 """
 
 import dataclasses
@@ -127,7 +127,9 @@ def import_bert_n_pals(
     max_length: int = 128,
     overwrite: bool = False,
 ) -> list[TaskModel]:
-    """Converts a multi-task model: saves its trunk to a folder, and each task's module and head to a store.
+    """Converts a multi-task model.
+
+    Its trunk is saved to a folder, and each task's module and head to a store.
 
     Args:
       files: The model's files.
@@ -172,7 +174,10 @@ def import_bert_n_pals(
 
 
 def _architecture(tensors: Tensors, values: Mapping[str, Any], config: TrunkConfig, where: str) -> Adapter | None:
-    """Infers the config of the tasks' modules: their kind from ``values``, and their size from the tensors."""
+    """Infers the config of the tasks' modules.
+
+    Their kind is in ``values``, and their size follows from the tensors.
+    """
     active = {switch for switch in _SWITCHES if values.get(switch)}
     # pals and bert_lay_top only select variants of other switches and have no effect without them.
     if not active & {"mult", "houlsby"}:
@@ -211,7 +216,7 @@ def _architecture(tensors: Tensors, values: Mapping[str, Any], config: TrunkConf
 
 
 def _size(tensors: Tensors, name: str, where: str) -> int:
-    """Returns a module's bottleneck size, taken from the bias ``name`` of its down-projection.
+    """Returns a module's bottleneck size: the size of its down-projection's bias.
 
     The config's hidden_size_aug is not used, because a flag in the authors' code overrides it.
     """
@@ -223,7 +228,10 @@ def _size(tensors: Tensors, name: str, where: str) -> int:
 
 
 def _module_table(adapter: Adapter, task: int, config: TrunkConfig) -> Table:
-    """Maps the tensors of one task's module to their paths in the adapter tree, see :mod:`afjax.adapters`."""
+    """Maps the tensors of one task's module to their paths in the adapter tree.
+
+    See :mod:`afjax.adapters`.
+    """
     table: Table = {}
     on_top = f"{_ENCODER}.multi_layers.{task}"
     layers = [PYTORCH.layer_scope(number) for number in adapter_layers(adapter, config.num_layers)]
@@ -298,7 +306,7 @@ def _task_model(
 
 
 def _check_free(store_folder: AnyPath, models: Sequence[TaskModel], overwrite: bool) -> None:
-    """Raises UserError if two tasks have the same name, the store is a file, or a name is taken."""
+    """Raises UserError if a name is repeated or taken, or the store is a file."""
     if open_path(store_folder).expanduser().is_file():
         raise UserError(f"{store_folder} is a file; set --store to a folder.")
     names = [artefact for model in models for artefact in artefacts(model)]

@@ -125,7 +125,7 @@ def load_task_model(
 
 
 def _check_head(head: store.Artefact, task: TaskConfig) -> None:
-    """Raises UserError if a head's output layer, config, labels and task contradict each other."""
+    """Raises UserError if a head's layers, config, labels and task are inconsistent."""
     manifest = head.manifest
     outputs, max_length = manifest.config.get("num_outputs"), manifest.config.get("max_length")
     if type(outputs) is not int or type(max_length) is not int or "output/bias" not in manifest.leaves:
@@ -166,8 +166,8 @@ def _with_record(model: TaskModel, record: Mapping[str, str], allow_mismatch: bo
         return model
     if not allow_mismatch:
         raise UserError(
-            f'The head "{head}" was trained with {_described(record)}, not with {_described(actual)}. Load what '
-            "it was trained with, or allow the mismatch (allow_mismatch=True, --allow_mismatch)."
+            f'The head "{head}" was trained with {_described(record)}, not with {_described(actual)}. Load the '
+            "model that it was trained with, or allow the mismatch (allow_mismatch=True, --allow_mismatch)."
         )
     return dataclasses.replace(model, head_record=dict(record))
 

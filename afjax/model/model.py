@@ -294,8 +294,8 @@ class Model:
     def fold(self, params: Tree) -> Tree:
         """Folds a fusion and its adapters for inference.
 
-        One :class:`FoldedFusion` replaces the fusion and the adapters. The model is faster and has the same outputs, but
-        it cannot be trained.
+        One :class:`FoldedFusion` replaces the fusion and the adapters. The model is faster and has the same outputs,
+        but it cannot be trained.
 
         Args:
           params: The tree with four roots, or the result of :meth:`with_bank`.

@@ -641,7 +641,10 @@ class TaskModel:
         return dataclasses.replace(self, model=model, params=params)
 
     def _edited(self, model: Model, params: Tree) -> "TaskModel":
-        """Returns a copy with an edited model. It has no metrics, because the edit changes the outputs."""
+        """Returns a copy with an edited model.
+
+        It has no metrics, because the edit changes the outputs.
+        """
         return dataclasses.replace(self, model=model, params=params, metrics={})
 
     @functools.cached_property

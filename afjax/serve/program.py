@@ -1,7 +1,8 @@
-"""The compiled program, which runs each row with its own adapter or fusion, and its own head.
+"""The compiled program of a routed model.
 
-The program for one row selects the row's parameters from the banks, and ``vmap`` applies it to all rows. Because the
-trunk's matrices are the same for all rows, each product with them remains a single matmul for the entire batch.
+It runs each row with its own adapter or fusion, and its own head. The program for one row selects the row's parameters
+from the banks, and ``vmap`` applies it to all rows. Because the trunk's matrices are the same for all rows, each
+product with them remains a single matmul for the entire batch.
 """
 
 import dataclasses

@@ -1,4 +1,7 @@
-"""Serves many tasks with one trunk: each row has its own adapter or fusion, and its own head."""
+"""Serves many tasks with one trunk.
+
+Each row has its own adapter or fusion, and its own head.
+"""
 
 import dataclasses
 import itertools

@@ -1,7 +1,8 @@
-"""Writes model cards for shared artefacts: a README.md with front matter for the Hugging Face hub.
+"""Writes model cards for shared artefacts.
 
-Names of labels, tasks and folders are untrusted text. Control characters are removed, and names in the body are code
-spans, so that a name cannot end a line, create a link or become HTML.
+A model card is a README.md with front matter for the Hugging Face hub. Names of labels, tasks and folders are untrusted
+text. Control characters are removed, and names in the body are code spans, so that a name cannot end a line, create a
+link or become HTML.
 """
 
 import json
@@ -40,7 +41,7 @@ def model_card(manifests: Sequence[Manifest], *, repository: str = "", license: 
 
 
 def code_span(text: str) -> str:
-    """Formats ``text`` as a Markdown code span on one line, so that no markup is interpreted."""
+    """Formats ``text`` as a Markdown code span, so that markup is not interpreted."""
     line = _printable(text) or " "
     fence = "`" * (max((len(run) for run in re.findall("`+", line)), default=0) + 1)
     # Markdown strips one space from each end.

@@ -22,7 +22,7 @@ COMMITTED, COMMITTED_TEXT = "commit_success.txt", "Checkpoint commit was success
 
 
 def shareable(manifest: Manifest) -> Manifest:
-    """Replaces local paths to the trunk, the task's source and its files with ``./LAST``.
+    """Replaces local paths to the trunk, the data and its files with ``./LAST``.
 
     The hash of the file ``COMMITTED`` is replaced by the hash of ``COMMITTED_TEXT``. The caller must replace the file.
     """

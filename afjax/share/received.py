@@ -18,7 +18,7 @@ FETCH_AGAIN = "download or copy the shared files again"
 
 
 def files_by_artefact(paths: Iterable[str], where: str) -> dict[tuple[str, str], set[str]]:
-    """Groups file paths by artefact: ``{(kind, name): {path in the artefact's folder, ...}}``.
+    """Groups file paths by artefact: ``{(kind, name): {path in its folder, ...}}``.
 
     Args:
       paths: The paths of all files, relative to the root of the archive or repository.
@@ -91,7 +91,10 @@ def manifest_from(contents: bytes, kind: str, name: str, where: str) -> Manifest
 
 
 def check_files(manifest: Manifest, files: Collection[str], num_bytes: int, where: str) -> None:
-    """Raises UserError unless an artefact's files match its manifest, in names and total size."""
+    """Raises UserError unless an artefact's files match its manifest.
+
+    Their names and total size are compared.
+    """
     expected = {MANIFEST, *(f"params/{file}" for file in manifest.files)}
     if difference := names_difference(expected, files):
         listing = ", ".join(difference.split(", ")[:8])
@@ -108,7 +111,7 @@ def check_files(manifest: Manifest, files: Collection[str], num_bytes: int, wher
 
 
 def check_unpacked_size(manifests: Sequence[Manifest], num_bytes: int, where: str) -> None:
-    """Raises UserError if the manifests list far more bytes of parameters than the files hold."""
+    """Raises UserError if the manifests list far more bytes than the files hold."""
     unpacked = sum(manifest.num_bytes for manifest in manifests)
     if unpacked > FREE_BYTES + MAX_RATIO * num_bytes:
         raise UserError(

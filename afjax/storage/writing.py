@@ -95,7 +95,10 @@ def write_output(path: str | os.PathLike[str], contents: str | bytes, *, make_fo
 
 
 def check_output(path: str | os.PathLike[str], *, make_folder: bool = False) -> None:
-    """Raises UserError if :func:`write_output` could not write a file. Call this before a long computation."""
+    """Raises UserError if :func:`write_output` could not write a file.
+
+    Call this before a long computation.
+    """
     file = Path(path)
     if file.is_dir():
         raise UserError(f"{path} is a folder; set --output to a file name.")

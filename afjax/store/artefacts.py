@@ -211,7 +211,7 @@ def folders(store: StorePath) -> list[tuple[str, str]]:
 
 
 def title(kind: str, name: str) -> str:
-    """Returns the artefact as the subject of an error message: ``The adapter "entail"``."""
+    """Names the artefact in an error message, such as ``The adapter "entail"``."""
     return f'The {_noun(kind)} "{name}"'
 
 

@@ -1,4 +1,4 @@
-"""Writes trees of host arrays as Orbax checkpoints, and reads them with strict checks.
+"""Writes host arrays as Orbax checkpoints, and reads them with strict checks.
 
 Neither :func:`write` nor :func:`read` synchronizes with other processes of a multi-host run.
 """
@@ -105,7 +105,10 @@ def _check_files(folder: epath.Path, manifest: Manifest, where: str) -> None:
 
 
 def _check_shapes(metadata: dict[str, Any], manifest: Manifest, where: str) -> None:
-    """Raises UserError if the leaves or shapes in a checkpoint's metadata differ from the manifest."""
+    """Raises UserError if a checkpoint's leaves or shapes differ from the manifest.
+
+    Only the checkpoint's metadata is read.
+    """
     difference = names_difference(manifest.leaves, metadata)
     if difference:
         raise UserError(f"{where} has the wrong leaves (- missing, + not in the manifest): {difference}; {REPAIR}.")
@@ -145,7 +148,10 @@ def _checkpointer() -> Any:
 
 
 def system_reason(error: Exception) -> str:
-    """Extracts why Orbax or TensorStore failed: the system's error message, if its code is known."""
+    """Extracts why Orbax or TensorStore failed.
+
+    This is the system's error message if its code is known.
+    """
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     code = re.search(r"os_error_code='(\d+)'", str(error))

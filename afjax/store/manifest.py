@@ -1,4 +1,4 @@
-"""The manifest of an artefact, ``manifest.json``: its fields, serialization and strict parsing."""
+"""The manifest of an artefact, ``manifest.json``: fields, parsing, serialization."""
 
 import dataclasses
 import hashlib
@@ -98,9 +98,10 @@ class Manifest:
     run: str = ""
 
     def belongs_to(self, other: "Manifest") -> bool:
-        """Checks whether this head was trained with an adapter or a fusion, and on the same trunk.
+        """Checks whether this head was trained with an adapter or a fusion.
 
-        Older manifests are incomplete, so only the recorded parts are compared.
+        Both must have been trained on the same trunk. Older manifests are incomplete, so only the recorded parts are
+        compared.
         """
         if trunk_difference(self.trunk, other.trunk).differences:
             return False
@@ -210,7 +211,10 @@ def _checksum(values: Mapping[str, Any]) -> str:
 
 
 def _invalid_entry(manifest: Manifest) -> str:
-    """Describes the first invalid nested value that other code relies on. Empty if all are valid."""
+    """Describes the first invalid nested value that other code relies on.
+
+    Empty if all are valid.
+    """
     for path, leaf in manifest.leaves.items():
         if not _is_leaf(leaf):
             return f'the entry of the leaf "{path}" is not a shape, dtype and sha256'

@@ -215,7 +215,7 @@ def check_not_reserved(store: StorePath, kind: str, name: str, run: str = "") ->
 
 
 def check_still_there(store: StorePath, manifests: Sequence[Manifest]) -> None:
-    """Raises UserError if another process has replaced artefacts that were just written.
+    """Raises UserError if another process has replaced the saved artefacts.
 
     This can only happen in stores without locks.
     """
@@ -254,7 +254,7 @@ def _saved_before(store: StorePath, drafts: Sequence[Draft], trees: Sequence[Tre
 
 
 def _check_free(store: StorePath, draft: Draft, folder: epath.Path, tree: Tree, run: str) -> None:
-    """Raises UserError if an existing artefact may not be replaced, or if its name is reserved."""
+    """Raises UserError if an artefact may not be replaced or its name is reserved."""
     check_not_reserved(store, draft.kind, draft.name, run)
     if files.read_current(folder) is None and (is_remote(folder) or not folder.exists()):
         return

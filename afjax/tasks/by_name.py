@@ -1,4 +1,4 @@
-"""Looks up tasks by name: benchmark tasks, tasks in the data folder, and TOML files."""
+"""Looks up benchmark tasks, tasks in the data folder, and TOML files by name."""
 
 import dataclasses
 import tomllib
@@ -122,7 +122,9 @@ def known_task(name: str) -> TaskConfig:
 
 
 def read_task(path: Path) -> TaskConfig:
-    """Loads a task from a TOML file. Its name defaults to the file name without the extension.
+    """Loads a task from a TOML file.
+
+    Its name defaults to the file name without the extension.
 
     Raises:
       UserError: The file is missing or not valid TOML, or one of its settings is invalid.

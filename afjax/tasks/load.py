@@ -193,7 +193,7 @@ def rows_from_table(
 
 
 def rows_by_split(task: TaskConfig, data: Any) -> dict[str, AnyRows]:
-    """Validates a dictionary of splits and converts any tables with :func:`rows_from_table`.
+    """Validates a dictionary of splits, and converts tables to rows.
 
     If train is the only split, some of its rows are held out as dev; see ``TaskConfig.dev_share``.
 

@@ -110,7 +110,7 @@ def entity_counts(predicted: Sequence[Sequence[str]], right: Sequence[Sequence[s
 
 
 def entity_scores(predicted: Sequence[Sequence[str]], right: Sequence[Sequence[str]]) -> dict[str, float]:
-    """Computes entity-level ``precision``, ``recall`` and ``f1``, and ``tag_accuracy``.
+    """Computes ``tag_accuracy``, and ``precision``, ``recall`` and ``f1`` of entities.
 
     An entity is correct if its type, first word and last word all match, as in ``conlleval``. Undefined scores are 0.
 

@@ -69,7 +69,7 @@ GLUE_NAMED = ("mnli", "qnli", "rte")
 
 
 def row_numbers(rows: AnyRows, source: str) -> list[int]:
-    """Returns the number that identifies each row on the server: its id, or else its index.
+    """Returns each row's number on the server: its id, or else its index.
 
     Args:
       rows: The rows of a test split.
@@ -120,7 +120,7 @@ def super_glue_text(numbers: Sequence[int], labels: Sequence[str | float]) -> st
 
 
 def squad_text(ids: Sequence[str], answers: Sequence[Sequence[Answer]]) -> str:
-    """Formats a SQuAD file ``{id: best answer}``, with an empty string for "no answer"."""
+    """Formats a SQuAD file ``{id: best answer}``; "no answer" is an empty string."""
     return json.dumps({name: best[0].text for name, best in zip(ids, answers, strict=True)}) + "\n"
 
 

@@ -281,7 +281,10 @@ def weighted(predictions: Predictions, labels: Tags, task: TaskConfig) -> Weight
 
 
 def predicted_tags(predictions: Predictions) -> list[list[str]]:
-    """Returns each row's predicted tags. All labels are lists; the check narrows the type."""
+    """Returns each row's predicted tags.
+
+    All labels are lists; the check narrows the type.
+    """
     return [label for label in predictions.labels if isinstance(label, list)]
 
 

@@ -17,7 +17,10 @@ from afjax.tasks.kind import Form, LabelReading
 
 
 def read_columns(task: TaskConfig, source: SplitSource, *, ignore_labels: bool = False) -> Columns:
-    """Extracts the text and label columns. The label column may be missing if labels are ignored."""
+    """Extracts the text and label columns.
+
+    The label column may be missing if labels are ignored.
+    """
     return pick_columns(
         source.name,
         source.rows,

@@ -146,7 +146,7 @@ class Topology:
 
     @property
     def interconnect_bytes_per_s(self) -> float:
-        """Total one-way bandwidth of the chip with the fewest links; 0 for a one-chip slice."""
+        """Total one-way bandwidth of the chip with the fewest links; 0 for one chip."""
         return self.links * self.chip.link_bytes_per_s
 
 
@@ -189,7 +189,7 @@ def _allowed(chip: Chip) -> str:
 
 
 def get_topology(topology: Topology) -> Any:
-    """Builds a JAX topology description, for which programs can be compiled without a TPU.
+    """Builds a JAX topology, for compiling programs without a TPU.
 
     Its ``devices`` attribute has one JAX device per chip.
 

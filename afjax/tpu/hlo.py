@@ -82,17 +82,20 @@ class Instruction:
     attributes: str
 
     def computation(self, attribute: str) -> str | None:
-        """Returns the computation named by an attribute (such as ``calls``, ``to_apply`` or ``body``), or None."""
+        """Returns the computation named by an attribute such as ``calls``, or None."""
         match = re.search(rf"\b{attribute}=%?([\w.\-]+)", self.attributes)
         return match.group(1) if match else None
 
     def numbers(self, attribute: str) -> tuple[int, ...]:
-        """Parses a list attribute such as ``lhs_contracting_dims={1,2}``. Empty if the attribute is missing."""
+        """Parses a list attribute such as ``lhs_contracting_dims={1,2}``.
+
+        Empty if the attribute is missing.
+        """
         match = re.search(rf"\b{attribute}=\{{([0-9,]*)\}}", self.attributes)
         return tuple(int(number) for number in match.group(1).split(",") if number) if match else ()
 
     def number(self, attribute: str, default: int) -> int:
-        """Parses a scalar attribute such as ``feature_group_count=1``, or returns ``default``."""
+        """Parses an attribute such as ``feature_group_count=1``, or returns ``default``."""
         match = re.search(rf"\b{attribute}=(\d+)", self.attributes)
         return int(match.group(1)) if match else default
 

@@ -84,7 +84,10 @@ def constant_state(module: Module, loop: Instruction, start: Value, trips: int) 
 
 
 def called(module: Module, instruction: Instruction, attribute: str) -> Computation:
-    """Looks up the computation named by an instruction's attribute, such as ``calls``, ``to_apply`` or ``body``."""
+    """Looks up the computation named by an instruction's attribute.
+
+    Such attributes are ``calls``, ``to_apply`` and ``body``.
+    """
     name = instruction.computation(attribute)
     assert name is not None, f"{instruction.opcode} {instruction.name} has no {attribute}"
     return module.computations[name]

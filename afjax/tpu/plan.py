@@ -85,7 +85,7 @@ class Plan:
 
     @property
     def top_k(self) -> int:
-        """Number of upper layers trained by the ``top_k`` partition; 0 for other partitions."""
+        """Number of layers trained by the ``top_k`` partition; 0 for other partitions."""
         return self.setup.top_k
 
     def with_batch(self, batch_size: int) -> "Plan":
@@ -108,11 +108,11 @@ class Plan:
         return dataclasses.replace(self, slots=slots)
 
     def params(self) -> Tree:
-        """Returns the shapes of all parameters, including the first task's adapter and head."""
+        """Returns the shapes of all parameters, with the first task's adapter and head."""
         return self._shapes(self.setup)
 
     def own(self, task: int) -> Tree:
-        """Returns the shapes of one task's adapter and head parameters in a multi-task run."""
+        """Returns the shapes of one task's adapter and head in a multi-task run."""
         model = dataclasses.replace(self.model, reads=TASK_KINDS[self.kinds[task]].reads)
         params = self._shapes(dataclasses.replace(self.setup, model=model, num_outputs=self.outputs[task]))
         return {root: params[root] for root in ("heads", "adapters") if params[root]}

@@ -95,10 +95,11 @@ class Memory:
 
     @property
     def peak(self) -> int:
-        """Total memory. A donated argument and the result that reuses its memory count once.
+        """Total memory.
 
-        The total is usually larger than ``in_use``. Because libtpu 0.0.42 only rejects programs whose ``in_use``
-        exceeds the chip's memory, a program whose ``peak`` exceeds it may still compile.
+        A donated argument and the result that reuses its memory count once. The total is usually larger than
+        ``in_use``. Because libtpu 0.0.42 only rejects programs whose ``in_use`` exceeds the chip's memory, a program
+        whose ``peak`` exceeds it may still compile.
         """
         return self.arguments + self.outputs - self.aliased + self.temporaries + self.code
 
@@ -286,7 +287,10 @@ def _collective(
 
 
 def _shorten(op_name: str) -> str:
-    """Truncates a path such as ``jit(step)/jvp(Encoder)/ffn/dot_general`` to its innermost 60 characters or less."""
+    """Truncates a path such as ``jit(step)/jvp(Encoder)/ffn/dot_general``.
+
+    The innermost parts are kept, up to 60 characters.
+    """
     parts = op_name.split("/")
     while len(parts) > 1 and (len("/".join(parts)) > 60 or parts[0].startswith("jit(")):
         parts = parts[1:]

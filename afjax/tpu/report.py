@@ -88,7 +88,10 @@ def _row_parts(mesh: Mesh) -> int:
 
 
 def train_step(plan: Plan, mesh: Mesh, topology: Topology) -> Step | None:
-    """Compiles the training step and computes its cost. Returns None if it does not fit in the chip's memory."""
+    """Compiles the training step and computes its cost.
+
+    Returns None if it does not fit in the chip's memory.
+    """
     try:
         compiled, seconds = compile_train_step(plan, mesh)
     except jax.errors.JaxRuntimeError as error:
@@ -132,9 +135,9 @@ def _largest(
     *,
     unit: int,
 ) -> int | None:
-    """Estimates the largest number of rows or slots that fits, or None if not even ``unit`` fits.
+    """Estimates the largest number of rows or slots that fits in memory.
 
-    Memory is extrapolated linearly from the plan's number and half of it.
+    Returns None if not even ``unit`` fits. Memory is extrapolated linearly from the plan's number and half of it.
 
     Args:
       plan: The run.

@@ -1,4 +1,4 @@
-"""The logs of a run: lines and a progress bar on stderr, ``metrics.jsonl`` and TensorBoard files."""
+"""The logs of a run: stderr, ``metrics.jsonl`` and TensorBoard files."""
 
 import contextlib
 import json
@@ -90,7 +90,10 @@ class RunLog:
         self._board.write(step, scalars)
 
     def flush(self) -> None:
-        """Writes buffered scalars to the files. Call this before saving a checkpoint, or scalars may be lost."""
+        """Writes buffered scalars to the files.
+
+        Call this before saving a checkpoint, or scalars may be lost.
+        """
         self._lines.flush()
         self._board.flush()
 
@@ -115,7 +118,7 @@ class RunLog:
         self.say(f"step {step:,} of {self._num_steps:,}, dev {numbers} ({compared}){times}")
 
     def _times(self) -> str:
-        """Formats the elapsed time and, if steps remain, an estimate of the remaining time."""
+        """Formats the elapsed time and, if steps remain, the estimated remaining time."""
         elapsed = time.monotonic() - self._begun
         text = f"; {duration(elapsed)} elapsed"
         if self._first_step < self._step < self._num_steps:

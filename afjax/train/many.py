@@ -131,7 +131,10 @@ def _with_details(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
 
 
 def _details(runs: Sequence[PlannedRun]) -> list[str]:
-    """Describes how each of several runs differs from the others: by a few settings, or else by its workdir."""
+    """Describes how each of several runs differs from the others.
+
+    A description consists of a few settings, or else of the workdir.
+    """
     settings_per_run = [
         by_path(
             {

@@ -191,7 +191,8 @@ class Trunk:
             trunk's ``modules.json``; otherwise to False.
           batch_size: Rows per step.
           max_length: Maximum number of tokens per row; longer rows are truncated. If ``pooling`` is None, defaults to
-            the setting in the trunk's ``sentence_bert_config.json``. In all other cases, defaults to the trunk's maximum.
+            the setting in the trunk's ``sentence_bert_config.json``. In all other cases, defaults to the trunk's
+            maximum.
 
         Returns:
           float32 ``[rows, hidden_size]``, in the order of the texts.
@@ -445,7 +446,7 @@ def save_trunk(folder: str | Path, trunk: Trunk) -> None:
 
 
 def write_if_trained(trunk: Trunk) -> None:
-    """Writes a trained trunk to ``trunk.name``, unless this folder already contains it.
+    """Writes a trained trunk to ``trunk.name``, unless it is already there.
 
     The store only records ``trunk.name``, so this folder must contain the trunk before anyone loads from the store.
 

@@ -116,7 +116,7 @@ def own_adapter(config: AdapterConfig) -> dict[str, Any]:
 
 
 def _table(norm_before: bool, norm_after: bool) -> dict[str, str]:
-    """Maps afjax's parameter paths within a slot to suffixes of the library's tensor names."""
+    """Maps parameter paths within a slot to suffixes of the library's tensor names."""
     table: dict[str, str] = {}
     modules = {"down": f"adapter_down.{int(norm_before)}", "up": "adapter_up"}
     for module, prefix in modules.items():
@@ -159,9 +159,9 @@ def _pad_bottlenecks(
     expected_shapes: Mapping[tuple[str, int], dict[str, tuple[int, ...]]],
     widest: int,
 ) -> None:
-    """Zero-pads the bottlenecks to ``widest`` and updates ``expected_shapes``, both in place.
+    """Zero-pads bottlenecks to ``widest``, and updates ``expected_shapes``.
 
-    Tensors with an unexpected shape are not padded; the caller reports them.
+    Both arguments are changed in place. Tensors with an unexpected shape are not padded; the caller reports them.
     """
     for place, shapes in expected_shapes.items():
         for leaf, shape in shapes.items():
@@ -180,7 +180,7 @@ def _is_invertible(key: str) -> bool:
 
 
 def _check_invertible(part: Part, settings: Mapping[str, Any], *, has_tensors: bool) -> None:
-    """Raises UserError if the adapter has an invertible adapter that the library would use.
+    """Raises UserError if there is an invertible adapter that the library uses.
 
     Task adapters from 2020 may include one, but the library never used it.
     """

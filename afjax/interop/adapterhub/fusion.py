@@ -1,4 +1,4 @@
-"""Converts AdapterFusion settings and tensors between AdapterHub's format and afjax's."""
+"""Converts fusion settings and tensors between AdapterHub's format and afjax's."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -33,7 +33,9 @@ _REGULARIZATION = 0.01
 
 
 def member_names(envelope: Mapping[str, Any], where: str) -> list[str]:
-    """Returns the names of the fused adapters. Files from 2020 only list them in the fusion's name.
+    """Returns the names of the fused adapters.
+
+    Files from 2020 only list them in the fusion's name.
 
     Raises:
       UserError: ``adapter_names`` is not a list of names.
@@ -185,7 +187,9 @@ def _config(settings: Mapping[str, Any], where: str) -> FusionConfig:
 
 
 def _own_config(part: Part) -> FusionConfig | None:
-    """Loads the fusion config that afjax stored in the file, or returns None if another program wrote the file.
+    """Loads the fusion config that afjax stored in the file.
+
+    Returns None if another program wrote the file.
 
     Raises:
       UserError: The stored config contradicts the library's settings in the file.
@@ -199,7 +203,7 @@ def _own_config(part: Part) -> FusionConfig | None:
 
 
 def _table(value: bool) -> dict[str, str]:
-    """Maps afjax's parameter paths within a slot to suffixes of the library's tensor names."""
+    """Maps parameter paths within a slot to suffixes of the library's tensor names."""
     table = {
         f"{module}/{leaf}": f"{module}.{suffix}"
         for module in ("query", "key")

@@ -105,7 +105,10 @@ def _trunk_of(folder: Path) -> Trunk:
 
 
 def _read_folder(folder: Path, trunk: Trunk, name: str, store_folder: str | Path) -> list[Imported]:
-    """Loads a folder without a setup: an adapter or fusion with an optional head, or only a head."""
+    """Loads a folder without a setup.
+
+    It contains an adapter or fusion with an optional head, or only a head.
+    """
     imported, main = [], name
     if (folder / ADAPTER.config).exists():
         imported.append(_read_adapter(folder, trunk, name))
@@ -151,7 +154,10 @@ def _read_setup(folder: Path, trunk: Trunk, name: str) -> list[Imported]:
 
 
 def _composition(composition: Any, path: Path) -> tuple[str, list[str]]:
-    """Parses a composition: ``Fuse`` with the fused adapters' names, or ``Stack`` with a single name."""
+    """Parses a composition of adapters.
+
+    Returns ``Fuse`` with the fused adapters' names, or ``Stack`` with a single name.
+    """
     if not isinstance(composition, Mapping) or not isinstance(composition.get("children"), list):
         raise UserError(f"{path} has no adapter_setup; download it again.")
     kind, members = composition.get("type"), []
@@ -166,7 +172,7 @@ def _composition(composition: Any, path: Path) -> tuple[str, list[str]]:
 
 
 def _plain(name: Any, path: Path) -> str:
-    """Checks that ``name`` is safe to use as a folder name next to ``path`` and returns it."""
+    """Returns ``name`` after checking that it is safe to use as a folder name."""
     try:
         check_name(str(name), "adapter or head")
     except UserError as error:
@@ -272,7 +278,7 @@ def _architecture(adapter: Imported) -> AdapterConfig:
 
 
 def _named(part: Part, name: str) -> str:
-    """Returns the name for an imported part: ``name`` or, if it is empty, the name in the part's file."""
+    """Returns an imported part's name: ``name`` or, if empty, the name in its file."""
     chosen = name or part.name
     if not chosen:
         raise UserError(f"{part.where} has no name; set one with --name.")

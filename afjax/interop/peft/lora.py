@@ -94,7 +94,10 @@ def read_lora(
 
 
 def write_lora(config: LoraConfig, tree: Tree, family: str, num_layers: int, prefix: str) -> dict[str, np.ndarray]:
-    """Converts LoRA parameters to PEFT's tensors, by name. The inverse of :func:`read_lora`."""
+    """Converts LoRA parameters to PEFT's tensors, by name.
+
+    The inverse of :func:`read_lora`.
+    """
     tensors = {}
     for name in config.target_modules:
         block, dense_layer = DENSE_LAYERS[name]
@@ -117,7 +120,7 @@ def merged_pooler(pooler: Tree, scale: Scale, tensors: Mapping[str, np.ndarray],
 
 
 def _places(trunk: TrunkConfig) -> dict[tuple[DenseLayer, int], str]:
-    """Maps ``(dense layer, layer number)`` to module names without the family's prefix."""
+    """Maps ``(dense layer, layer)`` to module names without the family's prefix."""
     modules = dense_modules(trunk.family)
     return {
         (name, layer): layer_prefix(trunk.family, layer) + module
