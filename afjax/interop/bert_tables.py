@@ -155,7 +155,7 @@ def check_names(tensors: Tensors, wanted: Collection[str], *, known: Collection[
     if problems:
         raise UserError(
             f"{where} does not have the expected variables (- missing, + unknown): {shortened(problems)}; check that "
-            "the authors' code saved it, and that its kind and number of layers are right."
+            "the file was saved by the authors' code, and that its kind and number of layers are correct."
         )
 
 

@@ -1,7 +1,7 @@
 """Exports a routed model as a serialized ``jax.export`` function.
 
-The function takes the adapters as arguments. With the function, other programs can serve many tasks without afjax. They
-can replace an adapter by overwriting its slot in the arrays. Batch size and length are symbolic, so one file serves all
+The function takes the adapters as arguments. Other programs can use it to serve many tasks without afjax, and can
+replace an adapter by overwriting its slot in the arrays. Batch size and length are symbolic, so one file serves all
 shapes.
 """
 

@@ -197,8 +197,8 @@ def stored_text_columns(values: dict[str, Any], head: str, task: TaskConfig) -> 
         return num_texts
     if is_first_host():
         print_line(
-            f'Note: The head "{head}" does not record whether it was trained on single texts or on pairs, so this is '
-            "not checked for its input rows."
+            f'Note: The head "{head}" does not record whether it was trained on single texts or on pairs, so the '
+            "form of input rows is not checked."
         )
     return None
 

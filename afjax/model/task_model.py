@@ -254,7 +254,7 @@ class TaskModel:
         if confusion and not TASK_KINDS[self.task.kind].has_classes:
             raise UserError(
                 f"The task {self.task.name} is a {self.task.kind.replace('_', '-')} task. Only classification tasks "
-                "have a confusion matrix; evaluate it without one."
+                "have a confusion matrix; evaluate this task without one."
             )
         data = self.tokenised(rows, max_length)
         logits = self._run(data, batch_size, max_length, False)[0]

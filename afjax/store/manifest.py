@@ -98,7 +98,7 @@ class Manifest:
     run: str = ""
 
     def belongs_to(self, other: "Manifest") -> bool:
-        """Checks whether this head was trained with an adapter or a fusion.
+        """Checks whether this head was trained with the given adapter or fusion.
 
         Both must have been trained on the same trunk. Older manifests are incomplete, so only the recorded parts are
         compared.

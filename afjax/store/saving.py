@@ -210,7 +210,8 @@ def check_not_reserved(store: StorePath, kind: str, name: str, run: str = "") ->
     if workdir:
         raise UserError(
             f"The run in {workdir} is unfinished and will save {kind}/{name} to the store {store}. Resume that run, "
-            "wait for it, or delete its workdir. Or choose another name (--config.name=NAME for a run) or --store."
+            "wait for it, or delete its workdir. Alternatively, choose another name (--config.name=NAME for a run) or "
+            "another --store."
         )
 
 

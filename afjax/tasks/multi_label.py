@@ -204,7 +204,7 @@ def best_threshold(
 ) -> float:
     """Finds the threshold with the best score.
 
-    Ties are broken in favor of the one closest to 0.5.
+    Ties are broken in favor of the threshold closest to 0.5.
 
     Args:
       logits: One column per label.

@@ -283,7 +283,7 @@ def weighted(predictions: Predictions, labels: Tags, task: TaskConfig) -> Weight
 def predicted_tags(predictions: Predictions) -> list[list[str]]:
     """Returns each row's predicted tags.
 
-    All labels are lists; the check narrows the type.
+    In tagging tasks, all labels are lists. The check only narrows the type.
     """
     return [label for label in predictions.labels if isinstance(label, list)]
 

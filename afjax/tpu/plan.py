@@ -96,7 +96,7 @@ class Plan:
         """Returns the same run with steps that train ``slots`` runs at a time.
 
         Raises:
-          UserError: The number is not positive, or such runs cannot be trained together.
+          UserError: The number is not positive, or runs with this partition cannot be trained together.
         """
         if slots < 1:
             raise UserError(f"slots is {slots}; it must be at least 1.")

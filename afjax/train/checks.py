@@ -136,7 +136,7 @@ def why_rows_are_needed(name: str, store_folder: str | Path) -> str:
         return ""
     return (
         f' Its rows are needed because the store {store_folder} has no adapter "{name}" '
-        f"(it has: {', '.join(stored_names) or 'none'}).{did_you_mean(name, stored_names)} If it is in "
+        f"(it has: {', '.join(stored_names) or 'none'}).{did_you_mean(name, stored_names)} If the adapter is in "
         "another store, pass that store with --store."
     )
 

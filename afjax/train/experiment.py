@@ -107,9 +107,9 @@ def experiment_training(
     cache_dir: Path | None = None,
     shared: Shared | None = None,
 ) -> Training[list[Result]]:
-    """Like :func:`run_experiment`, but the caller computes the steps.
+    """Runs an experiment whose steps are computed by the caller.
 
-    See :mod:`afjax.train.loop`.
+    See :func:`run_experiment` for the arguments, and :mod:`afjax.train.loop` for the steps.
 
     Experiments with the same ``shared`` also load each trunk only once. The multi-task and sequential recipes compute
     their own steps.

@@ -1,4 +1,4 @@
-"""A run's inputs: its tokenized rows, and the digests of its inputs.
+"""A run's inputs: tokenized rows, and digests of everything that the run reads.
 
 The digests detect changed inputs when the run is resumed.
 """

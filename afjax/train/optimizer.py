@@ -162,7 +162,7 @@ def make_adamw(config: TrainConfig, trained: Tree) -> optax.GradientTransformati
 def add_decayed_weights(weight_decay: float) -> optax.GradientTransformationExtraArgs:
     """Builds ``optax.add_decayed_weights`` with an overridable ``weight_decay``.
 
-    ``update`` accepts ``weight_decay``.
+    Its ``update`` accepts ``weight_decay``.
     """
 
     def update(

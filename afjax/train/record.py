@@ -196,7 +196,7 @@ def discard_run(folder: epath.Path) -> None:
 def has_checkpoint(folder: epath.Path) -> bool:
     """Whether the run in a folder has a checkpoint.
 
-    A run without one starts from the beginning.
+    A run without a checkpoint starts from the beginning.
     """
     return bool(_steps(folder))
 

@@ -143,7 +143,7 @@ def read_config(settings: Mapping[str, Any], sizes: Mapping[int, int], trunk: Tr
     """
     position = (bool(settings["mh_adapter"]), bool(settings["output_adapter"]))
     if position not in _POSITIONS:
-        raise UserError(f"{where} has neither mh_adapter nor output_adapter, so it is not an adapter.")
+        raise UserError(f"{where} enables neither mh_adapter nor output_adapter, so there is no adapter in any layer.")
     residual, factor = settings["residual_before_ln"], settings["reduction_factor"]
     if residual not in tuple(_RESIDUALS):
         raise UserError(f'{where} has residual_before_ln={residual!r}; it must be true, false or "post_add".')

@@ -227,7 +227,7 @@ def _read_fusion(part: Part, trunk: Trunk, name: str, members: Mapping[str, tupl
 def _read_head(folder: Path, trunk: Trunk, name: str, otherwise: str) -> Imported:
     """Loads a head.
 
-    Its name is ``name``, the name in its file, or ``otherwise``: the first one that is not empty.
+    Its name is ``name``, else the name in its file, else ``otherwise``. Empty names are skipped.
     """
     if not (folder / HEAD.config).exists():
         raise UserError(f"{folder / HEAD.config} does not exist, but the setup needs that head; download it again.")

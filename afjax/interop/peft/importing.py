@@ -223,7 +223,7 @@ class _Files:
     def _layout(self, plan: HeadPlan | None) -> HeadLayout | None:
         """Returns the layout of the base model's head.
 
-        target_modules can select the head's layers.
+        The layout is needed because target_modules can select the head's layers.
         """
         return plan.layout if plan else self.family.heads.get(self.settings.model_class)
 

@@ -96,7 +96,7 @@ def read_lora(
 def write_lora(config: LoraConfig, tree: Tree, family: str, num_layers: int, prefix: str) -> dict[str, np.ndarray]:
     """Converts LoRA parameters to PEFT's tensors, by name.
 
-    The inverse of :func:`read_lora`.
+    This is the inverse of :func:`read_lora`.
     """
     tensors = {}
     for name in config.target_modules:

@@ -169,7 +169,7 @@ def read_settings(values: Mapping[str, Any], where: str, family: PeftFamily) -> 
         revision=_text(values.get("revision"), f"{where}: revision"),
     )
     if not settings.target_modules:
-        raise UserError(f"{where} has no target_modules, so nothing has LoRA; download it again.")
+        raise UserError(f"{where} has no target_modules, so no module has LoRA; download it again.")
     if isinstance(settings.target_modules, str) and settings.layers_to_transform is not None:
         raise UserError(
             f"{where} has both layers_to_transform and a regular expression in target_modules, which PEFT does not "
