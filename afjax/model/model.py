@@ -129,8 +129,8 @@ class Model:
           batch: ``tokens`` and ``types`` int32, ``mask`` bool, each ``[batch, length]``; for multiple choice each
             ``[batch, choices, length]``.
           key: The dropout key, or None for no dropout.
-          fusion_attention: Whether to return the attention over adapters. If not, and if the head only uses the first
-            token, the last layer is computed for that token only.
+          fusion_attention: Whether to return the attention over adapters. If not, and if only the first token's hidden
+            state is used, the last layer is computed for the first token only.
 
         Returns:
           :class:`~afjax.model.outputs.Outputs`: the logits, in float32 or wider, ``[batch, num_outputs]``
