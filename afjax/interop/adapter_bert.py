@@ -114,12 +114,12 @@ def import_adapter_bert(
         checkpoint, because training overwrote the pretrained LayerNorms.
       name: Name of the adapter and the head.
       task: Name of the task, as in the authors' code or in afjax. Defaults to ``name``.
-      labels: Label names, in the order of the outputs. Defaults to the task's labels in the authors' code or, for
-        tasks that it does not have, 0, 1, ...
+      labels: Label names, in the order of the outputs. Defaults to the task's labels in the authors' code. For
+        other tasks, the default is 0, 1, ...
       max_length: Maximum number of tokens per row.
 
     Raises:
-      UserError: The checkpoint or the trunk does not exist, they do not match, or the labels do not match the outputs.
+      UserError: The checkpoint or the trunk does not exist, or the checkpoint does not match the trunk or the labels.
     """
     loaded = load_trunk(trunk)
     config, adapter, head = from_adapter_bert(read_variables(source), loaded, where=str(source))

@@ -131,7 +131,7 @@ def bert_trunk(
     Its config and tokenizer are in a temporary folder that is deleted at the end of the ``with`` block.
 
     Args:
-      name: The trunk's name: the folder it will be saved to.
+      name: The trunk's name, which is the folder that it will be saved to.
       params: The trunk's parameters.
       values: The values of its ``config.json``.
       vocab: Path of its ``vocab.txt``.

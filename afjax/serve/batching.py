@@ -21,7 +21,7 @@ class RoutedBatch:
 
     Attributes:
       members: ``(part, sequence)`` for each row: the index of a part, and the index of one of its sequences.
-      batch_size: The number of rows, including empty ones at the end.
+      batch_size: The number of rows, including empty rows at the end.
       length: The padded length.
     """
 

@@ -83,7 +83,7 @@ def find_artefact(store_folder: str | Path, name: str) -> tuple[str, str]:
       The kind (``adapters``, ``fusion`` or ``heads``) and the name.
 
     Raises:
-      UnknownTaskError: The store has no such name.
+      UnknownTaskError: The store has no artefact with this name.
       UserError: Both an adapter and a fusion have this name.
     """
     stored = {kind: store.names(store_folder, kind) for kind in ("adapters", "fusion", "heads")}

@@ -130,9 +130,9 @@ def attention_outputs(
       plan, params, batch, places: As in :func:`routed_outputs`.
 
     Returns:
-      ``{slot: [batch, layers, adapters]}``, averaged over the row's tokens. The layers are those in which any task has
-      an adapter or a fusion, in ascending order. The adapters of all fusion banks are concatenated, in the order of the
-      banks. For banks that a row does not use, the attention is zero.
+      ``{slot: [batch, layers, adapters]}``, averaged over the row's tokens. The second axis covers the layers in which
+      any task has an adapter or a fusion, in ascending order. The adapters of all fusion banks are concatenated, in the
+      order of the banks. For banks that a row does not use, the attention is zero.
     """
     places = jnp.asarray(places)
     used = (places > 0).any(0)

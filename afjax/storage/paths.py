@@ -146,7 +146,7 @@ def check_writable(folder: epath.Path, what: str) -> None:
         marker.read_bytes()
         info = _bucket_info(folder)
         marker.unlink()
-    # Orbax reads the bucket's metadata. Without permission, gcsfs falls back to a listing, whose kind differs.
+    # Orbax reads the bucket's metadata. Without permission, gcsfs falls back to a listing, which has a different kind.
     if info.get("kind") != "storage#bucket":
         raise UserError(
             f"The {what} {folder} cannot be used: checkpoints need the permission storage.buckets.get on "

@@ -52,7 +52,7 @@ class Manifest:
       config: The artefact's architecture.
       task: The training task as a dict; may be empty.
       labels: The task's label names in order; empty for regression or without a task.
-      trunk: The trunk it was trained on: ``name`` (hub id or path), ``sha256`` (of the weights), ``hidden_size``,
+      trunk: The trunk of the artefact: ``name`` (hub id or path), ``sha256`` (of the weights), ``hidden_size``,
         ``num_layers``, ``family``, ``dtype`` (the compute dtype; older manifests lack it and mean float32),
         ``architecture`` (``{field of config.json: value}``) and ``tokenizer`` (``{part: SHA-256}``, None for a trunk
         without a tokenizer). ``former_tokenizer`` has the digests that earlier versions recorded for the same
@@ -60,7 +60,7 @@ class Manifest:
         ``former_tokenizer``. ``trained`` is true if the same run also trained the trunk.
       leaves: ``{path: {"shape": [...], "dtype": ..., "sha256": ...}}``, see ``trees.array_digest``.
       files: ``{path in params/: SHA-256}`` of the checkpoint's files.
-      metrics: Scores on the dev set. Scores that are not finite are stored as None.
+      metrics: Scores on the dev split. Scores that are not finite are stored as None.
       seed: Random seed of the training run.
       versions: The versions of afjax, jax, flax, orbax and numpy.
       adapters: For a fusion: ``[{"name": ..., "sha256": ...}]`` in fusion order. ``sha256`` is the ``digest`` of the

@@ -40,7 +40,7 @@ def trunk_difference(recorded: Mapping[str, Any], trunk: Mapping[str, Any]) -> T
 
     Args:
       recorded: ``Trunk.identity()`` at training time, as recorded in a manifest or a workdir. Records of earlier
-        versions lack ``architecture`` and ``tokenizer``, or describe the tokenizer as they loaded it.
+        versions lack ``architecture`` and ``tokenizer``, or describe the tokenizer as those versions loaded it.
       trunk: ``Trunk.identity()`` of the trunk in use. Missing keys are not compared, so ``{"sha256": digest}`` compares
         only the weights. If ``tokenizer`` is None, it is not compared either.
 

@@ -41,7 +41,7 @@ def load_task(task: TaskConfig) -> dict[str, AnyRows]:
     numerically if all are integers.
 
     If the task has no dev split, some of its train rows are held out as dev; see ``TaskConfig.dev_share``. Label names
-    are then collected from both.
+    are then collected from the train and the dev rows.
 
     Args:
       task: The task, with its source.

@@ -111,7 +111,7 @@ def glue_text(entry: Entry, numbers: Sequence[int], labels: Sequence[str | float
 
 
 def super_glue_text(numbers: Sequence[int], labels: Sequence[str | float]) -> str:
-    """Formats a SuperGLUE file with one ``{"idx", "label"}`` per line.
+    """Formats a SuperGLUE file with one JSON object ``{"idx", "label"}`` per line.
 
     BoolQ's labels are the strings "true" and "false".
     """
@@ -125,9 +125,9 @@ def squad_text(ids: Sequence[str], answers: Sequence[Sequence[Answer]]) -> str:
 
 
 def null_odds_text(ids: Sequence[str], answers: Sequence[Sequence[Answer]]) -> str:
-    """Formats a file ``{id: score of "no answer" minus the best answer's}``.
+    """Formats a file ``{id: score of "no answer" minus the best answer's score}``.
 
-    SQuAD v2's evaluation script uses it to tune the threshold.
+    SQuAD v2's evaluation script uses the file to tune the threshold.
     """
     return json.dumps({name: _null_odds(row_answers) for name, row_answers in zip(ids, answers, strict=True)}) + "\n"
 

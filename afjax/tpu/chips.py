@@ -20,9 +20,10 @@ class Chip:
     Attributes:
       name: The generation, such as ``v5e``.
       flops_per_s: Peak FLOP/s of matrix products with bfloat16 operands.
-      hbm_bytes: Main memory (HBM) available to programs.
-      hbm_bytes_per_s: HBM bandwidth.
-      link_bytes_per_s: One-way bandwidth of one interconnect link. In a d-dimensional torus, every chip has 2 d links.
+      hbm_bytes: Main memory (HBM) available to programs, in bytes.
+      hbm_bytes_per_s: HBM bandwidth, in bytes per second.
+      link_bytes_per_s: One-way bandwidth of one interconnect link, in bytes per second. In a d-dimensional torus, every
+        chip has 2 d links.
       dimensions: Number of dimensions of the interconnect torus.
       cores: Number of TensorCores. Two TensorCores act as one device ("megacore").
       max_chips: Number of chips in the largest slice.

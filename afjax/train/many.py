@@ -24,7 +24,7 @@ from afjax.train.single import single_training
 from afjax.train.together import run_together
 from afjax.trunk.pretrained import Trunk
 
-# If runs of one name differ in more settings, their printed lines show the workdir instead.
+# If runs with the same name differ in more settings than this, their printed lines show the workdir instead.
 MAX_SETTINGS = 4
 
 

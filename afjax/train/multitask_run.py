@@ -46,7 +46,7 @@ class MultitaskRun:
       setup: The setup for one task. Its head, and its adapter if it has one, are named :data:`DRAWN`.
       trunk: The trunk's initial tree.
       own: Each task's initial ``{"adapters": {DRAWN: tree}, "heads": {DRAWN: tree}}``, in the order of ``tasks``.
-      data: Each task's ``train`` and ``dev`` rows.
+      data: Each task's tokenized ``train`` and ``dev`` rows.
       tasks: The tasks, with their names, kinds, scales and main metrics.
       config: Optimizer, schedule and batches.
       sampling: How the task of each step is drawn.

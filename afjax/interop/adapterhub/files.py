@@ -32,7 +32,7 @@ from afjax.trunk.weight_files import read_tensors
 
 Weights = Literal["safetensors", "bin"]
 
-# The version of the ``adapters`` library that exported files claim.
+# Exported files state that this version of the ``adapters`` library wrote them.
 VERSION = "adapters.1.2.0"
 SETUP = "adapter_setup.json"
 # Envelope key for afjax's own fields. The library ignores it.

@@ -16,7 +16,7 @@ from afjax.trunk.config import TrunkConfig
 from afjax.trunk.families import ENCODER_FAMILIES
 from afjax.trunk.family import Weight
 
-# The pooler's dense layer, in every family with a pooler.
+# The name of the pooler's dense layer, in every family with a pooler.
 POOLER = "pooler.dense"
 
 
