@@ -1,4 +1,5 @@
-"""Imports adapters from other libraries and the papers' released code, and exports adapters and models.
+"""Imports and exports adapters and models in other formats.
 
-See ``docs/how_to/adapterhub.md``, ``docs/how_to/peft.md``, ``docs/how_to/papers.md`` and ``docs/how_to/export.md``.
+afjax imports adapters from other libraries and from the papers' released code. See ``docs/how_to/adapterhub.md``,
+``docs/how_to/peft.md``, ``docs/how_to/papers.md`` and ``docs/how_to/export.md``.
 """

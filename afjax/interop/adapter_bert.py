@@ -1,4 +1,4 @@
-"""Imports the checkpoints of Houlsby et al. (2019), from google-research/adapter-bert.
+"""Imports checkpoints of google-research/adapter-bert (Houlsby et al. 2019).
 
 A checkpoint holds the TensorFlow 1 variables of a complete fine-tuned model: the frozen BERT, the adapters after each
 sub-layer (``weights1``, ``biases1``, ``weights2`` and ``biases2``), the trained LayerNorms, the output layer on top of
@@ -63,7 +63,7 @@ def adapter_table(num_layers: int) -> Table:
 
 
 def from_adapter_bert(variables: Tensors, trunk: Trunk, *, where: str) -> tuple[AdapterConfig, Tree, Tree]:
-    """Converts a checkpoint to an adapter config, adapter parameters and head parameters.
+    """Converts a checkpoint to an adapter config and to adapter and head parameters.
 
     Args:
       variables: The checkpoint's variables. Frozen variables may be missing.
@@ -106,20 +106,20 @@ def import_adapter_bert(
     labels: Sequence[str] = (),
     max_length: int = 128,
 ) -> TaskModel:
-    """Loads a checkpoint's adapter and head as a model that can be used or saved to a store.
+    """Loads a checkpoint's adapter and head as a task model.
 
     Args:
       source: The checkpoint, or a folder that contains exactly one checkpoint.
       trunk: The pretrained BERT that training started from, as for ``load_trunk``. It cannot be inferred from the
         checkpoint, because training overwrote the pretrained LayerNorms.
       name: Name of the adapter and the head.
-      task: The benchmark's task. Defaults to ``name``.
-      labels: Label names, in the order of the outputs. Defaults to the task's labels in the authors' code, or 0, 1, ...
-        for other tasks.
+      task: Name of the task, as in the authors' code or in afjax. Defaults to ``name``.
+      labels: Label names, in the order of the outputs. Defaults to the task's labels in the authors' code. For
+        other tasks, the default is 0, 1, ...
       max_length: Maximum number of tokens per row.
 
     Raises:
-      UserError: The checkpoint or the trunk does not exist, they do not match, or the labels do not match the outputs.
+      UserError: The checkpoint or the trunk does not exist, or the checkpoint does not match the trunk or the labels.
     """
     loaded = load_trunk(trunk)
     config, adapter, head = from_adapter_bert(read_variables(source), loaded, where=str(source))
@@ -141,7 +141,7 @@ def import_adapter_bert(
 
 
 def _check_frozen(variables: Tensors, table: Table, trunk: Trunk, where: str) -> None:
-    """Raises UserError unless a checkpoint's frozen weights are bit-identical to the trunk's."""
+    """Raises UserError unless frozen weights are bit-identical to the trunk's."""
     leaves = flatten(trunk.params)
     different = sorted(
         name

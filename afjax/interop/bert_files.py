@@ -1,4 +1,7 @@
-"""Converts the ``bert_config.json`` and ``vocab.txt`` of original BERT checkpoints to Hugging Face's format."""
+"""Converts files of original BERT checkpoints to Hugging Face's format.
+
+The files are ``bert_config.json`` and ``vocab.txt``.
+"""
 
 import contextlib
 import json
@@ -95,7 +98,10 @@ def read_vocabulary(path: AnyPath, vocab_size: int) -> list[str]:
 
 
 def is_uncased(tokens: list[str]) -> bool:
-    """Returns whether no token has a capital letter (A to Z), ignoring special tokens such as ``[CLS]``."""
+    """Returns whether no token has a capital letter (A to Z).
+
+    Special tokens such as ``[CLS]`` are ignored.
+    """
     return not any(re.search("[A-Z]", token) for token in tokens if not token.startswith("["))
 
 
@@ -125,7 +131,7 @@ def bert_trunk(
     Its config and tokenizer are in a temporary folder that is deleted at the end of the ``with`` block.
 
     Args:
-      name: The trunk's name: the folder it will be saved to.
+      name: The trunk's name, which is the folder that it will be saved to.
       params: The trunk's parameters.
       values: The values of its ``config.json``.
       vocab: Path of its ``vocab.txt``.

@@ -1,7 +1,7 @@
-"""Imports the checkpoints of Stickland & Murray (2019), from AsaCooperStickland/Bert-n-Pals.
+"""Imports checkpoints of Bert-n-Pals (Stickland & Murray 2019).
 
-A checkpoint is the PyTorch state dict of a ``BertForMultiTask``: the trunk, which was trained on all tasks, plus each
-task's module and output layer.
+The authors' code is AsaCooperStickland/Bert-n-Pals. A checkpoint is the PyTorch state dict of a ``BertForMultiTask``:
+the trunk, which was trained on all tasks, plus each task's module and output layer.
 """
 
 import dataclasses
@@ -89,7 +89,7 @@ def from_bert_n_pals(tensors: Tensors, values: Mapping[str, Any], config: TrunkC
     for name, original in copies.items():
         if not np.array_equal(tensors[name], tensors[original]):
             raise UserError(
-                f"In {where}, {name} is not {original}; afjax only supports PALs whose layers all share that matrix."
+                f"In {where}, {name} differs from {original}; afjax only supports PALs whose layers share that matrix."
             )
     shapes = jax.eval_shape(lambda: init_adapter(jax.random.key(0), adapter, config)) if adapter else {}
     return Checkpoint(
@@ -127,7 +127,9 @@ def import_bert_n_pals(
     max_length: int = 128,
     overwrite: bool = False,
 ) -> list[TaskModel]:
-    """Converts a multi-task model: saves its trunk to a folder, and each task's module and head to a store.
+    """Converts a multi-task model.
+
+    Its trunk is saved to a folder, and each task's module and head to a store.
 
     Args:
       files: The model's files.
@@ -172,7 +174,10 @@ def import_bert_n_pals(
 
 
 def _architecture(tensors: Tensors, values: Mapping[str, Any], config: TrunkConfig, where: str) -> Adapter | None:
-    """Infers the config of the tasks' modules: their kind from ``values``, and their size from the tensors."""
+    """Infers the config of the tasks' modules.
+
+    Their kind is in ``values``, and their size follows from the tensors.
+    """
     active = {switch for switch in _SWITCHES if values.get(switch)}
     # pals and bert_lay_top only select variants of other switches and have no effect without them.
     if not active & {"mult", "houlsby"}:
@@ -184,7 +189,7 @@ def _architecture(tensors: Tensors, values: Mapping[str, Any], config: TrunkConf
         for number in range(config.num_layers)
         if any(name.startswith(f"{PYTORCH.layer_scope(number)}.multi_layers.") for name in tensors)
     )
-    # The config does not record which layers have a module: restricting them requires editing the authors' code.
+    # The config does not record which layers have a module, because choosing them requires changing the authors' code.
     layer_subset = None if not layers or len(layers) == config.num_layers else layers
     first = f"{PYTORCH.layer_scope(layers[0] if layers else 0)}.multi_layers.0.aug_dense.bias"
     match sorted(active):
@@ -205,13 +210,13 @@ def _architecture(tensors: Tensors, values: Mapping[str, Any], config: TrunkConf
         case ["lhuc"]:
             return LhucConfig()
     raise UserError(
-        f"The config of {where} switches on {' and '.join(sorted(active))}, for which afjax has no module; the "
-        "supported switches are mult with pals, mult, top, top with bert_lay_top, and lhuc."
+        f"The config of {where} turns on {' and '.join(sorted(active))}, which afjax does not support; the supported "
+        "combinations are mult with pals, only mult, only top, top with bert_lay_top, and only lhuc."
     )
 
 
 def _size(tensors: Tensors, name: str, where: str) -> int:
-    """Returns a module's bottleneck size, taken from the bias ``name`` of its down-projection.
+    """Returns a module's bottleneck size: the size of its down-projection's bias.
 
     The config's hidden_size_aug is not used, because a flag in the authors' code overrides it.
     """
@@ -223,7 +228,10 @@ def _size(tensors: Tensors, name: str, where: str) -> int:
 
 
 def _module_table(adapter: Adapter, task: int, config: TrunkConfig) -> Table:
-    """Maps the tensors of one task's module to their paths in the adapter tree, see :mod:`afjax.adapters`."""
+    """Maps the tensors of one task's module to their paths in the adapter tree.
+
+    See :mod:`afjax.adapters`.
+    """
     table: Table = {}
     on_top = f"{_ENCODER}.multi_layers.{task}"
     layers = [PYTORCH.layer_scope(number) for number in adapter_layers(adapter, config.num_layers)]
@@ -255,7 +263,7 @@ def _module_table(adapter: Adapter, task: int, config: TrunkConfig) -> Table:
         case TopLayerConfig():
             table |= layer_table(PYTORCH, on_top, "top/layer")
         case _:
-            raise AssertionError("their code has no other module")
+            raise AssertionError("the authors' code has no other modules")
     return table
 
 
@@ -298,7 +306,7 @@ def _task_model(
 
 
 def _check_free(store_folder: AnyPath, models: Sequence[TaskModel], overwrite: bool) -> None:
-    """Raises UserError if two tasks have the same name, the store is a file, or a name is taken."""
+    """Raises UserError if a name is repeated or taken, or the store is a file."""
     if open_path(store_folder).expanduser().is_file():
         raise UserError(f"{store_folder} is a file; set --store to a folder.")
     names = [artefact for model in models for artefact in artefacts(model)]

@@ -1,4 +1,4 @@
-"""Converts tensors of the original BERT implementations to afjax's parameter trees, using name tables.
+"""Converts tensors of the original BERT implementations to parameter trees.
 
 A table maps each tensor name to a leaf of the tree, or to a slice of a stacked leaf. Google's TensorFlow code and its
 first PyTorch ports share the scopes but spell names differently.
@@ -105,7 +105,7 @@ def norm_table(spelling: Spelling, scope: str, path: str, index: int | None = No
 
 
 def layer_table(spelling: Spelling, scope: str, path: str, index: int | None = None) -> Table:
-    """Builds the table entries for an encoder layer, which is at ``path`` in the parameter tree."""
+    """Builds the table entries for the encoder layer at ``path`` in the tree."""
     table: Table = {}
     for scopes, subpath in _DENSE:
         table |= dense_table(spelling, spelling.join(scope, *scopes), f"{path}/{subpath}", index)
@@ -155,12 +155,14 @@ def check_names(tensors: Tensors, wanted: Collection[str], *, known: Collection[
     if problems:
         raise UserError(
             f"{where} does not have the expected variables (- missing, + unknown): {shortened(problems)}; check that "
-            "the authors' code saved it, and that its kind and number of layers are right."
+            "the file was saved by the authors' code, and that its kind and number of layers are correct."
         )
 
 
 def fill(shapes: Tree, table: Table, tensors: Tensors, *, where: str) -> Tree:
-    """Builds a parameter tree (float32) from tensors. All tensors in the table must be present.
+    """Builds a parameter tree (float32) from tensors.
+
+    All tensors in the table must be present.
 
     Args:
       shapes: The structure of the tree. Leaves can be any objects with a ``shape``.
@@ -190,12 +192,15 @@ def fill(shapes: Tree, table: Table, tensors: Tensors, *, where: str) -> Tree:
 
 
 def slice_of(leaves: Mapping[str, Any], place: Place) -> Any:
-    """Returns the leaf, or slice of a leaf, that ``place`` refers to in the flattened tree ``leaves``."""
+    """Returns the leaf, or slice of a leaf, that ``place`` refers to.
+
+    ``leaves`` is the flattened tree.
+    """
     return leaves[place.path] if place.index is None else leaves[place.path][place.index]
 
 
 def shortened(problems: Iterable[str], most: int = 8) -> str:
-    """Joins the first ``most`` problems with commas and appends the number of remaining ones."""
+    """Joins the first ``most`` problems, and appends the number of others."""
     problems = list(problems)
     more = f" and {len(problems) - most} more" if len(problems) > most else ""
     return ", ".join(problems[:most]) + more

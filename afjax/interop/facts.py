@@ -1,4 +1,4 @@
-"""Training metadata that is stored in exported files, so that it survives a round trip."""
+"""Training metadata in exported files, which survives a round trip."""
 
 import dataclasses
 from typing import Any
@@ -20,7 +20,7 @@ class Facts:
 
 
 def facts_of(manifest: Manifest) -> dict[str, Any]:
-    """Collects the task, labels, metrics and seed from an adapter's or a fusion's manifest."""
+    """Collects the task, labels, metrics and seed from a manifest."""
     task = manifest.task
     if task:
         task = to_dict(without_paths(from_dict(TaskConfig, task, f'the task of "{manifest.name}"')))

@@ -1,4 +1,4 @@
-"""Finds folders saved by other libraries, and writes folders for them atomically."""
+"""Finds folders saved by other libraries, and writes exported folders atomically."""
 
 import contextlib
 import os
@@ -12,7 +12,7 @@ from afjax.storage.paths import expanded, fetched
 
 
 def find_folder(source: str, *, library: str, patterns: Sequence[str]) -> Path:
-    """Returns a local path for a local folder, a folder on an object store, or a Hugging Face repository.
+    """Returns a local path for a folder or a Hugging Face repository.
 
     Remote files are downloaded.
 

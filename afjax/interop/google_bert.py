@@ -19,7 +19,10 @@ _PRETRAINING = ("cls/predictions/", "cls/seq_relationship/")
 
 
 def optimizer_variables(names: Iterable[str]) -> set[str]:
-    """Finds the optimizer's variables: the global step, and the Adam moments of other variables in ``names``."""
+    """Finds the optimizer's variables.
+
+    They are the global step, and the Adam moments of other variables in ``names``.
+    """
     names = set(names)
     moments = {name for name in names for slot in ("/adam_m", "/adam_v") if name.removesuffix(slot) in names - {name}}
     return moments | (names & {"global_step"})
@@ -50,7 +53,7 @@ def import_bert(
     gelu: Gelu = "exact",
     overwrite: bool = False,
 ) -> Trunk:
-    """Converts one of Google's BERT checkpoints to a folder for ``load_trunk``, and loads it.
+    """Converts a Google BERT checkpoint to a folder for ``load_trunk``, and loads it.
 
     Args:
       source: The checkpoint, or the folder that contains it.

@@ -21,7 +21,7 @@ class Imported:
       name: The artefact's name in the store.
       params: The artefact's parameters.
       details: The other fields of ``store.Draft``.
-      notes: Notes for the user, each a clause such as "its learnt scaling factor is folded into the up-projection".
+      notes: Notes for the user, each a clause such as "its learned scaling factor is folded into the up-projection".
 
     Example:
       >>> import numpy as np

@@ -48,7 +48,9 @@ def paper_task(name: str, outputs: int, *, labels: Sequence[str] = (), where: st
     name = _OUR_NAMES.get(name, name)
     if name == "stsb":
         if outputs != 1 or labels:
-            raise UserError(f"{where} has {outputs} outputs, but STS-B is regression: one output and no labels.")
+            raise UserError(
+                f"{where} has {outputs} outputs, but STS-B is a regression task with one output and no labels."
+            )
         # The papers' code rescales the labels to [0, 1].
         return dataclasses.replace(known_task(name), scale=5.0)
     if outputs < 2:

@@ -1,7 +1,8 @@
-"""Exports a routed model as a serialized ``jax.export`` function that takes the adapters as arguments.
+"""Exports a routed model as a serialized ``jax.export`` function.
 
-Other programs can serve many tasks with it without afjax, and can replace an adapter by overwriting its slot in the
-arrays. Batch size and length are symbolic, so one file serves all shapes.
+The function takes the adapters as arguments. Other programs can use it to serve many tasks without afjax, and can
+replace an adapter by overwriting its slot in the arrays. Batch size and length are symbolic, so one file serves all
+shapes.
 """
 
 import contextlib
@@ -39,7 +40,9 @@ _INPUTS = {
 def export_routed(
     model: RoutedModel, folder: AnyPath, *, max_length: int = 128, platforms: Sequence[str] = PLATFORMS
 ) -> dict[str, Any]:
-    """Writes a routed model for ``jax.export.deserialize``, and the arrays of the trunk and all tasks.
+    """Writes a routed model for ``jax.export.deserialize``, and its arrays.
+
+    The arrays are the parameters of the trunk and of all tasks.
 
     Args:
       model: The model. All of its tasks must fit on the device at once.
@@ -86,7 +89,7 @@ def export_routed(
 
 
 def _leaves(params: Tree) -> list[tuple[str, Any]]:
-    """Lists all leaves with their paths, such as ``banks/0/layers/3/contents/ffn/down/kernel``."""
+    """Lists all leaves, with paths such as ``banks/0/layers/3/contents/ffn/...``."""
     leaves = jax.tree_util.tree_leaves_with_path(params)
     return [(jax.tree_util.keystr(path, simple=True, separator="/"), leaf) for path, leaf in leaves]
 

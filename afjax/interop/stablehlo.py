@@ -1,4 +1,4 @@
-"""Exports a task model as a serialized ``jax.export`` function, which JAX can run without afjax.
+"""Exports a task model as a function that JAX can run without afjax.
 
 The function takes ``tokens``, ``types`` and ``mask`` and returns the logits. Batch size, length and number of choices
 are symbolic: one file serves all shapes, and JAX compiles it once per shape. Because the weights are constants in the
@@ -41,7 +41,7 @@ _INPUTS = {
 def export_stablehlo(
     task_model: TaskModel, path: AnyPath, *, max_length: int = 128, platforms: Sequence[str] = PLATFORMS
 ) -> dict[str, Any]:
-    """Writes a task model for ``jax.export.deserialize``, and a JSON file that describes it.
+    """Writes a task model for ``jax.export.deserialize``, and a JSON description.
 
     Neither file is written if the export fails.
 
@@ -89,7 +89,7 @@ def check_platforms(platforms: Sequence[str]) -> tuple[str, ...]:
     """Validates the platforms and strips spaces from their names.
 
     Raises:
-      UserError: There are no platforms, or one is unknown or repeated.
+      UserError: The list is empty, or a platform is unknown or repeated.
     """
     names = tuple(name.strip() for name in platforms)
     for name in names:
@@ -107,7 +107,10 @@ def check_platforms(platforms: Sequence[str]) -> tuple[str, ...]:
 
 
 def _serialise(task_model: TaskModel, max_length: int, platforms: tuple[str, ...]) -> tuple[bytes, tuple[str, str]]:
-    """Serializes the model. Returns the bytes, and the shapes of the inputs and the logits as text."""
+    """Serializes the model.
+
+    Returns the bytes, and the shapes of the inputs and the logits as text.
+    """
     model, params = task_model.for_inference()
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(params))
     if size > MAX_WEIGHT_BYTES:

@@ -23,7 +23,7 @@ def without_layers(model: Model, params: Tree, layers: Collection[int]) -> tuple
     """Drops the adapter or the fusion from some layers (AdapterDrop).
 
     Raises:
-      UserError: The model has no adapter, one of the layers has none, or no layer would remain.
+      UserError: The model has no adapter, one of the layers has no adapter, or no adapter would remain.
     """
     if not model.adapters:
         raise UserError(f'The head "{model.head_name}" is used without adapters, so there are no layers to drop.')
@@ -141,7 +141,7 @@ def can_merge(model: Model) -> bool:
 
 
 def renamed(model: Model, params: Tree, name: str) -> tuple[Model, Tree]:
-    """Renames the head and the fusion or adapter, but not fused adapters."""
+    """Renames the head and its fusion or adapter. Fused adapters keep their names."""
     params = {**params, "heads": {name: params["heads"][model.head_name]}}
     changes: dict[str, Any] = {"head_name": name}
     if model.fusion_name:

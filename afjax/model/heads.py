@@ -89,7 +89,7 @@ def apply_head(
       head: The head's parameters.
       config: The head's architecture; ``dropout`` and ``pooling`` must not be None.
       trunk: The trunk's parameters, for heads that use the trunk's pooler.
-      hidden: The last hidden states of all tokens. For first-token pooling, the first one suffices.
+      hidden: The last hidden states of all tokens. First-token pooling only needs the first token's.
       mask: bool ``[batch, length]``, False at padding.
       reads: Whether the head's input is one pooled vector per row or every token.
       key: The dropout key, or None for no dropout.

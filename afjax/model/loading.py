@@ -125,7 +125,7 @@ def load_task_model(
 
 
 def _check_head(head: store.Artefact, task: TaskConfig) -> None:
-    """Raises UserError if a head's output layer, config, labels and task contradict each other."""
+    """Raises UserError if a head's layers, config, labels and task are inconsistent."""
     manifest = head.manifest
     outputs, max_length = manifest.config.get("num_outputs"), manifest.config.get("max_length")
     if type(outputs) is not int or type(max_length) is not int or "output/bias" not in manifest.leaves:
@@ -146,8 +146,8 @@ def _check_head(head: store.Artefact, task: TaskConfig) -> None:
 def _with_record(model: TaskModel, record: Mapping[str, str], allow_mismatch: bool) -> TaskModel:
     """Checks that the head was trained with the model's adapter, fusion or trunk.
 
-    If the head's record does not match, the returned model has it in ``head_record``. If there is no record,
-    ``head_record`` is an empty dict.
+    ``head_record`` of the returned model is the head's record if it does not match, and an empty dict if there is no
+    record.
 
     Raises:
       UserError: The record does not match, and ``allow_mismatch`` is False.
@@ -166,8 +166,8 @@ def _with_record(model: TaskModel, record: Mapping[str, str], allow_mismatch: bo
         return model
     if not allow_mismatch:
         raise UserError(
-            f'The head "{head}" was trained with {_described(record)}, not with {_described(actual)}. Load it with the '
-            "former, or allow the mismatch (allow_mismatch=True, --allow_mismatch)."
+            f'The head "{head}" was trained with {_described(record)}, not with {_described(actual)}. Load the '
+            "model that it was trained with, or allow the mismatch (allow_mismatch=True, --allow_mismatch)."
         )
     return dataclasses.replace(model, head_record=dict(record))
 
@@ -197,8 +197,8 @@ def stored_text_columns(values: dict[str, Any], head: str, task: TaskConfig) -> 
         return num_texts
     if is_first_host():
         print_line(
-            f'Note: The head "{head}" does not record whether it was trained on single texts or on pairs, so this is '
-            "not checked for its input rows."
+            f'Note: The head "{head}" does not record whether it was trained on single texts or on pairs, so the '
+            "form of input rows is not checked."
         )
     return None
 

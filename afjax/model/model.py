@@ -129,8 +129,8 @@ class Model:
           batch: ``tokens`` and ``types`` int32, ``mask`` bool, each ``[batch, length]``; for multiple choice each
             ``[batch, choices, length]``.
           key: The dropout key, or None for no dropout.
-          fusion_attention: Whether to return the attention over adapters. If not, and if the head only uses the first
-            token, the last layer is computed for that token only.
+          fusion_attention: Whether to return the attention over adapters. If not, and if only the first token's hidden
+            state is used, the last layer is computed for the first token only.
 
         Returns:
           :class:`~afjax.model.outputs.Outputs`: the logits, in float32 or wider, ``[batch, num_outputs]``
@@ -206,7 +206,7 @@ class Model:
         )
         for name, config in self.adapters:
             if isinstance(config, OnTop):
-                # With a separate key, a module on top does not change the head's dropout.
+                # Use a separate key, so that a module on top leaves the head's dropout masks unchanged.
                 top_key = None if key is None else named_key(key, "top")
                 hidden = top_kind(config).top(
                     params["adapters"][name]["top"],
@@ -294,8 +294,8 @@ class Model:
     def fold(self, params: Tree) -> Tree:
         """Folds a fusion and its adapters for inference.
 
-        They are replaced by one :class:`FoldedFusion`, with which the model is faster but cannot be trained. The
-        outputs are unchanged.
+        One :class:`FoldedFusion` replaces the fusion and the adapters. The model is faster and has the same outputs,
+        but it cannot be trained.
 
         Args:
           params: The tree with four roots, or the result of :meth:`with_bank`.
@@ -321,8 +321,8 @@ class Model:
     def with_bank(self, params: Tree) -> Tree:
         """Replaces ``adapters`` with a ``bank``, to train a fusion of frozen adapters.
 
-        The bank contains the concatenated adapters and yields the same outputs. Otherwise, the model would build the
-        bank in every step and keep both in memory.
+        The bank contains the concatenated adapters and yields the same outputs. Without it, the model would build
+        the bank in every step, and keep the bank and the adapters in memory.
 
         Args:
           params: The tree with four roots.
@@ -335,7 +335,7 @@ class Model:
         return {**other_roots, "bank": {**bank, "layers": self._contents_form(bank["layers"])}}
 
     def _contents_form(self, contents: Tree) -> Layers:
-        """Converts the stacked contents of the slots to the fastest form."""
+        """Unstacks the contents of the slots, unless the layers run in a compiled loop."""
         return contents if self.scan_layers else _unstack_layers(contents)
 
     def penalty(self, params: Tree) -> Float[Array, ""] | float:
@@ -462,7 +462,7 @@ class Model:
             configs = self.fused_configs()
             return fused_slot(params, configs, self.fusion, sublayer, dropout_rate=rate, key=key, drawn=drawn)
         config = self.adapters[0][1]
-        assert isinstance(config, AdapterConfig | BesideLayers), "other kinds are not in slots after sub-layers"
+        assert isinstance(config, AdapterConfig | BesideLayers), "other kinds do not fill slots after sub-layers"
         return adapter_slot(params, config, sublayer, dropout_rate=rate, key=key), None
 
 
@@ -480,7 +480,7 @@ def _mask_missing_choices(logits: Array, batch: Mapping[str, AnyArray]) -> Array
     return jnp.where(present[:, None], logits, jnp.finfo(logits.dtype).min)
 
 
-# Compiled as one program, so that leaves that are sharded over several hosts are not sliced one by one.
+# Compiled as one program, so that leaves that are sharded across several hosts are not sliced one by one.
 _unstack_layers = jax.jit(unstack_layers)
 
 

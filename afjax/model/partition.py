@@ -46,8 +46,8 @@ def preset(name: str, head: HeadConfig = HeadConfig()) -> tuple[Rule, ...]:
     - ``layernorm``: the trunk's LayerNorms;
     - ``top_k``: the upper layers, which :func:`split_layers` has moved to ``top_layers``, and any LayerNorm after them.
 
-    If ``head`` uses the trunk's pooler, the presets ``full``, ``adapter+trunk`` and ``top_k`` train it too. Otherwise,
-    it is frozen.
+    If the config ``head`` uses the trunk's pooler, the presets ``full``, ``adapter+trunk`` and ``top_k`` train the
+    pooler too. Otherwise, the pooler is frozen.
     """
     heads = Rule("heads/.*", True)
     pooler = Rule("trunk/pooler/.*", head.pooler == "trunk", optional=True)

@@ -1,4 +1,4 @@
-"""Sets up a training method on a trunk: model, initial parameters, trained leaves."""
+"""Sets up a method on a trunk: its model, initial parameters, trained leaves."""
 
 import dataclasses
 from collections.abc import Mapping

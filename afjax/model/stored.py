@@ -142,7 +142,7 @@ class NoHeadError(UserError):
 def recorded_head(store_folder: StorePath, kind: str, name: str) -> str:
     """Finds the name of the head that was trained with an adapter or a fusion.
 
-    This is the head with the same name, unless it records that it was trained with something else. In that case, it is
+    By default, this is the head with the same name. If there is none, or it was trained with something else, this is
     the only head in the store that records being trained with this adapter or fusion.
 
     Args:

@@ -1,4 +1,4 @@
-"""Task models: a trained trunk, adapters and head for one task."""
+"""Task models: a trunk, a head and optional adapters, trained for one task."""
 
 import dataclasses
 import functools
@@ -58,7 +58,7 @@ class TaskModel:
       labels: Label names in the order of the outputs, or the names of the choices. Empty for regression and span.
       metrics: Dev metrics of the training run. Empty if an edit has changed the outputs.
       seed: Random seed of the training run.
-      max_length: Tokens per row in the training run.
+      max_length: Maximum number of tokens per row in the training run.
       head_record: None if the head was trained with this model's adapter, fusion or trunk. Otherwise, the adapter,
         fusion or trunk that it was trained with, as in ``Manifest.trained_with``; empty if unknown.
       text_columns: Whether the model was trained on single texts (1) or pairs (2); see ``Rows.text_columns``. Other
@@ -103,11 +103,11 @@ class TaskModel:
 
         Args:
           model: The model, for example ``Setup.model``.
-          params: The tree with the roots ``adapters``, ``fusion`` and ``heads``, and optionally ``trunk``.
+          params: The parameter tree, with the roots ``adapters``, ``fusion`` and ``heads``, and optionally ``trunk``.
           trunk: The encoder. If your code trained it, save it with ``save_trunk`` and load it with ``load_trunk``.
           task: The task.
           rows: The training rows, which determine the label names and whether inputs are single texts or pairs.
-          max_length: Tokens per row in training.
+          max_length: Maximum number of tokens per row in training.
 
         Returns:
           The model, on the host, with seed 0 and without dev metrics.
@@ -163,15 +163,16 @@ class TaskModel:
             ``(question, context)``; for tagging, lists of words or strings. Alternatively, a table (a DataFrame, a
             Dataset or a dictionary of columns) with the task's columns.
           batch_size: Rows per step.
-          max_length: Tokens per row; longer rows are truncated. Defaults to the length in training.
+          max_length: Maximum number of tokens per row. Longer rows are truncated or, for span and tagging, split into
+            windows. Defaults to the maximum in training.
           fusion_attention: Whether to return the attention over adapters.
 
         Returns:
           The predictions, in the order of the texts.
 
         Raises:
-          UserError: ``texts`` does not suit the task, ``batch_size`` is less than 1, the trunk does not support
-            ``max_length``, or the model's outputs are NaN or infinite.
+          UserError: A text does not have the form that the task requires, ``batch_size`` is less than 1, the trunk does
+            not support ``max_length``, or the model's outputs are NaN or infinite.
         """
         if is_table(texts):
             rows = rows_from_table(texts, self.task, label_names=self.labels, labelled=False, name="texts")
@@ -187,7 +188,8 @@ class TaskModel:
         Args:
           rows: Rows from ``load_split`` or ``rows_from_lists``. Labels are ignored.
           batch_size: Rows per step.
-          max_length: Tokens per row; longer rows are truncated. Defaults to the length in training.
+          max_length: Maximum number of tokens per row. Longer rows are truncated or, for span and tagging, split into
+            windows. Defaults to the maximum in training.
           fusion_attention: Whether to return the attention over adapters.
 
         Returns:
@@ -232,7 +234,8 @@ class TaskModel:
           rows: Rows from ``load_split`` or ``rows_from_lists``. Alternatively, a table (a DataFrame, a Dataset or a
             dictionary of columns) with the task's columns.
           batch_size: Rows per step.
-          max_length: Tokens per row; longer rows are truncated. Defaults to the length in training.
+          max_length: Maximum number of tokens per row. Longer rows are truncated or, for span and tagging, split into
+            windows. Defaults to the maximum in training.
           confusion: Whether to add ``confusion``, a :class:`afjax.tasks.metrics.ConfusionMatrix`, to the metrics.
 
         Returns:
@@ -251,7 +254,7 @@ class TaskModel:
         if confusion and not TASK_KINDS[self.task.kind].has_classes:
             raise UserError(
                 f"The task {self.task.name} is a {self.task.kind.replace('_', '-')} task. Only classification tasks "
-                "have a confusion matrix; evaluate it without one."
+                "have a confusion matrix; evaluate this task without one."
             )
         data = self.tokenised(rows, max_length)
         logits = self._run(data, batch_size, max_length, False)[0]
@@ -290,11 +293,11 @@ class TaskModel:
         check_same_form(self.text_columns, head, rows, "these rows", "use rows of the same form as in training")
 
     def tokenised(self, rows: AnyRows, max_length: int | None = None) -> TokenisedRows:
-        """Tokenises rows for :meth:`logits`.
+        """Tokenizes rows for :meth:`logits`.
 
         Args:
           rows: Rows of a split.
-          max_length: Tokens per row. Defaults to the length in training.
+          max_length: Maximum number of tokens per row. Defaults to the maximum in training.
 
         Returns:
           The token ids of all rows. For span tasks and tagging, there is one entry per window.
@@ -330,7 +333,7 @@ class TaskModel:
           normalize: Whether to scale embeddings to unit norm. Defaults to the setting in the trunk's files if
             ``pooling`` is None, and to False otherwise.
           batch_size: Rows per step.
-          max_length: Tokens per row; longer rows are truncated. Defaults to the length in training.
+          max_length: Maximum number of tokens per row; longer rows are truncated. Defaults to the maximum in training.
 
         Returns:
           float32 ``[rows, hidden_size]``, in the order of the texts.
@@ -357,7 +360,7 @@ class TaskModel:
         Args:
           data: The result of :meth:`tokenised`.
           batch_size: Rows per step.
-          max_length: The same ``max_length`` as for :meth:`tokenised`. Defaults to the length in training.
+          max_length: The same ``max_length`` as for :meth:`tokenised`. Defaults to the maximum in training.
 
         Returns:
           float32 ``[rows, num_outputs]``; for multiple choice ``[rows, choices]``, for span ``[windows, length, 2]``,
@@ -428,7 +431,7 @@ class TaskModel:
             (:func:`afjax.model.names.with_common_names`), and any fusion is folded.
           data: The result of :meth:`tokenised`.
           batch_size: Rows per step.
-          max_length: The same ``max_length`` as for :meth:`tokenised`. Defaults to the length in training.
+          max_length: The same ``max_length`` as for :meth:`tokenised`. Defaults to the maximum in training.
 
         Returns:
           The step's outputs for all rows (for span and tagging, all windows), as a tree of NumPy arrays.
@@ -492,7 +495,7 @@ class TaskModel:
     def without_layers(self, layers: Collection[int]) -> "TaskModel":
         """Drops the adapter or the fusion from some layers (AdapterDrop).
 
-        No retraining is involved.
+        The model is not retrained.
 
         Args:
           layers: Indices of trunk layers.
@@ -501,7 +504,7 @@ class TaskModel:
           A copy of the model with this change, without metrics.
 
         Raises:
-          UserError: The model has no adapter, one of the layers has none, or no layer would remain.
+          UserError: The model has no adapter, one of the layers has no adapter, or no adapter would remain.
         """
         return self._edited(*editing.without_layers(self.model, self.params, layers))
 
@@ -570,8 +573,8 @@ class TaskModel:
         """Merges a ``lora`` or ``ia3`` adapter into the trunk's weights.
 
         The merged model has the same outputs up to rounding, and costs no more than the trunk itself. With a float32
-        trunk, prediction, evaluation and embedding use merged weights anyway. A bfloat16 trunk is only merged by this
-        method, because small changes to a weight are lost when it is rounded to bfloat16.
+        trunk, prediction, evaluation and embedding use merged weights anyway. With a bfloat16
+        trunk, they do not, because rounding the merged weights to bfloat16 would lose small changes.
 
         Returns:
           A merged copy of the model, without an adapter. To use its trunk in other libraries, save it with
@@ -638,14 +641,17 @@ class TaskModel:
         return dataclasses.replace(self, model=model, params=params)
 
     def _edited(self, model: Model, params: Tree) -> "TaskModel":
-        """Returns a model with other outputs. It has no metrics, because this model's scores are not its own."""
+        """Returns a copy with an edited model.
+
+        It has no metrics, because the edit changes the outputs.
+        """
         return dataclasses.replace(self, model=model, params=params, metrics={})
 
     @functools.cached_property
     def _merged(self) -> "TaskModel":
         """The model used for inference.
 
-        If the adapter can be merged and the trunk is float32, the merged model; otherwise this model.
+        This is the merged model if the adapter can be merged and the trunk is float32. Otherwise, it is this model.
         """
         return self.merged() if editing.can_merge(self.model) and self.trunk.dtype == "float32" else self
 
@@ -694,7 +700,7 @@ class TaskModel:
         return TASK_KINDS[self.task.kind].num_outputs(self.labels)
 
 
-# At module level, so that all TaskModels share the compiled programs.
+# This function is at module level, so that all TaskModels share its compiled programs.
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _predict_step(
     model: Model, fusion_attention: bool, params: Tree, batch: Mapping[str, Any]

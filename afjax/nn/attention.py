@@ -36,7 +36,7 @@ def attend_to_tokens(
       scores: ``[batch, heads, queries, length]``, float32 or wider.
       values: ``[batch, heads, length, size]``.
       mask: bool ``[batch, length]``, False at padding.
-      head_size: The scores are divided by its square root.
+      head_size: Size of a head. The scores are divided by its square root.
       dropout_rate: Dropout rate of the attention weights.
       key: PRNG key for dropout. None disables dropout.
       bias: Added to the scaled scores of every row.
@@ -159,7 +159,7 @@ def attend_tokens(
         scores = scores + more_scores(query_heads, key_heads)
     context = saveable(attend(scores, split(values))[0])
     # Without the barrier, the TPU compiler fuses the concatenation of the heads into the next matmul, which increases
-    # the memory traffic of adapter programs by 2 % on v5p.
+    # the memory traffic of adapter programs by 2% on v5p.
     return jax.lax.optimization_barrier(context.transpose(0, 2, 1, 3).reshape(query.shape))
 
 
@@ -209,8 +209,8 @@ def first_token_attention_with_keys(
 ) -> Float[Array, "batch 1 size"]:
     """Computes self-attention for the first token only, without values.
 
-    This works even if the keys are not linear in the tokens, as with rotary positions. Values are avoided as in
-    :func:`first_token_attention`.
+    This works even if the keys are not linear in the tokens, as with rotary positions. Like
+    :func:`first_token_attention`, it multiplies the value matrix with one vector per head.
 
     Args:
       value: ``{"kernel" [d, size], "bias" [size]}``. The bias is optional.

@@ -34,7 +34,7 @@ class RelativeBuckets:
 
     Attributes:
       num_buckets: The number of rows per direction. The table has twice as many rows.
-      max_distance: Distances from here on share one row per direction.
+      max_distance: Distances of at least this value share one row per direction.
     """
 
     num_buckets: int
@@ -126,8 +126,8 @@ class PositionProjections:
         columns = _arange(length + block) - (block - 1)
         steps = columns[None] - block * np.arange(num_blocks)[:, None]
         if constants:
-            # Only ``length`` columns per token are used. The distances in the others are clipped to the range that
-            # ``used(length)`` covers.
+            # Only ``length`` columns per token are used. The distances in the other columns are clipped to the range
+            # that ``used(length)`` covers.
             steps = np.clip(steps, 1 - length, length - 1)
 
         def products(content: Array, projected: Array, distances: AnyArray) -> Array:

@@ -311,8 +311,8 @@ def dropout_mask(key: PRNGKeyArray | None, shape: Sequence[int], rate: float) ->
     """
     if key is None or rate == 0.0:
         return None
-    # Without the barrier, the TPU compiler would draw the bits again for every use, and a mask that is stored for the
-    # backward pass is used several times.
+    # Without the barrier, the TPU compiler would draw the bits again for every use of the mask, including its storage
+    # for the backward pass.
     return saveable(
         jax.lax.optimization_barrier(random_bits(key, shape) >= jnp.uint32(min(round(rate * 2**32), 2**32 - 1)))
     )

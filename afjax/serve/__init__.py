@@ -1,1 +1,4 @@
-"""Serves many tasks in one batch: each row has its own adapter or fusion, and its own head."""
+"""Serves many tasks in one batch.
+
+Each row has its own adapter or fusion, and its own head.
+"""

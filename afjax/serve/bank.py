@@ -32,7 +32,7 @@ class Bank:
         Args:
           entry: An example entry, whose shapes and dtypes all entries must have.
           num_places: The number of entries that fit on the device at once.
-          mesh: The devices, on which entries are replicated.
+          mesh: The devices that entries are replicated on.
         """
         shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((1 + num_places, *leaf.shape), leaf.dtype), entry)
         make = jax.jit(

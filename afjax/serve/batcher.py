@@ -103,7 +103,7 @@ class Batcher(Generic[Part, PartOutputs]):
 
         Args:
           parts: The request's sequences.
-          reserved: The number of sequences reserved for it. The space is released if the request is rejected.
+          reserved: The number of sequences reserved for this request. The space is released if the request is rejected.
 
         Returns:
           A future for the outputs of the parts.
@@ -161,7 +161,7 @@ class Batcher(Generic[Part, PartOutputs]):
         return sum(request.num_sequences for request in self._waiting)
 
     def _compute_together(self, requests: Sequence[_Request[Part, PartOutputs]]) -> None:
-        """Computes requests, and sets each future's result, or the same error for all."""
+        """Computes requests and sets the results of their futures, or an error for all."""
         try:
             self._on_batch(len(requests), sum(request.num_sequences for request in requests))
             outputs = self._compute([part for request in requests for part in request.parts])

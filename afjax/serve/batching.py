@@ -9,7 +9,8 @@ from afjax.data.batches import Batch
 from afjax.serve.requests import Sequences, ServedTask
 
 # The fixed cost per batch (launching it and loading the weights), expressed as a number of tokens. The CPU's value was
-# measured with `minilm` and BERT-base. For other devices, it is a TPU v5e's ratio of operations to bytes per second.
+# measured with `minilm` and BERT-base. For other devices, the value is a TPU v5e's ratio of operations to bytes per
+# second.
 _TOKENS_PER_CALL = {"cpu": 50}
 _TOKENS_PER_CALL_ELSEWHERE = 250
 
@@ -20,7 +21,7 @@ class RoutedBatch:
 
     Attributes:
       members: ``(part, sequence)`` for each row: the index of a part, and the index of one of its sequences.
-      batch_size: The number of rows, including empty ones at the end.
+      batch_size: The number of rows, including empty rows at the end.
       length: The padded length.
     """
 

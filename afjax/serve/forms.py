@@ -73,7 +73,7 @@ class SlotForm:
 
     @property
     def size(self) -> int | None:
-        """Inner activations per adapter, or None if the adapters cannot be widened."""
+        """Number of inner activations per adapter, or None if it cannot be widened."""
         config = self.configs[0]
         can_widen = kind_of(config).widening is not None and len(set(self.configs)) == 1
         return _size(config, self.model.trunk) if can_widen else None
@@ -157,7 +157,7 @@ def head_form(model: Model, num_outputs: int) -> HeadForm:
 
 
 def widest_slot_form(forms: Sequence[SlotForm]) -> SlotForm:
-    """Returns the smallest form that takes all of the given forms with the same key."""
+    """Returns the smallest form that takes all given forms, which share a key."""
     largest = forms[0].resized(max(form.size or 1 for form in forms), max(form.num_adapters for form in forms))
     return dataclasses.replace(largest, layers=tuple(sorted({layer for form in forms for layer in form.layers})))
 
@@ -235,7 +235,7 @@ def _widened(form: SlotForm, config: Adapter, tree: Tree) -> Tree:
 
 
 def _layer_entry(contents: Tree, layers: Sequence[int], layer: int) -> Tree:
-    """Selects one layer of stacked contents, or zeros if the task has none there."""
+    """Selects one layer of stacked contents, or returns zeros if the task has none."""
     present = layer in layers
 
     def select(leaf: Any) -> np.ndarray:
@@ -247,7 +247,7 @@ def _layer_entry(contents: Tree, layers: Sequence[int], layer: int) -> Tree:
 def _dense_in(dtype: str, tree: Tree) -> Tree:
     """Casts the kernels and biases of dense layers to ``dtype``.
 
-    LayerNorms and scaling vectors stay in float32, in which they are computed.
+    LayerNorms and scaling vectors stay in float32, because they are computed in float32.
     """
     if dtype == "float32":
         return tree

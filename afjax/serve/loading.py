@@ -22,7 +22,7 @@ def load_routed_model(
 
     Args:
       store_folder: The store.
-      trunk: The encoder that all of them were trained on. Its dtype is replaced by the dtype used in training.
+      trunk: The encoder that all tasks were trained on. Its dtype is replaced by the dtype used in training.
       names: The names of adapters and fusions, which are loaded with their heads, and of heads that were trained
         without an adapter. A prefix ``adapters/``, ``fusion/`` or ``heads/`` is optional unless an adapter and a fusion
         have the same name.
@@ -73,7 +73,7 @@ def load_model(store_folder: str | Path, trunk: Trunk, kind: str, name: str) -> 
 
 
 def find_artefact(store_folder: str | Path, name: str) -> tuple[str, str]:
-    """Finds the adapter or fusion with a name, or otherwise the head.
+    """Finds an adapter or fusion by name or, if there is none, a head.
 
     Args:
       store_folder: The store.
@@ -83,7 +83,7 @@ def find_artefact(store_folder: str | Path, name: str) -> tuple[str, str]:
       The kind (``adapters``, ``fusion`` or ``heads``) and the name.
 
     Raises:
-      UnknownTaskError: The store has no such name.
+      UnknownTaskError: The store has no artefact with this name.
       UserError: Both an adapter and a fusion have this name.
     """
     stored = {kind: store.names(store_folder, kind) for kind in ("adapters", "fusion", "heads")}
@@ -109,8 +109,8 @@ def names_with_heads(store_folder: str | Path) -> tuple[list[str], dict[str, str
       store_folder: The store.
 
     Returns:
-      The names, as for :func:`load_routed_model`, and the reason why each other adapter or fusion was skipped: no head
-      was trained with it, or several heads were.
+      The names, as for :func:`load_routed_model`, and a message for each adapter or fusion that was skipped, because no
+      head or several heads were trained with it.
 
     Raises:
       UserError: There is no store, or a manifest is damaged.

@@ -7,7 +7,8 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-# Load balancers may use any host name in health checks, and the response is not secret.
+# This path is answered for any host name, because load balancers may use any name in health checks. The response is not
+# secret.
 _FOR_ANY_HOST = "/healthz"
 
 

@@ -1,7 +1,8 @@
-"""The compiled program: an encoder with each row's own adapter or fusion and head.
+"""The compiled program of a routed model.
 
-The program for one row selects the row's parameters from the banks, and ``vmap`` applies it to all rows. Because the
-trunk's matrices are the same for all rows, each product with them remains a single matmul for the entire batch.
+It runs each row with its own adapter or fusion, and its own head. The program for one row selects the row's parameters
+from the banks, and ``vmap`` applies it to all rows. Because the trunk's matrices are the same for all rows, each
+product with them remains a single matmul for the entire batch.
 """
 
 import dataclasses
@@ -73,7 +74,7 @@ class Plan:
 def routed_outputs(
     plan: Plan, params: Tree, batch: Mapping[str, AnyArray], places: Int[AnyArray, "batch banks"]
 ) -> dict[str, Any]:
-    """Runs each row with its own adapter or fusion and head.
+    """Runs each row with its own adapter or fusion, and its own head.
 
     Args:
       plan: The static part of the program.
@@ -129,9 +130,9 @@ def attention_outputs(
       plan, params, batch, places: As in :func:`routed_outputs`.
 
     Returns:
-      ``{slot: [batch, layers, adapters]}``, averaged over the row's tokens. The layers are those in which any task has
-      an adapter or a fusion, in ascending order. The adapters of all fusion banks are concatenated, in the order of the
-      banks. For banks that a row does not use, the attention is zero.
+      ``{slot: [batch, layers, adapters]}``, averaged over the row's tokens. The second axis covers the layers in which
+      any task has an adapter or a fusion, in ascending order. The adapters of all fusion banks are concatenated, in the
+      order of the banks. For banks that a row does not use, the attention is zero.
     """
     places = jnp.asarray(places)
     used = (places > 0).any(0)
@@ -149,7 +150,7 @@ def _as_jax(batch: Mapping[str, AnyArray]) -> dict[str, Array]:
 
 
 def _run_row(plan: Plan, params: Tree, row: Tree, places: Array, used: Array) -> dict[str, Any]:
-    """Runs one row with the adapter or fusion and the head at its places.
+    """Runs one row with the adapter or fusion, and the head, at its places.
 
     Args:
       plan, params: As in :func:`routed_outputs`.
@@ -207,8 +208,7 @@ class _Member:
       form: The form of the bank's entries.
       bank: The bank, or one layer of it.
       place: The row's place.
-      used: Whether any row in the batch uses the bank. None if there is only one bank, so the program has no branch for
-        this.
+      used: Whether any row in the batch uses the bank. None if there is only one bank, which needs no branch.
     """
 
     form: SlotForm
@@ -342,7 +342,8 @@ def _combined_sublayer(slot: str, members: Mapping[str, _Member], num_fused: Map
 
 def _combined_dense_layer(path: str, members: Sequence[_Member]) -> DenseSlot:
     def apply(layer: Tree, x: Array) -> Array:
-        # Every member also computes the trunk's dense layer. Without a branch, the compiler merges these computations.
+        # Unused members are not skipped with a branch. Every member also computes the trunk's dense layer, and the
+        # compiler can only merge these computations if there are no branches.
         outputs = PLAIN_DENSE_SLOT.apply(layer, x)
         for member in members:
             is_filled, slots = member.layer_slots()

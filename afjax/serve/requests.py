@@ -32,7 +32,7 @@ class ServedTask:
       number: A unique number, which is not reused if the task is replaced by one with the same name.
       name: The task's name.
       model: The task's model, without its parameters.
-      head_bank: The number of the bank that holds its head.
+      head_bank: The number of the bank that holds the task's head.
       entries: ``{bank number: the task's parameters in the bank}``, for each bank that the task uses.
     """
 
@@ -96,7 +96,7 @@ def read_rows(
       texts: The rows.
       rows: The indices of these rows in the request.
       tokenizer: The trunk's tokenizer.
-      embedding_length: Tokens per row for embeddings.
+      embedding_length: Maximum number of tokens per row for embeddings.
 
     Raises:
       UserError: A row does not have the form that the task requires.
@@ -255,7 +255,7 @@ def fusion_attention_of(
 def _row_attention(
     part: Sequences, attention: Mapping[str, Float[np.ndarray, "sequences layers num_adapters"]]
 ) -> list[dict[str, Any]]:
-    """Converts each row's attention to JSON, with the names of layers and adapters."""
+    """Converts each row's attention to JSON, with layer indices and adapter names."""
     assert part.task is not None, "the task has a fusion"
     names, layers = attention_axes(part.task.model.model)
     data = part.data

@@ -1,4 +1,7 @@
-"""A trunk that serves many tasks, with each row's own adapter or fusion and head."""
+"""Serves many tasks with one trunk.
+
+Each row has its own adapter or fusion, and its own head.
+"""
 
 import dataclasses
 import itertools
@@ -210,7 +213,7 @@ class RoutedModel:
           rows, adapters: As in :meth:`predict`.
 
         Returns:
-          The sequences of each task, and those for embeddings. Single texts and pairs are separate items.
+          The sequences of each task, and the sequences for embeddings. Single texts and pairs are in separate items.
 
         Raises:
           UserError: There are no rows, the numbers of names and rows differ, a name is unknown, or a row does not have
@@ -360,7 +363,7 @@ class RoutedModel:
         def store(batch: RoutedBatch, tasks: Sequence[ServedTask | None], results: Any) -> None:
             for row, (_, index) in enumerate(batch.members):
                 for place, task in enumerate(tasks):
-                    assert task is not None, "a group has tasks only"
+                    assert task is not None, "a group contains only tasks"
                     self._store(outputs[number_of[task]][index], task, results, (row, place))
 
         jobs = ((batch, chunk) for batch in batches for chunk in chunks)
@@ -455,7 +458,7 @@ class RoutedModel:
         if model.max_length > self._lengths[-1]:
             raise UserError(
                 f'"{name}" has rows of {model.max_length} tokens, but the routed model only supports '
-                f"{self._lengths[-1]}; create it with this length in capacity.lengths."
+                f"{self._lengths[-1]}; create it with {model.max_length} or more at the end of capacity.lengths."
             )
         entries: dict[int, Tree] = {}
         form = slot_form(model.model)
@@ -466,7 +469,7 @@ class RoutedModel:
         head = model.params["heads"][model.model.head_name]
         head_bank = len(self._plan.slots) + number
         entries[head_bank] = head_entry(self._plan.heads[number], head)
-        # The entries replace the parameters, which would otherwise take the memory twice.
+        # The entries replace the parameters. Keeping both would take twice the memory.
         return ServedTask(next(self._numbers), name, dataclasses.replace(model, params={}), head_bank, entries)
 
     def _read(self, task: ServedTask | None, texts: Sequence[Any], numbers: Sequence[int]) -> Sequences:

@@ -49,7 +49,7 @@ class Runner:
           plan: The static part of the programs.
           trunk_params: The trunk's parameters on the mesh, with one tree per layer.
           banks: The banks of adapters and fusions, followed by the banks of heads.
-          mesh: The devices, over which a batch's rows are sharded.
+          mesh: The devices that a batch's rows are sharded across.
           tasks_per_row: The number of tasks that an "all" program computes for each row.
         """
         self._plan, self._trunk_params, self._banks, self._mesh = plan, trunk_params, tuple(banks), mesh

@@ -1,4 +1,4 @@
-"""Packs an artefact and its dependencies into an uncompressed ``.tar`` file, and unpacks it.
+"""Packs artefacts into uncompressed ``.tar`` files, and unpacks them.
 
 The archive is uncompressed for three reasons: weights hardly compress, a compressor's output changes with its version,
 and an uncompressed archive cannot unpack to more than its own size. Timestamps, file owners and order are fixed, so
@@ -120,7 +120,10 @@ def _write(path: Path, folder: Path) -> None:
 
 
 def _extract_all(path: Path, folder: Path) -> None:
-    """Checks all names, manifests and sizes in an archive, then extracts its artefacts to an empty folder."""
+    """Checks an archive, then extracts its artefacts to an empty folder.
+
+    All names, manifests and sizes are checked before anything is written.
+    """
     try:
         with path.open("rb") as file, tarfile.open(fileobj=file, mode="r:", encoding="utf-8") as tar:
             members = _members(tar, path)
@@ -184,7 +187,10 @@ def _contents(tar: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:
 
 
 def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> None:
-    """Writes a member to ``target``. ``files_by_artefact`` must have accepted its name."""
+    """Writes a member to ``target``.
+
+    ``files_by_artefact`` must have accepted its name.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
     with _contents(tar, member) as contents, target.open("wb") as file:
         shutil.copyfileobj(contents, file)

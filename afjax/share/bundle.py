@@ -42,7 +42,7 @@ CARD = "README.md"
 def write(
     store: StorePath, name: str, folder: Path, *, kind: str = "", license: str = "", repository: str = ""
 ) -> tuple[Manifest, ...]:
-    """Copies an artefact and its dependencies from a store, checks them and adds a model card.
+    """Copies an artefact and its dependencies, checks them and adds a model card.
 
     Args:
       store: The store, local or ``gs://``.
@@ -60,7 +60,7 @@ def write(
         changed; or an artefact is damaged.
     """
     if license and not re.fullmatch(r"[A-Za-z0-9][\w.+-]*", license, re.ASCII):
-        raise UserError(f'The licence "{license}" is not an identifier such as apache-2.0, mit or cc-by-4.0.')
+        raise UserError(f'The license "{license}" is not an identifier such as apache-2.0, mit or cc-by-4.0.')
     for part_kind, part in _parts(store, name, kind):
         source, _ = read_text(folder_of(store, part_kind, part), part_kind)
         copy(source, epath.Path(folder) / part_kind / part)
@@ -130,7 +130,7 @@ def in_order(manifests: Sequence[Manifest], where: str) -> tuple[Manifest, ...]:
 def install(
     manifests: Sequence[Manifest], folder: Path, store: StorePath, *, name: str = "", overwrite: bool = False
 ) -> tuple[Manifest, ...]:
-    """Installs all of a bundle in a store, or nothing.
+    """Installs a bundle in a store, all or nothing.
 
     If the store already has an identical copy of an artefact other than the main one, that copy is kept. It may come
     from another fusion of the same adapters, or from an installation that was killed.
@@ -183,7 +183,10 @@ def install(
 
 
 def _named(part: Manifest, main: Manifest, name: str) -> Manifest:
-    """Renames the main artefact or its head in its manifest. Other manifests are returned unchanged."""
+    """Renames the main artefact or its head in its manifest.
+
+    Other manifests are returned unchanged.
+    """
     if not name or part.kind not in (main.kind, "heads"):
         return part
     record = dict(part.trained_with)
@@ -209,7 +212,7 @@ def _check_not_taken(parts: Sequence[Manifest], main: Manifest, store: StorePath
 
 @contextlib.contextmanager
 def staging_folder(store: StorePath) -> Iterator[Path]:
-    """Yields a temporary folder in which to check a bundle before it is installed in a store.
+    """Yields a temporary folder for checking a bundle before installation.
 
     For a local store, the folder is on the same disk.
     """
@@ -227,7 +230,10 @@ def staging_folder(store: StorePath) -> Iterator[Path]:
 
 
 def _parts(store: StorePath, name: str, kind: str) -> list[tuple[str, str]]:
-    """Lists ``(kind, name)`` of an artefact's dependencies, followed by the artefact itself."""
+    """Lists ``(kind, name)`` of an artefact's dependencies and the artefact itself.
+
+    The artefact itself comes last.
+    """
     main = read_manifest(store, kind or _kind_of(store, name), name)
     parts = [("adapters", str(member["name"])) for member in main.adapters]
     has_head = main.kind != "heads" and name in names(store, "heads")
@@ -261,7 +267,7 @@ def _kind_of(store: StorePath, name: str) -> str:
 
 
 def _is_same(store: StorePath, part: Manifest) -> bool:
-    """Checks whether the store already has this artefact, up to local paths in its manifest."""
+    """Checks whether the store has this artefact, up to local paths in manifests."""
     try:
         return shareable(read_manifest(store, part.kind, part.name)) == shareable(part)
     except UserError:  # The stored artefact is damaged.

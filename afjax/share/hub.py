@@ -51,7 +51,7 @@ def push(
 
     Raises:
       UserError: The artefact cannot be packed (see :func:`afjax.share.pack`), the hub rejects the request, the
-        repository contains something else, or ``private`` is True and the repository is public.
+        repository contains other artefacts or files, or ``private`` is True and the repository is public.
 
     Example:
       >>> from afjax import share
@@ -133,7 +133,10 @@ def _commit(api: Any, repository: str, files: dict[str, Path], main: Manifest, p
 
 
 def _main_artefacts(paths: Collection[str]) -> set[str]:
-    """Lists ``kind/name`` of a repository's fusions, or else of its adapters, or else of its heads."""
+    """Lists a repository's fusions, or else its adapters, or else its heads.
+
+    Each entry is ``kind/name``.
+    """
     manifests = [path.removesuffix(f"/{MANIFEST}") for path in paths if path.split("/")[2:] == [MANIFEST]]
     paths_by_kind = (
         {path for path in manifests if path.startswith(f"{kind}/")} for kind in ("fusion", "adapters", "heads")
@@ -142,7 +145,10 @@ def _main_artefacts(paths: Collection[str]) -> set[str]:
 
 
 def _download(api: Any, repository: str, revision: str, folder: Path, where: str) -> None:
-    """Downloads a repository's artefacts to an empty folder, after downloading and checking the manifests."""
+    """Downloads a repository's artefacts to an empty folder.
+
+    The manifests are downloaded and checked first.
+    """
     info = api.repo_info(repo_id=repository, revision=revision or None, files_metadata=True)
     sizes = {sibling.rfilename: sibling.size or 0 for sibling in info.siblings}
     # The repository may also contain other files, such as pictures and licenses.
@@ -191,7 +197,7 @@ def _check_repository(repository: str) -> None:
 
 @contextlib.contextmanager
 def _explain_hub_errors(repository: str, done: str) -> Iterator[None]:
-    """Converts exceptions from the hub's client to UserErrors with one-sentence messages."""
+    """Converts exceptions from the hub's client to UserErrors with short messages."""
     from huggingface_hub import errors
 
     cannot = f"The repository {repository} cannot be {done}"

@@ -1,7 +1,8 @@
-"""Writes model cards for shared artefacts: a README.md with front matter for the Hugging Face hub.
+"""Writes model cards for shared artefacts.
 
-Names of labels, tasks and folders are untrusted text. Control characters are removed, and names in the body are code
-spans, so that a name cannot end a line, create a link or become HTML.
+A model card is a README.md with front matter for the Hugging Face hub. Names of labels, tasks and folders are untrusted
+text. Control characters are removed, and names in the body are code spans, so that a name cannot end a line, create a
+link or become HTML.
 """
 
 import json
@@ -40,7 +41,7 @@ def model_card(manifests: Sequence[Manifest], *, repository: str = "", license: 
 
 
 def code_span(text: str) -> str:
-    """Formats ``text`` as a Markdown code span on one line, so that no markup is interpreted."""
+    """Formats ``text`` as a Markdown code span, so that markup is not interpreted."""
     line = _printable(text) or " "
     fence = "`" * (max((len(run) for run in re.findall("`+", line)), default=0) + 1)
     # Markdown strips one space from each end.
@@ -90,7 +91,7 @@ def _summary(manifests: Sequence[Manifest], license: str) -> list[str]:
     main = manifests[-1]
     trunk, task = main.trunk, main.task
     name, heads = _text(trunk.get("name")), [manifest for manifest in manifests if manifest.kind == "heads"]
-    note = "" if hub_id(name) else " (a local folder of the authors, not included)"
+    note = "" if hub_id(name) else " (a local folder on the authors' machine, not included)"
     sizes = ", ".join(
         f"{key} {trunk[key]}" for key in ("family", "hidden_size", "num_layers", "dtype") if _is_plain(trunk.get(key))
     )
@@ -109,14 +110,14 @@ def _summary(manifests: Sequence[Manifest], license: str) -> list[str]:
         kind = _task_kind(main)
         lines.append(f"- Task: {code_span(_text(task['name']))}{f', {code_span(kind.name)}' if kind else ''}")
     if source := _text(task.get("source")):
-        local = " (a local folder of the authors)" if "./" in source else ""
+        local = " (a local folder on the authors' machine)" if "./" in source else ""
         lines.append(f"- Data: {code_span(source)}{local}")
     if main.labels:
         lines.append(f"- Labels, in the order of the outputs: {', '.join(map(code_span, main.labels))}")
     if main.adapters:
         lines.append(f"- Fused adapters: {', '.join(code_span(member['name']) for member in main.adapters)}")
     lines.append(f"- Trained: {code_span(main.created[:10])}, seed {main.seed}")
-    return [*lines, f"- Licence: {code_span(license) if license else 'unknown, ask the authors'}", ""]
+    return [*lines, f"- License: {code_span(license) if license else 'unknown, ask the authors'}", ""]
 
 
 def _scores(main: Manifest) -> list[str]:
@@ -132,7 +133,7 @@ def _usage(manifests: Sequence[Manifest], repository: str) -> list[str]:
     lines = ["## Usage", "", "```bash", f"afjax store {get} --store=store"]
     if "heads" not in kinds:
         command = f"afjax store show {shlex.quote(main.name)} --store=store"
-        return [*lines, command, "```", "", "It has no head: train one, or fuse it with others.", ""]
+        return [*lines, command, "```", "", "It has no head. Train one, or fuse the adapter with others.", ""]
     under = {"adapters": "adapter", "fusion": "fusion"}.get(main.kind)
     flags = [f"--{under}={main.name}"] if under else []
     flags += [f"--head={main.name}", "--input=rows.jsonl", "--output=predictions.jsonl"]

@@ -22,7 +22,7 @@ COMMITTED, COMMITTED_TEXT = "commit_success.txt", "Checkpoint commit was success
 
 
 def shareable(manifest: Manifest) -> Manifest:
-    """Replaces local paths to the trunk, the task's source and its files by ``./LAST``.
+    """Replaces local paths to the trunk, the data and its files with ``./LAST``.
 
     The hash of the file ``COMMITTED`` is replaced by the hash of ``COMMITTED_TEXT``. The caller must replace the file.
     """
@@ -45,7 +45,10 @@ def shareable(manifest: Manifest) -> Manifest:
 
 
 def hub_id(trunk_name: str) -> str:
-    """Returns the trunk's name on the Hugging Face hub. Empty if the trunk is a local folder or has no name."""
+    """Returns the trunk's name on the Hugging Face hub.
+
+    The result is empty if the trunk is a local folder or has no name.
+    """
     name = HUB_IDS.get(trunk_name, trunk_name)
     return name if re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name, re.ASCII) and not name.startswith(".") else ""
 

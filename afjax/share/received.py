@@ -14,11 +14,11 @@ MAX_MANIFEST_BYTES = 2**24
 FREE_BYTES, MAX_RATIO = 2**30, 100
 
 # The advice for unusable files. The store's own advice addresses users who trained the artefact themselves.
-FETCH_AGAIN = "get it again from where it was shared"
+FETCH_AGAIN = "download or copy the shared files again"
 
 
 def files_by_artefact(paths: Iterable[str], where: str) -> dict[tuple[str, str], set[str]]:
-    """Groups file paths by artefact: ``{(kind, name): {path in the artefact's folder, ...}}``.
+    """Groups file paths by artefact: ``{(kind, name): {path in its folder, ...}}``.
 
     Args:
       paths: The paths of all files, relative to the root of the archive or repository.
@@ -84,20 +84,23 @@ def manifest_from(contents: bytes, kind: str, name: str, where: str) -> Manifest
         raise UserError(f"{where} has values that afjax never writes; {FETCH_AGAIN}.")
     if (manifest.kind, manifest.name) != (kind, name):
         raise UserError(
-            f"{where} belongs to {manifest.kind}/{manifest.name}, not to {kind}/{name}. Ask for it to be packed "
-            "again, and rename it when you unpack it."
+            f"{where} belongs to {manifest.kind}/{manifest.name}, not to {kind}/{name}. Ask the sender to pack "
+            "it again. You can rename it when you unpack it."
         )
     return manifest
 
 
 def check_files(manifest: Manifest, files: Collection[str], num_bytes: int, where: str) -> None:
-    """Raises UserError unless an artefact's files match its manifest, in names and total size."""
+    """Raises UserError unless an artefact's files match its manifest.
+
+    Their names and total size are compared.
+    """
     expected = {MANIFEST, *(f"params/{file}" for file in manifest.files)}
     if difference := names_difference(expected, files):
         listing = ", ".join(difference.split(", ")[:8])
         raise UserError(
-            f"{where}: the files of {manifest.kind}/{manifest.name} do not match its manifest: missing (-) or extra "
-            f"(+): {listing}; {FETCH_AGAIN}."
+            f"{where}: the files of {manifest.kind}/{manifest.name} do not match its manifest (- missing, "
+            f"+ unexpected): {listing}; {FETCH_AGAIN}."
         )
     # Allow for incompressible weights and for each leaf's metadata.
     if num_bytes > 2 * manifest.num_bytes + 2**20 * (len(manifest.leaves) + 1):
@@ -108,7 +111,7 @@ def check_files(manifest: Manifest, files: Collection[str], num_bytes: int, wher
 
 
 def check_unpacked_size(manifests: Sequence[Manifest], num_bytes: int, where: str) -> None:
-    """Raises UserError if the manifests list far more bytes of parameters than the files hold."""
+    """Raises UserError if the manifests list far more bytes than the files hold."""
     unpacked = sum(manifest.num_bytes for manifest in manifests)
     if unpacked > FREE_BYTES + MAX_RATIO * num_bytes:
         raise UserError(

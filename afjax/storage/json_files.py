@@ -131,6 +131,6 @@ def _short(value: Any) -> str:
 
 
 def short_json(value: Any) -> str:
-    """Formats a value as JSON for an error message, and truncates it after 60 characters."""
+    """Formats a value as JSON for an error message, with at most 60 characters."""
     text = json.dumps(value, default=repr)
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,4 +1,4 @@
-"""Paths from users: local, or on Google Cloud Storage (``gs://``) through ``epath`` and gcsfs."""
+"""Paths from users, local or on Google Cloud Storage (``gs://``)."""
 
 import contextlib
 import hashlib
@@ -21,7 +21,10 @@ AnyPath = str | os.PathLike[str]
 
 
 def cache_folder() -> Path:
-    """Returns the folder for files that can be recreated: ``$AFJAX_CACHE``, or ``~/.cache/afjax`` by default."""
+    """Returns the folder for files that can be recreated.
+
+    It is ``$AFJAX_CACHE``, or ``~/.cache/afjax`` by default.
+    """
     return Path(os.environ.get("AFJAX_CACHE") or Path.home() / ".cache" / "afjax")
 
 
@@ -34,7 +37,7 @@ def is_remote(path: AnyPath) -> bool:
 
 
 def open_path(path: AnyPath) -> epath.Path:
-    """Converts a user's path to an ``epath.Path``, which works for disks and for object stores.
+    """Converts a user's path to an ``epath.Path``, for disks and object stores.
 
     Raises:
       UserError: The value is not a path, is empty or invalid, or is on an object store other than ``gs://BUCKET``; or
@@ -105,7 +108,10 @@ def absolute(path: epath.Path) -> epath.Path:
 
 
 def client_errors() -> tuple[type[Exception], ...]:
-    """Returns the exceptions raised by gcsfs and Google's libraries. Only OSError if they are not installed."""
+    """Returns the exceptions raised by gcsfs and Google's libraries.
+
+    If these libraries are not installed, only OSError is returned.
+    """
     try:
         import aiohttp
         from gcsfs.retry import HttpError, NonRetryableError
@@ -117,7 +123,10 @@ def client_errors() -> tuple[type[Exception], ...]:
 
 
 def check_readable(folder: epath.Path, what: str) -> None:
-    """Raises UserError unless a folder on an object store can be listed. The folder need not exist."""
+    """Raises UserError unless a folder on an object store can be listed.
+
+    The folder need not exist.
+    """
     with _explain_errors(folder, what, "read"):
         try:
             next(iter(folder.iterdir()), None)
@@ -137,19 +146,19 @@ def check_writable(folder: epath.Path, what: str) -> None:
         marker.read_bytes()
         info = _bucket_info(folder)
         marker.unlink()
-    # Orbax reads the bucket's metadata. Without permission, gcsfs falls back to a listing, whose kind differs.
+    # Orbax reads the bucket's metadata. Without permission, gcsfs falls back to a listing, which has a different kind.
     if info.get("kind") != "storage#bucket":
         raise UserError(
-            f"The {what} {folder} cannot be used: storage.buckets.get is not allowed on {_bucket(folder)}, which "
-            "checkpoints need; grant it (role Storage Legacy Bucket Reader)."
+            f"The {what} {folder} cannot be used: checkpoints need the permission storage.buckets.get on "
+            f"{_bucket(folder)}; grant it with the role Storage Legacy Bucket Reader."
         )
 
 
 def fetched(path: AnyPath) -> Path:
-    """Returns a local path to a file or folder, downloading it from an object store if needed.
+    """Returns a local path to a file or folder.
 
-    The download to :func:`cache_folder` is atomic. It is only repeated if the names, sizes or generations of the files
-    have changed.
+    A file or folder on an object store is downloaded. The download to :func:`cache_folder` is atomic. It is only
+    repeated if the names, sizes or generations of the files have changed.
 
     Raises:
       UserError: The file or folder does not exist or cannot be read, or the cache cannot be written.
@@ -173,7 +182,7 @@ def fetched(path: AnyPath) -> Path:
 
 
 def _fetch(system: Any, root: str, sizes: dict[str, int], folder: Path, source: epath.Path) -> None:
-    """Downloads files to ``folder / source.name``, which is a file if ``source`` is one."""
+    """Downloads ``source``, a file or a folder, to ``folder / source.name``."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         part = Path(tempfile.mkdtemp(dir=folder.parent, suffix=".part"))
@@ -213,7 +222,10 @@ def _bucket_info(path: epath.Path) -> dict[str, Any]:
 
 
 def is_path(name: str) -> bool:
-    """Checks whether a name is a path rather than an id: it looks like a path or is an existing folder."""
+    """Checks whether a name is a path rather than an id.
+
+    A name is a path if it looks like one or if it is an existing folder.
+    """
     looks_like_one = name.startswith((".", "/", "~")) or "\\" in name or name.count("/") > 1 or is_remote(name)
     return looks_like_one or Path(name).is_dir()
 

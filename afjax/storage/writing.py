@@ -39,7 +39,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         yield Path(path)
         return
     target = Path(os.path.realpath(path))
-    if os.path.islink(target):  # The link points to itself, directly or through other links.
+    # After realpath, only a link that points to itself (directly or through other links) is still a link.
+    if os.path.islink(target):
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
     part = target.with_name(target.name + ".part")
     try:
@@ -94,7 +95,10 @@ def write_output(path: str | os.PathLike[str], contents: str | bytes, *, make_fo
 
 
 def check_output(path: str | os.PathLike[str], *, make_folder: bool = False) -> None:
-    """Raises UserError if :func:`write_output` could not write a file. Call this before a long computation."""
+    """Raises UserError if :func:`write_output` could not write a file.
+
+    Call this before a long computation.
+    """
     file = Path(path)
     if file.is_dir():
         raise UserError(f"{path} is a folder; set --output to a file name.")

@@ -70,7 +70,7 @@ def load(
 
     Raises:
       UserError: The artefact does not exist (the message suggests the closest name), was trained on a different trunk,
-        does not match ``shapes``, or is damaged: a missing or extra leaf, a wrong shape, a flipped bit.
+        does not match ``shapes``, or is damaged (for example, a leaf is missing or a bit was flipped).
 
     Example:
       >>> import numpy as np
@@ -89,7 +89,7 @@ def load(
         except UserError:
             seen = location, text
             location, text = read_text(folder, kind)
-            # If they differ, a writer replaced the artefact and files of both versions were read: retry.
+            # If the manifest has changed, a writer replaced the artefact while it was being read, so read it again.
             if (location, text) == seen:
                 raise
 
@@ -211,7 +211,7 @@ def folders(store: StorePath) -> list[tuple[str, str]]:
 
 
 def title(kind: str, name: str) -> str:
-    """Returns the artefact as the subject of an error message: ``The adapter "entail"``."""
+    """Names the artefact in an error message, such as ``The adapter "entail"``."""
     return f'The {_noun(kind)} "{name}"'
 
 
@@ -246,7 +246,7 @@ def _check_trunk(manifest: Manifest, trunk: Mapping[str, Any], store: str) -> No
             f"{title(manifest.kind, manifest.name)} was trained on the trunk {manifest.trunk.get('name')}, which "
             f"differs from the trunk in use in {', '.join(differences)}. Load the original trunk, or retrain the "
             "artefact on this one."
-            + (" The original trunk was trained and saved by the same run." if manifest.trunk.get("trained") else "")
+            + (" The original trunk was saved by the artefact's training run." if manifest.trunk.get("trained") else "")
         )
     if unchecked:
         # The text is the same for all artefacts in the store, so that a command prints it once.
@@ -263,7 +263,7 @@ def _check_shapes(manifest: Manifest, shapes: Mapping[str, tuple[int, ...]]) -> 
     advice = "build the model with the settings in the manifest, or train the artefact again for this model"
     difference = names_difference(shapes, manifest.leaves)
     if difference:
-        raise UserError(f"{does_not_fit}: leaves missing (-) or not in the model (+): {difference}; {advice}.")
+        raise UserError(f"{does_not_fit} (- missing leaf, + leaf not in the model): {difference}; {advice}.")
     for path, shape in shapes.items():
         saved = tuple(manifest.leaves[path]["shape"])
         if tuple(shape) != saved:

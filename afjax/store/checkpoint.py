@@ -1,4 +1,4 @@
-"""Writes trees of host arrays as Orbax checkpoints, and reads them with strict checks.
+"""Writes host arrays as Orbax checkpoints, and reads them with strict checks.
 
 Neither :func:`write` nor :func:`read` synchronizes with other processes of a multi-host run.
 """
@@ -95,7 +95,7 @@ def _check_files(folder: epath.Path, manifest: Manifest, where: str) -> None:
     extra = {part(file) for file in set(existing) - manifest.files.keys()}
     if missing or extra:
         difference = names_difference(missing, extra)
-        raise UserError(f"{where}: leaves or files missing (-) or unexpected (+): {difference}; {REPAIR}.")
+        raise UserError(f"{where} has the wrong leaves or files (- missing, + unexpected): {difference}; {REPAIR}.")
     for file in existing:
         if _file_digest(folder / file) != manifest.files[file]:
             raise UserError(
@@ -105,10 +105,13 @@ def _check_files(folder: epath.Path, manifest: Manifest, where: str) -> None:
 
 
 def _check_shapes(metadata: dict[str, Any], manifest: Manifest, where: str) -> None:
-    """Raises UserError if the leaves or shapes in a checkpoint's metadata differ from the manifest."""
+    """Raises UserError if a checkpoint's leaves or shapes differ from the manifest.
+
+    Only the checkpoint's metadata is read.
+    """
     difference = names_difference(manifest.leaves, metadata)
     if difference:
-        raise UserError(f"{where}: leaves missing (-) or not in the manifest (+): {difference}; {REPAIR}.")
+        raise UserError(f"{where} has the wrong leaves (- missing, + not in the manifest): {difference}; {REPAIR}.")
     for path, leaf in metadata.items():
         shape = manifest.leaves[path]["shape"]
         # A leaf is stored as one chunk. Reading allocates the full chunk, even if the leaf is smaller.
@@ -145,7 +148,10 @@ def _checkpointer() -> Any:
 
 
 def system_reason(error: Exception) -> str:
-    """Extracts why Orbax or TensorStore failed: the system's error message, if its code is known."""
+    """Extracts why Orbax or TensorStore failed.
+
+    This is the system's error message if its code is known.
+    """
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     code = re.search(r"os_error_code='(\d+)'", str(error))

@@ -83,7 +83,7 @@ def adapter_problems(store: StorePath, fusion: Manifest) -> list[str]:
             continue
         if digest != adapter["sha256"]:
             sentences.append(
-                f"{needs} with SHA-256 {adapter['sha256']}, but the store's has {digest}; "
+                f"{needs} with SHA-256 {adapter['sha256']}, but the store's adapter has {digest}; "
                 "restore that adapter, or train the fusion again."
             )
     return sentences

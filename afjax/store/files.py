@@ -71,7 +71,7 @@ def only_writer(store: epath.Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def replaced(folders: Sequence[epath.Path]) -> Iterator[list[epath.Path]]:
-    """Yields new folders, which replace ``folders`` if the block ends without an error.
+    """Yields new folders, which replace ``folders`` if the block succeeds.
 
     The caller must hold the lock of :func:`only_writer`, and the block must write each manifest last. At any time, even
     if the process is killed, ``read_current`` returns either the old or the new contents of each folder. After an
@@ -127,7 +127,10 @@ def _replaced_on_disk(folders: Sequence[epath.Path]) -> Iterator[list[epath.Path
 
 
 def _swap(folders: Sequence[epath.Path]) -> None:
-    """Renames each NAME to ``.NAME,old``, and ``.NAME,new`` to NAME. Undoes all renames after an error."""
+    """Renames each NAME to ``.NAME,old``, and ``.NAME,new`` to NAME.
+
+    After an error, all renames are undone.
+    """
     started = []
     try:
         for folder in folders:

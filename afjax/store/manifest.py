@@ -1,4 +1,4 @@
-"""The manifest of an artefact, ``manifest.json``: its fields, serialization and strict parsing."""
+"""The manifest of an artefact, ``manifest.json``: fields, parsing, serialization."""
 
 import dataclasses
 import hashlib
@@ -52,7 +52,7 @@ class Manifest:
       config: The artefact's architecture.
       task: The training task as a dict; may be empty.
       labels: The task's label names in order; empty for regression or without a task.
-      trunk: The trunk it was trained on: ``name`` (hub id or path), ``sha256`` (of the weights), ``hidden_size``,
+      trunk: The trunk of the artefact: ``name`` (hub id or path), ``sha256`` (of the weights), ``hidden_size``,
         ``num_layers``, ``family``, ``dtype`` (the compute dtype; older manifests lack it and mean float32),
         ``architecture`` (``{field of config.json: value}``) and ``tokenizer`` (``{part: SHA-256}``, None for a trunk
         without a tokenizer). ``former_tokenizer`` has the digests that earlier versions recorded for the same
@@ -60,7 +60,7 @@ class Manifest:
         ``former_tokenizer``. ``trained`` is true if the same run also trained the trunk.
       leaves: ``{path: {"shape": [...], "dtype": ..., "sha256": ...}}``, see ``trees.array_digest``.
       files: ``{path in params/: SHA-256}`` of the checkpoint's files.
-      metrics: Scores on the dev set. Scores that are not finite are stored as None.
+      metrics: Scores on the dev split. Scores that are not finite are stored as None.
       seed: Random seed of the training run.
       versions: The versions of afjax, jax, flax, orbax and numpy.
       adapters: For a fusion: ``[{"name": ..., "sha256": ...}]`` in fusion order. ``sha256`` is the ``digest`` of the
@@ -98,9 +98,10 @@ class Manifest:
     run: str = ""
 
     def belongs_to(self, other: "Manifest") -> bool:
-        """Checks whether this head was trained with an adapter or a fusion, and on the same trunk.
+        """Checks whether this head was trained with the given adapter or fusion.
 
-        Older manifests are incomplete, so only the recorded parts are compared.
+        Both must have been trained on the same trunk. Older manifests are incomplete, so only the recorded parts are
+        compared.
         """
         if trunk_difference(self.trunk, other.trunk).differences:
             return False
@@ -166,7 +167,7 @@ def from_json(text: str, where: str) -> Manifest:
         )
     difference = names_difference([*_keys(version), CHECKSUM], values)
     if difference:
-        raise UserError(f"{where}: keys missing (-) or unknown (+): {difference}; {REPAIR}.")
+        raise UserError(f"{where} has the wrong keys (- missing, + unknown): {difference}; {REPAIR}.")
     del values[CHECKSUM]
     try:
         manifest = from_dict(Manifest, values, "manifest")
@@ -210,7 +211,10 @@ def _checksum(values: Mapping[str, Any]) -> str:
 
 
 def _invalid_entry(manifest: Manifest) -> str:
-    """Describes the first invalid nested value that other code relies on. Empty if all are valid."""
+    """Describes the first invalid nested value that other code relies on.
+
+    Empty if all are valid.
+    """
     for path, leaf in manifest.leaves.items():
         if not _is_leaf(leaf):
             return f'the entry of the leaf "{path}" is not a shape, dtype and sha256'

@@ -21,7 +21,9 @@ _FOLDER = ".runs"
 
 
 def other_workdir(store: epath.Path, kind: str, name: str, run: str) -> str:
-    """Returns the workdir of another unfinished run that has reserved a name, or an empty string.
+    """Returns the workdir of another unfinished run that has reserved a name.
+
+    Returns an empty string if there is none.
 
     Raises:
       UserError: The reservation is damaged.
@@ -58,7 +60,10 @@ def release(store: epath.Path, kind: str, name: str) -> None:
 
 
 def _run_of(workdir: str) -> str | None:
-    """Reads the identifier of the run in a workdir. Returns None if the folder is not a workdir or does not exist."""
+    """Reads the identifier of the run in a workdir.
+
+    Returns None if the folder is not a workdir or does not exist.
+    """
     try:
         record = read_json(open_path(workdir) / WORKDIR_FILE)
     except (UserError, ValueError):  # The file is damaged, or the text is not a path.

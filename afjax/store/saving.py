@@ -210,12 +210,13 @@ def check_not_reserved(store: StorePath, kind: str, name: str, run: str = "") ->
     if workdir:
         raise UserError(
             f"The run in {workdir} is unfinished and will save {kind}/{name} to the store {store}. Resume that run, "
-            "wait for it, or delete its workdir. Or choose another name (--config.name=NAME for a run) or --store."
+            "wait for it, or delete its workdir. Alternatively, choose another name (--config.name=NAME for a run) or "
+            "another --store."
         )
 
 
 def check_still_there(store: StorePath, manifests: Sequence[Manifest]) -> None:
-    """Raises UserError if another process has replaced artefacts that were just written.
+    """Raises UserError if another process has replaced the saved artefacts.
 
     This can only happen in stores without locks.
     """
@@ -232,9 +233,9 @@ def check_still_there(store: StorePath, manifests: Sequence[Manifest]) -> None:
 
 
 def _saved_before(store: StorePath, drafts: Sequence[Draft], trees: Sequence[Tree]) -> tuple[Manifest, ...]:
-    """Returns the existing manifests if the store already has all drafts with the same content, or an empty tuple.
+    """Returns the existing manifests if the store already has identical artefacts.
 
-    This lets a program that saves its result run a second time.
+    Otherwise, returns an empty tuple. A program that saves its result can therefore be run again.
     """
     manifests = []
     for draft, tree in zip(drafts, trees, strict=True):
@@ -254,7 +255,7 @@ def _saved_before(store: StorePath, drafts: Sequence[Draft], trees: Sequence[Tre
 
 
 def _check_free(store: StorePath, draft: Draft, folder: epath.Path, tree: Tree, run: str) -> None:
-    """Raises UserError if an existing artefact may not be replaced, or if its name is reserved."""
+    """Raises UserError if an artefact may not be replaced or its name is reserved."""
     check_not_reserved(store, draft.kind, draft.name, run)
     if files.read_current(folder) is None and (is_remote(folder) or not folder.exists()):
         return

@@ -40,7 +40,7 @@ def trunk_difference(recorded: Mapping[str, Any], trunk: Mapping[str, Any]) -> T
 
     Args:
       recorded: ``Trunk.identity()`` at training time, as recorded in a manifest or a workdir. Records of earlier
-        versions lack ``architecture`` and ``tokenizer``, or describe the tokenizer as they loaded it.
+        versions lack ``architecture`` and ``tokenizer``, or describe the tokenizer as those versions loaded it.
       trunk: ``Trunk.identity()`` of the trunk in use. Missing keys are not compared, so ``{"sha256": digest}`` compares
         only the weights. If ``tokenizer`` is None, it is not compared either.
 
@@ -86,7 +86,10 @@ def trunk_difference(recorded: Mapping[str, Any], trunk: Mapping[str, Any]) -> T
 
 
 def _former_digests(recorded: Mapping[str, Any], trunk: Mapping[str, Any]) -> Mapping[str, str]:
-    """Returns the digests that earlier versions recorded, if an earlier version made exactly one of two records."""
+    """Returns ``former_tokenizer`` if exactly one of the two records has it.
+
+    If both have it, their current digests can be compared.
+    """
     records = [values["former_tokenizer"] for values in (recorded, trunk) if "former_tokenizer" in values]
     return records[0] if len(records) == 1 else {}
 

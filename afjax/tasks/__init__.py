@@ -1,1 +1,4 @@
-"""Kinds of tasks: how each one loads rows, tokenizes them, and computes losses, predictions and metrics."""
+"""Kinds of tasks.
+
+Each kind defines how to load and tokenize rows, and to compute losses, predictions and metrics.
+"""

@@ -33,7 +33,7 @@ def best_answers(
     """Finds the best answers in each row, best first.
 
     Each row has up to ``config.num_best`` candidate spans from all of its windows. A span has at most
-    ``config.max_answer_length`` context tokens and must lie within one window. If it occurs in several windows, it gets
+    ``config.max_answer_length`` context tokens and must be within one window. If it occurs in several windows, it gets
     the highest score. If ``config.no_answer`` is true, "no answer" is added to the list, scored by the minimum over
     windows of the first token's score, as in BERT's code. It is ranked first if its score exceeds the best span's by
     more than ``config.no_answer_threshold``. If a context has no tokens, "no answer" is the only answer.

@@ -1,4 +1,4 @@
-"""Looks up tasks by name: benchmark tasks, tasks in the data folder, and TOML files."""
+"""Looks up benchmark tasks, tasks in the data folder, and TOML files by name."""
 
 import dataclasses
 import tomllib
@@ -36,7 +36,8 @@ def find_task(name: str, data_dir: str | Path = "") -> TaskConfig:
     Args:
       name: One of:
 
-        - a benchmark task (``mrpc``, ``csqa``, ``squad``, ...; see the README) that was downloaded to ``data_dir``;
+        - a benchmark task that was downloaded to ``data_dir`` (``mrpc``, ``csqa``, ``squad``, ...; see ``afjax data
+          list``);
         - a folder in ``data_dir`` with ``train``, ``dev`` or ``test`` files in afjax's own format;
         - the path of a TOML file with the fields of ``TaskConfig``. Its ``source`` is relative to the file.
       data_dir: The folder that contains the tasks' folders, such as ``glue``, ``super_glue`` and ``csqa``; or ``tfds:``
@@ -121,7 +122,9 @@ def known_task(name: str) -> TaskConfig:
 
 
 def read_task(path: Path) -> TaskConfig:
-    """Loads a task from a TOML file. Its name defaults to the file name without the extension.
+    """Loads a task from a TOML file.
+
+    Its name defaults to the file name without the extension.
 
     Raises:
       UserError: The file is missing or not valid TOML, or one of its settings is invalid.

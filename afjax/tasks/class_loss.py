@@ -30,7 +30,9 @@ class ClassLoss:
 
 
 def make_class_loss(config: TrainConfig, label_names: Sequence[str], labels: Any) -> ClassLoss | None:
-    """Computes a task's class weights and label smoothing. Returns None if neither is used.
+    """Computes a task's class weights and label smoothing.
+
+    Returns None if neither is used.
 
     Args:
       config: Settings that have been validated by :func:`check_class_settings`.

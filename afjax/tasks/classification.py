@@ -75,14 +75,14 @@ def make_rows(columns: Columns, names: tuple[str, ...], *, listed: bool, labelle
 
 
 def one_class(columns: Columns, name: str) -> str:
-    """Formats the warning that all rows have the same label, with the columns and the first and last row."""
+    """Formats the warning that all rows have the same label."""
     rows = f'All rows of {columns.source} have the label "{name}"'
     if columns.names:
         rows += (
             f' in the column "{columns.label}" ({columns.places[0]} to '
             f"{columns.places[-1]}; the columns are {listing(columns.names)})"
         )
-    return f"{rows}: nothing can be learnt from them."
+    return f"{rows}: nothing can be learned from them."
 
 
 def predict(
@@ -94,7 +94,10 @@ def predict(
 
 
 def name_outputs(logits: Float[np.ndarray, "rows num_outputs"], names: Sequence[str]) -> list[str]:
-    """Returns the name of the output with the largest logit in each row, or its index if it has no name."""
+    """Names the output with the largest logit in each row.
+
+    An output without a name is given by its index.
+    """
     return [names[index] if index < len(names) else str(index) for index in logits.argmax(-1)]
 
 

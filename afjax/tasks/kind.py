@@ -1,4 +1,7 @@
-"""The interface for kinds of tasks. Each kind is a module of this package that defines ``KIND``."""
+"""The interface for kinds of tasks.
+
+Each kind is a module of this package that defines ``KIND``.
+"""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence

@@ -66,7 +66,7 @@ def initial_output_bias(kind: TaskKind, rows: AnyRows) -> Float32[np.ndarray, "o
 
 
 def fitting_metrics(kind: TaskKind, num_labels: int) -> list[str]:
-    """Lists the metrics that early stopping can use for a task of this kind and number of labels."""
+    """Lists the metrics that early stopping can use for a kind of task."""
     two_classes = not TASK_KINDS[kind].has_classes or num_labels == 2
     return [name for name in TASK_KINDS[kind].metrics if name != "f1" or two_classes]
 

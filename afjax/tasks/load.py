@@ -41,7 +41,7 @@ def load_task(task: TaskConfig) -> dict[str, AnyRows]:
     numerically if all are integers.
 
     If the task has no dev split, some of its train rows are held out as dev; see ``TaskConfig.dev_share``. Label names
-    are then collected from both.
+    are then collected from the train and the dev rows.
 
     Args:
       task: The task, with its source.
@@ -193,7 +193,7 @@ def rows_from_table(
 
 
 def rows_by_split(task: TaskConfig, data: Any) -> dict[str, AnyRows]:
-    """Validates a dictionary of splits and converts any tables with :func:`rows_from_table`.
+    """Validates a dictionary of splits, and converts tables to rows.
 
     If train is the only split, some of its rows are held out as dev; see ``TaskConfig.dev_share``.
 
@@ -254,14 +254,15 @@ def rows_from_lists(
     """Converts Python lists, or other ordered iterables, to a split.
 
     Args:
-      texts: A list, generator, NumPy array, Series (its index is ignored) or other ordered iterable of strings or pairs
-        of strings. For multiple choice, of pairs of a context and its list of choices; for span tasks, of pairs of a
-        question and its context; for tagging, of lists of words, or of strings with words separated by white space.
+      texts: A list, generator, NumPy array, Series (its index is ignored) or other ordered iterable. The elements are
+        strings or pairs of strings. For multiple choice, they are pairs of a context and its list of choices; for span
+        tasks, pairs of a question and its context; for tagging, lists of words, or strings with words separated by
+        white space.
       labels: One label per text: a label name or class index; a number for regression; the index or name of the correct
         choice for multiple choice; ``{"text": [...], "answer_start": [...]}`` for span tasks (both empty if there is no
         answer); a list of label names, which can be empty, for multi-label tasks; or one tag per word for tagging. None
         if the rows are unlabelled.
-      label_names: Label names in index order. If empty, the names in ``labels``, sorted.
+      label_names: Label names in index order. If empty, the names in ``labels`` are used in sorted order.
       kind: The task's kind.
 
     Returns:

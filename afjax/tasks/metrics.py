@@ -110,7 +110,7 @@ def entity_counts(predicted: Sequence[Sequence[str]], right: Sequence[Sequence[s
 
 
 def entity_scores(predicted: Sequence[Sequence[str]], right: Sequence[Sequence[str]]) -> dict[str, float]:
-    """Computes entity-level ``precision``, ``recall`` and ``f1``, and ``tag_accuracy``.
+    """Computes ``tag_accuracy``, and ``precision``, ``recall`` and ``f1`` of entities.
 
     An entity is correct if its type, first word and last word all match, as in ``conlleval``. Undefined scores are 0.
 
@@ -196,13 +196,13 @@ def regression_scores(predictions: Float[np.ndarray, "rows"], labels: Float[np.n
 def span_scores(
     predictions: Sequence[str], answers: Sequence[Sequence[str]], *, no_answer: bool = False
 ) -> dict[str, float]:
-    """Computes SQuAD's official scores as fractions, unlike its scripts, which print percentages.
+    """Computes SQuAD's official scores, as fractions instead of percentages.
 
     Args:
       predictions: One text per question; empty for "no answer".
       answers: The gold answers to each question; empty if the question is unanswerable.
-      no_answer: Whether to follow version 2 of the script instead of 1.1. They differ for answers such as "the", which
-        are empty after normalization. Version 2 treats them as "no answer"; in version 1.1, their F1 is 0.
+      no_answer: Whether to follow version 2 of the script instead of 1.1. The versions differ for answers such as
+        "the", which are empty after normalization. Version 2 treats them as "no answer"; in version 1.1, their F1 is 0.
 
     Returns:
       ``exact_match`` and ``f1``, averaged over questions. Each question's score is the maximum over its gold answers.

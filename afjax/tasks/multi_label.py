@@ -92,7 +92,9 @@ def from_lists(texts: list[Any], labels: list[Any] | None, label_names: tuple[st
 
 
 def find_names(columns: Columns, separator: str) -> tuple[str, ...]:
-    """Collects and sorts a split's label names, as in :func:`afjax.data.labels.find_label_names`.
+    """Collects and sorts a split's label names.
+
+    See :func:`afjax.data.labels.find_label_names`.
 
     Raises:
       UserError: The label column is missing, a row's value is not a list, a string or an integer, or no row has a
@@ -200,7 +202,9 @@ def weighted(predictions: Predictions, labels: Float[np.ndarray, "rows num_label
 def best_threshold(
     logits: Float[np.ndarray, "rows num_labels"], labels: Float[np.ndarray, "rows num_labels"], metric: str
 ) -> float:
-    """Finds the threshold with the best score. Ties are broken in favor of the one closest to 0.5.
+    """Finds the threshold with the best score.
+
+    Ties are broken in favor of the threshold closest to 0.5.
 
     Args:
       logits: One column per label.

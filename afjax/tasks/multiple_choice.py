@@ -72,7 +72,7 @@ def forms(task: TaskConfig, text_columns: int | None) -> list[Form]:
 
 
 def pick(place: str, row: dict[str, Any], form: Form) -> Any:
-    """Extracts the context, including the question, and the choices; see ``KindSpec.pick``."""
+    """Extracts the context (with the question) and choices; see ``KindSpec.pick``."""
     context = " ".join(text_of(place, row, name) for name in form.texts)
     return context, choices_of(place, row, form.choices)
 

@@ -56,7 +56,7 @@ def read_prediction_rows(
       task: The task that the head was trained on.
       text_columns: Number of texts per row in training; see ``Rows.text_columns``. If None (unknown), single texts and
         pairs are both accepted, even in the same file.
-      keep: Columns to copy to the output, as ``{column: field}`` with their names in the output.
+      keep: Columns to copy to the output, as ``{column: name in the output}``.
       file_format: One of ``FORMATS`` without the dot, such as "jsonl". If None, it is inferred from the file name, or
         JSONL for standard input.
 
@@ -78,7 +78,7 @@ def read_prediction_rows(
 
 
 def rows_of_input(path: str | Path, file_format: str | None = None) -> Iterable[tuple[str, dict[str, Any]]]:
-    """Yields the rows of a file or of standard input, each with its name in error messages.
+    """Yields the rows of an input, each with its name in error messages.
 
     Args:
       path: The file, or ``-`` for standard input.
@@ -107,7 +107,7 @@ def pick_input(place: str, row: dict[str, Any], task: TaskConfig, text_columns: 
 
 
 def parse_keep(text: str, outputs: Sequence[str]) -> dict[str, str]:
-    """Parses the value of ``--keep``, ``COLUMN,COLUMN:FIELD``, into ``{column: field}``.
+    """Parses ``--keep=COLUMN,COLUMN:FIELD`` into ``{column: field}``.
 
     A column without a field keeps its name.
 

@@ -69,7 +69,7 @@ GLUE_NAMED = ("mnli", "qnli", "rte")
 
 
 def row_numbers(rows: AnyRows, source: str) -> list[int]:
-    """Returns the number that identifies each row on the server: its id, or else its index.
+    """Returns each row's number on the server: its id, or else its index.
 
     Args:
       rows: The rows of a test split.
@@ -111,7 +111,7 @@ def glue_text(entry: Entry, numbers: Sequence[int], labels: Sequence[str | float
 
 
 def super_glue_text(numbers: Sequence[int], labels: Sequence[str | float]) -> str:
-    """Formats a SuperGLUE file with one ``{"idx", "label"}`` per line.
+    """Formats a SuperGLUE file with one JSON object ``{"idx", "label"}`` per line.
 
     BoolQ's labels are the strings "true" and "false".
     """
@@ -120,14 +120,14 @@ def super_glue_text(numbers: Sequence[int], labels: Sequence[str | float]) -> st
 
 
 def squad_text(ids: Sequence[str], answers: Sequence[Sequence[Answer]]) -> str:
-    """Formats a SQuAD file ``{id: best answer}``, with an empty string for "no answer"."""
+    """Formats a SQuAD file ``{id: best answer}``; "no answer" is an empty string."""
     return json.dumps({name: best[0].text for name, best in zip(ids, answers, strict=True)}) + "\n"
 
 
 def null_odds_text(ids: Sequence[str], answers: Sequence[Sequence[Answer]]) -> str:
-    """Formats a file ``{id: score of "no answer" minus the best answer's}``.
+    """Formats a file ``{id: score of "no answer" minus the best answer's score}``.
 
-    SQuAD v2's evaluation script uses it to tune the threshold.
+    SQuAD v2's evaluation script uses the file to tune the threshold.
     """
     return json.dumps({name: _null_odds(row_answers) for name, row_answers in zip(ids, answers, strict=True)}) + "\n"
 

@@ -281,7 +281,10 @@ def weighted(predictions: Predictions, labels: Tags, task: TaskConfig) -> Weight
 
 
 def predicted_tags(predictions: Predictions) -> list[list[str]]:
-    """Selects the predictions that are lists of tags, which all are for tagging."""
+    """Returns each row's predicted tags.
+
+    In tagging tasks, all labels are lists. The check only narrows the type.
+    """
     return [label for label in predictions.labels if isinstance(label, list)]
 
 

@@ -17,7 +17,10 @@ from afjax.tasks.kind import Form, LabelReading
 
 
 def read_columns(task: TaskConfig, source: SplitSource, *, ignore_labels: bool = False) -> Columns:
-    """Extracts the text and label columns. The label column may be missing if labels are ignored."""
+    """Extracts the text and label columns.
+
+    The label column may be missing if labels are ignored.
+    """
     return pick_columns(
         source.name,
         source.rows,
@@ -30,7 +33,7 @@ def read_columns(task: TaskConfig, source: SplitSource, *, ignore_labels: bool =
 
 
 def has_labels(columns: Columns, labels: LabelReading) -> bool:
-    """Whether to use labels, because they are required, or optional and present in some rows."""
+    """Whether to use labels: if they are required, or optional and some row has one."""
     if labels.required is not None:
         return labels.required
     return columns.labels is not None and not all(map(is_missing, columns.labels))

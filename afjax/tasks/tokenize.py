@@ -24,8 +24,8 @@ def tokenize(
       rows: The split.
       tokenizer: A fast transformers tokenizer, such as ``Trunk.tokenizer()``.
       task: The task, which provides the kind and the window settings of span tasks.
-      max_length: Maximum tokens per sequence or window. Longer sequences are truncated, except for span tasks and
-        tagging, which split them into windows.
+      max_length: Maximum number of tokens per sequence or window. Longer sequences are truncated, except for span tasks
+        and tagging, which split them into windows.
       training: Whether the rows are used for training. Only then do the windows of a span task have labels.
       cache_dir: The folder for cached token ids, or None to disable the cache.
 

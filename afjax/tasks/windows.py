@@ -174,7 +174,10 @@ def _make_windows(rows: SpanRows, tokenizer: Any, config: SpanConfig, max_length
 
 
 def _labels(data: TokenisedSpans) -> Int32[np.ndarray, "windows 2"]:
-    """Finds the answer's first and last token in each window; both 0 if the answer is incomplete."""
+    """Finds the answer's first and last token in each window.
+
+    Both are 0 if the answer is incomplete.
+    """
     assert data.rows.labels is not None, "training rows have answers"
     labels = np.zeros((len(data), 2), np.int32)
     # For each window, the start and end in the context of its tokens that overlap with the answer.

@@ -20,9 +20,10 @@ class Chip:
     Attributes:
       name: The generation, such as ``v5e``.
       flops_per_s: Peak FLOP/s of matrix products with bfloat16 operands.
-      hbm_bytes: Main memory (HBM) available to programs.
-      hbm_bytes_per_s: HBM bandwidth.
-      link_bytes_per_s: One-way bandwidth of one interconnect link. In a d-dimensional torus, every chip has 2 d links.
+      hbm_bytes: Main memory (HBM) available to programs, in bytes.
+      hbm_bytes_per_s: HBM bandwidth, in bytes per second.
+      link_bytes_per_s: One-way bandwidth of one interconnect link, in bytes per second. In a d-dimensional torus, every
+        chip has 2 d links.
       dimensions: Number of dimensions of the interconnect torus.
       cores: Number of TensorCores. Two TensorCores act as one device ("megacore").
       max_chips: Number of chips in the largest slice.
@@ -141,12 +142,12 @@ class Topology:
 
     @property
     def links(self) -> int:
-        """Number of links within the slice from the chip with the fewest."""
+        """Number of links of the chip with the fewest links within the slice."""
         return sum((2 if wraps else 1) for size, wraps in zip(self.shape, self.wrap, strict=True) if size > 1)
 
     @property
     def interconnect_bytes_per_s(self) -> float:
-        """Total one-way bandwidth of the chip with the fewest links; 0 for a one-chip slice."""
+        """Total one-way bandwidth of the chip with the fewest links; 0 for one chip."""
         return self.links * self.chip.link_bytes_per_s
 
 
@@ -189,7 +190,7 @@ def _allowed(chip: Chip) -> str:
 
 
 def get_topology(topology: Topology) -> Any:
-    """Builds a JAX topology description, for which programs can be compiled without a TPU.
+    """Builds a JAX topology, for compiling programs without a TPU.
 
     Its ``devices`` attribute has one JAX device per chip.
 

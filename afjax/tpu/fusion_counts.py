@@ -1,7 +1,7 @@
-"""Counts the multiply-adds (MACs) of a fusion of frozen adapters, without the adapters' inner activations.
+"""Counts the multiply-adds (MACs) of a fusion of frozen adapters.
 
-``d`` is the hidden size, N the number of adapters and R their total bottleneck size. See :mod:`afjax.tpu.minimum_flops`
-for "live".
+The computation of the adapters' inner activations is not included. ``d`` is the hidden size, N the number of adapters
+and R their total bottleneck size. See :mod:`afjax.tpu.minimum_flops` for "live".
 """
 
 import dataclasses
@@ -41,9 +41,10 @@ class FusionCounts:
             step.dense(n, self.d, self.d, trained=self.trained, live=mixture)
 
     def folded(self, step: MacCounter, n: int, live: bool, units: bool) -> None:
-        """Adds a folded fusion: ``2 (R + N) d`` MACs per token, and in training ``3 (R + N) d²`` once.
+        """Adds a folded fusion.
 
-        In training, the folded matrices are computed from trained parameters and therefore have gradients.
+        It takes ``2 (R + N) d`` MACs per token, and in training ``3 (R + N) d²`` once. In training, the folded matrices
+        are computed from trained parameters and therefore have gradients.
 
         Args:
           step, n, live, units: As in :meth:`factored`.
@@ -57,7 +58,7 @@ class FusionCounts:
         step.dense(n, self._columns, self.d, trained=self.trained and self.has_value, live=scores or units)
 
     def textbook(self, step: MacCounter, n: int, live: bool, units: bool) -> bool:
-        """Adds a fusion of adapters whose outputs are not linear in their inner activations.
+        """Adds a fusion of adapters that are not linear in their inner activations.
 
         It takes ``3 d²`` MACs per token, plus the adapters' output matrices, if any.
 

@@ -17,7 +17,7 @@ from functools import cached_property
 
 from afjax.errors import UserError
 
-# Bits per element, for dtypes whose name does not contain this number as f32 does. Tokens and opaque values have no
+# Bits per element, for dtypes whose name does not contain this number (unlike f32). Tokens and opaque values have no
 # elements.
 _BITS = {"pred": 8, "token": 0, "opaque": 0, "bf16": 16, "c64": 64, "c128": 128}
 
@@ -82,23 +82,29 @@ class Instruction:
     attributes: str
 
     def computation(self, attribute: str) -> str | None:
-        """Returns the computation named by an attribute (such as ``calls``, ``to_apply`` or ``body``), or None."""
+        """Returns the computation named by an attribute such as ``calls``, or None."""
         match = re.search(rf"\b{attribute}=%?([\w.\-]+)", self.attributes)
         return match.group(1) if match else None
 
     def numbers(self, attribute: str) -> tuple[int, ...]:
-        """Parses a list attribute such as ``lhs_contracting_dims={1,2}``. Empty if the attribute is missing."""
+        """Parses a list attribute such as ``lhs_contracting_dims={1,2}``.
+
+        Empty if the attribute is missing.
+        """
         match = re.search(rf"\b{attribute}=\{{([0-9,]*)\}}", self.attributes)
         return tuple(int(number) for number in match.group(1).split(",") if number) if match else ()
 
     def number(self, attribute: str, default: int) -> int:
-        """Parses a scalar attribute such as ``feature_group_count=1``, or returns ``default``."""
+        """Parses an attribute such as ``feature_group_count=1``, or returns ``default``."""
         match = re.search(rf"\b{attribute}=(\d+)", self.attributes)
         return int(match.group(1)) if match else default
 
     @property
     def op_name(self) -> str:
-        """The JAX operation it was compiled from, such as ``jit(step)/dot_general``. Empty if unknown."""
+        """The JAX operation that the instruction was compiled from; empty if unknown.
+
+        For example, ``jit(step)/dot_general``.
+        """
         match = re.search(r'op_name="([^"]*)"', self.attributes)
         return match.group(1) if match else ""
 

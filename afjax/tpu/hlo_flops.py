@@ -141,9 +141,9 @@ def _convolution_multiplications(instruction: Instruction, left: Array, right: A
 
 @functools.cache
 def _meeting_pairs(window: _WindowDimension, input_size: int, output_size: int) -> int:
-    """Counts the pairs of output and kernel positions along one axis that read an input element.
+    """Counts pairs of output and kernel positions that read an input element.
 
-    All other pairs read a zero from padding or dilation.
+    The positions are along one axis. All other pairs read a zero from padding or dilation.
     """
     outputs = np.arange(output_size) * window.stride - window.padding
     pairs = 0

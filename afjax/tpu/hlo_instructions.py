@@ -19,9 +19,10 @@ FREE_CALLS = frozenset(
 
 
 def gather_chain(instruction: Instruction) -> str:
-    """Returns the identifier of an asynchronous collective that overlaps with fusions, or an empty string.
+    """Returns the identifier of an asynchronous collective that overlaps fusions.
 
-    Each of these fusions repeats the collective. The identifier makes it possible to count it only once.
+    Returns an empty string for other instructions. Every fusion that overlaps with the collective repeats it. With the
+    identifier, the collective can be counted only once.
     """
     match = re.search(r'chain_id="([^"]*)"', instruction.attributes)
     return f"{instruction.number('channel_id', 0)}/{match.group(1)}" if match else ""

@@ -8,7 +8,7 @@ from afjax.tpu.loops import called
 
 
 def memory_traffic(module: Module, computation: Computation, instruction: Instruction) -> Iterable[tuple[Array, int]]:
-    """Lists the arrays that a top-level instruction reads and writes, as pairs ``(array, bytes)``.
+    """Lists ``(array, bytes)`` that a top-level instruction reads and writes.
 
     Reading or updating a slice in place only counts the slice. For instance, each iteration of a scan over layers gets
     the stacked weights of all layers but only reads one layer's.
@@ -57,7 +57,10 @@ def _full_traffic(arrays: Iterable[Array]) -> list[tuple[Array, int]]:
 
 
 def _bytes_read(module: Module, fused: Computation, name: str) -> int:
-    """Counts how many bytes of an instruction's result, usually a parameter, are read within a fusion."""
+    """Counts the bytes of an instruction's result that are read within a fusion.
+
+    The instruction is usually a parameter.
+    """
     array = fused.instructions[name].results[0]
     total = 0
     for user in fused.users[name]:
@@ -112,7 +115,10 @@ def _bytes_written_by(module: Module, fused: Computation, name: str) -> list[int
 
 
 def _is_parameter(module: Module, fused: Computation, name: str) -> bool:
-    """Returns whether an instruction is a parameter or a view of one, and so can be updated in place."""
+    """Returns whether an instruction is a parameter or a view of one.
+
+    Such an array can be updated in place.
+    """
     instruction = fused.instructions[name]
     if _is_view(module, instruction):
         return _is_parameter(module, fused, instruction.operands[0])
@@ -123,7 +129,7 @@ def _is_view(module: Module, instruction: Instruction) -> bool:
     """Returns whether an instruction within a fusion is a view of its operand.
 
     Only the used part of a view is read. Views are bitcasts, and fusions that consist of a single copy and alias their
-    operand. The TPU compiler uses the latter to change the tiling of arrays with small dtypes, for instance stacked
+    operand. The TPU compiler uses such copies to change the tiling of arrays with small dtypes, for instance stacked
     boolean dropout masks.
     """
     if instruction.opcode == "bitcast":

@@ -69,9 +69,10 @@ def trip_count(module: Module, loop: Instruction, start: Value) -> int:
 
 
 def constant_state(module: Module, loop: Instruction, start: Value, trips: int) -> Value:
-    """Replaces every value in a loop's initial state that changes between iterations with None.
+    """Replaces values that change between a loop's iterations with None.
 
-    A value counts as changing if the first iteration changes it. If there is only one iteration, nothing is replaced.
+    The values are the loop's initial state. A value counts as changing if the first iteration changes it. If there is
+    only one iteration, nothing is replaced.
     """
     if not isinstance(start, tuple) or trips == 1:
         return start
@@ -83,7 +84,10 @@ def constant_state(module: Module, loop: Instruction, start: Value, trips: int) 
 
 
 def called(module: Module, instruction: Instruction, attribute: str) -> Computation:
-    """Looks up the computation named by an instruction's attribute, such as ``calls``, ``to_apply`` or ``body``."""
+    """Looks up the computation named by an instruction's attribute.
+
+    Such attributes are ``calls``, ``to_apply`` and ``body``.
+    """
     name = instruction.computation(attribute)
     assert name is not None, f"{instruction.opcode} {instruction.name} has no {attribute}"
     return module.computations[name]

@@ -32,7 +32,7 @@ QUERY_KEY_VALUE: tuple[DenseLayer, ...] = ("query", "key", "value")
 def minimum_flops(
     model: Model, trained: Trained, *, batch_size: int, length: int, num_outputs: int, top_k: int = 0
 ) -> int:
-    """Computes the minimum number of floating-point operations in one step, over all rows.
+    """Computes the minimum number of floating-point operations in one step.
 
     If there are several exact ways to compute a result, the cheapest known one counts. Examples are computing the last
     layer for the first token only (if the head uses nothing else), first-token attention without keys and values, and
@@ -43,7 +43,7 @@ def minimum_flops(
       model: The model.
       trained: The partition preset; ``nothing`` for an evaluation step.
       batch_size: Rows in the global batch. For multiple choice, the total number of choices.
-      length: Tokens per row.
+      length: Number of tokens per row.
       num_outputs: The head's number of outputs.
       top_k: Number of upper layers trained by the preset ``top_k``.
 
@@ -122,7 +122,10 @@ class _Step:
         return self.product(n * inputs * outputs, trained, live)
 
     def cheaper(self, *ways: Self) -> None:
-        """Adds the cheapest of several ways to compute a result, each counted separately with :meth:`apart`."""
+        """Adds the cheapest of several ways to compute a result.
+
+        Each way is counted separately, with :meth:`apart`.
+        """
         self.macs += min(way.macs for way in ways)
 
     def apart(self) -> Self:
@@ -195,7 +198,7 @@ class _Step:
         buckets: RelativeBuckets | None = None,
         positions_live: bool = False,
     ) -> bool:
-        """Adds an attention block without its output matrix; returns whether its result is live.
+        """Adds attention without its output matrix; returns whether its result is live.
 
         The query, key and value matrices are ``[size, size]``. For the first token only, ``q · (K x)`` equals
         ``(Kᵀ q) · x``. The key and value matrices are then multiplied by only one vector per head and row, and every
@@ -257,7 +260,7 @@ class _Step:
         return context
 
     def _reach(self, index: int) -> int | None:
-        """Returns the maximum distance between tokens that attend to each other in this layer.
+        """Returns the maximum distance of tokens that attend to each other in a layer.
 
         None means that attention is global.
         """
@@ -336,7 +339,7 @@ class _Step:
         live: bool,
         inside: InDenseLayers | None,
     ) -> bool:
-        """Adds a dense layer of the trunk with its adapter; returns whether its output is live."""
+        """Adds a dense layer with its adapter; returns whether its output is live."""
         if inside is None or name not in inside.target_modules:
             return self.dense(n, inputs, outputs, trained=trained, live=live)
         count, trains_adapter = dense_kind(inside).count, self._trains_adapters()
@@ -345,7 +348,10 @@ class _Step:
     def _merged(
         self, name: DenseLayer, inputs: int, outputs: int, *, trained: bool, inside: InDenseLayers | None
     ) -> bool:
-        """Adds merging the adapter into a dense layer, if it has one; returns whether the layer's matrix is live."""
+        """Adds the merge of a dense layer's adapter; returns whether its matrix is live.
+
+        Nothing is added if the dense layer has no adapter.
+        """
         if inside is None or name not in inside.target_modules:
             return trained
         count = dense_kind(inside).count_merge
@@ -375,7 +381,7 @@ class _Step:
         if self.model.fusion_name:
             return self._fusion(n, live, layer_input, first_token=first_token)
         config = configs[0]
-        assert isinstance(config, AdapterConfig | BesideLayers), "other kinds are not in slots after sub-layers"
+        assert isinstance(config, AdapterConfig | BesideLayers), "other kinds do not fill slots after sub-layers"
         trained, d = self._trains_adapters(), self.model.trunk.hidden_size
         units = self._units(config, n, live, layer_input, trained, first_token=first_token)
         size = slot_kind(config).size(config, d)

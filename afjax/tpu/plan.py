@@ -80,12 +80,12 @@ class Plan:
 
     @property
     def length(self) -> int:
-        """Tokens per row."""
+        """Number of tokens per row, including padding."""
         return self.settings.max_length
 
     @property
     def top_k(self) -> int:
-        """Number of upper layers trained by the ``top_k`` partition; 0 for other partitions."""
+        """Number of layers trained by the ``top_k`` partition; 0 for other partitions."""
         return self.setup.top_k
 
     def with_batch(self, batch_size: int) -> "Plan":
@@ -96,7 +96,7 @@ class Plan:
         """Returns the same run with steps that train ``slots`` runs at a time.
 
         Raises:
-          UserError: The number is not positive, or such runs cannot be trained together.
+          UserError: The number is not positive, or runs with this partition cannot be trained together.
         """
         if slots < 1:
             raise UserError(f"slots is {slots}; it must be at least 1.")
@@ -108,11 +108,11 @@ class Plan:
         return dataclasses.replace(self, slots=slots)
 
     def params(self) -> Tree:
-        """Returns the shapes of all parameters, including the first task's adapter and head."""
+        """Returns the shapes of all parameters, with the first task's adapter and head."""
         return self._shapes(self.setup)
 
     def own(self, task: int) -> Tree:
-        """Returns the shapes of one task's adapter and head parameters in a multi-task run."""
+        """Returns the shapes of one task's adapter and head in a multi-task run."""
         model = dataclasses.replace(self.model, reads=TASK_KINDS[self.kinds[task]].reads)
         params = self._shapes(dataclasses.replace(self.setup, model=model, num_outputs=self.outputs[task]))
         return {root: params[root] for root in ("heads", "adapters") if params[root]}
@@ -132,7 +132,7 @@ class MethodCase:
       num_adapters: Number of fused adapters.
       num_tasks: Number of tasks in a run with PALs.
       batch_size: Rows per step, over all devices.
-      max_length: Tokens per row.
+      max_length: Number of tokens per row, including padding.
       dtype: The trunk's dtype.
       scan_layers: Whether to compile the layers as a loop.
       remat: The rematerialization policy for the backward pass.

@@ -41,7 +41,7 @@ class Collective:
         are sent together are summed.
       times: How often it runs per step.
       group_size: Number of devices in each group.
-      op_name: The innermost functions of the JAX operation it was compiled from. May be empty.
+      op_name: The innermost functions of the JAX operation that the collective was compiled from. May be empty.
     """
 
     kind: str
@@ -95,10 +95,11 @@ class Memory:
 
     @property
     def peak(self) -> int:
-        """Total memory. A donated argument and the result that reuses its memory count once.
+        """Total memory.
 
-        The total is usually larger than ``in_use``. Because libtpu 0.0.42 only rejects programs whose ``in_use``
-        exceeds the chip's memory, a program whose ``peak`` exceeds it may still compile.
+        A donated argument and the result that reuses its memory count once. The total is usually larger than
+        ``in_use``. Because libtpu 0.0.42 only rejects programs whose ``in_use`` exceeds the chip's memory, a program
+        whose ``peak`` exceeds it may still compile.
         """
         return self.arguments + self.outputs - self.aliased + self.temporaries + self.code
 
@@ -249,7 +250,10 @@ def _walk_conditional(
     times: int,
     fused: bool,
 ) -> None:
-    """Adds the most expensive branch, because it is not known at compile time which one will be taken."""
+    """Adds the most expensive branch of a conditional.
+
+    At compile time, it is not known which branch will run.
+    """
     listed = re.search(r"branch_computations=\{([^}]*)\}", instruction.attributes)
     if listed:
         names = re.findall(r"%?([\w.\-]+)", listed.group(1))
@@ -283,7 +287,10 @@ def _collective(
 
 
 def _shorten(op_name: str) -> str:
-    """Truncates a path such as ``jit(step)/jvp(Encoder)/ffn/dot_general`` to its innermost 60 characters or less."""
+    """Truncates a path such as ``jit(step)/jvp(Encoder)/ffn/dot_general``.
+
+    The innermost parts are kept, up to 60 characters.
+    """
     parts = op_name.split("/")
     while len(parts) > 1 and (len("/".join(parts)) > 60 or parts[0].startswith("jit(")):
         parts = parts[1:]

@@ -23,7 +23,7 @@ class Step:
     """The cost of a compiled step.
 
     Attributes:
-      program: Its work and memory on one chip.
+      program: The step's work and memory on one chip.
       compile_s: Seconds spent tracing and compiling.
       minimum_flops: Minimum number of operations in matrix products for one chip's rows.
       roofline: Lower bounds on the time per step.
@@ -88,7 +88,10 @@ def _row_parts(mesh: Mesh) -> int:
 
 
 def train_step(plan: Plan, mesh: Mesh, topology: Topology) -> Step | None:
-    """Compiles the training step and computes its cost. Returns None if it does not fit in the chip's memory."""
+    """Compiles the training step and computes its cost.
+
+    Returns None if it does not fit in the chip's memory.
+    """
     try:
         compiled, seconds = compile_train_step(plan, mesh)
     except jax.errors.JaxRuntimeError as error:
@@ -132,9 +135,9 @@ def _largest(
     *,
     unit: int,
 ) -> int | None:
-    """Estimates the largest number of rows or slots that fits, or None if not even ``unit`` fits.
+    """Estimates the largest number of rows or slots that fits in memory.
 
-    Memory is extrapolated linearly from the plan's number and half of it.
+    Returns None if not even ``unit`` fits. Memory is extrapolated linearly from the plan's number and half of it.
 
     Args:
       plan: The run.
@@ -250,7 +253,7 @@ def to_lines(found: Report) -> list[str]:
     ]
     for title, step in (("training step", found.train), ("evaluation step", found.evaluate)):
         if step is not None:
-            lines += ["", f"{title}, compiled in {step.compile_s:.0f} s; of one chip", *_step_lines(step, topology)]
+            lines += ["", f"{title} on one chip, compiled in {step.compile_s:.0f} s", *_step_lines(step, topology)]
             if plan.slots > 1 and step is found.train:
                 lines.append(_per_run_line(step, plan.slots))
     if found.train is None:
@@ -297,8 +300,8 @@ def _step_lines(step: Step, topology: Topology) -> list[str]:
     lines += [f"  {kind:<14}{size / 1e6:8.1f} MB" for kind, size in sorted(kinds.items())]
     lines += [
         f"  at best       {line.step_s * 1e3:8.2f} ms, bound by {line.bound} (compute {line.compute_s * 1e3:.2f}, hbm "
-        f"{line.hbm_s * 1e3:.2f}, interconnect {line.interconnect_s * 1e3:.2f}); {line.sum_s * 1e3:.2f} one after "
-        "another",
+        f"{line.hbm_s * 1e3:.2f}, interconnect {line.interconnect_s * 1e3:.2f}); {line.sum_s * 1e3:.2f} without "
+        "overlap",
     ]
     if work.uncounted:
         lines.append(f"  not counted   {', '.join(work.uncounted)}")

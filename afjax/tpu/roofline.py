@@ -1,4 +1,7 @@
-"""Roofline model: how long a program occupies a chip's compute units, memory and interconnect."""
+"""Roofline model: the time that each of a chip's resources takes.
+
+The resources are its compute units, memory and interconnect.
+"""
 
 import dataclasses
 from collections.abc import Mapping

@@ -29,7 +29,9 @@ from afjax.trees import Tree, merge
 
 
 def compile_train_step(plan: Plan, mesh: Mesh) -> tuple[jax.stages.Compiled, float]:
-    """Compiles the training step. With several slots, this is the joint step of several runs.
+    """Compiles the training step.
+
+    With several slots, this is the joint step of several runs.
 
     Args:
       plan: The run.
@@ -66,7 +68,10 @@ def compile_train_step(plan: Plan, mesh: Mesh) -> tuple[jax.stages.Compiled, flo
 
 
 def compile_eval_step(plan: Plan, mesh: Mesh) -> tuple[jax.stages.Compiled, float]:
-    """Compiles the evaluation step. Arguments and result are as in :func:`compile_train_step`."""
+    """Compiles the evaluation step.
+
+    Arguments and result are as in :func:`compile_train_step`.
+    """
     begin = time.perf_counter()
     state, frozen = step_shapes(plan, mesh)
     batch = _batch(plan, mesh, training=False)
@@ -96,7 +101,7 @@ def trained_bytes(plan: Plan, mesh: Mesh) -> int:
 
 @functools.lru_cache(maxsize=4)
 def step_shapes(plan: Plan, mesh: Mesh) -> tuple[State, Tree]:
-    """Computes the shapes and shardings of the initial training state and the frozen parameters."""
+    """Computes shapes and shardings of the initial state and frozen parameters."""
     params = plan.params()
     if plan.multitask:
         task_params = jax.eval_shape(stack_tasks, [plan.own(task) for task in range(len(plan.kinds))])
@@ -114,7 +119,7 @@ def step_shapes(plan: Plan, mesh: Mesh) -> tuple[State, Tree]:
 
 def _batch(plan: Plan, mesh: Mesh, *, training: bool) -> dict[str, jax.ShapeDtypeStruct]:
     kind, rows = TASK_KINDS[plan.kinds[0]], plan.settings.batch_size
-    # Assume four choices per multiple-choice row, which is the most that Social IQa and most other tasks have.
+    # Assume four choices per multiple-choice row, as in HellaSwag and Cosmos QA.
     shape = (rows, 4, plan.length) if kind.has_choices else (rows, plan.length)
     batch = {
         "tokens": jax.ShapeDtypeStruct(shape, jnp.int32),

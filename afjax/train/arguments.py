@@ -75,7 +75,9 @@ def check_data(task: TaskConfig, data: Mapping[str, Any]) -> dict[str, AnyRows]:
 
 
 def data_of(data: Any, task: TaskConfig) -> Any:
-    """Looks up a task's splits in ``{task name: splits}``. A missing task has no splits.
+    """Looks up a task's splits in ``{task name: splits}``.
+
+    A missing task has no splits.
 
     Raises:
       UserError: ``data`` is not a mapping.
@@ -86,7 +88,7 @@ def data_of(data: Any, task: TaskConfig) -> Any:
 
 
 def check_adapter_size(config: Adapter, trunk: Trunk) -> None:
-    """Raises UserError if an adapter does not match the trunk or exceeds this machine's memory."""
+    """Raises UserError if an adapter does not fit the trunk or the host's memory."""
     try:
         shapes = jax.eval_shape(lambda: init_adapter(jax.random.key(0), config, trunk.config))
         size = sum(4 * math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))

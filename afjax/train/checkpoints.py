@@ -88,7 +88,7 @@ class RunCheckpoints:
         try:
             with quiet_orbax():
                 self._manager.wait_until_finished()
-        except Exception as error:  # As in save.
+        except Exception as error:  # TensorStore raises ValueError for system errors.
             if is_runtime_error(error):  # Another host was lost.
                 raise
             raise self._not_written(error) from error
@@ -129,7 +129,7 @@ class RunCheckpoints:
         if changed or not recorded:
             raise UserError(
                 f"The checkpoint {self._manager.directory / str(step)} belongs to a different run "
-                f"({'; '.join(changed) or 'it does not record which'}). Restore this run's checkpoints, or choose "
+                f"({'; '.join(changed) or 'it does not record its inputs'}). Restore this run's checkpoints, or choose "
                 "another workdir."
             )
         arrays = self._read(

@@ -1,4 +1,7 @@
-"""Checks an experiment before anything is written, so that mistakes do not surface after hours of training."""
+"""Checks an experiment before anything is written.
+
+Mistakes should not surface after hours of training.
+"""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -38,7 +41,7 @@ def check_experiment(
     store_folder: str | Path,
     from_store: Sequence[str],
 ) -> None:
-    """Raises UserError if an experiment's data, trunk, store and settings are incompatible.
+    """Raises UserError if data, trunk, store and settings are incompatible.
 
     Args:
       config: The experiment.
@@ -133,7 +136,7 @@ def why_rows_are_needed(name: str, store_folder: str | Path) -> str:
         return ""
     return (
         f' Its rows are needed because the store {store_folder} has no adapter "{name}" '
-        f"(it has: {', '.join(stored_names) or 'none'}).{did_you_mean(name, stored_names)} If it is in "
+        f"(it has: {', '.join(stored_names) or 'none'}).{did_you_mean(name, stored_names)} If the adapter is in "
         "another store, pass that store with --store."
     )
 
@@ -145,7 +148,9 @@ def check_stored(
     workdir: epath.Path,
     store_folder: str | Path,
 ) -> None:
-    """Raises UserError if a fusion began with adapters that are no longer in the store.
+    """Raises UserError if a fusion's adapters are no longer in the store.
+
+    Only fusions that have already begun are checked.
 
     Args:
       config, from_store, inputs: As in :func:`sources_with_rows`.
@@ -198,7 +203,10 @@ def _check_names(
 
 
 def _check_fused(config: ExperimentConfig, trunk: Trunk, store_folder: str | Path, from_store: Sequence[str]) -> None:
-    """Raises UserError if a stored adapter is damaged or for a different trunk, or the adapters cannot be fused."""
+    """Raises UserError if the adapters cannot be fused.
+
+    This is also raised if a stored adapter is damaged or for a different trunk.
+    """
     stored = load_adapters(store_folder, from_store, trunk)
     configs: dict[str, Adapter] = {
         name: stored[name][0] if name in stored else config.adapter for name in fused_names(config)

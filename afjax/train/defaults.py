@@ -1,4 +1,4 @@
-"""Resolves settings whose defaults depend on the trained partition and on the trunk.
+"""Resolves settings whose defaults depend on the partition and the trunk.
 
 A resumed run keeps the default that it began with, even if a later version has changed it.
 """

@@ -1,4 +1,7 @@
-"""Runs experiments, from a config to artefacts in a store. They can be killed and resumed at any time."""
+"""Runs experiments, from a config to artefacts in a store.
+
+They can be killed and resumed at any time.
+"""
 
 import dataclasses
 import hashlib
@@ -82,7 +85,7 @@ def run_experiment(
       workdir: The experiment's folder, local or ``gs://``. It must be accessible from all hosts.
       store_folder: The store where artefacts are saved and a fusion's adapters are found, local or ``gs://``. Defaults
         to the store that the run began with, or to ``workdir/store`` for a new run.
-      cache_dir: Folder for cached tokenised rows. None disables the cache.
+      cache_dir: Folder for cached tokenized rows. None disables the cache.
 
     Returns:
       One result per source (fusion recipe) and one per task. After each task, the sequential recipe evaluates all tasks
@@ -104,9 +107,9 @@ def experiment_training(
     cache_dir: Path | None = None,
     shared: Shared | None = None,
 ) -> Training[list[Result]]:
-    """Runs an experiment like :func:`run_experiment`, but the caller computes the steps.
+    """Runs an experiment whose steps are computed by the caller.
 
-    See :mod:`afjax.train.loop`.
+    See :func:`run_experiment` for the arguments, and :mod:`afjax.train.loop` for the steps.
 
     Experiments with the same ``shared`` also load each trunk only once. The multi-task and sequential recipes compute
     their own steps.
@@ -288,9 +291,9 @@ def _target(
     store_folder: str | Path,
     run: str,
 ) -> Training[list[Result]]:
-    """Trains the target task, or all tasks of the multi-task and sequential recipes, and saves the artefacts.
+    """Trains the target and saves its artefacts.
 
-    If the run has already finished, returns its stored results.
+    The multi-task and sequential recipes train all tasks. If the run has already finished, returns its stored results.
     """
     folder = workdir / TARGET
     with all_hosts_or_raise():
@@ -353,7 +356,7 @@ def write_forgetting(
 
 
 def _with_named_trunk(models: list[TaskModel], workdir: epath.Path) -> list[TaskModel]:
-    """Names a trained trunk after the folder that it will be saved to, ``workdir/trunk``."""
+    """Names a trained trunk after its future folder, ``workdir/trunk``."""
     trunk = models[0].trunk
     if not trunk.trained:
         return models
@@ -376,7 +379,10 @@ def _save_finished(
 def _save(
     models: Sequence[TaskModel], results: Sequence[Result], store_folder: str | Path, folder: epath.Path, run: str
 ) -> None:
-    """Saves models, then their results. A run killed while saving writes identical files when it is resumed."""
+    """Saves models, then their results.
+
+    A run killed while saving writes identical files when it is resumed.
+    """
     with all_hosts_or_raise():
         if is_first_host():
             save_models(store_folder, models, run=run)

@@ -46,8 +46,8 @@ def train_fusion(
       The model with the best parameters by the main dev metric, and their dev metrics.
 
     Raises:
-      UserError: As in :func:`afjax.train_single`. Also if an adapter is missing, damaged or for a different trunk or
-        slot, or has changed since the run to resume began.
+      UserError: As in :func:`afjax.train_single`, or an adapter is missing, damaged or for a different trunk or slot,
+        or has changed since the resumed run began.
 
     Example:
       >>> from afjax import FusionMethod, TaskConfig, load_task, load_trunk, train_fusion

@@ -1,4 +1,7 @@
-"""A run's inputs: its tokenised rows, and digests that detect changed inputs when the run is resumed."""
+"""A run's inputs: tokenized rows, and digests of everything that the run reads.
+
+The digests detect changed inputs when the run is resumed.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -50,7 +53,7 @@ def task_settings(task: TaskConfig) -> dict[str, Any]:
 def tokenise_splits(
     trunk: Trunk, task: TaskConfig, data: Mapping[str, AnyRows], max_length: int, cache_dir: Path | None
 ) -> dict[str, TokenisedRows]:
-    """Checks and tokenises train and dev rows, and prints notices about suspicious data."""
+    """Checks and tokenizes train and dev rows, and prints notices about them."""
     check_forms(task, {split: data[split] for split in ("train", "dev")})
     print_notices(data_notices(task, {split: data[split] for split in ("train", "dev")}))
     tokenizer = trunk.tokenizer()

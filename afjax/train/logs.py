@@ -1,4 +1,4 @@
-"""The logs of a run: lines and a progress bar on stderr, ``metrics.jsonl`` and TensorBoard files."""
+"""The logs of a run: stderr, ``metrics.jsonl`` and TensorBoard files."""
 
 import contextlib
 import json
@@ -49,7 +49,7 @@ class RunLog:
 
     @contextlib.contextmanager
     def compiling(self, what: str) -> Iterator[None]:
-        """Shows in the progress bar, or prints if there is none, that a step is compiling.
+        """Shows that a step is compiling, in the progress bar or as a line.
 
         Compile time does not count in the estimate of the remaining time.
         """
@@ -90,7 +90,10 @@ class RunLog:
         self._board.write(step, scalars)
 
     def flush(self) -> None:
-        """Writes buffered scalars to the files. Call this before saving a checkpoint, or scalars may be lost."""
+        """Writes buffered scalars to the files.
+
+        Call this before saving a checkpoint, or scalars may be lost.
+        """
         self._lines.flush()
         self._board.flush()
 
@@ -115,7 +118,7 @@ class RunLog:
         self.say(f"step {step:,} of {self._num_steps:,}, dev {numbers} ({compared}){times}")
 
     def _times(self) -> str:
-        """Formats the elapsed time and, if steps remain, an estimate of the remaining time."""
+        """Formats the elapsed time and, if steps remain, the estimated remaining time."""
         elapsed = time.monotonic() - self._begun
         text = f"; {duration(elapsed)} elapsed"
         if self._first_step < self._step < self._num_steps:
@@ -226,7 +229,7 @@ class _Board:
             folder.mkdir(parents=True, exist_ok=True)
         prefix = Path(self._local.name if self._local else folder) / "events"
         self._writer = event_file_writer.EventsWriter(str(prefix), f".{first_step}")
-        # Makes TensorBoard discard what earlier starts logged for this step and later ones.
+        # Make TensorBoard discard events after first_step that were logged before the run was resumed.
         start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
         self._writer.write_event(self._event(step=first_step + 1, wall_time=time.time(), session_log=start))
 

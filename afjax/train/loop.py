@@ -1,7 +1,8 @@
-"""The training loop, which resumes bit-identically. A :class:`Run` defines its steps and its evaluation.
+"""The training loop, which resumes bit-identically.
 
-The loop is a generator that yields each step as a :class:`StepRequest` and receives the result from its caller, so that
-one caller can train several runs and compute their steps together. :func:`run_alone` is the caller for a single run.
+A :class:`Run` defines its steps and its evaluation. The loop is a generator that yields each step as a
+:class:`StepRequest` and receives the result from its caller, so that one caller can train several runs and compute
+their steps together. :func:`run_alone` is the caller for a single run.
 """
 
 import contextlib
@@ -38,7 +39,7 @@ class Run(Protocol):
 
     Attributes:
       mesh: The devices.
-      start: The state before the first step, which donates it.
+      start: The state before the first step. The first step donates it.
       num_steps: Total number of steps.
       eval_every: Steps between evaluations of the dev split.
       main_metric: The dev metric used for early stopping.
@@ -57,15 +58,18 @@ class Run(Protocol):
     estimate: RunSeconds
 
     def batches(self, step: int) -> Iterator[Batch]:
-        """Yields batches from a step onwards. The loop calls this again when the iterator ends."""
+        """Yields batches from a step onwards.
+
+        The loop calls this again when the iterator ends.
+        """
         ...
 
     def to_checkpoint(self, tree: Tree) -> Tree:
-        """Converts a state or a trained tree to checkpoint shapes, without the head's padding."""
+        """Converts a state or trained tree to checkpoint shapes, without head padding."""
         ...
 
     def from_checkpoint(self, tree: Tree) -> Tree:
-        """Converts a state or a trained tree from checkpoint shapes to the shapes used in training."""
+        """Converts a state or trained tree from checkpoint shapes to training shapes."""
         ...
 
     def step(self, state: State, batch: Batch, learning_rate: float) -> tuple[State, dict[str, Any]]:
@@ -77,7 +81,10 @@ class Run(Protocol):
         ...
 
     def extra_metrics(self, batch: Batch) -> dict[str, float]:
-        """Returns metrics of a batch to log in addition to loss, gradient norm and learning rate."""
+        """Returns additional metrics of a batch for the log.
+
+        Loss, gradient norm and learning rate are always logged.
+        """
         ...
 
 
@@ -87,7 +94,7 @@ class LoopResult:
 
     Attributes:
       trained: The trained tree with the best dev metric.
-      metrics: All its dev metrics, and ``step``, the number of steps before that evaluation.
+      metrics: All dev metrics of this tree, and ``step``, the number of steps before the evaluation.
     """
 
     trained: Tree
@@ -314,7 +321,10 @@ def _shapes_digest(state: State) -> str:
 
 
 def _not_finite(done: _PendingStep, state: State, extra: dict[str, float], folder: epath.Path) -> UserError:
-    """Saves the state before the failed step and its batch's row numbers. Returns the error to raise."""
+    """Saves the state before the failed step and its batch's row numbers.
+
+    Returns the error to raise.
+    """
     import orbax.checkpoint as ocp
 
     loss = float(done.scalars["loss"])

@@ -24,7 +24,7 @@ from afjax.train.single import single_training
 from afjax.train.together import run_together
 from afjax.trunk.pretrained import Trunk
 
-# If runs of one name differ in more settings, their printed lines show the workdir instead.
+# If runs with the same name differ in more settings than this, their printed lines show the workdir instead.
 MAX_SETTINGS = 4
 
 
@@ -69,7 +69,7 @@ def train_many(trunk: Trunk, runs: Sequence[PlannedRun], *, slots: int = 1) -> l
 
     Args:
       trunk: The pretrained encoder. It is not changed.
-      runs: The runs, each with its own workdir. A run whose options have a ``Shared`` uses that one.
+      runs: The runs, each with its own workdir. A run whose options have a ``Shared`` object uses that object.
       slots: The number of runs that train at a time.
 
     Returns:
@@ -131,7 +131,10 @@ def _with_details(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
 
 
 def _details(runs: Sequence[PlannedRun]) -> list[str]:
-    """Describes how each of several runs differs from the others: by a few settings, or else by its workdir."""
+    """Describes how each of several runs differs from the others.
+
+    A description consists of a few settings, or else of the workdir.
+    """
     settings_per_run = [
         by_path(
             {

@@ -53,7 +53,7 @@ def print_run(
 
 
 def print_padding(name: str, train: TokenisedRows, lengths: Sequence[int], batch_size: int) -> None:
-    """Prints the padded lengths of the train rows, and how many tokens are padding and how many rows are truncated."""
+    """Prints the padded lengths of the train rows, and their padding and truncation."""
     if not is_first_host():
         return
     padding = padding_share(train, batch_size=batch_size, lengths=lengths, padding_rows=False)

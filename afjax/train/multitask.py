@@ -1,4 +1,7 @@
-"""The multi-task recipe: a shared trunk, and a head (and an adapter) for each task. Each step trains one task."""
+"""The multi-task recipe: tasks share a trunk, and each step trains one task.
+
+Each task has its own head, and its own adapter if the method has adapters.
+"""
 
 import dataclasses
 from collections.abc import Mapping, Sequence

@@ -38,13 +38,15 @@ DRAWN = "drawn"
 
 
 class MultitaskRun:
-    """Trains a setup on several tasks: the shared leaves, and each task's own adapter and head.
+    """Trains a setup on several tasks.
+
+    The trained leaves are the shared leaves, and each task's own adapter and head.
 
     Args:
       setup: The setup for one task. Its head, and its adapter if it has one, are named :data:`DRAWN`.
       trunk: The trunk's initial tree.
       own: Each task's initial ``{"adapters": {DRAWN: tree}, "heads": {DRAWN: tree}}``, in the order of ``tasks``.
-      data: Each task's ``train`` and ``dev`` rows.
+      data: Each task's tokenized ``train`` and ``dev`` rows.
       tasks: The tasks, with their names, kinds, scales and main metrics.
       config: Optimizer, schedule and batches.
       sampling: How the task of each step is drawn.
@@ -124,7 +126,10 @@ class MultitaskRun:
             yield next(streams[task])
 
     def _stream(self, task: int, start: int) -> Iterator[Batch]:
-        """Yields a task's batches indefinitely, starting at one of its steps. Each epoch shuffles the rows anew."""
+        """Yields a task's batches indefinitely, starting at one of its steps.
+
+        Each epoch reshuffles the rows.
+        """
         train = self._data[task]["train"]
         epoch, start = divmod(start, batches_per_epoch(len(train), self._config.batch_size))
         while True:
@@ -154,7 +159,10 @@ class MultitaskRun:
         return run_step(step, self.mesh, state, self._frozen, inputs, self._key, rate)
 
     def evaluate(self, trained: Tree) -> dict[str, float]:
-        """Computes all metrics, as ``TASK/METRIC``, and ``mean``, the mean of the tasks' main metrics."""
+        """Computes all metrics, as ``TASK/METRIC``, and ``mean``.
+
+        ``mean`` is the mean of the tasks' main metrics.
+        """
         scores: dict[str, float] = {}
         for number, (task, splits) in enumerate(zip(self._tasks, self._data, strict=True)):
             inputs = {"trained": trained, "frozen": self._frozen, "task": np.int32(number)}

@@ -1,11 +1,12 @@
-"""One multi-task training step. The task's index is an input, so all tasks share one compiled program.
+"""One multi-task training step.
 
-Each task's own leaves (its head, and its adapter if it has one) are stacked on a leading task axis. A step takes the
-drawn task's slice, trains it together with the shared leaves, and puts it back. The slices of the other tasks, their
-Adam moments and their Adam step counts do not change. A task's own leaves are therefore trained as if the steps of
-other tasks did not exist, except that the learning rate follows the steps of the run. If gradients are clipped by their
-global norm, the norm covers the shared leaves and the drawn task's own leaves. (In Stickland & Murray's code, whether
-momentum and weight decay also change the other tasks' leaves depends on the PyTorch version.)
+The task's index is an input, so all tasks share one compiled program. Each task's own leaves (its head, and its adapter
+if it has one) are stacked on a leading task axis. A step takes the drawn task's slice, trains it together with the
+shared leaves, and puts it back. The slices of the other tasks, their Adam moments and their Adam step counts do not
+change. A task's own leaves are therefore trained as if the steps of other tasks did not exist, except that the learning
+rate follows the steps of the run. If gradients are clipped by their global norm, the norm covers the shared leaves and
+the drawn task's own leaves. (In Stickland & Murray's code, whether momentum and weight decay also change the other
+tasks' leaves depends on the PyTorch version.)
 """
 
 import dataclasses
@@ -47,7 +48,10 @@ class TaskTable:
 
 
 def step_groups() -> list[tuple[TaskKind, ...]]:
-    """Groups task kinds by the structure of their batches. Tasks in a group share one compiled program."""
+    """Groups task kinds by the structure of their batches.
+
+    Tasks in a group share one compiled program.
+    """
     groups: dict[Any, list[TaskKind]] = {}
     for kind, spec in TASK_KINDS.items():
         groups.setdefault((spec.reads, spec.has_choices, spec.label_axes), []).append(kind)
@@ -60,7 +64,7 @@ STEP_GROUPS = step_groups()
 def batch_labels(
     kind: TaskKind, labels: Shaped[np.ndarray, "batch *label"], num_outputs: int
 ) -> Shaped[np.ndarray, "batch *padded"]:
-    """Pads and casts a batch's labels to the common shape and dtype of the kind's group.
+    """Pads and casts a batch's labels to the shape and dtype of the kind's group.
 
     Args:
       kind: The task's kind.
@@ -71,7 +75,10 @@ def batch_labels(
 
 
 def label_dtype(kind: TaskKind) -> str:
-    """Returns the common label dtype of the kind's group: float32 if any kind in it has float32 labels."""
+    """Returns the common label dtype of the kind's group.
+
+    It is float32 if any kind in the group has float32 labels.
+    """
     (group,) = (group for group in STEP_GROUPS if kind in group)
     return "float32" if any(TASK_KINDS[other].label_dtype == "float32" for other in group) else "int32"
 
@@ -140,9 +147,10 @@ def init_multitask_state(trained: Tree, config: TrainConfig) -> State:
 def make_multitask_step(
     model: Model, config: TrainConfig, tasks: TaskTable, state: State, group: tuple[TaskKind, ...]
 ) -> TrainStep:
-    """Builds ``step(state, frozen, batch, key, learning_rate) -> (state, metrics)``, like ``make_train_step``.
+    """Builds a step like ``make_train_step``, for one task of several.
 
-    The batch also has ``task``, the drawn task's index as an int32 scalar.
+    The step is ``step(state, frozen, batch, key, learning_rate) -> (state, metrics)``. The batch also has ``task``, the
+    drawn task's index as an int32 scalar.
 
     Args:
       model: The model of one task.
@@ -229,9 +237,9 @@ def multitask_loss(
 
 
 def make_multitask_eval_step(model: Model) -> Callable[[Mapping[str, Any], Batch], Array]:
-    """Builds ``step({"trained", "frozen", "task"}, batch) -> logits``, without dropout.
+    """Builds ``step({"trained", "frozen", "task"}, batch) -> logits``.
 
-    The logits are as wide as the widest head.
+    The step has no dropout. The logits are as wide as the widest head.
     """
 
     def step(inputs: Mapping[str, Any], batch: Batch) -> Array:

@@ -160,7 +160,10 @@ def make_adamw(config: TrainConfig, trained: Tree) -> optax.GradientTransformati
 
 
 def add_decayed_weights(weight_decay: float) -> optax.GradientTransformationExtraArgs:
-    """Builds ``optax.add_decayed_weights`` with an ``update`` that can override ``weight_decay``."""
+    """Builds ``optax.add_decayed_weights`` with an overridable ``weight_decay``.
+
+    Its ``update`` accepts ``weight_decay``.
+    """
 
     def update(
         directions: optax.Updates,
@@ -176,7 +179,7 @@ def add_decayed_weights(weight_decay: float) -> optax.GradientTransformationExtr
 
 
 def decays(path: str, config: TrainConfig) -> bool:
-    """Whether weight decay applies to the leaf at a path; see ``TrainConfig.weight_decay_on``."""
+    """Whether weight decay applies to a leaf; see ``TrainConfig.weight_decay_on``."""
     *parents, name = path.split("/")
     if config.weight_decay_on == "kernels":
         return name == "kernel"
@@ -232,7 +235,10 @@ def clip_by_global_norm(clip_norm: float) -> optax.GradientTransformationExtraAr
 
 
 def clip_by_tensor_norm(clip_norm: float) -> optax.GradientTransformationExtraArgs:
-    """Clips each tensor by its own norm. In a stacked leaf, each layer's (and task's) slice is clipped separately."""
+    """Clips each tensor by its own norm.
+
+    In a stacked leaf, each layer's (and task's) slice is clipped separately.
+    """
 
     def clip(name: str, gradient: Array, clip_norm: AnyArray | float) -> Array:
         axes = tuple(range(-LEAF_AXES[name], 0))

@@ -25,7 +25,7 @@ class RunOptions:
       scan_layers: Whether to compile the layers as one loop, which more than halves the compile time.
       remat: Which of a layer's activations the backward pass rematerializes: ``none``, all except matrix products and
         dropout masks (``matmuls``), or all (``layers``).
-      cache_dir: Folder for cached tokenised rows. None disables the cache.
+      cache_dir: Folder for cached tokenized rows. None disables the cache.
       overwrite: Whether to discard the run in the workdir and train from the beginning.
       shared: Compiled functions and parameters to share with other runs. None shares nothing.
       detail: Text after the run's name in printed lines, such as ``seed=1``. :func:`afjax.train_many` sets it if

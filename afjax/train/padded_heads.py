@@ -1,4 +1,4 @@
-"""Pads heads during training, so that tasks with different numbers of labels share compiled programs.
+"""Pads heads, so that tasks share compiled programs during training.
 
 For example, runs with two and with three labels both train heads with four outputs. The loss ignores the padding
 outputs, so their gradients are zero and their parameters stay zero. The stored head is not padded.
@@ -72,7 +72,10 @@ def pad_labels(
 
 
 def _in_output_layer(path: tuple[Any, ...]) -> bool:
-    """Whether a leaf belongs to a head's output layer: ``.../heads/NAME/output/kernel`` or ``bias``."""
+    """Whether a leaf belongs to a head's output layer.
+
+    Its path is ``.../heads/NAME/output/kernel`` or ``bias``.
+    """
     names = [entry.key for entry in path if isinstance(entry, jax.tree_util.DictKey)]
     # An adapter may itself be named "heads" and have a part "output", so only the first root counts.
     root = next((number for number, name in enumerate(names) if name in AXIS_NAMES), len(names))

@@ -22,8 +22,8 @@ class RunProgress:
       main_metric: The dev metric that selects the best parameters.
       patience: Number of evaluations without improvement after which the run stops. 0 disables early stopping.
       best_params: The trained tree with the best score so far.
-      best_scores: All its dev metrics, and ``step``, the number of steps before that evaluation. Empty before the first
-        evaluation.
+      best_scores: All dev metrics of ``best_params``, and ``step``, the number of steps before the evaluation. Empty
+        before the first evaluation.
       evals_since_best: Number of evaluations since the best one.
       stopped: Whether the run stops early.
     """

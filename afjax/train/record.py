@@ -1,4 +1,6 @@
-"""The record in a run's folder, which ensures that a run is only resumed with the same settings and inputs.
+"""The record of a run's settings and inputs, in the run's folder.
+
+It ensures that a run is only resumed with the same settings and inputs.
 
 A run's folder holds ``run.json``::
 
@@ -43,7 +45,7 @@ SHAPES = "the arrays' shapes"
 _FILES = ("metrics.jsonl", "usage.json", "scores.json", "result.json", RECORD, FORMER_RECORD, TRAINED)
 _FOLDERS = (CHECKPOINTS, "tensorboard")
 
-# Settings that earlier versions did not have, with values that reproduce their behaviour. In those versions, every task
+# Settings that earlier versions did not have, with values that reproduce their behavior. In those versions, every task
 # had a dev split and no task was multi-label, so dev_share and multi_label do not affect their runs.
 FORMER_SETTINGS: Mapping[str, Any] = {
     "train.weight_decay_on": "kernels",
@@ -71,7 +73,7 @@ class RunSpec:
 
 
 def check_run(folder: epath.Path, spec: RunSpec) -> PaddedLengths | None:
-    """Checks that a folder's run, if any, can be resumed with these settings and inputs.
+    """Checks that a folder's run can be resumed with these settings and inputs.
 
     Args:
       folder: The run's folder, which need not exist.
@@ -114,7 +116,9 @@ def check_run(folder: epath.Path, spec: RunSpec) -> PaddedLengths | None:
 
 
 def recorded_settings(folder: epath.Path, *, overwrite: bool) -> dict[str, Any]:
-    """Reads the settings of the run to resume, by dotted path. All hosts must call this.
+    """Reads the settings of the run to resume, by dotted path.
+
+    All hosts must call this.
 
     Args:
       folder: The run's folder, which need not exist.
@@ -134,7 +138,10 @@ def recorded_settings(folder: epath.Path, *, overwrite: bool) -> dict[str, Any]:
 
 
 def with_former_pooling(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Flattens recorded settings to dotted paths, and fills in ``head.pooling`` if they predate it."""
+    """Flattens recorded settings to dotted paths, and adds ``head.pooling``.
+
+    Runs that predate this setting used its former value.
+    """
     return {"head.pooling": FORMER_SETTINGS["head.pooling"], **by_path(settings)}
 
 
@@ -187,7 +194,10 @@ def discard_run(folder: epath.Path) -> None:
 
 
 def has_checkpoint(folder: epath.Path) -> bool:
-    """Whether the run in a folder has a checkpoint. A run without one starts from the beginning."""
+    """Whether the run in a folder has a checkpoint.
+
+    A run without a checkpoint starts from the beginning.
+    """
     return bool(_steps(folder))
 
 
@@ -231,7 +241,7 @@ _FORMER = "the tokenizer in earlier versions"
 
 
 def trunk_inputs(trunk: Trunk) -> dict[str, str]:
-    """Returns the inputs that identify a trunk: its weights, architecture and tokenizer."""
+    """Returns a trunk's inputs: its weights, architecture and tokenizer."""
     identity = trunk.identity()
     inputs = {"the trunk": identity["sha256"]}
     inputs |= {f"the trunk's {field}": str(value) for field, value in (identity.get("architecture") or {}).items()}
@@ -248,7 +258,7 @@ def adapter_input(name: str) -> str:
 
 
 def setting_differences(recorded: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
-    """Describes each differing setting, as in ``"train.epochs: 3.0 recorded, 5.0 given"``.
+    """Describes each difference: ``"train.epochs: 3.0 recorded, 5.0 given"``.
 
     Settings that an earlier version did not record take their values from ``FORMER_SETTINGS``.
     """
@@ -276,10 +286,10 @@ def input_differences(recorded: Mapping[str, str], given: Mapping[str, str]) -> 
         if given_value is None:
             return f"{name} is not given"
         if any(re.fullmatch("[0-9a-f]{64}", value) for value in (str(recorded_value), given_value)):
-            return f"{name} changed since"
+            return f"{name} changed since then"
         return f"{name}: {recorded_value} recorded, {given_value} given"
 
-    # The record of this version has this input. It need not be compared, because the tokenizer's other inputs are.
+    # Records of this version contain _FORMER, but do not need it, because they contain the tokenizer's current digests.
     former = {} if _FORMER in recorded else json.loads(given.get(_FORMER, "{}"))
     different = [name for name in sorted(recorded) if recorded[name] != given.get(name) and name != _FORMER]
     changed = [phrase(name) for name in different if recorded[name] != former.get(name)]
@@ -288,7 +298,10 @@ def input_differences(recorded: Mapping[str, str], given: Mapping[str, str]) -> 
 
 
 def by_path(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Flattens nested settings, including lists of mappings, to ``{dotted path: value}``."""
+    """Flattens nested settings to ``{dotted path: value}``.
+
+    Lists of mappings are flattened too.
+    """
 
     def as_tree(value: Any) -> Any:
         if isinstance(value, Mapping):
@@ -301,12 +314,15 @@ def by_path(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns settings after a round trip through JSON, which converts tuples to lists."""
+    """Converts settings to JSON types, with lists instead of tuples."""
     return json.loads(json.dumps(values))
 
 
 def note_unchecked(folder: epath.Path, unchecked: Sequence[str]) -> None:
-    """Prints which settings and inputs cannot be checked because an earlier version did not record them."""
+    """Prints which settings and inputs cannot be checked.
+
+    An earlier version did not record them.
+    """
     if unchecked:
         note(f"The run in {folder} was started by an earlier version, which did not record: {', '.join(unchecked)}.")
 
@@ -318,7 +334,10 @@ def note(sentence: str) -> None:
 
 
 def _read_record(folder: epath.Path) -> dict[str, Any]:
-    """Reads the record of a run with checkpoints. Fields that an earlier version did not write are empty."""
+    """Reads the record of a run with checkpoints.
+
+    Fields that an earlier version did not write are empty.
+    """
     advice = f"delete {folder} to train again, or choose another workdir"
     empty: dict[str, Any] = {"settings": {}, "inputs": {}, "lengths": []}
     record = read_json(folder / RECORD, advice=advice)
@@ -344,7 +363,10 @@ def _are_lengths(value: Any) -> bool:
 
 
 def _former_inputs(folder: epath.Path, advice: str) -> dict[str, str]:
-    """Reads the inputs that earlier versions recorded in ``fused.json`` and in each checkpoint."""
+    """Reads the inputs that earlier versions recorded.
+
+    They are in ``fused.json`` and in each checkpoint.
+    """
     adapters = read_json(folder / FORMER_RECORD, advice=advice) or {}
     newest = folder / CHECKPOINTS / str(max(_steps(folder)))
     saved = (read_json(newest / "progress" / "metadata", advice=advice) or {}).get("inputs", {})

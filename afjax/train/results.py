@@ -43,7 +43,7 @@ class Result:
 
 
 def record_trained(workdir: epath.Path, trunk: Trunk, models: Sequence[TaskModel], kind: str) -> None:
-    """Writes ``trained.json`` into a finished run's folder, so that ``afjax report`` can read the run.
+    """Writes ``trained.json`` into a finished run's folder, for ``afjax report``.
 
     Args:
       workdir: The run's folder.

@@ -1,4 +1,7 @@
-"""The sequential recipe: trains tasks one after another, each starting from the previous task's trunk."""
+"""The sequential recipe: trains tasks one after another.
+
+Each task starts from the previous task's trunk.
+"""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -122,7 +125,10 @@ def _own_weights(config: TrainConfig, label_names: Sequence[str]) -> TrainConfig
 def _scores(
     path: epath.Path, models: Mapping[str, TaskModel], data: Mapping[str, Mapping[str, AnyRows]], batch_size: int
 ) -> list[dict[str, float]]:
-    """Evaluates every model on its dev rows. Metrics are cached in a file for resumed runs."""
+    """Evaluates every model on its dev rows.
+
+    Metrics are cached in a file for resumed runs.
+    """
     with all_hosts_or_raise():
         earlier = read_json(path, expected=list, advice=f"delete {path} to evaluate the models again")
     if earlier is not None:

@@ -138,7 +138,10 @@ class TaskRun:
     method: Mapping[str, Any]
 
     def spec(self, config: TrainConfig, seed: int) -> RunSpec:
-        """Collects everything that the run's result depends on. A fusion's frozen adapters are inputs."""
+        """Collects everything that the run's result depends on.
+
+        A fusion's frozen adapters count as inputs.
+        """
         model = self.setup.model
         digests = {adapter_input(name): tree_digest(tree) for name, tree in self.adapters.items()}
         return RunSpec(
@@ -161,7 +164,7 @@ class TaskRun:
 def task_training(
     task_run: TaskRun, config: TrainConfig, options: RunOptions, workdir: str | Path
 ) -> Training[TaskModel]:
-    """Checks the arguments, tokenises the rows and trains. Returns the model with the best parameters.
+    """Checks the arguments, tokenizes the rows and trains.
 
     Args:
       task_run: The setup to train, its task and its rows.

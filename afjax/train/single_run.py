@@ -212,12 +212,15 @@ class Programs:
 
 
 def _compile(step: TrainStep, model: Model, state: State, mesh: Mesh) -> Programs:
-    """Compiles the programs for states with the same shapes and shardings as ``state``."""
+    """Compiles the programs for states with the shapes and shardings of ``state``."""
     return Programs(step, jit_step(step, state, mesh), jit_eval_step(make_eval_step(model), mesh))
 
 
 def _shared_trunk(frozen: Tree, trunk: Tree, mesh: Mesh, shared: Shared) -> Tree:
-    """Copies a frozen tree to the mesh. Runs that freeze the same leaves of the same trunk share one copy."""
+    """Copies a frozen tree to the mesh.
+
+    Runs that freeze the same leaves of the same trunk share one copy.
+    """
     leaves, structure = jax.tree.flatten(frozen["trunk"])
     # The value holds a reference to the trunk, so that its id is not reused.
     key = (id(trunk), structure, tuple(leaf.dtype for leaf in leaves), mesh)
@@ -227,7 +230,7 @@ def _shared_trunk(frozen: Tree, trunk: Tree, mesh: Mesh, shared: Shared) -> Tree
 
 
 def split_params(setup: Setup, params: Tree) -> tuple[Tree, Tree]:
-    """Splits parameters into the trained and the frozen tree, in the layout that trains fastest.
+    """Splits parameters into a trained and a frozen tree, in the fastest layout.
 
     The frozen leaves of the trunk are cast to the model's dtype.
     """
@@ -247,10 +250,10 @@ def trains_layers(setup: Setup, frozen: Tree) -> bool:
 
 
 def count_passes(setup: Setup, trained: Tree, frozen: Tree) -> int:
-    """Returns the operations of a training step as a multiple of the trunk's forward pass.
+    """Returns the cost of a training step in forward passes of the trunk.
 
-    The gradients with respect to activations and those with respect to the trunk's weights each take as many operations
-    as a forward pass. If only a head is trained, there are neither.
+    The gradients with respect to activations take as many operations as a forward pass, and so do the gradients with
+    respect to the trunk's weights. If only a head is trained, neither are computed.
     """
     if not any(trained.get(root) for root in ("trunk", "adapters", "fusion")):
         return 1
@@ -258,7 +261,7 @@ def count_passes(setup: Setup, trained: Tree, frozen: Tree) -> int:
 
 
 def map_layers(params: Tree, function: Callable[[Tree], Tree]) -> Tree:
-    """Applies a function to the trunk's ``layers`` and ``top_layers``, if the tree has them."""
+    """Applies a function to the trunk's ``layers`` and ``top_layers``, if any."""
     trunk = params.get("trunk", {})
     layers = {name: function(tree) for name, tree in trunk.items() if name in ("layers", "top_layers")}
     return {**params, "trunk": {**trunk, **layers}} if layers else params

@@ -98,7 +98,7 @@ def make_train_step(
 
 
 def descend(trained: Tree, directions: Tree, learning_rate: Float[AnyArray, ""]) -> Tree:
-    """Subtracts the optimizer's directions, times the learning rate, from the trained leaves."""
+    """Subtracts the learning rate times the optimizer's directions from the leaves."""
     return jax.tree.map(
         lambda leaf, direction: leaf - (learning_rate * direction).astype(leaf.dtype), trained, directions
     )
@@ -110,7 +110,7 @@ def old_if_failed(failed: Bool[Array, ""], before: Any, after: Any) -> Any:
 
 
 def jit_step(step: TrainStep, state: State, mesh: Mesh) -> Any:
-    """Compiles a step that donates its state and returns the next state with the same sharding.
+    """Compiles a step that donates its state and keeps the state's sharding.
 
     The keys of JAX's compilation cache include the names in a program's result. The compiled function therefore returns
     a list instead of the state's tree, so that a new task name does not cause recompilation.

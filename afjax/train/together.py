@@ -1,7 +1,7 @@
-"""Trains several runs in one process. Steps with the same compiled program and shapes are computed together.
+"""Trains several runs in one process.
 
-The state of each run stays a separate tree; only the compiled step stacks the states. Everything else, from early
-stopping to checkpoints, works as in a single run.
+Steps with the same compiled program and shapes are computed together. The state of each run stays a separate tree; only
+the compiled step stacks the states. Everything else, from early stopping to checkpoints, works as in a single run.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ def run_together(
     """Trains several runs, and computes their steps together where possible.
 
     At most ``slots`` runs train at a time. When one ends, the next one starts. Each round computes the step that most
-    runs wait for. A failed run does not affect the others, unless the failed step was computed for several.
+    runs wait for. A failed run does not affect the others, unless the failed step was computed for several runs.
 
     A run's results do not depend on the other runs. With one slot, they are bit-identical to a separate run's.
 
@@ -169,7 +169,10 @@ def _too_many_slots(error: Exception, slots: int) -> UserError:
 
 
 def _without_own_frames(trace: types.TracebackType | None) -> types.TracebackType | None:
-    """Removes this module's frames from a traceback. They are still running, so they cannot be cleared."""
+    """Removes this module's frames from a traceback.
+
+    They are still running, so they cannot be cleared.
+    """
     entries = [(entry.tb_frame, entry.tb_lasti, entry.tb_lineno) for entry in _entries(trace)]
     kept = None
     for frame, instruction, line in reversed(entries):
@@ -211,7 +214,10 @@ def _group(number: int, request: StepRequest, slots: int) -> Hashable:
 
 
 def _step_together(requests: Sequence[StepRequest], slots: int, shared: Shared) -> list[tuple[State, Scalars]]:
-    """Computes the next step of all runs in a group. Unused slots compute a step that is discarded."""
+    """Computes the next step of all runs in a group.
+
+    Unused slots compute a step that is discarded.
+    """
     first, runs = requests[0].run, [request.run for request in requests if _can_share(request.run)]
     if slots == 1 or not _can_share(first):
         [request] = requests
@@ -243,7 +249,7 @@ def _step_together(requests: Sequence[StepRequest], slots: int, shared: Shared) 
 
 
 def jit_step_together(pure_step: TrainStep, slots: int, shardings: Sequence[Any], replicated_sharding: Any) -> Any:
-    """Compiles one step for several runs, whose trees have the same structure and shapes.
+    """Compiles one step for several runs with the same structure and shapes.
 
     Args:
       pure_step: The step of one run.

@@ -11,12 +11,12 @@ from afjax.errors import UserError
 from afjax.storage.json_files import read_json
 from afjax.storage.writing import write_json
 
-# Bit-identical runs differ only in this file of their folders, so only reports may read it.
+# The folders of bit-identical runs differ only in this file, so only reports may read it.
 USAGE = "usage.json"
 
 
 class Usage:
-    """Measures a run's usage since this start, and adds it to the usage of earlier starts.
+    """Measures a run's usage since this start, and adds the usage of earlier starts.
 
     ``usage.json`` has ``step`` and ``seconds`` up to the last checkpoint, ``starts``, ``devices``, and two peaks in
     bytes: ``host_memory`` of this process, and ``device_memory`` of any device, if the backend reports it. Work that a
@@ -32,7 +32,10 @@ class Usage:
         self._earlier = read_usage(folder) if step else {}
 
     def write(self, step: int) -> None:
-        """Writes the usage up to a step. Does nothing if this start has not finished any step."""
+        """Writes the usage up to a step.
+
+        Does nothing if this start has not finished any step.
+        """
         if step == self._step:
             return
         earlier = self._earlier
@@ -50,7 +53,10 @@ class Usage:
 
 
 def read_usage(folder: epath.Path) -> dict[str, Any]:
-    """Reads a run's ``usage.json``. Returns ``{}`` if it is damaged or missing, as in older runs."""
+    """Reads a run's ``usage.json``.
+
+    Returns ``{}`` if it is damaged or missing, as in older runs.
+    """
     try:
         return read_json(folder / USAGE) or {}
     except UserError:

@@ -1,4 +1,4 @@
-"""The folder of one experiment: its config, its inputs, and the store that it writes to."""
+"""The folder of an experiment: its config, its inputs and its store's path."""
 
 import os
 import uuid
@@ -52,7 +52,7 @@ def is_unfinished(folder: epath.Path) -> bool:
 
 
 def recorded_config(workdir: epath.Path) -> dict[str, Any]:
-    """Reads the config of the run in a workdir, by dotted path; empty for a new workdir.
+    """Reads the config of a workdir's run, by dotted path; empty for a new workdir.
 
     Raises:
       UserError: The file is damaged.
@@ -62,9 +62,10 @@ def recorded_config(workdir: epath.Path) -> dict[str, Any]:
 
 
 def check_workdir(workdir: epath.Path, config: ExperimentConfig) -> None:
-    """Raises UserError if a workdir holds a run with a different config. The message lists all differences.
+    """Raises UserError if a workdir holds a run with a different config.
 
-    If a source's adapter came from the store, its task and training settings are not compared, because they are unused.
+    The message lists all differences. If a source's adapter came from the store, its task and training settings are not
+    compared, because they are unused.
     """
     recorded = read_json(workdir / CONFIG, advice=ANOTHER)
     if recorded is None:
@@ -108,7 +109,7 @@ def stored_inputs(inputs: Mapping[str, str]) -> list[str]:
 
 
 def check_inputs(workdir: epath.Path, inputs: Mapping[str, str]) -> None:
-    """Raises UserError if the run in a workdir began with different rows or a different trunk.
+    """Raises UserError if a workdir's run began with different rows or trunk.
 
     Args:
       workdir: The experiment's folder.
@@ -138,9 +139,9 @@ def find_store(workdir: epath.Path, given: str | Path | None = None) -> epath.Pa
       given: The store to use. None means the store that the run began with, or ``workdir/store`` for a new run.
 
     Raises:
-      UserError: The run began with a different store, which still exists. (If the store was moved, pass its new path.)
-        Or the recorded path is an existing folder that is not a store: a workdir from another person must not decide
-        where files are written.
+      UserError: The run began with a different store, which still exists (if the store was moved, pass its new path),
+        or the recorded path is an existing folder that is not a store. In the second case, the workdir may be from
+        another person, who must not decide where files are written.
     """
     record = _read_store(workdir)
     if not record:
@@ -162,16 +163,17 @@ def find_store(workdir: epath.Path, given: str | Path | None = None) -> epath.Pa
 
 
 def run_identifier(workdir: epath.Path) -> str:
-    """Returns the identifier of a workdir's run in its store; empty if the workdir has not been claimed."""
+    """Returns the identifier of a workdir's run; empty if it has not been claimed."""
     return str(_read_store(workdir).get("run", ""))
 
 
 def claim_workdir(
     workdir: epath.Path, config: ExperimentConfig, inputs: Mapping[str, str], store_folder: epath.Path
 ) -> bool:
-    """Writes the config, the inputs, the store's path and a run identifier into a new workdir.
+    """Writes an experiment's records into a new workdir.
 
-    In an existing workdir, only ``store.json`` is updated, if the store has changed.
+    They are the config, the inputs, the store's path and a run identifier. In an existing workdir, only ``store.json``
+    is updated, if the store has changed.
 
     Args:
       workdir: The experiment's folder.
@@ -230,7 +232,10 @@ def _may_be_store(folder: epath.Path) -> bool:
 
 
 def _relative_to_workdir(store: epath.Path, workdir: epath.Path) -> str:
-    """Returns the store's path relative to the workdir, so that a folder that holds both can be moved."""
+    """Returns the store's path relative to the workdir.
+
+    A folder that holds both can therefore be moved.
+    """
     if is_remote(store) or is_remote(workdir):
         return str(absolute(store))
     return os.path.relpath(os.path.realpath(store), os.path.realpath(workdir))

@@ -48,7 +48,7 @@ class EmbeddingConfig:
     Attributes:
       pooling: The first token's hidden state, or the mean over all tokens except padding.
       normalize: Whether to divide each embedding by its Euclidean norm.
-      max_length: Tokens per row; longer rows are truncated. None for the encoder's maximum.
+      max_length: Maximum number of tokens per row; longer rows are truncated. None for the encoder's maximum.
     """
 
     pooling: Pooling = "mean"
@@ -109,8 +109,8 @@ def read_own_pooling(folder: Path) -> Pooling:
       folder: The trunk's folder.
 
     Returns:
-      The pooling in the sentence-transformers files. Without these files, the pooling of classifiers in
-      ``config.json``, or ``first`` if ``config.json`` does not specify a pooling.
+      The pooling in the sentence-transformers files. Without these files, it is the pooling of classifiers in
+      ``config.json``, or ``first`` if ``config.json`` does not specify one.
 
     Raises:
       UserError: A file is damaged, or it specifies a pooling that afjax does not support.

@@ -128,7 +128,7 @@ def relative_embeddings(
     Args:
       trunk: The trunk's tree.
       config: The trunk's architecture.
-      length: Tokens per row.
+      length: Number of tokens per row.
       dtype: The dtype of the activations.
 
     Returns:
@@ -147,7 +147,7 @@ def attention_bias(trunk: Tree, config: TrunkConfig, length: int) -> Float[Array
     Args:
       trunk: The trunk's tree.
       config: The trunk's architecture.
-      length: Tokens per row.
+      length: Number of tokens per row.
 
     Returns:
       ``[num_heads, length (queries), length (keys)]``, float32 or wider. None if the family has no attention bias.

@@ -105,9 +105,6 @@ def check_num_layers(config: TrunkConfig, layers: Collection[str], where: str) -
       config: The architecture.
       layers: The indices of the layers that have tensors in the file.
       where: The file's name, for error messages.
-
-    Raises:
-      UserError: The config has more layers than the weights.
     """
     if config.num_layers > len(layers):
         field = config.encoder_family.config_names["num_layers"]

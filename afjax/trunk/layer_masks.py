@@ -63,7 +63,7 @@ def encode_under_masks(
     for index, params in enumerate(trunk_layers(trunk)):
         x = x[:, parents[index]]
         branches, length = x.shape[1:3]
-        # Rows come before branches, so that rows sharded over devices stay on their device.
+        # Rows come before branches, so that rows sharded across devices stay on their device.
         x = shard_rows(x.reshape(num_rows * branches, length, -1))
         is_on = jnp.asarray(np.tile(switches[index], num_rows))[:, None, None]
         layer_slots = slots.make(contents[index], slots.shared, None) if index in contents else EMPTY_LAYER

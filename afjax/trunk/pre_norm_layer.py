@@ -74,7 +74,7 @@ def layer_positions(config: TrunkConfig, length: int, dtype: Any) -> Positions:
 
     Args:
       config: The trunk's architecture.
-      length: Tokens per row.
+      length: Number of tokens per row.
       dtype: The dtype of the hidden states. The angles are float32 or wider.
     """
     assert config.rotary_theta is not None, "the family has rotary positions"

@@ -140,7 +140,8 @@ class Trunk:
         """The pooling that the trunk was pretrained with, ``first`` or ``mean``.
 
         The pooling is read from ``1_Pooling/config.json``, or else from the family's field of ``config.json``, such as
-        ModernBERT's ``classifier_pooling``. A trunk without these, such as BERT or RoBERTa, pools the first token.
+        ModernBERT's ``classifier_pooling``. A trunk without these settings, such as BERT or RoBERTa, pools the first
+        token.
 
         Raises:
           UserError: The file is damaged, or it specifies a pooling that afjax does not support.
@@ -189,8 +190,9 @@ class Trunk:
           normalize: Whether to scale embeddings to norm 1. If ``pooling`` is None, defaults to the setting in the
             trunk's ``modules.json``; otherwise to False.
           batch_size: Rows per step.
-          max_length: Tokens per row; longer rows are truncated. If ``pooling`` is None, defaults to the setting in the
-            trunk's ``sentence_bert_config.json``. In all other cases, defaults to the trunk's maximum.
+          max_length: Maximum number of tokens per row; longer rows are truncated. If ``pooling`` is None, defaults to
+            the setting in the trunk's ``sentence_bert_config.json``. In all other cases, defaults to the trunk's
+            maximum.
 
         Returns:
           float32 ``[rows, hidden_size]``, in the order of the texts.
@@ -227,7 +229,7 @@ class Trunk:
         Args:
           pooling: ``first``, ``mean``, or None for the setting in the trunk's files.
           normalize: Whether to scale embeddings to norm 1, or None for the default of :meth:`embed`.
-          max_length: Tokens per row, or None for the default of :meth:`embed`.
+          max_length: Maximum number of tokens per row, or None for the default of :meth:`embed`.
 
         Returns:
           The settings. A ``max_length`` of None means the trunk's maximum.
@@ -444,7 +446,7 @@ def save_trunk(folder: str | Path, trunk: Trunk) -> None:
 
 
 def write_if_trained(trunk: Trunk) -> None:
-    """Writes a trained trunk to ``trunk.name``, unless this folder already contains it.
+    """Writes a trained trunk to ``trunk.name``, unless it is already there.
 
     The store only records ``trunk.name``, so this folder must contain the trunk before anyone loads from the store.
 

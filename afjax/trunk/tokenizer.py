@@ -27,8 +27,8 @@ TOKENIZER_FILES = (
 # Files of tokenizers that transformers can convert to tokenizer.json.
 _CONVERTIBLE = ("sentencepiece.bpe.model", "spm.model")
 # Settings in tokenizer.json that are ignored when a tokenizer is compared with the file. If a tokenizer has a
-# model-specific class, transformers reads the last five from tokenizer_config.json. Most others do not affect token
-# ids. The exception is added_tokens, which is the same for every class.
+# model-specific class, transformers reads the last five from tokenizer_config.json. The others do not affect token ids,
+# except added_tokens, which is the same for every class.
 _OPTIONS = frozenset(
     {"version", "padding", "truncation", "decoder", "added_tokens"}
     | {"lowercase", "strip_accents", "handle_chinese_chars", "add_prefix_space", "trim_offsets"}
@@ -128,7 +128,7 @@ def former_digests(folder: Path, tokenizer: Any) -> dict[str, str]:
 
     Args:
       folder: A trunk's folder.
-      tokenizer: The tokenizer that :func:`load_tokenizer` returns for it.
+      tokenizer: The tokenizer that :func:`load_tokenizer` returns for this folder.
 
     Returns:
       ``{part: digest}`` for the parts that differ.

@@ -1,4 +1,4 @@
-"""Reads the tensors of a Hugging Face checkpoint from safetensors or PyTorch files."""
+"""Reads tensors of Hugging Face checkpoints, from safetensors or PyTorch files."""
 
 import importlib.util
 import os

@@ -134,7 +134,7 @@ def test_invalid_artefacts_cannot_be_packed(source: Path, tmp_path: Path, refuse
         share.pack(tmp_path / "nothing", "rte", file)
     with refused('kind "adapter"', 'Did you mean "adapters"'):
         share.pack(source, "rte", file, kind="adapter")
-    with refused("The licence"):
+    with refused("The license"):
         share.pack(source, "rte", file, license="do what you like")
     for output, facts in (("x.tar.gz", ("x.tar.gz;", "ends in .tar")), ("none/x.tar", ("none/x.tar ", "parent"))):
         with refused(*facts):
@@ -366,7 +366,7 @@ RTE = "adapters/rte"
         (entry("adapters/rte/more.txt"), "does not belong"),
         (entry("configs/rte/manifest.json"), "does not belong"),
         (entry("heads/more/params/x"), "heads/more, "),
-        (entry(f"{RTE}/params/more"), "extra (+): +params/more"),
+        (entry(f"{RTE}/params/more"), "+ unexpected): +params/more"),
         (entry(f"{RTE}/params/link", type=tarfile.SYMTYPE, linkname="/etc/passwd"), "not a regular file"),
         (entry(f"{RTE}/params/link", type=tarfile.LNKTYPE, linkname="README.md"), "not a regular file"),
         (entry(f"{RTE}/params/device", type=tarfile.CHRTYPE), "not a regular file"),

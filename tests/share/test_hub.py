@@ -143,7 +143,7 @@ def test_artefact_that_cannot_be_packed_makes_no_hub_calls(source: Path, fake_hu
     (source / "adapters" / "mnli" / "manifest.json").unlink()
     with refused('needs the adapter "mnli"'):
         share.push(source, "both", "me/both")
-    with refused("The licence"):
+    with refused("The license"):
         share.push(source, "rte", "me/rte", license="?")
     assert fake_hub.calls == []
 
@@ -193,7 +193,7 @@ def test_manifests_are_checked_before_other_files_are_downloaded(
         share.pull("me/rte", tmp_path / "new")
     fake_hub.sizes = {}
     files["adapters/rte/params/more"] = b""
-    with refused("extra (+): +params/more"):
+    with refused("+ unexpected): +params/more"):
         share.pull("me/rte", tmp_path / "new")
     assert fake_hub.calls == ["repo_info", *["repo_info", "snapshot_download"] * 2]
     del files["adapters/rte/params/more"]

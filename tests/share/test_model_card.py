@@ -43,13 +43,13 @@ def test_card_has_the_metadata_that_the_hub_reads(example_store: Path) -> None:
     assert HOME not in text
 
 
-def test_card_without_licence_task_and_scores(tmp_path: Path) -> None:
+def test_card_without_license_task_and_scores(tmp_path: Path) -> None:
     text = card_of(tmp_path, task={}, metrics={"accuracy": float("nan")}, labels=())
     data = ModelCard(text).data
     assert data.license is None
     assert data.eval_results is None
     assert data.pipeline_tag is None
-    assert "Licence: unknown" in text
+    assert "License: unknown" in text
     assert "Scores" not in text
 
 

@@ -474,7 +474,7 @@ def test_unusable_paths_are_refused(
 
 def test_bucket_without_get_permission_is_refused(config: Path, refused: Callable[..., str]) -> None:
     message = refused("train", f"--config={config}", f"--workdir=gs://{OBJECTS_ONLY}/x")
-    assert has_facts(message, "storage.buckets.get ", f"gs://{OBJECTS_ONLY}, ")
+    assert has_facts(message, "storage.buckets.get ", f"gs://{OBJECTS_ONLY}; ")
 
 
 def test_remote_paths_are_refused_for_flags_that_need_local_paths(config: Path, refused: Callable[..., str]) -> None:

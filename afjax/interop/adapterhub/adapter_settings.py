@@ -25,7 +25,7 @@ _DEFAULTS: Mapping[str, Any] = {
     "leave_out": [],
 }
 _NEEDED = ("mh_adapter", "output_adapter", "reduction_factor", "non_linearity")
-# Settings that afjax does not have. Any other value is rejected.
+# Settings for features that afjax does not support, each with the only value that is accepted.
 _ABSENT: Mapping[str, Any] = {"use_gating": False, "is_parallel": False, "phm_layer": False}
 # Settings that have no effect at inference or are handled elsewhere.
 _IDLE: Mapping[str, Any] = {
@@ -92,7 +92,7 @@ ACTIVATIONS: Mapping[str, Activation] = {
 }
 # An activation with several names is exported under the first one.
 TO_ACTIVATIONS: Mapping[str, str] = {name: library_name for library_name, name in reversed(list(ACTIVATIONS.items()))}
-# Files without a version date from 2020, when these names meant different activations.
+# Files from 2020 have no version. At that time, these names meant different activations.
 _RENAMED_ACTIVATIONS = {"gelu": "gelu_new", "gelu_orig": "gelu"}
 _INITS: Mapping[str, tuple[Literal["normal", "truncated_normal"], float]] = {
     "bert": ("normal", 0.02),
@@ -137,10 +137,13 @@ def read_settings(part: Part) -> dict[str, Any]:
 
 
 def read_config(settings: Mapping[str, Any], sizes: Mapping[int, int], trunk: TrunkConfig, where: str) -> AdapterConfig:
-    """Converts the library's settings to an adapter config. ``sizes`` maps layers to bottleneck sizes."""
+    """Converts the library's settings to an adapter config.
+
+    ``sizes`` maps layers to bottleneck sizes.
+    """
     position = (bool(settings["mh_adapter"]), bool(settings["output_adapter"]))
     if position not in _POSITIONS:
-        raise UserError(f"{where} has neither mh_adapter nor output_adapter, so it is not an adapter.")
+        raise UserError(f"{where} enables neither mh_adapter nor output_adapter, so there is no adapter in any layer.")
     residual, factor = settings["residual_before_ln"], settings["reduction_factor"]
     if residual not in tuple(_RESIDUALS):
         raise UserError(f'{where} has residual_before_ln={residual!r}; it must be true, false or "post_add".')
@@ -176,7 +179,7 @@ def read_config(settings: Mapping[str, Any], sizes: Mapping[int, int], trunk: Tr
 
 
 def _given_settings(part: Part) -> Mapping[str, Any]:
-    """Returns the settings in an adapter's file, resolving a config that is given by name."""
+    """Returns the settings in an adapter's file, and looks up named configs."""
     given = part.envelope.get("config")
     if isinstance(given, str):
         if given not in _NAMED:
@@ -188,9 +191,10 @@ def _given_settings(part: Part) -> Mapping[str, Any]:
 
 
 def own_config(part: Part, trunk: TrunkConfig) -> AdapterConfig | None:
-    """Loads the adapter config that afjax stored in the file, or returns None if another program wrote the file.
+    """Loads the adapter config that afjax stored in the file.
 
-    The stored config preserves details that the library's format cannot express.
+    Returns None if another program wrote the file. The stored config preserves details that the library's format cannot
+    express.
 
     Raises:
       UserError: The stored config contradicts the library's settings in the file.
@@ -270,7 +274,7 @@ def is_learnt(settings: Mapping[str, Any]) -> bool:
 
 
 def _reduction_factor(config: AdapterConfig, hidden_size: int) -> float:
-    """Finds a reduction factor for which the library computes the adapter's exact bottleneck size."""
+    """Finds a reduction factor that gives the adapter's exact size in the library."""
     if config.size is None:
         return config.reduction_factor
     factor = hidden_size / config.size

@@ -28,7 +28,7 @@ from afjax.interop.adapterhub.files import Part, module_tensors, stacked
 from afjax.trees import Tree, unflatten
 from afjax.trunk.config import TrunkConfig
 
-# Module names: the current one, followed by those of task and language adapters in 2020.
+# Names of adapter modules: the current name, followed by the names of task and language adapters in 2020.
 _MODULES = (
     "adapters",
     "layer_text_task_adapters",
@@ -111,12 +111,12 @@ def write_adapter(
 
 
 def own_adapter(config: AdapterConfig) -> dict[str, Any]:
-    """Returns the extra fields that afjax stores in an adapter's file and :func:`read_adapter` loads."""
+    """Returns afjax's extra fields in an adapter's file, for :func:`read_adapter`."""
     return {"config": to_dict(config)}
 
 
 def _table(norm_before: bool, norm_after: bool) -> dict[str, str]:
-    """Maps afjax's parameter paths within a slot to suffixes of the library's tensor names."""
+    """Maps parameter paths within a slot to suffixes of the library's tensor names."""
     table: dict[str, str] = {}
     modules = {"down": f"adapter_down.{int(norm_before)}", "up": "adapter_up"}
     for module, prefix in modules.items():
@@ -159,9 +159,9 @@ def _pad_bottlenecks(
     expected_shapes: Mapping[tuple[str, int], dict[str, tuple[int, ...]]],
     widest: int,
 ) -> None:
-    """Zero-pads the bottlenecks to ``widest`` and updates ``expected_shapes``, both in place.
+    """Zero-pads bottlenecks to ``widest``, and updates ``expected_shapes``.
 
-    Tensors with an unexpected shape are not padded; the caller reports them.
+    Both arguments are changed in place. Tensors with an unexpected shape are not padded; the caller reports them.
     """
     for place, shapes in expected_shapes.items():
         for leaf, shape in shapes.items():
@@ -180,7 +180,7 @@ def _is_invertible(key: str) -> bool:
 
 
 def _check_invertible(part: Part, settings: Mapping[str, Any], *, has_tensors: bool) -> None:
-    """Raises UserError if the adapter has an invertible adapter that the library would use.
+    """Raises UserError if there is an invertible adapter that the library uses.
 
     Task adapters from 2020 may include one, but the library never used it.
     """
@@ -188,7 +188,7 @@ def _check_invertible(part: Part, settings: Mapping[str, Any], *, has_tensors: b
     if (has_tensors or declared) and part.envelope.get("type") != "text_task":
         raise UserError(
             f"{part.where} has an invertible adapter after the embeddings (inv_adapter), as language adapters do; "
-            "afjax does not support these."
+            "afjax does not support invertible adapters."
         )
 
 
@@ -198,7 +198,7 @@ def _notes(settings: Mapping[str, Any], sizes: Mapping[int, int], layers: tuple[
         if settings.get(setting):
             notes.append(f"its {setting} of {settings[setting]}, which only matters during training, is dropped")
     if is_learnt(settings):
-        notes.append("its learnt scaling factor is folded into the up-projection")
+        notes.append("its learned scaling factor is folded into the up-projection")
     if len({sizes[layer] for layer in layers}) > 1:
         notes.append("its bottleneck sizes differ between layers, so all are zero-padded to the widest")
     return notes

@@ -220,6 +220,6 @@ class _Writer:
     def _load(self, kind: str, name: str) -> Artefact:
         if "." in name:
             raise UserError(
-                f'The name "{name}" contains a dot, which PyTorch module names cannot have; rename the artefact.'
+                f'The name "{name}" contains a dot, which PyTorch module names cannot contain; rename the artefact.'
             )
         return store.load(self.store_folder, kind, name)

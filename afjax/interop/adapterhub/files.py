@@ -32,7 +32,7 @@ from afjax.trunk.weight_files import read_tensors
 
 Weights = Literal["safetensors", "bin"]
 
-# The version of the ``adapters`` library that exported files claim.
+# Exported files state that this version of the ``adapters`` library wrote them.
 VERSION = "adapters.1.2.0"
 SETUP = "adapter_setup.json"
 # Envelope key for afjax's own fields. The library ignores it.
@@ -161,7 +161,7 @@ def write_part(
 
 
 def check_can_write(weights: Weights) -> None:
-    """Raises UserError if the weight format requires PyTorch but PyTorch is not installed."""
+    """Raises UserError if the weight format needs PyTorch, which is not installed."""
     if weights == "bin" and importlib.util.find_spec("torch") is None:
         raise UserError(
             "Writing .bin files requires PyTorch, which is not installed; install it (pip install 'afjax[torch]') or "
@@ -170,7 +170,7 @@ def check_can_write(weights: Weights) -> None:
 
 
 def module_tensors(part: Part, kinds: tuple[str, ...]) -> dict[tuple[str, int], dict[str, np.ndarray]]:
-    """Groups a part's tensors by module: ``{(slot, layer): {rest of the key: tensor}}``.
+    """Groups tensors by module: ``{(slot, layer): {rest of the key: tensor}}``.
 
     The library selects the tensors to save by substring, so a file may also contain modules of other parts. These are
     ignored.
@@ -195,7 +195,7 @@ def module_tensors(part: Part, kinds: tuple[str, ...]) -> dict[tuple[str, int], 
         else:
             modules.setdefault((slots[match[2]], int(match[1])), {})[match[5]] = tensor
     if unknown:
-        raise UserError(f"{part.where}: the weights have tensors that belong to no adapter: {shortened(unknown)}.")
+        raise UserError(f"{part.where}: the weights contain tensors of other modules: {shortened(unknown)}.")
     if not modules:
         raise UserError(
             f'{part.where} is for "{part.name}", but its weights are for '
@@ -219,7 +219,9 @@ def stacked(
     found: dict[tuple[str, int], dict[str, np.ndarray]],
     wanted: Mapping[tuple[str, int], Mapping[str, tuple[int, ...]]],
 ) -> dict[tuple[str, str], np.ndarray]:
-    """Stacks tensors over layers: ``{(slot, rest of the key): float32 [layers, ...]}``.
+    """Stacks tensors over layers: ``{(slot, rest of the key): [layers, ...]}``.
+
+    The results are float32.
 
     Args:
       part: The part, for error messages.
@@ -249,7 +251,9 @@ def stacked(
 
 
 def check_fits(part: Part, missing: Iterable[str], extra: Iterable[str], wrong: Sequence[str]) -> None:
-    """Raises UserError, listing the tensors, if any are missing, unknown or of the wrong shape.
+    """Raises UserError if tensors are missing, unknown or of the wrong shape.
+
+    The message lists the tensors.
 
     Args:
       part: The part, for error messages.
@@ -259,8 +263,8 @@ def check_fits(part: Part, missing: Iterable[str], extra: Iterable[str], wrong: 
     listed = [*(f"-{title}" for title in missing), *(f"+{title}" for title in extra)]
     if listed:
         raise UserError(
-            f"{part.where}: the weights lack tensors (-) or have unknown ones (+): {shortened(listed)}; download both "
-            "files again, or use the trunk that they were trained on."
+            f"{part.where}: the tensors do not match the config (- missing, + unknown): {shortened(listed)}. Download "
+            "both files again, or use the trunk that they were trained on."
         )
     if wrong:
         raise UserError(
@@ -282,14 +286,16 @@ def dropout_rate(settings: Mapping[str, Any], where: str) -> float | None:
 
 
 def shortened(names: Any, most: int = 6) -> str:
-    """Joins the first ``most`` names with commas and appends the number of remaining names."""
+    """Joins the first ``most`` names and appends the number of remaining names."""
     names = sorted(names) if isinstance(names, set) else list(names)
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 
 
 def envelope(config: Any, trunk: Mapping[str, Any], name: str, **more: Any) -> dict[str, Any]:
-    """Builds the contents of a part's JSON file. ``trunk`` is a manifest's trunk record.
+    """Builds the contents of a part's JSON file.
+
+    ``trunk`` is a manifest's trunk record.
 
     Raises:
       UserError: The trunk's family is not supported.

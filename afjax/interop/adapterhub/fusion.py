@@ -1,4 +1,4 @@
-"""Converts AdapterFusion settings and tensors between AdapterHub's format and afjax's."""
+"""Converts fusion settings and tensors between AdapterHub's format and afjax's."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -33,7 +33,9 @@ _REGULARIZATION = 0.01
 
 
 def member_names(envelope: Mapping[str, Any], where: str) -> list[str]:
-    """Returns the names of the fused adapters. Files from 2020 only list them in the fusion's name.
+    """Returns the names of the fused adapters.
+
+    Files from 2020 only list them in the fusion's name.
 
     Raises:
       UserError: ``adapter_names`` is not a list of names.
@@ -94,7 +96,7 @@ def write_fusion(
       config: The fusion's config.
       tree: The fusion's parameters.
       name: The fusion's name in the library: its adapters' names, joined with commas.
-      member: The config of any of its adapters.
+      member: The config of any of the fused adapters.
       family: The library's names for the trunk's family.
       num_layers: The trunk's number of layers.
 
@@ -139,7 +141,7 @@ def fusion_settings(config: FusionConfig, name: str) -> dict[str, Any]:
 
 
 def own_fusion(config: FusionConfig, name: str) -> dict[str, Any]:
-    """Returns the extra fields that afjax stores in a fusion's file and :func:`read_fusion` loads.
+    """Returns afjax's extra fields in a fusion's file, for :func:`read_fusion`.
 
     The temperature is 1, because :func:`write_fusion` folds the actual one into the query projection.
     """
@@ -147,7 +149,9 @@ def own_fusion(config: FusionConfig, name: str) -> dict[str, Any]:
 
 
 def _settings(part: Part, last: AdapterConfig) -> Mapping[str, Any]:
-    """Validates a fusion's settings. Its last adapter's config ``last`` determines the LayerNorm position.
+    """Validates a fusion's settings.
+
+    ``last`` is the config of the last fused adapter. It determines the position of the LayerNorms.
 
     Raises:
       UserError: A setting is unknown or not supported by afjax.
@@ -183,7 +187,9 @@ def _config(settings: Mapping[str, Any], where: str) -> FusionConfig:
 
 
 def _own_config(part: Part) -> FusionConfig | None:
-    """Loads the fusion config that afjax stored in the file, or returns None if another program wrote the file.
+    """Loads the fusion config that afjax stored in the file.
+
+    Returns None if another program wrote the file.
 
     Raises:
       UserError: The stored config contradicts the library's settings in the file.
@@ -197,7 +203,7 @@ def _own_config(part: Part) -> FusionConfig | None:
 
 
 def _table(value: bool) -> dict[str, str]:
-    """Maps afjax's parameter paths within a slot to suffixes of the library's tensor names."""
+    """Maps parameter paths within a slot to suffixes of the library's tensor names."""
     table = {
         f"{module}/{leaf}": f"{module}.{suffix}"
         for module in ("query", "key")

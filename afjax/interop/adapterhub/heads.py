@@ -1,4 +1,4 @@
-"""Converts prediction head settings and tensors between AdapterHub's format and afjax's.
+"""Converts head settings and tensors between AdapterHub's format and afjax's.
 
 A flex head is a torch ``Sequential`` with dropout before each linear layer and an activation after each linear layer
 except the last. Its linear layers therefore have the indices 1, 4, 7, ..., or 1, 3, 5, ... without activations. A
@@ -200,7 +200,7 @@ def own_head(
     seed: int,
     text_columns: int | None = None,
 ) -> dict[str, Any]:
-    """Returns the extra fields that afjax stores in a head's file and :func:`read_head` loads.
+    """Returns afjax's extra fields in a head's file, for :func:`read_head`.
 
     The task's scale is 1, because :func:`write_head` folds the actual one into the output layer.
     """
@@ -223,7 +223,7 @@ def _max_length(own_fields: Mapping[str, Any], trunk: TrunkConfig, where: str) -
 
 
 def _settings(part: Part) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Returns a head's settings in the flex head format and the names of its linear layers."""
+    """Returns a head's settings (as a flex head) and its linear layers' names."""
     given = part.envelope.get("config")
     if given is None:
         model = str(part.envelope.get("model_class"))
@@ -237,7 +237,7 @@ def _settings(part: Part) -> tuple[dict[str, Any], tuple[str, ...]]:
         named = len(label_ids) if isinstance(label_ids, Mapping) else 0
         count = part.envelope.get("num_labels") or named or 2
         if settings["head_type"] == "multiple_choice":
-            # The library does not store a number of choices here, only num_labels, which every model has.
+            # The file of a static head does not record the number of choices, only num_labels.
             return {**settings, "num_choices": count, "label2id": None}, modules
         return {**settings, "num_labels": count, "label2id": label_ids if count != 1 else None}, modules
     if not isinstance(given, Mapping):
@@ -250,7 +250,7 @@ def _settings(part: Part) -> tuple[dict[str, Any], tuple[str, ...]]:
 
 
 def _outputs(settings: Mapping[str, Any], where: str) -> tuple[TaskKind, tuple[str, ...], int]:
-    """Returns the task kind, the label names in output order and the number of outputs."""
+    """Returns the task kind, the label names (in output order) and the output count."""
     head_type = str(settings.get("head_type"))
     if head_type not in _KINDS:
         raise UserError(f'{where} has a head of type "{head_type}"; afjax supports {", ".join(_KINDS)}.')

@@ -44,7 +44,7 @@ def import_adapterhub(
       store_folder: The store.
       name: New name for the folder's adapter, fusion and head. In a setup it renames the fusion, or the adapter if
         there is no fusion. Empty to keep the names.
-      trunk: The trunk that they were trained on. Defaults to the trunk named in the files.
+      trunk: The trunk that the artefacts were trained on. Defaults to the trunk named in the files.
       overwrite: Whether existing artefacts may be replaced.
 
     Returns:
@@ -105,7 +105,10 @@ def _trunk_of(folder: Path) -> Trunk:
 
 
 def _read_folder(folder: Path, trunk: Trunk, name: str, store_folder: str | Path) -> list[Imported]:
-    """Loads a folder without a setup: an adapter or fusion with an optional head, or only a head."""
+    """Loads a folder without a setup.
+
+    It contains an adapter or fusion with an optional head, or only a head.
+    """
     imported, main = [], name
     if (folder / ADAPTER.config).exists():
         imported.append(_read_adapter(folder, trunk, name))
@@ -151,7 +154,10 @@ def _read_setup(folder: Path, trunk: Trunk, name: str) -> list[Imported]:
 
 
 def _composition(composition: Any, path: Path) -> tuple[str, list[str]]:
-    """Parses a composition: ``Fuse`` with the fused adapters' names, or ``Stack`` with a single name."""
+    """Parses a composition of adapters.
+
+    Returns ``Fuse`` with the fused adapters' names, or ``Stack`` with a single name.
+    """
     if not isinstance(composition, Mapping) or not isinstance(composition.get("children"), list):
         raise UserError(f"{path} has no adapter_setup; download it again.")
     kind, members = composition.get("type"), []
@@ -166,7 +172,7 @@ def _composition(composition: Any, path: Path) -> tuple[str, list[str]]:
 
 
 def _plain(name: Any, path: Path) -> str:
-    """Checks that ``name`` is safe to use as a folder name next to ``path`` and returns it."""
+    """Returns ``name`` after checking that it is safe to use as a folder name."""
     try:
         check_name(str(name), "adapter or head")
     except UserError as error:
@@ -219,7 +225,10 @@ def _read_fusion(part: Part, trunk: Trunk, name: str, members: Mapping[str, tupl
 
 
 def _read_head(folder: Path, trunk: Trunk, name: str, otherwise: str) -> Imported:
-    """Loads a head, named by the first of ``name``, the name in its file and ``otherwise`` that is not empty."""
+    """Loads a head.
+
+    Its name is ``name``, else the name in its file, else ``otherwise``. Empty names are skipped.
+    """
     if not (folder / HEAD.config).exists():
         raise UserError(f"{folder / HEAD.config} does not exist, but the setup needs that head; download it again.")
     part = read_part(folder, HEAD, trunk.config)
@@ -245,13 +254,13 @@ def _read_head(folder: Path, trunk: Trunk, name: str, otherwise: str) -> Importe
 
 
 def _stored_members(part: Part, trunk: Trunk, store_folder: str | Path) -> dict[str, tuple[AdapterConfig, str]]:
-    """Loads the fused adapters from the store, where they must exist if a fusion is imported without its setup."""
+    """Loads the fused adapters from the store, for a fusion without a setup."""
     members = {}
     for name in member_names(part.envelope, part.where):
         if name not in store.names(store_folder, "adapters"):
             raise UserError(
-                f'{part.where} fuses the adapter "{name}", which is not in the store {store_folder}; import its '
-                "adapters first, under their original names, or import the whole setup."
+                f'{part.where} fuses the adapter "{name}", which is not in the store {store_folder}; import the '
+                "fused adapters first, under their original names, or import the whole setup."
             )
         config, tree = load_adapters(store_folder, [name], trunk)[name]
         if not isinstance(config, AdapterConfig):
@@ -269,7 +278,7 @@ def _architecture(adapter: Imported) -> AdapterConfig:
 
 
 def _named(part: Part, name: str) -> str:
-    """Returns the name for an imported part: ``name`` or, if it is empty, the name in the part's file."""
+    """Returns an imported part's name: ``name`` or, if empty, the name in its file."""
     chosen = name or part.name
     if not chosen:
         raise UserError(f"{part.where} has no name; set one with --name.")

@@ -123,9 +123,10 @@ def _settings(config: LoraConfig, manifest: Manifest, family: str, num_layers: i
 
 
 def _head_manifest(store_folder: str | Path, adapter: Manifest) -> Manifest | None:
-    """Returns the manifest of the head with the adapter's name, or None if it was not trained with the adapter.
+    """Returns the manifest of the head with the adapter's name.
 
-    A head without a training record only has to match the trunk.
+    Returns None if there is no such head, or it was not trained with the adapter. A head without a training record only
+    has to match the trunk.
     """
     if adapter.name not in store.names(store_folder, "heads"):
         return None
@@ -136,7 +137,7 @@ def _head_manifest(store_folder: str | Path, adapter: Manifest) -> Manifest | No
 def _head(
     store_folder: str | Path, manifest: Manifest, family: str, prefix: str
 ) -> tuple[HeadRecord, list[str], dict[str, np.ndarray]]:
-    """Loads a head and converts it to a record, PEFT's ``modules_to_save`` and tensors."""
+    """Converts a head to a record, PEFT's ``modules_to_save`` and tensors."""
     loaded = store.load(store_folder, "heads", manifest.name)
     values = dict(manifest.config)
     max_length = values.pop("max_length")

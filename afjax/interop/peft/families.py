@@ -1,4 +1,4 @@
-"""Module names of dense layers and heads in Hugging Face's models, by encoder family.
+"""Module names of dense layers and heads in Hugging Face's models, by family.
 
 PEFT names a tensor after the module that it adapts. An encoder's module names come from its family's
 ``weight_names``; this module adds the heads' names.
@@ -16,7 +16,7 @@ from afjax.trunk.config import TrunkConfig
 from afjax.trunk.families import ENCODER_FAMILIES
 from afjax.trunk.family import Weight
 
-# The pooler's dense layer, in every family with a pooler.
+# The name of the pooler's dense layer, in every family with a pooler.
 POOLER = "pooler.dense"
 
 
@@ -124,7 +124,10 @@ def peft_family(name: str) -> PeftFamily:
 
 
 def dense_modules(family: str) -> dict[DenseLayer, str]:
-    """Maps a layer's dense layers to their module names, such as ``{"query": "attention.self.query"}``."""
+    """Maps a layer's dense layers to their module names.
+
+    For example, ``{"query": "attention.self.query", ...}``.
+    """
     layers = ENCODER_FAMILIES[family].weight_names.layers
     modules = {path: name.removesuffix(".weight") for name, weight in layers.items() for path in weight.paths}
     return {name: modules[f"{block}/{layer}/kernel"] for name, (block, layer) in DENSE_LAYERS.items()}
@@ -136,7 +139,7 @@ def layer_prefix(family: str, layer: int) -> str:
 
 
 def encoder_modules(trunk: TrunkConfig) -> list[str]:
-    """Lists the names of all encoder modules that have weights, without the family's prefix."""
+    """Lists the encoder's modules with weights, without the family's prefix."""
     names = trunk.encoder_family.weight_names
     tables: list[Mapping[str, Weight]] = [names.embeddings, names.pooler]
     if trunk.projects_embeddings:
@@ -149,7 +152,7 @@ def encoder_modules(trunk: TrunkConfig) -> list[str]:
 
 
 def target_names(family: str, layers: Sequence[int], names: Sequence[DenseLayer]) -> list[str]:
-    """Finds the shortest ``target_modules`` entries with which PEFT selects exactly the given dense layers.
+    """Finds the shortest ``target_modules`` that select exactly the given layers.
 
     PEFT selects every module whose name ends with an entry. In BERT, ``output.dense`` would also select the attention
     block's output projection, so its entries include the layer number: ``0.output.dense``.

@@ -6,7 +6,7 @@ A folder contains three files::
     adapter_model.safetensors    the tensors: LoRA, and the modules that were trained with it
     afjax.json                   task, labels and head; only in folders exported by afjax
 
-PEFT ignores the third file. Tensor names consist of ``base_model.model.`` and the base model's module name. They do
+PEFT ignores ``afjax.json``. Tensor names consist of ``base_model.model.`` and the base model's module name. They do
 not include the adapter's name.
 """
 
@@ -113,7 +113,9 @@ def read_header(folder: Path) -> Header:
 
 
 def read_tensors(header: Header, names: Iterable[str]) -> dict[str, np.ndarray]:
-    """Loads tensors as float32. Names omit ``base_model.model.``, both in ``names`` and in the result.
+    """Loads tensors as float32.
+
+    Names omit ``base_model.model.``, both in ``names`` and in the result.
 
     Raises:
       UserError: The file is damaged, or a tensor contains NaN or infinity.
@@ -131,7 +133,9 @@ def read_tensors(header: Header, names: Iterable[str]) -> dict[str, np.ndarray]:
 
 
 def check_shapes(path: Path, expected: Shapes, actual: Shapes) -> None:
-    """Raises UserError, listing the tensors, if any are missing, unknown or of the wrong shape.
+    """Raises UserError if tensors are missing, unknown or of the wrong shape.
+
+    The message lists the tensors.
 
     Args:
       path: The file, for error messages.
@@ -142,8 +146,8 @@ def check_shapes(path: Path, expected: Shapes, actual: Shapes) -> None:
     listed += [f"+{name}" for name in actual if name not in expected]
     if listed:
         raise UserError(
-            f"{path} lacks tensors (-) or has tensors that do not match the settings (+): {shortened(listed)}; "
-            "download the folder again, or use the trunk that the adapter was trained on."
+            f"The tensors in {path} do not match the settings (- missing, + unexpected): {shortened(listed)}. "
+            "Download the folder again, or use the trunk that the adapter was trained on."
         )
     wrong = [
         f"{name} {list(actual[name])} (wanted: {list(shape)})"
@@ -158,7 +162,7 @@ def check_shapes(path: Path, expected: Shapes, actual: Shapes) -> None:
 
 
 def shortened(names: Iterable[str], most: int = 6) -> str:
-    """Joins the first ``most`` names with commas and appends the number of remaining names."""
+    """Joins the first ``most`` names and appends the number of remaining names."""
     names = list(names)
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more

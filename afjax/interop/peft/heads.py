@@ -2,7 +2,7 @@
 
 A head in PEFT's files consists of the linear layers listed in :class:`~afjax.interop.peft.families.HeadLayout`. BERT's
 classification head uses the trunk's pooler, but if the file has weights or LoRA for the pooler, the imported head gets
-its own.
+its own pooler.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from afjax.interop.peft.record import HeadRecord
 from afjax.tasks.kinds import TASK_KINDS
 from afjax.trees import Tree
 
-# Number of outputs for the task kinds in which it is fixed.
+# Task kinds with a fixed number of outputs.
 _OUTPUTS: Mapping[TaskKind, int] = {"regression": 1, "multiple_choice": 1, "span": 2}
 
 
@@ -55,7 +55,7 @@ class PeftHead:
 
 @dataclasses.dataclass(frozen=True)
 class HeadPlan:
-    """A head inferred from tensor names, shapes and settings, before any tensor is loaded.
+    """A head inferred from tensor names, shapes and settings, before loading.
 
     Attributes:
       layout: Names of the head's linear layers.
@@ -154,7 +154,10 @@ def plan_head(
 
 
 def read_head(plan: HeadPlan, tensors: Mapping[str, np.ndarray], pooler: Tree | None) -> Tree:
-    """Converts a head's tensors to parameters (float32). ``pooler`` is the head's own pooler, or None."""
+    """Converts a head's tensors to parameters (float32).
+
+    ``pooler`` is the head's own pooler, or None.
+    """
     layers: list[Tree] = [] if pooler is None else [pooler]
     layers += [dense_tree(tensors, module) for module in plan.layout.linear]
     params: Tree = {"output": layers.pop()}
@@ -223,7 +226,10 @@ def write_head(
 
 
 def _chain(config: HeadConfig, kind: TaskKind) -> tuple[bool, tuple[str, ...]]:
-    """Returns whether a head uses the trunk's pooler, and the activations before its output layer."""
+    """Returns whether a head uses the trunk's pooler, and the head's activations.
+
+    The activations are those before the output layer.
+    """
     hidden = (config.activation,) * config.hidden_layers
     if TASK_KINDS[kind].reads == "tokens":
         return False, hidden
@@ -237,7 +243,10 @@ def _settings(config: HeadConfig) -> str:
 
 
 def _num_outputs(header: Header, output: str, hidden_size: int) -> int:
-    """Returns a head's number of outputs, after checking the shape so that no huge array is allocated later."""
+    """Returns a head's number of outputs.
+
+    The shape is checked, so that no huge array is allocated later.
+    """
     shape = header.saved.get(output)
     if shape is None:
         raise UserError(

@@ -107,7 +107,10 @@ def _named_trunk(values: Mapping[str, Any], path: Path) -> Trunk:
 
 
 def _chosen_name(name: str, source: str | Path, folder: Path) -> str:
-    """Returns the name for the imported artefacts: ``name`` or, if empty, the name of the folder or repository."""
+    """Returns the name for the imported artefacts.
+
+    It is ``name`` or, if empty, the name of the folder or repository.
+    """
     chosen = name or (folder.resolve().name if Path(str(source)).is_dir() else str(source).rstrip("/").split("/")[-1])
     try:
         check_name(chosen, "artefact")
@@ -118,7 +121,7 @@ def _chosen_name(name: str, source: str | Path, folder: Path) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class _Files:
-    """An adapter's header, settings and record, and its trunk, before any tensor is loaded."""
+    """An adapter's header, settings, record and trunk, before any tensor is loaded."""
 
     header: Header
     settings: PeftSettings
@@ -158,7 +161,7 @@ class _Files:
             )
         if given is not None and plan is None and self.settings.model_class not in ("", "Model"):
             model = self.family.classes + self.settings.model_class
-            notes.append(f"its folder has no head, because the head of the {model} was not trained with it")
+            notes.append(f"its folder has no head, because the {model}'s head was not trained with the adapter")
         adapter = Imported(
             kind="adapters",
             name=name,
@@ -176,7 +179,9 @@ class _Files:
         return [adapter, self._head(plan, read_head(plan, tensors, pooler), adapter)]
 
     def _prefix(self) -> str:
-        """Returns the name prefix of the encoder's modules: ``bert.``, or empty for a model without a head.
+        """Returns the name prefix of the encoder's modules, such as ``bert.``.
+
+        The prefix is empty for a model without a head.
 
         Raises:
           UserError: The tensor names belong to a different encoder family.
@@ -216,7 +221,10 @@ class _Files:
         )
 
     def _layout(self, plan: HeadPlan | None) -> HeadLayout | None:
-        """Returns the layout of the base model's head, because target_modules can select its layers."""
+        """Returns the layout of the base model's head.
+
+        The layout is needed because target_modules can select the head's layers.
+        """
         return plan.layout if plan else self.family.heads.get(self.settings.model_class)
 
     def _check_layers(self, targets: list[str]) -> None:
@@ -227,7 +235,10 @@ class _Files:
             )
 
     def _check_head(self, plan: HeadPlan) -> None:
-        """Raises UserError if the head needs a pooler that the trunk lacks, or its maximum length is too large."""
+        """Raises UserError if the head does not fit the trunk.
+
+        The head may need a pooler that the trunk lacks, or its maximum length may be too large.
+        """
         reads_pooler = TASK_KINDS[plan.kind].reads == "pooled" and plan.config.pooler == "trunk"
         if (reads_pooler or plan.pooler == "lora") and "pooler" not in self.trunk.params:
             raise UserError(

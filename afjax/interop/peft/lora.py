@@ -39,9 +39,9 @@ def read_lora(
 ) -> tuple[LoraConfig, Tree, list[str]]:
     """Converts LoRA tensors from PEFT's layout.
 
-    In afjax, LoRA has one rank and one scale, and every layer with LoRA has it in the same dense layers. Lower ranks
-    are padded with zeros, and missing modules are filled with zeros. The padding does not change the output, not even
-    during training.
+    In afjax, all modules of an adapter have the same rank and scale, and every layer with LoRA has it in the same
+    dense layers. Lower ranks are padded with zeros, and missing modules are filled with zeros. The padding does not
+    change the output, not even during training.
 
     Args:
       targets: Each module's rank and scaling. At least one module must be in an encoder layer.
@@ -94,7 +94,10 @@ def read_lora(
 
 
 def write_lora(config: LoraConfig, tree: Tree, family: str, num_layers: int, prefix: str) -> dict[str, np.ndarray]:
-    """Converts LoRA parameters to PEFT's tensors, by name. The inverse of :func:`read_lora`."""
+    """Converts LoRA parameters to PEFT's tensors, by name.
+
+    This is the inverse of :func:`read_lora`.
+    """
     tensors = {}
     for name in config.target_modules:
         block, dense_layer = DENSE_LAYERS[name]
@@ -117,7 +120,7 @@ def merged_pooler(pooler: Tree, scale: Scale, tensors: Mapping[str, np.ndarray],
 
 
 def _places(trunk: TrunkConfig) -> dict[tuple[DenseLayer, int], str]:
-    """Maps ``(dense layer, layer number)`` to module names without the family's prefix."""
+    """Maps ``(dense layer, layer)`` to module names without the family's prefix."""
     modules = dense_modules(trunk.family)
     return {
         (name, layer): layer_prefix(trunk.family, layer) + module

@@ -1,4 +1,4 @@
-"""The ``afjax.json`` record in exported folders, which holds metadata that PEFT's files cannot."""
+"""The ``afjax.json`` record, with metadata that PEFT's files cannot hold."""
 
 import dataclasses
 from pathlib import Path
@@ -28,7 +28,10 @@ class HeadRecord:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Record:
-    """Metadata of an adapter and its head, if any. Empty if another program wrote the folder."""
+    """Metadata of an adapter and its head, if any.
+
+    Empty if another program wrote the folder.
+    """
 
     name: str = ""
     adapter: Facts = dataclasses.field(default_factory=Facts)

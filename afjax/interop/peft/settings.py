@@ -1,4 +1,4 @@
-"""Parses PEFT's ``adapter_config.json``, and finds the modules with LoRA and their ranks and scales."""
+"""Parses PEFT's ``adapter_config.json``, and finds the modules with LoRA."""
 
 import dataclasses
 import math
@@ -169,7 +169,7 @@ def read_settings(values: Mapping[str, Any], where: str, family: PeftFamily) -> 
         revision=_text(values.get("revision"), f"{where}: revision"),
     )
     if not settings.target_modules:
-        raise UserError(f"{where} has no target_modules, so nothing has LoRA; download it again.")
+        raise UserError(f"{where} has no target_modules, so no module has LoRA; download it again.")
     if isinstance(settings.target_modules, str) and settings.layers_to_transform is not None:
         raise UserError(
             f"{where} has both layers_to_transform and a regular expression in target_modules, which PEFT does not "
@@ -288,7 +288,10 @@ def _in_layers(settings: PeftSettings, names: Sequence[str], trunk: TrunkConfig,
 
 
 def _excluded(settings: PeftSettings, names: Sequence[str]) -> set[str]:
-    """Returns the names of modules without LoRA: those excluded, and those whose full weights are in the file."""
+    """Returns the names of modules without LoRA.
+
+    They are excluded, or their full weights are in the file.
+    """
     where, excluded = settings.where, settings.exclude_modules
     if isinstance(excluded, str):
         found = matching([excluded], names, where=f"{where}: exclude_modules")[0] if excluded else set()
@@ -310,14 +313,14 @@ def _by_pattern(pattern: Mapping[str, Any], names: Sequence[str], where: str) ->
 
 
 def _dense(trunk: TrunkConfig) -> list[str]:
-    """Lists the dense layers' module names in every encoder layer, without the family's prefix."""
+    """Lists the module names of all dense layers, without the family's prefix."""
     layer_name = trunk.encoder_family.weight_names.layer
     modules = dense_modules(trunk.family).values()
     return [f"{layer_name}.{layer}.{module}" for layer in range(trunk.num_layers) for module in modules]
 
 
 def _model_class(values: Mapping[str, Any], where: str, family: PeftFamily) -> str:
-    """Returns the base model's class without the family's prefix, or an empty string if unknown.
+    """Returns the base model's class without the family's prefix; empty if unknown.
 
     Raises:
       UserError: The class belongs to a different family, or the task type is not for encoders.
