@@ -71,7 +71,7 @@ def _failed_runs(workdir: epath.Path) -> list[epath.Path]:
         table = csv.DictReader(io.StringIO(_text(path)))
         if not {"status", "folder"} <= set(table.fieldnames or ()):
             raise UserError(
-                f"{path} is damaged (it has no columns status and folder); to write it again, run the afjax sweep "
+                f"{path} is damaged (it needs the columns status and folder); to write it again, run the afjax sweep "
                 "command again."
             )
         failed += [sweep / row["folder"] for row in table if row["status"] == "failed" and row["folder"]]

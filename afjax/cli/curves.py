@@ -23,7 +23,7 @@ def add_curve_flags(parser: argparse.ArgumentParser) -> None:
 def show_curve(points: "Iterable[Point]", metric: str, output: Path | None) -> "list[Point]":
     """Prints each point of a curve once it is measured.
 
-    If ``output`` is not None, the curve is also written to it as CSV.
+    If ``output`` is not None, the curve is also written to this file as CSV.
 
     Returns:
       The points.

@@ -1,4 +1,7 @@
-"""Splits train rows into train and dev by a hash of their texts, for tasks without a dev split."""
+"""Splits train rows into train and dev by a hash of their texts.
+
+This is for tasks without a dev split.
+"""
 
 import hashlib
 import math

@@ -63,7 +63,9 @@ def check_label_names(names: tuple[str, ...], place: str) -> tuple[str, ...]:
 
 
 def find_label_names(columns: Columns) -> tuple[str, ...]:
-    """Collects the label names in a split, sorted alphabetically, or numerically if all are integers.
+    """Collects the label names in a split, in sorted order.
+
+    The order is numerical if all names are integers, and alphabetical otherwise.
 
     Raises:
       UserError: There are no labels, a row's label is missing or neither a string nor an integer, or two names differ
@@ -95,11 +97,12 @@ def find_label_names(columns: Columns) -> tuple[str, ...]:
 def name_classes(
     task: TaskConfig, rows: Iterable[tuple[str, dict[str, Any]]], names: Sequence[str]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Replaces class indices in a published dataset with label names, and -1 (no label) with None.
+    """Replaces class indices in a published dataset with label names.
 
-    Unlike indices, names stay unambiguous if they are themselves numbers ("1" to "5"), or if the task or a different
-    split orders them differently. If the task lists as many names as the dataset and the two lists have none in common,
-    the task's names are used in order. For regression, labels are kept as numbers, and only -1 is replaced.
+    The index -1 (no label) is replaced with None. Unlike indices, names stay unambiguous if they are themselves numbers
+    ("1" to "5"), or if the task or a different split orders them differently. If the task lists as many names as the
+    dataset and the two lists have none in common, the task's names are used in order. For regression, labels are kept
+    as numbers, and only -1 is replaced.
 
     Args:
       task: The task, which determines the label column.
@@ -207,7 +210,7 @@ def label_name(columns: Columns, row: int) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def spelling(name: str) -> str | Decimal:
-    """Normalizes a label name, so that different spellings of the same name compare equal.
+    """Normalizes a label name, so that different spellings of it compare equal.
 
     Numbers are converted to their value. Other names are NFKC-normalized and case-folded, with invisible characters
     removed and white space collapsed.
@@ -258,6 +261,9 @@ def _rows(count: int) -> str:
 
 
 def _escaped(name: str) -> str:
-    """Quotes a name and escapes invisible and non-ASCII characters to show its exact spelling."""
+    """Quotes a name to show its exact spelling.
+
+    Invisible and non-ASCII characters are escaped.
+    """
     text = ascii(name)
     return text if len(text) <= 60 else f"{text[:57]}..."

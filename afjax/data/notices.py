@@ -1,7 +1,7 @@
 """Notices about possible mistakes in data and results.
 
 They report blank texts, implausible labels, rows in both train and dev, and an accuracy that does not beat the
-majority-class baseline. None of them are errors, because all of these can be intended.
+majority-class baseline. They are not errors, because any of them can be intended.
 """
 
 import difflib
@@ -52,7 +52,9 @@ def data_notices(task: TaskConfig, splits: Mapping[str, AnyRows]) -> list[str]:
 
 
 def blank_texts(name: str, rows: AnyRows) -> str:
-    """Checks a split for blank texts, which have no visible character. Returns a notice, or an empty string.
+    """Checks a split for blank texts, which have no visible character.
+
+    Returns a notice, or an empty string.
 
     Args:
       name: The split's name.
@@ -81,11 +83,11 @@ def blank_rows_notice(name: str, blank: Sequence[int], num_rows: int) -> str:
 
 
 def many_labels(name: str, rows: AnyRows) -> str:
-    """Checks whether a classification split has suspiciously many labels. Returns a notice, or an empty string.
+    """Checks whether a classification split has suspiciously many labels.
 
-    The label column may then contain ids instead. The check fails if there are at least three distinct labels and every
-    row has a different one or, in splits with at least ``_MANY_ROWS`` rows, there are more than half as many labels as
-    rows.
+    Returns a notice, or an empty string. There is a notice if there are at least three distinct labels and every row
+    has a different label or, in splits with at least ``_MANY_ROWS`` rows, there are more than half as many labels as
+    rows. The label column may then contain ids instead of labels.
 
     Args:
       name: The split's name.
@@ -100,7 +102,9 @@ def many_labels(name: str, rows: AnyRows) -> str:
 
 
 def misspelled_label(name: str, rows: AnyRows) -> str:
-    """Checks for a rare label whose name resembles a frequent one. Returns a notice, or an empty string.
+    """Checks for a rare label whose name resembles a frequent one.
+
+    Returns a notice, or an empty string.
 
     Args:
       name: The split's name.
@@ -137,7 +141,9 @@ def _may_be_misspelled(rare: str, frequent: str) -> bool:
 
 
 def unmarked_entities(name: str, rows: AnyRows) -> str:
-    """Checks for entities that begin with an ``I-`` or ``E-`` tag. Returns a notice, or an empty string.
+    """Checks for entities that begin with an ``I-`` or ``E-`` tag.
+
+    Returns a notice, or an empty string.
 
     Args:
       name: The split's name.
@@ -153,7 +159,9 @@ def unmarked_entities(name: str, rows: AnyRows) -> str:
 
 
 def rows_in_both(name: str, train: AnyRows, dev: AnyRows) -> str:
-    """Checks for rows with the same texts in train and dev. Returns a notice, or an empty string.
+    """Checks for rows with the same texts in train and dev.
+
+    Returns a notice, or an empty string.
 
     Args:
       name: The task's name.
@@ -176,9 +184,10 @@ def rows_in_both(name: str, train: AnyRows, dev: AnyRows) -> str:
 
 
 def no_better_than_majority(name: str, rows: AnyRows, metrics: Mapping[str, float]) -> str:
-    """Checks whether the accuracy beats the majority-class baseline. Returns a notice if not, or an empty string.
+    """Checks whether the accuracy beats the majority-class baseline.
 
-    For multiple choice, the class is the index of the correct choice.
+    Returns a notice if it does not, or else an empty string. For multiple choice, the class is the index of the correct
+    choice.
 
     Args:
       name: The name of the model's head.
@@ -199,7 +208,10 @@ def no_better_than_majority(name: str, rows: AnyRows, metrics: Mapping[str, floa
 
 
 def _labels(rows: AnyRows) -> list[Any]:
-    """Returns a hashable label for each row, or None for each row of an unlabelled split."""
+    """Returns a hashable label for each row.
+
+    If the split is unlabelled, every label is None.
+    """
     if rows.labels is None:
         return [None] * len(rows)
     return [rows.label_of(row) for row in range(len(rows))] if isinstance(rows, MultiLabelRows) else list(rows.labels)

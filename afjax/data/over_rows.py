@@ -33,9 +33,10 @@ def over_rows(
     batching: Batching,
     mesh: Mesh,
 ) -> Any:
-    """Runs ``step(params, {"tokens", "types", "mask"})`` on every row and collects the outputs.
+    """Runs ``step(params, {"tokens", "types", "mask"})`` on every row.
 
-    A temporary progress bar is shown if this takes more than a few seconds.
+    The outputs are collected in the order of the rows. A temporary progress bar is shown if this takes more than a few
+    seconds.
 
     Args:
       step: A compiled function that returns a tree of arrays with a leading batch axis. With several hosts, it must be

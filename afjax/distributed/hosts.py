@@ -58,7 +58,7 @@ class Job:
     A job is a context manager around everything that the hosts do together. With a single host, it does nothing. With
     several hosts, an exception in the block ends the process: it prints the reason to stderr and exits with the code
     from ``explain``. Every other host is interrupted, prints the same reason and exits with the same code. If the block
-    ends without an exception, or with a PreemptionError (on which the hosts have agreed), it waits until the other
+    ends without an exception, or with a PreemptionError (on which the hosts have agreed), the job waits until the other
     hosts reach the same point.
 
     Args:
@@ -134,7 +134,10 @@ class Job:
 
     @property
     def is_one_of_several(self) -> bool:
-        """Whether other hosts have joined. With a single host, this does not initialize JAX's backend."""
+        """Whether other hosts have joined.
+
+        With a single host, this does not initialize JAX's backend.
+        """
         return self._service is not None
 
     def leave(self, code: int, sentence: str) -> bool:
@@ -174,7 +177,9 @@ class Job:
         counts = collections.Counter(device.process_index for device in jax.devices())
         if len(set(counts.values())) > 1:
             listing = ", ".join(f"host {host}: {count}" for host, count in sorted(counts.items()))
-            raise UserError(f"The hosts have different numbers of devices ({listing}); use hosts with equally many.")
+            raise UserError(
+                f"The hosts have different numbers of devices ({listing}); use the same number on each host."
+            )
 
     def _end_unless_joined(self, joined: threading.Event) -> None:
         """Reports that this host is waiting for others, and exits if this takes too long."""
@@ -281,7 +286,10 @@ class _Service:
         self._client: Any = global_state.client
 
     def reason(self) -> tuple[int, str] | None:
-        """Returns the exit code and message of another host that is ending, or None if there is none."""
+        """Returns the exit code and message of another host that is ending.
+
+        Returns None if no other host is ending.
+        """
         reasons = []
         for host, (code, sentence) in self._read(_ENDING).items():
             if host != self._host and sentence:
@@ -313,7 +321,10 @@ class _Service:
             time.sleep(1)
 
     def _wait(self, folder: str, hosts: set[int], seconds: float) -> set[int]:
-        """Waits for at most ``seconds`` until the hosts have written to a folder. Returns those that have."""
+        """Waits for at most ``seconds`` until the hosts have written to a folder.
+
+        Returns the hosts that have.
+        """
         end = time.monotonic() + seconds
         while not hosts <= (present := self._read(folder, must=True).keys()) and time.monotonic() < end:
             time.sleep(0.05)
@@ -348,7 +359,10 @@ def on_cloud_tpu() -> bool:
 
 
 def several_hosts() -> bool:
-    """Whether this is one of several hosts. If no hosts were joined, this does not initialize JAX's backend."""
+    """Whether this is one of several hosts.
+
+    If no hosts were joined, this does not initialize JAX's backend.
+    """
     return jax.distributed.is_initialized() and jax.process_count() > 1
 
 

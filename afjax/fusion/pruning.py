@@ -82,7 +82,7 @@ def check_kept(fusion: FusionConfig, configs: Sequence[Adapter], num_layers: int
     highest = max(number for slot_kept in fusion.kept for layer_kept in slot_kept for number in layer_kept)
     if highest >= len(configs):
         raise UserError(
-            f"fusion.kept contains adapter {highest}, but the fusion only has {len(configs)}, numbered from 0."
+            f"fusion.kept contains adapter {highest}, but the fusion only has adapters 0 to {len(configs) - 1}."
         )
     if any(config != configs[0] for config in configs):
         raise UserError(

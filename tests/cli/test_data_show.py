@@ -196,7 +196,7 @@ def test_slow_steps_are_reported(
     monkeypatch.setattr(task_lines, "MANY_ROWS", 2)
     assert main(["data", "show", "rte", f"--data_dir={folder}", f"--trunk={tiny_trunk_folder}"]) == 0
     said = capsys.readouterr().err.splitlines()
-    assert said == ["Reading train ...", "Reading dev ...", "Reading test ...", "Tokenising 3 rows of train ..."]
+    assert said == ["Reading train ...", "Reading dev ...", "Reading test ...", "Tokenizing 3 rows of train ..."]
 
 
 def test_list_shows_the_known_tasks(capsys: pytest.CaptureFixture[str]) -> None:

@@ -757,7 +757,7 @@ def test_resuming_a_different_sweep_is_refused(
 def test_resuming_with_a_different_config_is_refused(words: list[str], config: Path, train: StandIn, refused: Refused):
     assert main([*words, RATES]) == 0
     found = refused(words[0], f"{words[1]}:task=cb", words[2], RATES)
-    assert f"config: {config} there, {config}:task=cb given" in found
+    assert f"config: recorded {config}, given {config}:task=cb" in found
 
 
 def test_resuming_after_the_config_file_changed_is_refused(

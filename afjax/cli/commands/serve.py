@@ -14,8 +14,8 @@ examples:
 
 This needs the extra "serve": pip install 'afjax[serve]'. The page / is a form for trying adapters on a text. POST
 /predict predicts rows, each with the adapter, fusion or head that it names. With --predict_all, POST /predict_all
-predicts each row with several of them, or with all. GET /adapters lists them, and PUT and DELETE /adapters/NAME add and
-remove one. GET /healthz and GET /metrics (Prometheus) are for monitoring. The server has no authentication and only
+predicts each row with several or all adapters. GET /adapters lists the adapters, and PUT and DELETE /adapters/NAME add
+and remove one. GET /healthz and GET /metrics (Prometheus) are for monitoring. The server has no authentication and only
 listens on this machine by default. If you change --host, use an authenticating proxy."""
 
 
