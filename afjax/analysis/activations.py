@@ -27,7 +27,7 @@ from afjax.tasks.load import rows_from_lists
 from afjax.tasks.windows import TokenisedWindows
 from afjax.trees import Tree
 
-# Name of the group that contains every row. The other groups are named after labels.
+# Name of the group that contains every row. The other groups are named after their label.
 ALL = "all rows"
 
 

@@ -36,7 +36,7 @@ class Cell:
       scores: The runs' scores in points (times 100).
       num_settings: The number of settings tried. :func:`make_cells` describes how one is chosen.
       num_runs: The number of runs over all these settings.
-      repeated: Folders of ignored runs, which repeat another run but have a different score.
+      repeated: Folders of ignored runs. They repeat another run but have a different score.
     """
 
     task: str

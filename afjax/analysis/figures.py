@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# matplotlib's warning when the font lacks a character, which is then drawn as a box.
+# matplotlib's warning about a character that the font lacks. matplotlib draws it as a box.
 _LACKING = "Glyph .* missing from font"
 # Widths of a column and of a two-column page, in inches.
 COLUMN_WIDTH, PAGE_WIDTH = 3.4, 7.0

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 # Maximum number of points per line. More would not be distinguishable in a column.
 _POINTS = 200
-# Runs of up to this many steps show every step.
+# For runs of up to this many steps, every step is a point.
 _EVERY_STEP = 25
 # Longer names are abbreviated in the middle. The report's tables have the full names.
 _NAME = 28

@@ -239,7 +239,7 @@ def _trained(cell: Cell) -> int:
 def _checked(points: list[Point], grid: Grid) -> list[Point]:
     if not points:
         raise UserError(
-            "There is nothing to draw: this figure needs runs of adapters, top layers or LayerNorms (and, for several "
-            f"tasks, of full fine-tuning on the same tasks), but only found runs of {', '.join(grid.methods)}."
+            "There is nothing to draw: no runs of adapters, top layers or LayerNorms were found, only of "
+            f"{', '.join(grid.methods)}. For several tasks, each task also needs a run of full fine-tuning."
         )
     return points

@@ -167,9 +167,9 @@ def search(records: Sequence[RunRecord], *, metric: str = "") -> list[Score]:
                     f"{option}: {', '.join(map(_named, sorted(values)))}" for option, values in options.items()
                 )
                 raise UserError(
-                    f'The runs on "{task}" are not an architecture sweep: no reduction factor or size was run with every '
-                    f"adapter.{step} ({details}); set --runs to a sweep of configs/pfeiffer_search.py, or --tasks to "
-                    "the tasks with such a sweep."
+                    f'The runs on "{task}" are not an architecture sweep: no reduction factor or size has runs with '
+                    f"every adapter.{step} ({details}); set --runs to a sweep of configs/pfeiffer_search.py, or "
+                    "--tasks to the tasks with such a sweep."
                 )
             step_scores = [
                 _score(task, step, option, value, max(settings.values(), key=_mean))

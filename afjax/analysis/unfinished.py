@@ -36,8 +36,7 @@ def find_unfinished(workdir: epath.Path, experiments: Sequence[ExperimentRecord]
 
     Args:
       workdir: The folder.
-      experiments: All experiments in the folder. Runs that failed early, before they wrote their config, are not among
-        them.
+      experiments: All experiments in the folder. Runs that failed before they wrote their config are missing.
 
     Returns:
       The runs, with failed runs first.

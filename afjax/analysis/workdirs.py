@@ -23,7 +23,7 @@ from afjax.trunk.pretrained import Trunk
 
 # The value shown in a comparison for a side that lacks the setting.
 NOT_SET = "not set"
-# Settings that may differ between repeats of a run: the seed, the name, and settings that do not affect results.
+# Settings that may differ between repetitions of a run: the seed, the name, and settings that do not affect results.
 IGNORED_SETTINGS = ("seed", "name", "mesh", "scan_layers", "remat")
 RESTORE = "restore it from a copy"
 # Maximum depth of the search for workdirs, as in ``afjax table``.

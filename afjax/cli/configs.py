@@ -76,7 +76,7 @@ def load_experiment(
         Python literal is a string.
       find_store: Returns the experiment's store. It is only called if the data of a fusion's source is missing, which
         is allowed if the source's adapter is in the store.
-      reads_rows: Whether the experiment's rows will be read. If not, its tasks' data may be missing.
+      reads_rows: Whether the experiment's rows will be read. If not, the tasks' data may be missing.
 
     Raises:
       UserError: The config does not exist or fails, an argument or key is unknown, a value has the wrong type, or a

@@ -10,7 +10,7 @@ import threading
 
 from afjax.cli.main import main
 
-# The exit code after the parent has exited, which nobody receives.
+# The exit code if the parent has exited. No process receives it.
 ORPHANED = 1
 
 

@@ -1,4 +1,4 @@
-"""Separates the output of several runs in one process into a log per run."""
+"""Writes the output of several runs in one process to one log per run."""
 
 import contextlib
 import io

@@ -32,9 +32,9 @@ def write(
     batch_size: int,
     max_length: int | None,
 ) -> list[str]:
-    """Predicts and writes every file, and an archive of them for GLUE and SuperGLUE.
+    """Predicts and writes every file of a submission.
 
-    Each file is written atomically.
+    GLUE and SuperGLUE also get an archive of all files. Each file is written atomically.
 
     Args:
       benchmark: ``glue``, ``superglue`` or ``squad``.

@@ -44,7 +44,7 @@ def plan(
 ) -> list[Job]:
     """Plans the files of a submission.
 
-    This loads all rows, and prints warnings about missing files to stderr.
+    All rows are loaded, and warnings about missing files are printed to stderr.
 
     Args:
       benchmark: ``glue``, ``superglue`` or ``squad``.

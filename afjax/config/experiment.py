@@ -57,10 +57,11 @@ class ExperimentConfig:
       sampling: Task sampling for the ``multitask`` recipe.
       sources: The source tasks of the fusion recipe.
       fused: Names of the sources to fuse; empty for all. The other sources are only trained for comparison.
-      scan_layers: Whether to compile the layers as a loop, which compiles in less than half the time, or unrolled,
-        which runs faster on CPU and TPU v5p (docs/scaling.md).
-      remat: Which activations the backward pass rematerializes: ``none``; all except matrix products and dropout masks
-        (``matmuls``); or all except the layers' inputs (``layers``). It does not affect the results.
+      scan_layers: Whether to compile the layers as a loop instead of unrolled. A loop compiles in less than half the
+        time, but unrolled layers run faster on CPU and TPU v5p (docs/scaling.md).
+      remat: Which activations the backward pass rematerializes: ``none`` rematerializes no activations, ``matmuls`` all
+        except matrix products and dropout masks, and ``layers`` all except the layers' inputs. The results do not
+        depend on it.
       mesh: The device mesh.
     """
 

@@ -44,7 +44,7 @@ class TrainConfig:
         Stickland & Murray 2019 use, does not.
       dropout: Whether dropout is active during training.
       eval_every: Steps between evaluations on the dev split; 0 to evaluate once per epoch.
-      patience: Number of evaluations without a better dev metric after which to stop; 0 to never stop early. The
+      patience: Training stops after this many evaluations without a better dev metric; 0 to never stop early. The
         parameters with the best dev metric are kept in either case.
       checkpoint_every: Steps between checkpoints; 0 to checkpoint at every evaluation.
       class_weights: Weight of each label in the classification loss. Either ``{label: weight}``, with a default of 1

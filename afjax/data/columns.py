@@ -185,7 +185,8 @@ def missing_column(place: str, name: str, columns: Iterable[Any], setting: str =
     # Do not suggest "text_a" or "text_b" for a missing "text": they belong to a pair and are not misspellings.
     candidates = [column for column in names if not (name == "text" and column in ("text_a", "text_b"))]
     return UserError(
-        f'{place} has no column "{name}", but {listing(names)}; add it, or set a different column in {setting_name}.'
+        f'{place} has no column "{name}"; its columns are {listing(names)}. Add it, or set a different column in '
+        f"{setting_name}."
         f"{did_you_mean(name, candidates)}"
     )
 

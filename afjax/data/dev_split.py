@@ -27,7 +27,7 @@ def divide(task: TaskConfig, rows: AnyRows, name: str) -> tuple[AnyRows, AnyRows
     Args:
       task: The task. Its ``dev_share`` is the expected fraction of dev rows.
       rows: All rows.
-      name: The name of the rows in messages.
+      name: The rows' name in messages.
 
     Returns:
       The train and dev rows, each in their original order.

@@ -170,9 +170,9 @@ def class_labels(columns: Columns, names: tuple[str, ...], *, listed: bool) -> n
 def indices_are_clear(names: Sequence[str]) -> bool:
     """Whether an integer label can only be the index of a name.
 
-    It is ambiguous if a name is itself a number: for "1.0", "2.0" and "3.0", the index 1 refers to "2.0". It is also
-    ambiguous if a name contains the index of a different one: for "1 star", "2 stars" and "3 stars", the index 1 refers
-    to "2 stars".
+    An integer is ambiguous if a name is itself a number: for "1.0", "2.0" and "3.0", the index 1 refers to "2.0". It is
+    also ambiguous if a name contains the index of a different one: for "1 star", "2 stars" and "3 stars", the index 1
+    refers to "2 stars".
 
     Example:
       >>> indices_are_clear(["no", "yes"]), indices_are_clear(["LABEL_0", "LABEL_1"])
@@ -239,7 +239,7 @@ def _unknown_label(name: str, names: Sequence[str], *, listed: bool, has_indices
     listing = f"{', '.join(names[:_SHOWN])}{', ...' if len(names) > _SHOWN else ''}"
     if alike:
         return (
-            f"the label {_escaped(name)}, but the labels ({listing}) have {_escaped(alike[0])}. They differ only in "
+            f"the label {_escaped(name)}, but the labels ({listing}) include {_escaped(alike[0])}. They differ only in "
             "spelling; use the same spelling for both."
         )
     text = f"the label {shorten(name)}; the labels are {listing}"

@@ -79,7 +79,7 @@ def blank_rows_notice(name: str, blank: Sequence[int], num_rows: int) -> str:
     if not blank:
         return ""
     count = "1 row has" if len(blank) == 1 else f"{len(blank)} rows have"
-    return f"{count} an empty text in the {counted(num_rows, 'row')} of {name}; the first is row {blank[0] + 1}."
+    return f"Of the {counted(num_rows, 'row')} of {name}, {count} an empty text. The first is row {blank[0] + 1}."
 
 
 def many_labels(name: str, rows: AnyRows) -> str:
@@ -98,7 +98,7 @@ def many_labels(name: str, rows: AnyRows) -> str:
     distinct = len(np.unique(rows.labels))
     if distinct < 3 or (distinct < len(rows) and (len(rows) < _MANY_ROWS or 2 * distinct <= len(rows))):
         return ""
-    return f"The {len(rows)} {name} rows have {distinct} different labels; check that the label column is correct."
+    return f"The {len(rows)} rows of {name} have {distinct} different labels; check that the label column is correct."
 
 
 def misspelled_label(name: str, rows: AnyRows) -> str:
@@ -155,7 +155,7 @@ def unmarked_entities(name: str, rows: AnyRows) -> str:
     if not count:
         return ""
     entities = "1 entity begins" if count == 1 else f"{count} entities begin"
-    return f"{entities} with an I- or E- tag in {name} rows. They are parsed as in IOB1 and seqeval."
+    return f"{entities} with an I- or E- tag in the rows of {name}. Such entities are parsed as in IOB1 and seqeval."
 
 
 def rows_in_both(name: str, train: AnyRows, dev: AnyRows) -> str:

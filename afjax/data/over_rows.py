@@ -88,7 +88,7 @@ def check_outputs(outputs: Any, data: TokenisedRows, params: Tree) -> None:
     Args:
       outputs: A tree of arrays with all rows (for span tasks, all windows) along the leading axis.
       data: The rows.
-      params: The model's parameters, which are also checked to find the cause.
+      params: The model's parameters. If an output is not finite, they are checked to find the cause.
 
     Raises:
       UserError: An output is NaN or infinite. The message names the first such row and any non-finite parameters.

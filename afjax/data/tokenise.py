@@ -32,8 +32,8 @@ class TokenisedRows:
       truncated: Number of sequences truncated to the maximum length.
       choices: int64 [rows + 1] for multiple choice, else None. Row ``i`` has the sequences ``choices[i]`` to
         ``choices[i + 1] - 1``.
-      token_labels: int32 [tokens] for tagging, else None: the label of each token, or -1 for tokens without one.
-        Batches have them instead of ``labels``.
+      token_labels: int32 [tokens] for tagging, else None: the label of each token, or -1 for tokens without a label. In
+        batches, these replace ``labels``.
     """
 
     tokens: np.ndarray

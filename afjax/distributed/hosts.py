@@ -35,7 +35,7 @@ JOIN_SECONDS = 300
 QUIET_SECONDS = 10
 # Seconds between checks for another host that is exiting.
 _POLL_SECONDS = 0.5
-# Seconds that the main thread gets to exit by itself, because it may be about to report a more precise reason.
+# Seconds that the main thread has to exit by itself, because it may be about to report a more precise reason.
 _GRACE_SECONDS = 3.0
 # Maximum seconds that an exiting host waits for the others to exit, because a crashed host never reports its exit.
 FAREWELL_SECONDS = 10.0

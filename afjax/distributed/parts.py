@@ -16,7 +16,7 @@ from afjax.display.words import counted
 from afjax.distributed.hosts import on_cloud_tpu
 from afjax.errors import UserError
 
-# The fraction of a GPU's memory that all processes on it allocate together.
+# The total fraction of a GPU's memory that the processes on this GPU allocate.
 GPU_MEMORY = 0.9
 # The environment variables for a process's fraction of GPU memory: JAX's current name and its former name.
 GPU_MEMORY_SETTINGS = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")

@@ -1,7 +1,7 @@
 """Removes adapters from layers (AdapterDrop), or from a fusion.
 
 Removed adapters are not computed. The shapes of a fusion's matrices do not depend on the number of adapters, so
-removing one only changes the softmax, which then has fewer entries.
+removing an adapter only removes an entry from the softmax.
 """
 
 import dataclasses

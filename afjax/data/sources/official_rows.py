@@ -148,7 +148,7 @@ def value_of(place: str, raw: Row, names: str | tuple[str, ...]) -> Any:
             return raw[name]
     expected = names if isinstance(names, str) else '" or "'.join(names)
     raise UserError(
-        f'{place} has no "{expected}", but {", ".join(map(str, raw)) or "nothing"}; check that this is the '
+        f'{place} has no "{expected}", only {", ".join(map(str, raw)) or "no columns"}; check that this is the '
         "benchmark's original file."
     )
 
