@@ -108,7 +108,7 @@ def _plot_grid(name: str, arguments: argparse.Namespace, collection: "Collection
     task, *extra_tasks = cells.chosen(arguments.task, "--task", grid.tasks)
     if extra_tasks:
         raise UserError(
-            f"--task is {arguments.task}, but takes a single task; for percentiles over several tasks, use "
+            f"--task is {arguments.task}, but must be one task; for percentiles over several tasks, use "
             f"--tasks={arguments.task}."
         )
     metric = grid.metrics[task]
