@@ -43,7 +43,7 @@ def stopping_between_runs(leave: Callable[[int, str], bool] | None = None) -> It
         return
 
     def stop(number: int, frame: FrameType | None) -> None:
-        sentence = "The command received SIGTERM; run the same command again to resume."
+        sentence = "The command was stopped by SIGTERM; run the same command again to resume."
         if leave is None or not leave(PREEMPTED, sentence):
             raise PreemptionError(sentence)
 

@@ -63,7 +63,7 @@ def _run(arguments: argparse.Namespace) -> int:
     sources = _one_per_fusion(arguments.source or "", fusions, "--source")
     layers = _layers(arguments.layers)
     if arguments.text is None and arguments.text_b is not None:
-        raise UserError("--text_b is the second text of a pair; also pass --text.")
+        raise UserError("--text_b is the second text of a pair; pass --text too.")
     if arguments.text is not None and (len(fusions) > 1 or arguments.by_label):
         raise UserError("--text works with a single --fusion and without --by_label, because a text has no label.")
     for flag, text in (("--text", arguments.text), ("--text_b", arguments.text_b)):
