@@ -101,7 +101,7 @@ def _search(folder: epath.Path, depth: int) -> Iterator[tuple[bool, epath.Path]]
 
 
 class _Stores:
-    """The stores to search, and which of their artefacts belong to runs in workdirs.
+    """The stores to search. Tracks the artefacts that belong to runs in workdirs.
 
     Attributes:
       trained: ``{trunk digest: record}`` for runs that trained a trunk on several tasks.

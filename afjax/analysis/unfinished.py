@@ -59,7 +59,7 @@ def find_unfinished(workdir: epath.Path, experiments: Sequence[ExperimentRecord]
 
 
 def _failed_runs(workdir: epath.Path) -> list[epath.Path]:
-    """Reads the folders of failed runs from the tables of the sweeps in a folder."""
+    """Returns the folders of failed runs, as recorded by the sweeps in a folder."""
     # If several hosts trained a sweep, each host's part is a folder with its own table.
     sweeps = [workdir, *sorted(path for path in workdir.iterdir() if path.is_dir())]
     failed = []

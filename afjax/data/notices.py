@@ -1,7 +1,7 @@
 """Notices about possible mistakes in data and results.
 
-They report blank texts, implausible labels, rows in both train and dev, and an accuracy that does not beat the
-majority-class baseline. They are not errors, because any of them can be intended.
+Notices report blank texts, implausible labels, rows in both train and dev, and an accuracy that does not beat the
+majority-class baseline. A notice is not an error, because each of these can be intended.
 """
 
 import difflib
@@ -132,8 +132,8 @@ def misspelled_label(name: str, rows: AnyRows) -> str:
 def _may_be_misspelled(rare: str, frequent: str) -> bool:
     """Returns whether a rare label's name can be a misspelling of a frequent one.
 
-    It cannot be if the names differ only in digits (class_11 and class_12), or if one name contains the other and more
-    than one further character (not_entailment and entailment).
+    The rare label is not a misspelling if the names differ only in digits (class_11 and class_12), or if one name
+    contains the other and is longer by more than one character (not_entailment and entailment).
     """
     bare, bare_frequent = (re.sub(r"\d", "", name) for name in (rare, frequent))
     contained = rare in frequent or frequent in rare
@@ -178,8 +178,8 @@ def rows_in_both(name: str, train: AnyRows, dev: AnyRows) -> str:
     in_dev = {texts for texts, _ in shared}
     num_train = sum(texts in in_dev for texts in row_texts(train))
     return (
-        f"{num_train} of {name}'s {len(train)} train rows also occur in dev. They are {len(shared)} of the {len(dev)} "
-        f"dev rows, {num_same} of them with the same label."
+        f"{num_train} of {name}'s {len(train)} train rows also occur in dev. They match {len(shared)} of the {len(dev)} "
+        f"dev rows, {num_same} with the same label."
     )
 
 

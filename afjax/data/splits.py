@@ -330,7 +330,7 @@ class SpanRows(_Split):
     def trainable(self) -> list[int]:
         """Returns the indices of rows that are usable for training.
 
-        Their questions are unanswerable, or the start of their first answer is known.
+        A row is usable if its question is unanswerable, or if the start of its first answer is known.
         """
         # Only the first answer is trained on. SQuAD's train split has just one per question.
         return [row for row, answers in enumerate(self.labels or ()) if not answers or answers[0][1] >= 0]

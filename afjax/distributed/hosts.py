@@ -44,7 +44,7 @@ _LONGEST = 2000
 # Folders in the key-value store: the reasons of exiting hosts, and the hosts that no longer need the service.
 _ENDING, _ENDED = "afjax/ending", "afjax/ended"
 _ABORTED = (
-    "afjax: this host was aborted because another host was lost, or was killed. To resume from the last checkpoint, "
+    "afjax: this host was killed, or aborted because another host was lost. To resume from the last checkpoint, "
     "start the same command again on all hosts."
 )
 
@@ -124,7 +124,7 @@ class Job:
         if error is not None and not isinstance(error, PreemptionError):
             self._end_with(error)
         try:
-            # This waits for the others. The watcher keeps running, in case one of them fails during its exit.
+            # Wait for the other hosts. The watcher keeps running, in case another host fails during its exit.
             jax.distributed.shutdown()
         except Exception as failure:
             self._end_with(failure)
@@ -141,7 +141,7 @@ class Job:
         return self._service is not None
 
     def leave(self, code: int, sentence: str) -> bool:
-        """Makes all hosts exit with the same code and message, if there are several.
+        """Makes all hosts of a multi-host job exit with the same code and message.
 
         Returns:
           False for a single host. True if a signal interrupted this thread while it was already ending the process.
@@ -182,7 +182,7 @@ class Job:
             )
 
     def _end_unless_joined(self, joined: threading.Event) -> None:
-        """Reports that this host is waiting for others, and exits if this takes too long."""
+        """Reports that this host is waiting for others, and exits after ``JOIN_SECONDS``."""
         address = f" at {self._address[0]}" if self._address[0] else ""
         if joined.wait(QUIET_SECONDS):
             return
@@ -323,7 +323,7 @@ class _Service:
     def _wait(self, folder: str, hosts: set[int], seconds: float) -> set[int]:
         """Waits for at most ``seconds`` until the hosts have written to a folder.
 
-        Returns the hosts that have.
+        Returns the hosts that have done so.
         """
         end = time.monotonic() + seconds
         while not hosts <= (present := self._read(folder, must=True).keys()) and time.monotonic() < end:
@@ -414,8 +414,8 @@ def check_same(what: Mapping[str, str]) -> None:
         other = [str(host) for host, host_digest in enumerate(digests) if host_digest != digests[0]]
         if other:
             raise UserError(
-                f"Hosts differ in {name}: host {', '.join(other)} from host 0; start the same command, from the same "
-                "code and files, on every host."
+                f"Hosts differ in {name} (host {', '.join(other)} does not match host 0); start the same command, with "
+                "the same code and files, on every host."
             )
 
 

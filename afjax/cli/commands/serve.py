@@ -39,17 +39,23 @@ def add(commands: Any) -> None:
         help="allowed names in the Host header (localhost, 127.0.0.1, ::1 and --host)",
     )
     parser.add_argument(
-        "--resident", type=int, help="maximum adapters on the device; the rest stay in host memory (all)"
+        "--resident", type=int, help="maximum number of adapters on the device; the rest stay in host memory (all)"
     )
     parser.add_argument("--batch_sizes", default="1,8,32", metavar="N,N", help="batch sizes to compile (1,8,32)")
     parser.add_argument(
         "--predict_all", action="store_true", help="enable POST /predict_all, which takes longer to compile"
     )
     parser.add_argument(
-        "--max_wait_ms", type=float, default=2.0, help="maximum wait to batch rows of several requests (2)"
+        "--max_wait_ms",
+        type=float,
+        default=2.0,
+        help="maximum time in milliseconds that a row waits for rows of other requests (2)",
     )
     parser.add_argument(
-        "--max_queue", type=int, default=1024, help="maximum queued rows; further requests get status 429 (1024)"
+        "--max_queue",
+        type=int,
+        default=1024,
+        help="maximum number of queued rows; further requests get status 429 (1024)",
     )
 
 

@@ -151,7 +151,8 @@ def two(rng: np.random.Generator, items: Sequence[Any]) -> tuple[Any, Any]:
     return items[first], items[(first + step) % len(items)]
 
 
-# Generates a pair of sentences for one of the relation's labels (entailment, neutral, contradiction; different, same).
+# Generates a pair of sentences for a label of the relation (entailment, neutral or contradiction, or else different or
+# same).
 Relation = Callable[[np.random.Generator, Words, str], Pair]
 # Maps each label of a task to the corresponding labels of the relation.
 LabelMap = dict[str, tuple[str, ...]]
