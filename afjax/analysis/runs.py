@@ -290,7 +290,7 @@ def _record(
 
 
 def _with_origins(records: Sequence[RunRecord], trained: Mapping[str, RunRecord]) -> list[RunRecord]:
-    """Replaces trunks that other runs trained with their pretrained trunks.
+    """Traces each trained trunk back to the pretrained trunk that it started from.
 
     The record of a run on such a trunk gets the pretrained trunk's name, digest and size, the other run's settings as
     ``origin``, and the suffix ``-mt`` or the prefix ``mt-`` in the method's name.

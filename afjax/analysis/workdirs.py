@@ -264,7 +264,10 @@ def _experiment(folder: epath.Path, title: str) -> ExperimentRecord:
 
 
 def _python_run(folder: epath.Path, title: str) -> ExperimentRecord:
-    """Reads a recipe's run from Python, with its settings as the experiment's config."""
+    """Reads the run of a recipe that was called from Python.
+
+    The recipe's settings become the experiment's config.
+    """
     record = read_json(folder / RECORD, advice=RESTORE) or {}
     settings, inputs = record.get("settings"), record.get("inputs")
     trained = read_json(folder / TRAINED, advice=RESTORE, constants=True) or {}

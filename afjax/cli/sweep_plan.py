@@ -107,7 +107,10 @@ class Share:
     hosts: int
 
     def runs_of(self, sweep: Sweep) -> list[Run]:
-        """Returns this host's runs, consecutive so that they can share compiled programs."""
+        """Returns this host's runs.
+
+        The runs are consecutive, so that they can share compiled programs.
+        """
         runs = sweep.runs
         return runs[self.host * len(runs) // self.hosts : (self.host + 1) * len(runs) // self.hosts]
 

@@ -21,7 +21,7 @@ from afjax.errors import UserError
 
 Position = Literal["attention", "ffn", "both"]
 # Dense layers in an encoder layer. "attention_output" is the attention block's output projection, and "output" is the
-# feed-forward network's.
+# feed-forward network's output layer.
 DenseLayer = Literal["query", "key", "value", "attention_output", "intermediate", "output"]
 # Path of each dense layer within an encoder layer's parameter tree. The first component is also the slot's name.
 DENSE_LAYERS: Mapping[DenseLayer, tuple[str, str]] = types.MappingProxyType(

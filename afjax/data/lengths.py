@@ -214,7 +214,7 @@ def run_tokens(
 def _common_options(splits: Sequence[TokenisedRows], config: TrainConfig) -> list[tuple[int, ...]]:
     """Returns ``max_length`` as the only option for the padded lengths.
 
-    If a batch of this length has more than ``COMMON_TOKENS`` tokens, there is no option.
+    If a batch of this length has more than ``COMMON_TOKENS`` tokens, the result is empty.
     """
     tokens = config.batch_size * config.max_length * max(data.num_choices for data in splits)
     return [(config.max_length,)] if tokens <= COMMON_TOKENS else []

@@ -178,8 +178,8 @@ def rows_in_both(name: str, train: AnyRows, dev: AnyRows) -> str:
     in_dev = {texts for texts, _ in shared}
     num_train = sum(texts in in_dev for texts in row_texts(train))
     return (
-        f"{num_train} of {name}'s {len(train)} train rows also occur in dev. They match {len(shared)} of the {len(dev)} "
-        f"dev rows, {num_same} with the same label."
+        f"{num_train} of {name}'s {len(train)} train rows also occur in dev. They match {len(shared)} of the "
+        f"{len(dev)} dev rows, {num_same} of them with the same label."
     )
 
 

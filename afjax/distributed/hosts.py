@@ -44,8 +44,8 @@ _LONGEST = 2000
 # Folders in the key-value store: the reasons of exiting hosts, and the hosts that no longer need the service.
 _ENDING, _ENDED = "afjax/ending", "afjax/ended"
 _ABORTED = (
-    "afjax: this host was killed, or aborted because another host was lost. To resume from the last checkpoint, "
-    "start the same command again on all hosts."
+    "afjax: this host was aborted, because it was killed or because another host was lost. To resume from "
+    "the last checkpoint, start the same command again on all hosts."
 )
 
 # Maps an exception to an exit code and a message for the user; None if the exception is unexpected.

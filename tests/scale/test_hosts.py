@@ -153,7 +153,7 @@ def reason(errors: str) -> str:
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ([("a", "", 1), ("b", "", 1)], ["Hosts differ in the config: host 1 from host 0"] * 2),
+        ([("a", "", 1), ("b", "", 1)], ["Hosts differ in the config (host 1 does not match host 0)"] * 2),
         ([("a", "1", 1), ("a", "1", 1)], ["On host 1: The trunk was not found.", "The trunk was not found."]),
         (
             [("a", "", 2), ("a", "", 1)],

@@ -49,7 +49,7 @@ def add(commands: Any) -> None:
         "--max_wait_ms",
         type=float,
         default=2.0,
-        help="maximum time in milliseconds that a row waits for rows of other requests (2)",
+        help="maximum milliseconds that a row waits for rows of other requests (2)",
     )
     parser.add_argument(
         "--max_queue",

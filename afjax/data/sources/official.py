@@ -95,8 +95,8 @@ def missing(name: str, data_dir: Path, folder: Path | None, split: Split) -> str
     if folder:
         return f"{folder} has no {split} split of {name}; it needs {files}, from the benchmark's official download."
     return (
-        f"{data_dir} has no official data for {name}; get the benchmark's official download, whose {split} split is "
-        f"{files}, and put it in {data_dir / task.folders[0]}."
+        f"{data_dir} has no official data for {name}; download the benchmark's official files, whose {split} split is "
+        f"{files}, and put them in {data_dir / task.folders[0]}."
     )
 
 
