@@ -146,7 +146,8 @@ class TaskConfig:
       labels: Label names in order. For multiple choice, the names of the first, second, ... choice. Defaults to the
         names in the folder's ``labels.json`` or defined by the source, or else to the labels in the train split.
       text_a, text_b, label: Names of the text columns and the label column. The defaults are ``text_a`` and ``text_b``,
-        or else ``text``; and ``label``. For multiple choice and span tasks, ``text_a`` is the context (default
+        or else ``text``; and ``label``. Datasets from TFDS and the Hugging Face hub have more defaults, such as
+        ``sentence1`` and ``sentence2``. For multiple choice and span tasks, ``text_a`` is the context (default
         ``context``) and ``text_b`` the question (default ``question``, optional for multiple choice). For span tasks,
         ``label`` holds the answers (default ``answers``). For tagging, ``text_a`` holds the words (default ``words``)
         and ``label`` the tags (default ``tags``).
