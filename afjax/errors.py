@@ -28,7 +28,7 @@ class UserError(ValueError):
 
 
 def did_you_mean(given: str, allowed: Iterable[str]) -> str:
-    """Returns ``' Did you mean "x"?'`` for the nearest allowed name, or an empty string.
+    """Returns ``' Did you mean "x"?'`` for the nearest allowed name, or ``''``.
 
     The given name itself is never suggested.
     """

@@ -38,7 +38,7 @@ def register_node(cls: type[Node]) -> type[Node]:
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Converts a tree to ``{path: leaf}``, sorted by path, without empty subtrees."""
+    """Converts a tree to ``{path: leaf}``, sorted by keys, without empty subtrees."""
     leaves: dict[str, Any] = {}
     for key in sorted(tree):
         value, path = tree[key], f"{prefix}{key}"
@@ -144,7 +144,7 @@ def pad_axis(array: AnyArray, axis: int, size: int, *, value: float = 0.0) -> np
     Args:
       array: The array.
       axis: The axis.
-      size: The new size of the axis, which must not be smaller.
+      size: The new size of the axis, at least its current size.
       value: The value of the new entries.
 
     Returns:
@@ -176,8 +176,8 @@ def tree_digest(tree: Mapping[str, Any]) -> str:
 def named_key(key: PRNGKeyArray, *names: str) -> PRNGKeyArray:
     """Derives a random key that depends only on ``key`` and the names.
 
-    It does not depend on which other keys are derived from ``key``. Adding an adapter therefore never changes the
-    initial values of the others.
+    It does not depend on which other keys are derived from ``key``. Adding an adapter therefore never changes the other
+    adapters' initial values.
     """
     digest = hashlib.sha256("/".join(names).encode()).digest()[:4]
     return jax.random.fold_in(key, int.from_bytes(digest, "little"))

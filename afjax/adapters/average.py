@@ -1,4 +1,4 @@
-"""Averages trained adapters, by their outputs or by their parameters."""
+"""Averages the outputs or the parameters of trained adapters."""
 
 import math
 from collections.abc import Sequence
@@ -28,8 +28,8 @@ def average_adapters(
     for the same input, before the residual and LayerNorm. For bottlenecks and LoRA, its size is the sum of the
     adapters' sizes.
 
-    With ``of="parameters"``, each parameter is the weighted mean of the adapters' parameters, so the size does not
-    change, as in AdapterSoup (Chronopoulou et al. 2023). This only works for adapters that started from the same
+    With ``of="parameters"``, each parameter is the weighted mean of the adapters' parameters, as in AdapterSoup
+    (Chronopoulou et al. 2023), so the size does not change. This only works for adapters that started from the same
     initialization, because the units of independently initialized adapters do not correspond to each other. Adapters
     with the same name and seed are initialized identically.
 
@@ -38,7 +38,7 @@ def average_adapters(
         trained on the same trunk.
       weights: One number per adapter. Defaults to a uniform average. Weights for outputs can be any finite numbers:
         ``[1.0, -0.5]`` subtracts half of the second adapter's output, similar to task arithmetic (Ilharco et al. 2023),
-        which subtracts weights. Weights for parameters must sum to 1.
+        which subtracts model parameters. Weights for parameters must sum to 1.
       of: What to average. ``outputs`` supports LoRA, (IA)³, and bottlenecks that do not have their own LayerNorms;
         ``parameters`` supports every kind.
 
@@ -92,7 +92,9 @@ def _check_weights(weights: Sequence[float] | None, count: int, of: str) -> list
     if len(numbers) != count or not all(map(math.isfinite, numbers)):
         raise UserError(f"weights is {numbers}; it must have one finite number for each of the {count} adapters.")
     if of == "parameters" and abs(math.fsum(numbers) - 1) > TOLERANCE:
-        raise UserError(f"weights is {numbers}, with the sum {math.fsum(numbers):g}; for parameters, it must be 1.")
+        raise UserError(
+            f'weights is {numbers}, which sums to {math.fsum(numbers):g}; with of="parameters", the sum must be 1.'
+        )
     return numbers
 
 

@@ -65,9 +65,9 @@ def init(key: PRNGKeyArray, config: AdapterConfig, trunk: TrunkConfig, depth: in
 
 
 def check_bottleneck(params: Tree, hidden_size: int) -> None:
-    """Raises UserError unless ``params`` hold one bottleneck of this hidden size.
+    """Raises UserError unless ``params`` belong to one bottleneck of this hidden size.
 
-    One bottleneck means the parameters for one slot in one layer.
+    These are the parameters for one slot in one layer.
     """
     check_dense(params, "down", hidden_size)
     check_dense(params, "up", params["down"]["kernel"].shape[1], hidden_size)

@@ -28,7 +28,7 @@ class Init(Protocol):
           key: The adapter's key. Each leaf's key is derived from this key and the leaf's path.
           config: The architecture.
           trunk: The trunk's architecture.
-          depth: The number of adapted layers, over which leaves in slots are stacked.
+          depth: The number of adapted layers. It is the size of the leading axis of leaves in slots.
         """
         ...
 
@@ -121,7 +121,10 @@ class MacCounter(Protocol):
         ...
 
     def cheaper(self, *ways: Self) -> None:
-        """Counts the cheapest of several ways to compute a result, each counted separately with :meth:`apart`."""
+        """Counts the cheapest of several ways to compute a result.
+
+        Each way is counted separately with :meth:`apart`.
+        """
         ...
 
     def rotary_attention(self, size: int, num_heads: int, trained: bool, live: bool, *, first_token: bool) -> bool:
@@ -218,7 +221,8 @@ class SlotKind:
         ``layout``.
       layout: The config fields that must be equal for all adapters of a fusion.
       units: Computes the inner activations ``[batch, queries, size]`` for a factored fusion, if the output is linear in
-        them. None if there are none, or if a fusion computes the inner activations of all adapters in one matmul.
+        them. None if the kind has no inner activations, or if a fusion computes the inner activations of all adapters
+        in one matmul.
       output: Computes the adapter's output ``[batch, queries, d]`` before it is added to the layer's output. None if a
         fusion never needs it.
       size: Computes the number of inner activations per token from the config and the hidden size.
@@ -268,7 +272,7 @@ class Size(Protocol):
     """Computes the number of inner activations per token."""
 
     def __call__(self, config: Any, hidden_size: int) -> int:
-        """Returns the number for an adapter's config and the trunk's hidden size."""
+        """Returns the number, given the adapter's config and the trunk's hidden size."""
         ...
 
 
@@ -304,7 +308,8 @@ class MergeDense(Protocol):
     def __call__(self, params: Tree, config: Any, name: DenseLayer, layer: Tree) -> Tree:
         """Returns the parameters of the merged dense layer.
 
-        Its outputs match :class:`InDense` without dropout; see there for the arguments. Leaves keep their dtype.
+        Without dropout, its outputs match :class:`InDense`, which also describes the arguments. Leaves keep their
+        dtype.
         """
         ...
 
@@ -360,7 +365,8 @@ class DenseKind:
       count_merge: Counts the multiply-adds of ``merge``.
       weighted_sum: Combines several adapters.
       widening: Widens an adapter. None if this would change the outputs.
-      attends: Whether a token's output depends on other tokens. Always False, as for the dense layer itself.
+      attends: Whether a token's output depends on other tokens. Always False, because dense layers act on each token
+        separately.
     """
 
     config: type

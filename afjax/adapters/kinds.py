@@ -73,7 +73,8 @@ def adapter_layers(config: Adapter, num_layers: int) -> tuple[int, ...]:
     layers = tuple(range(num_layers)) if config.layers is None else config.layers
     if layers[-1] >= num_layers:
         raise UserError(
-            f"adapter.layers names layer {layers[-1]}, but the trunk has layers 0 to {num_layers - 1}; remove it."
+            f"adapter.layers names layer {layers[-1]}, but the trunk has layers 0 to {num_layers - 1}; "
+            f"remove layer {layers[-1]}."
         )
     return layers
 

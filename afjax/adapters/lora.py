@@ -104,9 +104,10 @@ def count_merge(counter: MacCounter, config: LoraConfig, inputs: int, outputs: i
 def weighted_sum(
     configs: Sequence[LoraConfig], trees: Sequence[Tree], weights: Sequence[float]
 ) -> tuple[LoraConfig, Tree]:
-    """Concatenates the adapters' matrices, so that the new rank is the sum of theirs.
+    """Concatenates the adapters' matrices.
 
-    The dropout rate is taken from the first adapter. See :class:`afjax.adapters.kind.WeightedSum`.
+    The new rank is the sum of the adapters' ranks. The dropout rate is taken from the first adapter. See
+    :class:`afjax.adapters.kind.WeightedSum`.
     """
     check_equal(configs, ("target_modules", "layers"))
     factors = [weight * config.scaling for weight, config in zip(weights, configs, strict=True)]

@@ -62,7 +62,7 @@ def pal(
         ``decode/{kernel [size, hidden_size], bias [hidden_size]}``.
       x: The encoder layer's input if ``config.placement`` is ``parallel``; otherwise ``LN2(h + f)``. The shape is
         ``[batch, length, hidden_size]``, in any float dtype. The matmuls use the same dtype.
-      mask: bool or numeric ``[batch, length]``; True or nonzero for tokens, False or zero for padding.
+      mask: bool or numeric ``[batch, length]``. Padding is False or zero, and tokens are True or nonzero.
       config: The architecture.
       dropout_rate: Dropout rate of the attention weights, unless ``config.dropout`` is set. Ignored without a key.
       key: The dropout key, or None for no dropout.

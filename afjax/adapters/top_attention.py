@@ -1,7 +1,7 @@
 """Projected attention on top of the encoder.
 
 The module computes ``VD g(VE h)`` from the last hidden states ``h``, where g is a stack of attention blocks. Its tree
-has the leaves below, where those under ``layers`` are stacked over the blocks::
+has the leaves below. Leaves under ``layers`` are stacked over the blocks::
 
     top/{encode [d, s], decode [s, d]}/{kernel, bias}
     top/layers/attention/{query, key, value, output, norm}

@@ -1,7 +1,7 @@
 """Projected feed-forward blocks on top of the encoder.
 
 The module computes ``VD g(VE h)`` from the last hidden states ``h``, where g is a stack of small feed-forward networks.
-Its tree has the leaves below, where those under ``layers`` are stacked over the blocks::
+Its tree has the leaves below. Leaves under ``layers`` are stacked over the blocks::
 
     top/{encode [d, s], decode [s, d]}/{kernel, bias}
     top/layers/ffn/{0, 1, ..., norm}        a block's dense layers in order, and its LayerNorm

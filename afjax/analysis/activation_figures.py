@@ -14,7 +14,7 @@ from afjax.errors import UserError
 
 # Heatmaps with at most this many columns are annotated with their values.
 _TOKENS_WITH_NUMBERS = 24
-# Tokens that fit legibly across a page. Longer inputs are wrapped, up to _MAX_LINES lines per figure.
+# Number of tokens that fit legibly across a page. Longer inputs are wrapped, up to _MAX_LINES lines per figure.
 _TOKENS_PER_LINE = 40
 _MAX_LINES = 24
 
@@ -95,8 +95,8 @@ def draw_activations(found: Sequence[Activations], output: str | Path, *, layers
 def draw_token_activations(found: TokenActivations, output: str | Path, *, layers: Sequence[int] = ()) -> list[Path]:
     """Draws the activations for one input as heatmaps and writes the values as CSV.
 
-    Each layer has a heatmap of adapters x tokens, which is wrapped into several if the input is long. ``output`` and
-    ``layers`` are as for :func:`draw_activations`.
+    Each layer has a heatmap of adapters x tokens, which is wrapped into several heatmaps if the input is long. See
+    :func:`draw_activations` for ``output`` and ``layers``.
 
     Raises:
       UserError: A layer does not exist or is listed twice, the layers have no adapters, the input needs more lines than
@@ -123,7 +123,7 @@ def draw_token_activations(found: TokenActivations, output: str | Path, *, layer
     ]
     if len(parts) > 1 and len(panels) > _MAX_LINES:
         raise UserError(
-            f"The text has {len(found.tokens)} tokens, which take {len(panels)} lines over all layers, but a figure "
+            f"The text has {len(found.tokens)} tokens, which need {len(panels)} lines for all layers, but a figure "
             f"shows at most {_MAX_LINES}; select fewer --layers, or shorten the text."
         )
     lines = [
@@ -150,7 +150,7 @@ def _draw(
     amount: str,
     cell: tuple[float, float],
 ) -> list[Path]:
-    """Draws heatmaps with shared row labels and colour scale, and writes all files.
+    """Draws heatmaps with shared row labels and color scale, and writes all files.
 
     Args:
       panels: The heatmaps.
@@ -158,7 +158,7 @@ def _draw(
       header: The column names of the CSV.
       lines: The rows of the CSV.
       labels: The x-axis and y-axis labels.
-      amount: The colour bar's label.
+      amount: The color bar's label.
       cell: The width and height of a heatmap cell, in inches.
     """
     if not lines:

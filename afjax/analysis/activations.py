@@ -1,7 +1,7 @@
 """Fusion activations: softmax weights over adapters (Pfeiffer 2021, section 5.1).
 
-They are averaged over a split, or computed for every token of a single input. For a split, the weights are averaged
-first over the tokens of each row (excluding padding), then over rows.
+The weights are averaged over a split, or computed for every token of a single input. For a split, they are averaged
+first over the tokens of each row (excluding padding), then over the rows.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ from afjax.tasks.load import rows_from_lists
 from afjax.tasks.windows import TokenisedWindows
 from afjax.trees import Tree
 
-# Name of the group that contains every row. The other groups are named after labels.
+# Name of the group that contains every row. The other groups are named after their label.
 ALL = "all rows"
 
 
@@ -137,7 +137,7 @@ def token_activations(task_model: TaskModel, text: str, text_b: str | None = Non
     kind = TASK_KINDS[task_model.task.kind]
     if text_b is None and kind.text.second_text:
         raise UserError(
-            f'The task "{task_model.task.name}" is of the kind {kind.name}; give {kind.text.second_text} as text_b.'
+            f'The task "{task_model.task.name}" is of the kind {kind.name}; pass {kind.text.second_text} as text_b.'
         )
     second_text: Any = [text_b] if kind.has_choices else text_b
     data = task_model.tokenised(rows_from_lists([text if text_b is None else (text, second_text)], kind=kind.name))
@@ -174,7 +174,7 @@ def _check_fusion(task_model: TaskModel) -> None:
 def _weighted_step(
     model: Model, params: Tree, batch: Mapping[str, Any]
 ) -> dict[str, Float[jax.Array, "groups filled_layers num_adapters"]]:
-    """Sums the rows' attention over adapters with each group's weights, by slot."""
+    """Computes each group's weighted sum of the rows' attention to adapters, by slot."""
     means = model(params, batch, fusion_attention=True).row_attention(batch["mask"])
     return {
         slot: jnp.einsum("bg,bln->gln", batch["weights"], slot_means, precision="highest")
@@ -186,7 +186,7 @@ def _weighted_step(
 def _token_step(
     model: Model, params: Tree, batch: Mapping[str, Any]
 ) -> dict[str, Float[jax.Array, "batch length filled_layers num_adapters"]]:
-    """Computes the attention over adapters at every token, by slot."""
+    """Computes the attention to adapters at every token, by slot."""
     attention = model(params, batch, fusion_attention=True).fusion_attention
     return {
         slot: slot_attention.transpose(1, 2, 0, 3).astype(jnp.float32) for slot, slot_attention in attention.items()

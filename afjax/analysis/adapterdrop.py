@@ -31,7 +31,7 @@ class Point:
       kept: The fraction of adapters that remain, over all layers.
       scores: Every metric on the rows.
       rows_per_second: Throughput of the fastest of three passes, excluding tokenization and compilation.
-      flops_per_row: Floating-point operations per row of the model's ``max_length``, as counted by XLA.
+      flops_per_row: Floating-point operations per row of ``max_length`` tokens, as counted by XLA.
     """
 
     what: str
@@ -63,7 +63,7 @@ def adapterdrop_curve(
     config = task_model.model.adapters[0][1]
     layers = adapter_layers(config, task_model.trunk.config.num_layers)
     if not layers:
-        raise UserError(f"An adapter of the kind {config.kind} sits on top of the encoder; it has no layers to drop.")
+        raise UserError(f"An adapter of the kind {config.kind} is on top of the encoder, so it has no layers to drop.")
     task_model.check_labels(rows)
     ordered, data = (layers[::-1] if from_top else layers), task_model.tokenised(rows)
     for number in range(len(layers)):
@@ -104,7 +104,9 @@ def most_used(
     """
     num_adapters = next(iter(shares.values())).shape[-1]
     if not 0 < num_kept <= num_adapters:
-        raise UserError(f"{num_kept} adapters cannot be kept; the fusion has {num_adapters}: keep 1 to {num_adapters}.")
+        raise UserError(
+            f"{num_kept} adapters cannot be kept; keep 1 to {num_adapters}, because the fusion has {num_adapters}."
+        )
     return tuple(
         tuple(tuple(sorted(np.argsort(-layer, kind="stable")[:num_kept].tolist())) for layer in slot_shares)
         for slot_shares in shares.values()

@@ -9,7 +9,8 @@ from afjax.config.adapters import AdapterConfig
 from afjax.errors import UserError, did_you_mean
 
 # The order of methods in tables. An unlisted method takes the position of the first entry that is a prefix of its name,
-# such as "top-" for "top-3". Ties are broken by K or by adapter size. Methods without a matching entry come last.
+# such as "top-" for "top-3". Ties are broken by the K of "top-K" or by adapter size. Methods without a matching entry
+# come last.
 METHODS: tuple[str, ...] = (
     "head",
     "full",
@@ -35,7 +36,7 @@ class Cell:
       scores: The runs' scores in points (times 100).
       num_settings: The number of settings tried. :func:`make_cells` describes how one is chosen.
       num_runs: The number of runs over all these settings.
-      repeated: Folders of ignored runs, which repeat another run but have a different score.
+      repeated: Folders of ignored runs. They repeat another run but have a different score.
     """
 
     task: str
@@ -70,7 +71,7 @@ def make_cells(
 
     Args:
       records: The records of :func:`afjax.analysis.runs.collect`.
-      metric: A metric that replaces the main metric of every task that has it.
+      metric: A metric to use instead of the main metric, for every task that has it.
       by_size: Whether each adapter size is a separate method; see :func:`size_name`.
       by_sampler: Whether each sampler of multi-task runs is a separate method, named ``METHOD:SAMPLER``.
 
@@ -134,7 +135,7 @@ def size_name(record: RunRecord) -> str:
 
 
 def order(methods: Iterable[str]) -> list[str]:
-    """Returns the distinct methods in the order of the tables."""
+    """Returns the distinct methods in table order."""
 
     def sort_key(method: str) -> tuple[int, float, str]:
         name, _, size = method.partition(":")
@@ -147,24 +148,24 @@ def order(methods: Iterable[str]) -> list[str]:
     return sorted(set(methods), key=sort_key)
 
 
-def chosen(given: str, flag: str, there: Sequence[str], *, also: Sequence[str] = ()) -> list[str]:
+def chosen(given: str, flag: str, available: Sequence[str], *, also: Sequence[str] = ()) -> list[str]:
     """Parses a flag's comma-separated names.
 
     Args:
-      given: The flag's value. Empty for all names in ``there``.
+      given: The flag's value. Empty for all names in ``available``.
       flag: The flag's name, for error messages.
-      there: The names that have finished runs.
+      available: The names that have finished runs.
       also: Names that are allowed without finished runs.
 
     Raises:
       UserError: A name is unknown or listed twice.
     """
-    names = [name.strip() for name in given.split(",")] if given else list(there)
+    names = [name.strip() for name in given.split(",")] if given else list(available)
     for name in names:
-        if name not in there and name not in also:
+        if name not in available and name not in also:
             raise UserError(
                 f'{flag} names "{name}", which has no finished run; choose from '
-                f"{', '.join(there)}.{did_you_mean(name, there)}"
+                f"{', '.join(available)}.{did_you_mean(name, available)}"
             )
         if names.count(name) > 1:
             raise UserError(f'{flag} lists "{name}" twice; list each name once.')

@@ -93,7 +93,7 @@ def compare(
       metric: The metric that decides which side is better; empty for the task's main metric.
       bootstrap: The number of resamples, and their seed.
       batch_size: Rows per step.
-      max_length: Tokens per row; longer rows are truncated. None for the length used in training.
+      max_length: Maximum number of tokens per row; longer rows are truncated. None for the length used in training.
 
     Raises:
       UserError: The sides differ in their number of runs or kind of task, the metric does not apply to the task, or the
@@ -101,13 +101,13 @@ def compare(
     """
     if len(first) != len(second):
         raise UserError(
-            f"A has {counted(len(first), 'run')} and B has {len(second)}; give both the same number of runs, paired in "
-            "order (for example by seed)."
+            f"A has {counted(len(first), 'run')} and B has {len(second)}; pass the same number of runs for both, "
+            "paired in order (for example by seed)."
         )
     kinds = {side.model.task.kind for side in (*first, *second)}
     if len(kinds) > 1:
         raise UserError(
-            f"Tasks of different kinds ({', '.join(sorted(kinds))}) cannot be compared; give runs on the same task."
+            f"Tasks of different kinds ({', '.join(sorted(kinds))}) cannot be compared; pass runs on the same task."
         )
     task = first[0].model.task
     for side in (*first, *second):
@@ -161,7 +161,7 @@ def to_lines(found: Comparison) -> list[str]:
         "",
         f"{counted(found.num_rows, 'row')} of {found.task}" + (f", {num_pairs} pairs of runs" if num_pairs > 1 else ""),
     ]
-    head = ["metric", "A", "B", "B - A", "95 % interval", "p", *(["std over pairs"] if num_pairs > 1 else [])]
+    head = ["metric", "A", "B", "B - A", "95% interval", "p", *(["std over pairs"] if num_pairs > 1 else [])]
     cells = [head]
     ordered = [found.main_metric, *(name for name in found.metrics if name != found.main_metric)]
     for name in ordered:
@@ -190,7 +190,7 @@ def to_lines(found: Comparison) -> list[str]:
 
 
 def shortened_settings(settings: Mapping[str, tuple[str, str]]) -> dict[str, tuple[str, str]]:
-    """Replaces sections that only A or only B has by their number of settings.
+    """Replaces each section that only A or only B has with its number of settings.
 
     Such a section is, for example, ``fusion`` or ``sources``.
 

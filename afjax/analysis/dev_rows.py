@@ -46,7 +46,7 @@ class DevEvaluation:
       confusion: The confusion matrix for classification, with true labels as rows and predicted labels as columns;
         otherwise None.
       values: ``(labels, predictions)`` for regression; otherwise None.
-      mistakes: The worst mistakes, with the most confident (or the largest errors) first.
+      mistakes: The worst mistakes, sorted by decreasing confidence (for regression, by decreasing error).
       num_wrong: The number of incorrect predictions, or of all rows for regression.
       activations: Mean activations of a fusion by slot; empty without a fusion.
       layers: The trunk layers of ``activations``, in order; empty without a fusion.

@@ -1,6 +1,6 @@
 """Common figure style and output: PNG and SVG images, with their data as CSV.
 
-Figures are legible at a paper's column width. Colours are safe for colour-blind readers (cividis for amounts, the
+Figures are legible at a paper's column width. Colors are safe for color-blind readers (cividis for amounts, the
 Okabe-Ito palette for categories), and categories also differ in marker or hatch.
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# matplotlib's warning when the font lacks a character, which is then drawn as a box.
+# matplotlib's warning about a character that the font lacks. matplotlib draws it as a box.
 _LACKING = "Glyph .* missing from font"
 # Widths of a column and of a two-column page, in inches.
 COLUMN_WIDTH, PAGE_WIDTH = 3.4, 7.0
@@ -91,11 +91,11 @@ def check_output(output: Path) -> None:
     """
     stem = _stem(output)
     if stem.is_dir() and not output.suffix:
-        raise UserError(f"{output} is a folder; give --output a file name in it, without a suffix.")
+        raise UserError(f"{output} is a folder; set --output to a file in it, without a suffix.")
     if output.exists() and not output.is_file() and not output.is_dir():
         raise UserError(
-            f"{output} is a device or a pipe; give --output a path without a suffix for the {', '.join(SUFFIXES)} "
-            "files."
+            f"{output} is a device or a pipe; set --output to a path without a suffix, for the files "
+            f"{', '.join(SUFFIXES)}."
         )
     for path in _targets(output):
         writing.check_output(path, make_folder=True)

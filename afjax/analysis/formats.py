@@ -29,7 +29,7 @@ def to_text(table: Table) -> str:
     """Formats a table as aligned plain text, followed by its notes and commands."""
     lines = [table.title, "", *table_lines([table.header, *table.rows]), "", *table.notes]
     if table.commands:
-        lines += ["", "These fill the gaps:", *(f"  {command}" for command in table.commands)]
+        lines += ["", "To fill the gaps, run:", *(f"  {command}" for command in table.commands)]
     return "\n".join(lines) + "\n"
 
 
@@ -43,7 +43,7 @@ def to_markdown(table: Table) -> str:
     lines = [f"| {line} |" for line in (header, rule, *body)]
     lines = [f"**{_markdown(table.title)}**", "", *lines, "", *(_markdown(note) for note in table.notes)]
     if table.commands:
-        lines += ["", "These fill the gaps:", "", "```bash", *table.commands, "```"]
+        lines += ["", "To fill the gaps, run:", "", "```bash", *table.commands, "```"]
     return "\n".join(lines) + "\n"
 
 

@@ -16,8 +16,8 @@ def method_of(config: ExperimentConfig) -> str:
     * One task without adapters: the partition, ``head``, ``full``, ``layernorm`` or ``top-K``.
     * One task with adapters: their architecture's name, see :func:`architecture_name`. The suffix ``-trunk`` means
       that the trunk is trained too.
-    * Several tasks: the same with the prefix ``mt-`` for joint training (``mt-full`` is the shared BERT of *BERT and
-      PALs*), or ``sequential-`` for training one task after the other.
+    * Several tasks: the same name with the prefix ``mt-`` for joint training (``mt-full`` is the shared BERT of *BERT
+      and PALs*), or ``sequential-`` for training one task after the other.
     * Fusions: ``fusion`` for Pfeiffer adapters, otherwise ``fusion-`` and the architecture's name.
 
     :func:`afjax.analysis.runs.collect` adds the suffix ``-mt``, as in ``fusion-mt``, if another run has trained the

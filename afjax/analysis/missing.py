@@ -17,7 +17,7 @@ from afjax.errors import UserError
 from afjax.storage.json_files import read_json
 from afjax.train.workdir import CONFIG, source_folder
 
-# The methods of configs/baselines.py, besides top-K. They need no finished run as a template.
+# The methods of configs/baselines.py, in addition to top-K. Their commands do not need a finished run as a template.
 BASELINES = ("head", "full", "layernorm", "pfeiffer", "houlsby")
 
 
@@ -53,13 +53,13 @@ def is_baseline(method: str) -> bool:
     return method in BASELINES or (method.startswith("top-") and method[4:].isdecimal())
 
 
-def overrides(there: ExperimentConfig, wanted: ExperimentConfig) -> list[str]:
-    """Returns the ``--config.a.b=value`` flags that turn ``there`` into ``wanted``.
+def overrides(current: ExperimentConfig, wanted: ExperimentConfig) -> list[str]:
+    """Returns the ``--config.a.b=value`` flags that turn ``current`` into ``wanted``.
 
-    ``wanted`` must not have sources that ``there`` lacks.
+    ``wanted`` must not have sources that ``current`` lacks.
     """
     flags = []
-    old, new = _by_name(there), _by_name(wanted)
+    old, new = _by_name(current), _by_name(wanted)
     if old["sources"] and not new["sources"]:
         flags.append("--config.sources=()")
         old["sources"] = {}

@@ -1,8 +1,9 @@
 """Paired bootstrap test for the difference between two models' scores.
 
-Each resample draws rows with replacement, as many as there are, and the same ones for both models. It is represented by
-a weight vector that counts how often each row was drawn. Every score is a function of weighted sums, so many resamples
-can be scored at once, and scores that are not means over rows (F1, Matthews, Pearson, Spearman) are exact.
+Each resample draws as many rows as the data has, with replacement, and uses the same rows for both models. A resample
+is represented by a weight vector that counts how often each row was drawn. Every score is a function of weighted sums,
+so many resamples can be scored at once, and scores that are not means over rows (F1, Matthews, Pearson, Spearman) are
+exact.
 """
 
 import dataclasses
@@ -24,9 +25,9 @@ class Paired:
     Attributes:
       first, second: The models' scores, averaged over the pairs of runs.
       difference: The second score minus the first.
-      low, high: The 95 % percentile interval of the difference.
-      p_value: The two-sided p-value from inverting that interval: twice the fraction of resamples on the smaller side
-        of zero, after adding one resample with no difference.
+      low, high: The 95% percentile interval of the difference.
+      p_value: The two-sided p-value that corresponds to the interval: twice the fraction of resamples on the smaller
+        side of zero, after adding one resample with no difference.
       spread: The sample standard deviation of the difference over pairs of runs, or None with a single pair.
     """
 

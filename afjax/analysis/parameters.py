@@ -21,8 +21,8 @@ from afjax.trunk.sizes import SIZES
 def trained_in_trunk(config: ExperimentConfig, architecture: TrunkConfig | None) -> int | None:
     """Counts the trunk parameters that a run trains.
 
-    Returns None if the architecture is unknown. The count uses the partition rules of training. The other trained
-    parameters (adapters or a fusion, and the head) are in the store.
+    Returns None if the architecture is unknown. The count uses the partition rules of training. Trained adapters,
+    fusions and heads are not counted, because they are in the store.
     """
     return None if architecture is None else _trained(architecture, config.partition, config.top_k, config.head)
 

@@ -115,7 +115,7 @@ def make_page(
 
     Args:
       title: The page's heading.
-      experiments: All experiments, including unfinished ones.
+      experiments: All experiments, including unfinished experiments.
       best: The experiment to show in detail.
       evaluated_results: The results of ``best``, with their evaluations.
       store_folder: The store of ``best``.

@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Number of points that are distinguishable across a column.
+# Maximum number of points per line. More would not be distinguishable in a column.
 _POINTS = 200
-# Runs of up to this many steps show every step.
+# For runs of up to this many steps, every step is a point.
 _EVERY_STEP = 25
 # Longer names are abbreviated in the middle. The report's tables have the full names.
 _NAME = 28
-# Line styles and marker fills. Once all colours and markers are used up, they repeat with the next style and fill, so
-# up to MOST_LINES lines differ in marker or style even without colour.
+# Line styles and marker fills. Once all colors and markers are used up, they repeat with the next style and fill, so up
+# to MOST_LINES lines differ in marker or style even without color.
 _ROUNDS = (("-", "full"), ("--", "none"), ("-.", "left"), (":", "bottom"))
 MOST_LINES = len(COLOURS) * len(_ROUNDS)
-# With more cells per row than this, the numbers in them would be illegible.
+# Heatmaps with more columns than this have no numbers, because these would be illegible.
 _NUMBERED = 12
 
 
@@ -59,7 +59,7 @@ def rate_figure(lines: Sequence[Mapping[str, Any]]) -> "Figure":
 
 
 def evaluation_figure(run: RunRecord, names: Sequence[str], best_step: Any) -> "Figure":
-    """Plots up to ``MOST_LINES`` dev metrics by step, and marks the kept step."""
+    """Plots up to ``MOST_LINES`` dev metrics by step, and marks the best step."""
     # The legend has three names per line.
     figure, (axes,) = new_figure(COLUMN_WIDTH, 2.05 + 0.15 * (len(names) // 3 + 1))
     for number, name in enumerate(names):
@@ -88,7 +88,7 @@ def evaluation_figure(run: RunRecord, names: Sequence[str], best_step: Any) -> "
 def activation_figure(
     layers: Sequence[int], members: Sequence[str], means: Float[np.ndarray, "filled_layers num_adapters"]
 ) -> "Figure":
-    """Draws a heatmap of each layer's mean attention over a fusion's adapters."""
+    """Draws a heatmap of each layer's mean attention to a fusion's adapters."""
     num_layers, num_members = means.shape
     names = [plain(name) for name in members]
     width = 1.2 + 0.06 * max(map(len, names)) + 0.32 * num_layers

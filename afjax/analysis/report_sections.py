@@ -24,7 +24,10 @@ _CLASSES = 40
 
 
 def curves(experiment: ExperimentRecord, main_metrics: Mapping[str, str]) -> list[Markup]:
-    """Plots every run's loss, learning rate and dev metrics. Sources are collapsed."""
+    """Plots every run's loss, learning rate and dev metrics.
+
+    The plots of a fusion's sources are collapsed.
+    """
     runs = [run for run in reversed(experiment.runs) if run.steps]
     if not runs:
         return [tag("p", "The workdir has no logs of training steps.")]
@@ -87,7 +90,7 @@ def _sample(evaluations: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, A
 
 
 def activations(result: Result, evaluation: DevEvaluation | None) -> list[Markup]:
-    """Shows a fusion's mean attention over its adapters as a heatmap and as a table."""
+    """Shows a fusion's mean attention to its adapters as a heatmap and as a table."""
     if evaluation is None:
         return [
             tag("p", f"{result.name} was not evaluated on its dev rows, so its attention over adapters is unknown.")
@@ -224,7 +227,9 @@ def cost(experiments: Sequence[ExperimentRecord]) -> list[Markup]:
                     ]
                 )
     if not rows:
-        return [tag("p", "These runs did not record time and memory, unlike runs of this version of afjax.")]
+        return [
+            tag("p", "These runs did not record time and memory, because an earlier version of afjax trained them.")
+        ]
     if len(rows) > 1:
         rows.append(["all", duration(total), "", "", "", "", ""])
     header = ["run", "time", "time per step", "starts", "devices", "host memory", "device memory"]
@@ -258,17 +263,23 @@ def versions(experiment: ExperimentRecord, manifests: Sequence[Manifest]) -> lis
             ]
             for manifest in manifests
         ]
-        caption = "Stored artefacts; SHA-256 over the parameters."
+        caption = "Stored artefacts, with the SHA-256 digest of their parameters."
         parts.append(
             table(["artefact", "parameters", "seed", "saved (UTC)", "digest"], rows, numbers=(1, 2), caption=caption)
         )
     else:
-        parts.append(tag("p", "The store no longer has the artefacts of these runs; give their current --store."))
+        parts.append(
+            tag("p", "The store no longer has the artefacts of these runs; set --store to their current store.")
+        )
     if experiment.inputs:
         digests: list[list[Content]] = [
             [name, tag("span", str(digest), class_="code")] for name, digest in experiment.inputs.items()
         ]
-        parts.append(table(["input", "digest"], digests, caption="Inputs of the runs; SHA-256 over their contents."))
+        parts.append(
+            table(
+                ["input", "digest"], digests, caption="Inputs of the runs, with the SHA-256 digest of their contents."
+            )
+        )
     return parts
 
 

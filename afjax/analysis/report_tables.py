@@ -27,7 +27,7 @@ class EvaluatedResult:
       result: The result of the run.
       parameters: The numbers of trained and total parameters, or None if the model cannot be loaded.
       evaluation: The evaluation on the dev rows, or None if the model or the rows are missing.
-      missing: The reason if ``evaluation`` is None, as a sentence.
+      missing: The reason why ``evaluation`` is None, as a sentence; otherwise empty.
     """
 
     result: Result
@@ -103,7 +103,10 @@ def score_tables(finished: Sequence[ExperimentRecord], evaluated_results: Sequen
 
 
 def unfinished_table(runs: Sequence[UnfinishedRun]) -> list[Markup]:
-    """Tabulates the runs without a result, with the last line of each log. Without such runs, there is no table."""
+    """Tabulates the runs without a result, with the last line of each log.
+
+    If every run has a result, there is no table.
+    """
     if not runs:
         return []
     rows: list[list[Content]] = [
@@ -121,14 +124,15 @@ def _settings_table(experiments: Sequence[ExperimentRecord]) -> Markup:
     sides = [experiment.settings for experiment in experiments]
     varying = differing_settings(sides, IGNORED_SETTINGS)
 
-    def telling(name: str) -> tuple[bool, bool, int]:
+    def column_order(name: str) -> tuple[bool, bool, int]:
         """Returns a setting's sort key.
 
-        Settings that all runs have come first, then top-level ones such as ``recipe``, then ones with many values.
+        Settings that all runs have come first, then top-level settings such as ``recipe``, then settings with many
+        values.
         """
         return not all(name in side for side in sides), "." in name, -len(set(map(str, varying[name])))
 
-    shown_settings = sorted(varying, key=telling)[:_SETTINGS]
+    shown_settings = sorted(varying, key=column_order)[:_SETTINGS]
     groups: dict[tuple[str, ...], list[ExperimentRecord]] = {}
     for place, experiment in enumerate(experiments):
         groups.setdefault(tuple(str(values[place]) for values in varying.values()), []).append(experiment)

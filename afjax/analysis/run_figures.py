@@ -1,6 +1,6 @@
-"""Figures of finished runs: differences to full fine-tuning, and the trade-off.
+"""Draws figures of finished runs.
 
-The trade-off is score against trained parameters.
+They show differences to full fine-tuning, and the trade-off between score and trained parameters.
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 # The percentiles shown in Houlsby 2019.
 PERCENTILES = (20, 50, 80)
-# Hatches distinguish bars without colour. The numbers of hatches and colours are coprime, so many methods get distinct
+# Hatches distinguish bars without color. The numbers of hatches and colors are coprime, so many methods get distinct
 # combinations. Hatch lines are dark, so bars are never black.
 HATCHES = ("", "////", "....", "----", "xxxx", "||||", "\\\\\\\\", "++++", "oooo", "//..", "OO")
 BAR_COLOURS = COLOURS[:-1]
@@ -45,10 +45,10 @@ class Point:
     Attributes:
       family: ``top layers``, ``LayerNorm only``, or the adapters' architecture, as in ``pfeiffer adapters``.
       method: The method's name, including the size.
-      parameters: Trained parameters per task, head included (the median over tasks).
-      low, middle, high: Over several tasks, percentiles of the difference to full fine-tuning. For a single task, the
-        mean score over seeds and one standard deviation below and above it; ``low`` and ``high`` are None with a single
-        seed.
+      parameters: Number of trained parameters per task, including the head (the median over tasks).
+      low, middle, high: For several tasks, the ``PERCENTILES`` over tasks of the difference to full fine-tuning. For a
+        single task, the mean score over seeds and one standard deviation below and above it; ``low`` and ``high`` are
+        None with a single seed.
       count: The number of tasks, or of seeds for a single task.
     """
 
@@ -239,7 +239,7 @@ def _trained(cell: Cell) -> int:
 def _checked(points: list[Point], grid: Grid) -> list[Point]:
     if not points:
         raise UserError(
-            "There is nothing to draw: no runs of adapters, top layers or LayerNorms were found (on tasks with full "
-            f"fine-tuning), only of {', '.join(grid.methods)}."
+            "There is nothing to draw: no runs of adapters, top layers or LayerNorms were found, only of "
+            f"{', '.join(grid.methods)}. For several tasks, each task also needs a run of full fine-tuning."
         )
     return points

@@ -27,7 +27,8 @@ class RunRecord:
         run's artefacts were found in a store.
       adapter: The adapters' architecture, or None without adapters.
       adapters: The frozen adapters of a fusion, as ``{digest: number of parameters}``.
-      own_parameters: The number of parameters trained only for this task, or None if its artefacts were not found.
+      own_parameters: The number of parameters trained only for this task, or None if the run's artefacts were not
+        found.
       shared_parameters: The number of trained parameters that all tasks of the run share.
       inputs: Digests of the run's inputs, from ``inputs.json``; empty if only its artefacts were found.
       trunk: SHA-256 of the pretrained trunk.
@@ -134,7 +135,7 @@ class Collection:
     scoreless: tuple[RunRecord, ...] = ()
 
     def left_out(self, tasks: Sequence[str]) -> list[str]:
-        """Explains, one sentence per run, why runs on these tasks are left out."""
+        """Returns one sentence for each left-out run on these tasks, with the reason."""
         return [
             f"{run.folder} ({run.method} on {run.task}, seed {run.seed}) is not finished"
             for run in self.unfinished

@@ -40,7 +40,7 @@ def collect(folders: Sequence[str | os.PathLike[str]]) -> Collection:
       folders: Workdirs, sweep folders, stores, or folders that contain any of these; local or ``gs://``.
 
     Returns:
-      The finished runs with a dev score and, separately, the unfinished ones and those without a dev score.
+      The finished runs with a dev score and, in separate fields, unfinished runs and finished runs without a dev score.
 
     Raises:
       UserError: A folder does not exist, no run is finished, a file is damaged, none of the runs on a task has a dev
@@ -57,7 +57,7 @@ def collect(folders: Sequence[str | os.PathLike[str]]) -> Collection:
     stores = _Stores(list(store_folders.values()))
     read = [_read_workdir(workdir, stores) for workdir in workdirs.values()]
     records = [record for collection in read for record in collection.records]
-    records += stores.left()
+    records += stores.unclaimed()
     unfinished = tuple(
         dataclasses.replace(run, method=f"{run.method}-mt") if run.trunk in stores.trained else run
         for collection in read
@@ -67,7 +67,7 @@ def collect(folders: Sequence[str | os.PathLike[str]]) -> Collection:
     if not records:
         unfinished_note = f" ({len(unfinished)} started but not finished)" if unfinished else ""
         raise UserError(
-            f"There is no finished run in {given}{unfinished_note}; give workdirs of finished afjax train runs."
+            f"There is no finished run in {given}{unfinished_note}; pass the workdirs of finished afjax train runs."
         )
     scored = [record for record in records if record.main_metric in record.metrics]
     for task in sorted({record.task for record in records} - {record.task for record in scored}):
@@ -101,7 +101,7 @@ def _search(folder: epath.Path, depth: int) -> Iterator[tuple[bool, epath.Path]]
 
 
 class _Stores:
-    """The stores to search, and which of their artefacts belong to runs in workdirs.
+    """The stores to search. Tracks the artefacts that belong to runs in workdirs.
 
     Attributes:
       trained: ``{trunk digest: record}`` for runs that trained a trunk on several tasks.
@@ -109,7 +109,7 @@ class _Stores:
 
     def __init__(self, stores: Sequence[epath.Path]) -> None:
         self._stores = stores
-        self._taken: set[tuple[str, str, str]] = set()
+        self._claimed: set[tuple[str, str, str]] = set()
         self.trained: dict[str, RunRecord] = {}
 
     def find(
@@ -130,7 +130,7 @@ class _Stores:
                 manifests = [store.read_manifest(folder, kind, name) for kind in kinds]
                 if all(manifest.seed == seed and manifest.metrics == metrics for manifest in manifests):
                     # A store may have been copied. Mark every copy, so that none counts as a separate run.
-                    self._taken.update((str(folder), kind, name) for kind in kinds)
+                    self._claimed.update((str(folder), kind, name) for kind in kinds)
                     first_match = first_match if first_match[0] else (str(folder), manifests)
         return first_match
 
@@ -144,14 +144,14 @@ class _Stores:
         ]
         return {adapter.digest: adapter.num_parameters for adapter in manifests}
 
-    def left(self) -> list[RunRecord]:
-        """Returns records of adapters and fusions that no workdir's run has saved."""
+    def unclaimed(self) -> list[RunRecord]:
+        """Returns records of adapters and fusions that no run in a workdir has saved."""
         records = []
         for folder in self._stores:
             for kind in ("adapters", "fusion"):
                 for name in store.names(folder, kind):
                     manifest = store.read_manifest(folder, kind, name)
-                    if (str(folder), kind, name) not in self._taken and manifest.task:
+                    if (str(folder), kind, name) not in self._claimed and manifest.task:
                         records.append(self._record(folder, manifest))
         return records
 
@@ -290,10 +290,10 @@ def _record(
 
 
 def _with_origins(records: Sequence[RunRecord], trained: Mapping[str, RunRecord]) -> list[RunRecord]:
-    """Traces trunks that other runs trained back to their pretrained trunks.
+    """Traces each trained trunk back to the pretrained trunk that it started from.
 
-    The records of such trunks get the pretrained trunk's name, digest and size, the other run's settings as ``origin``,
-    and the suffix ``-mt`` or the prefix ``mt-`` in their method's name.
+    The record of a run on such a trunk gets the pretrained trunk's name, digest and size, the other run's settings as
+    ``origin``, and the suffix ``-mt`` or the prefix ``mt-`` in the method's name.
 
     Raises:
       UserError: The runs started from different pretrained trunks.
@@ -326,8 +326,8 @@ def _with_origins(records: Sequence[RunRecord], trained: Mapping[str, RunRecord]
             f"{record.folder}: {record.trunk_name} ({sha[:12]})" for sha, record in records_by_trunk.items()
         )
         raise UserError(
-            f"The runs started from different trunks ({details}). Give runs on one trunk; for runs on a jointly "
-            "trained trunk, also give the workdir and store of the run that trained it."
+            f"The runs started from different trunks ({details}). Pass runs on one trunk; for runs on a jointly "
+            "trained trunk, also pass the workdir and store of the run that trained the trunk."
         )
     return with_origins
 

@@ -46,7 +46,7 @@ def open_sides(
 
     Args:
       text: Comma-separated names. A name is a stored model (``adapter:NAME``, ``fusion:NAME`` or ``head:NAME``,
-        optionally followed by ``:HEAD``) or a workdir. The folder of a sweep over seeds stands for its runs, sorted by
+        optionally followed by ``:HEAD``) or a workdir. The folder of a sweep over seeds expands to its runs, sorted by
         seed.
       load_trunk: Loads a trunk by name, like ``afjax.load_trunk``. It may be called repeatedly with the same name.
       store_folder: The store. For workdirs, empty means their own stores.
@@ -66,8 +66,8 @@ def open_sides(
             sides += _run_sides(epath.Path(name), load_trunk, store_folder, trunk, task)
         else:
             raise UserError(
-                f'"{name}" is neither a workdir nor a model; give a workdir of afjax train, or adapter:NAME, '
-                "fusion:NAME or head:NAME from --store."
+                f'"{name}" is neither a workdir nor a model; pass a workdir created by afjax train, or '
+                "adapter:NAME, fusion:NAME or head:NAME from --store."
             )
     return sides
 
@@ -95,7 +95,7 @@ def _stored_side(
     allow_mismatch: bool,
 ) -> Side:
     if not store_folder:
-        raise UserError(f'"{text}" is a stored model; give --store.')
+        raise UserError(f'"{text}" is a stored model; pass --store.')
     kind, name, head = match.groups()
     adapter, fusion = (name if kind == chosen else "" for chosen in ("adapter", "fusion"))
     folder = {"adapter": "adapters", "head": "heads"}.get(kind, kind)
@@ -118,7 +118,7 @@ def _run_sides(
     if swept:
         names = ", ".join(list(swept)[:4]) + (f" and {len(swept) - 4} more" if len(swept) > 4 else "")
         raise UserError(
-            f"{folder} holds runs with different settings ({names} differ); give the workdirs to compare, separated "
+            f"{folder} has runs with different settings ({names} differ); pass the workdirs to compare, separated "
             "by commas."
         )
     sides = []
@@ -126,7 +126,7 @@ def _run_sides(
         results = experiment.results
         if task not in results and (task or len(results) > 1):
             raise UserError(
-                f"{experiment.workdir} has the tasks {', '.join(results)}; set --task to one of them."
+                f"{experiment.workdir} covers the tasks {', '.join(results)}; set --task to one of them."
                 f"{did_you_mean(task, results)}"
             )
         result = results[task] if task else next(iter(results.values()))

@@ -2,7 +2,8 @@
 
 The trained adapters of a contiguous span of layers are removed, and the model is evaluated without further training. A
 single program evaluates all spans: each span is a mask over the layers, and leading layers on which masks agree are
-computed once. As in the paper, only adapters are removed, while LayerNorms trained with them stay in all layers.
+computed once. As in the paper, only adapters are removed, while LayerNorms trained with the adapters stay in all
+layers.
 """
 
 import dataclasses
@@ -36,7 +37,7 @@ class SpanScores:
     Attributes:
       layers: The trunk layers that have adapters.
       whole: Every metric with all adapters.
-      without: Every metric without the adapters of each span. A span is ``(first, last)``, layers inclusive.
+      without: Every metric without the adapters of each span. A span is ``(first, last)``, both inclusive.
     """
 
     layers: tuple[int, ...]
@@ -54,7 +55,7 @@ class SpanScores:
         full_score = self.whole[metric]
         if not full_score or not np.isfinite(full_score):
             raise UserError(
-                f"With all adapters the model has a {metric} of {full_score:g}, so relative changes are undefined; "
+                f"With all adapters, the model has {metric} of {full_score:g}, so relative changes are undefined; "
                 "choose another metric or a better-trained model."
             )
         change = np.full((len(self.layers), len(self.layers)), np.nan)
@@ -88,7 +89,7 @@ def score_spans(task_model: TaskModel, rows: AnyRows, *, batch_size: int = 32) -
     layers = adapter_layers(config, depth)
     if not layers:
         raise UserError(
-            f"An adapter of the kind {config.kind} sits on top of the encoder; it has no layers to remove it from."
+            f"An adapter of the kind {config.kind} is on top of the encoder, so there are no layers to remove it from."
         )
     task_model.check_labels(rows)
     data, spans = task_model.tokenised(rows), layer_spans(layers)
@@ -130,7 +131,7 @@ def draw_spans(scores: SpanScores, metric: str, output: str | Path, *, title: st
     change, count = 100 * scores.relative_change(metric), len(scores.layers)
     width = COLUMN_WIDTH if count <= 12 else PAGE_WIDTH
     figure, (axes,) = new_figure(width, 0.86 * width)
-    # The bright end of the colour map means no loss.
+    # The bright end of the color map means no loss.
     low, high = min(float(np.nanmin(change)), -1.0), max(float(np.nanmax(change)), 0.0)
     image = axes.imshow(change, cmap=AMOUNTS, vmin=low, vmax=high)
     axes.set(

@@ -32,7 +32,7 @@ SETTINGS = {
     "size": "Bottleneck size",
     "reduction_factor": "Reduction factor",
 }
-# The order of options in the legends of the architecture search, which also determines their colours.
+# The order of options in the legends of the architecture search, which also determines their colors.
 OPTIONS = ("none", "attention", "before", "ffn", "after", "both")
 # The steps of the search (AdapterFusion, appendix A.2). Each step fixes the best option of the previous one.
 STEPS = {
@@ -48,9 +48,10 @@ class Score:
 
     Attributes:
       task: The name of the task.
-      setting: The name of the setting, or of the search's step.
-      option: The option of the search's step, which has its own line; empty outside the search.
-      value: The value of the setting; in the search, the bottleneck size or the negated reduction factor.
+      setting: The name of the setting, or of the step of the architecture search.
+      option: The option in a step of the architecture search; empty for :func:`robustness`. Each option has its own
+        line.
+      value: The value of the setting. In the architecture search, the bottleneck size or the negated reduction factor.
       mean: The mean score in points.
       std: The sample standard deviation, or None with a single seed.
       seeds: The number of seeds.
@@ -71,8 +72,8 @@ class Score:
 def robustness(records: Sequence[RunRecord], *, metric: str = "") -> list[Score]:
     """Collects scores by swept setting, all else equal (Houlsby 2019, figure 6 right).
 
-    For each task and each of ``SETTINGS``, the runs of a group differ only in that setting and the seed. The group with
-    the most values is used, and ties are broken by the best mean score.
+    For each task and each of ``SETTINGS``, runs are grouped so that the runs of a group differ only in that setting and
+    the seed. The group with the most values is used, and ties are broken by the best mean score.
 
     Raises:
       UserError: No setting has two values, runs on one task have different main metrics, or no run has ``metric``.
@@ -166,9 +167,9 @@ def search(records: Sequence[RunRecord], *, metric: str = "") -> list[Score]:
                     f"{option}: {', '.join(map(_named, sorted(values)))}" for option, values in options.items()
                 )
                 raise UserError(
-                    f'The runs on "{task}" are not an architecture sweep: no reduction factor or size has every '
-                    f"adapter.{step} ({details}); set --runs to a sweep of configs/pfeiffer_search.py, or --tasks to "
-                    "the tasks that have one."
+                    f'The runs on "{task}" are not an architecture sweep: no reduction factor or size has runs with '
+                    f"every adapter.{step} ({details}); set --runs to a sweep of configs/pfeiffer_search.py, or "
+                    "--tasks to the tasks with such a sweep."
                 )
             step_scores = [
                 _score(task, step, option, value, max(settings.values(), key=_mean))

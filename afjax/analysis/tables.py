@@ -179,7 +179,7 @@ def arrows(grid: Grid) -> Table:
 
 
 def _uneven_seeds_note(grid: Grid, pairs: Sequence[tuple[str, str]]) -> list[str]:
-    """Notes any pairs whose means are over different seeds."""
+    """Notes any pairs of methods whose means cover different seeds."""
     uneven = [
         f"{method} and {other} on {task}"
         for method, other in pairs
@@ -395,9 +395,9 @@ def _notes(grid: Grid) -> list[str]:
         f"{counted(runs, 'run')} on the trunk {record.trunk_name}, "
         f"{'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds)) or GAP}.",
     ]
-    picked = [f"{cell.method} on {cell.task} of {cell.num_settings}" for cell in cells if cell.num_settings > 1]
+    picked = [f"{cell.method} on {cell.task} ({cell.num_settings} settings)" for cell in cells if cell.num_settings > 1]
     if picked:
-        notes.append(f"The best of several settings on dev: {', '.join(picked)}.")
+        notes.append(f"The setting with the most seeds (then the best dev score) was chosen for: {', '.join(picked)}.")
     notes += [
         f"{folder} repeats a run of {cell.method} on {cell.task} with a different score, and is ignored."
         for cell in cells

@@ -36,8 +36,7 @@ def find_unfinished(workdir: epath.Path, experiments: Sequence[ExperimentRecord]
 
     Args:
       workdir: The folder.
-      experiments: All experiments in the folder. Runs that failed early, before they wrote their config, are not among
-        them.
+      experiments: All experiments in the folder. Runs that failed before they wrote their config are missing.
 
     Returns:
       The runs, with failed runs first.
@@ -60,7 +59,7 @@ def find_unfinished(workdir: epath.Path, experiments: Sequence[ExperimentRecord]
 
 
 def _failed_runs(workdir: epath.Path) -> list[epath.Path]:
-    """Reads the folders of failed runs from the tables of the sweeps in a folder."""
+    """Returns the folders of failed runs, as recorded by the sweeps in a folder."""
     # If several hosts trained a sweep, each host's part is a folder with its own table.
     sweeps = [workdir, *sorted(path for path in workdir.iterdir() if path.is_dir())]
     failed = []
@@ -71,7 +70,7 @@ def _failed_runs(workdir: epath.Path) -> list[epath.Path]:
         table = csv.DictReader(io.StringIO(_text(path)))
         if not {"status", "folder"} <= set(table.fieldnames or ()):
             raise UserError(
-                f"{path} is damaged (it has no columns status and folder); to write it again, run the afjax sweep "
+                f"{path} is damaged (it needs the columns status and folder); to write it again, run the afjax sweep "
                 "command again."
             )
         failed += [sweep / row["folder"] for row in table if row["status"] == "failed" and row["folder"]]

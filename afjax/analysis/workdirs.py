@@ -23,7 +23,7 @@ from afjax.trunk.pretrained import Trunk
 
 # The value shown in a comparison for a side that lacks the setting.
 NOT_SET = "not set"
-# Settings that may differ between repeats of a run: the seed, the name, and settings that do not affect results.
+# Settings that may differ between repetitions of a run: the seed, the name, and settings that do not affect results.
 IGNORED_SETTINGS = ("seed", "name", "mesh", "scan_layers", "remat")
 RESTORE = "restore it from a copy"
 # Maximum depth of the search for workdirs, as in ``afjax table``.
@@ -120,14 +120,17 @@ def find_experiments(workdir: epath.Path) -> list[ExperimentRecord]:
         started = f" ({len(experiments)} started)" if experiments else ""
         raise UserError(
             f"{workdir} has no finished run{started}; set --workdir to the folder of a finished run (of afjax train, "
-            "afjax sweep, or a recipe called from Python). If it is from Python and an earlier version of afjax, call "
-            "the recipe again with the same arguments: without retraining, it writes the files that reports need."
+            "afjax sweep, or a recipe called from Python). If the run is from a recipe of an earlier version of afjax, "
+            "call the recipe again with the same arguments: without retraining, it writes the files that reports need."
         )
     return experiments
 
 
 def by_tasks(finished: Sequence[ExperimentRecord]) -> dict[str, list[ExperimentRecord]]:
-    """Groups experiments by tasks, as scores on different tasks are not comparable."""
+    """Groups experiments by tasks.
+
+    Scores on different tasks are not comparable.
+    """
     groups: dict[str, list[ExperimentRecord]] = {}
     for experiment in finished:
         groups.setdefault(", ".join(experiment.results), []).append(experiment)
@@ -137,14 +140,14 @@ def by_tasks(finished: Sequence[ExperimentRecord]) -> dict[str, list[ExperimentR
 def find_best(finished: Sequence[ExperimentRecord]) -> ExperimentRecord:
     """Returns the experiment with the best dev score on the most common tasks.
 
-    If several tasks have equally many experiments, the first of them is used.
+    In case of a tie, the first of the most common tasks is used.
     """
     largest_group = max(by_tasks(finished).values(), key=len)
     return max(largest_group, key=lambda experiment: experiment.score)
 
 
 def is_of_run(manifest: Manifest, experiment: ExperimentRecord, result: Result, *, source: bool = False) -> bool:
-    """Checks whether an artefact was saved by a run, and not by a different one.
+    """Checks whether the given run saved an artefact.
 
     Args:
       manifest: The manifest of an artefact with the result's name.
@@ -192,12 +195,12 @@ def load_result(
     if experiment.config["recipe"] == "fusion" and not source:
         adapter, fusion = "", result.name
     if result.name not in store.names(folder, "heads"):
-        raise UserError(f'The store {folder} has no head "{result.name}"; set --store to the one it was saved in.')
+        raise UserError(f'The store {folder} has no head "{result.name}"; set --store to the store that has it.')
     kinds = ["heads", *(["adapters"] if adapter else []), *(["fusion"] if fusion else [])]
     manifests = [store.read_manifest(folder, kind, result.name) for kind in kinds]
     if not all(is_of_run(manifest, experiment, result, source=source) for manifest in manifests):
         raise UserError(
-            f'The store {folder} holds another run\'s model "{result.name}"; set --store to the one that '
+            f'The store {folder} has another run\'s model "{result.name}"; set --store to the store that '
             f"{experiment.workdir} saved to."
         )
     trunk_folder = experiment.workdir / "trunk"
@@ -208,7 +211,9 @@ def load_result(
         and initial_trunk
         and manifests[0].trunk.get("sha256") != initial_trunk
     ):
-        raise UserError(f"{trunk_folder}, the trunk that this run trained, does not exist; give its path as --trunk.")
+        raise UserError(
+            f"{trunk_folder}, the trunk that this run trained, does not exist; set --trunk to its current path."
+        )
     name = moved.trunk or (str(trunk_folder) if trunk_folder.exists() else experiment.config["trunk"])
     return load_task_model(folder, load_trunk(name), head=result.name, adapter=adapter, fusion=fusion)
 
@@ -228,7 +233,7 @@ def differing_settings(sides: Sequence[Mapping[str, Any]], leave_out: Sequence[s
 
 
 def _search(folder: epath.Path, depth: int) -> list[epath.Path]:
-    """Finds the workdirs in a folder, which may itself be one."""
+    """Finds the workdirs in a folder, which may itself be a workdir."""
     # A config.json is not enough: a trunk's folder has one too, but no inputs.
     if (folder / CONFIG).exists() and (folder / INPUTS).exists():
         return [folder]
@@ -259,7 +264,10 @@ def _experiment(folder: epath.Path, title: str) -> ExperimentRecord:
 
 
 def _python_run(folder: epath.Path, title: str) -> ExperimentRecord:
-    """Reads a recipe's run from Python, with its settings as the experiment's config."""
+    """Reads the run of a recipe that was called from Python.
+
+    The recipe's settings become the experiment's config.
+    """
     record = read_json(folder / RECORD, advice=RESTORE) or {}
     settings, inputs = record.get("settings"), record.get("inputs")
     trained = read_json(folder / TRAINED, advice=RESTORE, constants=True) or {}

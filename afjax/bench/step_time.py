@@ -47,7 +47,10 @@ class Prepared:
 
     @property
     def flops(self) -> float:
-        """Number of floating-point operations in the program. NaN if XLA does not report it."""
+        """Number of floating-point operations in the program.
+
+        NaN if XLA does not report the number.
+        """
         analysis = self.compiled.cost_analysis()
         return float(analysis["flops"]) if analysis else float("nan")
 
@@ -63,7 +66,7 @@ class Case:
       mode: ``train`` (forward, backward, update, with dropout) or ``eval`` (forward, without dropout).
       num_adapters: Number of fused adapters.
       batch_size: Rows per step.
-      max_length: Tokens per row.
+      max_length: Number of tokens per row.
       scan_layers: Whether to compile the layers as one loop.
       trunk_dtype: The dtype of the trunk's activations, and of its weights if they are frozen.
     """

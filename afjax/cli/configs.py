@@ -55,7 +55,7 @@ def find_config(given: str) -> Path:
     elif path.parent == Path("configs"):
         candidates += [f"configs/{name}.py" for name in builtin]
     raise UserError(
-        f"The config {given} does not exist; give a Python file, or the name of a built-in config (afjax configs)."
+        f"The config {given} does not exist; pass a Python file, or the name of a built-in config (afjax configs)."
         f"{did_you_mean(given, candidates)}"
     )
 
@@ -70,13 +70,13 @@ def load_experiment(
     """Runs a config's ``get_config`` and applies overrides.
 
     Args:
-      config: ``NAME``, ``NAME:key=value,key=value`` or the same with ``FILE.py``, with arguments of ``get_config`` as
-        keys; or ``WORKDIR/config.json``, which holds a workdir's experiment.
+      config: ``NAME`` or ``NAME:key=value,key=value``, where the keys are arguments of ``get_config``. ``FILE.py`` can
+        replace ``NAME``. Alternatively, ``WORKDIR/config.json``, which contains a workdir's experiment.
       overrides: Overrides such as ``train.learning_rate=1e-3`` or ``sources.rte.train.epochs=5``. A value that is not a
         Python literal is a string.
       find_store: Returns the experiment's store. It is only called if the data of a fusion's source is missing, which
         is allowed if the source's adapter is in the store.
-      reads_rows: Whether the experiment's rows will be read. If not, its tasks' data may be missing.
+      reads_rows: Whether the experiment's rows will be read. If not, the tasks' data may be missing.
 
     Raises:
       UserError: The config does not exist or fails, an argument or key is unknown, a value has the wrong type, or a
@@ -244,10 +244,10 @@ def _read_config(path: Path, arguments: dict[str, Any]) -> dict[str, Any]:
     """Reads a workdir's ``config.json``, with sources and tasks in dicts by task name."""
     if arguments:
         raise UserError(f"The config {path} takes no arguments; use --config={path} --config.SETTING=VALUE.")
-    advice = "give a workdir's config.json, or a Python file"
+    advice = "pass a workdir's config.json, or a Python file"
     values = read_json(path, advice=advice)
     if values is None:
-        raise UserError(f"The config {path} does not exist; give a Python file, or a workdir's config.json.")
+        raise UserError(f"The config {path} does not exist; pass a Python file, or a workdir's config.json.")
     try:
         values["sources"] = {source["task"]["name"]: source for source in values.get("sources", ())}
         values["tasks"] = {task["name"]: task for task in values.get("tasks", ())}

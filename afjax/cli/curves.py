@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def add_curve_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags that select the rows to score and the output file."""
+    """Adds the flags for the rows to score and the output file."""
     add_source_flags(parser)
     parser.add_argument("--split", default="dev", choices=("train", "dev", "test"), help="the rows to score (dev)")
     parser.add_argument("--output", type=Path, help="CSV file for the curve")
@@ -23,7 +23,7 @@ def add_curve_flags(parser: argparse.ArgumentParser) -> None:
 def show_curve(points: "Iterable[Point]", metric: str, output: Path | None) -> "list[Point]":
     """Prints each point of a curve once it is measured.
 
-    If ``output`` is not None, the curve is also written to it as CSV.
+    If ``output`` is not None, the curve is also written to this file as CSV.
 
     Returns:
       The points.

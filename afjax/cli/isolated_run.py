@@ -1,7 +1,7 @@
-"""Runs an ``afjax`` command that exits with its parent (``afjax sweep --isolate``).
+"""Runs an ``afjax`` command that exits with its parent process.
 
-The parent holds the other end of this process's standard input open and never writes to it. If the parent is killed,
-the operating system closes that end.
+This module is used by ``afjax sweep --isolate``. The parent holds the other end of this process's standard input open
+and never writes to it. If the parent is killed, the operating system closes that end.
 """
 
 import os
@@ -10,7 +10,7 @@ import threading
 
 from afjax.cli.main import main
 
-# The exit code after the parent has exited, which nobody receives.
+# The exit code if the parent has exited. No process receives it.
 ORPHANED = 1
 
 

@@ -108,7 +108,9 @@ def add_mismatch_flag(parser: argparse.ArgumentParser) -> None:
 
 
 def add_length_flag(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--max_length", type=int, default=128, help="tokens per row; longer rows are truncated (128)")
+    parser.add_argument(
+        "--max_length", type=int, default=128, help="maximum tokens per row; longer rows are truncated (128)"
+    )
 
 
 def add_source_flags(parser: argparse.ArgumentParser, *, required: bool = True) -> None:

@@ -39,7 +39,7 @@ def write_predictions(
       task_model: The model.
       rows: The rows to predict.
       batch_size: Rows per step.
-      max_length: Tokens per row; None for the length used in training.
+      max_length: Maximum number of tokens per row; None for the length used in training.
 
     Raises:
       UserError: The file cannot be written, ``batch_size`` or ``max_length`` is out of range, or the model's outputs

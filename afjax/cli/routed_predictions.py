@@ -56,8 +56,8 @@ def predict_all(arguments: argparse.Namespace, keep: Mapping[str, str]) -> None:
       keep: The columns to copy to the output, as ``{column: field}``.
 
     Raises:
-      UserError: The input cannot be read, there is no adapter or a name is unknown, a row lacks a column that an
-        adapter's task needs, or a model cannot be loaded.
+      UserError: The input cannot be read, the store has no adapter with a head, a name is unknown, a row lacks a column
+        that an adapter's task needs, or a model cannot be loaded.
     """
     rows = list(rows_of_input(arguments.input, arguments.input_format))
     if arguments.all:
@@ -103,7 +103,7 @@ def _named_adapters(rows: Sequence[tuple[str, dict[str, Any]]], groups: Sequence
     names = [task.name for group in groups if can_read(group[0]) for task in group]
     if not names:
         return ""
-    return f" To predict only with the adapters that fit these rows, give --all={','.join(names)}."
+    return f" To predict only with the adapters that fit these rows, pass --all={','.join(names)}."
 
 
 def _name(origin: str, row: dict[str, Any]) -> str | None:
@@ -111,7 +111,7 @@ def _name(origin: str, row: dict[str, Any]) -> str | None:
     if ADAPTER_COLUMN not in row:
         raise UserError(
             f'{origin} has no "{ADAPTER_COLUMN}" field to name an adapter, a fusion or a head. Add it, choose one for '
-            "all rows with --adapter=NAME, --fusion=NAME or --head=NAME, or give --all."
+            "all rows with --adapter=NAME, --fusion=NAME or --head=NAME, or pass --all."
         )
     name = row[ADAPTER_COLUMN]
     if not (name is None or (isinstance(name, str) and name)):

@@ -1,4 +1,4 @@
-"""Separates the output of several runs in one process into a log per run."""
+"""Writes the output of several runs in one process to one log per run."""
 
 import contextlib
 import io
@@ -11,8 +11,9 @@ from typing import TextIO
 class RunOutput(io.TextIOBase):
     """A stream that writes to the active run's log, or to stderr between runs.
 
-    Libraries create log handlers that hold on to ``sys.stderr``. A handler created during one run holds on to this
-    stream, so it stays usable after that run, and later messages go to the log of the run that emits them.
+    Libraries create log handlers that keep a reference to ``sys.stderr``. A handler created during one run keeps a
+    reference to this stream. The handler therefore stays usable after that run, and later messages go to the log of the
+    run that emits them.
     """
 
     def __init__(self) -> None:

@@ -19,7 +19,7 @@ from afjax.serve.loading import find_artefact, load_model, load_routed_model, na
 # Seconds for active requests to finish after SIGTERM.
 GRACE_S = 30
 # Seconds before the server closes an idle connection. Clients and load balancers close theirs after at most 60 seconds.
-# If the server closed it first, a request sent at that moment would fail.
+# If the server closed the connection first, a request sent at that moment would fail.
 KEEP_ALIVE_S = 75
 
 
@@ -30,8 +30,8 @@ def serve(arguments: argparse.Namespace) -> None:
       arguments: The command's flags.
 
     Raises:
-      UserError: The extra ``serve`` is not installed, a flag has an invalid value, there is no adapter, the model
-        cannot be loaded, or the address is unavailable.
+      UserError: The extra ``serve`` is not installed, a flag has an invalid value, the store has no adapter with a
+        head, the model cannot be loaded, or the address is unavailable.
     """
     try:
         import uvicorn
@@ -81,7 +81,7 @@ def serve(arguments: argparse.Namespace) -> None:
 
 @contextlib.contextmanager
 def _signals_end_only_the_server() -> Iterator[None]:
-    """Ignores signals that uvicorn re-raises on shutdown, for a normal exit."""
+    """Ignores signals that uvicorn re-raises on shutdown, so that the exit is normal."""
     previous = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
@@ -125,4 +125,4 @@ def _reserve_address(host: str, port: int) -> socket.socket:
         return listener
     except OSError as error:
         listener.close()
-        raise UserError(f"Cannot listen on {host}, port {port}: {error}. Give another --host or --port.") from None
+        raise UserError(f"Cannot listen on {host}, port {port}: {error}. Choose another --host or --port.") from None

@@ -77,22 +77,24 @@ def shared_lines(where: str, manifests: Sequence[Manifest]) -> list[str]:
     """Describes packed or unpacked artefacts, with a note if the head is missing.
 
     Args:
-      where: The subject and verb of the sentence, such as ``FILE has``.
+      where: The subject and verb of the sentence, such as ``FILE contains``.
       manifests: The manifests of all artefacts, with the main artefact last.
     """
     main, kinds = manifests[-1], {manifest.kind for manifest in manifests}
     size = _size(sum(manifest.num_bytes for manifest in manifests))
     parts = ", ".join(f"{manifest.kind}/{manifest.name}" for manifest in reversed(manifests))
-    lines = [f"{where} {parts}, {size}, of the trunk {main.trunk.get('name', '-')} ({main.trunk.get('sha256')})."]
+    lines = [f"{where} {parts}, {size}, for the trunk {main.trunk.get('name', '-')} ({main.trunk.get('sha256')})."]
     if "heads" not in kinds:
-        lines.append(f'No head "{main.name}" trained with it is included, so it cannot predict by itself.')
+        lines.append(
+            f'No head "{main.name}" trained with {main.kind}/{main.name} is included, so it cannot predict by itself.'
+        )
     return _printable(lines)
 
 
 def _artefacts(path: StorePath) -> list[tuple[str, str]]:
     artefacts = store.folders(path)
     if not artefacts and not store.exists(path):
-        raise UserError(f"There is no store at {path}; give the folder that contains {', '.join(KINDS)}.")
+        raise UserError(f"There is no store at {path}; pass the folder that contains {', '.join(KINDS)}.")
     return artefacts
 
 

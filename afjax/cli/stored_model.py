@@ -30,19 +30,19 @@ def load_stored_model(arguments: argparse.Namespace) -> Any:
 
     Raises:
       UserError: The flags select no model, or both an adapter and a fusion; the store lacks the model, or does not
-        record the trunk or a unique head; or ``--with``, ``--without`` or ``--drop_layers`` does not suit the model.
+        record the trunk or a unique head; or ``--with``, ``--without`` or ``--drop_layers`` does not fit the model.
     """
     from afjax.model.loading import load_adapters, load_task_model
     from afjax.model.stored import recorded_head
 
     if arguments.adapter and arguments.fusion:
         raise UserError(
-            f"Both --adapter={arguments.adapter} and --fusion={arguments.fusion} were given; give one of them."
+            f"Both --adapter={arguments.adapter} and --fusion={arguments.fusion} were given; pass only one of them."
         )
     kind = "adapters" if arguments.adapter else "fusion" if arguments.fusion else "heads"
     name = arguments.adapter or arguments.fusion or arguments.head
     if not name:
-        raise UserError("No model was selected; give --adapter=NAME or --fusion=NAME, or only --head=NAME.")
+        raise UserError("No model was selected; pass --adapter=NAME or --fusion=NAME, or only --head=NAME.")
     set_up_libraries()
     head = arguments.head or recorded_head(arguments.store, kind, name)
     if not arguments.head:
@@ -91,7 +91,9 @@ def load_recorded_trunk(given: str, store_folder: str, kind: str, name: str) -> 
     try:
         return load_trunk(recorded)
     except UserError as error:
-        raise UserError(f"{error} This trunk is recorded in the store; if it has moved, give --trunk.") from error
+        raise UserError(
+            f"{error} This trunk is recorded in the store; if it has moved, set --trunk to its new path."
+        ) from error
 
 
 def rows_of(task_model: Any, arguments: argparse.Namespace, split: Any) -> Any:
@@ -106,7 +108,7 @@ def rows_of(task_model: Any, arguments: argparse.Namespace, split: Any) -> Any:
     if not (arguments.data_dir or source or getattr(model_task, split)):
         raise UserError(
             f'The store does not record the data of the head "{task_model.model.head_name}", because it was trained '
-            "from Python or imported; give --source."
+            "from Python or imported; pass --source."
         )
     if arguments.data_dir:
         data_task = find_task(model_task.name, arguments.data_dir)

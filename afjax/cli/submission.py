@@ -32,9 +32,9 @@ def write(
     batch_size: int,
     max_length: int | None,
 ) -> list[str]:
-    """Predicts and writes every file, and an archive of them for GLUE and SuperGLUE.
+    """Predicts and writes every file of a submission.
 
-    Each file is written atomically.
+    GLUE and SuperGLUE also get an archive of all files. Each file is written atomically.
 
     Args:
       benchmark: ``glue``, ``superglue`` or ``squad``.
@@ -42,7 +42,7 @@ def write(
       models: The result of :func:`load_models`.
       output: The folder for the files.
       batch_size: Rows per step.
-      max_length: Tokens per row; None for the length used in training.
+      max_length: Maximum number of tokens per row; None for the length used in training.
 
     Returns:
       One line per file, with its number of rows and the model that predicted it, and one line for the archive.
@@ -86,7 +86,7 @@ def load_models(
 ) -> dict[str, TaskModel]:
     """Loads the models of all jobs: ``{head's name: model}``.
 
-    Loading all models before the first prediction reveals any error early. They use no device memory until they
+    All models are loaded before the first prediction, to reveal errors early. Models use no device memory until they
     predict.
     """
     names = [name for name in dict.fromkeys(job.head for job in jobs) if name]

@@ -44,7 +44,7 @@ def plan(
 ) -> list[Job]:
     """Plans the files of a submission.
 
-    This loads all rows, and prints warnings about missing files to stderr.
+    All rows are loaded, and warnings about missing files are printed to stderr.
 
     Args:
       benchmark: ``glue``, ``superglue`` or ``squad``.
@@ -59,11 +59,11 @@ def plan(
       One job per file.
 
     Raises:
-      UserError: The store or ``data_dir`` does not exist, ``split`` or ``names`` does not suit the benchmark, a task is
+      UserError: The store or ``data_dir`` does not exist, ``split`` or ``names`` does not fit the benchmark, a task is
         unknown, a head or split is missing, a head's kind or labels do not match its task, or rows cannot be read.
     """
     if not store.exists(store_folder):
-        raise UserError(f"There is no store at {store_folder}; give the folder that contains adapters, fusion, heads.")
+        raise UserError(f"There is no store at {store_folder}; pass the folder that contains adapters, fusion, heads.")
     data_dir = expanded(data_dir)
     if not data_dir.is_dir():
         raise UserError(
@@ -74,9 +74,11 @@ def plan(
     if benchmark == "squad":
         return [_squad_job(chosen, store_folder, data_dir, names, split or "dev")]
     if split == "dev":
-        raise UserError(f"--split=dev was given, but {TITLES[benchmark]}'s server only takes test; leave it out.")
+        raise UserError(f"--split=dev was given, but {TITLES[benchmark]}'s server only takes test; leave out --split.")
     if "{task}" not in names and len({entry.head for entry in chosen}) > 1:
-        raise UserError(f'--names is {names}, one head for several tasks; use "{{task}}" where their names differ.')
+        raise UserError(
+            f'--names is {names}, the same head for several tasks; use "{{task}}" for the task in the name.'
+        )
     return _test_jobs(benchmark, chosen, store_folder, data_dir, names, partial=partial)
 
 

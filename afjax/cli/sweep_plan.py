@@ -107,7 +107,10 @@ class Share:
     hosts: int
 
     def runs_of(self, sweep: Sweep) -> list[Run]:
-        """Returns this host's runs, consecutive so that they can share compiled programs."""
+        """Returns this host's runs.
+
+        The runs are consecutive, so that they can share compiled programs.
+        """
         runs = sweep.runs
         return runs[self.host * len(runs) // self.hosts : (self.host + 1) * len(runs) // self.hosts]
 
@@ -122,7 +125,7 @@ def plan(
         returns the grid: ``{dotted setting: [values]}``.
       overrides: Overrides of every run, each ``a.b=value``.
       grid: Each ``a.b=value,value``, which adds a setting to the grid or replaces its values from the file.
-      seeds: Comma-separated integers. Without a grid, there must be several.
+      seeds: Comma-separated integers. Without a grid, at least two are needed.
       workdir: The sweep's folder. If it contains a sweep, that sweep is resumed; values and seeds may be added.
       adapters: A local store of adapters to copy to every run; may be empty.
 
@@ -139,7 +142,7 @@ def plan(
             "--grid.train.learning_rate=1e-4,3e-4."
         )
     if adapters and not (Path(adapters) / "adapters").is_dir():
-        raise UserError(f"--adapters={adapters} is not a local store with adapters; give a store's folder.")
+        raise UserError(f"--adapters={adapters} is not a local store with adapters; pass a store's folder.")
     sweep = _resume(requested, workdir)
     find_store = (lambda: adapters) if adapters else None
     # Finding a trunk can take a second, and most runs of a sweep share one.
@@ -188,7 +191,7 @@ def _grid(config: str, overrides: Sequence[str], flags: Sequence[str]) -> dict[s
     for flag in flags:
         setting, _, text = flag.partition("=")
         if setting in given:
-            raise UserError(f"--grid.{setting} is given twice; give all its values in one flag, separated by commas.")
+            raise UserError(f"--grid.{setting} is given twice; list all its values in one flag, separated by commas.")
         given[setting] = _values(f"--grid.{setting}", [literal(piece) for piece in _split(setting, text)])
     grid = {**_file_grid(config), **given}
     fixed = [override.partition("=")[0] for override in overrides]
@@ -202,7 +205,7 @@ def _grid(config: str, overrides: Sequence[str], flags: Sequence[str]) -> dict[s
         for name, other in set_elsewhere:
             if f"{swept}.".startswith(f"{other}.") or f"{other}.".startswith(f"{swept}."):
                 raise UserError(
-                    f'The swept setting "{swept}" is set by {name} as well; leave one of them out '
+                    f'The swept setting "{swept}" is also set by {name}; leave one of them out '
                     f"(--grid.{swept}=VALUE gives it a single value)."
                 )
     return grid
@@ -229,11 +232,11 @@ def _file_grid(config: str) -> dict[str, tuple[str, ...]]:
 def _values(origin: str, values: Sequence[Any]) -> tuple[str, ...]:
     """Checks a setting's values and formats them as in ``--config.SETTING=VALUE``."""
     if not values:
-        raise UserError(f"{origin} has no values; give at least one, as in --grid.train.learning_rate=1e-4,3e-4.")
+        raise UserError(f"{origin} has no values; list at least one, as in --grid.train.learning_rate=1e-4,3e-4.")
     texts = [_text(origin, value) for value in values]
     for text in texts:
         if texts.count(text) > 1:
-            raise UserError(f"{origin} has the value {text} twice; give each value once.")
+            raise UserError(f"{origin} has the value {text} twice; list each value once.")
     return tuple(texts)
 
 
@@ -243,7 +246,7 @@ def _text(origin: str, value: Any) -> str:
     read = literal(text)
     if type(read) is not type(value) or read != value:
         raise UserError(
-            f"{origin} has the value {text}, which is not a Python literal; give finite numbers, strings, True, False, "
+            f"{origin} has the value {text}, which is not a Python literal; use finite numbers, strings, True, False, "
             "None, or lists of them (for an array, its .tolist())."
         )
     return text
@@ -303,7 +306,7 @@ def _from_record(record: Mapping[str, Any], path: Path) -> Sweep:
         and _is_list_of(record.get("seeds"), int)
     )
     if not sound or not isinstance(grid, dict):
-        raise UserError(f"{path} is damaged (it does not describe a sweep); give another --workdir.")
+        raise UserError(f"{path} is damaged (it does not describe a sweep); choose another --workdir.")
     return Sweep(record["config"], tuple(record["overrides"]), dict(grid), tuple(record["seeds"]), adapters)
 
 
@@ -312,15 +315,16 @@ def _is_list_of(values: Any, kind: type) -> bool:
 
 
 def _resume(sweep: Sweep, workdir: Path) -> Sweep:
-    """Checks a sweep against the workdir's, if any, and adopts its setting order.
+    """Checks a sweep against the workdir's sweep, if any.
 
-    The sweep may add values and seeds to the workdir's sweep, but not change anything else.
+    The order of the settings is taken from the workdir's sweep. The sweep may add values and seeds to the workdir's
+    sweep, but not change anything else.
 
     Raises:
       UserError: The workdir contains a different sweep or a damaged record, or is not a folder.
     """
     path = workdir / RECORD
-    record = read_json(path, advice="give another --workdir")
+    record = read_json(path, advice="choose another --workdir")
     if record is None:
         return sweep
     recorded = _from_record(record, path)
@@ -328,16 +332,16 @@ def _resume(sweep: Sweep, workdir: Path) -> Sweep:
     for field in ("config", "adapters"):
         if getattr(recorded, field) != getattr(sweep, field):
             old, new = getattr(recorded, field) or "none", getattr(sweep, field) or "none"
-            differences.append(f"{field}: {old} there, {new} given")
+            differences.append(f"{field}: recorded {old}, given {new}")
     fixed = [
         dict(override.split("=", 1) for override in side.overrides if "=" in override) for side in (recorded, sweep)
     ]
     for setting in sorted(fixed[0].keys() | fixed[1].keys()):
         values = [settings.get(setting, "not set") for settings in fixed]
         if values[0] != values[1]:
-            differences.append(f"{setting}: {values[0]} there, {values[1]} given")
+            differences.append(f"{setting}: recorded {values[0]}, given {values[1]}")
     for setting in sorted(recorded.grid.keys() ^ sweep.grid.keys()):
-        differences.append(f"{setting}: swept only {'there' if setting in recorded.grid else 'now'}")
+        differences.append(f"{setting}: swept only {'in the recorded sweep' if setting in recorded.grid else 'now'}")
     swept = [
         (setting, recorded.grid[setting], sweep.grid.get(setting, values)) for setting, values in recorded.grid.items()
     ]
@@ -345,16 +349,16 @@ def _resume(sweep: Sweep, workdir: Path) -> Sweep:
         setting: [str(value) for value in old if value not in new]
         for setting, old, new in [*swept, ("seed", recorded.seeds, sweep.seeds)]
     }
-    removals = [f"{setting}: {', '.join(values)} there, not given" for setting, values in removed.items() if values]
+    removals = [f"{setting}: {', '.join(values)} recorded, not given" for setting, values in removed.items() if values]
     if removals and not differences:
         raise UserError(
-            f"The workdir {workdir} holds a sweep with more runs ({'; '.join(removals)}). Give these values too. For "
+            f"The workdir {workdir} has a sweep with more runs ({'; '.join(removals)}). Pass these values too. For "
             f"tables without them, copy {workdir / 'runs'} into another folder, and set --workdir to that folder: "
             "finished runs are not retrained."
         )
     if differences:
         raise UserError(
-            f"The workdir {workdir} holds another sweep ({'; '.join([*differences, *removals])}). To resume that one, "
+            f"The workdir {workdir} has another sweep ({'; '.join([*differences, *removals])}). To resume that sweep, "
             "use the same settings (values and seeds may be added); otherwise choose another --workdir."
         )
     return dataclasses.replace(sweep, grid={setting: sweep.grid[setting] for setting in recorded.grid})

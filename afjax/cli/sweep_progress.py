@@ -28,7 +28,7 @@ class SweepProgress:
       slots: The number of runs that train at a time.
 
     Attributes:
-      outcomes: ``{run's name: outcome}`` for every run that has ended.
+      outcomes: ``{run's name: outcome}`` for all finished and failed runs.
     """
 
     def __init__(

@@ -37,7 +37,7 @@ class Outcome:
     """The outcome of a run.
 
     Attributes:
-      score: The mean of its tasks' main dev metrics, or None if the run failed.
+      score: The mean of the tasks' main dev metrics, or None if the run failed.
       metric: The names of these metrics, joined with ``+``.
     """
 

@@ -1,4 +1,4 @@
-"""Trains runs of ``afjax sweep`` in one process, the command itself or a worker."""
+"""Trains runs of ``afjax sweep`` in one process: the command itself or a worker."""
 
 import functools
 import shlex
@@ -36,7 +36,7 @@ class Progress(Protocol):
 def train_runs(sweep: Sweep, workdir: Path, runs: Iterable[Run], progress: Progress, slots: int) -> None:
     """Trains runs that can share the frozen trunk and compiled programs.
 
-    If a run fails, its failure is reported and the others continue.
+    If a run fails, its failure is reported and the other runs continue.
 
     Args:
       sweep: The sweep.

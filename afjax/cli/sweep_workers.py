@@ -1,8 +1,8 @@
 """Trains the runs of ``afjax sweep`` in workers, each on its part of the machine.
 
 On a machine with several TPU chips or GPUs, each worker has its own, so no step waits for another chip. Short runs also
-spend much of their time on single-threaded work (loading, tokenisation, tracing, compilation), which several workers
-spread over several cores.
+spend much of their time on single-threaded work (loading, tokenization, tracing, compilation), which several workers
+distribute over several cores.
 """
 
 import contextlib
@@ -57,9 +57,9 @@ def train_in_workers(
     """Trains runs in several processes.
 
     Each worker gets consecutive runs, because these often share compiled programs. An idle worker takes a run from the
-    worker with the most left. If a worker dies, its active runs are reported as failed, unless they had written their
-    results, and a new worker trains the rest of its runs. If the worker died before starting any run, another worker
-    trains them instead; if there is no other worker, they are reported as failed.
+    worker with the most runs left. If a worker dies, its active runs are reported as failed, unless they had written
+    their results, and a new worker trains the rest of its runs. If the worker died before starting any run, another
+    worker trains its runs instead; if there is no other worker, they are reported as failed.
 
     Args:
       sweep: The sweep.
@@ -109,8 +109,8 @@ def train_in_workers(
 def _start(sweep: Sweep, workdir: Path, slots: int, processes: int, number: int, planned: deque[Run]) -> _Worker:
     # Spawn the process, because JAX does not work reliably in a forked one.
     context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe()
-    process = context.Process(target=_work, args=(there, sweep, workdir, slots, number, processes))
+    own_end, worker_end = context.Pipe()
+    process = context.Process(target=_work, args=(worker_end, sweep, workdir, slots, number, processes))
     # Ctrl-C reaches all processes of a terminal. Workers ignore it, because this process stops them with SIGTERM, so
     # that they save their state.
     previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -118,12 +118,12 @@ def _start(sweep: Sweep, workdir: Path, slots: int, processes: int, number: int,
         process.start()
     except OSError as error:
         raise UserError(
-            f"{processes} processes cannot be started ({error.strerror or error}); give fewer with --processes."
+            f"{processes} processes cannot be started ({error.strerror or error}); reduce --processes."
         ) from error
     finally:
         signal.signal(signal.SIGINT, previous)
-    there.close()
-    return _Worker(process, here, number, planned)
+    worker_end.close()
+    return _Worker(process, own_end, number, planned)
 
 
 def _answer(

@@ -33,8 +33,8 @@ Split = Literal["train", "dev", "test"]
 NUM_EXAMPLES = 3
 # Maximum number of characters to print per text and per row's tokens, and maximum number of labels to print.
 TEXT, TOKENS, LABELS = 200, 220, 24
-# Reading a file of more than LARGE_FILE bytes or tokenising more than MANY_ROWS rows can take long, so it is announced
-# on stderr.
+# Reading a file of more than LARGE_FILE bytes or tokenizing more than MANY_ROWS rows can take long, so a line on stderr
+# announces it.
 LARGE_FILE, MANY_ROWS = 20_000_000, 20_000
 
 
@@ -71,7 +71,7 @@ def task_to_show(name: str, *, data_dir: str, source: str) -> TaskConfig:
         be found or loaded.
     """
     if source and data_dir:
-        raise UserError(f"Both --data_dir={data_dir} and --source={source} were given; give one of them.")
+        raise UserError(f"Both --data_dir={data_dir} and --source={source} were given; pass only one of them.")
     if not (source or data_dir):
         if name.endswith(ENDINGS):
             return TaskConfig(name=file_stem(Path(name).name), source=name)
@@ -81,8 +81,8 @@ def task_to_show(name: str, *, data_dir: str, source: str) -> TaskConfig:
     if not source:
         if not (data_dir or name.endswith(".toml")):
             raise UserError(
-                f"Neither --data_dir nor --source was given for the task {name}; give --data_dir, the folder that "
-                f"contains the tasks' folders, or --source, the task's own folder or file, {NAMED_SOURCES}."
+                f"Neither --data_dir nor --source was given for the task {name}; pass --data_dir (the folder that "
+                f"contains the tasks' folders), or --source (the task's own folder or file, {NAMED_SOURCES})."
             )
         return find_task(name, data_dir)
     if source_kind(source) is official.KIND:
@@ -126,7 +126,7 @@ def show_lines(
     summaries = {}
     for name, split_rows in rows.items():
         if len(split_rows) > MANY_ROWS:
-            print_line(f"Tokenising {len(split_rows):,} rows of {name} ...")
+            print_line(f"Tokenizing {len(split_rows):,} rows of {name} ...")
         summaries[name] = summarise(split_rows, tokenizer, task, config, cost, training=name == "train")
     first = next(iter(rows))
     examples = first_examples(rows[first], NUM_EXAMPLES, tokenizer, task, config)

@@ -1,1 +1,1 @@
-"""Configs: frozen dataclasses that validate their fields and convert to and from dictionaries."""
+"""Configs: validated frozen dataclasses that convert to and from dictionaries."""

@@ -1,4 +1,4 @@
-"""Adapter configs: one frozen dataclass per kind, and presets with the papers' settings.
+"""Adapter configs: a frozen dataclass per kind, and the papers' presets.
 
 - A bottleneck adapter (:class:`AdapterConfig`) follows a sub-layer.
 - :class:`PalConfig`, :class:`LowRankConfig`, :class:`ProjectedFfnConfig` and :class:`LhucConfig` run in parallel with
@@ -21,7 +21,7 @@ from afjax.errors import UserError
 
 Position = Literal["attention", "ffn", "both"]
 # Dense layers in an encoder layer. "attention_output" is the attention block's output projection, and "output" is the
-# feed-forward network's.
+# feed-forward network's output layer.
 DenseLayer = Literal["query", "key", "value", "attention_output", "intermediate", "output"]
 # Path of each dense layer within an encoder layer's parameter tree. The first component is also the slot's name.
 DENSE_LAYERS: Mapping[DenseLayer, tuple[str, str]] = types.MappingProxyType(
@@ -120,7 +120,10 @@ class AdapterConfig:
 
     @property
     def linear_output(self) -> bool:
-        """Whether the output is linear in the inner activations, so fusion can be factored. Always true."""
+        """Whether the output is linear in the inner activations.
+
+        If it is, a fusion can be factored. This is always true for bottlenecks.
+        """
         return True
 
     def bottleneck_size(self, hidden_size: int) -> int:
@@ -152,7 +155,10 @@ class _BesideLayers:
 
     @property
     def linear_output(self) -> bool:
-        """Whether the output is linear in the inner activations, so fusion can be factored."""
+        """Whether the output is linear in the inner activations.
+
+        If it is, a fusion can be factored.
+        """
         return True
 
 
@@ -209,9 +215,9 @@ class PalConfig(_BesideLayers):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LowRankConfig(_BesideLayers):
-    """A low-rank module: ``TS(x) = VD g(VE x)`` (Stickland & Murray 2019, section 3.3).
+    """A low-rank module: ``TS(x) = VD g(VE x)``.
 
-    Each layer has its own VE and VD.
+    See Stickland & Murray 2019, section 3.3. Each layer has its own VE and VD.
 
     Attributes:
       size: Output size of VE.
@@ -234,9 +240,9 @@ class LowRankConfig(_BesideLayers):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ProjectedFfnConfig(_BesideLayers):
-    """A PAL with a feed-forward network instead of attention (Stickland & Murray 2019, section 3.3).
+    """A PAL with a feed-forward network instead of attention.
 
-    Computes ``TS(x) = VD (W2 g(W1 VE x + b1) + b2)``.
+    See Stickland & Murray 2019, section 3.3. Computes ``TS(x) = VD (W2 g(W1 VE x + b1) + b2)``.
 
     Attributes:
       size: Output size of VE.
@@ -264,10 +270,10 @@ class ProjectedFfnConfig(_BesideLayers):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LhucConfig(_BesideLayers):
-    """Learning hidden unit contributions (LHUC): scales the layer's output by ``2 sigmoid(w)``.
+    """Learning hidden unit contributions (LHUC).
 
-    ``w`` is initialized to zero, for an initial scale of 1. The placement is always ``serial`` because the module
-    scales the layer's output.
+    The layer's output is scaled by ``2 sigmoid(w)``. ``w`` is initialized to zero, for an initial scale of 1. The
+    placement is always ``serial`` because the module scales the layer's output.
 
     Attributes:
       layers: See :class:`PalConfig`.
@@ -300,9 +306,10 @@ class _OnTop:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TopAttentionConfig(_OnTop):
-    """Projected attention on the last hidden state: ``VD g(VE x)`` (Stickland & Murray 2019, section 3.1).
+    """Projected attention on the last hidden states: ``VD g(VE x)``.
 
-    ``g`` is a stack of BERT attention blocks, each with an output projection, a residual and a LayerNorm.
+    See Stickland & Murray 2019, section 3.1. ``g`` is a stack of BERT attention blocks, each with an output projection,
+    a residual and a LayerNorm.
 
     Attributes:
       size: Output size of VE.
@@ -327,9 +334,10 @@ class TopAttentionConfig(_OnTop):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TopFfnConfig(_OnTop):
-    """Like :class:`TopAttentionConfig`, but with feed-forward instead of attention blocks.
+    """Projected feed-forward blocks on the last hidden states: ``VD g(VE x)``.
 
-    Each block is a small network with a residual and a LayerNorm.
+    This is :class:`TopAttentionConfig` with feed-forward blocks instead of attention blocks. Each block is a small
+    network with a residual and a LayerNorm.
 
     Attributes:
       size: Output size of VE.
@@ -356,7 +364,9 @@ class TopFfnConfig(_OnTop):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TopLayerConfig(_OnTop):
-    """An extra encoder layer with the trunk's sizes (Stickland & Murray 2019, section 3.1).
+    """An extra encoder layer with the trunk's sizes.
+
+    See Stickland & Murray 2019, section 3.1.
 
     Attributes:
       init_scale: See :class:`TopAttentionConfig`.
@@ -369,9 +379,9 @@ class TopLayerConfig(_OnTop):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _InDenseLayers:
-    """Base class of adapters that modify the trunk's dense layers. Subclasses document the fields.
+    """Base class of adapters that modify the trunk's dense layers.
 
-    After training, the adapter can be merged into the layers' weights.
+    Subclasses document the fields. After training, the adapter can be merged into the layers' weights.
     """
 
     target_modules: tuple[DenseLayer, ...] = ()
@@ -511,8 +521,8 @@ def _check_at_least_one(config: object, field: str) -> None:
 def _check_heads(size: int, num_heads: int) -> None:
     if size < 1 or num_heads < 1 or size % num_heads:
         raise UserError(
-            f"adapter.size is {size} and adapter.num_heads {num_heads}; both must be at least 1, and the heads must "
-            "divide the size."
+            f"adapter.size is {size} and adapter.num_heads is {num_heads}; both must be at least 1, and num_heads must "
+            "divide size."
         )
 
 

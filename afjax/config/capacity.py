@@ -10,12 +10,12 @@ from afjax.errors import UserError
 class Capacity:
     """Capacity limits of a :class:`RoutedModel`.
 
-    They determine the shapes of its compiled programs.
+    The limits determine the shapes of the model's compiled programs.
 
     Attributes:
       resident: Maximum number of adapters, fusions or heads of the same form on the device at once. The rest stay in
-        host memory and replace the least recently used one when needed. None makes room for all the models passed to
-        the constructor.
+        host memory. When needed, they replace the least recently used model on the device. None makes room for all
+        models passed to the constructor.
       batch_sizes: The allowed batch sizes. Rows of similar length are batched together to minimize the estimated time,
         and batches are padded with empty rows.
       tasks_per_row: Number of tasks that ``predict_all`` evaluates at a time for each row.

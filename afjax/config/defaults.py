@@ -1,4 +1,7 @@
-"""Defaults that depend on the trained partition. The measurements are in docs/defaults.md."""
+"""Defaults that depend on the trained partition.
+
+The measurements are in docs/defaults.md.
+"""
 
 import types
 from collections.abc import Mapping

@@ -17,7 +17,10 @@ from afjax.errors import UserError, did_you_mean
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SourceConfig:
-    """One source of a fusion: an adapter in the store, and the settings for training it if it is missing."""
+    """One source of a fusion: an adapter in the store.
+
+    If the adapter is missing, it is trained with these settings.
+    """
 
     task: TaskConfig
     train: TrainConfig = TrainConfig()
@@ -35,7 +38,7 @@ class ExperimentConfig:
     Attributes:
       recipe: ``single`` trains one partition on one task. ``fusion`` trains any source adapters missing from the store,
         then fuses them for the task. ``multitask`` trains one partition on several tasks, one task per step.
-        ``sequential`` trains one partition on one task after another, and evaluates all earlier tasks after each.
+        ``sequential`` trains one partition on one task after another, and evaluates all earlier tasks after each task.
       trunk: A Hugging Face id, a folder (local or ``gs://``), or ``minilm``.
       trunk_dtype: Compute dtype of the trunk and storage dtype of its frozen parameters. ``bfloat16`` halves their
         memory and is faster on hardware with fast bfloat16 matrix multiplication. Trained parameters are always stored
@@ -54,10 +57,11 @@ class ExperimentConfig:
       sampling: Task sampling for the ``multitask`` recipe.
       sources: The source tasks of the fusion recipe.
       fused: Names of the sources to fuse; empty for all. The other sources are only trained for comparison.
-      scan_layers: Whether to compile the layers as a loop, which compiles in less than half the time, or unrolled,
-        which runs faster on CPU and TPU v5p (docs/scaling.md).
-      remat: Which activations the backward pass rematerializes: ``none``; all except matrix products and dropout masks
-        (``matmuls``); or all except the layers' inputs (``layers``). It does not affect the results.
+      scan_layers: Whether to compile the layers as a loop instead of unrolled. A loop compiles in less than half the
+        time, but unrolled layers run faster on CPU and TPU v5p (docs/scaling.md).
+      remat: Which activations the backward pass rematerializes: ``none`` rematerializes no activations, ``matmuls`` all
+        except matrix products and dropout masks, and ``layers`` all except the layers' inputs. The results do not
+        depend on it.
       mesh: The device mesh.
     """
 
@@ -123,7 +127,10 @@ class ExperimentConfig:
 
     @functools.cached_property
     def method(self) -> Method:
-        """The training method: a :class:`MultitaskMethod` for ``multitask``; for ``fusion``, the sources' method."""
+        """The training method.
+
+        It is a :class:`MultitaskMethod` for ``multitask``. For ``fusion``, it is the sources' method.
+        """
         given: dict[str, Any] = {"partition": self.partition, "adapter": self.adapter, "head": self.head}
         given["top_k"] = self.top_k
         return MultitaskMethod(**given, sampling=self.sampling) if self.recipe == "multitask" else Method(**given)

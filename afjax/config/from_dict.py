@@ -1,7 +1,8 @@
-"""Converts nested mappings to frozen dataclasses and back, for configs, manifests and workdirs.
+"""Converts nested mappings to frozen dataclasses and back.
 
-Every config class calls :func:`check_fields` in its ``__post_init__``, so configs constructed in Python are validated
-in the same way as those that :func:`from_dict` builds from files or flags.
+These functions read and write configs, manifests and workdirs. Every config class calls :func:`check_fields` in its
+``__post_init__``, so configs constructed in Python are validated in the same way as configs that :func:`from_dict`
+builds from files or flags.
 """
 
 import dataclasses
@@ -63,10 +64,10 @@ def from_dict(cls: Any, values: Mapping[str, Any], path: str = "config") -> Any:
 
 
 def check_fields(config: Any, path: str, *, unbounded: tuple[str, ...] = ()) -> None:
-    """Validates and converts the fields of a frozen dataclass. Call it first in ``__post_init__``.
+    """Validates and converts the fields of a frozen dataclass.
 
-    Conversions are the same as in :func:`from_dict`: integers in float fields become floats, NumPy numbers become
-    Python numbers, lists become tuples, and mappings become nested dataclasses.
+    Call it first in ``__post_init__``. Conversions are the same as in :func:`from_dict`: integers in float fields
+    become floats, NumPy numbers become Python numbers, lists become tuples, and mappings become nested dataclasses.
 
     Args:
       config: The dataclass.
@@ -110,7 +111,9 @@ def _member(classes: tuple[Any, ...], values: Mapping[str, Any], path: str) -> A
 
 
 def check_value(hint: Any, value: Any, path: str) -> Any:
-    """Checks a value against a type hint, and converts it as described in :func:`check_fields`.
+    """Checks a value against a type hint, and converts it.
+
+    The conversions are described in :func:`check_fields`.
 
     Args:
       hint: ``int``, ``float``, ``bool``, ``str``, a ``Literal`` of strings, a tuple, a mapping from strings, a
@@ -189,7 +192,7 @@ def check_value(hint: Any, value: Any, path: str) -> Any:
 
 
 def shown(value: Any) -> str:
-    """Formats a value for an error message as its ``repr``, truncated to 200 characters.
+    """Formats a value's ``repr`` for an error message, truncated to 200 characters.
 
     Values whose ``repr`` fails (integers of more than 4,300 digits, deeply nested values) are described by type.
     """
@@ -215,7 +218,10 @@ def _truncate(text: str, limit: int = 120) -> str:
 
 
 def to_dict(config: Any) -> dict[str, Any]:
-    """Converts a dataclass to nested dicts and lists for JSON. :func:`from_dict` is the inverse."""
+    """Converts a dataclass to nested dicts and lists for JSON.
+
+    :func:`from_dict` is the inverse.
+    """
     return {
         key: [to_dict(item) if dataclasses.is_dataclass(item) else item for item in value]
         if isinstance(value, tuple)

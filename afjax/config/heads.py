@@ -19,8 +19,8 @@ class HeadConfig:
         the last hidden states over all tokens except padding (``mean``). None selects the default: ``first`` for the
         partitions that train the trunk's layers (``full``, ``top_k`` and ``adapter+trunk``), and the trunk's own
         pooling (:attr:`afjax.Trunk.pooling`) for the others. Token-level heads ignore it.
-      pooler: The dense layer with tanh applied to the pooled vector. With ``head``, the head has its own, which is
-        initialized from the trunk's pooler if there is one and is trained with the head. With ``trunk``, all tasks
+      pooler: The dense layer with tanh applied to the pooled vector. With ``head``, the head has its own pooler, which
+        is initialized from the trunk's pooler if there is one and is trained with the head. With ``trunk``, all tasks
         share the trunk's pooler, which is trained only if the trunk is. ``none`` omits it. Token-level heads never have
         a pooler.
       hidden_layers: Number of dense layers before the output layer. Each has the trunk's hidden size and is followed by

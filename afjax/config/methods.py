@@ -1,4 +1,4 @@
-"""Training methods: which part of the model is trained, and its adapter, fusion and head architectures."""
+"""Training methods: the trained part of a model, and its architecture."""
 
 import dataclasses
 import os
@@ -13,7 +13,10 @@ from afjax.errors import UserError, did_you_mean
 
 
 def check_partition(partition: Partition, adapter: Adapter) -> None:
-    """Raises UserError if the partition cannot be trained directly or with this adapter."""
+    """Raises UserError if the partition cannot be trained with this adapter.
+
+    ``fusion`` cannot be trained directly, so it also raises the error.
+    """
     check_value(Partition, partition, "The partition")
     if partition == "fusion":
         raise UserError('partition="fusion" cannot be trained directly; use the fusion recipe.')
@@ -70,7 +73,7 @@ class Method:
         if (self.partition == "top_k") != (self.top_k != 0) or self.top_k < 0:
             raise UserError(
                 f'partition="{self.partition}" with top_k={self.top_k}: the "top_k" partition needs a top_k above 0, '
-                "and the others need 0."
+                "and other partitions need 0."
             )
 
     @property

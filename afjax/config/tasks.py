@@ -42,7 +42,7 @@ MAIN_METRICS: Mapping[TaskKind, Metric] = types.MappingProxyType(
 class SpanConfig:
     """Window and answer settings of span tasks.
 
-    The defaults are those of BERT's SQuAD code, which Houlsby 2019 uses.
+    The defaults are the same as in BERT's SQuAD code, which Houlsby 2019 uses.
 
     Attributes:
       doc_stride: Distance in tokens between the starts of consecutive windows, for contexts that do not fit into one
@@ -51,7 +51,8 @@ class SpanConfig:
         would fill more than half of a window.
       max_answer_length: Maximum number of tokens per answer.
       no_answer: Whether questions can be unanswerable (SQuAD v2).
-      no_answer_threshold: "No answer" is predicted if its score exceeds the best answer's by more than this.
+      no_answer_threshold: "No answer" is predicted if its score exceeds the best answer's score by more than this
+        value.
       num_best: Number of candidate answers per prediction.
 
     Raises:
@@ -87,7 +88,7 @@ class MultiLabelConfig:
 
     Attributes:
       separator: Separates a row's labels if the label column is text, as in a CSV file.
-      threshold: A label is predicted if its probability is at least this.
+      threshold: A label is predicted if its probability is at least this value.
       tune_threshold: Whether to tune the threshold on the dev split after training, as
         :meth:`afjax.TaskModel.tune_threshold` does. Early stopping always uses ``threshold``.
 
@@ -124,8 +125,8 @@ class TaskConfig:
       name: The task's name, and the default name of its adapters and heads. It cannot contain slashes or commas.
       source: One of:
 
-        - a folder with ``train`` and optionally ``dev`` and ``test`` files (``.jsonl``, ``.tsv``, ``.csv``,
-          ``.conll``, optionally with ``.gz``, ``.parquet``, ``.arrow``) and ``labels.json``;
+        - a folder with a ``train`` file, and optionally ``dev`` and ``test`` files and ``labels.json``. The files are
+          ``.jsonl``, ``.tsv``, ``.csv`` or ``.conll`` (possibly gzipped, with ``.gz``), ``.parquet`` or ``.arrow``;
         - a single such file with the train split;
         - ``official:NAME:FOLDER``, where the folder contains the benchmark's official download;
         - ``builtin:NAME``;
@@ -144,19 +145,20 @@ class TaskConfig:
         row); or tagging (one tag per word, as for named entities).
       labels: Label names in order. For multiple choice, the names of the first, second, ... choice. Defaults to the
         names in the folder's ``labels.json`` or defined by the source, or else to the labels in the train split.
-      text_a, text_b, label: Column names. Default to ``text_a`` and ``text_b``, or ``text``; and ``label``. For
-        multiple choice and span tasks, ``text_a`` is the context (default ``context``) and ``text_b`` the question
-        (default ``question``, optional for multiple choice). For span tasks, ``label`` holds the answers (default
-        ``answers``). For tagging, ``text_a`` holds the words (default ``words``) and ``label`` the tags (default
-        ``tags``).
+      text_a, text_b, label: Names of the text columns and the label column. The defaults are ``text_a`` and ``text_b``,
+        or else ``text``; and ``label``. Datasets from TFDS and the Hugging Face hub have more defaults, such as
+        ``sentence1`` and ``sentence2``. For multiple choice and span tasks, ``text_a`` is the context (default
+        ``context``) and ``text_b`` the question (default ``question``, optional for multiple choice). For span tasks,
+        ``label`` holds the answers (default ``answers``). For tagging, ``text_a`` holds the words (default ``words``)
+        and ``label`` the tags (default ``tags``).
       choices: For multiple choice, one column with a list or one column per choice. Defaults to ``choices``.
       train_rows: Number of train rows to use, evenly spaced; 0 for all.
       metric: The dev metric for early stopping. Defaults to accuracy for classification and multiple choice, Pearson
         correlation for regression, F1 for span tasks, entity F1 for tagging, and micro F1 for multi-label tasks.
       span: Window and answer settings of a span task.
       multi_label: Label and threshold settings of a multi-label task.
-      scale: For regression, labels are divided by this for training, and predictions are multiplied by it. Stickland &
-        Murray 2019 use 5 for STS-B to make its loss comparable in magnitude to those of other tasks.
+      scale: For regression, labels are divided by this value for training, and predictions are multiplied by this
+        value. Stickland & Murray 2019 use 5 for STS-B to make its loss comparable in magnitude to other tasks' losses.
 
     Raises:
       UserError: A field has the wrong type or an invalid value, or a setting does not apply to the kind of task.

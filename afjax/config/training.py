@@ -17,7 +17,7 @@ MIN_CLASS_WEIGHT, MAX_CLASS_WEIGHT = 1e-6, 1e6
 class TrainConfig:
     """Settings of one training run.
 
-    They cover the optimizer, its schedule, batches, evaluation and early stopping.
+    The settings cover the optimizer, its schedule, batches, evaluation and early stopping.
 
     Attributes:
       learning_rate: Peak learning rate, which decays linearly to zero over the run. None uses the trained partition's
@@ -44,7 +44,7 @@ class TrainConfig:
         Stickland & Murray 2019 use, does not.
       dropout: Whether dropout is active during training.
       eval_every: Steps between evaluations on the dev split; 0 to evaluate once per epoch.
-      patience: Number of evaluations without a better dev metric after which to stop; 0 to never stop early. The
+      patience: Training stops after this many evaluations without a better dev metric; 0 to never stop early. The
         parameters with the best dev metric are kept in either case.
       checkpoint_every: Steps between checkpoints; 0 to checkpoint at every evaluation.
       class_weights: Weight of each label in the classification loss. Either ``{label: weight}``, with a default of 1
@@ -56,8 +56,8 @@ class TrainConfig:
         the true one; at least 0 and below 1. Each label's term is multiplied by its class weight, as in
         ``torch.nn.CrossEntropyLoss(label_smoothing=...)``.
       prng: Random number generator for dropout masks. ``rbg`` suits a single TPU chip. ``threefry2x32`` is better on
-        CPU, and also if several devices share a batch, because each then generates only its own part of the bits. With
-        ``rbg``, every device generates all of them.
+        CPU, and also if several devices share a batch, because each device then generates only its own part of the
+        random bits. With ``rbg``, every device generates all bits.
 
     Raises:
       UserError: A field has the wrong type or an invalid value.
@@ -131,7 +131,9 @@ class TrainConfig:
             raise UserError(f"train.buckets is {self.buckets}; each must be from 1 to max_length={self.max_length}.")
 
     def num_steps(self, steps_per_epoch: int) -> int:
-        """Returns the run's number of steps, from ``max_steps`` if it is set, else from ``epochs``.
+        """Returns the run's number of steps.
+
+        This is ``max_steps`` if it is set. Otherwise, it is computed from ``epochs``.
 
         Raises:
           UserError: The number of steps exceeds the range of int32.
@@ -199,8 +201,8 @@ class MeshConfig:
       data: Data parallelism: number of parameter replicas, each processing different rows of a batch.
       fsdp: Fully sharded data parallelism: number of devices over which parameters and optimizer state are sharded.
         Parameters are gathered layer by layer, and each device processes different rows.
-      tensor: Tensor parallelism: number of devices over which each layer's heads and hidden units are sharded. They
-        process the same rows.
+      tensor: Tensor parallelism: number of devices over which each layer's heads and hidden units are sharded. These
+        devices process the same rows.
     """
 
     data: int = -1
@@ -216,4 +218,4 @@ class MeshConfig:
             if size < 1 and size != -1:
                 raise UserError(f"mesh.{axis} is {size}; it must be at least 1, or -1 for all remaining devices.")
         if list(sizes.values()).count(-1) > 1:
-            raise UserError(f"The mesh {sizes} has more than one size of -1; give -1 at most once.")
+            raise UserError(f"The mesh {sizes} has more than one size of -1; use -1 at most once.")

@@ -28,7 +28,10 @@ NUM_SEEDS = 2**32
 
 
 def check_seed(seed: int) -> None:
-    """Raises UserError unless the seed is an integer from 0 to 4294967295, which guarantees distinct keys."""
+    """Raises UserError unless the seed is an integer from 0 to 4294967295.
+
+    Different seeds in this range result in different random keys.
+    """
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < NUM_SEEDS:
         raise UserError(f"The seed is {shown(seed)}; it must be an int from 0 to {NUM_SEEDS - 1}.")
 

@@ -75,10 +75,11 @@ def train_batches(
     start: int = 0,
     part: slice = slice(None),
 ) -> Iterator[Batch]:
-    """Yields one epoch of shuffled batches, each row once.
+    """Yields one epoch of shuffled batches.
 
-    The order depends only on ``seed`` and ``epoch``. Rows of similar length are batched together. Leftover rows that do
-    not fill a batch at their padded length are moved to the next longer one, so at most one batch per epoch is partial.
+    Each row occurs once. The order depends only on ``seed`` and ``epoch``. Rows of similar length are batched together.
+    Leftover rows that do not fill a batch at their padded length are moved to the next longer length, so at most one
+    batch per epoch is partial.
 
     Args:
       data: The split.
@@ -112,7 +113,9 @@ def train_batches(
 
 
 def eval_batches(data: TokenisedRows, batching: Batching, *, part: slice = slice(None)) -> Iterator[Batch]:
-    """Yields batches for evaluation, each row once and the shortest rows first.
+    """Yields batches for evaluation, with the shortest rows first.
+
+    Each row occurs once.
 
     Args:
       data: The split.
@@ -142,7 +145,10 @@ def eval_batches(data: TokenisedRows, batching: Batching, *, part: slice = slice
 def train_groups(
     row_lengths: np.ndarray, batch_size: int, lengths: Sequence[int], seed: int, epoch: int
 ) -> list[np.ndarray]:
-    """Shuffles rows and groups them by padded length. Returns the row indices of each batch."""
+    """Shuffles rows and groups them by padded length.
+
+    Returns the row indices of each batch.
+    """
     rng = np.random.default_rng([seed, epoch])
     order = rng.permutation(len(row_lengths))
     buckets = bucket_of(row_lengths[order], lengths)
@@ -230,7 +236,9 @@ def sequences_of(data: TokenisedRows, rows: np.ndarray, batch_size: int) -> np.n
 def padding_share(
     data: TokenisedRows, *, batch_size: int, lengths: Sequence[int], seed: int = 0, padding_rows: bool = True
 ) -> float:
-    """Computes the fraction of padding tokens in one training epoch, counting missing choices as padding.
+    """Computes the fraction of padding tokens in one training epoch.
+
+    Missing choices count as padding.
 
     Args:
       data: The split.
@@ -248,7 +256,10 @@ def padding_share(
 def eval_padding_share(
     data: TokenisedRows, *, batch_size: int, lengths: Sequence[int], padding_rows: bool = True
 ) -> float:
-    """Computes the fraction of padding tokens in one evaluation; see :func:`padding_share`."""
+    """Computes the fraction of padding tokens in one evaluation.
+
+    See :func:`padding_share`.
+    """
     groups = eval_groups(data.lengths, batch_size)
     return _padding_fraction(data, groups, batch_size, lengths, padding_rows)
 

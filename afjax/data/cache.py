@@ -1,4 +1,7 @@
-"""Caches arrays in files. Callers derive the file name from a digest of everything the arrays depend on."""
+"""Caches arrays in files.
+
+Callers derive the file name from a digest of everything the arrays depend on.
+"""
 
 import os
 import tempfile
@@ -12,7 +15,10 @@ from afjax.errors import UserError
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray] | None:
-    """Loads arrays saved by :func:`write_arrays`. Returns None if the file is missing or damaged."""
+    """Loads arrays saved by :func:`write_arrays`.
+
+    Returns None if the file is missing or damaged.
+    """
     try:
         with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
@@ -21,7 +27,9 @@ def read_arrays(path: Path) -> dict[str, np.ndarray] | None:
 
 
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Saves arrays atomically, by writing a temporary file and renaming it to ``path``.
+    """Saves arrays atomically.
+
+    The arrays are written to a temporary file, which is then renamed to ``path``.
 
     Raises:
       UserError: The file cannot be written, for example if the folder is read-only or the disk is full.

@@ -1,4 +1,7 @@
-"""Selects and validates the text, label and id columns of a split. Errors name the file and line."""
+"""Selects and validates the text, label and id columns of a split.
+
+Errors name the file and line.
+"""
 
 import math
 import unicodedata
@@ -23,7 +26,7 @@ class Columns:
       text_a: The texts, or the first texts of pairs.
       text_b: The second texts of pairs; None for single texts.
       labels: The labels; None if there is no label column.
-      ids: The values of the ``id`` column; None if there is none.
+      ids: The values of the ``id`` column; None if there is no such column.
       names: All column names of the first row; empty if the data are lists.
       label: The label column's name, even if the column is missing.
     """
@@ -65,7 +68,9 @@ def pick_columns(
     known: Sequence[tuple[str, ...]] = TEXT_COLUMNS,
     ignore_labels: bool = False,
 ) -> Columns:
-    """Selects the text, label and id columns. The first row determines which columns exist.
+    """Selects the text, label and id columns.
+
+    The first row determines which columns exist.
 
     Args:
       source: The split's name in error messages.
@@ -109,7 +114,10 @@ def pick_columns(
 def first_row(
     source: str, rows: Iterable[tuple[str, dict[str, Any]]]
 ) -> tuple[str, dict[str, Any], Iterator[tuple[str, dict[str, Any]]]]:
-    """Peeks at the first row. Returns its name, the row, and an iterator over all rows including the first."""
+    """Peeks at the first row.
+
+    Returns the row's name, the row, and an iterator over all rows including the first.
+    """
     iterator = iter(rows)
     try:
         place, first = next(iterator)
@@ -177,7 +185,8 @@ def missing_column(place: str, name: str, columns: Iterable[Any], setting: str =
     # Do not suggest "text_a" or "text_b" for a missing "text": they belong to a pair and are not misspellings.
     candidates = [column for column in names if not (name == "text" and column in ("text_a", "text_b"))]
     return UserError(
-        f'{place} has no column "{name}", but {listing(names)}; add it, or set a different column in {setting_name}.'
+        f'{place} has no column "{name}"; its columns are {listing(names)}. Add it, or set a different column in '
+        f"{setting_name}."
         f"{did_you_mean(name, candidates)}"
     )
 
@@ -203,7 +212,10 @@ def text_of(place: str, row: dict[str, Any], name: str) -> str:
 
 
 def check_text(place: str, text: str) -> None:
-    """Raises UserError for unpaired surrogates, which JSON can represent but tokenizers do not accept."""
+    """Raises UserError for unpaired surrogates.
+
+    JSON can represent them, but tokenizers do not accept them.
+    """
     if not text.isascii():
         try:
             text.encode()
@@ -234,7 +246,7 @@ def number_labels(columns: Columns) -> np.ndarray:
 
 
 def is_missing(label: Any) -> bool:
-    """Whether a label is a placeholder for a missing one.
+    """Whether a label is a placeholder for a missing label.
 
     Placeholders are null, an empty string, the string "-1", and the number -1 or -1.0 (as in STS-B's test split).
     """

@@ -1,6 +1,7 @@
-"""Extracts rows and columns from in-memory data: lists, NumPy arrays, DataFrames, Datasets and dictionaries.
+"""Extracts rows and columns from data in memory.
 
-pandas, Polars, PyArrow and Hugging Face objects are recognized by their methods, so these packages are never imported.
+The data are lists, NumPy arrays, DataFrames, Datasets or dictionaries. pandas, Polars, PyArrow and Hugging Face objects
+are recognized by their methods, so these packages are never imported.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -26,7 +27,9 @@ def is_table(value: Any) -> bool:
 
 
 def table_rows(table: Any, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields ``("NAME:ROW", {column: value})`` for every row of a table, counting rows from 0.
+    """Yields ``("NAME:ROW", {column: value})`` for every row of a table.
+
+    Rows are counted from 0.
 
     Raises:
       UserError: The table is empty, two columns have the same name or different lengths, a column cannot be converted
@@ -58,7 +61,7 @@ def is_dataset(value: Any) -> bool:
 
 
 def dataset_rows(dataset: Any, name: str, *, first: int = 0) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields ``("NAME:ROW", {column: value})`` for every row of a Hugging Face dataset.
+    """Yields ``("NAME:ROW", {column: value})`` for each row of a Hugging Face dataset.
 
     Values are Python objects, regardless of the dataset's format. Images and audio are not decoded.
 
@@ -80,14 +83,19 @@ def dataset_rows(dataset: Any, name: str, *, first: int = 0) -> Iterator[tuple[s
 
 
 def dataset_label_names(dataset: Any, column: str) -> tuple[str, ...]:
-    """Returns a column's label names if its type is ``ClassLabel`` or a list of it, or else an empty tuple."""
+    """Returns a column's label names.
+
+    The result is empty unless the column's type is ``ClassLabel`` or a list of ``ClassLabel``.
+    """
     features = getattr(dataset, "features", None)
     feature = features.get(column) if isinstance(features, Mapping) else None
     return tuple(getattr(getattr(feature, "feature", feature), "names", None) or ())
 
 
 def as_list(values: Any, what: str) -> list[Any]:
-    """Converts an ordered iterable to a list, and NumPy values in it to Python objects.
+    """Converts an ordered iterable to a list.
+
+    NumPy values in the iterable become Python objects.
 
     Args:
       values: A list, tuple, generator, NumPy array, Series or other ordered iterable.
@@ -116,7 +124,10 @@ def as_list(values: Any, what: str) -> list[Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Converts NumPy values to Python objects, also in nested lists, which Parquet columns can have."""
+    """Recursively converts NumPy values to Python objects.
+
+    Parquet columns can contain nested lists and structs.
+    """
     if isinstance(value, np.ndarray | np.generic):
         return _plain(value.tolist()) if value.dtype == object else value.tolist()
     if type(value) in (list, tuple):

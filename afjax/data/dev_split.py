@@ -1,4 +1,7 @@
-"""Splits train rows into train and dev by a hash of their texts, for tasks without a dev split."""
+"""Splits train rows into train and dev by a hash of their texts.
+
+This is for tasks without a dev split.
+"""
 
 import hashlib
 import math
@@ -24,7 +27,7 @@ def divide(task: TaskConfig, rows: AnyRows, name: str) -> tuple[AnyRows, AnyRows
     Args:
       task: The task. Its ``dev_share`` is the expected fraction of dev rows.
       rows: All rows.
-      name: The name of the rows in messages.
+      name: The rows' name in messages.
 
     Returns:
       The train and dev rows, each in their original order.

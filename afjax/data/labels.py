@@ -63,7 +63,9 @@ def check_label_names(names: tuple[str, ...], place: str) -> tuple[str, ...]:
 
 
 def find_label_names(columns: Columns) -> tuple[str, ...]:
-    """Collects the label names in a split, sorted alphabetically, or numerically if all are integers.
+    """Collects the label names in a split, in sorted order.
+
+    The order is numerical if all names are integers, and alphabetical otherwise.
 
     Raises:
       UserError: There are no labels, a row's label is missing or neither a string nor an integer, or two names differ
@@ -95,11 +97,12 @@ def find_label_names(columns: Columns) -> tuple[str, ...]:
 def name_classes(
     task: TaskConfig, rows: Iterable[tuple[str, dict[str, Any]]], names: Sequence[str]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Replaces class indices in a published dataset with label names, and -1 (no label) with None.
+    """Replaces class indices in a published dataset with label names.
 
-    Unlike indices, names stay unambiguous if they are themselves numbers ("1" to "5"), or if the task or a different
-    split orders them differently. If the task lists as many names as the dataset and the two lists have none in common,
-    the task's names are used in order. For regression, labels are kept as numbers, and only -1 is replaced.
+    The index -1 (no label) is replaced with None. Unlike indices, names stay unambiguous if they are themselves numbers
+    ("1" to "5"), or if the task or a different split orders them differently. If the task lists as many names as the
+    dataset and the two lists have none in common, the task's names are used in order. For regression, labels are kept
+    as numbers, and only -1 is replaced.
 
     Args:
       task: The task, which determines the label column.
@@ -167,9 +170,9 @@ def class_labels(columns: Columns, names: tuple[str, ...], *, listed: bool) -> n
 def indices_are_clear(names: Sequence[str]) -> bool:
     """Whether an integer label can only be the index of a name.
 
-    It is ambiguous if a name is itself a number: for "1.0", "2.0" and "3.0", the index 1 refers to "2.0". It is also
-    ambiguous if a name contains the index of a different one: for "1 star", "2 stars" and "3 stars", the index 1 refers
-    to "2 stars".
+    An integer is ambiguous if a name is itself a number: for "1.0", "2.0" and "3.0", the index 1 refers to "2.0". It is
+    also ambiguous if a name contains the index of a different one: for "1 star", "2 stars" and "3 stars", the index 1
+    refers to "2 stars".
 
     Example:
       >>> indices_are_clear(["no", "yes"]), indices_are_clear(["LABEL_0", "LABEL_1"])
@@ -207,7 +210,7 @@ def label_name(columns: Columns, row: int) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def spelling(name: str) -> str | Decimal:
-    """Normalizes a label name, so that different spellings of the same name compare equal.
+    """Normalizes a label name, so that different spellings of it compare equal.
 
     Numbers are converted to their value. Other names are NFKC-normalized and case-folded, with invisible characters
     removed and white space collapsed.
@@ -236,7 +239,7 @@ def _unknown_label(name: str, names: Sequence[str], *, listed: bool, has_indices
     listing = f"{', '.join(names[:_SHOWN])}{', ...' if len(names) > _SHOWN else ''}"
     if alike:
         return (
-            f"the label {_escaped(name)}, but the labels ({listing}) have {_escaped(alike[0])}. They differ only in "
+            f"the label {_escaped(name)}, but the labels ({listing}) include {_escaped(alike[0])}. They differ only in "
             "spelling; use the same spelling for both."
         )
     text = f"the label {shorten(name)}; the labels are {listing}"
@@ -258,6 +261,9 @@ def _rows(count: int) -> str:
 
 
 def _escaped(name: str) -> str:
-    """Quotes a name and escapes invisible and non-ASCII characters to show its exact spelling."""
+    """Quotes a name to show its exact spelling.
+
+    Invisible and non-ASCII characters are escaped.
+    """
     text = ascii(name)
     return text if len(text) <= 60 else f"{text[:57]}..."

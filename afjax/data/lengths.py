@@ -1,4 +1,7 @@
-"""Chooses the padded lengths of batches, trading off compilation time against compute spent on padding."""
+"""Chooses the padded lengths of batches.
+
+More lengths reduce padding, but each length needs another compiled program.
+"""
 
 import dataclasses
 from collections.abc import Sequence
@@ -26,7 +29,9 @@ STEPS = {0: 2, 24: 4, 48: 8, 80: 16, 128: 32, 256: 64, 512: 128}
 
 @dataclasses.dataclass(frozen=True)
 class PaddedLengths:
-    """Padded lengths of a run's batches, in ascending order. The last fits the longest row.
+    """Padded lengths of a run's batches, in ascending order.
+
+    The last fits the longest row.
 
     Attributes:
       train: Padded lengths of training batches.
@@ -52,9 +57,10 @@ class RunTokens:
 
 @dataclasses.dataclass(frozen=True)
 class ProgramTokens:
-    """Cost of compiling a program for one more padded length, in tokens processed in the same time.
+    """Cost of compiling a program for one more padded length.
 
-    An additional length is only worth it if it removes at least this many padding tokens over the run.
+    The unit is the number of tokens that the device processes in the same time. An additional length is only worth it
+    if it removes at least this many padding tokens over the run.
 
     Attributes:
       train: Cost of compiling a training step.
@@ -106,10 +112,10 @@ def train_lengths(
     shares: Sequence[float] = (),
     common: bool = False,
 ) -> tuple[int, ...]:
-    """Chooses padded lengths of training batches that minimize the run's padding and compilation costs.
+    """Chooses padded lengths of training batches.
 
-    There are at most ``MOST`` lengths, and at most one per two batches of an epoch, because only rows of the same
-    padded length share a batch.
+    They minimize the run's total cost of padding and compilation. There are at most ``MOST`` lengths, and at most one
+    per two batches of an epoch, because only rows of the same padded length share a batch.
 
     Args:
       train, config, num_steps, shares, common: See :func:`choose_lengths`.
@@ -143,7 +149,9 @@ def eval_lengths(
     num_evaluations: int = 1,
     common: bool = False,
 ) -> tuple[int, ...]:
-    """Chooses padded lengths of evaluation batches in the same way as :func:`train_lengths`.
+    """Chooses padded lengths of evaluation batches.
+
+    They also minimize the total cost of padding and compilation.
 
     Args:
       splits: Splits that are evaluated with the same compiled programs.
@@ -204,13 +212,19 @@ def run_tokens(
 
 
 def _common_options(splits: Sequence[TokenisedRows], config: TrainConfig) -> list[tuple[int, ...]]:
-    """Returns ``max_length`` as the only padded length if such a batch has at most ``COMMON_TOKENS`` tokens."""
+    """Returns ``max_length`` as the only option for the padded lengths.
+
+    If a batch of this length has more than ``COMMON_TOKENS`` tokens, the result is empty.
+    """
     tokens = config.batch_size * config.max_length * max(data.num_choices for data in splits)
     return [(config.max_length,)] if tokens <= COMMON_TOKENS else []
 
 
 def _programs(lengths: tuple[int, ...], config: TrainConfig, common: bool) -> float:
-    """Counts the programs to compile, with a discount of :data:`COMMON_LENGTH` if other runs can share the program."""
+    """Counts the programs to compile.
+
+    The count is reduced by :data:`COMMON_LENGTH` if the only program can be shared with other runs.
+    """
     return len(lengths) - (COMMON_LENGTH if common and lengths == (config.max_length,) else 0.0)
 
 
@@ -243,14 +257,19 @@ def ladder(longest: int, max_length: int) -> list[int]:
 
 
 def _padding(train: Sequence[TokenisedRows], rates: np.ndarray, lengths: Sequence[int], batch_size: int) -> float:
-    """Computes the :func:`padding_share` of several splits, weighted by how often their rows are sampled."""
+    """Computes the :func:`padding_share` of several splits.
+
+    The splits are weighted by how often their rows are sampled.
+    """
     tokens = rates * [float(data.offsets[-1]) for data in train]
     shares = np.array([padding_share(data, batch_size=batch_size, lengths=lengths) for data in train])
     return 1 - float(tokens.sum() / (tokens / (1 - shares)).sum())
 
 
 def _cheapest(weights: np.ndarray, allowed: np.ndarray) -> list[tuple[int, ...]]:
-    """Finds the best 1, 2, ..., ``MOST`` padded lengths, which minimize the total number of tokens.
+    """Finds the best 1, 2, ..., ``MOST`` padded lengths.
+
+    They minimize the total number of tokens.
 
     Every choice includes the longest allowed length. Uses dynamic programming over the number of lengths.
     """

@@ -1,7 +1,7 @@
 """Notices about possible mistakes in data and results.
 
-They report blank texts, implausible labels, rows in both train and dev, and an accuracy that does not beat the
-majority-class baseline. None of them are errors, because all of these can be intended.
+Notices report blank texts, implausible labels, rows in both train and dev, and an accuracy that does not beat the
+majority-class baseline. A notice is not an error, because each of these can be intended.
 """
 
 import difflib
@@ -52,7 +52,9 @@ def data_notices(task: TaskConfig, splits: Mapping[str, AnyRows]) -> list[str]:
 
 
 def blank_texts(name: str, rows: AnyRows) -> str:
-    """Checks a split for blank texts, which have no visible character. Returns a notice, or an empty string.
+    """Checks a split for blank texts, which have no visible character.
+
+    Returns a notice, or an empty string.
 
     Args:
       name: The split's name.
@@ -77,15 +79,15 @@ def blank_rows_notice(name: str, blank: Sequence[int], num_rows: int) -> str:
     if not blank:
         return ""
     count = "1 row has" if len(blank) == 1 else f"{len(blank)} rows have"
-    return f"{count} an empty text in the {counted(num_rows, 'row')} of {name}; the first is row {blank[0] + 1}."
+    return f"Of the {counted(num_rows, 'row')} of {name}, {count} an empty text. The first is row {blank[0] + 1}."
 
 
 def many_labels(name: str, rows: AnyRows) -> str:
-    """Checks whether a classification split has suspiciously many labels. Returns a notice, or an empty string.
+    """Checks whether a classification split has suspiciously many labels.
 
-    The label column may then contain ids instead. The check fails if there are at least three distinct labels and every
-    row has a different one or, in splits with at least ``_MANY_ROWS`` rows, there are more than half as many labels as
-    rows.
+    Returns a notice, or an empty string. There is a notice if there are at least three distinct labels and every row
+    has a different label or, in splits with at least ``_MANY_ROWS`` rows, there are more than half as many labels as
+    rows. The label column may then contain ids instead of labels.
 
     Args:
       name: The split's name.
@@ -96,11 +98,13 @@ def many_labels(name: str, rows: AnyRows) -> str:
     distinct = len(np.unique(rows.labels))
     if distinct < 3 or (distinct < len(rows) and (len(rows) < _MANY_ROWS or 2 * distinct <= len(rows))):
         return ""
-    return f"The {len(rows)} {name} rows have {distinct} different labels; check that the label column is correct."
+    return f"The {len(rows)} rows of {name} have {distinct} different labels; check that the label column is correct."
 
 
 def misspelled_label(name: str, rows: AnyRows) -> str:
-    """Checks for a rare label whose name resembles a frequent one. Returns a notice, or an empty string.
+    """Checks for a rare label whose name resembles a frequent one.
+
+    Returns a notice, or an empty string.
 
     Args:
       name: The split's name.
@@ -128,8 +132,8 @@ def misspelled_label(name: str, rows: AnyRows) -> str:
 def _may_be_misspelled(rare: str, frequent: str) -> bool:
     """Returns whether a rare label's name can be a misspelling of a frequent one.
 
-    It cannot be if the names differ only in digits (class_11 and class_12), or if one name contains the other and more
-    than one further character (not_entailment and entailment).
+    The rare label is not a misspelling if the names differ only in digits (class_11 and class_12), or if one name
+    contains the other and is longer by more than one character (not_entailment and entailment).
     """
     bare, bare_frequent = (re.sub(r"\d", "", name) for name in (rare, frequent))
     contained = rare in frequent or frequent in rare
@@ -137,7 +141,9 @@ def _may_be_misspelled(rare: str, frequent: str) -> bool:
 
 
 def unmarked_entities(name: str, rows: AnyRows) -> str:
-    """Checks for entities that begin with an ``I-`` or ``E-`` tag. Returns a notice, or an empty string.
+    """Checks for entities that begin with an ``I-`` or ``E-`` tag.
+
+    Returns a notice, or an empty string.
 
     Args:
       name: The split's name.
@@ -149,11 +155,13 @@ def unmarked_entities(name: str, rows: AnyRows) -> str:
     if not count:
         return ""
     entities = "1 entity begins" if count == 1 else f"{count} entities begin"
-    return f"{entities} with an I- or E- tag in {name} rows. They are parsed as in IOB1 and seqeval."
+    return f"{entities} with an I- or E- tag in the rows of {name}. Such entities are parsed as in IOB1 and seqeval."
 
 
 def rows_in_both(name: str, train: AnyRows, dev: AnyRows) -> str:
-    """Checks for rows with the same texts in train and dev. Returns a notice, or an empty string.
+    """Checks for rows with the same texts in train and dev.
+
+    Returns a notice, or an empty string.
 
     Args:
       name: The task's name.
@@ -170,15 +178,16 @@ def rows_in_both(name: str, train: AnyRows, dev: AnyRows) -> str:
     in_dev = {texts for texts, _ in shared}
     num_train = sum(texts in in_dev for texts in row_texts(train))
     return (
-        f"{num_train} of {name}'s {len(train)} train rows also occur in dev. They are {len(shared)} of the {len(dev)} "
-        f"dev rows, {num_same} of them with the same label."
+        f"{num_train} of {name}'s {len(train)} train rows also occur in dev. They match {len(shared)} of the "
+        f"{len(dev)} dev rows, {num_same} of them with the same label."
     )
 
 
 def no_better_than_majority(name: str, rows: AnyRows, metrics: Mapping[str, float]) -> str:
-    """Checks whether the accuracy beats the majority-class baseline. Returns a notice if not, or an empty string.
+    """Checks whether the accuracy beats the majority-class baseline.
 
-    For multiple choice, the class is the index of the correct choice.
+    Returns a notice if it does not, or else an empty string. For multiple choice, the class is the index of the correct
+    choice.
 
     Args:
       name: The name of the model's head.
@@ -199,7 +208,10 @@ def no_better_than_majority(name: str, rows: AnyRows, metrics: Mapping[str, floa
 
 
 def _labels(rows: AnyRows) -> list[Any]:
-    """Returns a hashable label for each row, or None for each row of an unlabelled split."""
+    """Returns a hashable label for each row.
+
+    If the split is unlabelled, every label is None.
+    """
     if rows.labels is None:
         return [None] * len(rows)
     return [rows.label_of(row) for row in range(len(rows))] if isinstance(rows, MultiLabelRows) else list(rows.labels)

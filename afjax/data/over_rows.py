@@ -33,9 +33,10 @@ def over_rows(
     batching: Batching,
     mesh: Mesh,
 ) -> Any:
-    """Runs ``step(params, {"tokens", "types", "mask"})`` on every row and collects the outputs.
+    """Runs ``step(params, {"tokens", "types", "mask"})`` on every row.
 
-    A temporary progress bar is shown if this takes more than a few seconds.
+    The outputs are collected in the order of the rows. A temporary progress bar is shown if this takes more than a few
+    seconds.
 
     Args:
       step: A compiled function that returns a tree of arrays with a leading batch axis. With several hosts, it must be
@@ -87,7 +88,7 @@ def check_outputs(outputs: Any, data: TokenisedRows, params: Tree) -> None:
     Args:
       outputs: A tree of arrays with all rows (for span tasks, all windows) along the leading axis.
       data: The rows.
-      params: The model's parameters, which are also checked to find the cause.
+      params: The model's parameters. If an output is not finite, they are checked to find the cause.
 
     Raises:
       UserError: An output is NaN or infinite. The message names the first such row and any non-finite parameters.

@@ -1,4 +1,4 @@
-"""The parts of a tokenized row: the token ids of each text and the surrounding special tokens."""
+"""The parts of a tokenized row: token ids of texts, and special tokens."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -49,9 +49,9 @@ class Template:
 
 
 def plain_backend(tokenizer: Any) -> Any:
-    """Returns the tokenizer's backend from the tokenizers library, with padding and truncation disabled.
+    """Returns the tokenizer's backend, with padding and truncation disabled.
 
-    The backend is copied first if either was enabled.
+    The backend is from the tokenizers library. It is copied first if padding or truncation was enabled.
     """
     check_fast(tokenizer)
     backend = tokenizer.backend_tokenizer
@@ -72,7 +72,10 @@ def check_fast(tokenizer: Any) -> None:
 
 
 def number_texts(*columns: Iterable[str]) -> tuple[list[str], list[np.ndarray]]:
-    """Deduplicates texts. Returns the unique texts and, for each column, indices into them, int64 [rows]."""
+    """Deduplicates texts.
+
+    Returns the unique texts and, for each column, indices into these texts, int64 [rows].
+    """
     numbers: dict[str, int] = {}
     indices = [np.array([numbers.setdefault(text, len(numbers)) for text in column], np.int64) for column in columns]
     return list(numbers), indices

@@ -20,7 +20,10 @@ _SHOWN_ROWS, _SHOWN_TEXT = 10, 200
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class _Split(abc.ABC):
-    """Base class of splits. All fields have one entry per row, except ``label_names`` and ``has_question``."""
+    """Base class of splits.
+
+    All fields have one entry per row, except ``label_names`` and ``has_question``.
+    """
 
     ids: Sequence[str] | None = None
 
@@ -35,7 +38,7 @@ class _Split(abc.ABC):
     def text_columns(self) -> int | None:
         """Number of texts per row: 1 for single texts, 2 for pairs, None if unknown.
 
-        Choices do not count: multiple choice has 2 with a question and 1 without.
+        Choices are not counted: a multiple-choice row has 2 texts with a question, and 1 without.
         """
 
     @property
@@ -122,7 +125,10 @@ class _Split(abc.ABC):
         return replace(self, **changes)
 
     def every(self, num: int) -> Self:
-        """Selects up to ``num`` rows, evenly spaced because files are often sorted by label."""
+        """Selects up to ``num`` evenly spaced rows.
+
+        Files are often sorted by label, so the first rows would not represent all labels.
+        """
         if num >= len(self):
             return self
         return self.take(np.linspace(0, len(self) - 1, num).round().astype(int))
@@ -324,7 +330,7 @@ class SpanRows(_Split):
     def trainable(self) -> list[int]:
         """Returns the indices of rows that are usable for training.
 
-        Their questions are unanswerable, or the start of their first answer is known.
+        A row is usable if its question is unanswerable, or if the start of its first answer is known.
         """
         # Only the first answer is trained on. SQuAD's train split has just one per question.
         return [row for row, answers in enumerate(self.labels or ()) if not answers or answers[0][1] >= 0]
@@ -403,7 +409,7 @@ class TagRows(_Split):
 
 
 def entities_text(tags: Sequence[str], words: Sequence[str]) -> str:
-    """Formats a sentence's entities, for example "person: Ada Lovelace; place: London"."""
+    """Formats a sentence's entities, such as "person: Ada Lovelace; place: London"."""
     found = (f"{type_}: {' '.join(words[first : last + 1])}" for type_, first, last in chunks(tags))
     return "; ".join(found) or "(no entities)"
 
@@ -426,7 +432,9 @@ def row_texts(rows: AnyRows, *, choices: bool = True) -> Iterator[tuple[Any, ...
 
 
 def check_same_form(form: int | None, of: str, rows: AnyRows, rows_name: str, advice: str) -> None:
-    """Raises UserError if rows do not have the expected number of texts (``text_columns``).
+    """Raises UserError if rows do not have the expected number of texts.
+
+    The number of texts is the rows' ``text_columns``.
 
     Args:
       form: The expected number of texts per row. None accepts any number.

@@ -71,5 +71,8 @@ def _ends(before: str, prefix: str, type_before: str, type_: str) -> bool:
 
 
 def num_unmarked(sentences: Sequence[Sequence[str]]) -> int:
-    """Counts the entities that begin with an ``I-`` or ``E-`` tag instead of a ``B-`` or ``S-`` tag."""
+    """Counts the entities that begin with an ``I-`` or ``E-`` tag.
+
+    In IOB2 and BIOES, entities begin with a ``B-`` or ``S-`` tag.
+    """
     return sum(tags[chunk.first][0] in "IE" for tags in sentences for chunk in chunks(tags))

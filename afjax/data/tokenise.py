@@ -32,8 +32,8 @@ class TokenisedRows:
       truncated: Number of sequences truncated to the maximum length.
       choices: int64 [rows + 1] for multiple choice, else None. Row ``i`` has the sequences ``choices[i]`` to
         ``choices[i + 1] - 1``.
-      token_labels: int32 [tokens] for tagging, else None: the label of each token, or -1 for tokens without one.
-        Batches have them instead of ``labels``.
+      token_labels: int32 [tokens] for tagging, else None: the label of each token, or -1 for tokens without a label. In
+        batches, these replace ``labels``.
     """
 
     tokens: np.ndarray
@@ -61,7 +61,10 @@ class TokenisedRows:
 
     @property
     def right_labels(self) -> Any:
-        """The true labels for evaluation, one per row of the split. None if the split is unlabelled."""
+        """The true labels for evaluation, one per row of the split.
+
+        None if the split is unlabelled.
+        """
         return self.labels
 
     def per_row(self, values: np.ndarray) -> np.ndarray:
@@ -72,9 +75,10 @@ class TokenisedRows:
         return values
 
     def source_row(self, index: int) -> tuple[int, int]:
-        """Maps row or window ``index`` to its row in the split. Also returns the split's number of rows.
+        """Maps row or window ``index`` to its row in the split.
 
-        This base class returns the index unchanged. In ``TokenisedWindows``, a row can have several windows.
+        Also returns the split's number of rows. This base class returns the index unchanged. In ``TokenisedWindows``, a
+        row can have several windows.
         """
         return index, len(self)
 
@@ -153,17 +157,20 @@ def run_tokenizer(rows: Rows, tokenizer: Any, max_length: int) -> TokenisedRows:
 
 
 def truncates_left(tokenizer: Any) -> bool:
-    """Whether a text that is too long loses its first tokens (``truncation_side`` in tokenizer_config.json)."""
+    """Whether texts that are too long lose their first tokens.
+
+    The setting is ``truncation_side`` in tokenizer_config.json.
+    """
     return bool(getattr(tokenizer, "truncation_side", "right") == "left")
 
 
 def cut_longest(first: np.ndarray, second: np.ndarray, room: int) -> list[np.ndarray]:
-    """Computes how many tokens of each text to keep when pairs are truncated longest first.
+    """Computes how many tokens of each text of a pair to keep.
 
-    Pairs of at most ``room`` tokens are not truncated. If both texts are longer than half of ``room``, each keeps half,
-    and if ``room`` is odd, the extra token goes to the longer text, or to the second in a tie. If only one text is
-    longer than half, it is truncated to the room that the other leaves. This matches the tokenizers library's
-    ``longest_first``.
+    Pairs are truncated longest first. Pairs of at most ``room`` tokens are not truncated. If both texts are longer than
+    half of ``room``, each keeps half, and if ``room`` is odd, the extra token goes to the longer text, or to the second
+    in a tie. If only one text is longer than half, it is truncated to the room that the other text leaves. This matches
+    the tokenizers library's ``longest_first``.
     """
     short, long = np.minimum(first, second), np.maximum(first, second)
     halved = 2 * short > room
@@ -185,7 +192,10 @@ def cache_key(rows: Rows, tokenizer: Any, max_length: int) -> str:
 
 
 def read_cache(path: Path, num_rows: int) -> TokenisedRows | None:
-    """Loads token ids saved by :func:`write_cache`. Returns None if they are missing or damaged."""
+    """Loads token ids saved by :func:`write_cache`.
+
+    Returns None if the file is missing or damaged.
+    """
     arrays = read_arrays(path)
     if arrays is None or arrays.keys() != {"tokens", "types", "offsets", "truncated"}:
         return None

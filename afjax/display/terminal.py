@@ -86,7 +86,10 @@ def fitted(line: str, stream: IO[str], indent: str = "  ") -> list[str]:
 
 
 def terminal_width(stream: IO[str]) -> int | None:
-    """Returns the terminal's width in columns, or None if the stream is not a terminal."""
+    """Returns the terminal's width in columns.
+
+    Returns None if the stream is not a terminal.
+    """
     try:
         # A notebook's stream is not a terminal, but its file descriptor can be the terminal that Jupyter runs in.
         return (os.get_terminal_size(stream.fileno()).columns or None) if stream.isatty() else None
@@ -108,8 +111,8 @@ def wrapped(text: str, width: int, indent: str = "  ") -> list[str]:
       indent: Prefix of all lines except the first.
 
     Example:
-      >>> wrapped("Nothing was changed; give --overwrite.", 24)
-      ['Nothing was changed;', '  give --overwrite.']
+      >>> wrapped("Nothing was changed; pass --overwrite.", 24)
+      ['Nothing was changed;', '  pass --overwrite.']
     """
     return textwrap.wrap(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 

@@ -1,1 +1,1 @@
-"""Devices and hosts: mesh, sharding, jobs with several hosts, preemption, memory."""
+"""Devices and hosts: mesh, sharding, jobs with several hosts, preemption and memory."""

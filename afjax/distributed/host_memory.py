@@ -14,7 +14,10 @@ def physical_memory() -> int:
 
 
 def peak_host_memory() -> int:
-    """Returns this process's peak memory in bytes, or 0 if the system does not report it."""
+    """Returns this process's peak memory in bytes.
+
+    Returns 0 if the system does not report it.
+    """
     try:
         import resource
     except ImportError:  # Windows.

@@ -35,7 +35,7 @@ JOIN_SECONDS = 300
 QUIET_SECONDS = 10
 # Seconds between checks for another host that is exiting.
 _POLL_SECONDS = 0.5
-# Seconds that the main thread gets to exit by itself, because it may be about to report a more precise reason.
+# Seconds that the main thread has to exit by itself, because it may be about to report a more precise reason.
 _GRACE_SECONDS = 3.0
 # Maximum seconds that an exiting host waits for the others to exit, because a crashed host never reports its exit.
 FAREWELL_SECONDS = 10.0
@@ -44,8 +44,8 @@ _LONGEST = 2000
 # Folders in the key-value store: the reasons of exiting hosts, and the hosts that no longer need the service.
 _ENDING, _ENDED = "afjax/ending", "afjax/ended"
 _ABORTED = (
-    "afjax: this host was aborted because another host was lost, or was killed. To resume from the last checkpoint, "
-    "start the same command again on all hosts."
+    "afjax: this host was aborted, because it was killed or because another host was lost. To resume from "
+    "the last checkpoint, start the same command again on all hosts."
 )
 
 # Maps an exception to an exit code and a message for the user; None if the exception is unexpected.
@@ -58,7 +58,7 @@ class Job:
     A job is a context manager around everything that the hosts do together. With a single host, it does nothing. With
     several hosts, an exception in the block ends the process: it prints the reason to stderr and exits with the code
     from ``explain``. Every other host is interrupted, prints the same reason and exits with the same code. If the block
-    ends without an exception, or with a PreemptionError (on which the hosts have agreed), it waits until the other
+    ends without an exception, or with a PreemptionError (on which the hosts have agreed), the job waits until the other
     hosts reach the same point.
 
     Args:
@@ -124,7 +124,7 @@ class Job:
         if error is not None and not isinstance(error, PreemptionError):
             self._end_with(error)
         try:
-            # This waits for the others. The watcher keeps running, in case one of them fails during its exit.
+            # Wait for the other hosts. The watcher keeps running, in case another host fails during its exit.
             jax.distributed.shutdown()
         except Exception as failure:
             self._end_with(failure)
@@ -134,11 +134,14 @@ class Job:
 
     @property
     def is_one_of_several(self) -> bool:
-        """Whether other hosts have joined. With a single host, this does not initialize JAX's backend."""
+        """Whether other hosts have joined.
+
+        With a single host, this does not initialize JAX's backend.
+        """
         return self._service is not None
 
     def leave(self, code: int, sentence: str) -> bool:
-        """Makes all hosts exit with the same code and message, if there are several.
+        """Makes all hosts of a multi-host job exit with the same code and message.
 
         Returns:
           False for a single host. True if a signal interrupted this thread while it was already ending the process.
@@ -174,10 +177,12 @@ class Job:
         counts = collections.Counter(device.process_index for device in jax.devices())
         if len(set(counts.values())) > 1:
             listing = ", ".join(f"host {host}: {count}" for host, count in sorted(counts.items()))
-            raise UserError(f"The hosts have different numbers of devices ({listing}); use hosts with equally many.")
+            raise UserError(
+                f"The hosts have different numbers of devices ({listing}); use the same number on each host."
+            )
 
     def _end_unless_joined(self, joined: threading.Event) -> None:
-        """Reports that this host is waiting for others, and exits if this takes too long."""
+        """Reports that this host is waiting for others, and exits after ``JOIN_SECONDS``."""
         address = f" at {self._address[0]}" if self._address[0] else ""
         if joined.wait(QUIET_SECONDS):
             return
@@ -281,7 +286,10 @@ class _Service:
         self._client: Any = global_state.client
 
     def reason(self) -> tuple[int, str] | None:
-        """Returns the exit code and message of another host that is ending, or None if there is none."""
+        """Returns the exit code and message of another host that is ending.
+
+        Returns None if no other host is ending.
+        """
         reasons = []
         for host, (code, sentence) in self._read(_ENDING).items():
             if host != self._host and sentence:
@@ -313,7 +321,10 @@ class _Service:
             time.sleep(1)
 
     def _wait(self, folder: str, hosts: set[int], seconds: float) -> set[int]:
-        """Waits for at most ``seconds`` until the hosts have written to a folder. Returns those that have."""
+        """Waits for at most ``seconds`` until the hosts have written to a folder.
+
+        Returns the hosts that have done so.
+        """
         end = time.monotonic() + seconds
         while not hosts <= (present := self._read(folder, must=True).keys()) and time.monotonic() < end:
             time.sleep(0.05)
@@ -348,7 +359,10 @@ def on_cloud_tpu() -> bool:
 
 
 def several_hosts() -> bool:
-    """Whether this is one of several hosts. If no hosts were joined, this does not initialize JAX's backend."""
+    """Whether this is one of several hosts.
+
+    If no hosts were joined, this does not initialize JAX's backend.
+    """
     return jax.distributed.is_initialized() and jax.process_count() > 1
 
 
@@ -400,8 +414,8 @@ def check_same(what: Mapping[str, str]) -> None:
         other = [str(host) for host, host_digest in enumerate(digests) if host_digest != digests[0]]
         if other:
             raise UserError(
-                f"Hosts differ in {name}: host {', '.join(other)} from host 0; start the same command, from the same "
-                "code and files, on every host."
+                f"Hosts differ in {name} (host {', '.join(other)} does not match host 0); start the same command, with "
+                "the same code and files, on every host."
             )
 
 

@@ -1,7 +1,7 @@
-"""Divides a machine's TPU chips or GPUs, and its cores, among independent processes.
+"""Divides a machine's devices and cores among independent processes.
 
-JAX reads the environment variables that limit a process when it first uses a device, so they must be set before that.
-None of these functions initializes JAX's backend.
+The devices are TPU chips or GPUs. JAX reads the environment variables that limit a process when it first uses a device,
+so they must be set before that. None of these functions initializes JAX's backend.
 """
 
 import contextlib
@@ -16,11 +16,11 @@ from afjax.display.words import counted
 from afjax.distributed.hosts import on_cloud_tpu
 from afjax.errors import UserError
 
-# The fraction of a GPU's memory that all processes on it allocate together.
+# The total fraction of a GPU's memory that the processes on this GPU allocate.
 GPU_MEMORY = 0.9
 # The environment variables for a process's fraction of GPU memory: JAX's current name and its former name.
 GPU_MEMORY_SETTINGS = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
-# The first TPU runtime listens on this port, and those of further processes on the next ones.
+# The first process's TPU runtime listens on this port. Further processes use the next ports.
 FIRST_TPU_PORT = 8476
 
 
@@ -38,7 +38,10 @@ class Devices:
 
 
 def find_devices(root: Path = Path("/dev")) -> Devices:
-    """Finds this machine's devices, subject to variables such as ``CUDA_VISIBLE_DEVICES``."""
+    """Finds this machine's TPU chips and GPUs.
+
+    Variables such as ``CUDA_VISIBLE_DEVICES`` limit them.
+    """
     chips = _count(root, r"accel\d+") or _count(root / "vfio", r"\d+") if on_cloud_tpu() else 0
     return Devices(_visible("TPU_VISIBLE_CHIPS", chips), _visible("CUDA_VISIBLE_DEVICES", _count(root, r"nvidia\d+")))
 
@@ -57,7 +60,10 @@ def _visible(variable: str, count: int) -> tuple[str, ...]:
 
 
 def check_processes(processes: int, devices: Devices) -> None:
-    """Raises UserError if there are more processes than TPU chips, which cannot be shared."""
+    """Raises UserError if there are more processes than TPU chips.
+
+    Processes cannot share a TPU chip.
+    """
     chips = len(devices.tpu_chips)
     if 0 < chips < processes:
         raise UserError(
@@ -81,7 +87,8 @@ def device_settings(number: int, processes: int, devices: Devices) -> Mapping[st
         chip, port = devices.tpu_chips[number], str(FIRST_TPU_PORT + number)
         return {
             "TPU_VISIBLE_CHIPS": chip,
-            # Describe a machine with one chip. Without this and a port of its own, a process would claim all chips.
+            # Describe a machine with one chip. Without these settings and its own port, a process would claim all
+            # chips.
             "TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1",
             "TPU_PROCESS_BOUNDS": "1,1,1",
             "TPU_PROCESS_ADDRESSES": f"localhost:{port}",

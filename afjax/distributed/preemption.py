@@ -28,8 +28,8 @@ from afjax.errors import PREEMPTED, PreemptionError
 def stopping_between_runs(leave: Callable[[int, str], bool] | None = None) -> Iterator[None]:
     """Stops the block on SIGTERM, except while a run is training.
 
-    A training run handles SIGTERM itself and saves its state before it stops (:class:`Preemption`). Between runs,
-    everything is already saved.
+    A training run handles SIGTERM itself and saves its state before it stops (:class:`Preemption`). If SIGTERM arrives
+    between runs, everything is already saved, so the block stops immediately.
 
     Args:
       leave: Ends all hosts of a multi-host job; see ``hosts.Job.leave``. A host that is between two runs ends all hosts
@@ -43,7 +43,7 @@ def stopping_between_runs(leave: Callable[[int, str], bool] | None = None) -> It
         return
 
     def stop(number: int, frame: FrameType | None) -> None:
-        sentence = "The command was told to stop; run the same command again to resume."
+        sentence = "The command was stopped by SIGTERM; run the same command again to resume."
         if leave is None or not leave(PREEMPTED, sentence):
             raise PreemptionError(sentence)
 
@@ -56,7 +56,9 @@ def stopping_between_runs(leave: Callable[[int, str], bool] | None = None) -> It
 
 @contextlib.contextmanager
 def delayed_interrupt() -> Iterator[None]:
-    """Delays Ctrl-C until the end of the block. A second Ctrl-C takes effect immediately.
+    """Delays Ctrl-C until the end of the block.
+
+    A second Ctrl-C takes effect immediately.
 
     Raises:
       KeyboardInterrupt: Ctrl-C was pressed during the block.
@@ -131,18 +133,24 @@ class Preemption:
     def ask(self) -> Any:
         """Starts asking all hosts whether they have received SIGTERM.
 
-        This does not wait: pass the result to :meth:`answer`. All hosts must call it equally often.
+        This does not wait: pass the result to :meth:`answer`. All hosts must call this method equally often.
         """
         if not several_hosts():
             return self._received
         return self._any(self._to_devices(lambda _: np.full(1, self._received, np.int32)))
 
     def answer(self, asked: Any) -> bool:
-        """Waits for the result of :meth:`ask`: whether any host had received SIGTERM. All hosts agree."""
+        """Waits for the result of :meth:`ask`.
+
+        The result is whether any host had received SIGTERM. It is the same on all hosts.
+        """
         return bool(asked)
 
 
 def _preemption_of(handler: Any) -> Preemption | None:
-    """Returns the listener of a signal handler, or None if the handler is not a listener's."""
+    """Returns the listener that owns a signal handler.
+
+    Returns None if the handler does not belong to a listener.
+    """
     owner = getattr(handler, "__self__", None)
     return owner if isinstance(owner, Preemption) else None

@@ -193,7 +193,10 @@ def _constrained(x: jax.Array, spec: PartitionSpec) -> jax.Array:
 
 
 def num_parts() -> int:
-    """Returns the number of parts into which :func:`shard_rows` splits a batch, which is 1 without a mesh."""
+    """Returns the number of parts into which :func:`shard_rows` splits a batch.
+
+    It is 1 without a mesh.
+    """
     mesh = jax.sharding.get_abstract_mesh()
     return math.prod(dict(mesh.shape).get(axis, 1) for axis in ROWS)
 

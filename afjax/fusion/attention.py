@@ -63,7 +63,7 @@ def attention_over_adapters(
     wide = scores.astype(jnp.promote_types(scores.dtype, jnp.float32))
     wide = dropout(options.key, wide, options.dropout_rate) / options.temperature
     if options.drawn is not None:
-        # Adding 0 or -inf saves memory: for the backward pass, jnp.where(drawn, wide, -inf) would save a mask and zeros
+        # Adding 0 or -inf saves memory. For the backward pass, jnp.where(drawn, wide, -inf) would save a mask and zeros
         # for every token.
         wide = wide + jnp.where(options.drawn, 0.0, -jnp.inf).astype(wide.dtype).reshape((1,) * (wide.ndim - 1) + (-1,))
     return softmax(wide, scores.dtype)

@@ -57,8 +57,8 @@ def make_bank(adapters: Sequence[Tree], configs: Sequence[Adapter]) -> tuple[Tre
       adapter are folded into the down-projection (the normalization itself is not), and the constant scaling is folded
       into the up-projection.
 
-      For modules that act on an entire layer, it is ``{"members": {"0": tree, "1": tree, ...}, "up"}``, where ``up``
-      holds their concatenated decoders. ``up`` is missing if the fusion has no factored form.
+      For modules that act on an entire layer, a slot's tree is ``{"members": {"0": tree, "1": tree, ...}, "up"}``,
+      where ``up`` holds their concatenated decoders. ``up`` is missing if the fusion has no factored form.
     """
     bottlenecks = [config for config in configs if isinstance(config, AdapterConfig)]
     if bottlenecks:

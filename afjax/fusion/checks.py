@@ -61,8 +61,8 @@ def check_subset(config: FusionConfig, num_adapters: int) -> None:
     """Raises UserError if ``fusion.subset`` is greater than the number of adapters."""
     if config.subset is not None and config.subset > num_adapters:
         raise UserError(
-            f"fusion.subset is {config.subset}, but the fusion has only {counted(num_adapters, 'adapter')}; it cannot "
-            "be larger than that."
+            f"fusion.subset is {config.subset}, but the fusion has only {counted(num_adapters, 'adapter')}; choose at "
+            f"most {num_adapters}."
         )
 
 

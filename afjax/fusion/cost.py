@@ -8,7 +8,7 @@ from afjax.distributed.sharding import num_parts
 from afjax.trees import AnyArray
 
 # Minimum number of tokens per step and device for training in the folded form. With few adapters, folding would pay off
-# in smaller steps too. They stay factored so that the cost of a step grows only slowly with the number of adapters.
+# in smaller steps too. Smaller steps stay factored so that their cost grows only slowly with the number of adapters.
 FOLDING_TOKENS = 2048
 
 

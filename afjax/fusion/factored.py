@@ -6,7 +6,7 @@ A fusion's tree has these leaves, each stacked over the layers that have the fus
     <slot>/key/{kernel [d, d], bias [d]}
     <slot>/value/{kernel [d, d]}            only if the fusion has a value matrix
 
-With ``z`` the adapters' input and ``u_n`` the output of adapter n before its residual, the paper computes::
+Let ``z`` be the adapters' input and ``u_n`` the output of adapter n before its residual. The paper computes::
 
     score_n = (Q z + bq) · (K u_n + bk)        attention = softmax(dropout(score) / T)
     output  = sum_n attention_n V u_n
@@ -25,7 +25,7 @@ The folded form multiplies the adjacent matrices ``Wᵀ Kᵀ Q`` and ``V W`` fir
 token, plus ``3 N r d²`` for the products. Models always use it for inference. Training uses it if it saves work
 (:func:`folding_pays`); otherwise, training may still multiply ``Kᵀ Q`` first (:func:`joining_pays`).
 
-Modules that act on an entire layer (:mod:`afjax.adapters.placement`) are fused likewise: ``a_n`` are their inner
+Modules that act on an entire layer (:mod:`afjax.adapters.placement`) are fused in the same way: ``a_n`` are their inner
 activations, ``W_n`` is the decoder, and ``z`` is the layer's output without the modules. If an output is not linear in
 the inner activations (LHUC, or an activation after the decoder), the paper's formula is applied to the N outputs.
 """

@@ -1,7 +1,7 @@
 """Removes adapters from layers (AdapterDrop), or from a fusion.
 
 Removed adapters are not computed. The shapes of a fusion's matrices do not depend on the number of adapters, so
-removing one only changes the softmax, which then has fewer entries.
+removing an adapter only removes an entry from the softmax.
 """
 
 import dataclasses
@@ -82,7 +82,7 @@ def check_kept(fusion: FusionConfig, configs: Sequence[Adapter], num_layers: int
     highest = max(number for slot_kept in fusion.kept for layer_kept in slot_kept for number in layer_kept)
     if highest >= len(configs):
         raise UserError(
-            f"fusion.kept contains adapter {highest}, but the fusion only has {len(configs)}, numbered from 0."
+            f"fusion.kept contains adapter {highest}, but the fusion only has adapters 0 to {len(configs) - 1}."
         )
     if any(config != configs[0] for config in configs):
         raise UserError(

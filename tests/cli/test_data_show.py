@@ -179,8 +179,8 @@ def test_unreadable_tasks_are_refused(folder: Path, tiny_trunk_folder: Path, ref
     assert has_facts(refused("data", "show", "rte", trunk), "Neither --data_dir", "--source")
     assert "Both --data_dir" in refused("data", "show", "rte", place, trunk, "--source=builtin:entail")
     assert has_facts(refused("data", "show", "csqa", place, trunk, "--split=train"), "csqa", "no train split")
-    assert "Give a TASK with" in refused("data", "show", place)
-    assert "Give a TASK with" in refused("data", "list", "rte")
+    assert "Pass a TASK with" in refused("data", "show", place)
+    assert "Pass a TASK with" in refused("data", "list", "rte")
     assert "max_length is 3" in refused("data", "show", "rte", place, trunk, "--max_length=3")
     assert "batch_size is 0" in refused("data", "show", "rte", place, trunk, "--batch_size=0")
     # One unreadable split is enough to refuse the command.
@@ -196,7 +196,7 @@ def test_slow_steps_are_reported(
     monkeypatch.setattr(task_lines, "MANY_ROWS", 2)
     assert main(["data", "show", "rte", f"--data_dir={folder}", f"--trunk={tiny_trunk_folder}"]) == 0
     said = capsys.readouterr().err.splitlines()
-    assert said == ["Reading train ...", "Reading dev ...", "Reading test ...", "Tokenising 3 rows of train ..."]
+    assert said == ["Reading train ...", "Reading dev ...", "Reading test ...", "Tokenizing 3 rows of train ..."]
 
 
 def test_list_shows_the_known_tasks(capsys: pytest.CaptureFixture[str]) -> None:

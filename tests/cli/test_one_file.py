@@ -141,10 +141,10 @@ def test_unknown_columns_to_keep_are_refused(home: Path, model: list[str], refus
     ("contents", "facts"),
     [
         ("comment,stars\nfine,5\n", (":2 ", '"review"', "comment, stars")),
-        ("review\nfine\npoor\n", (":2 ", '"stars"', "but review")),
+        ("review\nfine\npoor\n", (":2 ", '"stars"', "columns are review")),
         ("review;stars\nfine;5\n", (":1 ", "semicolons", "review;stars")),
         ("review,stars\nfine,5\npoor\n", (":3 ", "1 column, ", "review, stars")),
-        ("fine\n" * 3, (":2 ", '"review"', "but fine")),
+        ("fine\n" * 3, (":2 ", '"review"', "columns are fine")),
     ],
     ids=["other columns", "one column", "semicolons", "a column too few", "no names"],
 )

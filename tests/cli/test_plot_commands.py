@@ -75,7 +75,7 @@ def test_invalid_arguments_are_refused(
     activations = ["plot", "activations", *model, f"--output={tmp_path / 'x'}"]
     assert "layer 7" in refused(*activations, "--layers=7")
     assert has_facts(refused(*activations, "--layers=last"), "--layers is last", "numbers")
-    assert has_facts(refused(*activations, "--head=a,b"), "--head ", " 2 ", "--fusion 1")
+    assert has_facts(refused(*activations, "--head=a,b"), "--head ", " 2 ", "--fusion lists 1")
     assert has_facts(refused(*activations, "--text_b=some"), "--text_b ", "--text ")
     assert has_facts(refused(*activations, "--layers=0,1,0"), "layer 0 ", "twice")
     text = [*activations[:-2], activations[-1]]

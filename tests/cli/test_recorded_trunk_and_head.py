@@ -85,7 +85,7 @@ def test_activations_need_a_source_for_a_fusion_trained_from_python(
     copy_head(store, "target-fusion", "target-fusion", task={**task, "source": ""})
     assert main(words) == 2
     last = capsys.readouterr().err.splitlines()[-1]
-    assert "give --source" in last
+    assert "pass --source" in last
     assert '"target-fusion"' in last
     assert not list(tmp_path.glob("figure*"))
     assert main([*words, f"--source={data}"]) == 0

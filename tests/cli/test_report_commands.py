@@ -166,7 +166,7 @@ def test_compare_refuses_invalid_arguments(
     where = [f"--store={run / 'store'}", f"--trunk={tiny_trunk_folder}", f"--source={trained / 'data'}"]
     sentence = refused("compare", "adaptor:first", "adapter:first", *where)
     assert has_facts(sentence, '"adaptor:first"', "workdir", "adapter:NAME")
-    assert "give --store" in refused("compare", "adapter:first", "adapter:second")
+    assert "pass --store" in refused("compare", "adapter:first", "adapter:second")
     assert '"frist"' in refused("compare", "adapter:frist:first", "adapter:second", *where)
     sentence = refused("compare", "adapter:first,adapter:second", "adapter:first", *where)
     assert has_facts(sentence, "A has 2 ", "B has 1")

@@ -733,9 +733,9 @@ def test_values_and_seeds_can_be_added(words: list[str], train: StandIn, tmp_pat
     ("others", "facts"),
     [
         ([RATES, "--grid.train.epochs=1"], ("train.epochs: swept ", "now")),
-        (["--grid.train.epochs=1"], ("train.learning_rate: swept ", "there")),
-        ([RATES, "--config.train.epochs=4"], ("train.epochs: 3 ", " 4 ")),
-        ([RATES, "--config.train.epochs=3", "--config.top_k=0"], ("top_k: not set ", " 0 ")),
+        (["--grid.train.epochs=1"], ("train.learning_rate: swept ", "recorded")),
+        ([RATES, "--config.train.epochs=4"], ("train.epochs: recorded 3,", " 4")),
+        ([RATES, "--config.train.epochs=3", "--config.top_k=0"], ("top_k: recorded not set,", " 0")),
     ],
 )
 def test_resuming_a_different_sweep_is_refused(
@@ -757,7 +757,7 @@ def test_resuming_a_different_sweep_is_refused(
 def test_resuming_with_a_different_config_is_refused(words: list[str], config: Path, train: StandIn, refused: Refused):
     assert main([*words, RATES]) == 0
     found = refused(words[0], f"{words[1]}:task=cb", words[2], RATES)
-    assert f"config: {config} there, {config}:task=cb given" in found
+    assert f"config: recorded {config}, given {config}:task=cb" in found
 
 
 def test_resuming_after_the_config_file_changed_is_refused(
@@ -1150,5 +1150,5 @@ def test_runs_start_with_a_copy_of_the_given_adapters(
     assert command[:2] == ["afjax", "train"]
     assert f"--store={there}" in command
     sentence = refused(*words, RATES)
-    assert "holds another sweep" in sentence
-    assert has_facts(sentence, f"adapters: {there} ", "none")
+    assert "has another sweep" in sentence
+    assert has_facts(sentence, f"adapters: recorded {there},", "none")

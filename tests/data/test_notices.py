@@ -38,7 +38,7 @@ def test_blank_texts_are_counted(blank: str) -> None:
 def test_all_distinct_labels_are_counted() -> None:
     texts = [str(row) for row in range(40)]
     told = many_labels("train", rows(*texts, labels=[f"id{row}" for row in range(40)]))
-    assert "40 train rows" in told
+    assert "40 rows of train" in told
     assert "40 different" in told
     assert "35 different" in many_labels("train", rows(*texts, labels=[f"id{min(row, 34)}" for row in range(40)]))
     assert many_labels("train", rows(*texts, labels=[f"id{row // 2}" for row in range(40)])) == ""

@@ -153,7 +153,7 @@ def reason(errors: str) -> str:
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ([("a", "", 1), ("b", "", 1)], ["Hosts differ in the config: host 1 from host 0"] * 2),
+        ([("a", "", 1), ("b", "", 1)], ["Hosts differ in the config (host 1 does not match host 0)"] * 2),
         ([("a", "1", 1), ("a", "1", 1)], ["On host 1: The trunk was not found.", "The trunk was not found."]),
         (
             [("a", "", 2), ("a", "", 1)],
@@ -219,7 +219,7 @@ def test_all_hosts_print_how_to_resume_if_one_host_is_aborted() -> None:
         ("refuse:{}:3", 2, 2, "This row cannot be read."),
         ("crash:{}:3", 1, HOST_LOST, "RuntimeError: This host is broken."),
         ("interrupt:{}:3", 130, 130, "interrupted"),
-        ("stop:{}:0", PREEMPTED, PREEMPTED, "told to stop"),
+        ("stop:{}:0", PREEMPTED, PREEMPTED, "stopped by SIGTERM"),
         # On host 0, metrics.jsonl needs more than 700 bytes, and a checkpoint needs more than 6000 bytes. Host 1 only
         # writes its part of each checkpoint.
         ("full:{}:700", 2, 2, "File too large"),

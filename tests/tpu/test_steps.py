@@ -237,7 +237,7 @@ def test_command_prints_the_numbers_of_a_slice_as_json(
         (["--topology=v5e:3x3"], ('no topology "v5e:3x3"; ', "v5e:1x1")),
         (["--topology=v5e:2x4"], ("either --config", "--method")),
         (["--topology=v5e:2x4", "--method=full", "--config=a.py"], ("either --config", "--method")),
-        (["--topology=v5e:2x4", "--method=full", "--config.seed=1"], ("--config.seed=1 ", "give --config ")),
+        (["--topology=v5e:2x4", "--method=full", "--config.seed=1"], ("--config.seed=1 ", "also pass --config")),
         (["--topology=v5e:2x4", "--method=full", "--trunk=bert-bas"], ('Did you mean "bert-base"?',)),
         (["--topology=v5e:2x4", "--method=full", "--max_length=513"], ("4 to 512 tokens",)),
     ],

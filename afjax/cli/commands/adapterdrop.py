@@ -1,4 +1,4 @@
-"""``afjax adapterdrop``: measures score and speed as layers lose their adapters."""
+"""``afjax adapterdrop``: measures score and speed as adapters are dropped."""
 
 import argparse
 from typing import Any

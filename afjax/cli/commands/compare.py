@@ -16,7 +16,7 @@ examples:
   afjax compare runs/rte-0,runs/rte-1,runs/rte-2 runs/fusion-0,runs/fusion-1,runs/fusion-2 --data_dir=DATA --json
 
 A and B are stored models (adapter:NAME, fusion:NAME, head:NAME; append :HEAD if the head's name differs) or workdirs.
-Separate several runs with commas; they are paired in order. A sweep over seeds stands for its runs."""
+Separate several runs with commas. They are paired in order. A sweep over seeds expands to its runs."""
 
 
 def add(commands: Any) -> None:
@@ -33,7 +33,9 @@ def add(commands: Any) -> None:
     parser.add_argument("--metric", default="", help="the metric to compare (the task's main metric)")
     parser.add_argument("--resamples", type=int, default=10_000, help="number of bootstrap resamples (10000)")
     parser.add_argument("--seed", type=int, default=0, help="random seed of the bootstrap (0)")
-    parser.add_argument("--max_length", type=int, help="tokens per row; longer rows are truncated (as in training)")
+    parser.add_argument(
+        "--max_length", type=int, help="maximum tokens per row; longer rows are truncated (as in training)"
+    )
     parser.add_argument("--batch_size", type=int, default=32, help="rows per step (32)")
     parser.add_argument("--json", action="store_true", help="print JSON on the last line")
 

@@ -47,7 +47,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from afjax.cli import task_lines
 
     if (arguments.action == "show") != (arguments.task is not None):
-        raise UserError('Give a TASK with "data show", and none with "data list".')
+        raise UserError('Pass a TASK with "data show", and none with "data list".')
     if arguments.action == "list":
         print("\n".join(task_lines.list_lines(as_json=arguments.json)))
         return 0

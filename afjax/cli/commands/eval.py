@@ -10,7 +10,7 @@ from afjax.cli.stored_model import load_stored_model, rows_of
 from afjax.display.terminal import print_line
 
 EXAMPLE = """\
-example:
+examples:
   afjax eval --store=runs/quickstart/store --trunk=minilm --fusion=target-fusion --head=target-fusion \\
       --source=builtin:target --split=test
   afjax eval --store=store --trunk=minilm --adapter=csqa --head=csqa --data_dir=DATA"""
@@ -20,7 +20,9 @@ def add(commands: Any) -> None:
     """Adds the command to the parser's commands."""
     parser = add_command(commands, "eval", "score a stored model on labelled rows", EXAMPLE, run=_run)
     add_model_flags(parser)
-    parser.add_argument("--max_length", type=int, help="tokens per row; longer rows are truncated (as in training)")
+    parser.add_argument(
+        "--max_length", type=int, help="maximum tokens per row; longer rows are truncated (as in training)"
+    )
     add_source_flags(parser)
     parser.add_argument("--split", default="dev", choices=("train", "dev", "test"), help="the split to score (dev)")
     parser.add_argument(

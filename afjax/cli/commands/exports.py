@@ -31,7 +31,8 @@ example:
       --output=target.stablehlo --platforms=cpu,tpu
 
 The file contains the weights and the program. Its inputs are tokens, types and mask, with any batch size and any length
-up to --max_length. Its outputs are logits. FILE.json describes them, and how to run the file with only JAX."""
+up to --max_length. Its outputs are logits. FILE.json describes the inputs and outputs, and how to run the
+file with only JAX."""
 
 
 def add(commands: Any) -> None:
@@ -52,7 +53,10 @@ def add(commands: Any) -> None:
         "--kind", choices=("adapter", "fusion", "head"), help="the artefact's kind, if several share the name"
     )
     adapterhub.add_argument(
-        "--weights", default="safetensors", choices=("safetensors", "bin"), help="bin needs PyTorch (safetensors)"
+        "--weights",
+        default="safetensors",
+        choices=("safetensors", "bin"),
+        help="format of the weights; bin needs PyTorch (safetensors)",
     )
     adapterhub.add_argument("--num_choices", type=int, help="choices per row, if the head does not record it")
     adapterhub.add_argument("--no_head", action="store_true", help="leave out the head of the adapter or fusion")

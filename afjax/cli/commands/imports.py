@@ -30,7 +30,7 @@ examples:
   afjax import peft saved/topics --store=store --kind=multi_label
 
 SOURCE was written by save_pretrained of a PeftModel with LoRA. The head is imported with the adapter. PEFT's files do
-not contain label names, so give --labels."""
+not contain label names, so pass --labels."""
 
 IMPORT_ADAPTER_BERT_EXAMPLE = """\
 example:
@@ -54,7 +54,7 @@ example:
       --tasks=cola,mrpc,mnli,rte,stsb,sst2,qqp,qnli --output=pals-trunk --store=store
   afjax eval --store=store --trunk=pals-trunk --adapter=rte --head=rte --data_dir=DATA
 
-List the tasks in the order used by the authors' code. For --tasks=all, that is the order above."""
+List the tasks in the order used by the authors' code. If it was run with --tasks=all, use the order above."""
 
 
 def add(commands: Any) -> None:
@@ -63,7 +63,7 @@ def add(commands: Any) -> None:
     adapterhub = add_command(
         imports,
         "adapterhub",
-        "import an artefact of AdapterHub's library",
+        "import an artefact from AdapterHub's library",
         IMPORT_ADAPTERHUB_EXAMPLE,
         group="import",
         run=_adapterhub,
@@ -71,7 +71,7 @@ def add(commands: Any) -> None:
     adapterhub.add_argument("source", metavar="SOURCE", help="a folder (or gs://...), or a Hugging Face id")
     adapterhub.add_argument("--store", required=True, help="the store's folder, or gs://...")
     adapterhub.add_argument("--name", default="", help="new name of the adapter, or of a setup's fusion (unchanged)")
-    adapterhub.add_argument("--trunk", default="", help="the trunk it was trained on (as recorded in it)")
+    adapterhub.add_argument("--trunk", default="", help="the trunk that SOURCE was trained on (recorded in SOURCE)")
     adapterhub.add_argument("--overwrite", action="store_true", help="replace existing artefacts of the same name")
 
     _add_peft(imports)
@@ -81,13 +81,15 @@ def add(commands: Any) -> None:
 
 
 def _add_peft(imports: Any) -> None:
-    peft = add_command(imports, "peft", "import a LoRA adapter of PEFT", IMPORT_PEFT_EXAMPLE, group="import", run=_peft)
+    peft = add_command(
+        imports, "peft", "import a LoRA adapter from PEFT", IMPORT_PEFT_EXAMPLE, group="import", run=_peft
+    )
     peft.add_argument("source", metavar="SOURCE", help="a folder (or gs://...), or a Hugging Face id")
     peft.add_argument("--store", required=True, help="the store's folder, or gs://...")
     peft.add_argument(
         "--name", default="", help="name of the adapter and head in the store (the exported name, or the folder's)"
     )
-    peft.add_argument("--trunk", default="", help="the trunk it was trained on (the base model in its config)")
+    peft.add_argument("--trunk", default="", help="the trunk that SOURCE was trained on (the base model in its config)")
     peft.add_argument(
         "--kind", choices=typing.get_args(TaskKind), help="the head's kind of task (inferred from the PEFT model class)"
     )
@@ -97,7 +99,7 @@ def _add_peft(imports: Any) -> None:
     peft.add_argument(
         "--max_length",
         type=int,
-        help="tokens per row; longer rows are truncated (128, or the length that afjax exported)",
+        help="maximum tokens per row; longer rows are truncated (128, or the length that afjax exported)",
     )
     peft.add_argument("--no_head", action="store_true", help="leave out the head")
     add_overwrite_flag(peft)
@@ -136,8 +138,8 @@ def _add_bert_n_pals(imports: Any) -> None:
     summary = "import a checkpoint of Stickland & Murray 2019's code as a trunk, adapters and heads"
     pals = add_command(imports, "bert-n-pals", summary, IMPORT_BERT_N_PALS_EXAMPLE, group="import", run=_bert_n_pals)
     pals.add_argument("source", metavar="FILE", help="best_model.pth, or its tensors as .safetensors")
-    pals.add_argument("--config", required=True, metavar="FILE", help="the config it was trained with")
-    pals.add_argument("--tasks", required=True, metavar="TASK,TASK", help="its tasks, in checkpoint order")
+    pals.add_argument("--config", required=True, metavar="FILE", help="the config that FILE was trained with")
+    pals.add_argument("--tasks", required=True, metavar="TASK,TASK", help="the tasks of FILE, in checkpoint order")
     pals.add_argument("--output", required=True, help="the trunk's folder, or gs://...")
     pals.add_argument("--store", required=True, help="the store's folder, or gs://...")
     pals.add_argument("--name", default="", help="prefix for the tasks' names in the store: NAME-TASK")
@@ -146,8 +148,8 @@ def _add_bert_n_pals(imports: Any) -> None:
     add_overwrite_flag(pals)
 
 
-def _add_vocabulary_flags(parser: argparse.ArgumentParser, neighbour: str) -> None:
-    parser.add_argument("--vocab", metavar="FILE", help=f"the tokenizer's vocab.txt (next to {neighbour})")
+def _add_vocabulary_flags(parser: argparse.ArgumentParser, neighbor: str) -> None:
+    parser.add_argument("--vocab", metavar="FILE", help=f"the tokenizer's vocab.txt (next to {neighbor})")
     parser.add_argument(
         "--case", choices=("cased", "uncased"), help="the tokenizer's casing (inferred from the vocabulary)"
     )

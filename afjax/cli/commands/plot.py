@@ -103,12 +103,12 @@ def _plot_grid(name: str, arguments: argparse.Namespace, collection: "Collection
         num_tasks = max(point.count for point in points)
         incomplete = [f"{point.method} ({point.count})" for point in points if point.count < num_tasks]
         if incomplete:
-            print_line(f"Left out, because they have fewer than {num_tasks} tasks: {', '.join(incomplete)}.")
+            print_line(f"Left out, because they cover fewer than {num_tasks} tasks: {', '.join(incomplete)}.")
         return run_figures.draw_tradeoff([point for point in points if point.count == num_tasks], arguments.output)
     task, *extra_tasks = cells.chosen(arguments.task, "--task", grid.tasks)
     if extra_tasks:
         raise UserError(
-            f"--task is {arguments.task}, but takes one task; for percentiles over several, use "
+            f"--task is {arguments.task}, but must be one task; for percentiles over several tasks, use "
             f"--tasks={arguments.task}."
         )
     metric = grid.metrics[task]

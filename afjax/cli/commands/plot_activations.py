@@ -32,7 +32,9 @@ def add(plots: Any) -> None:
     parser.add_argument("--head", default="", metavar="NAME,NAME", help="the fusions' heads (those trained with them)")
     add_mismatch_flag(parser)
     source = parser.add_mutually_exclusive_group()
-    source.add_argument("--source", metavar="SOURCE,SOURCE", help="each fusion's rows, as for eval (its own task's)")
+    source.add_argument(
+        "--source", metavar="SOURCE,SOURCE", help="the rows for each fusion, as in afjax eval (its own task's)"
+    )
     source.add_argument("--data_dir", help="the folder with all tasks' folders; each head's task is found by name")
     source.add_argument("--text", help="a single text instead of a split")
     parser.add_argument("--text_b", help="the second text of a pair")
@@ -61,12 +63,12 @@ def _run(arguments: argparse.Namespace) -> int:
     sources = _one_per_fusion(arguments.source or "", fusions, "--source")
     layers = _layers(arguments.layers)
     if arguments.text is None and arguments.text_b is not None:
-        raise UserError("--text_b is the second text of a pair; give --text as well.")
+        raise UserError("--text_b is the second text of a pair; pass --text too.")
     if arguments.text is not None and (len(fusions) > 1 or arguments.by_label):
         raise UserError("--text works with a single --fusion and without --by_label, because a text has no label.")
     for flag, text in (("--text", arguments.text), ("--text_b", arguments.text_b)):
         if text is not None and not text.strip():
-            raise UserError(f"{flag} is blank; give a text, so that the figure can show its tokens.")
+            raise UserError(f"{flag} is blank; pass a text whose tokens the figure can show.")
     heads = given_heads or [recorded_head(arguments.store, "fusion", name) for name in fusions]
     for name in fusions:
         # Check the fusions before loading heads, so that the error for a wrong name is about the fusion.
@@ -103,7 +105,9 @@ def _run(arguments: argparse.Namespace) -> int:
 def _one_per_fusion(given: str, fusions: list[str], flag: str) -> list[str]:
     names = given.split(",") if given else []
     if names and len(names) != len(fusions):
-        raise UserError(f"{flag} lists {len(names)} and --fusion {len(fusions)}; list one per fusion, in order.")
+        raise UserError(
+            f"{flag} lists {len(names)} entries and --fusion lists {len(fusions)}; list one entry per fusion, in order."
+        )
     return names
 
 

@@ -13,13 +13,13 @@ example:
   afjax plot spans --store=runs/quickstart/store --trunk=minilm --adapter=entail --head=entail \\
       --source=builtin:entail --output=figures/spans
 
-Only adapters are removed; LayerNorms trained with them stay. The command writes OUTPUT.png, OUTPUT.svg and OUTPUT.csv,
-which has every metric for every span."""
+Only adapters are removed; LayerNorms trained with them stay. The command writes OUTPUT.png, OUTPUT.svg and OUTPUT.csv.
+The CSV file has every metric for every span."""
 
 
 def add(plots: Any) -> None:
     """Adds the command to the group ``afjax plot``."""
-    summary = "plot the drop in score when each span of layers loses its adapters"
+    summary = "plot the drop in score without the adapters of each span of layers"
     parser = add_command(plots, "spans", summary, EXAMPLE, group="plot", run=_run)
     add_model_flags(parser)
     add_source_flags(parser)

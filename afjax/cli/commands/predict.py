@@ -27,16 +27,19 @@ A row has the columns of the head's training task (its text_a, text_b and choice
 logits and probabilities have one list per word, and rows also give {"entities": [{"type", "text", "begin", "end",
 "probability"}]}.
 
-Without --adapter, --fusion and --head, each row names its own adapter, fusion or head in the field "adapter". If it is
-null, the row gives {"embedding": [...]}, the trunk's embedding. With --all, each row is predicted with all adapters and
-fusions in the store that have a head, or with the listed ones, and gives {"predictions": {NAME: {...}}}."""
+Without --adapter, --fusion and --head, each row names its own adapter, fusion or head in the field "adapter". If the
+name is null, the row gives {"embedding": [...]}, the trunk's embedding. With --all, each row is predicted with all
+adapters and fusions in the store that have a head, or with the listed ones, and gives
+{"predictions": {NAME: {...}}}."""
 
 
 def add(commands: Any) -> None:
     """Adds the command to the parser's commands."""
     parser = add_command(commands, "predict", "predict the rows of a file", EXAMPLE, run=_run)
     add_model_flags(parser)
-    parser.add_argument("--max_length", type=int, help="tokens per row; longer rows are truncated (as in training)")
+    parser.add_argument(
+        "--max_length", type=int, help="maximum tokens per row; longer rows are truncated (as in training)"
+    )
     parser.add_argument(
         "--input", required=True, metavar="FILE", help=f"the rows: {', '.join(ENDINGS)}; - for standard input"
     )
@@ -97,7 +100,9 @@ def _predict_many(arguments: argparse.Namespace, keep: dict[str, str]) -> None:
     for flag in ("adapter", "fusion", "head", "allow_mismatch", "drop_layers", "without", "added", "max_length"):
         if getattr(arguments, flag):
             name = "with" if flag == "added" else flag
-            raise UserError(f"--{name} only works for one adapter or fusion; leave out --{name}, or --all.")
+            raise UserError(
+                f"--{name} does not work with several adapters; leave it out, or choose one adapter and no --all."
+            )
     if arguments.output != STANDARD:
         check_output(arguments.output)
     (predict_routed if arguments.all is None else predict_all)(arguments, keep)

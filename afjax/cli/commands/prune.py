@@ -43,13 +43,15 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.rank_rows < 1:
         raise UserError(f"--rank_rows is {arguments.rank_rows}; it must be at least 1.")
     if name and arguments.drop_layers:
-        raise UserError("--drop_layers cannot be stored with a pruned fusion; leave it out, or --keep and --name.")
+        raise UserError(
+            "--drop_layers cannot be stored with a pruned fusion; leave out --drop_layers, or --keep and --name."
+        )
     task_model = load_stored_model(arguments)
     rows = rows_of(task_model, arguments, arguments.split)
     ranking_rows = rows_of(task_model, arguments, "train").every(arguments.rank_rows)
     if (keep is None) != (not name):
         raise UserError(
-            "Give --keep and --name together: the number of adapters to keep per layer, and the pruned fusion's name."
+            "Pass --keep and --name together: the number of adapters to keep per layer, and the pruned fusion's name."
         )
     if name:
         check_name(name, "fusion")
@@ -75,5 +77,5 @@ def _run(arguments: argparse.Namespace) -> int:
         # The curve begins with all adapters. A store only records dev scores.
         scores = points[len(members) - len(kept[0][0])].scores if arguments.split == "dev" else {}
         dataclasses.replace(task_model.with_kept(kept).renamed(name), metrics=scores).save(store)
-        print(f"\nStored the fusion and head {name}, {keep} of {len(members)} adapters per layer, in {store}")
+        print(f"\nStored the fusion and head {name} in {store}, with {keep} of {len(members)} adapters per layer")
     return 0

@@ -14,8 +14,8 @@ examples:
 
 This needs the extra "serve": pip install 'afjax[serve]'. The page / is a form for trying adapters on a text. POST
 /predict predicts rows, each with the adapter, fusion or head that it names. With --predict_all, POST /predict_all
-predicts each row with several of them, or with all. GET /adapters lists them, and PUT and DELETE /adapters/NAME add and
-remove one. GET /healthz and GET /metrics (Prometheus) are for monitoring. The server has no authentication and only
+predicts each row with several or all adapters. GET /adapters lists the adapters, and PUT and DELETE /adapters/NAME add
+and remove one. GET /healthz and GET /metrics (Prometheus) are for monitoring. The server has no authentication and only
 listens on this machine by default. If you change --host, use an authenticating proxy."""
 
 
@@ -39,17 +39,23 @@ def add(commands: Any) -> None:
         help="allowed names in the Host header (localhost, 127.0.0.1, ::1 and --host)",
     )
     parser.add_argument(
-        "--resident", type=int, help="maximum adapters on the device; the rest stay in host memory (all)"
+        "--resident", type=int, help="maximum number of adapters on the device; the rest stay in host memory (all)"
     )
     parser.add_argument("--batch_sizes", default="1,8,32", metavar="N,N", help="batch sizes to compile (1,8,32)")
     parser.add_argument(
         "--predict_all", action="store_true", help="enable POST /predict_all, which takes longer to compile"
     )
     parser.add_argument(
-        "--max_wait_ms", type=float, default=2.0, help="maximum wait to batch rows of several requests (2)"
+        "--max_wait_ms",
+        type=float,
+        default=2.0,
+        help="maximum milliseconds that a row waits for rows of other requests (2)",
     )
     parser.add_argument(
-        "--max_queue", type=int, default=1024, help="maximum queued rows; further requests get status 429 (1024)"
+        "--max_queue",
+        type=int,
+        default=1024,
+        help="maximum number of queued rows; further requests get status 429 (1024)",
     )
 
 

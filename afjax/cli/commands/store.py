@@ -22,7 +22,7 @@ examples:
 
 An adapter is shared with its head, and a fusion with its adapters and its head. A model card is added, and local paths
 are shortened to their last component. Incoming artefacts are fully checked before any of them enters the store."""
-_NAME = 'Give a NAME with "store show", and none with "store ls" and "store verify".'
+_NAME = 'Pass a NAME with "store show", and none with "store ls" and "store verify".'
 
 
 def add(commands: Any) -> None:
@@ -119,7 +119,7 @@ def _pack(arguments: argparse.Namespace) -> int:
     shared = share.pack(
         arguments.store, arguments.name, arguments.output, kind=arguments.kind, license=arguments.license
     )
-    print("\n".join(shared_lines(f"{arguments.output} has", shared)))
+    print("\n".join(shared_lines(f"{arguments.output} contains", shared)))
     return 0
 
 
@@ -128,7 +128,7 @@ def _unpack(arguments: argparse.Namespace) -> int:
     from afjax.cli.store_lines import shared_lines
 
     manifests = share.unpack(arguments.file, arguments.store, name=arguments.name, overwrite=arguments.overwrite)
-    print("\n".join(shared_lines(f"{arguments.store} now has", manifests)))
+    print("\n".join(shared_lines(f"{arguments.store} now contains", manifests)))
     return 0
 
 
@@ -146,5 +146,5 @@ def _pull(arguments: argparse.Namespace) -> int:
 
     options = {"revision": arguments.revision, "name": arguments.name, "overwrite": arguments.overwrite}
     manifests = share.pull(arguments.repo, arguments.store, **options)
-    print("\n".join(shared_lines(f"{arguments.store} now has", manifests)))
+    print("\n".join(shared_lines(f"{arguments.store} now contains", manifests)))
     return 0

@@ -15,8 +15,8 @@ examples:
   afjax submit superglue --store=store --data_dir=DATA --output=submission --tasks=boolq,rte
   afjax submit squad --store=store --data_dir=DATA --output=submission --tasks=squad_v2
 
-Each task uses the head of the same name (see --names), with the fusion of that name, or else with the adapter, if there
-is one."""
+Each task uses the head of the same name (see --names) and, if the store has it, the fusion or else the adapter of that
+name."""
 
 
 def add(commands: Any) -> None:
@@ -33,9 +33,15 @@ def add(commands: Any) -> None:
     parser.add_argument("--output", required=True, type=Path, help="folder for the files")
     parser.add_argument("--names", default="{task}", help="pattern for the heads' names ({task})")
     parser.add_argument("--tasks", default="", metavar="TASK,TASK", help="the tasks to predict (the benchmark's)")
-    parser.add_argument("--split", choices=("dev", "test"), help="squad's split (dev); the others only have test")
+    parser.add_argument(
+        "--split",
+        choices=("dev", "test"),
+        help="the split to predict for squad (dev); the other benchmarks only have test",
+    )
     parser.add_argument("--batch_size", type=int, default=32, help="rows per step (32)")
-    parser.add_argument("--max_length", type=int, help="tokens per row; longer rows are truncated (as in training)")
+    parser.add_argument(
+        "--max_length", type=int, help="maximum tokens per row; longer rows are truncated (as in training)"
+    )
     parser.add_argument(
         "--partial", action="store_true", help="skip missing heads and test sets, whose scores will be meaningless"
     )
@@ -47,7 +53,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from afjax.cli.submit_plan import plan
 
     if arguments.output.is_file():
-        raise UserError(f"{arguments.output} is a file; give --output the name of a folder.")
+        raise UserError(f"{arguments.output} is a file; set --output to a folder.")
     set_up_libraries()
     jobs = plan(
         arguments.benchmark,

@@ -69,9 +69,9 @@ def _run(arguments: argparse.Namespace) -> int:
     from afjax.distributed.parts import check_processes, find_devices
 
     if arguments.slots < 1:
-        raise UserError(f"--slots={arguments.slots} is not positive; give the number of runs to train at a time.")
+        raise UserError(f"--slots is {arguments.slots}; the number of runs to train at a time must be at least 1.")
     if arguments.processes < 1:
-        raise UserError(f"--processes={arguments.processes} is not positive; give the number of processes to use.")
+        raise UserError(f"--processes is {arguments.processes}; the number of processes must be at least 1.")
     for flag, value in (("--slots", arguments.slots), ("--processes", arguments.processes)):
         if arguments.isolate and value > 1:
             raise UserError(f"--isolate trains one run at a time; leave out --isolate or {flag}={value}.")
@@ -81,11 +81,11 @@ def _run(arguments: argparse.Namespace) -> int:
         )
     arguments.hosts = 1 if arguments.hosts is None else arguments.hosts
     if arguments.hosts < 1:
-        raise UserError(f"--hosts={arguments.hosts} is not positive; give the number of hosts.")
+        raise UserError(f"--hosts is {arguments.hosts}; the number of hosts must be at least 1.")
     if (arguments.hosts > 1 and arguments.host is None) or not 0 <= (arguments.host or 0) < arguments.hosts:
         given = "is missing" if arguments.host is None else f"is {arguments.host}"
         raise UserError(
-            f"--hosts is {arguments.hosts}, and --host {given}; give the number of hosts N and this host's number from "
+            f"--hosts is {arguments.hosts}, and --host {given}; pass the number of hosts N and this host's number from "
             "0 to N - 1, as in --hosts=4 --host=0."
         )
     devices = find_devices()

@@ -15,8 +15,8 @@ examples:
   afjax tpu --topology=v5p:2x2x1 --config=adapter --config.trunk=bert-large --config.scan_layers=True
 
 Nothing is run: the TPU compiler (pip install 'afjax[tpu]') compiles the real steps for that slice. The layers are
-compiled as one loop, which takes less than half as long, unless --unrolled is given. With --config, its setting
-scan_layers decides this instead. The batch size is the total over all chips."""
+compiled as one loop, which takes less than half as long, unless --unrolled is given. With --config, the
+config's setting scan_layers decides this instead. The batch size is the total over all chips."""
 
 
 # Defaults of the flags that belong to --method. With --config these flags are rejected, because a config has its own
@@ -51,9 +51,9 @@ def add(commands: Any) -> None:
     parser.add_argument("--batch_size", type=int, help="rows per step over all chips (256)")
     parser.add_argument("--max_length", type=int, help="tokens per row (128)")
     parser.add_argument("--trunk_dtype", choices=("float32", "bfloat16"), help="dtype of the frozen trunk (bfloat16)")
-    parser.add_argument("--remat", choices=("none", "matmuls", "layers"), help="what to rematerialize (none)")
-    parser.add_argument("--fsdp", type=int, help="devices to shard the parameters over (1)")
-    parser.add_argument("--tensor", type=int, help="devices to shard each layer's units over (1)")
+    parser.add_argument("--remat", choices=("none", "matmuls", "layers"), help="activations to rematerialize (none)")
+    parser.add_argument("--fsdp", type=int, help="number of devices to shard the parameters over (1)")
+    parser.add_argument("--tensor", type=int, help="number of devices to shard each layer's units over (1)")
     parser.add_argument(
         "--unrolled", action="store_true", default=None, help="compile the layers as straight-line code"
     )
@@ -75,9 +75,9 @@ def _run(arguments: argparse.Namespace) -> int:
 
     topology = chips.parse_topology(arguments.topology)
     if bool(arguments.config) == bool(arguments.method):
-        raise UserError("Give either --config with an experiment, or --method with its flags.")
+        raise UserError("Pass either --config with an experiment, or --method with its flags.")
     if arguments.overrides and not arguments.config:
-        raise UserError(f"--config.{arguments.overrides[0]} overrides a config; give --config as well.")
+        raise UserError(f"--config.{arguments.overrides[0]} overrides a config; also pass --config.")
     given = {name: value for name in METHOD_DEFAULTS if (value := getattr(arguments, name)) is not None}
     if arguments.config:
         if given:

@@ -1,1 +1,1 @@
-"""Data sources: files, archives, official benchmark downloads, TFDS, Hugging Face and built-in tasks."""
+"""Data sources: files, official downloads, TFDS, Hugging Face and built-in tasks."""

@@ -33,7 +33,9 @@ _DAMAGED = (
 
 
 def read_archive(archive: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
-    """Yields ``(name, bytes)`` for the wanted files in an archive, in archive order. Links are not followed.
+    """Yields ``(name, bytes)`` for the wanted files in an archive, in archive order.
+
+    Links are not followed.
 
     Raises:
       UserError: The archive is missing, truncated or damaged; a wanted file is encrypted or larger than
@@ -85,7 +87,10 @@ def _read_zip(archive: Path, is_wanted: Callable[[str], bool]) -> Iterator[tuple
 
 
 def _link_target(packed: zipfile.ZipFile, archive: Path, member: zipfile.ZipInfo) -> str:
-    """Reads the target of a symbolic link, which zip archives store as the member's content."""
+    """Reads the target of a symbolic link.
+
+    Zip archives store the target as the member's content.
+    """
     _check_size(archive, member.filename, member.file_size)
     return packed.read(member).decode("utf-8", "replace")
 

@@ -19,9 +19,9 @@ _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 
 
 def read_parquet(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields ``("PATH:ROW", {column: value})`` for every row of a Parquet file, counting rows from 1.
+    """Yields ``("PATH:ROW", {column: value})`` for every row of a Parquet file.
 
-    Values are Python objects, including lists and structs.
+    Rows are counted from 1. Values are Python objects, including lists and structs.
 
     Raises:
       UserError: The file is missing, truncated or not Parquet; two columns have the same name; or pyarrow is missing.
@@ -37,7 +37,10 @@ def parquet_rows(file: IO[bytes], name: str) -> Iterator[tuple[str, dict[str, An
 
 
 def read_arrow(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields the rows of an Arrow file, in either the file or stream format; see :func:`read_parquet`."""
+    """Yields the rows of an Arrow file; see :func:`read_parquet`.
+
+    Both Arrow's file format and its stream format are supported.
+    """
     with open_data_file(path) as file:
         yield from arrow_rows(file, str(path))
 
@@ -49,21 +52,28 @@ def arrow_rows(file: IO[bytes], name: str) -> Iterator[tuple[str, dict[str, Any]
 
 
 def parquet_label_names(path: Path, column: str) -> tuple[str, ...]:
-    """Reads a column's label names from a Parquet file; see :func:`stored_label_names`."""
+    """Reads a column's label names from a Parquet file.
+
+    See :func:`stored_label_names`.
+    """
     with open_data_file(path) as file, explain_errors(str(path), "Parquet"):
         return stored_label_names(_open_parquet(file, str(path)).schema_arrow.metadata, column)
 
 
 def arrow_label_names(path: Path, column: str) -> tuple[str, ...]:
-    """Reads a column's label names from an Arrow file; see :func:`stored_label_names`."""
+    """Reads a column's label names from an Arrow file.
+
+    See :func:`stored_label_names`.
+    """
     with open_data_file(path) as file, explain_errors(str(path), "Arrow"):
         return stored_label_names(_open_arrow(file, str(path)).schema.metadata, column)
 
 
 def stored_label_names(metadata: Mapping[bytes, bytes] | None, column: str) -> tuple[str, ...]:
-    """Parses a column's label names from the metadata written by Hugging Face's datasets library.
+    """Parses a column's label names from Hugging Face's metadata.
 
-    The result is empty unless the column's type is ``ClassLabel`` or a list of ``ClassLabel``.
+    The datasets library writes this metadata. The result is empty unless the column's type is ``ClassLabel`` or a list
+    of ``ClassLabel``.
     """
     try:
         feature = json.loads((metadata or {})[b"huggingface"])["info"]["features"][column]
@@ -74,7 +84,7 @@ def stored_label_names(metadata: Mapping[bytes, bytes] | None, column: str) -> t
 
 
 def table_rows(table: Any, name: str, *, first: int = 1) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields ``("NAME:ROW", {column: value})`` for every row of an Arrow table or batch.
+    """Yields ``("NAME:ROW", {column: value})`` for every row of a table or batch.
 
     Args:
       table: A ``pyarrow.Table`` or ``pyarrow.RecordBatch``.
@@ -123,7 +133,10 @@ def _open_arrow(file: IO[bytes], name: str) -> Any:
 
 
 def _arrow_batches(reader: Any) -> Iterable[Any]:
-    """Iterates over a reader's batches, which are indexed in the file format but sequential in the stream format."""
+    """Iterates over a reader's batches.
+
+    The batches are indexed in the file format, but sequential in the stream format.
+    """
     if hasattr(reader, "num_record_batches"):
         return (reader.get_batch(number) for number in range(reader.num_record_batches))
     return iter(reader)
@@ -144,7 +157,10 @@ def _import(module: str, name: str) -> Any:
 
 @contextlib.contextmanager
 def explain_errors(name: str, form: str) -> Iterator[None]:
-    """Converts errors while reading ``name`` in format ``form``, such as Parquet, to UserErrors."""
+    """Converts errors while reading a file to UserErrors.
+
+    ``name`` is the file's name, and ``form`` is its format, such as Parquet.
+    """
     try:
         yield
     except UserError:

@@ -1,6 +1,7 @@
-"""Three small tasks generated from a grammar, so that the quickstart and tests need no data.
+"""Three small tasks generated from a grammar.
 
-Every row is a pair of short sentences about people. Two source tasks teach relations between sentences:
+The quickstart and the tests use them, because they need no downloads. Every row is a pair of short sentences about
+people. Two source tasks teach relations between sentences:
 
 - ``entail`` (entailment, neutral, contradiction): quantifiers, numbers, and more general and more specific statements,
   with and without negation.
@@ -52,7 +53,10 @@ COUNTS = {
 
 
 def quantifier(rng: np.random.Generator, words: Words, label: str) -> Pair:
-    """Generates a pair that differs in the quantifier: all, most, some, none or not all."""
+    """Generates a pair of sentences that differ in the quantifier.
+
+    The quantifiers are all, most, some, none and not all.
+    """
     first, second = pick(rng, QUANTIFIERS[label])
     _, past = pick(rng, words.handled)
     clause = f"of the {pick(rng, words.people)}s {past} {pick(rng, pick(rng, words.things)[1])}."
@@ -60,9 +64,9 @@ def quantifier(rng: np.random.Generator, words: Words, label: str) -> Pair:
 
 
 def scope(rng: np.random.Generator, words: Words, label: str) -> Pair:
-    """Generates a pair with a specific and a general term, or with and without a detail.
+    """Generates a pair of statements that differ in how specific they are.
 
-    Negation reverses the direction of entailment.
+    One statement has a more specific term, or an additional detail. Negation reverses the direction of entailment.
     """
     general, specials = pick(rng, words.things)
     special = pick(rng, specials)
@@ -147,7 +151,8 @@ def two(rng: np.random.Generator, items: Sequence[Any]) -> tuple[Any, Any]:
     return items[first], items[(first + step) % len(items)]
 
 
-# Generates a pair of sentences for one of the relation's labels (entailment, neutral, contradiction; different, same).
+# Generates a pair of sentences for a label of the relation (entailment, neutral or contradiction, or else different or
+# same).
 Relation = Callable[[np.random.Generator, Words, str], Pair]
 # Maps each label of a task to the corresponding labels of the relation.
 LabelMap = dict[str, tuple[str, ...]]
@@ -206,7 +211,9 @@ GRAMMARS = {
 
 
 def builtin_rows(name: str, split: str) -> Rows:
-    """Generates the train, dev or test split of a built-in task, which has labelled text pairs.
+    """Generates the train, dev or test split of a built-in task.
+
+    The rows are labelled text pairs.
 
     Raises:
       UserError: There is no such task.

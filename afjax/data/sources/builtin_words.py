@@ -1,4 +1,7 @@
-"""Content words of the built-in tasks. The target task shares none with the source tasks."""
+"""Content words of the built-in tasks.
+
+The target task shares no content words with the source tasks.
+"""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,7 @@
-"""Parses CoNLL files, which have one word and its tag per line and blank lines between sentences."""
+"""Parses CoNLL files.
+
+They have one word and its tag per line, and blank lines between sentences.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,10 +15,10 @@ DOCUMENT = "-DOCSTART-"
 
 
 def conll_rows(path: Path | str, lines: Iterator[tuple[int, str]]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields ``("PATH:LINE", {"words": [...], "tags": [...]})`` for every sentence. LINE is its first word's.
+    """Yields ``("PATH:LINE", {"words": [...], "tags": [...]})`` for every sentence.
 
-    Columns are separated by tabs or, in lines without tabs, by spaces. The first column is the word and the last is the
-    tag. If all lines have a single column, the rows have no tags.
+    LINE is the line of the sentence's first word. Columns are separated by tabs or, in lines without tabs, by spaces.
+    The first column is the word and the last is the tag. If all lines have a single column, the rows have no tags.
 
     Args:
       path: The file's name in error messages.

@@ -19,7 +19,10 @@ from afjax.storage.json_files import parse_json
 
 
 def nearest_in_folder(path: Path) -> str:
-    """Suggests a similarly named file in the same folder, as ``' Did you mean "..."?'`` or ``''``."""
+    """Suggests a similarly named file in the same folder.
+
+    Returns ``' Did you mean "NAME"?'``, or ``''`` if there is no similar name.
+    """
     try:
         names = sorted(os.listdir(path.parent))
     except (OSError, ValueError):
@@ -28,10 +31,10 @@ def nearest_in_folder(path: Path) -> str:
 
 
 def read_lines(path: Path, encodings: tuple[str, ...] = ("utf-8",)) -> Iterator[tuple[int, str]]:
-    """Yields ``(line number, line)`` with line endings, dropping a byte order mark at the start of the file.
+    """Yields ``(line number, line)``, including line endings.
 
-    With several encodings, the first that can decode the entire file is used. Because this is meant for old files,
-    lines may then also end in a lone carriage return.
+    A byte order mark at the start of the file is dropped. With several encodings, the first that can decode the entire
+    file is used. Because this is meant for old files, lines may then also end in a lone carriage return.
 
     Raises:
       UserError: The file is missing, truncated or not in one of the encodings.
@@ -187,7 +190,10 @@ def table_rows(
 
 
 def check_separator(place: str, values: list[str], *, tabs: bool) -> None:
-    """Raises UserError if the first line has a single column because it contains the wrong separator."""
+    """Raises UserError if the first line contains the wrong separator.
+
+    The line then has a single column.
+    """
     right = "tabs" if tabs else "commas"
     separators = {",": ("commas", ".csv"), "\t": ("tabs", ".tsv"), ";": ("semicolons", "")}
     for character, (wrong, ending) in separators.items():
@@ -209,7 +215,10 @@ def split_tabs(lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, list[str
 def split_commas(
     path: Path | str, lines: Iterator[tuple[int, str]], *, strict: bool
 ) -> Iterator[tuple[int, list[str]]]:
-    """Parses CSV rows and numbers them by their first line, because quoted values can span several lines."""
+    """Parses CSV rows and numbers them by their first line.
+
+    Quoted values can span several lines.
+    """
     # Contexts can exceed csv's default limit of 131,072 characters per field. The limit is global.
     csv.field_size_limit(2**31 - 1)
     reader = csv.reader((line for _, line in lines), strict=strict)
@@ -224,7 +233,10 @@ def split_commas(
 
 
 def shown_path(path: Path) -> str:
-    """Formats a path for a message, truncating it if it is longer than file systems allow."""
+    """Formats a path for a message.
+
+    Paths that are longer than file systems allow are truncated.
+    """
     text = str(path)
     return text if len(text) <= 4096 else f"{text[:200]}..."
 

@@ -1,4 +1,7 @@
-"""Data sources that are local files: a folder with files for each split, or a single file."""
+"""Data sources that are local files.
+
+A source is either a folder with files for each split, or a single file.
+"""
 
 import dataclasses
 import os
@@ -37,7 +40,10 @@ def _split_files(task: TaskConfig, split: Split) -> list[str]:
 
 
 def _read_from(task: TaskConfig, split: Split) -> Split:
-    """Returns the split whose files contain the rows of ``split``, which is train for a hashed dev split."""
+    """Returns the split whose files contain the rows of ``split``.
+
+    This is train if the dev split is held out from the train rows.
+    """
     return "train" if split == "dev" and _makes_dev(task) else split
 
 
@@ -76,8 +82,9 @@ def is_one_file(task: TaskConfig) -> bool:
 
 
 def split_paths(task: TaskConfig, split: Split) -> tuple[Path, ...]:
-    """Finds a split's files: the file set in the task, or else the default files, which may not exist.
+    """Finds a split's files.
 
+    A file set in the task is returned even if it does not exist. Otherwise, these are the default files in the folder.
     The task's ``train``, ``dev`` and ``test`` settings are relative to the source folder.
 
     Raises:
@@ -99,9 +106,10 @@ def split_paths(task: TaskConfig, split: Split) -> tuple[Path, ...]:
 
 
 def _similar_file(folder: Path, split: Split) -> str:
-    """Suggests a file that could contain the split, as ``' Did you mean "validation.jsonl"?'`` or ``''``.
+    """Suggests a file that could contain the split.
 
-    Names are compared without their endings, which all data files share. Other splits' files are not suggested.
+    Returns ``' Did you mean "validation.jsonl"?'``, for example, or ``''`` if there is no such file. Names are compared
+    without their endings, which all data files share. Other splits' files are not suggested.
     """
     if split == "dev" and (dev_files := _dev_files(folder)):
         return f' Did you mean "{dev_files[0]}"?'

@@ -114,7 +114,9 @@ def read_rows(path: Path, ending: str = "") -> NamedRows:
 
 
 def rows_of_stream(stream: IO[bytes], name: str, ending: str) -> NamedRows:
-    """Yields the rows of an open stream, such as standard input; see :func:`read_rows`.
+    """Yields the rows of an open stream, such as standard input.
+
+    See :func:`read_rows`.
 
     Args:
       stream: A binary stream.
@@ -146,10 +148,11 @@ def _not_empty(rows: NamedRows, name: str) -> NamedRows:
 
 
 def find_split_files(folder: Path, split: Split) -> tuple[Path, ...]:
-    """Finds a split's files in a task's folder. Returns an empty tuple if there are none.
+    """Finds a split's files in a task's folder.
 
-    A split is either one file, such as ``train.jsonl.gz``, or several files named as on the Hugging Face hub, such as
-    ``train-00000-of-00002.parquet``. The hub's dev split is named ``validation``.
+    Returns an empty tuple if there are none. A split is either one file, such as ``train.jsonl.gz``, or several files
+    named as on the Hugging Face hub, such as ``train-00000-of-00002.parquet``. The hub's dev split is named
+    ``validation``.
 
     Raises:
       UserError: The folder is missing, has two files for the split, or lacks some of the split's numbered files.
@@ -185,7 +188,7 @@ def find_split_files(folder: Path, split: Split) -> tuple[Path, ...]:
 
 
 def is_split_file(name: str) -> bool:
-    """Whether :func:`find_split_files` would find a file with this name for some split."""
+    """Whether :func:`find_split_files` finds files with this name for any split."""
     return bool(_PART.fullmatch(name)) or name in {f"{split}{ending}" for split in SPLIT_NAMES for ending in ENDINGS}
 
 

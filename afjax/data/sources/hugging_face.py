@@ -1,4 +1,7 @@
-"""Loads datasets from the Hugging Face hub (``hf:NAME``) and from folders written by ``save_to_disk``."""
+"""Loads datasets with the Hugging Face datasets library.
+
+They are on the hub (``hf:NAME``), or in folders written by ``save_to_disk``.
+"""
 
 import contextlib
 import functools
@@ -50,7 +53,9 @@ def open_splits(source: str) -> Mapping[str, Any]:
 
 
 def possible_names(location: str) -> list[Name]:
-    """Parses the part of a source after ``hf:`` into candidate datasets and configs, in the order to try.
+    """Parses the part of a source after ``hf:`` into datasets and configs.
+
+    The result lists candidates in the order in which to try them.
 
     Raises:
       UserError: ``location`` is not of the form NAME, ORG/NAME, NAME/CONFIG or ORG/NAME/CONFIG.
@@ -98,9 +103,10 @@ def _hub_splits(location: str) -> Mapping[str, Any]:
 
 
 def _full_name(datasets: Any, name: str) -> str:
-    """Looks up a dataset's full name on the hub, such as nyu-mll/glue for glue. Returns "" if it does not exist.
+    """Looks up a dataset's full name on the hub, such as nyu-mll/glue for glue.
 
-    Unlike ``load_dataset``, this does not retry for about 20 seconds if the hub cannot be reached.
+    Returns "" if it does not exist. Unlike ``load_dataset``, this does not retry for about 20 seconds if the hub cannot
+    be reached.
 
     Raises:
       _UnreachableError: The hub does not respond, or offline mode is on.
@@ -120,7 +126,10 @@ def _full_name(datasets: Any, name: str) -> str:
 
 
 def _cached_splits(datasets: Any, location: str, reason: str) -> Mapping[str, Any]:
-    """Loads a dataset's splits from the cache. ``reason`` says why the hub cannot be reached."""
+    """Loads a dataset's splits from the cache.
+
+    ``reason`` says why the hub cannot be reached.
+    """
     problem, names, cache = "does not have the dataset", possible_names(location), datasets.config.HF_DATASETS_CACHE
     for possible in names:
         try:
@@ -177,9 +186,10 @@ def _reason(error: Exception) -> str:
 
 
 def _split_name(task: TaskConfig, split: Split, splits: Mapping[str, Any]) -> str:
-    """Returns the dataset's name for a split, or an empty string if it has no such split.
+    """Returns the dataset's name for a split.
 
-    This is the task's setting, such as ``train[:10%]``, or else the first name in ``SPLIT_NAMES`` that exists.
+    Returns an empty string if the dataset has no such split. The name is the task's setting, such as ``train[:10%]``,
+    or else the first name in ``SPLIT_NAMES`` that exists.
     """
     return getattr(task, split) or next((name for name in SPLIT_NAMES[split] if name in splits), "")
 

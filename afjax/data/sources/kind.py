@@ -24,7 +24,10 @@ _DEV_WORD = re.compile(r"(dev|devel|development|val|valid|validation)([^a-z]|$)"
 
 
 def looks_like_dev(name: str) -> bool:
-    """Whether the name of a file or split suggests a dev split, such as ``validation_matched``."""
+    """Whether the name of a file or split suggests a dev split.
+
+    An example is ``validation_matched``.
+    """
     return _DEV_WORD.match(name) is not None
 
 
@@ -53,7 +56,9 @@ def _never(_: Any) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class SourceKind:
-    """A kind of data source. Each kind is implemented by a module of this package and its ``KIND``.
+    """A kind of data source.
+
+    Each kind is a module of this package that defines ``KIND``.
 
     Attributes:
       scheme: The part of a task's ``source`` before the colon; empty for files and folders.

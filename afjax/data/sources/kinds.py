@@ -1,4 +1,7 @@
-"""Registry of data source kinds. To add a kind, write a module with a ``KIND`` and list it here."""
+"""Registry of data source kinds.
+
+To add a kind, write a module with a ``KIND`` and list it here.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,12 +26,18 @@ def source_kind(source: str) -> SourceKind:
 
 
 def folder_kind(folder: Path) -> SourceKind | None:
-    """Detects the kind of data in a local folder. Returns None if it does not contain a task."""
+    """Detects the kind of data in a local folder.
+
+    Returns None if it does not contain a task.
+    """
     return next((kind for kind in SOURCE_KINDS.values() if kind.recognizes(folder)), None)
 
 
 def _reading_kind(source: str) -> SourceKind:
-    """Selects the kind by the source's scheme or, for a folder without one, by its contents."""
+    """Selects the kind of a source by its scheme.
+
+    For a folder without a scheme, the contents of the folder determine the kind.
+    """
     kind = source_kind(source)
     return kind if kind.scheme or not source else folder_kind(fetched(source)) or kind
 

@@ -1,7 +1,8 @@
-"""File layouts of benchmarks: tables, JSON lines, CoNLL, folders of texts and SQuAD's JSON.
+"""File layouts of benchmarks.
 
-A layout finds each split's files in a task's folder (``find``) and converts their rows to the keys that all tasks share
-(``read``). ``afjax.data.sources.official_tasks`` lists the tasks and their layouts.
+There are layouts for tables, JSON lines, CoNLL files, folders of texts and SQuAD's JSON. A layout finds each split's
+files in a task's folder (``find``) and converts their rows to the keys that all tasks share (``read``).
+``afjax.data.sources.official_tasks`` lists the tasks and their layouts.
 """
 
 import itertools
@@ -37,7 +38,9 @@ Candidates = tuple[str | tuple[str, ...], ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Files:
-    """Base class of layouts with separate files, which may be gzipped with .gz appended to their names.
+    """Base class of layouts with separate files.
+
+    Files may be gzipped, with .gz appended to their names.
 
     Attributes:
       train, dev, test: Candidate files of each split, in order of preference.
@@ -141,7 +144,9 @@ def warn_left_out(places: list[str], total: int, what: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class JsonLines(Files):
-    """A layout with one JSON object per line, and optionally a separate file with one label per line.
+    """A layout with one JSON object per line.
+
+    Optionally, a separate file has one label per line.
 
     Attributes:
       row: Converts an object to the common keys.
@@ -179,10 +184,11 @@ def add_labels(
 
 @dataclass(frozen=True, kw_only=True)
 class Conll(Files):
-    """A layout with CoNLL files, which have one word and its tag per line and blank lines between sentences.
+    """A layout with CoNLL files.
 
-    Words without visible characters, such as the variation selectors after emojis in WNUT-17, are skipped with a
-    warning, because tokenizers produce no tokens for them.
+    They have one word and its tag per line, and blank lines between sentences. Words without visible characters, such
+    as the variation selectors after emojis in WNUT-17, are skipped with a warning, because tokenizers produce no tokens
+    for them.
     """
 
     def read(self, split: Split, files: tuple[Path, ...]) -> Iterator[tuple[str, Row]]:
@@ -203,7 +209,9 @@ class Conll(Files):
 
 @dataclass(frozen=True, kw_only=True)
 class Folders:
-    """A layout with one folder per class and one file per text, unpacked or in an archive (.tar.gz, .tgz, .zip).
+    """A layout with one folder per class and one file per text.
+
+    The folders are unpacked, or in an archive (.tar.gz, .tgz or .zip).
 
     Attributes:
       roots: The folder of each split, which contains the class folders.
@@ -221,7 +229,10 @@ class Folders:
     choose: Callable[[Split, str, int], bool]
 
     def find(self, folder: Path, split: Split) -> tuple[Path, ...]:
-        """Finds a split's root folder, or else an archive. Returns an empty tuple if neither exists."""
+        """Finds a split's root folder, or else an archive.
+
+        Returns an empty tuple if neither exists.
+        """
         if split not in self.roots:
             return ()
         root = folder / self.roots[split]
@@ -278,7 +289,7 @@ class Squad(Files):
 
     def read(self, split: Split, files: tuple[Path, ...]) -> Iterator[tuple[str, Row]]:
         (path,) = files
-        content = parse_json(read_text(path), str(path), expected=None, advice="fetch it again", constants=True)
+        content = parse_json(read_text(path), str(path), expected=None, advice="download it again", constants=True)
         for number, article in enumerate(member(str(path), content, "data", list)):
             paragraphs = member(f"{path}: data[{number}]", article, "paragraphs", list)
             for count, paragraph in enumerate(paragraphs):
@@ -311,7 +322,10 @@ class Squad(Files):
 
 
 def member(place: str, value: Any, name: str, kind: type) -> Any:
-    """Returns ``value[name]`` from SQuAD's JSON. Raises UserError if it is missing or has the wrong type."""
+    """Returns ``value[name]`` from SQuAD's JSON.
+
+    Raises UserError if it is missing or has the wrong type.
+    """
     content = value.get(name) if isinstance(value, dict) else None
     if not isinstance(content, kind) or isinstance(content, bool):
         kinds = {list: "list", str: "string", int: "integer"}

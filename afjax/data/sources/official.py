@@ -19,10 +19,10 @@ SPLITS: tuple[Split, ...] = ("train", "dev", "test")
 
 
 def find_official(name: str, data_dir: Path) -> dict[Split, tuple[Path, ...]]:
-    """Finds the files of each split under ``data_dir``. The result is empty if the task is not found.
+    """Finds the files of each split under ``data_dir``.
 
-    If a task has one file per text, the result has their folder or archive instead. Folders with a ``labels.json`` are
-    in afjax's own format and are ignored.
+    The result is empty if the task is not found. If a task has one file per text, the result has their folder or
+    archive instead. Folders with a ``labels.json`` are in afjax's own format and are ignored.
     """
     return {split: files for split, (_, files) in locate(name, data_dir)[1].items()}
 
@@ -65,9 +65,10 @@ def locate(name: str, data_dir: Path) -> tuple[Path | None, dict[Split, tuple[La
 
 
 def existing(data_dir: Path, folders: Iterable[str]) -> Iterator[Path]:
-    """Yields the folders that exist in ``data_dir``, except those in afjax's own format (with a ``labels.json``).
+    """Yields the folders that exist in ``data_dir``.
 
-    Names are case-sensitive even if the file system is not, so RTE and rte are distinct folders.
+    Folders in afjax's own format, which have a ``labels.json``, are left out. Names are case-sensitive even if the file
+    system is not, so RTE and rte are distinct folders.
     """
     for name in folders:
         folder = data_dir
@@ -81,7 +82,10 @@ def existing(data_dir: Path, folders: Iterable[str]) -> Iterator[Path]:
 
 
 def missing(name: str, data_dir: Path, folder: Path | None, split: Split) -> str:
-    """Formats the error message for a missing split, with the expected files and folder."""
+    """Formats the error message for a missing split.
+
+    It names the expected files and folder.
+    """
     task = OFFICIAL[name]
     names = {other: [text for layout in task.layouts for text in layout.describe(other)] for other in SPLITS}
     if not names[split]:
@@ -91,8 +95,8 @@ def missing(name: str, data_dir: Path, folder: Path | None, split: Split) -> str
     if folder:
         return f"{folder} has no {split} split of {name}; it needs {files}, from the benchmark's official download."
     return (
-        f"{data_dir} has no official data for {name}; get the benchmark's official download, whose {split} split is "
-        f"{files}, and put it in {data_dir / task.folders[0]}."
+        f"{data_dir} has no official data for {name}; download the benchmark's official files, whose {split} split is "
+        f"{files}, and put them in {data_dir / task.folders[0]}."
     )
 
 

@@ -38,9 +38,10 @@ def _crowdflower(
     drop: tuple[str, ...] = (),
     rename: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[str, OfficialTask]:
-    """Defines a task from CrowdFlower's "Data for Everyone", which has no splits. Returns its name and definition.
+    """Defines a task from CrowdFlower's "Data for Everyone".
 
-    Rows with a label in ``drop``, which are not classes, are skipped.
+    These datasets have no splits. Returns the task's name and definition. Rows with a label in ``drop``, which are not
+    classes, are skipped.
     """
     table = spreadsheet(files, fields(text=text, label=label, rename=rename), drop)
     about = f"{about} (CrowdFlower; one of Houlsby 2019's additional tasks)"

@@ -29,7 +29,7 @@ def fields(
     Args:
       label: The label column, or several candidates. The first that exists is used.
       id: The id column; empty if there is none.
-      rename: Maps the benchmark's labels to the task's label names where they differ.
+      rename: Maps the benchmark's labels to the task's label names, if they differ.
       strip: Whether to strip white space from the texts.
       **texts: The benchmark's text columns by common key.
     """
@@ -91,7 +91,10 @@ def cosmosqa_row(place: str, raw: Row, labelled: bool) -> Row:
 
 
 def choice_row(place: str, context: str, choices: list[str], label: Any, names: Sequence[str]) -> Row:
-    """Builds a multiple-choice row. The label must be the name of a choice, or None for an unlabelled row."""
+    """Builds a multiple-choice row.
+
+    The label must be the name of a choice, or None for an unlabelled row.
+    """
     if len(choices) < 2:
         raise UserError(f"{place} has {counted(len(choices), 'choice')}; it must have at least two.")
     row: Row = {"context": context, "choices": choices}
@@ -112,7 +115,9 @@ def argument_row(place: str, raw: Row, labelled: bool) -> Row:
 
 
 def label_set_row(names: Sequence[str], **columns: str) -> RowReader:
-    """Builds a reader for multi-label rows, whose label column has comma-separated label indices.
+    """Builds a reader for multi-label rows.
+
+    The label column has comma-separated label indices.
 
     Args:
       names: The label names, in index order.
@@ -143,7 +148,7 @@ def value_of(place: str, raw: Row, names: str | tuple[str, ...]) -> Any:
             return raw[name]
     expected = names if isinstance(names, str) else '" or "'.join(names)
     raise UserError(
-        f'{place} has no "{expected}", but {", ".join(map(str, raw)) or "nothing"}; check that this is the '
+        f'{place} has no "{expected}", only {", ".join(map(str, raw)) or "no columns"}; check that this is the '
         "benchmark's original file."
     )
 
@@ -156,7 +161,10 @@ def text_of(place: str, raw: Row, names: str | tuple[str, ...]) -> str:
 
 
 def label_of(place: str, raw: Row, names: str | tuple[str, ...], labelled: bool) -> Any:
-    """Returns a row's label, or None if it is missing and optional. Booleans become "true" and "false"."""
+    """Returns a row's label, or None if it is missing and optional.
+
+    Booleans become "true" and "false".
+    """
     alternatives = (names,) if isinstance(names, str) else names
     if not labelled and all(raw.get(name) in (None, "") for name in alternatives):
         return None
@@ -188,7 +196,10 @@ def by_column(column: str, splits: Mapping[str, Split]) -> RowChooser:
 
 
 def by_dev_ids(split: Split, files: tuple[Path, ...]) -> Callable[[str, Row, Row], bool]:
-    """Splits MRPC's train file as GLUE does: a row is in dev if its pair of ids is in ``dev_ids.tsv``."""
+    """Splits MRPC's train file in the same way as GLUE.
+
+    A row is in dev if its pair of ids is in ``dev_ids.tsv``.
+    """
     lines = (line.split() for _, line in read_lines(files[1]))
     dev_ids = {(line[0], line[1]) for line in lines if len(line) == 2}
     return lambda place, raw, row: (

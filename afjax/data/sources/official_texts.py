@@ -1,4 +1,7 @@
-"""SQuAD, GoEmotions, WNUT-17 and the remaining tasks of AdapterFusion (Pfeiffer 2021), in their original formats."""
+"""Other tasks on texts, in their original formats.
+
+These are SQuAD, GoEmotions, WNUT-17, and the tasks of AdapterFusion (Pfeiffer 2021) that are not defined elsewhere.
+"""
 
 from collections.abc import Mapping
 
@@ -46,7 +49,10 @@ def squad(about: str, version: str, folders: tuple[str, ...], *, no_answer: bool
 
 
 def scitail_table(folder: str) -> Table:
-    """Builds SciTail's TSV layout, without quoting because quotes in the texts are unbalanced."""
+    """Builds SciTail's TSV layout, without quoting.
+
+    Quotes in the texts are unbalanced.
+    """
     train, dev, test = (f"{folder}scitail_1.0_{split}.tsv" for split in ("train", "dev", "test"))
     names = ("premise", "hypothesis", "label")
     row = fields(text_a="premise", text_b="hypothesis", label="label")

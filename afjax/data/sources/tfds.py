@@ -1,4 +1,7 @@
-"""Loads TFDS datasets. TensorFlow is not needed for datasets prepared as array_record."""
+"""Loads TFDS datasets.
+
+TensorFlow is not needed for datasets prepared as array_record.
+"""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -14,9 +17,10 @@ from afjax.storage.paths import fetched, is_path, is_remote, last_part, open_pat
 
 
 def read_tfds(task: TaskConfig, split: Split) -> tuple[str, Iterator[tuple[str, dict[str, Any]]], tuple[str, ...]]:
-    """Opens one split of ``tfds:NAME``, or of ``tfds:FOLDER`` with the version folder of a prepared dataset.
+    """Opens one split of a TFDS dataset.
 
-    Prepared datasets on ``gs://`` are copied to the cache first, because array_record only supports local files.
+    The source is ``tfds:NAME``, or ``tfds:FOLDER`` with the version folder of a prepared dataset. Prepared datasets on
+    ``gs://`` are copied to the cache first, because array_record only supports local files.
 
     Returns:
       A tuple ``(name, rows, label_names)``. ``name`` is the split's name in error messages. ``rows`` yields ``(the
@@ -41,9 +45,10 @@ def read_tfds(task: TaskConfig, split: Split) -> tuple[str, Iterator[tuple[str, 
 
 
 def find_tfds_split(task: TaskConfig, split: Split) -> str:
-    """Returns the dataset's name for a split, or an empty string if it has no such split.
+    """Returns the dataset's name for a split.
 
-    This is the task's setting, or else the first name in ``SPLIT_NAMES`` that exists.
+    Returns an empty string if the dataset has no such split. The name is the task's setting, or else the first name in
+    ``SPLIT_NAMES`` that exists.
 
     Raises:
       UserError: The dataset has no split with the name set in the task.
@@ -60,7 +65,10 @@ def find_tfds_split(task: TaskConfig, split: Split) -> str:
 
 
 def open_builder(source: str) -> Any:
-    """Returns the builder of a dataset, which may not be prepared yet if it is specified by name."""
+    """Returns the builder of a dataset.
+
+    A dataset that is specified by name may not be prepared yet.
+    """
     import tensorflow_datasets
     from etils import epath
 
@@ -123,7 +131,10 @@ def missing_package(source: str, error: ImportError) -> str:
 
 
 def decode(rows: Iterable[dict[str, Any]], source: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Converts rows to Python objects. Yields pairs of a row's name in error messages and the row."""
+    """Converts rows to Python objects.
+
+    Yields pairs of a row's name in error messages and the row.
+    """
     for number, row in enumerate(rows, start=1):
         try:
             yield f"{source}:{number}", {name: _plain(value) for name, value in row.items()}
