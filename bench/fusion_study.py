@@ -23,13 +23,14 @@ are:
   additional data.
 - ``fusion_without_own``: fuses the adapters of ``fusion_nli``, except the target's adapter.
 - ``average_nli``, ``add_half_nli``: combine the target's adapter and ``nli`` into one adapter, without training. The
-  outputs are averaged (weights 0.5 and 0.5) or added (weights 1 and 0.5). The head is from the target's adapter.
+  outputs are averaged (weights 0.5 and 0.5) or added (weights 1 and 0.5). They use the
+  head that was trained with the target's adapter.
 - ``average_seeds``: averages the outputs of the target's adapters over all seeds, and uses each seed's head.
 - ``mt``: trains Pfeiffer adapters for all tasks jointly with the trunk, in one run (MT-A).
 - ``fusion_mt``: fuses the adapters from ``mt``, on the trunk trained jointly with them ("F. w/ MT-A").
 
-``fusion_nli``, ``fusion_without_own`` and the averages only cover the four small tasks. Scores are the best of three
-dev evaluations, so they are optimistic. ``mt`` selects one checkpoint for all tasks; the other methods select one per
+``fusion_nli``, ``fusion_without_own`` and the averages are only run on the four small tasks. Scores are the best of
+three dev evaluations, so they are optimistic. ``mt`` selects one checkpoint for all tasks; the other methods select one per
 task. gte-small was tuned on NLI pairs and duplicate questions. The three ``average_seeds`` runs share the same
 adapter and differ only in the head.
 """

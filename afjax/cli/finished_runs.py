@@ -20,5 +20,8 @@ def split_folders(given: str) -> Sequence[str]:
     """Splits the value of ``--runs`` into folders."""
     folders = [folder.strip() for folder in given.split(",")]
     if "" in folders:
-        raise UserError(f'--runs is "{given}"; use comma-separated folders, such as --runs=runs/rte,runs/mrpc.')
+        raise UserError(
+            f'--runs is "{given}", which has an empty entry; use comma-separated folders, such as '
+            "--runs=runs/rte,runs/mrpc."
+        )
     return [folder if folder.startswith("gs://") else str(expanded(folder)) for folder in folders]

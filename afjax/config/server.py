@@ -49,6 +49,6 @@ class ServerConfig:
         for name in self.allowed_hosts:
             if not re.fullmatch(r"[a-z0-9._-]+|\[[0-9a-f:.]+\]", name):
                 raise UserError(
-                    f'server.allowed_hosts has "{name}"; host names must be lower case and without a port, such as '
+                    f'server.allowed_hosts has "{name}"; use lower-case host names without a port, such as '
                     "adapters.example or [::1]."
                 )

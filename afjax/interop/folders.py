@@ -1,4 +1,4 @@
-"""Finds folders saved by other libraries, and writes exported folders atomically."""
+"""Finds folders saved by other libraries, and atomically writes folders in their formats."""
 
 import contextlib
 import os

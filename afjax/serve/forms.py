@@ -73,7 +73,7 @@ class SlotForm:
 
     @property
     def size(self) -> int | None:
-        """Number of inner activations per adapter, or None if it cannot be widened."""
+        """Number of inner activations per adapter, or None if the adapters cannot be widened."""
         config = self.configs[0]
         can_widen = kind_of(config).widening is not None and len(set(self.configs)) == 1
         return _size(config, self.model.trunk) if can_widen else None

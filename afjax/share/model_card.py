@@ -133,7 +133,8 @@ def _usage(manifests: Sequence[Manifest], repository: str) -> list[str]:
     lines = ["## Usage", "", "```bash", f"afjax store {get} --store=store"]
     if "heads" not in kinds:
         command = f"afjax store show {shlex.quote(main.name)} --store=store"
-        return [*lines, command, "```", "", "It has no head. Train one, or fuse the adapter with others.", ""]
+        advice = "Train one, or fuse the adapter with others." if main.kind == "adapters" else "Train one."
+        return [*lines, command, "```", "", f"It has no head. {advice}", ""]
     under = {"adapters": "adapter", "fusion": "fusion"}.get(main.kind)
     flags = [f"--{under}={main.name}"] if under else []
     flags += [f"--head={main.name}", "--input=rows.jsonl", "--output=predictions.jsonl"]

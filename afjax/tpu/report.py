@@ -263,7 +263,8 @@ def to_lines(found: Report) -> list[str]:
     elif found.fitting_slots is not None:
         lines += ["", f"Largest number of runs that fits: about {found.fitting_slots}."]
     elif found.train is None:
-        lines += ["No smaller one fits either: shard the parameters with mesh.fsdp, or use more chips."]
+        what = "batch" if plan.slots == 1 else "number of runs"
+        lines += [f"No smaller {what} fits either: shard the parameters with mesh.fsdp, or use more chips."]
     return lines
 
 

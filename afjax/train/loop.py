@@ -245,7 +245,7 @@ class _Loop:
                 self.log.finished()
             if self.preempted or self.preemption.answer(self.preemption.ask()):
                 raise PreemptionError(
-                    f"{self.title} was told to stop and saved its state after step {self.step:,} of "
+                    f"{self.title} was stopped by SIGTERM and saved its state after step {self.step:,} of "
                     f"{run.num_steps:,}. Run the same command again to resume."
                 )
         # Free device memory even if the caller keeps a reference to the last state.

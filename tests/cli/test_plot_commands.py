@@ -11,6 +11,8 @@ from facts import has_facts
 
 from afjax.cli.main import main
 
+pytestmark = pytest.mark.slow
+
 Refused = Callable[..., str]
 
 

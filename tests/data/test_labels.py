@@ -155,6 +155,7 @@ def test_integer_is_an_index_only_if_unambiguous(names: tuple[str, ...], expecte
 # Label order.
 
 
+@pytest.mark.slow
 def test_label_order_does_not_depend_on_hashes() -> None:
     labels = ["b", "10", "a", "9", "é", "-1", "x y", "2.5", "ß", "٣"]
     code = f"""

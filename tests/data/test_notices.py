@@ -110,6 +110,7 @@ def test_valid_data_gives_no_notice() -> None:
     assert data_notices(TASK, {"train": train, "dev": rows("e", "f", labels=["x", "y"])}) == []
 
 
+@pytest.mark.slow
 def test_many_rows_are_checked_quickly() -> None:
     texts = [(f"text number {row}", f"another text {row}") for row in range(200_000)]
     split = rows_from_lists(texts, ["x", "y"] * 100_000)

@@ -207,6 +207,7 @@ def test_answers_and_choices(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("training")
 def test_prepared_dataset_can_be_trained_on(prepared: Path, tiny_trunk: Trunk, tmp_path: Path) -> None:
     task = TaskConfig(name="t", source=f"tfds:{prepared}")

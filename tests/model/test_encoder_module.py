@@ -17,6 +17,8 @@ from afjax.trees import Tree, flatten
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.encoder import init_trunk
 
+pytestmark = pytest.mark.slow
+
 TRUNK = TrunkConfig(
     family="bert",
     vocab_size=20,

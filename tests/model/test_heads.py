@@ -22,6 +22,8 @@ from afjax.trees import Tree
 from afjax.trunk.encoder import encode
 from afjax.trunk.pretrained import Trunk
 
+pytestmark = pytest.mark.slow
+
 KEY = jax.random.key(0)
 
 

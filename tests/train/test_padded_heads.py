@@ -115,6 +115,7 @@ def test_only_output_layers_of_heads_are_padded_and_trimmed() -> None:
     assert with_outputs(state, 4)["optimizer"].mu["heads"]["task"]["output"]["kernel"].shape == (2, 4)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(st.data())
 def test_padding_changes_neither_the_loss_nor_its_gradients(data: st.DataObject) -> None:

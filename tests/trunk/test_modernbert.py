@@ -28,6 +28,8 @@ from afjax.trunk.pretrained import find_pooling, load_trunk
 from afjax.trunk.sizes import SIZES, size_pooling
 from tests.small_trunk import small_trunk
 
+pytestmark = pytest.mark.slow
+
 SMALL = small_trunk("modernbert", num_layers=4)
 VALUES = config_values(SMALL)
 
