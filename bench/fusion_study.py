@@ -30,8 +30,8 @@ are:
 - ``fusion_mt``: fuses the adapters from ``mt``, on the trunk trained jointly with them ("F. w/ MT-A").
 
 ``fusion_nli``, ``fusion_without_own`` and the averages are only run on the four small tasks. Scores are the best of
-three dev evaluations, so they are optimistic. ``mt`` selects one checkpoint for all tasks; the other methods select one per
-task. gte-small was tuned on NLI pairs and duplicate questions. The three ``average_seeds`` runs share the same
+three dev evaluations, so they are optimistic. ``mt`` selects one checkpoint for all tasks; the other methods select one
+per task. gte-small was tuned on NLI pairs and duplicate questions. The three ``average_seeds`` runs share the same
 adapter and differ only in the head.
 """
 
