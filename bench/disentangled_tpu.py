@@ -45,7 +45,10 @@ def main() -> int:
     parser.add_argument("--shapes", default="32x128,8x512", help="rows x tokens (32x128,8x512)")
     flags = parser.parse_args()
     mesh = make_mesh(MeshConfig(), get_topology(parse_topology(flags.topology)).devices)
-    print("| rows x tokens | program | form | GFLOP | MB in main memory | MB in all memories | compiled in, s |")
+    print(
+        "| rows x tokens | program | form | GFLOP of products | HBM traffic, MB | traffic in all memories, MB "
+        "| compile time, s |"
+    )
     print("|---|---|---|---|---|---|---|", flush=True)
     for shape in flags.shapes.split(","):
         rows, length = map(int, shape.split("x"))

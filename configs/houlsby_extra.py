@@ -5,9 +5,9 @@ afjax train --config=configs/houlsby_extra.py:task=spam,data=DATA/spam,method=to
 afjax train --config=configs/houlsby_extra.py:task=sms_spam,data_dir=DATA --workdir=runs/sms-spam
 
 The methods are adapter, full and top_k. DATA/spam contains train and dev as .csv, .tsv or .jsonl. If the columns are
-not named text and label, set text=... and label=... With data_dir, the task must be one of the paper's 17 tasks (see
-afjax data list), in the data files published by its authors. A hash of the text then assigns 80% of the rows to train,
-10% to dev and 10% to test.
+not named text and label, set text=... and label=... With data_dir, the task must be one of the paper's 17 tasks, in the
+data files published by its authors (afjax data list lists the tasks). A hash of the text then assigns 80% of the rows
+to train, 10% to dev and 10% to test.
 
 The paper uses the same grid of learning rates and epochs for all methods:
 

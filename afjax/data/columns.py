@@ -240,7 +240,9 @@ def number_labels(columns: Columns) -> np.ndarray:
             number = math.nan
         # A number outside float32's range would become infinite when assigned.
         if not abs(number) <= float(np.finfo(np.float32).max):
-            raise UserError(f"{columns.places[row]} has the label {shorten(label)}; it must be a finite number.")
+            raise UserError(
+                f"{columns.places[row]} has the label {shorten(label)}; it must be a finite float32 number."
+            )
         numbers[row] = number
     return numbers
 

@@ -25,7 +25,7 @@ class Step:
     Attributes:
       program: The step's work and memory on one chip.
       compile_s: Seconds spent tracing and compiling.
-      minimum_flops: Minimum number of operations in matrix products for one chip's rows.
+      minimum_flops: Minimum number of operations in one chip's share of the matrix products.
       roofline: Lower bounds on the time per step.
     """
 

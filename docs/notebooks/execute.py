@@ -87,7 +87,7 @@ def clean(notebook: Any) -> None:
 
 
 def join_streams(outputs: list[Any]) -> list[Any]:
-    """Joins adjacent outputs to the same stream, without progress bars."""
+    """Joins adjacent outputs to the same stream, and removes progress bars."""
     joined: list[Any] = []
     for output in outputs:
         is_stream = output.output_type == "stream"

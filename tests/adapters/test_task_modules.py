@@ -362,7 +362,7 @@ def test_initial_values(config: Adapter) -> None:
 
 def test_invalid_sizes_and_layers_are_refused() -> None:
     makers: list[tuple[Callable[[], Any], tuple[str, ...]]] = [
-        (lambda: PalConfig(size=0), ("adapter.size is 0 ", "adapter.num_heads 12")),
+        (lambda: PalConfig(size=0), ("adapter.size is 0 ", "adapter.num_heads is 12")),
         (lambda: PalConfig(size=10), ("adapter.size is 10 ", "divide")),
         (lambda: LowRankConfig(size=0), ("adapter.size is 0;", "at least 1")),
         (lambda: ProjectedFfnConfig(intermediate_size=0), ("adapter.intermediate_size is 0",)),

@@ -334,7 +334,7 @@ def test_missing_leaf_in_the_store_is_detected(model: list[str], store: Path, da
     shutil.rmtree(leaf)
     sentence = refused("eval", *model, f"--source={data}")
     assert str(store / "adapters" / "first") in sentence
-    assert has_facts(sentence, "(-)", "(+)", "-ffn/up/kernel")
+    assert has_facts(sentence, "- missing", "+ unexpected", "-ffn/up/kernel")
 
 
 def test_fusing_adapters_with_different_slots_is_refused(

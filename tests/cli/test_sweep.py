@@ -360,7 +360,7 @@ def test_on_a_tpu_each_run_of_a_host_has_one_chip(real: list[str], monkeypatch: 
 @pytest.mark.parametrize(
     ("given", "facts"),
     [
-        (["--hosts=0"], ("--hosts=0 ",)),
+        (["--hosts=0"], ("--hosts is 0",)),
         (["--hosts=2"], ("--hosts is 2", "--host is missing")),
         (["--host=0"], ("--host=0 ", "--hosts")),
         (["--hosts=1", "--host=1"], ("--hosts is 1", "--host is 1")),
@@ -573,9 +573,9 @@ def test_runs_with_different_trunks_are_groups(
 @pytest.mark.parametrize(
     ("given", "facts"),
     [
-        (["--slots=0"], ("--slots=0 ",)),
+        (["--slots=0"], ("--slots is 0",)),
         (["--slots=2", "--isolate"], ("--isolate ", "--slots=2")),
-        (["--processes=0"], ("--processes=0 ",)),
+        (["--processes=0"], ("--processes is 0",)),
         (["--processes=2", "--isolate"], ("--isolate ", "--processes=2")),
     ],
 )
@@ -1030,7 +1030,7 @@ def test_remaining_time_is_estimated(
         ([RATES, "--grid.train.learning_rate=1"], ("--grid.train.learning_rate ", "given twice")),
         (
             [RATES, "--config.train.learning_rate=1"],
-            ('"train.learning_rate"', "--config.train.learning_rate ", "--grid.train.learning_rate=VALUE"),
+            ('"train.learning_rate"', "--config.train.learning_rate", "--grid.train.learning_rate=VALUE"),
         ),
         ([RATES, "--grid.train={'epochs': 3.0}"], ('"train.learning_rate"', 'swept "train"')),
         (["--grid.seed=0,1"], ('"seed"', "--seeds=0,1,2")),

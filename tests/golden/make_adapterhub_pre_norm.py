@@ -11,9 +11,9 @@ Run this script by hand, in a separate environment, and only when a case is adde
 The library does not support ModernBERT. This script adds the library's adapters to a ModernBERT as the library does for
 its pre-norm models (ViT, mBART, GPT-2, LLaMA): each residual connection is replaced by a call to the library's
 ``BottleneckLayer`` with the sub-layer's output, the residual, and no LayerNorm. The trunk, the tokens and the mask are
-in ``encoder_modernbert.npz``. For each case, the file holds:
+in ``encoder_modernbert.npz``. For each case, ``adapterhub_modernbert.npz`` holds:
 
-    <case>/config               {"a": BnConfig, ...}, for a fusion also {"fusion": AdapterFusionConfig}, JSON
+    <case>/config               JSON: {"a": BnConfig, ...}, plus {"fusion": AdapterFusionConfig} for a fusion
     <case>/state/...            weights of the adapters and the fusion
     <case>/last_hidden_state    [rows, length, hidden]
 

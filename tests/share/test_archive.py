@@ -395,7 +395,7 @@ def test_missing_members_are_refused(archive: Path, fusion: Path, tmp_path: Path
 
     original = archive.read_bytes()
     for start, facts in (
-        (f"{RTE}/params/output.bias/0", ("(-)", "(+)", "-params/output.bias/0")),
+        (f"{RTE}/params/output.bias/0", ("- missing", "+ unexpected", "-params/output.bias/0")),
         (f"{RTE}/manifest.json", ("adapters/rte, ", "manifest.json")),
         ("", ("no adapter", "afjax store pack")),
     ):
@@ -505,7 +505,7 @@ def set_chunks(values: dict, members: Members) -> None:
     [
         (set_version, ("format_version is 99", "1")),
         (set_name, ("adapters/mnli", "not to adapters/rte")),
-        (set_escaping_path, ("(-)", "(+)", "-params/../../../evil")),
+        (set_escaping_path, ("- missing", "+ unexpected", "-params/../../../evil")),
         (set_shape, ("manifests", "bytes of parameters", "rejected")),
         (set_dtype, ('leaf "output/kernel" ', "shape, dtype and sha256")),
         (set_nested_leaf, ("leaf",)),

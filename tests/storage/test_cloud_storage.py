@@ -285,7 +285,7 @@ def test_artefacts_are_overwritten_and_incomplete_ones_are_detected(cloud: Bucke
     save(3.0)
     (epath.Path("gs://bucket/artefacts/adapters/a/params/up.kernel/0.0")).unlink()
     (problem,) = store.verify("gs://bucket/artefacts")
-    assert has_facts(problem, "(-)", "(+)", "-up/kernel")
+    assert has_facts(problem, "- missing", "+ unexpected", "-up/kernel")
 
 
 def test_old_artefact_is_used_until_the_new_one_is_complete(cloud: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:

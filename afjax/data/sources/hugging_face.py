@@ -146,8 +146,9 @@ def _cached_splits(datasets: Any, location: str, reason: str) -> Mapping[str, An
     hint = f' Did you mean "{_SCHEME}{cached[0]}{slash}{config}"?' if cached else ""
     raise UserError(
         f'The source "{_SCHEME}{location}" cannot be read: the Hugging Face hub cannot be reached ({reason}), and the '
-        f"cache {cache} {problem}. On a machine with network access, call {' or '.join(calls)} and save_to_disk from "
-        f"the datasets package, copy the folder here, and use its path as the source.{hint}"
+        f"cache {cache} {problem}. On a machine with network access, load the dataset with "
+        f"{' or '.join(calls)} from the datasets package, and call save_to_disk on the result. Then copy the folder "
+        f"here, and use its path as the source.{hint}"
     )
 
 

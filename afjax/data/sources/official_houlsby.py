@@ -38,10 +38,13 @@ def _crowdflower(
     drop: tuple[str, ...] = (),
     rename: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[str, OfficialTask]:
-    """Defines a task from CrowdFlower's "Data for Everyone".
+    """Defines a task from CrowdFlower's "Data for Everyone" collection.
 
-    These datasets have no splits. Returns the task's name and definition. Rows with a label in ``drop``, which are not
-    classes, are skipped.
+    The collection's datasets have no official splits. ``drop`` lists labels that are not classes, such as "not sure".
+    Rows with these labels are skipped.
+
+    Returns:
+      The task's name and definition.
     """
     table = spreadsheet(files, fields(text=text, label=label, rename=rename), drop)
     about = f"{about} (CrowdFlower; one of Houlsby 2019's additional tasks)"
