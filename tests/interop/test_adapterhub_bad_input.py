@@ -138,7 +138,7 @@ def test_missing_and_unexpected_tensors_are_refused(bert: Folders, adapter: Path
     change_tensors(path, tamper)
     refused(bert, adapter, tmp_path / "store", "-layer 1 output adapter_up.bias", "+layer 1 output gate.weight")
     change_tensors(path, lambda tensors: tensors.update({"bert.pooler.weight": np.zeros(1, np.float32)}))
-    refused(bert, adapter, tmp_path / "store", "no adapter", "bert.pooler.weight")
+    refused(bert, adapter, tmp_path / "store", "other modules", "bert.pooler.weight")
     change_json(adapter / "adapter_config.json", lambda values: values.update(name="b"))
     change_tensors(path, lambda tensors: tensors.pop("bert.pooler.weight"))
     refused(bert, adapter, tmp_path / "store", 'is for "b"', "are for a")

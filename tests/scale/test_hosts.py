@@ -157,7 +157,7 @@ def reason(errors: str) -> str:
         ([("a", "1", 1), ("a", "1", 1)], ["On host 1: The trunk was not found.", "The trunk was not found."]),
         (
             [("a", "", 2), ("a", "", 1)],
-            ["The hosts have different numbers of devices (host 0: 2, host 1: 1); use hosts"] * 2,
+            ["The hosts have different numbers of devices (host 0: 2, host 1: 1); use the same number"] * 2,
         ),
     ],
 )

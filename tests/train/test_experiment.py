@@ -212,7 +212,7 @@ def test_invalid_configs_are_refused_before_anything_is_written(
     assert has_facts(message, "LayerNorms", "adapter.layer_norms=False")
     assert has_facts(refusal(fusion(fusion=FusionConfig(subset=3)), tmp_path), "fusion.subset is 3", "2 adapters")
     kept = FusionConfig(kept=(((0,), (2,)),))
-    assert has_facts(refusal(fusion(fusion=kept), tmp_path), "fusion.kept ", "adapter 2", "has 2")
+    assert has_facts(refusal(fusion(fusion=kept), tmp_path), "fusion.kept ", "adapter 2", "adapters 0 to 1")
     (tmp_path / "file").write_text("")
     message = refusal(single(), tmp_path, store_folder=tmp_path / "file")
     assert has_facts(message, f"{tmp_path / 'file'} is not a folder")
