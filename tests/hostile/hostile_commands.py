@@ -289,7 +289,8 @@ def python_calls() -> Iterator[Case]:
     for name, change in {
         "task-is-a-name": {"task": "rte"},
         "data-is-a-list": {"data": []},
-        "data-without-dev": {"data": "no dev"},
+        "data-with-unknown-split": {"data": "unknown split"},
+        "data-with-validation": {"data": "validation"},
         "data-of-lists": {"data": {"train": ["a"], "dev": ["a"]}},
         "dev-of-other-labels": {"data": "other labels"},
         "dev-of-single-texts": {"data": "single dev"},
@@ -312,7 +313,8 @@ def python_calls() -> Iterator[Case]:
         "workdir-file": {"workdir": "rows.jsonl"},
         "trunk-is-a-name": {"trunk": "trunk"},
     }.items():
-        yield Case(f"python-train/{name}", call=functools.partial(_train_single, change))
+        wanted = "accepted" if name == "data-with-validation" else "refused"
+        yield Case(f"python-train/{name}", call=functools.partial(_train_single, change), wanted=wanted)
 
 
 def _train_single(change: Mapping[str, Any]) -> object:
@@ -329,8 +331,9 @@ def _train_single(change: Mapping[str, Any]) -> object:
         return rows_from_lists(texts, [row["label"] for row in rows], label_names=names)
 
     def other_data(name: str) -> dict[str, object]:
-        if name == "no dev":
-            return {"train": split(pair_rows()), "validation": split(pair_rows())}
+        if name in ("validation", "unknown split"):
+            other = "validation" if name == "validation" else "dve"
+            return {"train": split(pair_rows()), other: split(pair_rows())}
         if name == "single dev":
             return {"train": split(pair_rows()), "dev": split(single_rows())}
         dev = [{**row, "label": "none" if row["label"] == "many" else "few"} for row in pair_rows()]

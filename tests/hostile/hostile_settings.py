@@ -42,7 +42,15 @@ INTEGERS = (
     "mesh.fsdp",
     "mesh.tensor",
 )
-MAY_BE_NONE = ("adapter.size", "adapter.layers", "fusion.subset", "fusion.dropout", "head.dropout", "fusion.kept")
+MAY_BE_NONE = (
+    "adapter.size",
+    "adapter.layers",
+    "fusion.subset",
+    "fusion.dropout",
+    "head.dropout",
+    "fusion.kept",
+    "train.learning_rate",
+)
 # For these settings, a huge number means "never" or "all".
 MAY_BE_HUGE = (
     "train.eval_every",
@@ -268,7 +276,7 @@ CLASSES: Mapping[str, tuple[str, dict[str, Any], dict[str, tuple[Any, ...]]]] = 
         "afjax.config.training",
         {},
         {
-            "learning_rate": (float("nan"), float("inf"), -1.0, "fast", None),
+            "learning_rate": (float("nan"), float("inf"), -1.0, "fast"),
             "epochs": (float("inf"), -1, "3", None),
             "max_steps": (1e23, 1.5, -1, "3", None, True),
             "batch_size": (0, -1, 1.5, 2.0, "8", None, True),
@@ -318,7 +326,7 @@ CLASSES: Mapping[str, tuple[str, dict[str, Any], dict[str, tuple[Any, ...]]]] = 
         "afjax.config.heads",
         {},
         {
-            "pooling": ("max", None),
+            "pooling": ("max", 3),
             "pooler": ("mean", None),
             "hidden_layers": (-1, 0.5, "1"),
             "activation": ("rleu",),
