@@ -269,7 +269,7 @@ def test_unsupported_modules_are_refused_by_name(switches: dict[str, bool], name
         ({"classifier.0.weight": np.zeros((2, 15))}, r"classifier.0.weight .*\[2, 15\].*\[2, 16\]"),
         (
             {"bert.encoder.layer.1.multi_layers.0.aug_dense2.bias": np.zeros(16, np.float32)},
-            "layer.1.multi_layers.0.aug_dense2.bias is not bert.encoder.mult_aug_dense2.0.bias",
+            "layer.1.multi_layers.0.aug_dense2.bias differs from bert.encoder.mult_aug_dense2.0.bias",
         ),
     ],
 )
