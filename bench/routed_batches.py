@@ -1,6 +1,6 @@
 """Times mixed batches against batches of one adapter.
 
-In a mixed batch, each row has its own adapter.
+In a mixed batch, the rows have different adapters.
 
     python bench/routed_batches.py
     python bench/routed_batches.py --trunk=bert-base --rows=32 --adapters=1,64 --length=64
@@ -9,7 +9,8 @@ The trunk and the adapters have random weights, and the rows have no padding. A 
 alternately on the same token ids. Both times include building the batches and fetching the logits. The routed model
 has all adapters on the device, and assigns them to its rows in turn. Close other programs first.
 
-Prints one line per number of rows and adapters: the median times, and the ratio of the throughputs.
+Prints one line per combination of rows and adapters, with the median times, the ratio of the throughputs, and the size
+of an adapter.
 """
 
 import argparse
@@ -62,7 +63,7 @@ def main() -> int:
                 f"{routed.bytes_per_task('0') / 1e3:.0f}",
             )
             print(f"| {' | '.join(map(str, cells))} |", flush=True)
-            # Free this model before building the next one, to keep only one copy of the adapters in memory.
+            # Free this model before building the next one, so that the device never holds two copies of the adapters.
             del routed
     return 0
 

@@ -83,9 +83,11 @@ class RunRecord:
 
     @property
     def settings(self) -> str:
-        """Everything that determines the result except the seed, as comparable text.
+        """The settings that affect the result, except the seed, as a JSON string.
 
-        The trunk and the rows are identified by their digests instead of their paths.
+        Runs with the same string are repetitions of each other. The trunk is identified by its digest, and so are a
+        task's rows if their digests are recorded; otherwise the string contains their paths. Without a config, the
+        string contains only the method and the adapter's architecture.
         """
         if self.config is None:
             return json.dumps([self.method, to_dict(self.adapter) if self.adapter else None])

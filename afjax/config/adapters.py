@@ -399,7 +399,7 @@ class _InDenseLayers:
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """The blocks that contain a target layer, in execution order."""
+        """The blocks (attention, ffn) that contain a target dense layer, in execution order."""
         blocks = {DENSE_LAYERS[name][0] for name in self.target_modules}
         return tuple(block for block in ("attention", "ffn") if block in blocks)
 

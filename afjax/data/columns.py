@@ -241,7 +241,8 @@ def number_labels(columns: Columns) -> np.ndarray:
         # A number outside float32's range would become infinite when assigned.
         if not abs(number) <= float(np.finfo(np.float32).max):
             raise UserError(
-                f"{columns.places[row]} has the label {shorten(label)}; it must be a finite number in the range of float32."
+                f"{columns.places[row]} has the label {shorten(label)}; it must be a finite number in the range of "
+                "float32."
             )
         numbers[row] = number
     return numbers

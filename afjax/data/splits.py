@@ -1,4 +1,4 @@
-"""In-memory splits: the texts, choices or questions, and labels of a task."""
+"""In-memory splits of a task: its inputs and labels."""
 
 import abc
 import hashlib

@@ -79,8 +79,8 @@ def paper_model(
 ) -> TaskModel:
     """Builds a task model from a trunk, a head and an optional adapter.
 
-    The head and the adapter get the same name. For benchmark tasks, the labels and the head's outputs are reordered to
-    afjax's standard order, which sources with integer labels (TFDS) depend on.
+    The head and the adapter get the same name. If the labels are a benchmark's own, they and the head's outputs are
+    reordered to afjax's standard order, because sources with integer labels (TFDS) depend on it.
     """
     check_length(max_length, trunk)
     assert head["output"]["bias"].shape == (TASK_KINDS[task.kind].num_outputs(task.labels),)

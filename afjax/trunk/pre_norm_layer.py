@@ -198,7 +198,7 @@ class PreNormLayer(nn.Module):
         Args:
           x: The layer's input, ``[batch, length, hidden_size]``.
           mask: bool ``[batch, length]``, False at padding.
-          form: The layer's form.
+          form: Whether this layer has ``LN1``, and whether its attention is local.
           positions: The result of :func:`layer_positions` for this length.
           slots: The layer's filled slots.
           dropout_keys: The layer's dropout keys; no dropout by default.

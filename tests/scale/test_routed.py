@@ -16,5 +16,5 @@ def test_routed_model_splits_rows_over_devices(tiny_trunk_folder: Path) -> None:
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr
-    # The trunk is replicated on all devices.
+    # The number of devices, the largest batch size, a trunk kernel's number of shards, and whether it is replicated.
     assert done.stdout.split() == ["4", "8", "4", "True"]

@@ -138,7 +138,7 @@ CROWDFLOWER = (
     ),
     _crowdflower(
         "progressive_opinion",
-        "Whether tweets on progressive issues are opinions",
+        "Whether tweets express an opinion on a progressive issue",
         PROGRESSIVE,
         text="tweet",
         label="q2_which_of_the_options_below_is_true_about_the_opinion_in_the_tweet",

@@ -195,7 +195,7 @@ class _Files:
         if foreign:
             raise UserError(
                 f'{self.header.path} has LoRA in modules of "{shortened(sorted(foreign))}", but the modules of the '
-                f'trunk, a {self.trunk.config.family} encoder, are in "{own}"; use the trunk that it was trained on.'
+                f'trunk, a {self.trunk.config.family} encoder, are in "{own}"; use the trunk that the adapter was trained on.'
             )
         return f"{own}." if has_prefix else ""
 
@@ -243,7 +243,7 @@ class _Files:
         if (reads_pooler or plan.pooler == "lora") and "pooler" not in self.trunk.params:
             raise UserError(
                 f'{self.header.path} has a head that uses the trunk\'s pooler, but the trunk "{self.trunk.name}" has '
-                "none; use the trunk that it was trained on, or skip the head with --no_head."
+                "none; use the trunk that the adapter was trained on, or skip the head with --no_head."
             )
         check_length(self._max_length(plan), self.trunk)
 

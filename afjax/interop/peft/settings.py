@@ -212,7 +212,7 @@ def read_targets(settings: PeftSettings, trunk: TrunkConfig, head: HeadLayout | 
     if settings.layers_to_transform and max(settings.layers_to_transform) >= trunk.num_layers:
         raise UserError(
             f"{where} has LoRA in layer {max(settings.layers_to_transform)}, but the trunk has layers 0 to "
-            f"{trunk.num_layers - 1}; use the trunk that it was trained on."
+            f"{trunk.num_layers - 1}; use the trunk that the adapter was trained on."
         )
     selected = _selected(settings, names, trunk, prefix)
     selected -= _excluded(settings, names)
@@ -227,7 +227,7 @@ def read_targets(settings: PeftSettings, trunk: TrunkConfig, head: HeadLayout | 
     if not targets:
         raise UserError(
             f"{where}: target_modules {shown(_listed(settings.target_modules))} selects no module of the trunk, a "
-            f"{trunk.family} encoder; use the trunk that it was trained on."
+            f"{trunk.family} encoder; use the trunk that the adapter was trained on."
         )
     ranks = _by_pattern(settings.rank_pattern, targets, f"{where}: rank_pattern")
     alphas = _by_pattern(settings.alpha_pattern, targets, f"{where}: alpha_pattern")
@@ -237,7 +237,7 @@ def read_targets(settings: PeftSettings, trunk: TrunkConfig, head: HeadLayout | 
         if rank > trunk.hidden_size:
             raise UserError(
                 f"{where} has rank {rank} in {name}, above the trunk's hidden size of {trunk.hidden_size}; use the "
-                "trunk that it was trained on."
+                "trunk that the adapter was trained on."
             )
         alpha = alpha * math.sqrt(rank) if settings.rank_stabilized else alpha
         scales[name.removeprefix(prefix)] = Scale(rank, alpha, alpha / rank)
@@ -262,7 +262,7 @@ def _selected(settings: PeftSettings, names: Sequence[str], trunk: TrunkConfig, 
     if unknown:
         raise UserError(
             f"{where}: target_modules has {', '.join(map(shown, unknown[:6]))}, which matches no module of the trunk, "
-            f"a {trunk.family} encoder; use the trunk that it was trained on."
+            f"a {trunk.family} encoder; use the trunk that the adapter was trained on."
         )
     exact = {name for name in names if name in targets}
     found = {name for name in names if any(name.endswith(f".{target}") for target in targets)}
@@ -340,7 +340,7 @@ def _model_class(values: Mapping[str, Any], where: str, family: PeftFamily) -> s
     if rest == text or not (rest == "Model" or rest.startswith("For")):
         raise UserError(
             f"{where} is for a {text}, but the trunk's model classes are {family.classes}Model and "
-            f"{family.classes}For...; use the trunk that it was trained on."
+            f"{family.classes}For...; use the trunk that the adapter was trained on."
         )
     return rest
 
