@@ -269,7 +269,7 @@ def check_fits(part: Part, missing: Iterable[str], extra: Iterable[str], wrong: 
     if wrong:
         raise UserError(
             f"{part.where}: some tensor shapes do not match the config and the trunk: {shortened(wrong)}; use the "
-            "trunk that it was trained on."
+            "trunk that the weights were trained on."
         )
 
 

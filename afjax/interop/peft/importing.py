@@ -195,7 +195,8 @@ class _Files:
         if foreign:
             raise UserError(
                 f'{self.header.path} has LoRA in modules of "{shortened(sorted(foreign))}", but the modules of the '
-                f'trunk, a {self.trunk.config.family} encoder, are in "{own}"; use the trunk that the adapter was trained on.'
+                f'trunk, a {self.trunk.config.family} encoder, are in "{own}"; use the trunk that the '
+                "adapter was trained on."
             )
         return f"{own}." if has_prefix else ""
 
