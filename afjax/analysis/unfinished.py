@@ -4,13 +4,14 @@ import csv
 import dataclasses
 import io
 from collections.abc import Sequence
+from pathlib import PurePosixPath
 
 from etils import epath
 
 from afjax.analysis.workdirs import ExperimentRecord
 from afjax.errors import UserError
 from afjax.storage.paths import open_path
-from afjax.train.workdir import RUN_LOG, RUNS_TABLE
+from afjax.train.workdir import RUN_LOG, RUNS_TABLE, last_log_line
 
 # Longer log lines are truncated to keep tables readable.
 _LINE = 300
@@ -53,7 +54,9 @@ def find_unfinished(workdir: epath.Path, experiments: Sequence[ExperimentRecord]
         if not experiment.results and experiment.workdir not in failed and experiment.workdir != workdir
     ]
     return [
-        UnfinishedRun(folder.relative_to(workdir).as_posix(), folder in failed, _last_line(folder / RUN_LOG))
+        UnfinishedRun(
+            folder.relative_to(workdir).as_posix(), folder in failed, _shortened(last_log_line(folder / RUN_LOG))
+        )
         for folder in [*failed, *stopped]
     ]
 
@@ -62,32 +65,25 @@ def _failed_runs(workdir: epath.Path) -> list[epath.Path]:
     """Returns the folders of failed runs, as recorded by the sweeps in a folder."""
     # If several hosts trained a sweep, each host's part is a folder with its own table.
     sweeps = [workdir, *sorted(path for path in workdir.iterdir() if path.is_dir())]
-    failed = []
-    for sweep in sweeps:
-        path = sweep / RUNS_TABLE
-        if not path.exists():
-            continue
-        table = csv.DictReader(io.StringIO(_text(path)))
-        if not {"status", "folder"} <= set(table.fieldnames or ()):
-            raise UserError(
-                f"{path} is damaged (it needs the columns status and folder); to write it again, run the afjax sweep "
-                "command again."
-            )
-        failed += [sweep / row["folder"] for row in table if row["status"] == "failed" and row["folder"]]
-    return failed
+    return [sweep / name for sweep in sweeps if (sweep / RUNS_TABLE).exists() for name in _failed_names(sweep)]
 
 
-def _last_line(log: epath.Path) -> str:
-    if not log.exists():
-        return ""
-    # splitlines also splits at the carriage returns of progress bars.
-    lines = [line.strip() for line in _text(log).splitlines() if line.strip()]
-    last = lines[-1] if lines else ""
-    return last if len(last) <= _LINE else f"{last[:_LINE]}…"
-
-
-def _text(path: epath.Path) -> str:
+def _failed_names(sweep: epath.Path) -> list[str]:
+    """Reads the folders of a sweep's failed runs, relative to the sweep."""
+    path = sweep / RUNS_TABLE
     try:
-        return path.read_bytes().decode("utf-8", errors="replace")
+        rows = list(csv.DictReader(io.StringIO(path.read_text())))
+        names = [row["folder"] for row in rows if row["status"] == "failed"]
+        # The table may come from elsewhere, so it must not lead out of the sweep's folder.
+        if all(PurePosixPath(name).parts[:1] == ("runs",) and ".." not in PurePosixPath(name).parts for name in names):
+            return names
+        problem = "a run's folder is not in runs"
+    except (csv.Error, KeyError, TypeError, UnicodeDecodeError):
+        problem = "it does not list runs"
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror or error}); restore it from a copy.") from None
+    raise UserError(f"{path} is damaged ({problem}); to write it again, run the afjax sweep command again.")
+
+
+def _shortened(line: str) -> str:
+    return line if len(line) <= _LINE else f"{line[:_LINE]}…"

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from etils import epath
+
 from afjax.cli.configs import load_experiment
 from afjax.cli.explain import explain
 from afjax.cli.stored_model import set_up_libraries
@@ -26,7 +28,7 @@ from afjax.distributed.parts import find_devices
 from afjax.distributed.preemption import stopping_between_runs
 from afjax.errors import UserError
 from afjax.storage.writing import write_json
-from afjax.train.workdir import RUN_LOG
+from afjax.train.workdir import RUN_LOG, last_log_line
 
 # The module that runs a command in a separate process.
 ISOLATED_RUN = "afjax.cli.isolated_run"
@@ -156,7 +158,7 @@ def _run_isolated(sweep: Sweep, workdir: Path, runs: Sequence[Run], progress: Sw
         code = run_command([sys.executable, "-m", ISOLATED_RUN, *arguments], folder / RUN_LOG)
         outcome = finished_outcome(workdir, run)
         how = f"by signal {-code} ({signal.strsignal(-code)})" if code < 0 else f"with exit code {code}"
-        failure = "" if outcome else f"failed {how}: {_last_line(folder / RUN_LOG)}"
+        failure = "" if outcome else f"failed {how}: {last_log_line(epath.Path(folder / RUN_LOG))}"
         progress.ended(run, outcome or Outcome(), failure)
 
 
@@ -180,9 +182,3 @@ def run_command(command: Sequence[str], log: Path) -> int:
             process.terminate()
             process.wait()
             raise
-
-
-def _last_line(log: Path) -> str:
-    # splitlines also splits at the carriage returns of progress bars.
-    lines = (line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines())
-    return [line for line in lines if line][-1]

@@ -2,6 +2,7 @@
 
 import hashlib
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -48,13 +49,14 @@ class TokenisedRows:
         """Returns the number of rows."""
         return len(self.offsets if self.choices is None else self.choices) - 1
 
-    @property
+    # Cached, because it takes time proportional to the split, and loops over batches use it once per batch.
+    @cached_property
     def lengths(self) -> np.ndarray:
         """Number of tokens in each row's longest sequence, int64 [rows]."""
         lengths = np.diff(self.offsets)
         return lengths if self.choices is None else np.maximum.reduceat(lengths, self.choices[:-1])
 
-    @property
+    @cached_property
     def num_choices(self) -> int:
         """Maximum number of sequences per row."""
         return 1 if self.choices is None else int(np.diff(self.choices).max())

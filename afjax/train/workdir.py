@@ -41,6 +41,23 @@ RUNS_TABLE = "sweep.csv"
 RUN_LOG = "log.txt"
 
 
+def last_log_line(log: epath.Path) -> str:
+    """Returns the last line of a run's log that is not blank, or an empty string if there is none.
+
+    Raises:
+      UserError: The log cannot be read.
+    """
+    if not log.exists():
+        return ""
+    try:
+        text = log.read_bytes().decode("utf-8", errors="replace")
+    except OSError as error:
+        raise UserError(f"{log} cannot be read ({error.strerror or error}); restore it from a copy.") from None
+    # splitlines also splits at the carriage returns of progress bars.
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else ""
+
+
 def source_folder(workdir: epath.Path, name: str) -> epath.Path:
     """Returns the folder of a source's run."""
     return workdir / "sources" / name

@@ -225,9 +225,20 @@ def test_failed_and_stopped_runs_of_a_sweep_are_listed(tmp_path: Path) -> None:
     assert f"afjax: {SHOWN}" in texts
 
 
-def test_damaged_table_of_a_sweep_is_refused(tmp_path: Path) -> None:
-    write_run(tmp_path / "runs" / "seed=0", name="fused", accuracy=0.75)
-    (tmp_path / "sweep.csv").write_text("what,ever\n1,2\n")
+@pytest.mark.parametrize(
+    "contents",
+    [
+        b"what,ever\n1,2\n",
+        b"seed,status,folder\n0,failed\n",
+        b"seed,status,folder\n0,failed,\n",
+        b"seed,status,folder\n0,failed,/etc\n",
+        b"seed,status,folder\n0,failed,runs/../../etc\n",
+        b"seed,status,folder\n0,failed,runs/" + b"a" * 200_000 + b"\n",
+        b"seed,status,folder\n0,failed,runs/\xff\n",
+    ],
+)
+def test_damaged_table_of_a_sweep_is_refused(tmp_path: Path, contents: bytes) -> None:
+    (tmp_path / "sweep.csv").write_bytes(contents)
     with pytest.raises(UserError, match=r"sweep\.csv is damaged"):
         find_unfinished(epath.Path(tmp_path), [])
 
