@@ -125,22 +125,24 @@ def tiny_trunk(tiny_trunk_folder: Path) -> Trunk:
     return load_trunk(str(tiny_trunk_folder))
 
 
-@pytest.fixture(scope="session")
-def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Creates a folder for ``AFJAX_CACHE``, with JAX's cache of compiled programs.
+@pytest.fixture(scope="session", autouse=True)
+def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Sets ``AFJAX_CACHE`` to a new folder, so that no test reads or writes the user's cache.
 
-    Tests that train compile the same tiny programs many times, so they share this cache.
+    The folder also contains JAX's cache of compiled programs. Tests that train compile the same tiny programs many
+    times, so they share this cache.
     """
     folder = tmp_path_factory.mktemp("cache")
     jax.config.update("jax_compilation_cache_dir", str(folder / "compiled"))
     compilation_cache.reset_cache()
-    return folder
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AFJAX_CACHE", str(folder))
+        yield folder
 
 
 @pytest.fixture
-def training(cache_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def training() -> None:
     """Caches programs that take at least 0.1 seconds to compile in the shared folder, for tests that train."""
-    monkeypatch.setenv("AFJAX_CACHE", str(cache_folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 
 

@@ -25,7 +25,6 @@ def blocks(page: str, language: str) -> list[str]:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("AFJAX_CACHE", str(tmp_path / "cache"))
     words, labels = ("all", "some", "no", "most"), ("yes", "no")
     reviews = [f"{word} cats and {other} dogs,{labels[word == other]}\n" for word in words for other in words]
     (tmp_path / "reviews.csv").write_text("text,label\n" + "".join(reviews))

@@ -75,14 +75,18 @@ def _failed_names(sweep: epath.Path) -> list[str]:
         rows = list(csv.DictReader(io.StringIO(path.read_text())))
         names = [row["folder"] for row in rows if row["status"] == "failed"]
         # The table may come from elsewhere, so it must not lead out of the sweep's folder.
-        if all(PurePosixPath(name).parts[:1] == ("runs",) and ".." not in PurePosixPath(name).parts for name in names):
+        if all(_is_run_folder(PurePosixPath(name).parts) for name in names):
             return names
-        problem = "a run's folder is not in runs"
+        problem = "a run's folder is not runs/NAME"
     except (csv.Error, KeyError, TypeError, UnicodeDecodeError):
         problem = "it does not list runs"
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror or error}); restore it from a copy.") from None
     raise UserError(f"{path} is damaged ({problem}); to write it again, run the afjax sweep command again.")
+
+
+def _is_run_folder(parts: Sequence[str]) -> bool:
+    return len(parts) == 2 and parts[0] == "runs" and parts[1] != ".." and len(parts[1]) <= 255
 
 
 def _shortened(line: str) -> str:

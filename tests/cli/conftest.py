@@ -51,9 +51,7 @@ def _training(training: None) -> None:
 
 
 @pytest.fixture(scope="session")
-def trained(
-    tiny_trunk_folder: Path, cache_folder: Path, write_rows: WriteRows, tmp_path_factory: pytest.TempPathFactory
-) -> Path:
+def trained(tiny_trunk_folder: Path, write_rows: WriteRows, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Trains ``tiny.py``, and returns the folder with ``tiny.py``, ``data`` and the workdir ``run``.
 
     The run trains two adapters and a fusion.
@@ -62,9 +60,7 @@ def trained(
     for split in ("train", "dev"):
         write_rows(folder / "data" / f"{split}.jsonl")
     (folder / "tiny.py").write_text(CONFIG.format(trunk=str(tiny_trunk_folder), data=str(folder / "data")))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AFJAX_CACHE", str(cache_folder))
-        assert main(["train", f"--config={folder / 'tiny.py'}", f"--workdir={folder / 'run'}"]) == 0
+    assert main(["train", f"--config={folder / 'tiny.py'}", f"--workdir={folder / 'run'}"]) == 0
     return folder
 
 

@@ -31,16 +31,14 @@ def get_config(data=""):
 
 
 @pytest.fixture(scope="module")
-def home(tiny_trunk_folder: Path, cache_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def home(tiny_trunk_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Trains on ``reviews.csv``, and returns the folder with that file, ``config.py`` and the workdir ``run``."""
     folder = tmp_path_factory.mktemp("one_file")
     lines = [f"{number},{review},{stars}" for number, (review, stars) in enumerate(REVIEWS)]
     (folder / "reviews.csv").write_text("\ufeff" + "\n".join(["id,review,stars", *lines]) + "\n")
     (folder / "config.py").write_text(CONFIG.format(trunk=str(tiny_trunk_folder)))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AFJAX_CACHE", str(cache_folder))
-        config = f"--config={folder / 'config.py'}:data={folder / 'reviews.csv'}"
-        assert main(["train", config, f"--workdir={folder / 'run'}"]) == 0
+    config = f"--config={folder / 'config.py'}:data={folder / 'reviews.csv'}"
+    assert main(["train", config, f"--workdir={folder / 'run'}"]) == 0
     return folder
 
 

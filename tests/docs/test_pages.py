@@ -27,22 +27,20 @@ QUICKSTART = "runs/quickstart"
 
 
 @pytest.fixture(scope="module")
-def quickstart(tmp_path_factory: pytest.TempPathFactory, tiny_trunk_folder: Path, cache_folder: Path) -> Path:
+def quickstart(tmp_path_factory: pytest.TempPathFactory, tiny_trunk_folder: Path) -> Path:
     """Trains the quickstart, and returns its working folder."""
     folder = tmp_path_factory.mktemp("quickstart")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        patch.setenv("AFJAX_CACHE", str(cache_folder))
         line = f"afjax train --config=quickstart --workdir={QUICKSTART}"
         run_line(line, tiny_trunk_folder, where="the quickstart")
     return folder
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache_folder: Path) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Creates a page's working folder, with reviews.csv (texts and labels) and new.csv (texts)."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("AFJAX_CACHE", str(cache_folder))
     words, labels = ("all", "some", "no", "most"), ("positive", "negative")
     reviews = [f"{word} cats and {other} dogs,{labels[word == other]}\n" for word in words for other in words]
     (tmp_path / "reviews.csv").write_text("text,label\n" + "".join(reviews))

@@ -20,12 +20,10 @@ GOOD = [case for case in good_cases() if case.id.removeprefix("good/").startswit
 
 
 @pytest.fixture(scope="module")
-def base(cache_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Prepares the base folder. Each case damages a copy."""
     folder = tmp_path_factory.mktemp("base")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AFJAX_CACHE", str(cache_folder))
-        prepare(folder)
+    prepare(folder)
     return folder
 
 

@@ -186,29 +186,27 @@ def names_in(cloud: Bucket, prefix: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def trained(config: Path, cloud: Bucket, cache_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(config: Path, cloud: Bucket, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Trains the same run locally and in a bucket, and returns the local workdir.
 
     The run in ``gs://bucket/run`` is killed and resumed. Its store is ``gs://bucket/store``.
     """
     local = tmp_path_factory.mktemp("local") / "run"
     arguments = ["train", f"--config={config}", "--workdir=gs://bucket/run", "--store=gs://bucket/store"]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AFJAX_CACHE", str(cache_folder))
-        assert main([*arguments[:2], f"--workdir={local}"]) == 0
-        process = subprocess.Popen([sys.executable, "-m", "afjax", *arguments], stderr=subprocess.PIPE, text=True)
-        deadline = time.monotonic() + 300
-        complete = re.compile(r"run/target/checkpoints/\d+/commit_success.txt")
-        while not any(complete.fullmatch(name) for name in names_in(cloud, "run/")):
-            assert process.poll() is None, process.communicate()[1]
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        process.kill()
-        process.communicate()
-        assert process.returncode == -signal.SIGKILL
-        # The names are reserved, but no artefact has been saved.
-        assert {name.split("/")[1] for name in names_in(cloud, "store/")} == {".runs"}
-        assert main(arguments) == 0
+    assert main([*arguments[:2], f"--workdir={local}"]) == 0
+    process = subprocess.Popen([sys.executable, "-m", "afjax", *arguments], stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 300
+    complete = re.compile(r"run/target/checkpoints/\d+/commit_success.txt")
+    while not any(complete.fullmatch(name) for name in names_in(cloud, "run/")):
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.kill()
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    # The names are reserved, but no artefact has been saved.
+    assert {name.split("/")[1] for name in names_in(cloud, "store/")} == {".runs"}
+    assert main(arguments) == 0
     return local
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
 from afjax.adapters.kinds import init_adapter
 from afjax.config.adapters import Adapter, AdapterConfig
@@ -115,5 +116,8 @@ def _no_compilation_cache() -> Iterator[None]:
     """
     enabled = jax.config.jax_enable_compilation_cache
     jax.config.update("jax_enable_compilation_cache", False)
+    # JAX reads the setting once, when it compiles the first program.
+    compilation_cache.reset_cache()
     yield
     jax.config.update("jax_enable_compilation_cache", enabled)
+    compilation_cache.reset_cache()

@@ -54,7 +54,6 @@ def fused(
     task: TaskConfig,
     rows: Mapping[str, Rows],
     tiny: TrainConfig,
-    cache_folder: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> tuple[TaskModel, Path]:
     """Trains a fusion of two adapters from Python.

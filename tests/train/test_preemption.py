@@ -30,7 +30,6 @@ def uninterrupted(
     task: TaskConfig,
     rows: Mapping[str, Rows],
     tiny: TrainConfig,
-    cache_folder: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> TaskModel:
     """Returns the result of an uninterrupted run."""

@@ -368,7 +368,6 @@ def fused(
     rows: Mapping[str, Rows],
     tiny: TrainConfig,
     tmp_path_factory: pytest.TempPathFactory,
-    cache_folder: Path,
 ) -> tuple[TaskModel, Path]:
     """Trains a fusion of the store's adapters, and returns ``(model, folder)``."""
     folder = tmp_path_factory.mktemp("fused")

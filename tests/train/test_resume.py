@@ -45,11 +45,10 @@ def get_config():
 """
 
 
-def train_command(config: Path, workdir: Path, cache: Path) -> None:
+def train_command(config: Path, workdir: Path) -> None:
     """Runs ``afjax train`` in a separate process."""
     from afjax.cli.main import main
 
-    os.environ["AFJAX_CACHE"] = str(cache)
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
         code = main(["train", f"--config={config}", f"--workdir={workdir}"])
     # Exit without the interpreter's shutdown, which would wait for threads.
@@ -86,12 +85,12 @@ def digests(workdir: Path) -> dict[str, str]:
 
 
 def test_run_killed_at_ten_random_moments_is_bit_identical(
-    processes: multiprocessing.context.ForkServerContext, config_file: Path, tmp_path: Path, cache_folder: Path
+    processes: multiprocessing.context.ForkServerContext, config_file: Path, tmp_path: Path
 ) -> None:
     uninterrupted, killed = tmp_path / "uninterrupted", tmp_path / "killed"
 
     def start(workdir: Path) -> multiprocessing.process.BaseProcess:
-        process = processes.Process(target=train_command, args=(config_file, workdir, cache_folder))
+        process = processes.Process(target=train_command, args=(config_file, workdir))
         process.start()
         return process
 

@@ -1,7 +1,6 @@
 """Only one of several runs can save to a store under the same name."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -108,7 +107,7 @@ def get_config(seed=0):
 
 
 def test_one_of_two_concurrent_commands_saves_all_of_its_artefacts(
-    data: Path, tiny_trunk_folder: Path, cache_folder: Path, tmp_path: Path
+    data: Path, tiny_trunk_folder: Path, tmp_path: Path
 ) -> None:
     train = {"max_steps": 2, "batch_size": 8, "max_length": 8, "buckets": (8,), "eval_every": 2, "learning_rate": 1e-2}
     config = tmp_path / "config.py"
@@ -117,11 +116,8 @@ def test_one_of_two_concurrent_commands_saves_all_of_its_artefacts(
         [sys.executable, "-m", "afjax", "train", f"--config={config}:seed={seed}", f"--workdir={tmp_path / str(seed)}"]
         for seed in (0, 1)
     ]
-    environment = {**os.environ, "AFJAX_CACHE": str(cache_folder)}
     processes = [
-        subprocess.Popen(
-            [*command, f"--store={tmp_path / 'store'}"], stderr=subprocess.PIPE, text=True, env=environment
-        )
+        subprocess.Popen([*command, f"--store={tmp_path / 'store'}"], stderr=subprocess.PIPE, text=True)
         for command in commands
     ]
     errors = [process.communicate(timeout=600)[1] for process in processes]
