@@ -2,6 +2,9 @@
 
 import argparse
 import contextlib
+import ctypes
+import os
+import platform
 import signal
 import socket
 from collections.abc import Iterator
@@ -21,6 +24,8 @@ GRACE_S = 30
 # Seconds before the server closes an idle connection. Clients and load balancers close theirs after at most 60 seconds.
 # If the server closed the connection first, a request sent at that moment would fail.
 KEEP_ALIVE_S = 75
+# The number of glibc's setting, from malloc.h.
+M_ARENA_MAX = -8
 
 
 def serve(arguments: argparse.Namespace) -> None:
@@ -49,6 +54,7 @@ def serve(arguments: argparse.Namespace) -> None:
         allowed_hosts=_allowed_hosts(arguments),
     )
     capacity = Capacity(resident=arguments.resident, batch_sizes=_batch_sizes(arguments.batch_sizes))
+    limit_heaps()
     with _reserve_address(arguments.host, arguments.port) as listener:
         set_up_libraries()
         names = arguments.adapters.split(",") if arguments.adapters else _all_names(arguments.store)
@@ -77,6 +83,16 @@ def serve(arguments: argparse.Namespace) -> None:
         with _signals_end_only_the_server():
             server.run(sockets=[listener])
         print_line("The server has ended.")
+
+
+def limit_heaps() -> None:
+    """Limits glibc to two heaps, unless MALLOC_ARENA_MAX is set.
+
+    By default, glibc creates up to eight heaps per CPU core for the threads of a process. Each heap keeps the memory
+    that its threads free, so the memory of a server with many threads would grow for a long time.
+    """
+    if platform.libc_ver()[0] == "glibc" and "MALLOC_ARENA_MAX" not in os.environ:
+        ctypes.CDLL(None).mallopt(M_ARENA_MAX, 2)
 
 
 @contextlib.contextmanager

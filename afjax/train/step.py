@@ -6,10 +6,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax import Array
 from jax.sharding import Mesh
-from jaxtyping import Bool, Float, PRNGKeyArray, Shaped
+from jaxtyping import Bool, Float, PRNGKeyArray, Shaped, UInt32
 
 from afjax.config.tasks import TaskKind
 from afjax.distributed.sharding import replicated, shard, tree_sharding
@@ -138,11 +139,14 @@ def run_step(compiled: Any, mesh: Mesh, state: State, *inputs: Any) -> tuple[Sta
 
 def dropout_key(seed: int, prng: str, mesh: Mesh) -> PRNGKeyArray:
     """Returns a run's dropout key, replicated on the mesh."""
+    data = jax.random.key_data(named_key(jax.random.key(seed, impl=prng), "dropout"))
+    return _replicated_key(np.asarray(data), prng, mesh)
 
-    def make() -> PRNGKeyArray:
-        return named_key(jax.random.key(seed, impl=prng), "dropout")
 
-    return jax.jit(make, out_shardings=replicated(mesh))()
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def _replicated_key(data: UInt32[Array, "words"], prng: str, mesh: Mesh) -> PRNGKeyArray:
+    """Wraps a key's data. All runs with the same mesh use the same compiled program."""
+    return jax.lax.with_sharding_constraint(jax.random.wrap_key_data(data, impl=prng), replicated(mesh))
 
 
 def make_eval_step(model: Model) -> Callable[[Tree, Batch], Array]:

@@ -2,6 +2,8 @@
 
 import importlib.util
 import json
+import os
+import platform
 import re
 import signal
 import socket
@@ -23,6 +25,26 @@ pytestmark = pytest.mark.slow
 
 Refused = Callable[..., str]
 PAIR = {"text_a": "all of the two", "text_b": "some of the two"}
+
+
+# Starts eight threads that allocate memory at the same time, and prints glibc's heaps as XML.
+COUNT_HEAPS = """
+import ctypes, threading
+from afjax.cli.server import limit_heaps
+limit_heaps()
+libc, barrier = ctypes.CDLL(None), threading.Barrier(8)
+def allocate():
+    barrier.wait()
+    libc.malloc(100)
+    barrier.wait()
+threads = [threading.Thread(target=allocate) for _ in range(8)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+libc.fopen.restype = ctypes.c_void_p
+stdout = ctypes.c_void_p(libc.fopen(b"/dev/stdout", b"w"))
+libc.malloc_info(0, stdout)
+libc.fclose(stdout)
+"""
 
 
 @pytest.fixture
@@ -190,3 +212,14 @@ def test_wrong_flags_are_refused(flags: list[str], refused: Refused) -> None:
         ("--allowed_hosts=a*b", 'has "a*b"'),
     ):
         assert fact in refused("serve", *flags, flag)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have no such setting")
+@pytest.mark.parametrize(("given", "expected"), [(None, 2), ("3", 3)])
+def test_threads_share_two_heaps_by_default(given: str | None, expected: int) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "MALLOC_ARENA_MAX"}
+    if given:
+        environment["MALLOC_ARENA_MAX"] = given
+    words = [sys.executable, "-c", COUNT_HEAPS]
+    printed = subprocess.run(words, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
+    assert printed.count("<heap nr") == expected

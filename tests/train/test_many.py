@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -128,6 +129,15 @@ def test_one_slot_gives_the_results_and_files_of_separate_runs(
         many, own = tmp_path / "many" / str(seed), tmp_path / "separate" / str(seed)
         assert scalars(many) == scalars(own)
         assert sorted(path.name for path in many.iterdir()) == sorted(path.name for path in own.iterdir())
+
+
+def test_each_program_is_compiled_once(tiny_trunk: Trunk, planned: Plan, caplog: pytest.LogCaptureFixture) -> None:
+    # Small programs, such as those that initialize parameters, are shared by all calls of train_many.
+    train_many(tiny_trunk, [planned(0)])
+    with jax.log_compiles():
+        models(train_many(tiny_trunk, [planned(seed) for seed in (1, 2, 3)]))
+    compiled = [re.match(r"Compiling jit\((\w+)\)", message) for message in caplog.messages]
+    assert sorted(found[1] for found in compiled if found) == ["rest", "step", "train_step"]
 
 
 @pytest.mark.parametrize(
