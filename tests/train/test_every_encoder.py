@@ -12,6 +12,7 @@ from afjax.config.adapters import ADAPTER_PRESETS, AdapterConfig, LoraConfig, Pa
 from afjax.config.methods import FusionMethod, Method
 from afjax.config.tasks import TaskConfig
 from afjax.config.training import TrainConfig
+from afjax.data.splits import Rows
 from afjax.errors import UserError
 from afjax.model.loading import load_task_model
 from afjax.model.task_model import TaskModel
@@ -44,9 +45,13 @@ def settings(tiny: TrainConfig) -> TrainConfig:
 def train(
     trunk: Trunk, method: Method, config: TrainConfig, workdir: Path, name: str = TASK.name, **options: Any
 ) -> TaskModel:
-    """Trains a task called ``name`` on the data of ``TASK`` for four steps."""
+    """Trains a task called ``name`` on a few rows of ``TASK`` for four steps."""
     task, shared = dataclasses.replace(TASK, name=name), RunOptions(**options)
-    return train_single(trunk, task, load_task(TASK), workdir=workdir, method=method, config=config, options=shared)
+    return train_single(trunk, task, few_rows(), workdir=workdir, method=method, config=config, options=shared)
+
+
+def few_rows() -> dict[str, Rows]:
+    return {split: rows[:64] for split, rows in load_task(TASK).items()}
 
 
 METHODS = {
@@ -87,8 +92,8 @@ def test_stored_fusion_gives_the_same_predictions(trunk: Trunk, settings: TrainC
     store = tmp_path / "store"
     for seed, name in enumerate(("one", "two")):
         train(trunk, Method(adapter=BOTTLENECK), settings, tmp_path / name, name=name, seed=seed).save(store)
-    method, data = FusionMethod(adapters=("one", "two"), store=store), load_task(TASK)
-    fused = train_fusion(trunk, TASK, data, method, workdir=tmp_path / "fusion", config=settings)
+    method = FusionMethod(adapters=("one", "two"), store=store)
+    fused = train_fusion(trunk, TASK, few_rows(), method, workdir=tmp_path / "fusion", config=settings)
     fused.save(store)
     loaded = load_task_model(store, trunk, fusion="entail-fusion")
     np.testing.assert_allclose(loaded.predict(TEXTS).logits, fused.predict(TEXTS).logits, atol=1e-5)

@@ -15,6 +15,7 @@ quantifier or the scope of a negation.
 Rows are generated with fixed seeds. All rows of a task are distinct, so train, dev and test are disjoint.
 """
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -223,11 +224,14 @@ def builtin_rows(name: str, split: str) -> Rows:
             f'There is no built-in task "{name}"; the built-in tasks are {", ".join(GRAMMARS)}. For your own data, use '
             f"a file or folder as the source.{did_you_mean(name, GRAMMARS)}"
         )
-    return draw_rows(GRAMMARS[name])[split]
+    # The slice is a copy, because a caller may change its rows.
+    return draw_rows(name)[split][:]
 
 
-def draw_rows(grammar: Grammar) -> dict[str, Rows]:
-    """Generates all splits, with about the same number of rows for each label."""
+@functools.cache
+def draw_rows(name: str) -> dict[str, Rows]:
+    """Generates all splits of a task, with about the same number of rows for each label."""
+    grammar = GRAMMARS[name]
     rng = np.random.default_rng(grammar.seed)
     names = grammar.label_names
     seen: set[Pair] = set()
