@@ -100,14 +100,7 @@ def train_multitask(
     _check_settings(trunk, label_names, method, config)
     compute: dict[str, Any] = {"dtype": trunk.dtype, "scan_layers": options.scan_layers, "remat": options.remat}
     setups = [
-        single_setup(
-            method,
-            trunk.config,
-            name=options.name_of(task.name),
-            reads=TASK_KINDS[task.kind].reads,
-            num_outputs=TASK_KINDS[task.kind].num_outputs(names),
-        ).computed(**compute)
-        for task, names in label_names.items()
+        _task_setup(method, trunk, task, names, options).computed(**compute) for task, names in label_names.items()
     ]
     spec = _spec(trunk, tasks, rows, method, config, options)
     with all_hosts_or_raise():
@@ -160,23 +153,10 @@ def train_multitask(
         new_trunk = with_params(trunk, merge(trained_shared["trunk"], frozen_trunk), folder)
     models = {}
     for number, (task, setup) in enumerate(zip(tasks, setups, strict=True)):
-        train_rows, metrics = rows[task.name]["train"], _task_metrics(result.metrics, task.name)
+        metrics = _task_metrics(result.metrics, task.name)
         print_notices([no_better_than_majority(setup.model.head_name, rows[task.name]["dev"], metrics)])
         own = trim_task(jax.tree.map(lambda leaf, i=number: leaf[i], own_trained), own_shapes[number])
-        models[task.name] = TaskModel(
-            trunk=new_trunk,
-            # Predictions have no backward pass, so they do not need remat.
-            model=setup.computed(dtype=trunk.dtype, scan_layers=options.scan_layers).model,
-            params=_model_params(own, setup.model.head_name),
-            task=task,
-            labels=train_rows.label_names,
-            metrics=metrics,
-            seed=options.seed,
-            max_length=config.max_length,
-            text_columns=train_rows.text_columns,
-        )
-        if task.multi_label.tune_threshold:
-            models[task.name] = models[task.name].tune_threshold(rows[task.name]["dev"])
+        models[task.name] = _task_model(task, setup, own, rows[task.name], new_trunk, metrics, config, options)
     record_trained(folder, trunk, list(models.values()), f"{method.partition}, multitask")
     return models
 
@@ -222,10 +202,57 @@ def _spec(
     )
 
 
+def _task_setup(
+    method: MultitaskMethod, trunk: Trunk, task: TaskConfig, label_names: Sequence[str], options: RunOptions
+) -> Setup:
+    """Returns the model of one task."""
+    kind = TASK_KINDS[task.kind]
+    return single_setup(
+        method,
+        trunk.config,
+        name=options.name_of(task.name),
+        reads=kind.reads,
+        num_outputs=kind.num_outputs(label_names),
+    )
+
+
 def _own_params(setup: Setup, key: jax.Array, trunk: Trunk, output_bias: np.ndarray | None) -> Tree:
     """Initializes one task's adapter and head, under the name used in the step."""
     params, name = setup.init(key, trunk.params, output_bias=output_bias), setup.model.head_name
     return {root: {DRAWN: params[root][name]} for root in ("adapters", "heads") if name in params[root]}
+
+
+def _task_model(
+    task: TaskConfig,
+    setup: Setup,
+    own: Tree,
+    rows: Mapping[str, AnyRows],
+    trunk: Trunk,
+    metrics: Mapping[str, float],
+    config: TrainConfig,
+    options: RunOptions,
+) -> TaskModel:
+    """Returns one task's trained model, with a tuned threshold if the task asks for it.
+
+    Args:
+      own: The task's adapter and head, under the name used in the step.
+      rows: The task's splits.
+      trunk: The trunk after training.
+      metrics: The task's dev metrics.
+    """
+    model = TaskModel(
+        trunk=trunk,
+        # Predictions have no backward pass, so they do not need remat.
+        model=setup.computed(dtype=trunk.dtype, scan_layers=options.scan_layers).model,
+        params=_model_params(own, setup.model.head_name),
+        task=task,
+        labels=rows["train"].label_names,
+        metrics=dict(metrics),
+        seed=options.seed,
+        max_length=config.max_length,
+        text_columns=rows["train"].text_columns,
+    )
+    return model.tune_threshold(rows["dev"]) if task.multi_label.tune_threshold else model
 
 
 def _model_params(own: Tree, name: str) -> Tree:

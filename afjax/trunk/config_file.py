@@ -108,87 +108,33 @@ def trunk_config(values: Mapping[str, Any], where: str) -> TrunkConfig:
     Raises:
       UserError: A field is missing, has the wrong type or is out of range, or the model is not supported.
     """
-    name = values.get("model_type")
-    if name is None:
-        raise UserError(
-            f"{where} lacks model_type, the encoder's family; afjax supports {_quoted(ENCODER_FAMILIES)}. If you know "
-            "the family, set model_type."
-        )
-    if not isinstance(name, str) or name not in ENCODER_FAMILIES:
-        raise UserError(f'{where} describes a "{name}" model; afjax supports {_quoted(ENCODER_FAMILIES)} encoders.')
-    family = ENCODER_FAMILIES[name]
+    family = _family(values, where)
     if family.plain_config is not None:
         values = family.plain_config(values, where)
-    if values.get("is_decoder"):
-        raise UserError(f"{where} describes a decoder (is_decoder); afjax supports plain {name} encoders.")
-    # Families without a table of positions ignore this setting.
-    kind = values.get("position_embedding_type", "absolute")
-    if kind != "absolute" and family.position_embeddings is not None:
-        raise UserError(
-            f"{where}: position_embedding_type is {short_json(kind)}; afjax only supports absolute positions."
-        )
-    for field, supported in family.required.items():
-        if values.get(field, supported) != supported:
-            raise UserError(
-                f"{where}: {field} is {short_json(values[field])}; for {name} encoders, afjax only supports "
-                f"{short_json(supported)}."
-            )
-    for field, supported in family.declared.items():
-        if field not in values or values[field] not in supported:
-            given = f"is {short_json(values[field])}" if field in values else "is missing"
-            raise UserError(
-                f"{where}: {field} {given}; for {name} encoders, afjax only supports "
-                f"{' or '.join(map(short_json, supported))}."
-            )
+    _check_supported(values, family, where)
     activation = values.get(family.config_names["activation"], "gelu")
     if not isinstance(activation, str) or activation not in _ACTIVATIONS:
         raise UserError(f'{where} has the activation "{activation}"; afjax supports {", ".join(_ACTIVATIONS)}.')
-    numbers = {}
-    for ours, number in _NUMBERS.items():
-        if ours not in family.config_names:
-            continue
-        field = family.config_names[ours]
-        value = values.get(field, family.defaults.get(ours, number.default))
-        if field not in values and value is None:
-            raise UserError(f"{where} lacks {field!r}. {_ADVICE}")
-        if not number.allows(value):
-            raise UserError(f"{where}: {field} is {short_json(value)}; it must be {number.allowed}. {_ADVICE}")
-        numbers[ours] = value
-    flags = {ours: _flag(values, family, ours, where) for ours in _FLAGS if ours in family.config_names}
-    pad_id = _pad_id(values, family, numbers["vocab_size"], where)
+    numbers = {ours: _number(values, family, ours, where) for ours in _NUMBERS if ours in family.config_names}
     if numbers.get("max_relative_positions", 1) < 1:
         numbers["max_relative_positions"] = numbers["max_positions"]
-    fields = {**numbers, **flags, **family.constants}
-    config = TrunkConfig(family=name, activation=_ACTIVATIONS[activation], pad_id=pad_id, **fields)
-    names = family.config_names
-    if config.hidden_size % config.num_heads:
-        raise UserError(
-            f"{where}: {names['hidden_size']} is {config.hidden_size}; it must be a multiple of the number of heads "
-            f"({config.num_heads})."
-        )
-    if config.rotary_theta is not None and config.head_size % 2:
-        raise UserError(
-            f"{where}: {names['hidden_size']} is {config.hidden_size}, so each of {config.num_heads} heads has size "
-            f"{config.head_size}; rotary positions need heads of an even size."
-        )
-    if config.max_length < 1:
-        raise UserError(
-            f"{where}: {names['max_positions']} is {config.max_positions}; a {name} encoder with pad_token_id {pad_id} "
-            f"needs more than {family.first_position(pad_id)}. {_ADVICE}"
-        )
+    flags = {ours: _flag(values, family, ours, where) for ours in _FLAGS if ours in family.config_names}
+    config = TrunkConfig(
+        family=family.name,
+        activation=_ACTIVATIONS[activation],
+        pad_id=_pad_id(values, family, numbers["vocab_size"], where),
+        **numbers,
+        **flags,
+        **family.constants,
+    )
+    _check_sizes(config, where)
     for field, ours in family.implied.items():
         needed = getattr(config, ours)
         if values.get(field, needed) != needed:
             raise UserError(
-                f"{where}: {field} is {short_json(values[field])}; for {name} encoders of this size, afjax only "
+                f"{where}: {field} is {short_json(values[field])}; for {family.name} encoders of this size, afjax only "
                 f"supports {needed}."
             )
-    buckets = config.relative_buckets
-    if buckets is not None and buckets.num_buckets // 2 >= buckets.max_distance - 1:
-        raise UserError(
-            f"{where}: position_buckets is {buckets.num_buckets}; with {buckets.max_distance} relative positions it "
-            f"must be below {2 * (buckets.max_distance - 1)}. {_ADVICE}"
-        )
     return config
 
 
@@ -204,6 +150,81 @@ def config_values(config: TrunkConfig) -> dict[str, Any]:
     values = {"model_type": config.family, **fields}
     declared = {field: supported[0] for field, supported in config.encoder_family.declared.items()}
     return {**values, names["activation"]: activation, names["pad_id"]: config.pad_id, **declared}
+
+
+def _family(values: Mapping[str, Any], where: str) -> EncoderFamily:
+    """Looks up the encoder family of a Hugging Face config."""
+    name = values.get("model_type")
+    if name is None:
+        raise UserError(
+            f"{where} lacks model_type, the encoder's family; afjax supports {_quoted(ENCODER_FAMILIES)}. If you know "
+            "the family, set model_type."
+        )
+    if not isinstance(name, str) or name not in ENCODER_FAMILIES:
+        raise UserError(f'{where} describes a "{name}" model; afjax supports {_quoted(ENCODER_FAMILIES)} encoders.')
+    return ENCODER_FAMILIES[name]
+
+
+def _check_supported(values: Mapping[str, Any], family: EncoderFamily, where: str) -> None:
+    """Raises UserError if a config selects a variant of the family that afjax does not support."""
+    if values.get("is_decoder"):
+        raise UserError(f"{where} describes a decoder (is_decoder); afjax supports plain {family.name} encoders.")
+    # Families without a table of positions ignore this setting.
+    kind = values.get("position_embedding_type", "absolute")
+    if kind != "absolute" and family.position_embeddings is not None:
+        raise UserError(
+            f"{where}: position_embedding_type is {short_json(kind)}; afjax only supports absolute positions."
+        )
+    for field, supported in family.required.items():
+        if values.get(field, supported) != supported:
+            raise UserError(
+                f"{where}: {field} is {short_json(values[field])}; for {family.name} encoders, afjax only supports "
+                f"{short_json(supported)}."
+            )
+    for field, supported in family.declared.items():
+        if field not in values or values[field] not in supported:
+            given = f"is {short_json(values[field])}" if field in values else "is missing"
+            raise UserError(
+                f"{where}: {field} {given}; for {family.name} encoders, afjax only supports "
+                f"{' or '.join(map(short_json, supported))}."
+            )
+
+
+def _check_sizes(config: TrunkConfig, where: str) -> None:
+    """Raises UserError if a config's sizes do not fit each other."""
+    names = config.encoder_family.config_names
+    if config.hidden_size % config.num_heads:
+        raise UserError(
+            f"{where}: {names['hidden_size']} is {config.hidden_size}; it must be a multiple of the number of heads "
+            f"({config.num_heads})."
+        )
+    if config.rotary_theta is not None and config.head_size % 2:
+        raise UserError(
+            f"{where}: {names['hidden_size']} is {config.hidden_size}, so each of {config.num_heads} heads has size "
+            f"{config.head_size}; rotary positions need heads of an even size."
+        )
+    if config.max_length < 1:
+        raise UserError(
+            f"{where}: {names['max_positions']} is {config.max_positions}; a {config.family} encoder with pad_token_id "
+            f"{config.pad_id} needs more than {config.encoder_family.first_position(config.pad_id)}. {_ADVICE}"
+        )
+    buckets = config.relative_buckets
+    if buckets is not None and buckets.num_buckets // 2 >= buckets.max_distance - 1:
+        raise UserError(
+            f"{where}: position_buckets is {buckets.num_buckets}; with {buckets.max_distance} relative positions it "
+            f"must be below {2 * (buckets.max_distance - 1)}. {_ADVICE}"
+        )
+
+
+def _number(values: Mapping[str, Any], family: EncoderFamily, ours: str, where: str) -> Any:
+    """Reads a numeric field of ``config.json``."""
+    field, number = family.config_names[ours], _NUMBERS[ours]
+    value = values.get(field, family.defaults.get(ours, number.default))
+    if field not in values and value is None:
+        raise UserError(f"{where} lacks {field!r}. {_ADVICE}")
+    if not number.allows(value):
+        raise UserError(f"{where}: {field} is {short_json(value)}; it must be {number.allowed}. {_ADVICE}")
+    return value
 
 
 def _pad_id(values: Mapping[str, Any], family: EncoderFamily, vocab_size: int, where: str) -> int:
