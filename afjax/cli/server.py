@@ -3,7 +3,6 @@
 import argparse
 import contextlib
 import ctypes
-import os
 import platform
 import signal
 import socket
@@ -24,8 +23,6 @@ GRACE_S = 30
 # Seconds before the server closes an idle connection. Clients and load balancers close theirs after at most 60 seconds.
 # If the server closed the connection first, a request sent at that moment would fail.
 KEEP_ALIVE_S = 75
-# The number of glibc's setting, from malloc.h.
-M_ARENA_MAX = -8
 
 
 def serve(arguments: argparse.Namespace) -> None:
@@ -54,7 +51,6 @@ def serve(arguments: argparse.Namespace) -> None:
         allowed_hosts=_allowed_hosts(arguments),
     )
     capacity = Capacity(resident=arguments.resident, batch_sizes=_batch_sizes(arguments.batch_sizes))
-    limit_heaps()
     with _reserve_address(arguments.host, arguments.port) as listener:
         set_up_libraries()
         names = arguments.adapters.split(",") if arguments.adapters else _all_names(arguments.store)
@@ -64,7 +60,9 @@ def serve(arguments: argparse.Namespace) -> None:
         model.warm_up(all_tasks=arguments.predict_all, fusion_attention=True)
 
         def load(name: str) -> TaskModel:
-            return load_model(arguments.store, model.trunk, *find_artefact(arguments.store, name))
+            loaded = load_model(arguments.store, model.trunk, *find_artefact(arguments.store, name))
+            return_free_memory()
+            return loaded
 
         app = make_app(model, load, config)
         host, port = listener.getsockname()[:2]
@@ -85,14 +83,14 @@ def serve(arguments: argparse.Namespace) -> None:
         print_line("The server has ended.")
 
 
-def limit_heaps() -> None:
-    """Limits glibc to two heaps, unless MALLOC_ARENA_MAX is set.
+def return_free_memory() -> None:
+    """Returns free memory to the system, if the C library is glibc.
 
-    By default, glibc creates up to eight heaps per CPU core for the threads of a process. Each heap keeps the memory
-    that its threads free, so the memory of a server with many threads would grow for a long time.
+    Several threads load an adapter, and glibc has a heap per thread. It would keep the memory that they free, so a
+    server whose adapters change would grow for a long time.
     """
-    if platform.libc_ver()[0] == "glibc" and "MALLOC_ARENA_MAX" not in os.environ:
-        ctypes.CDLL(None).mallopt(M_ARENA_MAX, 2)
+    if platform.libc_ver()[0] == "glibc":
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 @contextlib.contextmanager
