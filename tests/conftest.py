@@ -34,6 +34,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 # This must be called before the checked modules are imported.
 check_shapes()
 
+from afjax.cli.server import return_free_memory
 from afjax.data.sources.builtin import GRAMMARS, builtin_rows
 from afjax.trunk.config_file import trunk_config
 from afjax.trunk.encoder import init_trunk
@@ -79,6 +80,8 @@ def limited_memory() -> Iterator[None]:
     if resident_bytes() > CACHE_LIMIT:
         jax.clear_caches()
         gc.collect()
+        # Otherwise the process would stay above the limit, and drop its programs after each file.
+        return_free_memory()
 
 
 def resident_bytes() -> int:
