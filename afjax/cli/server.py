@@ -3,7 +3,6 @@
 import argparse
 import contextlib
 import ctypes
-import platform
 import signal
 import socket
 from collections.abc import Iterator
@@ -89,8 +88,10 @@ def return_free_memory() -> None:
     Several threads load an adapter, and glibc has a heap per thread. It would keep the memory that they free, so a
     server whose adapters change would grow for a long time.
     """
-    if platform.libc_ver()[0] == "glibc":
-        ctypes.CDLL(None).malloc_trim(0)
+    # Other C libraries do not have this function.
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 @contextlib.contextmanager

@@ -132,7 +132,7 @@ def test_one_slot_gives_the_results_and_files_of_separate_runs(
 
 
 def test_each_program_is_compiled_once(tiny_trunk: Trunk, planned: Plan, caplog: pytest.LogCaptureFixture) -> None:
-    # Small programs, such as those that initialize parameters, are shared by all calls of train_many.
+    # All calls of train_many share small programs, for example for initializing parameters.
     train_many(tiny_trunk, [planned(0)])
     with jax.log_compiles():
         models(train_many(tiny_trunk, [planned(seed) for seed in (1, 2, 3)]))
