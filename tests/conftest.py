@@ -50,6 +50,14 @@ gc.set_threshold(50_000, 20, 100)
 # Memory limit in bytes. A process above it drops its compiled programs at the end of a test file.
 CACHE_LIMIT = 2 * 2**30
 
+# JAX's settings of its persistent compilation cache.
+CACHE_SETTINGS = (
+    "jax_enable_compilation_cache",
+    "jax_compilation_cache_dir",
+    "jax_persistent_cache_min_compile_time_secs",
+    "jax_persistent_cache_min_entry_size_bytes",
+)
+
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
@@ -132,21 +140,28 @@ def tiny_trunk(tiny_trunk_folder: Path) -> Trunk:
 def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Sets ``AFJAX_CACHE`` to a new folder, so that no test reads or writes the user's cache.
 
-    The folder also contains JAX's cache of compiled programs. Tests that train compile the same tiny programs many
-    times, so they share this cache.
+    The folder also contains JAX's cache of compiled programs. Many tests compile the same tiny programs, so they share
+    this cache.
     """
     folder = tmp_path_factory.mktemp("cache")
     jax.config.update("jax_compilation_cache_dir", str(folder / "compiled"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
     compilation_cache.reset_cache()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AFJAX_CACHE", str(folder))
         yield folder
 
 
-@pytest.fixture
-def training() -> None:
-    """Caches programs that take at least 0.1 seconds to compile in the shared folder, for tests that train."""
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+@pytest.fixture(autouse=True)
+def cache_settings(cache_folder: Path) -> Iterator[None]:
+    """Restores JAX's cache settings after each test, because commands change them."""
+    before = {name: getattr(jax.config, name) for name in CACHE_SETTINGS}
+    yield
+    changed = {name: value for name, value in before.items() if getattr(jax.config, name) != value}
+    for name, value in changed.items():
+        jax.config.update(name, value)
+    if changed:
+        compilation_cache.reset_cache()
 
 
 def builtin_words() -> list[str]:

@@ -1,11 +1,14 @@
 """Compiles a run's training and evaluation steps for devices that need not exist."""
 
+import contextlib
 import functools
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.experimental.compilation_cache import compilation_cache
 from jax.sharding import Mesh
 
 from afjax.data.over_rows import jit_eval_step
@@ -63,7 +66,8 @@ def compile_train_step(plan: Plan, mesh: Mesh) -> tuple[jax.stages.Compiled, flo
         else:
             jitted = jit_step(step, state, mesh)
             inputs = (state, frozen, batch, *(_on_mesh(each, mesh) for each in (key, settings)))
-        compiled = jitted.lower(*inputs).compile()
+        with no_compilation_cache():
+            compiled = jitted.lower(*inputs).compile()
     return compiled, time.perf_counter() - begin
 
 
@@ -82,9 +86,26 @@ def compile_eval_step(plan: Plan, mesh: Mesh) -> tuple[jax.stages.Compiled, floa
     else:
         folded = jax.eval_shape(plan.model.fold, merge(state["trained"], frozen))
         inputs, step = _on_mesh(folded, mesh), make_eval_step(plan.model)
-    with jax.set_mesh(mesh):
+    with jax.set_mesh(mesh), no_compilation_cache():
         compiled = jit_eval_step(step, mesh).lower(inputs, batch).compile()
     return compiled, time.perf_counter() - begin
+
+
+@contextlib.contextmanager
+def no_compilation_cache() -> Iterator[None]:
+    """Disables JAX's persistent compilation cache.
+
+    Without a TPU, JAX can write compiled TPU programs to the cache, but it cannot read them, and warns about each.
+    """
+    enabled = jax.config.jax_enable_compilation_cache
+    jax.config.update("jax_enable_compilation_cache", False)
+    # JAX reads the setting when it compiles its first program, and then only after a reset.
+    compilation_cache.reset_cache()
+    try:
+        yield
+    finally:
+        jax.config.update("jax_enable_compilation_cache", enabled)
+        compilation_cache.reset_cache()
 
 
 def trained_bytes(plan: Plan, mesh: Mesh) -> int:

@@ -45,11 +45,6 @@ def write_rows() -> WriteRows:
     return write
 
 
-@pytest.fixture(autouse=True)
-def _training(training: None) -> None:
-    """Shares a cache of compiled programs between this folder's tests, because their commands train."""
-
-
 @pytest.fixture(scope="session")
 def trained(tiny_trunk_folder: Path, write_rows: WriteRows, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Trains ``tiny.py``, and returns the folder with ``tiny.py``, ``data`` and the workdir ``run``.

@@ -18,7 +18,7 @@ from afjax.config.from_dict import to_dict
 from afjax.train.experiment import run_experiment
 from afjax.train.results import Result
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("training")]
+pytestmark = pytest.mark.slow
 
 FOLDER = Path(__file__).parents[2] / "configs"
 CONFIGS = sorted(FOLDER.glob("*.py"))

@@ -208,7 +208,6 @@ def test_answers_and_choices(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("training")
 def test_prepared_dataset_can_be_trained_on(prepared: Path, tiny_trunk: Trunk, tmp_path: Path) -> None:
     task = TaskConfig(name="t", source=f"tfds:{prepared}")
     settings = TrainConfig(max_steps=2, batch_size=4, max_length=8, buckets=(8,), dropout=False)

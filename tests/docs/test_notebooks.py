@@ -40,7 +40,7 @@ Result = tuple[dict[str, Any], dict[str, Any]]
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_trunk_folder: Path, training: None) -> Callable[..., Any]:
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_trunk_folder: Path) -> Callable[..., Any]:
     """Returns a function that runs a notebook in this process, with a tiny trunk and two steps per run."""
     monkeypatch.chdir(tmp_path)
 

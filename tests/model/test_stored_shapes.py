@@ -21,7 +21,7 @@ from afjax.tasks.load import Rows, rows_from_lists
 from afjax.train.single import train_single
 from afjax.trunk.pretrained import Trunk
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("training")]
+pytestmark = pytest.mark.slow
 
 Save = Callable[..., None]
 

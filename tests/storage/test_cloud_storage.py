@@ -155,11 +155,6 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
         thread.join()
 
 
-@pytest.fixture(autouse=True)
-def _training(training: None) -> None:
-    """Makes the tests share a compilation cache, because they compile equal programs."""
-
-
 @pytest.fixture(scope="module")
 def config(tiny_trunk_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Writes a config file and its data, and returns the path of the file."""

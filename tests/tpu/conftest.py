@@ -7,7 +7,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
-from jax.experimental.compilation_cache import compilation_cache
 
 from afjax.adapters.kinds import init_adapter
 from afjax.config.adapters import Adapter, AdapterConfig
@@ -16,6 +15,7 @@ from afjax.model import partition
 from afjax.model.heads import init_head
 from afjax.model.model import Model, trunk_layer_norms
 from afjax.tasks.kind import Reads
+from afjax.tpu.steps import no_compilation_cache
 from afjax.train.loss import task_loss
 from afjax.trees import Tree, merge
 from afjax.trunk.config import TrunkConfig
@@ -110,14 +110,5 @@ def _init(model: Model, top_k: int) -> Tree:
 
 @pytest.fixture(scope="module", autouse=True)
 def _no_compilation_cache() -> Iterator[None]:
-    """Disables JAX's compilation cache.
-
-    TPU programs in the cache cannot be read on a machine without a TPU.
-    """
-    enabled = jax.config.jax_enable_compilation_cache
-    jax.config.update("jax_enable_compilation_cache", False)
-    # JAX reads the setting once, when it compiles the first program.
-    compilation_cache.reset_cache()
-    yield
-    jax.config.update("jax_enable_compilation_cache", enabled)
-    compilation_cache.reset_cache()
+    with no_compilation_cache():
+        yield

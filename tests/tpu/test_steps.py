@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import pytest
 from facts import has_facts
+from jax.experimental.compilation_cache import compilation_cache
 
 from afjax.cli.commands.tpu import METHOD_DEFAULTS
 from afjax.cli.main import main
@@ -227,6 +228,22 @@ def test_command_prints_the_numbers_of_a_slice_as_json(
     )
     # The all-reduced arrays can have more bytes than the gradients, because small arrays are padded to tiles.
     assert values["gradient_bytes"] <= values["all_reduce_bytes"]
+
+
+@pytest.mark.parametrize(("topology", "code"), [("v5e:2x4", 0), ("v5e:3x3", 2)])
+def test_command_neither_uses_the_compilation_cache_nor_leaves_it_disabled(
+    needs_libtpu: None, tiny_trunk_folder: Path, tmp_path: Path, topology: str, code: int
+) -> None:
+    jax.config.update("jax_enable_compilation_cache", True)
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path / "compiled"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    compilation_cache.reset_cache()
+    arguments = [f"--trunk={tiny_trunk_folder}", "--method=full", "--batch_size=8", "--max_length=8", "--no_fit"]
+    assert main(["tpu", f"--topology={topology}", *arguments]) == code
+    programs = [path.name for path in (tmp_path / "compiled").glob("*")]
+    assert not [name for name in programs if "step" in name]
+    jax.jit(lambda value: value + 1).lower(1.0).compile()
+    assert len(list((tmp_path / "compiled").glob("*-cache"))) > len(programs)
 
 
 @pytest.mark.parametrize(

@@ -197,7 +197,6 @@ def test_class_settings_are_refused_for_other_kinds_of_tasks(kind: Any, config: 
         assert fact in str(caught.value)
 
 
-@pytest.mark.usefixtures("training")
 def test_weights_change_the_result_and_are_recorded(
     tiny_trunk: Trunk, task: TaskConfig, rows: Mapping[str, Rows], tiny: TrainConfig, tmp_path: Path
 ) -> None:
@@ -220,7 +219,6 @@ def test_weights_change_the_result_and_are_recorded(
         train_single(workdir=tmp_path / "often", config=tiny, **shared)  # type: ignore[arg-type]
 
 
-@pytest.mark.usefixtures("training")
 def test_multitask_and_sequential_recipes_use_class_weights(
     tiny_trunk: Trunk, task: TaskConfig, rows: Mapping[str, Rows], tiny: TrainConfig, tmp_path: Path
 ) -> None:

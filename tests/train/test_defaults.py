@@ -145,7 +145,7 @@ Train = Callable[..., Any]
 
 @pytest.fixture
 def train(
-    mean_trunk: Trunk, task: TaskConfig, rows: Mapping[str, Rows], settings: TrainConfig, tmp_path: Path, training: None
+    mean_trunk: Trunk, task: TaskConfig, rows: Mapping[str, Rows], settings: TrainConfig, tmp_path: Path
 ) -> Train:
     def run(head: HeadConfig = HeadConfig(), partition: Partition = "adapter", **changes: Any) -> Any:
         method = Method(adapter=ADAPTER, head=head, partition=partition)
@@ -233,7 +233,6 @@ def test_fusion_and_multitask_recipes_choose_a_default_pooling(
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("training")
 def test_experiment_records_its_defaults_and_keeps_recorded_ones(
     mean_trunk: Trunk, task: TaskConfig, settings: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -267,7 +266,6 @@ def test_experiment_records_its_defaults_and_keeps_recorded_ones(
     assert has_facts(str(refused.value), "head.pooling: 'first' ", "'mean' ")
 
 
-@pytest.mark.usefixtures("training")
 @pytest.mark.slow
 def test_sweep_accepts_runs_with_former_defaults(mean_trunk: Trunk, tmp_path: Path) -> None:
     overrides = (f"trunk={mean_trunk.name}",)

@@ -24,7 +24,7 @@ from afjax.trees import flatten
 from afjax.trunk.pretrained import Trunk, load_trunk
 from tests.small_trunk import distinct_families, small_trunk_on_disk
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("training")]
+pytestmark = pytest.mark.slow
 
 TASK = TaskConfig(name="entail", source="builtin:entail")
 TEXTS = [("all cats sleep", "some cats sleep"), ("no dogs run", "most dogs run")]

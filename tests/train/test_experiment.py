@@ -27,7 +27,7 @@ from afjax.train.experiment import run_experiment
 from afjax.train.results import Result
 from afjax.trunk.pretrained import load_trunk
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("training")]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from afjax.train.multitask import train_multitask
 from afjax.train.single import train_single
 from afjax.trunk.pretrained import Trunk
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("training")]
+pytestmark = pytest.mark.slow
 
 ADAPTER = AdapterConfig(reduction_factor=4.0, init_scale=0.1)
 CHOICE = TaskConfig(name="choice", kind="multiple_choice")

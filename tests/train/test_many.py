@@ -36,7 +36,7 @@ from afjax.train.single_run import SingleRun
 from afjax.trees import flatten, tree_digest
 from afjax.trunk.pretrained import Trunk
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("training")]
+pytestmark = pytest.mark.slow
 
 SLOTS = 3
 

@@ -26,7 +26,7 @@ from afjax.train.sequential import train_sequential
 from afjax.trees import flatten, tree_digest
 from afjax.trunk.pretrained import Trunk
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("training")]
+pytestmark = pytest.mark.slow
 
 PAL = PalConfig(size=8, num_heads=2, init_scale=0.3)
 TASKS = (

@@ -36,7 +36,7 @@ from afjax.train.step import init_state, jit_init, jit_step, make_train_step, ru
 from afjax.trees import Tree, flatten, named_key
 from afjax.trunk.pretrained import Trunk
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("training")]
+pytestmark = pytest.mark.slow
 
 PAL = PalConfig(size=8, num_heads=2, init_scale=0.3)
 CONFIG = TrainConfig(learning_rate=1e-2, dropout=False)

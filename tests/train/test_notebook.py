@@ -30,7 +30,7 @@ from afjax.train.sequential import TaskSequence
 from afjax.train.single import train_single
 from afjax.trunk.pretrained import Trunk
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("training")]
+pytestmark = pytest.mark.slow
 
 HOSTILE = "<script>alert('&')</script>"
 # Maximum number of characters of a repr. This is about one screen of a notebook.

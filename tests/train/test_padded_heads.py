@@ -148,7 +148,6 @@ def test_padding_changes_neither_the_loss_nor_its_gradients(data: st.DataObject)
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("training")
 @pytest.mark.parametrize(
     ("kind", "changes"),
     [
@@ -183,7 +182,6 @@ def test_runs_with_padded_and_unpadded_heads_give_the_same_model(
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("training")
 def test_runs_of_versions_without_padded_heads_are_resumed(
     tiny_trunk: Trunk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,7 +208,6 @@ def test_runs_of_versions_without_padded_heads_are_resumed(
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("training")
 @pytest.mark.parametrize("kind", ["classification", "multi_label", "tagging"])
 def test_tasks_with_two_to_four_labels_share_programs_and_steps(
     tiny_trunk: Trunk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: TaskKind

@@ -21,7 +21,7 @@ from afjax.train.single_run import SingleRun
 from afjax.trees import flatten
 from afjax.trunk.pretrained import Trunk
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("training")]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import dataclasses
 import json
 import operator
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ from afjax.train.single import train_single
 from afjax.trees import flatten, tree_digest
 from afjax.trunk.pretrained import Trunk, load_trunk, save_trunk
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("training")]
+pytestmark = pytest.mark.slow
 
 TEXTS = ["all of the two", "none", "some of the nine", "most of the three"]
 
@@ -150,21 +150,14 @@ def test_compilation_of_a_step_is_logged(single: Any, capfd: pytest.CaptureFixtu
 
 
 @pytest.fixture
-def compiled_programs(tmp_path: Path) -> Iterator[Path]:
-    """Makes an empty folder, and sets it as JAX's compilation cache during the test."""
-    settings = {
-        "jax_compilation_cache_dir": str(tmp_path / "compiled"),
-        "jax_persistent_cache_min_compile_time_secs": 0.0,
-        "jax_persistent_cache_min_entry_size_bytes": -1,
-    }
-    before = {name: getattr(jax.config, name) for name in settings}
-    for name, value in settings.items():
-        jax.config.update(name, value)
+def compiled_programs(tmp_path: Path) -> Path:
+    """Makes JAX store all compiled programs in an empty folder during the test. Returns the folder."""
+    folder = tmp_path / "compiled"
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     compilation_cache.reset_cache()
-    yield tmp_path / "compiled"
-    for name, value in before.items():
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()
+    return folder
 
 
 def test_runs_with_different_names_share_compiled_programs(single: Any, compiled_programs: Path) -> None:

@@ -38,7 +38,7 @@ from afjax.train.single import train_single
 from afjax.trees import tree_digest
 from afjax.trunk.pretrained import Trunk
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("training")]
+pytestmark = pytest.mark.slow
 
 ADAPTER = AdapterConfig(size=2)
 Train = Callable[..., TaskModel]

@@ -18,7 +18,7 @@ from afjax.errors import UserError
 from afjax.train import experiment
 from afjax.train.experiment import run_experiment
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("training")]
+pytestmark = pytest.mark.slow
 
 SETTINGS = TrainConfig(learning_rate=1e-2, max_steps=2, batch_size=8, max_length=8, buckets=(8,), eval_every=2)
 Start = Callable[..., Any]

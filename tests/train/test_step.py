@@ -24,8 +24,6 @@ from afjax.train.step import State, TrainStep, init_state, make_train_step
 from afjax.trees import Tree, flatten, tree_digest, unflatten
 from afjax.trunk.pretrained import Trunk
 
-pytestmark = pytest.mark.usefixtures("training")
-
 
 def test_learning_rate_decays_linearly_to_zero() -> None:
     config = TrainConfig(learning_rate=0.8)

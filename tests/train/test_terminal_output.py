@@ -23,7 +23,7 @@ from afjax.train.single_run import SingleRun
 from afjax.trees import count
 from afjax.trunk.pretrained import Trunk
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("training")]
+pytestmark = pytest.mark.slow
 
 
 def test_run_prints_a_summary_and_one_line_per_evaluation(

@@ -69,14 +69,10 @@ def add(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    import jax
-
     from afjax.cli.configs import load_experiment
     from afjax.config.training import MeshConfig
     from afjax.tpu import chips, plan, report
 
-    # Without a TPU, JAX can write compiled TPU programs to its cache, but it cannot read them, and warns about each.
-    jax.config.update("jax_enable_compilation_cache", False)
     topology = chips.parse_topology(arguments.topology)
     if bool(arguments.config) == bool(arguments.method):
         raise UserError("Pass either --config with an experiment, or --method with its flags.")
