@@ -11,10 +11,10 @@ The trunks and the batches are in ``encoder_<family>.npz`` (see ``make_encoder.p
     <family>/<case>/adapter_config.json, adapter_model.safetensors      from PeftModel.save_pretrained
     <family>/<case>/expected.npz                                        the outputs of PEFT's model
 
-`expected.npz` has `logits`, or `hidden` for the case `features`, a model without a head. Multiple-choice heads use the
-batch's rows as the choices of one row. Question-answering logits are [rows, length, 2] and use token type 0, because
-PEFT's model ignores token types. BERT has all cases. The other families have only the cases that depend on module names
-and on their models' heads.
+`expected.npz` has `logits`, or `hidden` for models without a head and for the case `no_head`, whose head afjax cannot
+import. Multiple-choice heads use the batch's rows as the choices of one row. Question-answering logits are [rows,
+length, 2] and use token type 0, because PEFT's model ignores token types. BERT has all cases. The other families have
+only the cases that depend on module names and on their models' heads.
 """
 
 import json
@@ -34,6 +34,8 @@ from reference import FOLDER, model_inputs, run_checked
 from safetensors.torch import load_file, save_file
 
 LIMIT = 1e-5
+# ModernBERT's hidden states have larger rounding errors in float32.
+LIMITS = {"modernbert": 3e-5}
 SEQUENCE, CHOICE, TOKEN, SPAN = (
     "ForSequenceClassification",
     "ForMultipleChoice",
@@ -48,13 +50,23 @@ CLASSES = {
     "mpnet": "MPNet",
     "distilbert": "DistilBert",
     "electra": "Electra",
+    "deberta_v2": "DebertaV2",
+    "modernbert": "ModernBert",
 }
 # Names of the query and value layers.
-QUERY_VALUE = {"mpnet": ["q", "v"], "distilbert": ["q_lin", "v_lin"]}
+QUERY_VALUE = {
+    "mpnet": ["q", "v"],
+    "distilbert": ["q_lin", "v_lin"],
+    "deberta_v2": ["query_proj", "value_proj"],
+    # ModernBERT computes query, key and value in one layer.
+    "modernbert": ["Wqkv"],
+}
 # Names of all dense layers in the encoder's layers. "dense" also matches layers elsewhere with this name.
 DENSE = {
     "mpnet": ["q", "k", "v", "o", "dense"],
     "distilbert": ["q_lin", "k_lin", "v_lin", "out_lin", "lin1", "lin2"],
+    "deberta_v2": ["query_proj", "key_proj", "value_proj", "dense"],
+    "modernbert": ["Wqkv", "Wo", "Wi"],
 }
 SEQ = {"task_type": "SEQ_CLS"}
 # BERT's cases: ``{case: (base model class, number of labels, settings)}``.
@@ -106,18 +118,32 @@ def cases(family: str) -> dict[str, tuple[str, int, dict[str, Any]]]:
         return BERT_CASES
     query_value = {"target_modules": QUERY_VALUE.get(family, ["query", "value"]), "r": 2}
     dense = {"target_modules": DENSE.get(family, ["query", "key", "value", "dense"]), "r": 2}
+    features = {"task_type": "FEATURE_EXTRACTION"}
+    if family == "modernbert":
+        patterns = {"rank_pattern": {"Wqkv": 3}, "alpha_pattern": {"mlp.Wo": 5}}
+        return {
+            "dense": ("Model", 2, {**features, **dense}),
+            "patterns": ("Model", 2, {**features, "target_modules": "all-linear", "r": 2, **patterns}),
+            "features": ("Model", 2, {**features, **query_value}),
+            "no_head": (SEQUENCE, 3, {**SEQ, **query_value}),
+        }
     saved = {
         "distilbert": ["pre_classifier", "classifier"],
         "electra": ["sequence_summary", "classifier"],
+        "deberta_v2": ["pooler", "classifier"],
     }.get(family, ["classifier"])
+    # By default, PEFT does not save DeBERTa's pooler, which is part of the head.
+    head = {"modules_to_save": saved} if family == "deberta_v2" else {}
     few: dict[str, tuple[str, int, dict[str, Any]]] = {
-        "default": (SEQUENCE, 3, {**SEQ, **query_value, "lora_alpha": 4}),
-        "dense": (SEQUENCE, 2, {**SEQ, **dense}),
+        "default": (SEQUENCE, 3, {**SEQ, **query_value, "lora_alpha": 4, **head}),
+        "dense": (SEQUENCE, 2, {**SEQ, **dense, **head}),
         "choices": (CHOICE, 2, {**query_value, "modules_to_save": saved}),
         "span": (SPAN, 2, {"task_type": "QUESTION_ANS", **query_value}),
         "tagging": (TOKEN, 4, {"task_type": "TOKEN_CLS", **query_value}),
-        "features": ("Model", 2, {"task_type": "FEATURE_EXTRACTION", **query_value}),
+        "features": ("Model", 2, {**features, **query_value}),
     }
+    if family == "deberta_v2":
+        few["no_head"] = (SEQUENCE, 2, {**SEQ, "target_modules": "all-linear", "r": 2})
     return few
 
 
@@ -140,7 +166,8 @@ def write_case(
         arrays = dict(file)
     values = json.loads(str(arrays["config"]))
     config = transformers.AutoConfig.for_model(**{**values, "num_labels": num_labels})
-    config._attn_implementation = "eager"
+    # ModernBERT's eager attention computes its softmax in float32, where the float64 check's masks become infinite.
+    config._attn_implementation = "sdpa" if family == "modernbert" else "eager"
     model = getattr(transformers, CLASSES[family] + class_name)(config)
     state = {key.removeprefix("state/"): torch.from_numpy(array) for key, array in arrays.items() if "state/" in key}
     prefix = "" if class_name == "Model" else f"{model.base_model_prefix}."
@@ -159,9 +186,14 @@ def write_case(
         del inputs["token_type_ids"]
     if class_name == CHOICE:
         inputs = {name: tensor[None] for name, tensor in inputs.items()}
-    computed = run_checked(adapted, lambda: outputs(adapted(**inputs)), LIMIT)
+
+    def compute() -> dict[str, np.ndarray]:
+        encoder = model.base_model if folder.name == "no_head" else adapted
+        return outputs(encoder(**inputs))
+
+    computed = run_checked(adapted, compute, LIMITS.get(family, LIMIT))
     with adapted.disable_adapter(), torch.no_grad():
-        for name, plain in outputs(adapted(**inputs)).items():
+        for name, plain in compute().items():
             assert np.abs(plain - computed[name]).max() > 1e-3, "the adapter changes nothing"
     adapted.save_pretrained(str(folder))
     (folder / "README.md").unlink(missing_ok=True)

@@ -1,6 +1,8 @@
 """Exports LoRA adapters from a store in PEFT's format."""
 
+import collections
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,14 +10,14 @@ import numpy as np
 
 from afjax import store
 from afjax.adapters.kinds import adapter_layers
-from afjax.config.adapters import Adapter, LoraConfig
+from afjax.config.adapters import Adapter, DenseLayer, LoraConfig
 from afjax.config.from_dict import from_dict
 from afjax.config.heads import stored_head
 from afjax.config.tasks import TaskConfig
 from afjax.errors import UserError
 from afjax.interop.facts import without_paths
 from afjax.interop.folders import check_new_folder, new_folder
-from afjax.interop.peft.families import CLASS_OF_KIND, TASK_TYPES, peft_family, target_names
+from afjax.interop.peft.families import CLASS_OF_KIND, TASK_TYPES, dense_modules, peft_family, target_names
 from afjax.interop.peft.files import write_folder
 from afjax.interop.peft.heads import write_head
 from afjax.interop.peft.lora import write_lora
@@ -65,8 +67,8 @@ def export_peft(
     classes = peft_family(family)
     head = _head_manifest(store_folder, manifest) if with_head else None
     prefix = f"{ENCODER_FAMILIES[family].weight_names.prefix}." if head else ""
-    tensors = write_lora(config, adapter.params, family, num_layers, prefix)
-    settings = _settings(config, manifest, family, num_layers)
+    tensors, blocks = write_lora(config, adapter.params, family, num_layers, prefix)
+    settings = _settings(config, manifest, family, num_layers, blocks)
     record = None
     if head:
         record, modules, head_tensors = _head(store_folder, head, family, prefix)
@@ -79,7 +81,7 @@ def export_peft(
                 "parent_library": classes.library,
             }
     with new_folder(output) as new:
-        write_folder(new, settings, tensors, write_record(name, manifest, record))
+        write_folder(new, settings, tensors, write_record(name, manifest, blocks, record))
     return [(f"adapter {name}", output), *([(f"head {name}", output)] if head else [])]
 
 
@@ -93,14 +95,19 @@ def _lora(manifest: Manifest) -> LoraConfig:
     return config
 
 
-def _settings(config: LoraConfig, manifest: Manifest, family: str, num_layers: int) -> dict[str, Any]:
+def _settings(
+    config: LoraConfig, manifest: Manifest, family: str, num_layers: int, blocks: Sequence[DenseLayer]
+) -> dict[str, Any]:
     """Builds the contents of ``adapter_config.json`` for an adapter without a head.
 
     All of these settings have existed since PEFT 0.7.
     """
     layers = adapter_layers(config, num_layers)
+    # The rank of a module with blocks is the sum of its blocks' ranks, and its scaling is the same.
+    modules = dense_modules(family)
+    num_blocks = collections.Counter(modules[name] for name in blocks)
     return {
-        "alpha_pattern": {},
+        "alpha_pattern": {module: number * config.alpha for module, number in num_blocks.items()},
         "auto_mapping": None,
         "base_model_name_or_path": manifest.trunk["name"],
         "bias": "none",
@@ -114,7 +121,7 @@ def _settings(config: LoraConfig, manifest: Manifest, family: str, num_layers: i
         "modules_to_save": None,
         "peft_type": "LORA",
         "r": config.rank,
-        "rank_pattern": {},
+        "rank_pattern": {module: number * config.rank for module, number in num_blocks.items()},
         "revision": None,
         "target_modules": target_names(family, layers, config.target_modules),
         "task_type": "FEATURE_EXTRACTION",

@@ -45,7 +45,7 @@ class PeftFamily:
     Attributes:
       classes: Prefix of the class names, such as ``Bert``.
       library: The Python module that defines the classes.
-      heads: The heads, by class name without the prefix.
+      heads: The heads that afjax supports, by class name without the prefix.
     """
 
     classes: str
@@ -96,7 +96,9 @@ _ELECTRA = {
     CHOICE: HeadLayout(("sequence_summary.summary", "classifier"), _GELU),
     **_ON_TOKENS,
 }
-# Keys are afjax's names of the encoder families.
+_GELU_LAYER = HeadLayout(("pooler.dense", "classifier"), _GELU)
+_DEBERTA = {SEQUENCE: _GELU_LAYER, CHOICE: _GELU_LAYER, **_ON_TOKENS}
+# Keys are afjax's names of the encoder families. ModernBERT's heads have a LayerNorm, which afjax's heads do not have.
 PEFT_FAMILIES: Mapping[str, PeftFamily] = types.MappingProxyType(
     {
         "bert": PeftFamily("Bert", "transformers.models.bert.modeling_bert", _BERT),
@@ -106,6 +108,8 @@ PEFT_FAMILIES: Mapping[str, PeftFamily] = types.MappingProxyType(
         "mpnet": PeftFamily("MPNet", "transformers.models.mpnet.modeling_mpnet", _ROBERTA),
         "distilbert": PeftFamily("DistilBert", "transformers.models.distilbert.modeling_distilbert", _DISTILBERT),
         "electra": PeftFamily("Electra", "transformers.models.electra.modeling_electra", _ELECTRA),
+        "deberta-v2": PeftFamily("DebertaV2", "transformers.models.deberta_v2.modeling_deberta_v2", _DEBERTA),
+        "modernbert": PeftFamily("ModernBert", "transformers.models.modernbert.modeling_modernbert", {}),
     }
 )
 
@@ -126,11 +130,20 @@ def peft_family(name: str) -> PeftFamily:
 def dense_modules(family: str) -> dict[DenseLayer, str]:
     """Maps a layer's dense layers to their module names.
 
-    For example, ``{"query": "attention.self.query", ...}``.
+    For example, ``{"query": "attention.self.query", ...}``. In ModernBERT, query, key and value have the same module.
     """
     layers = ENCODER_FAMILIES[family].weight_names.layers
     modules = {path: name.removesuffix(".weight") for name, weight in layers.items() for path in weight.paths}
     return {name: modules[f"{block}/{layer}/kernel"] for name, (block, layer) in DENSE_LAYERS.items()}
+
+
+def module_layers(family: str) -> dict[str, tuple[DenseLayer, ...]]:
+    """Maps a layer's module names to their dense layers, in the order of the module's outputs.
+
+    For example, ``{"attention.self.query": ("query",), ...}``, or ``{"attn.Wqkv": ("query", "key", "value"), ...}``.
+    """
+    modules = dense_modules(family)
+    return {module: tuple(name for name in modules if modules[name] == module) for module in modules.values()}
 
 
 def layer_prefix(family: str, layer: int) -> str:
@@ -159,12 +172,12 @@ def target_names(family: str, layers: Sequence[int], names: Sequence[DenseLayer]
     """
     modules = dense_modules(family)
     targets = []
-    for name in names:
-        others = [module for other, module in modules.items() if other != name]
-        parts = modules[name].split(".")
+    for module in dict.fromkeys(modules[name] for name in names):
+        others = [other for other in modules.values() if other != module]
+        parts = module.split(".")
         suffixes = [".".join(parts[start:]) for start in reversed(range(len(parts)))]
         unique = [suffix for suffix in suffixes if not any(f".{other}".endswith(f".{suffix}") for other in others)]
-        targets += unique[:1] or [f"{layer}.{modules[name]}" for layer in layers]
+        targets += unique[:1] or [f"{layer}.{module}" for layer in layers]
     return targets
 
 

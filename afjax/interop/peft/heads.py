@@ -121,11 +121,21 @@ def plan_head(
             f"auto_mapping; set --kind to one of {', '.join(CLASS_OF_KIND)}, or skip the head with --no_head."
         )
     if model_class not in family.heads:
+        supported = ", ".join(family.classes + name for name in family.heads)
         raise UserError(
             f"{where} has tensors of a {family.classes}{model_class} ({next(iter(header.saved))}); the supported heads "
-            f"are those in {', '.join(family.classes + name for name in family.heads)}. Skip the head with --no_head."
+            f"are {f'those in {supported}' if supported else 'those of other encoder families'}. Skip the head with "
+            "--no_head."
         )
     layout = family.heads[model_class]
+    for module in layout.linear[:-1]:
+        if f"{module}.weight" not in header.saved:
+            name = module.partition(".")[0]
+            raise UserError(
+                f"{where} has no weights of {module}, a layer of the head. PEFT only saves them if modules_to_save "
+                f'lists "{name}"; otherwise, the head cannot be restored. Train it again with this setting, or skip '
+                "the head with --no_head."
+            )
     outputs = _num_outputs(header, f"{layout.linear[-1]}.weight", hidden_size)
     kind = kind or _default_kind(model_class, outputs)
     if CLASS_OF_KIND[kind] != model_class:
@@ -193,6 +203,11 @@ def write_head(
       UserError: The head's architecture does not match Hugging Face's model for the task.
     """
     classes, model_class = peft_family(family), CLASS_OF_KIND[task.kind]
+    if model_class not in classes.heads:
+        raise UserError(
+            f'The head "{name}" cannot be exported, because the head of {classes.classes}{model_class} has layers that '
+            "afjax's heads do not have. Export without it: --no_head, or with_head=False in Python."
+        )
     layout = classes.heads[model_class]
     pooled = TASK_KINDS[task.kind].reads == "pooled"
     if pooled and config.pooling != "first":

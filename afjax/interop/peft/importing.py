@@ -134,15 +134,17 @@ class _Files:
         trunk, prefix = self.trunk.config, self._prefix()
         plan = self._plan_head(given, prefix)
         layout = self._layout(plan)
-        targets = read_targets(self.settings, trunk, layout, prefix)
+        targets = read_targets(self.settings, trunk, layout, prefix, with_head=given is not None)
         self._check_layers(list(targets))
         if prefix + POOLER not in self.header.lora:
             # PEFT's settings select the pooler, but the base model's class does not have one.
             targets = {module: scale for module, scale in targets.items() if module != POOLER}
+        skipped = [name for name in self.header.lora if given is None and layout and name in layout.linear]
         shapes = {
             f"{module}.lora_{part}.weight": shape
             for module, parts in self.header.lora.items()
             for part, shape in parts.items()
+            if module not in skipped
         }
         expected = lora_shapes(targets, trunk, prefix)
         if given is not None:
@@ -152,7 +154,9 @@ class _Files:
         if plan:
             self._check_head(plan)
         tensors = read_tensors(self.header, expected)
-        config, tree, notes = read_lora(targets, tensors, trunk, prefix, self.settings.dropout)
+        config, tree, notes = read_lora(targets, tensors, trunk, prefix, self.settings, self.record.blocks)
+        if skipped:
+            notes.append(f"its LoRA in the head ({', '.join(skipped)}) is left out")
         if f"{prefix}{POOLER}" in self.header.lora:
             notes.append(
                 "its LoRA on the pooler is merged into the head's own pooler"

@@ -2,19 +2,41 @@
 
 PEFT stores A ``[rank, inputs]`` and B ``[outputs, rank]`` for each module. afjax transposes them and stacks them over
 layers.
+
+ModernBERT computes query, key and value in one module. In PEFT, they share A, and each has its own rows of B. In afjax,
+each has its own A and B. An export therefore stacks their As, and puts their Bs on the diagonal of a larger B, so the
+module's LoRA has three times the rank. The record lists these dense layers as ``blocks``, so that an import can
+separate them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from afjax.adapters.kind import dense_shape
 from afjax.adapters.kinds import adapter_layers
 from afjax.config.adapters import DENSE_LAYERS, DenseLayer, LoraConfig
-from afjax.interop.peft.families import POOLER, dense_modules, layer_prefix
-from afjax.interop.peft.settings import Scale
+from afjax.errors import UserError
+from afjax.interop.peft.families import POOLER, layer_prefix, module_layers
+from afjax.interop.peft.files import RECORD
+from afjax.interop.peft.settings import PeftSettings, Scale, scale_of
 from afjax.trees import Tree
 from afjax.trunk.config import TrunkConfig
+
+
+class _Part(NamedTuple):
+    """The LoRA of one dense layer.
+
+    Attributes:
+      scale: Its rank and scaling.
+      down: A transposed, ``[inputs, rank]``.
+      up: B transposed, ``[rank, outputs]``.
+    """
+
+    scale: Scale
+    down: np.ndarray
+    up: np.ndarray
 
 
 def lora_shapes(targets: Mapping[str, Scale], trunk: TrunkConfig, prefix: str) -> dict[str, tuple[int, ...]]:
@@ -25,38 +47,49 @@ def lora_shapes(targets: Mapping[str, Scale], trunk: TrunkConfig, prefix: str) -
       trunk: The trunk's config.
       prefix: Name prefix of the encoder's modules.
     """
-    dense = {module: name for (name, _), module in _places(trunk).items()}
+    dense = {module: names for module, (names, _) in _places(trunk).items()}
     shapes: dict[str, tuple[int, ...]] = {}
     for module, scale in targets.items():
-        sizes = (trunk.hidden_size, trunk.hidden_size) if module == POOLER else dense_shape(dense[module], trunk)
-        shapes[f"{prefix}{module}.lora_A.weight"] = (scale.rank, sizes[0])
-        shapes[f"{prefix}{module}.lora_B.weight"] = (sizes[1], scale.rank)
+        sizes = [(trunk.hidden_size, trunk.hidden_size)]
+        if module != POOLER:
+            sizes = [dense_shape(name, trunk) for name in dense[module]]
+        shapes[f"{prefix}{module}.lora_A.weight"] = (scale.rank, sizes[0][0])
+        shapes[f"{prefix}{module}.lora_B.weight"] = (sum(outputs for _, outputs in sizes), scale.rank)
     return shapes
 
 
 def read_lora(
-    targets: Mapping[str, Scale], tensors: Mapping[str, np.ndarray], trunk: TrunkConfig, prefix: str, dropout: float
+    targets: Mapping[str, Scale],
+    tensors: Mapping[str, np.ndarray],
+    trunk: TrunkConfig,
+    prefix: str,
+    settings: PeftSettings,
+    blocks: Sequence[DenseLayer],
 ) -> tuple[LoraConfig, Tree, list[str]]:
     """Converts LoRA tensors from PEFT's layout.
 
-    In afjax, all modules of an adapter have the same rank and scale, and every layer with LoRA has it in the same
-    dense layers. Lower ranks are padded with zeros, and missing modules are filled with zeros. The padding does not
-    change the output, not even during training.
+    In afjax, all dense layers of an adapter have the same rank and scale, and every layer with LoRA has it in the same
+    dense layers. Lower ranks and missing dense layers are padded with zeros. The padding does not change the output,
+    not even during training.
 
     Args:
       targets: Each module's rank and scaling. At least one module must be in an encoder layer.
       tensors: The tensors by name.
       trunk: The trunk's config.
       prefix: Name prefix of the encoder's modules.
-      dropout: Dropout rate on the adapter's input.
+      settings: The adapter's settings.
+      blocks: The recorded ``blocks``.
 
     Returns:
       The adapter config, its parameters (float32) and notes for the user.
+
+    Raises:
+      UserError: A module does not have the recorded blocks.
     """
-    places = {place: targets[module] for place, module in _places(trunk).items() if module in targets}
-    names = tuple(name for name in DENSE_LAYERS if any(place[0] == name for place in places))
-    layers = sorted({layer for _, layer in places})
-    scales = set(places.values())
+    parts = _parts(targets, tensors, trunk, prefix, settings, blocks)
+    names = tuple(name for name in DENSE_LAYERS if any(place[0] == name for place in parts))
+    layers = sorted({layer for _, layer in parts})
+    scales = {part.scale for part in parts.values()}
     rank = max(scale.rank for scale in scales)
     notes = []
     if len(scales) == 1:
@@ -66,7 +99,7 @@ def read_lora(
         notes.append(
             f"its ranks or scales differ between modules, so all are padded to rank {rank} and scales are folded into B"
         )
-    if len(places) < len(names) * len(layers):
+    if len(parts) < len(names) * len(layers):
         notes.append("its layers have LoRA in different modules, so the missing ones are filled with zeros")
     tree: Tree = {}
     for name in names:
@@ -74,39 +107,98 @@ def read_lora(
         down = np.zeros((len(layers), inputs, rank), np.float32)
         up = np.zeros((len(layers), rank, outputs), np.float32)
         for row, layer in enumerate(layers):
-            scale = places.get((name, layer))
-            if scale is None:
+            part = parts.get((name, layer))
+            if part is None:
                 continue
-            module = prefix + layer_prefix(trunk.family, layer) + dense_modules(trunk.family)[name]
-            down[row, :, : scale.rank] = tensors[f"{module}.lora_A.weight"].T
-            b = tensors[f"{module}.lora_B.weight"].T  # [rank, outputs]
-            up[row, : scale.rank] = b if len(scales) == 1 else np.float32(scale.scaling) * b
+            down[row, :, : part.scale.rank] = part.down
+            up[row, : part.scale.rank] = part.up if len(scales) == 1 else np.float32(part.scale.scaling) * part.up
         block, dense_layer = DENSE_LAYERS[name]
         tree.setdefault(block, {})[dense_layer] = {"down": {"kernel": down}, "up": {"kernel": up}}
     config = LoraConfig(
         target_modules=names,
         rank=rank,
         alpha=alpha,
-        dropout=dropout,
+        dropout=settings.dropout,
         layers=tuple(layers) if len(layers) < trunk.num_layers else None,
     )
     return config, tree, notes
 
 
-def write_lora(config: LoraConfig, tree: Tree, family: str, num_layers: int, prefix: str) -> dict[str, np.ndarray]:
+def _parts(
+    targets: Mapping[str, Scale],
+    tensors: Mapping[str, np.ndarray],
+    trunk: TrunkConfig,
+    prefix: str,
+    settings: PeftSettings,
+    blocks: Sequence[DenseLayer],
+) -> dict[tuple[DenseLayer, int], _Part]:
+    """Separates the tensors of the encoder's modules: ``{(dense layer, layer): part}``."""
+    parts = {}
+    for module, (names, layer) in _places(trunk).items():
+        if module not in targets:
+            continue
+        scale = targets[module]
+        down, b = (tensors[f"{prefix}{module}.lora_{letter}.weight"].T for letter in "AB")
+        ends = np.cumsum([dense_shape(name, trunk)[1] for name in names])[:-1]
+        ups = dict(zip(names, np.split(b, ends, axis=1), strict=True))  # each [rank, outputs]
+        own = [name for name in names if name in blocks]
+        if not own:
+            parts |= {(name, layer): _Part(scale, down, up) for name, up in ups.items()}
+            continue
+        each = scale_of(settings.rank, settings.alpha, settings.rank_stabilized)
+        rows = {name: slice(index * each.rank, (index + 1) * each.rank) for index, name in enumerate(own)}
+        zeros = all(not np.delete(up, rows.get(name, slice(0)), axis=0).any() for name, up in ups.items())
+        if not zeros or scale.rank != len(own) * each.rank or not np.isclose(scale.scaling, each.scaling):
+            raise UserError(
+                f"The LoRA of {module} does not match the blocks in {RECORD}, which are {', '.join(own)}; remove "
+                f'"blocks" from {RECORD} if the tensors are correct.'
+            )
+        parts |= {(name, layer): _Part(each, down[:, part], ups[name][part]) for name, part in rows.items()}
+    return parts
+
+
+def write_lora(
+    config: LoraConfig, tree: Tree, family: str, num_layers: int, prefix: str
+) -> tuple[dict[str, np.ndarray], tuple[DenseLayer, ...]]:
     """Converts LoRA parameters to PEFT's tensors, by name.
 
     This is the inverse of :func:`read_lora`.
+
+    Returns:
+      The tensors, and the dense layers whose LoRA is a block of their module's LoRA.
     """
-    tensors = {}
-    for name in config.target_modules:
-        block, dense_layer = DENSE_LAYERS[name]
-        part = tree[block][dense_layer]
-        for row, layer in enumerate(adapter_layers(config, num_layers)):
-            module = prefix + layer_prefix(family, layer) + dense_modules(family)[name]
-            tensors[f"{module}.lora_A.weight"] = np.asarray(part["down"]["kernel"])[row].T
-            tensors[f"{module}.lora_B.weight"] = np.asarray(part["up"]["kernel"])[row].T
-    return tensors
+    tensors: dict[str, np.ndarray] = {}
+    blocks: tuple[DenseLayer, ...] = ()
+    for module, names in module_layers(family).items():
+        own = tuple(name for name in names if name in config.target_modules)
+        leaves = {name: tree[DENSE_LAYERS[name][0]][DENSE_LAYERS[name][1]] for name in own}
+        downs, ups = (
+            {name: np.asarray(leaf[part]["kernel"]) for name, leaf in leaves.items()} for part in ("down", "up")
+        )
+        has_blocks = own != names or not all(np.array_equal(down, downs[own[0]]) for down in downs.values())
+        blocks += own if has_blocks else ()
+        for row, layer in enumerate(adapter_layers(config, num_layers) if own else ()):
+            a, b = downs[own[0]][row], np.concatenate([ups[name][row] for name in own], axis=-1)
+            if has_blocks:
+                a = np.concatenate([downs[name][row] for name in own], axis=-1)  # [inputs, rank * blocks]
+                b = _diagonal(names, {name: up[row] for name, up in ups.items()})
+            name = f"{prefix}{layer_prefix(family, layer)}{module}"
+            tensors |= {f"{name}.lora_A.weight": a.T, f"{name}.lora_B.weight": b.T}
+    return tensors, blocks
+
+
+def _diagonal(names: Sequence[DenseLayer], ups: Mapping[DenseLayer, np.ndarray]) -> np.ndarray:
+    """Puts the matrices ``[rank, outputs]`` on the diagonal.
+
+    Dense layers without LoRA get columns of zeros.
+
+    Returns:
+      ``[rank * len(ups), outputs * len(names)]``.
+    """
+    zeros = np.zeros_like(next(iter(ups.values())))
+    return np.concatenate(
+        [np.concatenate([ups[name] if name == row else zeros for name in names], axis=-1) for row in ups]
+    )
 
 
 def merged_pooler(pooler: Tree, scale: Scale, tensors: Mapping[str, np.ndarray], prefix: str) -> Tree:
@@ -119,11 +211,10 @@ def merged_pooler(pooler: Tree, scale: Scale, tensors: Mapping[str, np.ndarray],
     }
 
 
-def _places(trunk: TrunkConfig) -> dict[tuple[DenseLayer, int], str]:
-    """Maps ``(dense layer, layer)`` to module names without the family's prefix."""
-    modules = dense_modules(trunk.family)
+def _places(trunk: TrunkConfig) -> dict[str, tuple[tuple[DenseLayer, ...], int]]:
+    """Maps module names, without the family's prefix, to their dense layers and their layer."""
     return {
-        (name, layer): layer_prefix(trunk.family, layer) + module
+        layer_prefix(trunk.family, layer) + module: (names, layer)
         for layer in range(trunk.num_layers)
-        for name, module in modules.items()
+        for module, names in module_layers(trunk.family).items()
     }

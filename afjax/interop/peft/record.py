@@ -4,6 +4,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+from afjax.config.adapters import DenseLayer
 from afjax.config.from_dict import from_dict, to_dict
 from afjax.config.heads import HeadConfig
 from afjax.config.tasks import TaskConfig
@@ -31,10 +32,17 @@ class Record:
     """Metadata of an adapter and its head, if any.
 
     Empty if another program wrote the folder.
+
+    Attributes:
+      name: The adapter's name.
+      adapter: Facts from the adapter's manifest.
+      blocks: The dense layers whose LoRA is a block of their module's LoRA, see :mod:`afjax.interop.peft.lora`.
+      head: The head's metadata, or None.
     """
 
     name: str = ""
     adapter: Facts = dataclasses.field(default_factory=Facts)
+    blocks: tuple[DenseLayer, ...] = ()
     head: HeadRecord | None = None
 
 
@@ -57,6 +65,9 @@ def read_record(folder: Path) -> Record:
     return record
 
 
-def write_record(name: str, adapter: Manifest, head: HeadRecord | None) -> dict[str, Any]:
+def write_record(
+    name: str, adapter: Manifest, blocks: tuple[DenseLayer, ...], head: HeadRecord | None
+) -> dict[str, Any]:
     """Builds the contents of a record."""
-    return {"name": name, "adapter": facts_of(adapter), "head": None if head is None else to_dict(head)}
+    values = {"name": name, "adapter": facts_of(adapter), "head": None if head is None else to_dict(head)}
+    return values | ({"blocks": list(blocks)} if blocks else {})

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from afjax.errors import UserError
-from afjax.interop.peft.families import POOLER, TASK_TYPES, HeadLayout, PeftFamily, dense_modules, encoder_modules
+from afjax.interop.peft.families import POOLER, TASK_TYPES, HeadLayout, PeftFamily, encoder_modules, module_layers
 from afjax.interop.peft.patterns import matching, shown
 from afjax.trunk.config import TrunkConfig
 
@@ -189,7 +189,9 @@ def base_model(values: Mapping[str, Any], where: str) -> tuple[str, str]:
     return name, _text(values.get("revision"), f"{where}: revision")
 
 
-def read_targets(settings: PeftSettings, trunk: TrunkConfig, head: HeadLayout | None, prefix: str) -> dict[str, Scale]:
+def read_targets(
+    settings: PeftSettings, trunk: TrunkConfig, head: HeadLayout | None, prefix: str, *, with_head: bool
+) -> dict[str, Scale]:
     """Finds the modules with LoRA by PEFT's rules.
 
     Args:
@@ -197,18 +199,20 @@ def read_targets(settings: PeftSettings, trunk: TrunkConfig, head: HeadLayout | 
       trunk: The trunk's config.
       head: The base model's head, or None.
       prefix: Name prefix of the encoder's modules: ``bert.``, or empty for a model without a head.
+      with_head: Whether the head is imported. Otherwise, LoRA in the head is ignored.
 
     Returns:
       Each module's rank and scaling, by module name without ``prefix``. The modules are dense layers of the encoder
       and the pooler.
 
     Raises:
-      UserError: A target does not exist or cannot have LoRA in afjax, no module has LoRA, a rank exceeds the hidden
-        size, or a regular expression is invalid or takes too long to match.
+      UserError: A target does not exist or cannot have LoRA in afjax, no module has LoRA, a rank is too large for the
+        trunk, or a regular expression is invalid or takes too long to match.
     """
     where = settings.where
     encoder = [prefix + module for module in encoder_modules(trunk)]
-    names = [*encoder, *(head.linear if head else ())]
+    in_head = head.linear if head else ()
+    names = [*encoder, *in_head]
     if settings.layers_to_transform and max(settings.layers_to_transform) >= trunk.num_layers:
         raise UserError(
             f"{where} has LoRA in layer {max(settings.layers_to_transform)}, but the trunk has layers 0 to "
@@ -217,11 +221,14 @@ def read_targets(settings: PeftSettings, trunk: TrunkConfig, head: HeadLayout | 
     selected = _selected(settings, names, trunk, prefix)
     selected -= _excluded(settings, names)
     supported = {prefix + module for module in _dense(trunk)} | {prefix + POOLER}
+    if not with_head:
+        supported |= set(in_head)
     wrong = [name for name in names if name in selected and name not in supported]
     if wrong:
         raise UserError(
             f"{where} has LoRA in {', '.join(wrong[:6])}; afjax only supports LoRA in the encoder layers' dense layers "
-            f"({', '.join(dense_modules(trunk.family).values())}) and the pooler. Train it with these target_modules."
+            f"({', '.join(module_layers(trunk.family))}) and the pooler. Train it with these target_modules"
+            f"{', or skip the head with --no_head' if with_head and set(wrong) <= set(in_head) else ''}."
         )
     targets = [name for name in encoder if name in selected]
     if not targets:
@@ -231,17 +238,24 @@ def read_targets(settings: PeftSettings, trunk: TrunkConfig, head: HeadLayout | 
         )
     ranks = _by_pattern(settings.rank_pattern, targets, f"{where}: rank_pattern")
     alphas = _by_pattern(settings.alpha_pattern, targets, f"{where}: alpha_pattern")
+    # If afjax exported the adapter, a joint module's LoRA has a block for each of its dense layers.
+    highest = trunk.hidden_size * max(map(len, module_layers(trunk.family).values()))
     scales = {}
     for name in targets:
         rank, alpha = ranks.get(name, settings.rank), alphas.get(name, settings.alpha)
-        if rank > trunk.hidden_size:
+        if rank > highest:
             raise UserError(
-                f"{where} has rank {rank} in {name}, above the trunk's hidden size of {trunk.hidden_size}; use the "
-                "trunk that the adapter was trained on."
+                f"{where} has rank {rank} in {name}, but its rank can be at most {highest}; use the trunk that the "
+                "adapter was trained on."
             )
-        alpha = alpha * math.sqrt(rank) if settings.rank_stabilized else alpha
-        scales[name.removeprefix(prefix)] = Scale(rank, alpha, alpha / rank)
+        scales[name.removeprefix(prefix)] = scale_of(rank, alpha, settings.rank_stabilized)
     return scales
+
+
+def scale_of(rank: int, alpha: float, rank_stabilized: bool) -> Scale:
+    """Computes a module's scaling from its rank and PEFT's alpha."""
+    alpha = alpha * math.sqrt(rank) if rank_stabilized else alpha
+    return Scale(rank, alpha, alpha / rank)
 
 
 def _selected(settings: PeftSettings, names: Sequence[str], trunk: TrunkConfig, prefix: str) -> set[str]:
@@ -315,7 +329,7 @@ def _by_pattern(pattern: Mapping[str, Any], names: Sequence[str], where: str) ->
 def _dense(trunk: TrunkConfig) -> list[str]:
     """Lists the module names of all dense layers, without the family's prefix."""
     layer_name = trunk.encoder_family.weight_names.layer
-    modules = dense_modules(trunk.family).values()
+    modules = module_layers(trunk.family)
     return [f"{layer_name}.{layer}.{module}" for layer in range(trunk.num_layers) for module in modules]
 
 
