@@ -135,7 +135,8 @@ def write_batch(trunk: afjax.Trunk, path: Path) -> dict[str, np.ndarray]:
     )
     mask = np.array(encoded["attention_mask"], bool)
     tokens = np.where(mask, encoded["input_ids"], trunk.config.pad_id).astype(np.int32)
-    types = np.array(encoded["token_type_ids"], np.int32) * (trunk.config.type_vocab_size > 1)
+    # Some trunks have no token types.
+    types = np.array(encoded["token_type_ids"]) if trunk.config.type_vocab_size > 1 else np.zeros_like(tokens)
     batch = {"tokens": tokens, "types": types.astype(np.int32), "mask": mask}
     np.savez(path, labels=np.array([label for _, label in rows]), **batch)
     return batch

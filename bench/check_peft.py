@@ -4,10 +4,10 @@
     python bench/check_peft.py --trunks=roberta    only this trunk
 
 First, PEFT trains for a few steps with PyTorch on the CPU, and afjax imports the result. Then afjax trains for a few
-steps and exports the result, and PEFT loads it. The script compares the logits. It covers LoRA on several sets of dense
-layers and all kinds of heads, on `minilm` and on small encoders of other families with random weights. It prints a
-Markdown table, and exits with code 1 if a difference exceeds 1e-5. The first run installs PyTorch and PEFT in a
-separate virtual environment (`--venv=DIR`).
+steps and exports the result, and PEFT loads it. The script compares the logits, or the hidden states if there is no
+head. It covers LoRA on several sets of dense layers and all kinds of heads, on `minilm` and on small encoders of other
+families with random weights. It prints a Markdown table, and exits with code 1 if a difference exceeds 1e-5. The first
+run installs PyTorch and PEFT in a separate virtual environment (`--venv=DIR`).
 """
 
 import argparse
@@ -27,24 +27,30 @@ import afjax
 from afjax.config.adapters import DENSE_LAYERS
 from afjax.interop.peft import export_peft, import_peft
 from afjax.interop.peft.families import CLASS_OF_KIND, PEFT_FAMILIES
+from afjax.model.model import Model
+from afjax.model.stored import load_adapter
 
 WORKER = Path(__file__).with_name("check_peft_worker.py")
-TRUNKS = ("minilm", "roberta", "xlm-roberta", "distilbert", "electra")
+TRUNKS = ("minilm", "roberta", "xlm-roberta", "distilbert", "electra", "deberta-v2", "modernbert")
+# The modules of the heads in all families. PEFT must train and save those that a model has.
+HEAD = ["pre_classifier", "classifier", "sequence_summary", "pooler"]
+SEQUENCE = {"task_type": "SEQ_CLS", "modules_to_save": HEAD}
 
 # Adapters to train with PEFT, by name: base model class, number of labels, and adapter settings. "dense" stands for all
-# dense layers of the model's family.
+# dense layers of the model's family. ModernBERT only has the cases without a head.
 FROM_PEFT: dict[str, tuple[str, int, dict[str, Any]]] = {
-    "query_value": ("ForSequenceClassification", 3, {"task_type": "SEQ_CLS", "lora_dropout": 0.1}),
-    "dense": ("ForSequenceClassification", 3, {"task_type": "SEQ_CLS", "target_modules": "dense", "r": 4}),
+    "query_value": ("ForSequenceClassification", 3, {**SEQUENCE, "lora_dropout": 0.1}),
+    "dense": ("ForSequenceClassification", 3, {**SEQUENCE, "target_modules": "dense", "r": 4}),
     "rank_stabilized": (
         "ForSequenceClassification",
         3,
-        {"task_type": "SEQ_CLS", "use_rslora": True, "r": 3, "lora_alpha": 16, "layers_to_transform": [1, 2]},
+        {**SEQUENCE, "use_rslora": True, "r": 3, "lora_alpha": 16, "layers_to_transform": [1, 2]},
     ),
-    "regression": ("ForSequenceClassification", 1, {"task_type": "SEQ_CLS"}),
-    "choices": ("ForMultipleChoice", 2, {"modules_to_save": ["pre_classifier", "classifier", "sequence_summary"]}),
+    "regression": ("ForSequenceClassification", 1, SEQUENCE),
+    "choices": ("ForMultipleChoice", 2, {"modules_to_save": HEAD}),
     "span": ("ForQuestionAnswering", 2, {"task_type": "QUESTION_ANS"}),
     "tagging": ("ForTokenClassification", 3, {"task_type": "TOKEN_CLS"}),
+    "no_head": ("", 0, {"task_type": "FEATURE_EXTRACTION", "target_modules": "dense", "r": 4}),
 }
 # Adapters to train with afjax, by name: architecture and kind of task.
 TO_PEFT = {
@@ -55,7 +61,10 @@ TO_PEFT = {
     "choices": (afjax.LoraConfig(), "multiple_choice"),
     "span": (afjax.LoraConfig(), "span"),
     "tagging": (afjax.LoraConfig(), "tagging"),
+    "no_head": (afjax.LoraConfig(target_modules=tuple(DENSE_LAYERS), rank=4, alpha=16), "classification"),
+    "no_head_query": (afjax.LoraConfig(target_modules=("query", "output"), rank=4), "classification"),
 }
+NO_HEAD = ("no_head", "no_head_query")
 
 
 def main() -> None:
@@ -84,9 +93,9 @@ def from_peft(
         trunk=str(trunk.folder),
         batch=str(work / "batch.npz"),
         output=str(work / "trained"),
-        adapters=FROM_PEFT,
+        adapters=cases(FROM_PEFT, trunk),
     )
-    for name in FROM_PEFT:
+    for name in cases(FROM_PEFT, trunk):
         source, store = work / "trained" / name, work / f"store-{name}"
         import_peft(source, store, trunk=trunk)
         yield "PEFT to afjax", name, largest_difference(trunk, store, batch, source / "expected.npz", name)
@@ -104,10 +113,11 @@ def to_peft(
     settings = afjax.TrainConfig(
         learning_rate=1e-3, max_steps=10, batch_size=16, max_length=LENGTH, buckets=(LENGTH,), eval_every=10
     )
-    for name, (adapter, kind) in TO_PEFT.items():
+    for name, (adapter, kind) in cases(TO_PEFT, trunk).items():
         rows = tagged_rows() if kind == "tagging" else rows_of(kind)
         # Match the head architecture of the Hugging Face class.
-        head = PEFT_FAMILIES[trunk.config.family].heads[CLASS_OF_KIND[kind]].config
+        layout = PEFT_FAMILIES[trunk.config.family].heads.get(CLASS_OF_KIND[kind])
+        head = layout.config if layout else afjax.HeadConfig()
         trained = afjax.train_single(
             trunk,
             afjax.TaskConfig(name=name, kind=kind),
@@ -117,14 +127,20 @@ def to_peft(
             method=afjax.Method(adapter=adapter, head=head),
         )
         trained.save(store)
-        export_peft(store, name, exported / name)
+        export_peft(store, name, exported / name, with_head=name not in NO_HEAD)
     ask(python, "load", trunk=str(trunk.folder), batch=str(work / "batch.npz"), folder=str(exported))
-    for name in TO_PEFT:
+    for name in cases(TO_PEFT, trunk):
         yield (
             "afjax to PEFT",
             name,
             largest_difference(trunk, store, batch, exported / name / "computed.npz", name),
         )
+
+
+def cases(every: dict[str, Any], trunk: afjax.Trunk) -> dict[str, Any]:
+    """Returns the cases for a trunk."""
+    heads = PEFT_FAMILIES[trunk.config.family].heads
+    return {name: case for name, case in every.items() if heads or name in NO_HEAD}
 
 
 def tagged_rows() -> Any:
@@ -135,14 +151,24 @@ def tagged_rows() -> Any:
 
 
 def largest_difference(trunk: afjax.Trunk, store: Path, batch: dict[str, np.ndarray], theirs: Path, name: str) -> float:
-    """Computes the largest difference between the logits of the two libraries."""
-    task_model = afjax.load_task_model(store, trunk, adapter=name)
-    if task_model.task.kind == "multiple_choice":
-        batch = {field: array.reshape(-1, 2, LENGTH) for field, array in batch.items()}
-    logits = task_model.model({"trunk": trunk.params, **task_model.params}, batch).logits
-    with np.load(theirs) as file:
-        assert logits.shape == file["logits"].shape, (name, logits.shape, file["logits"].shape)
-        return float(np.abs(np.asarray(logits) - file["logits"]).max())
+    """Computes the largest difference between the logits, or the hidden states, of the two libraries.
+
+    Padding is ignored, because the libraries' outputs for padding may differ.
+    """
+    kind, expected = "hidden" if name in NO_HEAD else "logits", np.load(theirs)
+    if name in NO_HEAD:
+        config, tree = load_adapter(store, name)
+        model = Model(trunk=trunk.config, head_name="", adapters=((name, config),))
+        found = model.hidden_states({"trunk": trunk.params, "adapters": {name: tree}}, batch)
+    else:
+        task_model = afjax.load_task_model(store, trunk, adapter=name)
+        if task_model.task.kind == "multiple_choice":
+            batch = {field: array.reshape(-1, 2, LENGTH) for field, array in batch.items()}
+        found = task_model.model({"trunk": trunk.params, **task_model.params}, batch).logits
+    assert found.shape == expected[kind].shape, (name, found.shape, expected[kind].shape)
+    differences = np.abs(np.asarray(found) - expected[kind])
+    # Outputs per token are [rows, length, outputs].
+    return float((differences[batch["mask"]] if differences.ndim == 3 else differences).max())
 
 
 if __name__ == "__main__":

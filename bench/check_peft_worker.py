@@ -23,10 +23,15 @@ CLASSES = {
     "SEQ_CLS": "ForSequenceClassification",
     "TOKEN_CLS": "ForTokenClassification",
     "QUESTION_ANS": "ForQuestionAnswering",
+    "FEATURE_EXTRACTION": "",
     None: "ForMultipleChoice",
 }
-QUERY_VALUE = {"distilbert": ["q_lin", "v_lin"]}
-DENSE = {"distilbert": ["q_lin", "k_lin", "v_lin", "out_lin", "lin1", "lin2"]}
+QUERY_VALUE = {"distilbert": ["q_lin", "v_lin"], "deberta-v2": ["query_proj", "value_proj"]}
+DENSE = {
+    "distilbert": ["q_lin", "k_lin", "v_lin", "out_lin", "lin1", "lin2"],
+    "deberta-v2": ["query_proj", "key_proj", "value_proj", "dense"],
+    "modernbert": ["Wqkv", "Wo", "Wi"],
+}
 
 
 def main() -> None:
@@ -68,12 +73,12 @@ def load(trunk: str, batch: str, folder: str) -> None:
 
 
 def num_labels(path: Path) -> int:
-    """Reads the head's number of outputs from a saved adapter."""
+    """Reads the head's number of outputs from a saved adapter. Returns 0 without a head."""
     with safe_open(path / "adapter_model.safetensors", framework="pt") as file:
         for name in ("classifier.out_proj", "classifier", "qa_outputs"):
             if f"base_model.model.{name}.weight" in file.keys():  # noqa: SIM118
                 return int(file.get_slice(f"base_model.model.{name}.weight").get_shape()[0])
-    raise AssertionError(f"{path} has no head")
+    return 0
 
 
 def load_base(trunk: str, class_name: str, num_labels: int) -> Any:
@@ -95,6 +100,8 @@ def read_batch(
         return inputs, {"labels": labels[::2] % 2}
     if class_name == "ForQuestionAnswering":
         return inputs, {"start_positions": labels + 1, "end_positions": labels + 2}
+    if not class_name:
+        return inputs, {}
     if class_name == "ForTokenClassification":
         return inputs, {"labels": arrays["tokens"] % num_labels}
     return inputs, {"labels": labels.float() if num_labels == 1 else labels}
@@ -104,7 +111,10 @@ def fit(model: Any, inputs: dict[str, torch.Tensor], labels: dict[str, torch.Ten
     model.train()
     optimizer = torch.optim.AdamW([leaf for leaf in model.parameters() if leaf.requires_grad], lr=1e-3)
     for _ in range(STEPS):
-        model(**inputs, **labels).loss.backward()
+        outputs = model(**inputs, **labels)
+        # Without a head, train on an arbitrary loss.
+        loss = outputs.loss if "loss" in outputs else outputs.last_hidden_state[:, 0].square().mean()
+        loss.backward()
         optimizer.step()
         optimizer.zero_grad()
 
@@ -116,6 +126,8 @@ def save_outputs(path: Path, model: Any, inputs: dict[str, torch.Tensor]) -> Non
         outputs = model.base_model(**inputs)
     if "start_logits" in outputs:
         np.savez(path, logits=torch.stack([outputs.start_logits, outputs.end_logits], -1).numpy())
+    elif "last_hidden_state" in outputs:
+        np.savez(path, hidden=outputs.last_hidden_state.numpy())
     else:
         np.savez(path, logits=outputs.logits.numpy())
 

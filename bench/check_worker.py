@@ -52,6 +52,11 @@ FAMILIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
             "position_biased_input": False,
         },
     ),
+    "modernbert": (
+        transformers.ModernBertConfig,
+        transformers.ModernBertModel,
+        {**SIZES, "intermediate_size": 128, "local_attention": 16, "pad_token_id": 0},
+    ),
 }
 SLOTS = {"mh_adapter": "attention", "output_adapter": "ffn"}
 
