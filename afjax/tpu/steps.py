@@ -97,7 +97,7 @@ def no_compilation_cache() -> Iterator[None]:
 
     Without a TPU, JAX can write compiled TPU programs to the cache, but it cannot read them, and warns about each.
     """
-    enabled = jax.config.jax_enable_compilation_cache
+    enabled = jax.config.values["jax_enable_compilation_cache"]
     jax.config.update("jax_enable_compilation_cache", False)
     # JAX reads the setting when it compiles its first program, and then only after a reset.
     compilation_cache.reset_cache()

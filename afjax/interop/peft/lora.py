@@ -133,7 +133,7 @@ def _parts(
     blocks: Sequence[DenseLayer],
 ) -> dict[tuple[DenseLayer, int], _Part]:
     """Separates the tensors of the encoder's modules: ``{(dense layer, layer): part}``."""
-    parts = {}
+    parts: dict[tuple[DenseLayer, int], _Part] = {}
     for module, (names, layer) in _places(trunk).items():
         if module not in targets:
             continue
