@@ -63,7 +63,8 @@ class Client:
     """Sends requests and checks the answers."""
 
     def __init__(self, url: str, texts: list[str], expected: dict[str, np.ndarray]) -> None:
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=200)
+        # For each request, httpx checks every idle connection. With 200 of them, the client slows the server down.
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=32)
         self._http = httpx.AsyncClient(base_url=url, limits=limits, timeout=120)
         self._texts, self._expected = texts, expected
         self._random = random.Random(0)

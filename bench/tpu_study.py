@@ -9,7 +9,8 @@ possible time. The costs for each length are appended to the output file, and le
 skipped.
 
 The script assumes that the TPU's host is as fast as this machine. A process takes ``--start`` seconds before it traces
-its first program. The other host work of a run (initializing parameters, metrics, files) takes ``--host`` seconds.
+its first program. The other host work of a run (initializing parameters, metrics, files) takes ``--host`` seconds; the
+default was measured with ``bench/host_work.py``.
 Separate runs with a cold cache compile all their programs. With a warm cache, each program takes ``--read`` seconds.
 """
 
@@ -115,7 +116,7 @@ def main() -> None:
     parser.add_argument(
         "--start", type=float, default=2.9, help="seconds until a process traces its first program (2.9)"
     )
-    parser.add_argument("--host", type=float, default=1.5, help="seconds of other host work per run (1.5)")
+    parser.add_argument("--host", type=float, default=0.63, help="seconds of other host work per run (0.63)")
     parser.add_argument("--read", type=float, default=2.0, help="seconds to trace and load a cached program (2.0)")
     arguments = parser.parse_args()
     works = {task: work_of(task, arguments.data) for task in TASKS}
