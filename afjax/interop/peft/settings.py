@@ -1,13 +1,13 @@
 """Parses PEFT's ``adapter_config.json``, and finds the modules with LoRA."""
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from afjax.errors import UserError
 from afjax.interop.peft.families import POOLER, TASK_TYPES, HeadLayout, PeftFamily, encoder_modules, module_layers
 from afjax.interop.peft.patterns import matching, shown
+from afjax.interop.peft.scale import Scale, scale_of
 from afjax.trunk.config import TrunkConfig
 
 ALL_LINEAR = "all-linear"
@@ -64,20 +64,6 @@ _READ = (
 # Initializations that do not change the base model's weights. Others, such as PiSSA, subtract the initial adapter from
 # the weights every time the adapter is loaded.
 _INITS = (True, False, None, "gaussian", "eva", "orthogonal", "mica")
-
-
-class Scale(NamedTuple):
-    """The rank and scaling of a module's LoRA.
-
-    Attributes:
-      rank: The rank.
-      alpha: PEFT's alpha, multiplied by the square root of the rank for rank-stabilized LoRA.
-      scaling: Scaling factor for LoRA's output, ``alpha / rank``.
-    """
-
-    rank: int
-    alpha: float
-    scaling: float
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -250,12 +236,6 @@ def read_targets(
             )
         scales[name.removeprefix(prefix)] = scale_of(rank, alpha, settings.rank_stabilized)
     return scales
-
-
-def scale_of(rank: int, alpha: float, rank_stabilized: bool) -> Scale:
-    """Computes a module's scaling from its rank and PEFT's alpha."""
-    alpha = alpha * math.sqrt(rank) if rank_stabilized else alpha
-    return Scale(rank, alpha, alpha / rank)
 
 
 def _selected(settings: PeftSettings, names: Sequence[str], trunk: TrunkConfig, prefix: str) -> set[str]:
