@@ -32,7 +32,7 @@ from afjax.model.stored import load_adapter
 
 WORKER = Path(__file__).with_name("check_peft_worker.py")
 TRUNKS = ("minilm", "roberta", "xlm-roberta", "distilbert", "electra", "deberta-v2", "modernbert")
-# The modules of the heads in all families. PEFT must train and save those that a model has.
+# The names of the heads' modules in all families. PEFT must train and save a model's whole head.
 HEAD = ["pre_classifier", "classifier", "sequence_summary", "pooler"]
 SEQUENCE = {"task_type": "SEQ_CLS", "modules_to_save": HEAD}
 

@@ -1,4 +1,4 @@
-"""Measures how long a run of a study works on the host, beside its steps.
+"""Measures the host's work for one run of a study, apart from the training steps.
 
     python bench/host_work.py --data=DATA
 

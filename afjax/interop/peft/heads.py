@@ -123,9 +123,9 @@ def plan_head(
     if model_class not in family.heads:
         supported = ", ".join(family.classes + name for name in family.heads)
         raise UserError(
-            f"{where} has tensors of a {family.classes}{model_class} ({next(iter(header.saved))}); the supported heads "
-            f"are {f'those in {supported}' if supported else 'those of other encoder families'}. Skip the head with "
-            "--no_head."
+            f"{where} has the head of a {family.classes}{model_class} ({next(iter(header.saved))}); afjax can import "
+            f"{f'the heads of {supported}' if supported else f'no head of a {family.classes} model'}. Skip the head "
+            "with --no_head."
         )
     layout = family.heads[model_class]
     for module in layout.linear[:-1]:

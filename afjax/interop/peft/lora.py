@@ -87,7 +87,15 @@ def read_lora(
     Raises:
       UserError: A module does not have the recorded blocks.
     """
-    parts = _parts(targets, tensors, trunk, prefix, settings, blocks)
+    block_scale = scale_of(settings.rank, settings.alpha, settings.rank_stabilized)
+    parts: dict[tuple[DenseLayer, int], _Part] = {}
+    for module, (names, layer) in _places(trunk).items():
+        if module in targets:
+            down, up = (tensors[f"{prefix}{module}.lora_{letter}.weight"].T for letter in "AB")
+            found = _split(_Part(targets[module], down, up), {name: dense_shape(name, trunk)[1] for name in names})
+            if own := [name for name in names if name in blocks]:
+                found = _take_blocks(found, own, block_scale, module)
+            parts |= {(name, layer): part for name, part in found.items()}
     names = tuple(name for name in DENSE_LAYERS if any(place[0] == name for place in parts))
     layers = sorted({layer for _, layer in parts})
     scales = {part.scale for part in parts.values()}
@@ -125,37 +133,39 @@ def read_lora(
     return config, tree, notes
 
 
-def _parts(
-    targets: Mapping[str, Scale],
-    tensors: Mapping[str, np.ndarray],
-    trunk: TrunkConfig,
-    prefix: str,
-    settings: PeftSettings,
-    blocks: Sequence[DenseLayer],
-) -> dict[tuple[DenseLayer, int], _Part]:
-    """Separates the tensors of the encoder's modules: ``{(dense layer, layer): part}``."""
-    parts: dict[tuple[DenseLayer, int], _Part] = {}
-    for module, (names, layer) in _places(trunk).items():
-        if module not in targets:
-            continue
-        scale = targets[module]
-        down, b = (tensors[f"{prefix}{module}.lora_{letter}.weight"].T for letter in "AB")
-        ends = np.cumsum([dense_shape(name, trunk)[1] for name in names])[:-1]
-        ups = dict(zip(names, np.split(b, ends, axis=1), strict=True))  # each [rank, outputs]
-        own = [name for name in names if name in blocks]
-        if not own:
-            parts |= {(name, layer): _Part(scale, down, up) for name, up in ups.items()}
-            continue
-        each = scale_of(settings.rank, settings.alpha, settings.rank_stabilized)
-        rows = {name: slice(index * each.rank, (index + 1) * each.rank) for index, name in enumerate(own)}
-        zeros = all(not np.delete(up, rows.get(name, slice(0)), axis=0).any() for name, up in ups.items())
-        if not zeros or scale.rank != len(own) * each.rank or not np.isclose(scale.scaling, each.scaling):
-            raise UserError(
-                f"The LoRA of {module} does not match the blocks in {RECORD}, which are {', '.join(own)}; remove "
-                f'"blocks" from {RECORD} if the tensors are correct.'
-            )
-        parts |= {(name, layer): _Part(each, down[:, part], ups[name][part]) for name, part in rows.items()}
-    return parts
+def _split(joint: _Part, sizes: Mapping[DenseLayer, int]) -> dict[DenseLayer, _Part]:
+    """Splits a module's LoRA by dense layer. The dense layers share A.
+
+    ``sizes`` are the dense layers' numbers of outputs.
+    """
+    ends = np.cumsum(list(sizes.values()))[:-1]
+    ups = np.split(joint.up, ends, axis=1)
+    return {name: joint._replace(up=up) for name, up in zip(sizes, ups, strict=True)}
+
+
+def _take_blocks(
+    parts: Mapping[DenseLayer, _Part], own: Sequence[DenseLayer], scale: Scale, module: str
+) -> dict[DenseLayer, _Part]:
+    """Reduces the LoRA of a module's dense layers to their blocks.
+
+    Args:
+      parts: The result of :func:`_split`.
+      own: The dense layers with a block.
+      scale: The rank and scaling of a block.
+      module: The module's name, for the error message.
+
+    Raises:
+      UserError: The module does not have these blocks.
+    """
+    rows = {name: slice(index * scale.rank, (index + 1) * scale.rank) for index, name in enumerate(own)}
+    is_diagonal = all(not np.delete(part.up, rows.get(name, slice(0)), axis=0).any() for name, part in parts.items())
+    whole = parts[own[0]].scale
+    if not is_diagonal or whole.rank != len(own) * scale.rank or not np.isclose(whole.scaling, scale.scaling):
+        raise UserError(
+            f"The LoRA of {module} does not match the blocks in {RECORD}, which are {', '.join(own)}; remove "
+            f'"blocks" from {RECORD} if the tensors are correct.'
+        )
+    return {name: _Part(scale, parts[name].down[:, part], parts[name].up[part]) for name, part in rows.items()}
 
 
 def write_lora(
@@ -172,17 +182,21 @@ def write_lora(
     blocks: tuple[DenseLayer, ...] = ()
     for module, names in module_layers(family).items():
         own = tuple(name for name in names if name in config.target_modules)
+        if not own:
+            continue
         leaves = {name: tree[DENSE_LAYERS[name][0]][DENSE_LAYERS[name][1]] for name in own}
         downs, ups = (
             {name: np.asarray(leaf[part]["kernel"]) for name, leaf in leaves.items()} for part in ("down", "up")
         )
-        has_blocks = own != names or not all(np.array_equal(down, downs[own[0]]) for down in downs.values())
+        shared = downs[own[0]]
+        has_blocks = own != names or not all(np.array_equal(down, shared) for down in downs.values())
         blocks += own if has_blocks else ()
-        for row, layer in enumerate(adapter_layers(config, num_layers) if own else ()):
-            a, b = downs[own[0]][row], np.concatenate([ups[name][row] for name in own], axis=-1)
+        for row, layer in enumerate(adapter_layers(config, num_layers)):
             if has_blocks:
-                a = np.concatenate([downs[name][row] for name in own], axis=-1)  # [inputs, rank * blocks]
+                a = np.concatenate([down[row] for down in downs.values()], axis=-1)  # [inputs, rank * blocks]
                 b = _diagonal(names, {name: up[row] for name, up in ups.items()})
+            else:
+                a, b = shared[row], np.concatenate([up[row] for up in ups.values()], axis=-1)
             name = f"{prefix}{layer_prefix(family, layer)}{module}"
             tensors |= {f"{name}.lora_A.weight": a.T, f"{name}.lora_B.weight": b.T}
     return tensors, blocks
