@@ -8,7 +8,10 @@ layers and hidden size 384, MIT license; thenlper/gte-small on the Hugging Face 
 results file (``bench/results/fusion_study.jsonl``). To resume, repeat the command: finished runs are skipped, and the
 interrupted run continues from its last checkpoint. If a line in the file records a different trunk, different rows or
 different settings, the script stops with an error. FOLDER stores the adapters for the fusions; missing adapters are
-retrained. ``--processes=N`` trains N runs at a time, on a machine with many cores or on a GPU.
+retrained. ``--processes=N`` trains N runs at a time, on a machine with many cores or on a GPU. ``--methods``,
+``--tasks`` and ``--seeds`` select runs; the adapters that these runs fuse are trained too:
+
+    python bench/fusion_study.py ... --methods=fusion_nli --tasks=rte,cb --seeds=1,2
 
 The study covers twelve of the paper's sixteen tasks, with at most 1,000 train rows each and three seeds. The methods
 are:
@@ -43,7 +46,7 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +137,17 @@ def all_runs() -> list[Run]:
             *(Run("fusion_mt", task, seed) for task in TASKS),
         )
     ] + [Run("average_seeds", task, seed) for seed in SEEDS for task in SMALL]
+
+
+def selected_runs(methods: Collection[str], tasks: Collection[str], seeds: Collection[int]) -> list[Run]:
+    """Lists the runs with these methods, tasks and seeds. An empty collection selects all of them."""
+    return [
+        run
+        for run in all_runs()
+        if (not methods or run.method in methods)
+        and (not tasks or run.task in tasks)
+        and (not seeds or run.seed in seeds)
+    ]
 
 
 class Study:
@@ -284,6 +298,14 @@ class Study:
         names = (run.task, "nli") if run.method in AVERAGES else self._source_adapters(run)
         return [Run("nli" if name == "nli" else "pfeiffer", name, run.seed) for name in names]
 
+    def with_sources(self, runs: Iterable[Run]) -> list[Run]:
+        """Adds the runs whose adapters these runs use, in the order of :func:`all_runs`."""
+        needed = set(runs)
+        for run in reversed(all_runs()):
+            if run in needed:
+                needed.update(self.sources(run))
+        return [run for run in all_runs() if run in needed]
+
     def is_stored(self, run: Run) -> bool:
         """Whether the adapters of this run are stored.
 
@@ -355,6 +377,18 @@ def open_measure(arguments: argparse.Namespace) -> Callable[[Run], dict[str, Any
     return open_study(arguments).measure
 
 
+def some_of(allowed: Iterable[Any]) -> Callable[[str], tuple[Any, ...]]:
+    """Returns a function that reads some of the allowed values, separated by commas."""
+    by_name = {str(value): value for value in allowed}
+
+    def read(text: str) -> tuple[Any, ...]:
+        if unknown := [name for name in text.split(",") if name not in by_name]:
+            raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: choose from {', '.join(by_name)}")
+        return tuple(by_name[name] for name in text.split(","))
+
+    return read
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="folder with one folder per task")
@@ -363,6 +397,10 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=RESULTS, help="results file (bench/results/fusion_study.jsonl)")
     parser.add_argument("--processes", type=int, default=1, help="runs at a time, each in its own process (1)")
     parser.add_argument("--scan_layers", action="store_true", help="compile the layers as one loop, to save time")
+    for name, allowed in (("methods", (*PARTITIONS, *AVERAGES)), ("tasks", (*TASKS, "nli", ALL)), ("seeds", SEEDS)):
+        parser.add_argument(
+            f"--{name}", type=some_of(allowed), default=(), help=f"only these {name}, separated by commas (all)"
+        )
     parser.add_argument("--table", action="store_true", help="print the table of the recorded runs, without training")
     arguments = parser.parse_args()
     if arguments.table:
@@ -372,8 +410,12 @@ def main() -> None:
         parser.error("--data, --trunk and --folder are required, unless --table is set")
     if arguments.processes < 1:
         parser.error(f"--processes={arguments.processes}; it must be at least 1")
-    study, runs = open_study(arguments), all_runs()
-    results = read_results(arguments.results, Run, study.inputs, runs)
+    selected = selected_runs(arguments.methods, arguments.tasks, arguments.seeds)
+    if not selected:
+        parser.error("no run of the study has one of these methods, tasks and seeds")
+    study = open_study(arguments)
+    runs = study.with_sources(selected)
+    results = read_results(arguments.results, Run, study.inputs, all_runs())
     repeated = sources_to_repeat(runs, results, study.sources, study.is_stored)
     if arguments.processes == 1:
         # Train in this process, because only one process can use a TPU's chips.
