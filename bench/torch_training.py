@@ -1,6 +1,7 @@
 """The training loop shared by the `adapters` worker scripts."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -8,7 +9,14 @@ import transformers
 from torch.utils.data import DataLoader
 
 
-def train(model: Any, batches: DataLoader, settings: dict[str, Any]) -> int:
+def train(
+    model: Any,
+    batches: DataLoader,
+    settings: dict[str, Any],
+    *,
+    penalty: Callable[[], Any] | None = None,
+    evaluate: Callable[[], None] | None = None,
+) -> int:
     """Trains with AdamW and linear learning-rate decay.
 
     As in afjax, weight decay only applies to matrices.
@@ -16,7 +24,10 @@ def train(model: Any, batches: DataLoader, settings: dict[str, Any]) -> int:
     Args:
       model: The model. Only the parameters to train require gradients.
       batches: The batches of one epoch.
-      settings: ``learning_rate``, ``weight_decay``, and ``epochs`` or ``steps``.
+      settings: ``learning_rate``, ``weight_decay``, and ``epochs`` or ``steps``. ``evaluate`` also needs
+        ``eval_every``.
+      penalty: Computes a term that is added to the loss.
+      evaluate: Is called after every ``eval_every`` steps.
 
     Returns:
       The number of steps.
@@ -33,12 +44,18 @@ def train(model: Any, batches: DataLoader, settings: dict[str, Any]) -> int:
     done = 0
     while done < steps:
         for batch in batches:
-            model(**batch).loss.backward()
+            loss = model(**batch).loss
+            if penalty is not None:
+                loss = loss + penalty()
+            loss.backward()
             torch.nn.utils.clip_grad_norm_(trained, 1.0)
             optimizer.step()
             schedule.step()
             optimizer.zero_grad()
             done += 1
+            if evaluate is not None and done % settings["eval_every"] == 0:
+                evaluate()
+                model.train()
             if done == steps:
                 break
     return done
