@@ -46,12 +46,20 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
-from results_file import INPUTS, add_missing, add_missing_in_processes, read_results, sources_to_repeat
+from results_file import (
+    INPUTS,
+    add_missing,
+    add_missing_in_processes,
+    add_selection,
+    read_results,
+    selected_runs,
+    sources_to_repeat,
+)
 
 import afjax
 from afjax.config.defaults import LEARNING_RATES
@@ -137,17 +145,6 @@ def all_runs() -> list[Run]:
             *(Run("fusion_mt", task, seed) for task in TASKS),
         )
     ] + [Run("average_seeds", task, seed) for seed in SEEDS for task in SMALL]
-
-
-def selected_runs(methods: Collection[str], tasks: Collection[str], seeds: Collection[int]) -> list[Run]:
-    """Lists the runs with these methods, tasks and seeds. An empty collection selects all of them."""
-    return [
-        run
-        for run in all_runs()
-        if (not methods or run.method in methods)
-        and (not tasks or run.task in tasks)
-        and (not seeds or run.seed in seeds)
-    ]
 
 
 class Study:
@@ -377,18 +374,6 @@ def open_measure(arguments: argparse.Namespace) -> Callable[[Run], dict[str, Any
     return open_study(arguments).measure
 
 
-def some_of(allowed: Iterable[Any]) -> Callable[[str], tuple[Any, ...]]:
-    """Returns a function that reads some of the allowed values, separated by commas."""
-    by_name = {str(value): value for value in allowed}
-
-    def read(text: str) -> tuple[Any, ...]:
-        if unknown := [name for name in text.split(",") if name not in by_name]:
-            raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: choose from {', '.join(by_name)}")
-        return tuple(by_name[name] for name in text.split(","))
-
-    return read
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="folder with one folder per task")
@@ -397,10 +382,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=RESULTS, help="results file (bench/results/fusion_study.jsonl)")
     parser.add_argument("--processes", type=int, default=1, help="runs at a time, each in its own process (1)")
     parser.add_argument("--scan_layers", action="store_true", help="compile the layers as one loop, to save time")
-    for name, allowed in (("methods", (*PARTITIONS, *AVERAGES)), ("tasks", (*TASKS, "nli", ALL)), ("seeds", SEEDS)):
-        parser.add_argument(
-            f"--{name}", type=some_of(allowed), default=(), help=f"only these {name}, separated by commas (all)"
-        )
+    add_selection(parser, method=(*PARTITIONS, *AVERAGES), task=(*TASKS, "nli", ALL), seed=SEEDS)
     parser.add_argument("--table", action="store_true", help="print the table of the recorded runs, without training")
     arguments = parser.parse_args()
     if arguments.table:
@@ -410,9 +392,7 @@ def main() -> None:
         parser.error("--data, --trunk and --folder are required, unless --table is set")
     if arguments.processes < 1:
         parser.error(f"--processes={arguments.processes}; it must be at least 1")
-    selected = selected_runs(arguments.methods, arguments.tasks, arguments.seeds)
-    if not selected:
-        parser.error("no run of the study has one of these methods, tasks and seeds")
+    selected = selected_runs(all_runs(), arguments)
     study = open_study(arguments)
     runs = study.with_sources(selected)
     results = read_results(arguments.results, Run, study.inputs, all_runs())

@@ -4,6 +4,7 @@ A study can be interrupted at any time and resumed with the same command: runs w
 line can record the data and settings of its run (``inputs``), so that results from different studies are never mixed.
 """
 
+import argparse
 import dataclasses
 import json
 import multiprocessing
@@ -72,6 +73,42 @@ def _check_inputs(location: str, recorded: Inputs, expected: Inputs) -> None:
                 f"{location}: {name} is {recorded.get(name)!r}, but {expected.get(name)!r} in this study; choose a "
                 "different results file, or remove the line."
             )
+
+
+def add_selection(parser: argparse.ArgumentParser, **allowed: Iterable[Any]) -> None:
+    """Adds a flag for each field of a run, for :func:`selected_runs`.
+
+    Args:
+      parser: The parser.
+      **allowed: ``{field: values}``. The field ``seed`` has the flag ``--seeds``, for example ``--seeds=0,1``.
+    """
+    for field, values in allowed.items():
+        by_name = {str(value): value for value in values}
+
+        def read(text: str, by_name: dict[str, Any] = by_name) -> tuple[Any, ...]:
+            if unknown := [name for name in text.split(",") if name not in by_name]:
+                raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: choose from {', '.join(by_name)}")
+            return tuple(by_name[name] for name in text.split(","))
+
+        help_text = f"run only these {field}s, separated by commas (all)"
+        parser.add_argument(f"--{field}s", type=read, default=(), help=help_text)
+    parser.set_defaults(selected_fields=tuple(allowed))
+
+
+def selected_runs(runs: Iterable[Run], arguments: argparse.Namespace) -> list[Run]:
+    """Lists the runs that the flags of :func:`add_selection` select.
+
+    Raises:
+      UserError: There is no such run.
+    """
+    chosen = {field: getattr(arguments, f"{field}s") for field in arguments.selected_fields}
+    selected = [
+        run for run in runs if all(not values or getattr(run, field) in values for field, values in chosen.items())
+    ]
+    if not selected:
+        given = " ".join(f"--{field}s={','.join(map(str, values))}" for field, values in chosen.items() if values)
+        raise UserError(f"No run of the study has {given}.")
+    return selected
 
 
 def sources_to_repeat(

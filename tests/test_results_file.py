@@ -1,5 +1,6 @@
 """Studies skip runs that are already in their results file, and refuse lines from another study."""
 
+import argparse
 import dataclasses
 import functools
 import json
@@ -9,12 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from facts import has_facts
 
 from afjax.errors import UserError
 
 # Worker processes import results_file by name, so its folder must be on the path.
 sys.path.append(str(Path(__file__).parents[1] / "bench"))
-from results_file import add_missing, add_missing_in_processes, read_results, sources_to_repeat
+from results_file import (
+    add_missing,
+    add_missing_in_processes,
+    add_selection,
+    read_results,
+    selected_runs,
+    sources_to_repeat,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,3 +189,21 @@ def test_failed_run_stops_only_the_runs_that_read_its_files(tmp_path: Path) -> N
     assert isinstance(error, UserError)
     assert repr(Run("rte", 0)) in error.__notes__[-1]
     assert set(read_results(tmp_path / "study.jsonl", Run)) == {Run("cb", 0), Run("cb", 1)}
+
+
+def test_flags_select_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = argparse.ArgumentParser()
+    add_selection(parser, task=("rte", "cb"), seed=(0, 1))
+
+    def selected(*flags: str) -> list[Run]:
+        return selected_runs(RUNS, parser.parse_args(flags))
+
+    assert selected() == RUNS
+    assert selected("--tasks=rte") == RUNS[:2]
+    assert selected("--tasks=rte,cb", "--seeds=0") == [RUNS[0], RUNS[2]]
+    with pytest.raises(UserError) as refused:
+        selected("--tasks=cb", "--seeds=1")
+    assert has_facts(str(refused.value), "--tasks=cb", "--seeds=1")
+    with pytest.raises(SystemExit):
+        selected("--tasks=rte,sst2")
+    assert has_facts(capsys.readouterr().err.splitlines()[-1], "--tasks", "sst2", "rte, cb")

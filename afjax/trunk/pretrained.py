@@ -391,7 +391,8 @@ def save_trunk(folder: str | Path, trunk: Trunk) -> None:
 
     Args:
       folder: The folder to write, local or ``gs://``. The files are config.json, model.safetensors (float32), and the
-        tokenizer and pooling files of ``trunk.folder``.
+        tokenizer and pooling files of ``trunk.folder``. If ``trunk.config`` differs from this folder's config.json, the
+        written config.json has the changed values.
       trunk: A trunk that was loaded, or that was trained from a loaded trunk.
 
     Raises:
@@ -427,6 +428,10 @@ def save_trunk(folder: str | Path, trunk: Trunk) -> None:
             if "/" in name and not is_remote(target):
                 (target / name).parent.mkdir(exist_ok=True)
             write_bytes(target / name, (trunk.folder / name).read_bytes())
+        if trunk.config != read_trunk_config(trunk.folder):
+            # The caller changed the loaded trunk's config, for example its dropout rates.
+            values = read_json(trunk.folder / "config.json") or {}
+            write_json(target / "config.json", {**values, **config_values(trunk.config)})
         # Delete the old digest first, so that an interrupted save cannot leave it next to different weights.
         (target / WEIGHTS_DIGEST).unlink(missing_ok=True)
         # The weights are written last and atomically, so a folder that has them is complete. With the digest, later
