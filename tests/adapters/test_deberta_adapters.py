@@ -17,7 +17,7 @@ from afjax.trunk.config_file import trunk_config
 from afjax.trunk.encoder import encode
 from afjax.trunk.hugging_face import from_hugging_face
 from afjax.trunk.layer_masks import encode_under_masks
-from afjax.trunk.slots import NO_SLOTS, FilledSlots, LayerSlots
+from afjax.trunk.slots import FilledSlots, LayerSlots
 
 pytestmark = pytest.mark.slow
 
@@ -82,17 +82,14 @@ def test_adapters_in_queries_and_keys_equal_peft(name: str, trunk: Any, golden: 
         mask = batch["mask"][:, tokens]
         assert np.abs(np.asarray(hidden) - expected[:, tokens])[mask].max() < 1e-4
 
-    @functools.partial(jax.jit, static_argnames=("filled", "first_token_only"))
-    def run(trunk: Tree, *, filled: bool = False, first_token_only: bool = False) -> jax.Array:
-        used = slots if filled else NO_SLOTS
-        return encode(trunk, config, batch, slots=used, first_token_only=first_token_only)[0]
-
-    assert np.abs(run(params) - expected)[batch["mask"]].max() > 0.1
-    check(run(params, filled=True))
-    check(run(params, filled=True, first_token_only=True), slice(1))
+    run = functools.partial(encode, config=config, batch=batch)
+    plain, _ = run(params)
+    assert np.abs(plain - expected)[batch["mask"]].max() > 0.1
+    check(run(params, slots=slots)[0])
+    check(run(params, slots=slots, first_token_only=True)[0], slice(1))
     merged = {**params, "layers": merge_adapter(params["layers"], tree, CONFIGS[name])}
-    check(run(merged))
-    check(run(merged, first_token_only=True), slice(1))
+    check(run(merged)[0])
+    check(run(merged, first_token_only=True)[0], slice(1))
 
 
 @pytest.mark.parametrize("first_token_only", [False, True])
@@ -103,15 +100,11 @@ def test_layer_masks_switch_the_adapters_of_relative_positions(
     """Evaluates several masks in one batch, so that its rows have different relative-position projections."""
     config, params, batch = trunk
     slots = filled_slots(name, adapter_of(name, golden, config.num_layers))
+    run = functools.partial(encode_under_masks, params, config, batch, slots=slots, first_token_only=first_token_only)
     masks = np.array([[False, False], [True, True], [True, False]])
-
-    @jax.jit
-    def run(trunk: Tree) -> tuple[jax.Array, ...]:
-        masked = functools.partial(encode_under_masks, trunk, config, batch, slots=slots)
-        plain = functools.partial(encode, trunk, config, batch, first_token_only=first_token_only)
-        found, alone = (masked(part, first_token_only=first_token_only) for part in (masks, masks[2:]))
-        return found, plain()[0], plain(slots=slots)[0], alone[:, 0]
-
-    found, *expected = run(params)
-    for number, hidden in enumerate(expected):
-        np.testing.assert_allclose(found[:, number], hidden, atol=1e-4)
+    found = np.asarray(run(masks))
+    filled, _ = encode(params, config, batch, slots=slots, first_token_only=first_token_only)
+    empty, _ = encode(params, config, batch, first_token_only=first_token_only)
+    np.testing.assert_allclose(found[:, 0], empty, atol=1e-4)
+    np.testing.assert_allclose(found[:, 1], filled, atol=1e-4)
+    np.testing.assert_allclose(found[:, 2], np.asarray(run(masks[2:]))[:, 0], atol=1e-4)

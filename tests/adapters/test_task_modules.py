@@ -33,7 +33,6 @@ from afjax.trunk.config import TrunkConfig
 from afjax.trunk.encoder import init_trunk
 from afjax.trunk.encoder_layer import EncoderLayer
 from afjax.trunk.slots import Sublayer
-from tests.run_model import run_model
 
 pytestmark = pytest.mark.slow
 
@@ -312,14 +311,12 @@ def test_module_that_adds_nothing_leaves_outputs_bit_identical(params: Tree, bat
 def test_computation_paths_agree_and_the_module_affects_outputs(params: Tree, batch: Any, config: Adapter) -> None:
     adapter = draw(init_adapter(KEY, config, TRUNK))
     changed = {**params, "adapters": {"a": adapter}}
-    expected = run_model(model_with(config), changed, batch, fusion_attention=True).logits
-    np.testing.assert_allclose(run_model(model_with(config), changed, batch).logits, expected, atol=1e-6)
-    scanned = model_with(config, scan_layers=True)
-    np.testing.assert_allclose(run_model(scanned, changed, batch).logits, expected, atol=1e-6)
-    without = run_model(Model(trunk=TRUNK, head_name="task"), params, batch).logits
-    assert np.abs(expected - without).max() > 1e-3
+    expected = model_with(config)(changed, batch, fusion_attention=True).logits
+    np.testing.assert_allclose(model_with(config)(changed, batch).logits, expected, atol=1e-6)
+    np.testing.assert_allclose(model_with(config, scan_layers=True)(changed, batch).logits, expected, atol=1e-6)
+    assert np.abs(expected - Model(trunk=TRUNK, head_name="task")(params, batch).logits).max() > 1e-3
     others = {**batch, "tokens": jnp.where(batch["mask"], batch["tokens"], 7)}
-    np.testing.assert_allclose(run_model(model_with(config), changed, others).logits, expected, atol=1e-6)
+    np.testing.assert_allclose(model_with(config)(changed, others).logits, expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("config", [PAL, TopAttentionConfig(size=6, num_heads=3), TopFfnConfig(size=6)], ids=str)
@@ -328,7 +325,7 @@ def test_dropout_is_applied_in_modules(params: Tree, batch: Any, config: Adapter
     config = dataclasses.replace(config, dropout=0.5) if isinstance(config, PalConfig) else config
     model = dataclasses.replace(model_with(config), trunk=dataclasses.replace(trunk))
     changed = {**params, "adapters": {"a": draw(init_adapter(KEY, config, TRUNK))}}
-    first, again, other = (run_model(model, changed, batch, key=jax.random.key(seed)).logits for seed in (0, 0, 1))
+    first, again, other = (model(changed, batch, key=jax.random.key(seed)).logits for seed in (0, 0, 1))
     assert np.array_equal(first, again)
     assert not np.array_equal(first, other)
 

@@ -34,7 +34,6 @@ from afjax.model.model import Model
 from afjax.trees import Tree, map_with_path, merge, named_key
 from afjax.trunk.encoder import init_trunk
 from afjax.trunk.slots import Sublayer
-from tests.run_model import run_model
 from tests.small_trunk import SMALL_TRUNK
 
 pytestmark = pytest.mark.slow
@@ -148,7 +147,7 @@ def test_fusion_of_modules_in_the_full_model(name: str) -> None:
     }
     tokens = jax.random.randint(KEY, (2, 5), 1, 30)
     batch = {"tokens": tokens, "types": jnp.zeros_like(tokens), "mask": jnp.asarray(MASK)}
-    expected = run_model(model, params, batch, fusion_attention=True)
+    expected = model(params, batch, fusion_attention=True)
     depth = 2 if name == "in some layers" else 3
     assert expected.fusion_attention["ffn"].shape == (depth, 2, 5, len(configs))
     folded = model.fold(params)
@@ -156,11 +155,11 @@ def test_fusion_of_modules_in_the_full_model(name: str) -> None:
     scanned = Model(**{**vars(model), "scan_layers": True})
     given = ((model, folded), (scanned, params), (scanned, scanned.fold(params)))
     for other, tree in (*given, (model, model.with_bank(params)), (scanned, scanned.with_bank(params))):
-        again = run_model(other, tree, batch, fusion_attention=True)
+        again = other(tree, batch, fusion_attention=True)
         np.testing.assert_allclose(again.logits, expected.logits, atol=1e-5)
         np.testing.assert_allclose(again.fusion_attention["ffn"], expected.fusion_attention["ffn"], atol=1e-5)
-        np.testing.assert_allclose(run_model(other, tree, batch).logits, expected.logits, atol=1e-5)
-    dropped = run_model(model, params, batch, key=KEY).logits
+        np.testing.assert_allclose(other(tree, batch).logits, expected.logits, atol=1e-5)
+    dropped = model(params, batch, key=KEY).logits
     assert np.all(np.isfinite(dropped))
     assert not np.allclose(dropped, expected.logits)
 

@@ -22,7 +22,6 @@ from afjax.model.heads import init_head
 from afjax.model.model import Model
 from afjax.trees import Tree, flatten, named_key
 from afjax.trunk.encoder import init_trunk
-from tests.run_model import run_model
 from tests.small_trunk import SMALL_TRUNK
 
 pytestmark = pytest.mark.slow
@@ -66,7 +65,7 @@ def test_attention_over_adapters_is_returned_for_every_layer(
     changes: dict[str, Any], slots: list[str], layers: int
 ) -> None:
     model, params, batch = make_model(**changes)
-    outputs = run_model(model, params, batch, fusion_attention=True)
+    outputs = model(params, batch, fusion_attention=True)
     assert outputs.logits.shape == (2, 3)
     assert sorted(outputs.fusion_attention) == slots
     for attention in outputs.fusion_attention.values():
@@ -75,11 +74,11 @@ def test_attention_over_adapters_is_returned_for_every_layer(
         assert np.std(attention) > 0.01
     scanned = dataclasses.replace(model, scan_layers=True)
     for other, tree in ((scanned, params), (model, model.fold(params)), (scanned, scanned.fold(params))):
-        other_outputs = run_model(other, tree, batch, fusion_attention=True)
+        other_outputs = other(tree, batch, fusion_attention=True)
         np.testing.assert_allclose(other_outputs.logits, outputs.logits, atol=1e-5)
         for slot in slots:
             np.testing.assert_allclose(other_outputs.fusion_attention[slot], outputs.fusion_attention[slot], atol=1e-5)
-        without_attention = run_model(other, tree, batch)
+        without_attention = other(tree, batch)
         assert without_attention.fusion_attention == {}
         np.testing.assert_allclose(without_attention.logits, outputs.logits, atol=1e-5)
 
@@ -116,7 +115,7 @@ def test_fusion_gradients_are_the_same_with_banked_and_separate_adapters(
 def test_padding_tokens_affect_neither_logits_nor_attention() -> None:
     model, params, batch = make_model()
     changed_batch = {**batch, "tokens": jnp.where(batch["mask"], batch["tokens"], 7)}
-    outputs, changed = (run_model(model, params, rows, fusion_attention=True) for rows in (batch, changed_batch))
+    outputs, changed = (model(params, rows, fusion_attention=True) for rows in (batch, changed_batch))
     np.testing.assert_allclose(changed.logits, outputs.logits, atol=1e-6)
     mask = np.asarray(batch["mask"])
     np.testing.assert_allclose(

@@ -37,7 +37,6 @@ from afjax.model.setup import fusion_setup, single_setup
 from afjax.trees import Tree, flatten, map_with_path
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.encoder import init_trunk
-from tests.run_model import run_model
 from tests.small_trunk import small_trunk
 
 pytestmark = pytest.mark.slow
@@ -260,8 +259,7 @@ def test_modules_on_top_give_the_same_logits_if_only_the_first_token_is_computed
     model, params = make_params(config, NO_BIASES)
     batch = make_batch(NO_BIASES)
     pooled = dataclasses.replace(model, reads="pooled", head=HeadConfig(pooling="first", pooler="none"))
-    first, every = (run_model(each, params, batch).logits for each in (pooled, model))
-    np.testing.assert_allclose(first, every[:, 0], atol=1e-10)
+    np.testing.assert_allclose(pooled(params, batch).logits, model(params, batch).logits[:, 0], atol=1e-10)
 
 
 @pytest.mark.parametrize("trunk", [NO_BIASES, BIASES], ids=["no biases", "biases"])
@@ -280,9 +278,9 @@ def test_adapters_in_dense_layers_equal_merged_weights(config: LoraConfig | Ia3C
     # the weighted sum of tokens.
     batch = make_batch(trunk)
     pooled = dataclasses.replace(model, reads="pooled", head=HeadConfig(pooling="first", pooler="none"))
+    first = pooled(params, batch).logits
     assert pooled.first_token_only
-    first, every = (run_model(each, params, batch).logits for each in (pooled, model))
-    np.testing.assert_allclose(first, every[:, 0], atol=1e-10)
+    np.testing.assert_allclose(first, model(params, batch).logits[:, 0], atol=1e-10)
 
 
 # Tests of fusions.

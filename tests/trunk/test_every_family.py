@@ -53,25 +53,18 @@ def make_batch(config: TrunkConfig) -> dict[str, jax.Array]:
     return {"tokens": jnp.where(mask, tokens, config.pad_id), "types": types, "mask": mask}
 
 
-@functools.partial(jax.jit, static_argnames=("config", "options", "first_token_only"))
-def hidden_states(trunk: Tree, config: TrunkConfig, batch: Any, **options: Any) -> jax.Array:
-    """Runs :func:`encode` as one program. Without ``jit``, each operation of each shape would be a program."""
-    return encode(trunk, config, batch, **options)[0]
-
-
 @pytest.mark.parametrize("family", DISTINCT)
 def test_every_form_of_the_layers_gives_the_same_result(family: str) -> None:
     config, trunk = make_trunk(family)
     batch, key = make_batch(config), jax.random.key(3)
-    expected = hidden_states(trunk, config, batch, key=key)
+    expected, _ = encode(trunk, config, batch, key=key)
     for form, scan in (
         (trunk, True),
         ({**trunk, "layers": unstack_layers(trunk["layers"])}, False),
         ({**trunk, "layers": loop_layers(trunk["layers"])}, True),
         (split_layers(trunk, 1), False),
     ):
-        options = EncoderOptions(scan_layers=scan, remat="layers")
-        hidden = hidden_states(form, config, batch, key=key, options=options)
+        hidden, _ = encode(form, config, batch, key=key, options=EncoderOptions(scan_layers=scan, remat="layers"))
         np.testing.assert_allclose(hidden, expected, atol=1e-5)
 
 
@@ -111,7 +104,6 @@ def test_gradients_equal_finite_differences(family: str) -> None:
         wide = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf, np.float64)), trunk)
         embeddings = wide["embeddings"]
 
-        @jax.jit
         def loss(embeddings: Tree) -> jax.Array:
             hidden, _ = encode({**wide, "embeddings": embeddings}, config, batch)
             return jnp.square(hidden * batch["mask"][..., None])[..., :3].sum()
@@ -141,18 +133,10 @@ def test_layer_masks_give_the_same_result_as_separate_runs(family: str) -> None:
 
     slots = FilledSlots(layers=(0, 1, 2), contents={"ffn": jnp.array([0.0, 2.0, 3.0])}, make=make_slots)
     masks = np.array([[False] * 3, [True] * 3])
-
-    @functools.partial(jax.jit, static_argnames="first_token_only")
-    def run(trunk: Tree, first_token_only: bool) -> tuple[jax.Array, ...]:
-        return (
-            encode_under_masks(trunk, config, batch, masks, slots=slots, first_token_only=first_token_only),
-            encode(trunk, config, batch, first_token_only=first_token_only)[0],
-            encode(trunk, config, batch, slots=slots, first_token_only=first_token_only)[0],
-        )
-
     for first in (False, True):
-        hidden, empty, filled = run(trunk, first)
-        np.testing.assert_allclose(hidden[:, 0], empty, atol=1e-5)
+        hidden = encode_under_masks(trunk, config, batch, masks, slots=slots, first_token_only=first)
+        np.testing.assert_allclose(hidden[:, 0], encode(trunk, config, batch, first_token_only=first)[0], atol=1e-5)
+        filled, _ = encode(trunk, config, batch, slots=slots, first_token_only=first)
         np.testing.assert_allclose(hidden[:, 1], filled, atol=1e-5)
 
 
@@ -160,10 +144,10 @@ def test_layer_masks_give_the_same_result_as_separate_runs(family: str) -> None:
 def test_padding_does_not_affect_other_tokens(family: str) -> None:
     config, trunk = make_trunk(family)
     batch = make_batch(config)
-    padded = hidden_states(trunk, config, batch)
+    padded, _ = encode(trunk, config, batch)
     for row, length in enumerate(batch["mask"].sum(-1).tolist()):
         one_row = {name: array[row : row + 1, :length] for name, array in batch.items()}
-        np.testing.assert_allclose(hidden_states(trunk, config, one_row)[0], padded[row, :length], atol=1e-5)
+        np.testing.assert_allclose(encode(trunk, config, one_row)[0][0], padded[row, :length], atol=1e-5)
 
 
 @pytest.mark.parametrize("first_token_only", [False, True])
@@ -171,14 +155,13 @@ def test_deberta_exported_with_a_symbolic_length_gives_the_same_result(first_tok
     """Without a symbolic length, the distances of tokens are constants."""
     config, trunk = make_trunk("deberta-v2")
 
-    @jax.jit
     def run(tokens: Any, types: Any, mask: Any) -> jax.Array:
         batch = {"tokens": tokens, "types": types, "mask": mask}
         return encode(trunk, config, batch, first_token_only=first_token_only)[0]
 
     shape = jax.export.symbolic_shape("batch, length", constraints=[f"length <= {config.max_length}"])
     inputs = [jax.ShapeDtypeStruct(shape, dtype) for dtype in (jnp.int32, jnp.int32, jnp.bool_)]
-    exported = jax.export.export(run)(*inputs)
+    exported = jax.export.export(jax.jit(run))(*inputs)
     for length in (1, 7, config.max_length):
         tokens = jax.random.randint(jax.random.key(1), (2, length), 2, config.vocab_size)
         mask = jnp.arange(length)[None] < jnp.array([[length], [1]])
@@ -190,8 +173,8 @@ def test_deberta_exported_with_a_symbolic_length_gives_the_same_result(first_tok
 def test_bfloat16_is_close_to_float32(family: str) -> None:
     config, trunk = make_trunk(family)
     batch = make_batch(config)
-    expected = hidden_states(trunk, config, batch)
-    hidden = hidden_states(cast_trunk(trunk, "bfloat16"), config, batch)
+    expected, _ = encode(trunk, config, batch)
+    hidden, _ = encode(cast_trunk(trunk, "bfloat16"), config, batch)
     assert hidden.dtype == jnp.bfloat16
     assert np.abs(hidden.astype(jnp.float32) - expected).max() < 0.1
 
@@ -217,7 +200,7 @@ def test_config_and_weights_round_trip(family: str, tmp_path: Path) -> None:
     assert trunk.config == small_trunk(family)
     save_trunk(tmp_path / "copy", trunk)
     assert load_trunk(str(tmp_path / "copy")).sha256 == trunk.sha256
-    config = dataclasses.replace(config, hidden_dropout=0.3, attention_dropout=0.2, activation="relu")
+    config = dataclasses.replace(trunk.config, hidden_dropout=0.3, attention_dropout=0.2, activation="relu")
     save_trunk(tmp_path / "changed", dataclasses.replace(trunk, config=config))
     assert load_trunk(str(tmp_path / "changed")).config == config
     identity = trunk.identity()
@@ -390,9 +373,9 @@ def test_layer_norms_include_the_layer_norm_of_relative_positions() -> None:
     norms = trunk_layer_norms(trunk)
     assert norms.keys() == {"embeddings", "relative", "attention", "ffn"}
     changed = {**norms, "relative": {**norms["relative"], "scale": 2.0 * norms["relative"]["scale"]}}
-    expected = hidden_states(trunk, config, batch)
-    np.testing.assert_array_equal(hidden_states(with_layer_norms(trunk, norms), config, batch), expected)
-    assert np.abs(hidden_states(with_layer_norms(trunk, changed), config, batch) - expected).max() > 1e-3
+    expected, _ = encode(trunk, config, batch)
+    np.testing.assert_array_equal(encode(with_layer_norms(trunk, norms), config, batch)[0], expected)
+    assert np.abs(encode(with_layer_norms(trunk, changed), config, batch)[0] - expected).max() > 1e-3
 
 
 def test_random_trunks_have_the_leaves_of_their_family() -> None:
