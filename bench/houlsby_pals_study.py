@@ -159,7 +159,7 @@ class Study:
         return {
             "trunk": self.trunk.sha256[:12],
             "rows": hashlib.sha256(" ".join(split.digest() for split in splits).encode()).hexdigest()[:12],
-            "method": repr(self.method(run)),
+            "method": dataclasses.asdict(self.method(run)),
             "learning_rate": config.learning_rate,
             "steps": config.max_steps,
             "batch_size": config.batch_size,
