@@ -16,21 +16,21 @@ row, and runs in a separate virtual environment, as in ``vs_adapterhub.py``. Eac
 file (``bench/results/adapterhub_scores.jsonl``). To resume, repeat the command.
 """
 
-import argparse
 import dataclasses
 import json
 import os
 import shutil
 import statistics
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from results_file import INPUTS, add_missing, read_results, sources_to_repeat
+from results_file import INPUTS, add_missing, parse_study, read_results, sources_to_repeat, study_parser
 from vs_adapterhub import DEFAULT_VENV, processor_name, ready_environment
-from whole_runs import WORKER, afjax, listed, overrides, result
+from whole_runs import WORKER, listed, overrides, result
 
 from afjax import TaskConfig, load_task, load_trunk, save_trunk
 from afjax.config.defaults import LEARNING_RATES
@@ -65,6 +65,18 @@ def all_runs() -> list[Run]:
     ]
 
 
+def train_settings(run: Run) -> dict[str, Any]:
+    """Returns the settings of a run that both libraries share."""
+    return {
+        "learning_rate": LEARNING_RATES[run.method],
+        "steps": STEPS,
+        "eval_every": EVAL_EVERY,
+        "batch_size": BATCH_SIZE,
+        "max_length": TASKS[run.task],
+        "weight_decay": WEIGHT_DECAY,
+    }
+
+
 class Study:
     """Runs the processes. Prepares the rows and the trunk in ``folder``."""
 
@@ -87,10 +99,7 @@ class Study:
         return {
             "trunk": self.trunk,
             "rows": " ".join(self.rows[task] for task in tasks),
-            "learning_rate": LEARNING_RATES[run.method],
-            "steps": STEPS,
-            "batch_size": BATCH_SIZE,
-            "max_length": TASKS[run.task],
+            **train_settings(run),
         }
 
     def sources(self, run: Run) -> list[Run]:
@@ -130,19 +139,16 @@ class Study:
             "head.pooling": "first",
             "head.pooler": "none",
             "head.hidden_layers": 1,
-            "train.learning_rate": LEARNING_RATES[run.method],
-            "train.max_steps": STEPS,
-            "train.eval_every": EVAL_EVERY,
-            "train.batch_size": BATCH_SIZE,
-            "train.max_length": TASKS[run.task],
-            "train.weight_decay": WEIGHT_DECAY,
             "train.warmup": 0.0,
+            **{
+                f"train.{'max_steps' if name == 'steps' else name}": value
+                for name, value in train_settings(run).items()
+            },
         }
-        command = afjax("train", self.data / run.task, workdir)
         config = f"single:task={run.task},data={self.data / run.task}"
         if run.method == "fusion":
             config = f"fusion:target={TARGET},data={self.data},sources={'+'.join(TASKS)}"
-        command = [f"--config={config}" if part.startswith("--config=") else part for part in command]
+        command = [sys.executable, "-m", "afjax", "train", f"--config={config}", f"--workdir={workdir}"]
         self._run([*command, f"--store={self._store(run)}", *overrides(settings)])
         accuracy = result(workdir)
         shutil.rmtree(workdir)
@@ -152,12 +158,7 @@ class Study:
         settings = {
             "task": run.task,
             "seed": run.seed,
-            "learning_rate": LEARNING_RATES[run.method],
-            "steps": STEPS,
-            "eval_every": EVAL_EVERY,
-            "batch_size": BATCH_SIZE,
-            "max_length": TASKS[run.task],
-            "weight_decay": WEIGHT_DECAY,
+            **train_settings(run),
             "sources": {source.task: str(self._store(source) / source.task) for source in self.sources(run)},
             "output": str(self._store(run) / (run.task if run.method == "adapter" else "fusion")),
         }
@@ -192,20 +193,10 @@ def table(results: Mapping[Run, Mapping[str, Any]]) -> Iterator[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="folder with one folder per task")
-    parser.add_argument("--trunk", type=Path, help="folder that contains gte-small")
-    parser.add_argument("--folder", type=Path, help="folder for stored adapters")
-    parser.add_argument(
-        "--results", type=Path, default=RESULTS, help="results file (bench/results/adapterhub_scores.jsonl)"
-    )
-    parser.add_argument("--table", action="store_true", help="print the table of the recorded runs, without training")
-    arguments = parser.parse_args()
+    arguments = parse_study(study_parser(__doc__, RESULTS))
     if arguments.table:
         print("\n".join(table(read_results(arguments.results, Run))))
         return
-    if not (arguments.data and arguments.trunk and arguments.folder):
-        parser.error("--data, --trunk and --folder are required, unless --table is set")
     study, runs = Study(arguments.data, arguments.trunk, arguments.folder), all_runs()
     results = read_results(arguments.results, Run, study.inputs, runs)
     repeated = sources_to_repeat(runs, results, study.sources, study.is_stored)

@@ -56,9 +56,11 @@ from results_file import (
     add_missing,
     add_missing_in_processes,
     add_selection,
+    parse_study,
     read_results,
     selected_runs,
     sources_to_repeat,
+    study_parser,
 )
 
 import afjax
@@ -365,7 +367,7 @@ def _score(results: Mapping[Run, Mapping[str, Any]], method: str, task: str, see
 def open_study(arguments: argparse.Namespace) -> Study:
     """Loads the trunk and all rows."""
     jax.config.update("jax_compilation_cache_dir", str(Path(tempfile.gettempdir()) / "afjax-fusion-study-compiled"))
-    trunk = afjax.load_trunk(arguments.trunk)
+    trunk = afjax.load_trunk(str(arguments.trunk))
     return Study(arguments.data, trunk, arguments.folder, scan_layers=arguments.scan_layers)
 
 
@@ -375,21 +377,14 @@ def open_measure(arguments: argparse.Namespace) -> Callable[[Run], dict[str, Any
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="folder with one folder per task")
-    parser.add_argument("--trunk", help="folder that contains gte-small")
-    parser.add_argument("--folder", type=Path, help="folder for stored adapters and unfinished runs")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="results file (bench/results/fusion_study.jsonl)")
+    parser = study_parser(__doc__, RESULTS)
     parser.add_argument("--processes", type=int, default=1, help="runs at a time, each in its own process (1)")
     parser.add_argument("--scan_layers", action="store_true", help="compile the layers as one loop, to save time")
     add_selection(parser, method=(*PARTITIONS, *AVERAGES), task=(*TASKS, "nli", ALL), seed=SEEDS)
-    parser.add_argument("--table", action="store_true", help="print the table of the recorded runs, without training")
-    arguments = parser.parse_args()
+    arguments = parse_study(parser)
     if arguments.table:
         print("\n".join(table(read_results(arguments.results, Run))))
         return
-    if not (arguments.data and arguments.trunk and arguments.folder):
-        parser.error("--data, --trunk and --folder are required, unless --table is set")
     if arguments.processes < 1:
         parser.error(f"--processes={arguments.processes}; it must be at least 1")
     selected = selected_runs(all_runs(), arguments)

@@ -22,14 +22,13 @@ experiments train one task at a time, for 150 steps of 32 rows:
 Stickland and Murray's experiments train all tasks jointly with the trunk, for 700 steps of 32 rows in total, in seven
 epochs of annealed sampling:
 
-- ``shared``, ``pals``, ``low_rank``, ``lhuc``, ``top_attention``, ``pfeiffer``: the task-specific modules (table 1). As
-  in the paper, modules have about the same number of parameters, for half of BERT-base's hidden size.
+- ``shared``, ``pals``, ``low_rank``, ``lhuc``, ``top_attention``, ``pfeiffer``: the task-specific modules (table 1).
+  Their sizes are half of the paper's, like gte-small's hidden size.
 - ``pals:proportional``, ``pals:square_root``, ``pals:round_robin``: PALs with the other samplers (section 4.1).
 
 Scores are the best of three dev evaluations. Joint training selects one checkpoint for all tasks.
 """
 
-import argparse
 import dataclasses
 import hashlib
 import shutil
@@ -41,8 +40,8 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from fusion_study import ALL, DEV_ROWS, EVALUATIONS, SEEDS, STEPS
-from results_file import INPUTS, add_missing, add_selection, read_results, selected_runs
+from fusion_study import ALL, DEV_ROWS, EVALUATIONS, SEEDS, STEPS, Run
+from results_file import INPUTS, add_missing, add_selection, parse_study, read_results, selected_runs, study_parser
 
 import afjax
 from afjax.analysis.spans import score_spans
@@ -50,7 +49,7 @@ from afjax.config.defaults import LEARNING_RATES
 from afjax.data.splits import AnyRows
 
 RESULTS = Path(__file__).with_name("results") / "houlsby_pals_study.jsonl"
-JOINT_STEPS, JOINT_RATE = 700, 1e-4
+JOINT_STEPS, JOINT_EPOCHS, JOINT_RATE = 700, 7, 1e-4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,7 +96,7 @@ SINGLE = {**TABLE, **SIZES, **SCALES}
 
 def jointly(adapter: Any = None, sampler: Any = "annealed") -> afjax.MultitaskMethod:
     """Joint training with an adapter, or of the trunk and the heads if it is None."""
-    sampling = afjax.SamplingConfig(sampler=sampler, steps_per_epoch=JOINT_STEPS // 7)
+    sampling = afjax.SamplingConfig(sampler=sampler, steps_per_epoch=JOINT_STEPS // JOINT_EPOCHS)
     if adapter is None:
         return afjax.MultitaskMethod(partition="full", sampling=sampling)
     return afjax.MultitaskMethod(adapter=adapter, sampling=sampling)
@@ -113,15 +112,6 @@ JOINT: Mapping[str, afjax.MultitaskMethod] = {
     "pfeiffer": jointly(ADAPTERS["pfeiffer"]),
     **{f"pals:{name}": jointly(PALS, name) for name in ("proportional", "square_root", "round_robin")},
 }
-
-
-@dataclasses.dataclass(frozen=True, order=True)
-class Run:
-    """One training run. For joint training, the task is ``all``."""
-
-    method: str
-    task: str
-    seed: int
 
 
 def all_runs() -> list[Run]:
@@ -234,7 +224,7 @@ class Study:
 
 
 def tables(results: Mapping[Run, Mapping[str, Any]]) -> Iterator[str]:
-    """Formats the results: one row per method and one column per task, and a table of the spans of layers.
+    """Formats the results: one row per method and one column per task, and one line per ablation of layers.
 
     The cells contain the mean and standard deviation over the finished seeds.
     """
@@ -276,24 +266,15 @@ def spread(scores: list[float]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="folder with one folder per task")
-    parser.add_argument("--trunk", help="folder that contains gte-small")
-    parser.add_argument("--folder", type=Path, help="folder for unfinished runs")
-    parser.add_argument(
-        "--results", type=Path, default=RESULTS, help="results file (bench/results/houlsby_pals_study.jsonl)"
-    )
+    parser = study_parser(__doc__, RESULTS)
     add_selection(parser, method={**SINGLE, **JOINT}, task=(*TASKS, ALL), seed=SEEDS)
-    parser.add_argument("--table", action="store_true", help="print tables of the recorded runs, without training")
-    arguments = parser.parse_args()
+    arguments = parse_study(parser)
     if arguments.table:
         print("\n".join(tables(read_results(arguments.results, Run))))
         return
-    if not (arguments.data and arguments.trunk and arguments.folder):
-        parser.error("--data, --trunk and --folder are required, unless --table is set")
     runs = selected_runs(all_runs(), arguments)
     jax.config.update("jax_compilation_cache_dir", str(Path(tempfile.gettempdir()) / "afjax-houlsby-pals-compiled"))
-    study = Study(arguments.data, afjax.load_trunk(arguments.trunk), arguments.folder)
+    study = Study(arguments.data, afjax.load_trunk(str(arguments.trunk)), arguments.folder)
     results = read_results(arguments.results, Run, study.inputs, all_runs())
     add_missing(arguments.results, runs, results, study.measure)
 

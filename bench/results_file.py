@@ -75,6 +75,30 @@ def _check_inputs(location: str, recorded: Inputs, expected: Inputs) -> None:
             )
 
 
+def study_parser(description: str | None, results: Path) -> argparse.ArgumentParser:
+    """Makes a parser with the flags of a study of gte-small.
+
+    Args:
+      description: The script's docstring.
+      results: The default results file.
+    """
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, help="folder with one folder per task")
+    parser.add_argument("--trunk", type=Path, help="folder that contains gte-small")
+    parser.add_argument("--folder", type=Path, help="folder for stored adapters and unfinished runs")
+    parser.add_argument("--results", type=Path, default=results, help=f"results file (bench/results/{results.name})")
+    parser.add_argument("--table", action="store_true", help="print tables of the recorded runs, without training")
+    return parser
+
+
+def parse_study(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """Parses the flags of :func:`study_parser`, and exits with a message if one is missing."""
+    arguments = parser.parse_args()
+    if not (arguments.table or (arguments.data and arguments.trunk and arguments.folder)):
+        parser.error("--data, --trunk and --folder are required, unless --table is set")
+    return arguments
+
+
 def add_selection(parser: argparse.ArgumentParser, **allowed: Iterable[Any]) -> None:
     """Adds a flag for each field of a run, for :func:`selected_runs`.
 
@@ -92,16 +116,15 @@ def add_selection(parser: argparse.ArgumentParser, **allowed: Iterable[Any]) -> 
 
         help_text = f"run only these {field}s, separated by commas (all)"
         parser.add_argument(f"--{field}s", type=read, default=(), help=help_text)
-    parser.set_defaults(selected_fields=tuple(allowed))
 
 
-def selected_runs(runs: Iterable[Run], arguments: argparse.Namespace) -> list[Run]:
-    """Lists the runs that the flags of :func:`add_selection` select.
+def selected_runs(runs: Sequence[Run], arguments: argparse.Namespace) -> list[Run]:
+    """Lists the runs that the flags of :func:`add_selection` select, with a flag for each field.
 
     Raises:
       UserError: There is no such run.
     """
-    chosen = {field: getattr(arguments, f"{field}s") for field in arguments.selected_fields}
+    chosen = {field.name: getattr(arguments, f"{field.name}s") for field in dataclasses.fields(runs[0])}
     selected = [
         run for run in runs if all(not values or getattr(run, field) in values for field, values in chosen.items())
     ]

@@ -4,9 +4,9 @@
 
 ``whole_runs.py`` and ``adapterhub_scores.py`` start this script in the environment for `adapters`. If the settings have
 ``sources``, ``{task: folder}`` of stored adapters, their fusion is trained. If they have ``eval_every``, the model with
-the best of several dev scores is stored. FOLDER contains the trunk, and one JSON file per
-task with the texts and labels of each split. Batches are padded to their longest row, rounded up to a multiple of 8
-tokens. The result is printed as one line of JSON.
+the best of several dev scores is stored. FOLDER contains the trunk, and one JSON file per task with the texts and
+labels of each split. Batches are padded to their longest row, rounded up to a multiple of 8 tokens. The result is
+printed as one line of JSON.
 """
 
 import json

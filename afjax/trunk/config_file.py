@@ -79,6 +79,8 @@ _NUMBERS = {
 }
 # Boolean fields of TrunkConfig.
 _FLAGS = ("attention_bias", "ffn_bias", "norm_bias")
+# Fields of transformers 5 that would override the corresponding fields of :func:`config_values`.
+_TRANSFORMERS_5 = ("layer_types", "rope_parameters")
 _ADVICE = "Fetch the trunk's config.json again, or correct it."
 
 
@@ -150,6 +152,15 @@ def config_values(config: TrunkConfig) -> dict[str, Any]:
     values = {"model_type": config.family, **fields}
     declared = {field: supported[0] for field, supported in config.encoder_family.declared.items()}
     return {**values, names["activation"]: activation, names["pad_id"]: config.pad_id, **declared}
+
+
+def changed_values(values: Mapping[str, Any], config: TrunkConfig) -> dict[str, Any]:
+    """Changes the contents of a ``config.json`` to describe ``config``.
+
+    Fields that afjax does not use are kept.
+    """
+    kept = {field: value for field, value in values.items() if field not in _TRANSFORMERS_5}
+    return {**kept, **config_values(config)}
 
 
 def _family(values: Mapping[str, Any], where: str) -> EncoderFamily:

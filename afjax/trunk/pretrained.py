@@ -26,7 +26,7 @@ from afjax.storage.paths import fetched, is_remote, open_path
 from afjax.storage.writing import replacing, write_bytes, write_json
 from afjax.trees import Tree, count, tree_digest
 from afjax.trunk.config import TrunkConfig
-from afjax.trunk.config_file import config_values, read_trunk_config
+from afjax.trunk.config_file import changed_values, config_values, read_trunk_config
 from afjax.trunk.embedding import (
     LENGTH,
     MODULES,
@@ -431,7 +431,7 @@ def save_trunk(folder: str | Path, trunk: Trunk) -> None:
         if trunk.config != read_trunk_config(trunk.folder):
             # The caller changed the loaded trunk's config, for example its dropout rates.
             values = read_json(trunk.folder / "config.json") or {}
-            write_json(target / "config.json", {**values, **config_values(trunk.config)})
+            write_json(target / "config.json", changed_values(values, trunk.config))
         # Delete the old digest first, so that an interrupted save cannot leave it next to different weights.
         (target / WEIGHTS_DIGEST).unlink(missing_ok=True)
         # The weights are written last and atomically, so a folder that has them is complete. With the digest, later

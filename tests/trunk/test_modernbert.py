@@ -21,7 +21,7 @@ from afjax.errors import UserError
 from afjax.store import trunk_difference
 from afjax.trees import flatten
 from afjax.trunk.config import TrunkConfig
-from afjax.trunk.config_file import config_values, trunk_config
+from afjax.trunk.config_file import changed_values, config_values, trunk_config
 from afjax.trunk.encoder import encode, init_trunk
 from afjax.trunk.hugging_face import to_hugging_face
 from afjax.trunk.pretrained import find_pooling, load_trunk
@@ -71,6 +71,11 @@ def test_fields_of_transformers_4_and_5_give_the_same_config() -> None:
     read_new = trunk_config(new, where="config.json")
     assert read_new == old
     assert not any(trunk_difference({"architecture": config_values(old)}, {"architecture": config_values(read_new)}))
+    # A trunk with these values is saved with a changed config.
+    changed = dataclasses.replace(old, rotary_theta=700.0, global_every=4, hidden_dropout=0.3)
+    saved = changed_values({**new, "classifier_pooling": "mean"}, changed)
+    assert trunk_config(saved, where="config.json") == changed
+    assert saved["classifier_pooling"] == "mean"
 
 
 @pytest.mark.parametrize(("types", "every"), [("fsfs", 2), ("ffff", 1), ("fssf", 3), ("fsss", 4)])
