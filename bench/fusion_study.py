@@ -64,6 +64,7 @@ from results_file import (
 )
 
 import afjax
+from afjax.analysis.activations import ALL as ALL_ROWS
 from afjax.config.defaults import LEARNING_RATES
 from afjax.config.tasks import TaskKind
 from afjax.config.values import Partition
@@ -122,6 +123,7 @@ AVERAGES = (*WEIGHTS, "average_seeds")
 # Methods that keep the pretrained trunk frozen.
 FROZEN = ("head", "pfeiffer", "houlsby", "nli", "fusion", "fusion_nli", "fusion_without_own")
 ALL = "all"
+ACTIVATIONS = "activations"
 
 
 @dataclasses.dataclass(frozen=True, order=True)
@@ -240,6 +242,7 @@ class Study:
     def measure(self, run: Run) -> dict[str, Any]:
         """Trains a run and returns its results for the results file."""
         begin = time.monotonic()
+        model: afjax.TaskModel | None = None
         if run.method in AVERAGES:
             task = self.tasks[run.task]
             scores = self._average(run).evaluate(self.rows[run.task]["dev"])
@@ -251,8 +254,20 @@ class Study:
         else:
             model = self._train(run)
             values = {"score": round(model.metrics[model.task.main_metric], 4), "metric": model.task.main_metric}
-        minutes = round((time.monotonic() - begin) / 60, 2)
-        return {**values, "minutes": minutes, "device": jax.devices()[0].device_kind, INPUTS: self.inputs(run)}
+        values["minutes"] = round((time.monotonic() - begin) / 60, 2)
+        if model is not None and PARTITIONS[run.method] == "fusion":
+            values[ACTIVATIONS] = self._activations(model)
+        return {**values, "device": jax.devices()[0].device_kind, INPUTS: self.inputs(run)}
+
+    def _activations(self, model: afjax.TaskModel) -> dict[str, Any]:
+        """Computes a fusion's mean activations over the dev rows: ``{slot: {adapter: [layer 0, layer 1, ...]}}``."""
+        rows = self.rows[model.task.name]["dev"]
+        found = afjax.mean_activations(model, rows)
+        means = {
+            slot: dict(zip(found.adapters, groups[ALL_ROWS].T.round(3).tolist(), strict=True))
+            for slot, groups in found.means.items()
+        }
+        return {"num_rows": len(rows), "means": means}
 
     def _train(self, run: Run) -> afjax.TaskModel:
         """Trains a run on one task.

@@ -44,6 +44,7 @@ from fusion_study import ALL, DEV_ROWS, EVALUATIONS, SEEDS, STEPS, Run
 from results_file import INPUTS, add_missing, add_selection, parse_study, read_results, selected_runs, study_parser
 
 import afjax
+from afjax.analysis.parameters import trained_in_trunk
 from afjax.analysis.spans import score_spans
 from afjax.config.defaults import LEARNING_RATES
 from afjax.data.splits import AnyRows
@@ -200,7 +201,11 @@ class Study:
             options=afjax.RunOptions(seed=run.seed),
         )
         metric = model.task.main_metric
-        values = {"score": round(model.metrics[metric], 4), "metric": metric}
+        method = self.method(run)
+        trained = trained_in_trunk(self.trunk.config, method.partition, method.top_k, method.head)
+        # Without the trunk, the model's parameters are the trained adapter and head.
+        trained += sum(leaf.size for leaf in jax.tree.leaves(model.params))
+        values = {"score": round(model.metrics[metric], 4), "metric": metric, "trained_parameters": trained}
         if run.method != "houlsby" or run.task not in SPANS:
             return values
         spans = score_spans(model, self.rows[run.task]["dev"])

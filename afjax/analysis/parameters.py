@@ -8,7 +8,7 @@ from typing import Any
 import jax
 from etils import epath
 
-from afjax.config.experiment import ExperimentConfig, HeadConfig
+from afjax.config.heads import HeadConfig
 from afjax.model import partition
 from afjax.storage.paths import is_remote
 from afjax.trees import flatten
@@ -18,23 +18,26 @@ from afjax.trunk.encoder import init_trunk
 from afjax.trunk.sizes import SIZES
 
 
-def trained_in_trunk(config: ExperimentConfig, architecture: TrunkConfig | None) -> int | None:
+@functools.cache
+def trained_in_trunk(architecture: TrunkConfig, preset: str, top_k: int, head: HeadConfig) -> int:
     """Counts the trunk parameters that a run trains.
 
-    Returns None if the architecture is unknown. The count uses the partition rules of training. Trained adapters,
-    fusions and heads are not counted, because they are in the store.
+    The count uses the partition rules of training. Trained adapters, fusions and heads are not counted, because they
+    are in the store.
+
+    Args:
+      architecture: The trunk's architecture.
+      preset: The name of the partition.
+      top_k: The number of trained upper layers, or 0.
+      head: The head's settings. It may use the trunk's pooler.
     """
-    return None if architecture is None else _trained(architecture, config.partition, config.top_k, config.head)
 
-
-@functools.cache
-def _trained(architecture: TrunkConfig, name: str, top_k: int, head: HeadConfig) -> int:
     def trunk() -> Any:
         tree = init_trunk(jax.random.key(0), architecture)
         return partition.split_layers(tree, top_k) if top_k else tree
 
     leaves = flatten({"trunk": jax.eval_shape(trunk)})
-    trunk_rules = [rule for rule in partition.preset(name, head) if rule.pattern.startswith("trunk/")]
+    trunk_rules = [rule for rule in partition.preset(preset, head) if rule.pattern.startswith("trunk/")]
     labels = partition.label({"trunk": jax.eval_shape(trunk)}, trunk_rules)
     return sum(math.prod(leaf.shape) for path, leaf in leaves.items() if labels[path])
 

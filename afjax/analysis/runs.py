@@ -260,7 +260,11 @@ def _record(
         find_store(workdir), kinds, config.artefact_name(task), config.seed, result.metrics
     )
     architecture = trunk_architecture(config.trunk, workdir / "trunk" if config.trains_trunk else None)
-    trained = trained_in_trunk(config, architecture) if config.trains_trunk else 0
+    trained: int | None = 0
+    if config.trains_trunk:
+        trained = None
+        if architecture is not None:
+            trained = trained_in_trunk(architecture, config.partition, config.top_k, config.head)
     own_parameters: int | None = sum(manifest.num_parameters for manifest in manifests) if manifests else None
     several_tasks = config.recipe in ("multitask", "sequential")
     if trained is None:
