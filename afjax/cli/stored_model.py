@@ -129,10 +129,35 @@ def rows_of(task_model: Any, arguments: argparse.Namespace, split: Any) -> Any:
         data_task = dataclasses.replace(model_task, source=source, train="", dev="", test="")
     locations = {name: getattr(data_task, name) for name in ("source", "train", "dev", "test", "dev_share")}
     task = dataclasses.replace(model_task, **locations)
+    if source.endswith(".toml") and not arguments.data_dir:
+        task = _with_columns(task, data_task, source)
     # If the source names its labels, they must match the head's labels, which evaluate checks.
     names = task.labels or open_source(task, split).label_names or task_model.labels
     # The head's labels are in output order, so an integer label may be an index into them.
     return load_split(task, split, label_names=names, listed=True)
+
+
+def _with_columns(task: Any, described: Any, path: str) -> Any:
+    """Copies the columns and label names that a TOML file describes to a model's task.
+
+    If the file sets no column, the task's columns are used.
+
+    Raises:
+      UserError: The file describes a different kind of task.
+    """
+    import dataclasses
+
+    if described.kind != task.kind:
+        raise UserError(
+            f'{path} describes a task of the kind "{described.kind}", but the model was trained for "{task.kind}"; set '
+            f'kind = "{task.kind}" in it.'
+        )
+    columns = {name: getattr(described, name) for name in ("text_a", "text_b", "label", "choices")}
+    labels = described.labels or task.labels
+    multi_label = dataclasses.replace(task.multi_label, separator=described.multi_label.separator)
+    return dataclasses.replace(
+        task, labels=labels, multi_label=multi_label, **(columns if any(columns.values()) else {})
+    )
 
 
 def _is_same_file(first: str, second: str) -> bool:

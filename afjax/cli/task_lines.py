@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from afjax.config.tasks import MAIN_METRICS, NAMED_SOURCES, TaskConfig
 from afjax.config.training import TrainConfig
+from afjax.data.columns import first_row, missing_column
 from afjax.data.sources import official
 from afjax.data.sources.folder import is_one_file
 from afjax.data.sources.formats import ENDINGS, file_stem
@@ -179,9 +180,19 @@ def load_splits(task: TaskConfig, only: str) -> dict[Split, AnyRows]:
         train_has_names = "train" in existing and ("train" not in rows or rows["train"].labels is not None)
         if TASK_KINDS[task.kind].named_outputs and not names and not train_has_names:
             names = _label_names(task, split)
+        if task.label and split != "test":
+            _check_label_column(task, split)
         rows[split] = load_split(task, split, label_names=names, labelled=None)
         names = names or rows[split].label_names
     return rows
+
+
+def _check_label_column(task: TaskConfig, split: Split) -> None:
+    """Raises UserError if a split lacks the label column that the task names."""
+    source = open_source(task, split)
+    place, row, _ = first_row(source.name, source.rows)
+    if task.label not in row:
+        raise missing_column(place, task.label, row, "label")
 
 
 def _label_names(task: TaskConfig, split: Split) -> tuple[str, ...]:

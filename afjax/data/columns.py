@@ -66,7 +66,7 @@ def pick_columns(
     text_b: str = "",
     label: str = "",
     known: Sequence[tuple[str, ...]] = TEXT_COLUMNS,
-    ignore_labels: bool = False,
+    labelled: bool | None = True,
 ) -> Columns:
     """Selects the text, label and id columns.
 
@@ -77,9 +77,10 @@ def pick_columns(
       rows: One or more pairs ``(the row's name in error messages, its values by column name)``.
       text_a, text_b: Names of the text columns. If both are empty, the first entry of ``known`` whose columns all exist
         is used.
-      label: Name of the label column. If empty, it is "label" and optional.
+      label: Name of the label column. If empty, it is "label", which may be missing.
       known: Candidate text columns, in order of preference.
-      ignore_labels: Whether to ignore the label column, which may then be missing even if ``label`` is set.
+      labelled: Whether the column ``label`` must exist if it is set. If False, labels are ignored. If None, they are
+        used if the column exists.
 
     Raises:
       UserError: There are no rows, a column is missing, a text is not a valid string, an ``id`` is not a string or
@@ -87,7 +88,8 @@ def pick_columns(
     """
     place, first, rows = first_row(source, rows)
     names = text_names(place, first, text_a, text_b, known)
-    has_labels, has_ids = not ignore_labels and (bool(label) or "label" in first), "id" in first
+    has_labels = labelled is not False and ((bool(label) and bool(labelled)) or (label or "label") in first)
+    has_ids = "id" in first
     columns = Columns(
         source,
         [],
@@ -251,9 +253,17 @@ def number_labels(columns: Columns) -> np.ndarray:
 def is_missing(label: Any) -> bool:
     """Whether a label is a placeholder for a missing label.
 
-    Placeholders are null, an empty string, the string "-1", and the number -1 or -1.0 (as in STS-B's test split).
+    Placeholders are null, NaN, pandas' missing values, an empty string, and -1 or -1.0 (as in STS-B's test split), as
+    a number or a string.
     """
-    return label is None or (isinstance(label, (str, int, float)) and label in ("", "-1", -1))
+    return is_null(label) or (isinstance(label, (str, int, float)) and label in ("", "-1", "-1.0", -1))
+
+
+def is_null(value: Any) -> bool:
+    """Whether a value is None, NaN, or one of pandas' missing values."""
+    is_nan = isinstance(value, float | np.floating) and math.isnan(value)
+    # pandas is not a dependency.
+    return value is None or is_nan or type(value).__name__ in ("NAType", "NaTType")
 
 
 def is_visible(text: str) -> bool:

@@ -20,12 +20,13 @@ from typing import Any
 import numpy as np
 
 from afjax.config.tasks import TaskConfig
-from afjax.data.columns import Columns, is_visible, is_visible_or_blank, no_labels
+from afjax.data.columns import Columns, is_null, is_visible, is_visible_or_blank, no_labels
 from afjax.data.sources.files import shorten
 from afjax.display.words import counted
 from afjax.errors import UserError, did_you_mean
 from afjax.storage.json_files import read_json
 
+_NUMBERED = re.compile(r"[^\W\d]*([0-9]{1,9})[^\W\d]*")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?")
 
 # Maximum number of label names in an error message.
@@ -172,19 +173,21 @@ def indices_are_clear(names: Sequence[str]) -> bool:
 
     An integer is ambiguous if a name is itself a number: for "1.0", "2.0" and "3.0", the index 1 refers to "2.0". It is
     also ambiguous if a name contains the index of a different one: for "1 star", "2 stars" and "3 stars", the index 1
-    refers to "2 stars".
+    refers to "2 stars". The same holds for "Q1", "Q2" and "Q3".
 
     Example:
       >>> indices_are_clear(["no", "yes"]), indices_are_clear(["LABEL_0", "LABEL_1"])
       (True, True)
-      >>> indices_are_clear(["1.0", "2.0"]), indices_are_clear(["1 star", "2 stars"])
-      (False, False)
+      >>> [indices_are_clear(names) for names in (["1.0", "2.0"], ["1 star", "2 stars"], ["Q1", "Q2"])]
+      [False, False, False]
     """
     if any(isinstance(spelling(name), Decimal) for name in names):
         return False
     indices = {str(index) for index in range(len(names))}
-    mentioned = (indices.intersection(re.split(r"[\W_]+", name)) for name in names)
-    return all(mentions <= {str(index)} for index, mentions in enumerate(mentioned))
+    # "Q1" and "1st" may be numbered, "h1n1" is not.
+    words = (map(_NUMBERED.fullmatch, re.split(r"[\W_]+", name)) for name in names)
+    mentioned = ({str(int(match[1])) for match in matches if match} for matches in words)
+    return all(mentions & indices <= {str(index)} for index, mentions in enumerate(mentioned))
 
 
 def label_name(columns: Columns, row: int) -> str:
@@ -201,7 +204,7 @@ def label_name(columns: Columns, row: int) -> str:
         return str(label).lower()
     if isinstance(label, (int, np.integer)) and int(label).bit_length() < 4096:  # str() limits the number of digits.
         return str(label)
-    if label is None or isinstance(label, str):
+    if is_null(label) or isinstance(label, str):
         raise UserError(f"{columns.places[row]} has no label; add one or drop the row.")
     raise UserError(
         f"{columns.places[row]} has the label {shorten(label)}; a class label must be a name or an integer index."

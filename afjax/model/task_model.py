@@ -270,10 +270,11 @@ class TaskModel:
           rows: Rows of a split.
 
         Raises:
-          UserError: The rows have no labels, or their label names do not match the head's.
+          UserError: The rows have no labels, or their labels do not match the head's or do not fit the task.
         """
         if rows.labels is None:
             raise UserError("These rows have no labels, so they cannot be scored; use predict instead.")
+        TASK_KINDS[self.task.kind].check_labels(rows, self.task, "these rows")
         if TASK_KINDS[self.task.kind].named_outputs and rows.label_names != self.labels:
             raise UserError(
                 f'The rows have the labels {list(rows.label_names)}, but the head "{self.model.head_name}" was trained '

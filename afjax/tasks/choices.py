@@ -49,8 +49,7 @@ def pick_choices(
                 f"{place} has a question, but the first row of {source.name} has none; either all rows or none must "
                 "have one."
             )
-        text = text_of(place, row, context)
-        contexts.append(f"{text} {text_of(place, row, question)}".strip() if question else text)
+        contexts.append(context_of(place, row, (context, question) if question else (context,)))
         lists.append(choices_of(place, row, names))
         if labelled or (labelled is None and label in first):
             labels.append(value_of(place, row, label))
@@ -65,6 +64,12 @@ def pick_choices(
     ]
     labels_array = np.array(indices, np.int32)
     return ChoiceRows(contexts, lists, labels_array, label_names, ids=ids, has_question=bool(question))
+
+
+def context_of(place: str, row: dict[str, Any], names: tuple[str, ...]) -> str:
+    """Extracts a row's context. If ``names`` also has the question's column, the question is appended."""
+    texts = [text_of(place, row, name) for name in names]
+    return " ".join(texts).strip() if len(texts) == 2 else texts[0]
 
 
 def choices_of(place: str, row: dict[str, Any], names: tuple[str, ...]) -> tuple[str, ...]:

@@ -46,7 +46,7 @@ def padded_losses(
 
 def read(task: TaskConfig, source: SplitSource, labels: LabelReading) -> Rows:
     """Loads rows from a source; see :class:`afjax.tasks.kind.Read`."""
-    columns = read_columns(task, source, ignore_labels=labels.required is False)
+    columns = read_columns(task, source, labelled=labels.required)
     names, listed = given_names(task, source, labels)
     labelled = has_labels(columns, labels)
     if labelled and not names:

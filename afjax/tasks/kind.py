@@ -142,8 +142,8 @@ class PaddedLosses(Protocol):
     ) -> Float[Array, "batch"]: ...
 
 
-def accept(rows: Any, tokenizer: Any, name: str) -> None:
-    """Accepts all rows and tokenizers; see ``KindSpec.check_tokens``."""
+def accept(rows: Any, context: Any, name: str) -> None:
+    """Accepts all rows; see ``KindSpec.check_labels`` and ``KindSpec.check_tokens``."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -171,6 +171,8 @@ class KindSpec:
       forms: Lists the supported input columns for prediction, in order of preference, for a task and its number of
         texts per row (``Rows.text_columns``; None if unknown).
       pick: Extracts a row's input for ``from_lists``, given the row's name in error messages, its values and its form.
+      check_labels: Raises UserError if the labels do not fit the task's settings, given the rows, the task and the
+        rows' name. Called for rows from Python; ``read`` checks all others.
       check_tokens: Raises UserError if rows cannot be tokenized, given the rows, a tokenizer and the rows' name. Called
         before a run writes anything.
       tokenize: Tokenizes rows.
@@ -199,6 +201,7 @@ class KindSpec:
     from_lists: FromLists
     forms: Callable[[TaskConfig, int | None], list[Form]]
     pick: Callable[[str, dict[str, Any], Form], Any]
+    check_labels: Callable[[Any, TaskConfig, str], None] = accept
     check_tokens: Callable[[Any, Any, str], None] = accept
     tokenize: Tokenize
     predict: Callable[[Float[np.ndarray, "rows ..."], TokenisedRows, TaskConfig, Sequence[str]], Predictions]

@@ -16,7 +16,7 @@ from jax import Array
 from jaxtyping import Bool, Float, Float32, Float64, Int, Int64
 
 from afjax.config.tasks import MultiLabelConfig, TaskConfig
-from afjax.data.columns import Columns, no_labels
+from afjax.data.columns import Columns, is_null, no_labels
 from afjax.data.labels import class_labels, find_label_names
 from afjax.data.sources.files import shorten
 from afjax.data.sources.kind import SplitSource
@@ -63,7 +63,7 @@ def output_bias(labels: Float[np.ndarray, "rows num_labels"]) -> Float32[np.ndar
 
 def read(task: TaskConfig, source: SplitSource, labels: LabelReading) -> MultiLabelRows:
     """Loads rows from a source; see :class:`afjax.tasks.kind.Read`."""
-    columns = read_columns(task, source, ignore_labels=labels.required is False)
+    columns = read_columns(task, source, labelled=labels.required)
     names, listed = given_names(task, source, labels)
     separator = task.multi_label.separator
     if not (any_labels(columns) if labels.required is None else labels.required):
@@ -75,7 +75,7 @@ def read(task: TaskConfig, source: SplitSource, labels: LabelReading) -> MultiLa
 def any_labels(columns: Columns) -> bool:
     """Whether any row has a label."""
     # Non-blank strings, non-empty lists and integers have labels.
-    values = (value for value in columns.labels or () if value is not None)
+    values = (value for value in columns.labels or () if not is_null(value))
     return any(len(value.strip()) if isinstance(value, str) else np.size(value) for value in values)
 
 
@@ -117,7 +117,8 @@ def split_labels(columns: Columns, separator: str) -> tuple[Columns, Int64[np.nd
       Columns with one entry per label and no texts, and each entry's row index.
 
     Raises:
-      UserError: The label column is missing, or a row's value is not a list, a string or an integer.
+      UserError: The label column is missing; or a row's value is not a list, a string or an integer, or contains the
+        same integer twice.
     """
     if columns.labels is None:
         raise no_labels(columns)
@@ -136,6 +137,13 @@ def split_labels(columns: Columns, separator: str) -> tuple[Columns, Int64[np.nd
             raise UserError(
                 f"{columns.places[row]} has the labels {shorten(value)}; they must be a list of labels (may be empty), "
                 f'or a string of labels separated by "{separator}".'
+            )
+        indices = [str(label) for label in row_labels if str(label).isdecimal()]
+        if repeated := [index for index in indices if indices.count(index) > 1]:
+            raise UserError(
+                f"{columns.places[row]} has the labels {shorten(value)}, which contain {repeated[0]} more than once. A "
+                "row's labels are its names or indices, not a 0 or 1 for every label of the task; list the names of "
+                "the labels that are 1."
             )
         places += [columns.places[row]] * len(row_labels)
         single_labels += row_labels

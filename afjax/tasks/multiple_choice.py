@@ -11,13 +11,13 @@ from jax import Array
 from jaxtyping import Float, Int
 
 from afjax.config.tasks import TaskConfig
-from afjax.data.columns import check_text, text_of
+from afjax.data.columns import check_text
 from afjax.data.sources.files import shorten
 from afjax.data.sources.kind import SplitSource
 from afjax.data.splits import ChoiceRows
 from afjax.data.tokenise import TokenisedRows, tokenise
 from afjax.errors import UserError
-from afjax.tasks.choices import check_choices, choice_index, choices_of, pick_choices
+from afjax.tasks.choices import check_choices, choice_index, choices_of, context_of, pick_choices
 from afjax.tasks.classification import errors, name_outputs
 from afjax.tasks.kind import Form, KindSpec, KindText, LabelReading
 from afjax.tasks.predictions import Predictions, softmax
@@ -73,8 +73,7 @@ def forms(task: TaskConfig, text_columns: int | None) -> list[Form]:
 
 def pick(place: str, row: dict[str, Any], form: Form) -> Any:
     """Extracts the context (with the question) and choices; see ``KindSpec.pick``."""
-    context = " ".join(text_of(place, row, name) for name in form.texts)
-    return context, choices_of(place, row, form.choices)
+    return context_of(place, row, form.texts), choices_of(place, row, form.choices)
 
 
 def tokenize(

@@ -28,7 +28,7 @@ def losses(logits: Float[AnyArray, "batch num_outputs"], batch: Mapping[str, Any
 
 def read(task: TaskConfig, source: SplitSource, labels: LabelReading) -> Rows:
     """Loads rows from a source; see :class:`afjax.tasks.kind.Read`."""
-    columns = read_columns(task, source, ignore_labels=labels.required is False)
+    columns = read_columns(task, source, labelled=labels.required)
     return make_rows(columns, labelled=has_labels(columns, labels))
 
 

@@ -24,7 +24,7 @@ from afjax.tasks.best_answers import best_answers
 from afjax.tasks.kind import Form, KindSpec, KindText, LabelReading
 from afjax.tasks.metrics import span_scores
 from afjax.tasks.predictions import Predictions, softmax
-from afjax.tasks.spans import check_answers, pick_spans
+from afjax.tasks.spans import check_answers, no_answer_error, pick_spans
 from afjax.tasks.weighted_scores import Weighted, mean_scores
 from afjax.tasks.windows import TokenisedSpans, tokenise_spans
 from afjax.trees import AnyArray
@@ -74,6 +74,13 @@ def from_lists(texts: list[Any], labels: list[Any] | None, label_names: tuple[st
         for row, (label, context) in enumerate(zip(labels, contexts, strict=True))
     ]
     return SpanRows(questions, contexts, answers, ids=ids)
+
+
+def check_labels(rows: SpanRows, task: TaskConfig, name: str) -> None:
+    """Raises UserError if a question is unanswerable but the task does not allow it; see ``KindSpec.check_labels``."""
+    for row, answers in enumerate(rows.labels or ()):
+        if not answers and not task.span.no_answer:
+            raise no_answer_error(f"Row {row + 1} of {name}")
 
 
 def forms(task: TaskConfig, text_columns: int | None) -> list[Form]:
@@ -155,6 +162,7 @@ KIND = KindSpec(
     from_lists=from_lists,
     forms=forms,
     pick=pick,
+    check_labels=check_labels,
     tokenize=tokenize,
     predict=predict,
     scores=scores,

@@ -65,6 +65,14 @@ def pick_spans(
     return SpanRows(questions, contexts, checked, ids=ids)
 
 
+def no_answer_error(place: str) -> UserError:
+    """Creates the error for an unanswerable question in a task that does not allow them."""
+    return UserError(
+        f"{place} has no answer; drop the row, or, if questions can be unanswerable as in SQuAD v2, set the task's "
+        "span.no_answer=True."
+    )
+
+
 def _has_text(answers: Any) -> bool:
     return bool(answers.get("text") if isinstance(answers, Mapping) else answers)
 
@@ -97,10 +105,7 @@ def check_answers(
         numbers = f"{counted(len(texts), 'answer')} and {counted(len(starts), 'answer_start value')}"
         raise UserError(f"{place} has {numbers}; each answer needs one answer_start.")
     if not texts and not no_answer:
-        raise UserError(
-            f"{place} has no answer; drop the row, or, if questions can be unanswerable as in SQuAD v2, set the task's "
-            "span.no_answer=True."
-        )
+        raise no_answer_error(place)
     pairs = []
     for text, start in zip(texts, starts or [None] * len(texts), strict=True):
         if not isinstance(text, str) or not text:

@@ -17,7 +17,7 @@ from afjax.errors import UserError
 from afjax.tasks.windows import TokenisedWindows
 
 # Part of the cache key. Increment it when the stored arrays or their computation change.
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 # Maximum overlap of consecutive windows, in tokens.
 OVERLAP = 64
@@ -138,7 +138,8 @@ def first_tokens(
       name: The split's name in error messages.
 
     Returns:
-      For each token, the index of the word that starts with it, or -1.
+      For each token, the index of the word that starts with it, or -1. Tokens of white space after the last word
+      (RoBERTa's tokenizer has them) start no word.
 
     Raises:
       UserError: A word has no tokens.
@@ -147,7 +148,8 @@ def first_tokens(
     words = np.searchsorted(bounds[:, 1], characters[:, 0], side="right")
     first = np.full(len(characters), -1, np.int64)
     present, positions = np.unique(words, return_index=True)
-    first[positions] = present
+    in_word = present < len(bounds)
+    first[positions[in_word]] = present[in_word]
     if missing := sorted(set(range(len(bounds))) - set(present.tolist())):
         word = rows.texts[row][slice(*bounds[missing[0]])]
         raise UserError(

@@ -16,11 +16,8 @@ from afjax.errors import UserError
 from afjax.tasks.kind import Form, LabelReading
 
 
-def read_columns(task: TaskConfig, source: SplitSource, *, ignore_labels: bool = False) -> Columns:
-    """Extracts the text and label columns.
-
-    The label column may be missing if labels are ignored.
-    """
+def read_columns(task: TaskConfig, source: SplitSource, *, labelled: bool | None = True) -> Columns:
+    """Extracts the text and label columns; see :func:`afjax.data.columns.pick_columns`."""
     return pick_columns(
         source.name,
         source.rows,
@@ -28,7 +25,7 @@ def read_columns(task: TaskConfig, source: SplitSource, *, ignore_labels: bool =
         text_b=task.text_b,
         label=task.label,
         known=source.text_columns,
-        ignore_labels=ignore_labels,
+        labelled=labelled,
     )
 
 

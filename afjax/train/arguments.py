@@ -16,6 +16,7 @@ from afjax.config.training import TrainConfig
 from afjax.data.splits import AnyRows
 from afjax.distributed.host_memory import physical_memory
 from afjax.errors import UserError
+from afjax.tasks.kinds import TASK_KINDS
 from afjax.tasks.load import rows_by_split
 from afjax.train.options import RunOptions
 from afjax.trunk.pretrained import Trunk
@@ -55,8 +56,8 @@ def check_data(task: TaskConfig, data: Mapping[str, Any]) -> dict[str, AnyRows]:
       The rows of each split; see :func:`afjax.tasks.load.rows_by_split`.
 
     Raises:
-      UserError: The task is not a TaskConfig, a split is missing, invalid or empty, or the splits have different label
-        names.
+      UserError: The task is not a TaskConfig, a split is missing, invalid or empty, its labels do not fit the task, or
+        the splits have different label names.
     """
     if not isinstance(task, TaskConfig):
         raise UserError(f"The task is {shown(task)}; pass a TaskConfig, such as TaskConfig(name=...).")
@@ -64,6 +65,8 @@ def check_data(task: TaskConfig, data: Mapping[str, Any]) -> dict[str, AnyRows]:
     for split in ("train", "dev"):
         if not len(splits[split]):
             raise UserError(f"The task {task.name} has no {split} rows; it needs at least one.")
+    for split, rows in splits.items():
+        TASK_KINDS[task.kind].check_labels(rows, task, f"{task.name}'s {split} rows")
     names, dev_names = splits["train"].label_names, splits["dev"].label_names
     # Labels are indices into these names, so mismatched names would score the wrong classes.
     if names and dev_names and names != dev_names:

@@ -71,6 +71,24 @@ def test_eval_prints_scores(trained: Path, model: list[str], capsys: pytest.Capt
         assert json.loads(out_lines(capsys, "eval", *model, f"--source={source}", "--max_length=16")[-1]) == scores
 
 
+def test_eval_uses_the_columns_of_a_toml_file(
+    trained: Path, model: list[str], write_rows: WriteRows, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["eval", *model, "--max_length=16"]
+    scores = json.loads(out_lines(capsys, *words, f"--source={dev_file(trained)}")[-1])
+    names = {"text_a": "first", "text_b": "second", "label": "gold"}
+    rows = [json.loads(line) for line in dev_file(trained).read_text().splitlines()]
+    # The column "label" has the head's labels, too, but it is not the column that the file names.
+    renamed = [{**{new: row[old] for old, new in names.items()}, "label": rows[0]["label"]} for row in rows]
+    write_rows(tmp_path / "dev.jsonl", renamed)
+    columns = "".join(f'{setting} = "{name}"\n' for setting, name in names.items())
+    (tmp_path / "task.toml").write_text(f'dev = "{tmp_path / "dev.jsonl"}"\n{columns}')
+    assert json.loads(out_lines(capsys, *words, f"--source={tmp_path / 'task.toml'}")[-1]) == scores
+    (tmp_path / "other.toml").write_text(f'dev = "{tmp_path / "dev.jsonl"}"\nkind = "regression"\n')
+    assert main([*words, f"--source={tmp_path / 'other.toml'}"]) == 2
+    assert has_facts(capsys.readouterr().err.splitlines()[-1], "other.toml", "regression", "classification")
+
+
 def test_predict_writes_every_row_in_order(
     trained: Path, model: list[str], write_rows: WriteRows, tiny_trunk_folder: Path, tmp_path: Path
 ) -> None:

@@ -146,6 +146,11 @@ def test_index_requires_listed_names(label: Any, tmp_path: Path) -> None:
         (("1 star", "2 stars"), False),
         (("1,0", "2,0"), False),
         (("no", "0-5"), False),
+        (("Q1", "Q2", "Q3"), False),
+        (("1st", "2nd"), False),
+        (("class_01", "class_02"), False),
+        (("Q0", "Q1", "Q2"), True),
+        (("mp3", "wav"), True),
     ],
 )
 def test_integer_is_an_index_only_if_unambiguous(names: tuple[str, ...], expected: bool) -> None:

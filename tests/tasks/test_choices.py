@@ -1,5 +1,6 @@
 """Multiple-choice rows are read, and malformed rows are refused with a reason."""
 
+import math
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from afjax.config.tasks import TaskConfig
 from afjax.data.sources.kind import SplitSource
 from afjax.errors import UserError
+from afjax.tasks import multiple_choice
 from afjax.tasks.choices import pick_choices
 
 ROW = {"context": "grass", "choices": ["red", "green"], "label": 1}
@@ -74,7 +76,16 @@ def test_malformed_rows_are_refused(changes: dict[str, Any], settings: dict[str,
         pick(first, {**ROW, **changes}, **settings)
 
 
-@pytest.mark.parametrize("label", [-1, None, "", "-1"])
+@pytest.mark.parametrize("context", ["", " grass ", "grass"])
+def test_inputs_for_prediction_have_the_same_contexts_as_training_rows(context: str) -> None:
+    task = TaskConfig(name="choices", kind="multiple_choice")
+    for changes, columns in (({"question": "Which? "}, 2), ({}, 1)):
+        row = {**ROW, "context": context, **changes}
+        (form,) = [form for form in multiple_choice.forms(task, columns) if "context" in form.texts][:1]
+        assert multiple_choice.pick("file:1", row, form) == (pick(row).contexts[0], ("red", "green"))
+
+
+@pytest.mark.parametrize("label", [-1, None, "", "-1", "-1.0", math.nan])
 def test_missing_labels_are_accepted_unless_labels_are_needed(label: Any) -> None:
     assert pick({**ROW, "label": label}, {**ROW, "label": label}).labels is None
     with pytest.raises(UserError, match=f"file:1 .*label {label!r}"):

@@ -69,12 +69,20 @@ def test_integer_labels_are_indices_if_label_names_are_given() -> None:
         (("a", ["b", ""]), {}, ("table:1", "no label")),
         (("a|b", "A"), {}, ("table:1", "'A'", "table:0", "'a'")),
         (("", ""), {}, ("No row", "table", "label names")),
+        (([2], [0, 1, 1]), {"labels": ("a", "b", "c")}, ("table:1", "[0, 1, 1]", "1 more than once")),
+        ((np.array([0, 1, 0]), [2]), {}, ("table:0", "0 more than once")),
+        (("0|0|1", "2"), {"labels": ("a", "b", "c")}, ("table:0", "0|0|1", "0 more than once")),
     ],
 )
 def test_bad_labels_are_refused_with_their_row(labels: tuple[Any, ...], config: Any, facts: tuple[str, ...]) -> None:
     with pytest.raises(UserError) as error:
         table(*labels, **config)
     assert has_facts(str(error.value), *facts)
+
+
+def test_rows_with_nan_as_labels_are_unlabelled() -> None:
+    rows = rows_from_table({"text": ["one", "two"], "label": [np.nan, None]}, TASK, labelled=None)
+    assert rows.labels is None
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,19 @@
 """Splits are read from folders and lists, and malformed rows are refused."""
 
 import json
+import math
 import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 
 from afjax.config.tasks import TaskConfig
 from afjax.data.splits import ChoiceRows, Rows, SpanRows
 from afjax.errors import UserError
-from afjax.tasks.load import load_split, load_task, rows_from_lists
+from afjax.tasks.load import load_split, load_task, rows_by_split, rows_from_lists
 from afjax.tasks.prediction_rows import read_prediction_rows
 
 PAIRS = [{"text_a": "one", "text_b": "two", "label": 0}, {"text_a": "three", "text_b": "four", "label": 1}]
@@ -120,13 +122,13 @@ def test_non_numeric_regression_labels_are_refused(tmp_path: Path, label: Any) -
     refused(TaskConfig(name="t", source=str(tmp_path), kind="regression"), "train", "train.jsonl:2 ", "finite number")
 
 
-@pytest.mark.parametrize("label", [float("nan"), 1.5, [1], {}])
+@pytest.mark.parametrize("label", [1.5, [1], {}])
 def test_invalid_class_labels_are_refused(tmp_path: Path, label: Any) -> None:
     make_folder(tmp_path, train=texts("a", "b", label))
     refused(TaskConfig(name="t", source=str(tmp_path)), "train", "train.jsonl:3 ", "name", "integer")
 
 
-@pytest.mark.parametrize("label", [None, ""])
+@pytest.mark.parametrize("label", [None, "", math.nan])
 def test_empty_label_is_refused(tmp_path: Path, label: Any) -> None:
     make_folder(tmp_path, train=texts("a", "b", label))
     refused(TaskConfig(name="t", source=str(tmp_path)), "train", "train.jsonl:3 ", "has no label")
@@ -155,6 +157,32 @@ def test_dev_split_needs_labels_but_test_split_does_not(tmp_path: Path) -> None:
     assert load_split(task, "dev", labelled=False).labels is None
     make_folder(tmp_path, dev=texts("b", "a"))
     assert load_task(task)["test"].labels is None
+
+
+@pytest.mark.parametrize("kind", ["classification", "regression", "multi_label"])
+def test_test_split_may_lack_the_label_column_that_the_task_names(tmp_path: Path, kind: Any) -> None:
+    rows = [{"text": f"text {row}", "stars": row} for row in (1, 2)]
+    make_folder(tmp_path, train=rows, dev=rows, test=[{"text": "two"}])
+    task = TaskConfig(name="t", source=str(tmp_path), kind=kind, label="stars")
+    assert load_task(task)["test"].labels is None
+    make_folder(tmp_path, dev=[{"text": "two"}])
+    refused(task, "dev", "dev.jsonl:1 ", '"stars"')
+
+
+@pytest.mark.parametrize("missing", [None, math.nan, "", "-1", -1, "-1.0", pandas.NA, pandas.NaT, np.float32("nan")])
+@pytest.mark.parametrize("kind", ["classification", "regression"])
+def test_missing_labels_of_the_test_split_are_recognized(kind: Any, missing: Any) -> None:
+    labelled, unlabelled = {"text": ["one", "two"], "label": [1, 2]}, {"text": ["one", "two"], "label": [missing] * 2}
+    splits = rows_by_split(of_kind(kind), {"train": labelled, "dev": labelled, "test": unlabelled})
+    assert splits["test"].labels is None
+
+
+@pytest.mark.parametrize("missing", [None, math.nan, "", pandas.NA, pandas.NaT])
+@pytest.mark.parametrize("kind", ["classification", "regression"])
+def test_train_row_without_a_label_is_refused(kind: Any, missing: Any) -> None:
+    with pytest.raises(UserError) as error:
+        rows_by_split(of_kind(kind), {"train": {"text": ["one", "two"], "label": [1, missing]}})
+    assert 'data["train"]:1 has ' in str(error.value)
 
 
 def test_missing_text_column_is_refused(tmp_path: Path) -> None:

@@ -3,9 +3,13 @@
 from typing import Any
 
 import pytest
+from facts import has_facts
 
+from afjax.config.tasks import SpanConfig, TaskConfig
 from afjax.errors import UserError
+from afjax.tasks.load import rows_from_lists
 from afjax.tasks.spans import pick_spans
+from afjax.train.arguments import check_data
 
 ROW = {
     "id": "q1",
@@ -41,6 +45,17 @@ def test_questions_without_answers_require_the_no_answer_setting() -> None:
     assert pick(nothing, no_answer=True, labelled=True).labels == [()]
     with pytest.raises(UserError, match=r"file:1 .*no answer;.*span\.no_answer=True"):
         pick(nothing, labelled=True)
+
+
+def test_questions_without_answers_from_python_require_the_no_answer_setting() -> None:
+    answers = [{"text": ["It"], "answer_start": [0]}, {"text": [], "answer_start": []}]
+    rows = rows_from_lists([("Who?", "It was."), ("What?", "It was.")], answers, kind="span")
+    data = {"train": rows[:1], "dev": rows}
+    with pytest.raises(UserError) as error:
+        check_data(TaskConfig(name="answers", kind="span"), data)
+    assert has_facts(str(error.value), "Row 2", "answers's dev rows", "span.no_answer=True")
+    unanswerable = TaskConfig(name="answers", kind="span", span=SpanConfig(no_answer=True))
+    assert list(check_data(unanswerable, data)) == ["train", "dev"]
 
 
 def test_rows_without_answers_are_unlabelled() -> None:

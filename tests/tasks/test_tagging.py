@@ -29,7 +29,7 @@ from afjax.tasks.load import load_task, rows_from_lists, rows_from_table
 from afjax.tasks.metrics import entity_counts, entity_scores
 from afjax.tasks.prediction_rows import read_prediction_rows
 from afjax.tasks.predictions import Entity
-from afjax.tasks.tag_windows import TokenisedTags, tokenise_tags
+from afjax.tasks.tag_windows import TokenisedTags, first_tokens, tokenise_tags
 from afjax.tasks.tokenize import tokenize
 from afjax.tasks.weighted_scores import entity_weighted_scores
 from afjax.trunk.pretrained import Trunk
@@ -279,6 +279,14 @@ def test_prediction_rows_can_have_words_or_a_text(tmp_path: Path) -> None:
     assert numbers == [0, 1]
     assert isinstance(tag_rows, TagRows)
     assert tag_rows.texts == ["a b", "c  d e"]
+
+
+def test_white_space_after_the_last_word_is_not_a_word() -> None:
+    rows = rows_from_lists(["in London ", "It rained"], [["O", "B-place"], ["B-what", "O"]], kind="tagging")
+    assert isinstance(rows, TagRows)
+    # RoBERTa's tokens of "in London " are "in", "ĠLondon" and "Ġ".
+    assert first_tokens(rows, 0, np.array([[0, 2], [2, 9], [9, 10]])).tolist() == [0, 1, -1]
+    assert first_tokens(rows, 0, np.array([[0, 2], [2, 3], [3, 9], [9, 10]])).tolist() == [0, 1, -1, -1]
 
 
 def test_word_without_a_token_is_refused(tiny_trunk: Trunk) -> None:
