@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas
 import pytest
 
 from afjax.config.tasks import TaskConfig
@@ -169,7 +168,7 @@ def test_test_split_may_lack_the_label_column_that_the_task_names(tmp_path: Path
     refused(task, "dev", "dev.jsonl:1 ", '"stars"')
 
 
-@pytest.mark.parametrize("missing", [None, math.nan, "", "-1", -1, "-1.0", pandas.NA, pandas.NaT, np.float32("nan")])
+@pytest.mark.parametrize("missing", [None, math.nan, np.float32("nan"), "", "-1", -1, "-1.0", -1.0])
 @pytest.mark.parametrize("kind", ["classification", "regression"])
 def test_missing_labels_of_the_test_split_are_recognized(kind: Any, missing: Any) -> None:
     labelled, unlabelled = {"text": ["one", "two"], "label": [1, 2]}, {"text": ["one", "two"], "label": [missing] * 2}
@@ -177,7 +176,16 @@ def test_missing_labels_of_the_test_split_are_recognized(kind: Any, missing: Any
     assert splits["test"].labels is None
 
 
-@pytest.mark.parametrize("missing", [None, math.nan, "", pandas.NA, pandas.NaT])
+def test_missing_labels_of_pandas_are_recognized() -> None:
+    pandas = pytest.importorskip("pandas")
+    labelled = pandas.DataFrame({"text": ["one", "two"], "label": [1, 2]})
+    for missing in ([pandas.NA, pandas.NA], [pandas.NaT, None], pandas.array([None, None], dtype="Int64")):
+        unlabelled = pandas.DataFrame({"text": ["one", "two"], "label": missing})
+        splits = rows_by_split(of_kind("classification"), {"train": labelled, "dev": labelled, "test": unlabelled})
+        assert splits["test"].labels is None
+
+
+@pytest.mark.parametrize("missing", [None, math.nan, ""])
 @pytest.mark.parametrize("kind", ["classification", "regression"])
 def test_train_row_without_a_label_is_refused(kind: Any, missing: Any) -> None:
     with pytest.raises(UserError) as error:
