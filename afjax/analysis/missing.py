@@ -1,6 +1,5 @@
 """Commands that train a table's missing runs, as variations of finished runs."""
 
-import ast
 import dataclasses
 import shlex
 from collections.abc import Mapping, Sequence
@@ -11,6 +10,7 @@ from etils import epath
 from afjax.analysis.cells import Cell
 from afjax.analysis.run_records import Collection, RunRecord
 from afjax.config.experiment import ExperimentConfig
+from afjax.config.flags import value_text
 from afjax.config.from_dict import from_dict, to_dict
 from afjax.config.tasks import TaskConfig
 from afjax.errors import UserError
@@ -67,7 +67,7 @@ def overrides(current: ExperimentConfig, wanted: ExperimentConfig) -> list[str]:
         old["tasks"][name] = to_dict(TaskConfig(name=name))
     for path, value in _leaves(new):
         if dict(_leaves(old)).get(path, ...) != value:
-            flags.append(f"--config.{path}={_text(value)}")
+            flags.append(f"--config.{path}={value_text(value)}")
     return flags
 
 
@@ -97,19 +97,19 @@ def _baseline_command(example: RunRecord, known_config: ExperimentConfig | None,
     name, layers = ("top_k", f",top_k={method[4:]}") if method.startswith("top-") else (method, "")
     plain = to_dict(TaskConfig(name=example.task))
     # Always pass the source, even if it is empty, because the config file has a default source.
-    flags = [f"--config.task.source={_text(example.task_config.source)}"]
+    flags = [f"--config.task.source={value_text(example.task_config.source)}"]
     flags += [
-        f"--config.task.{path}={_text(value)}"
+        f"--config.task.{path}={value_text(value)}"
         for path, value in _leaves(to_dict(example.task_config))
         if dict(_leaves(plain))[path] != value and path != "source"
     ]
     if known_config is not None:
         flags += [
-            f"--config.trunk={_text(known_config.trunk)}",
+            f"--config.trunk={value_text(known_config.trunk)}",
             f"--config.train.max_length={known_config.train.max_length}",
         ]
     else:
-        flags.append(f"--config.trunk={_text(example.trunk_name)}")
+        flags.append(f"--config.trunk={value_text(example.trunk_name)}")
     workdir = _new_workdir(example.folder, f"{example.task}-{method}-seed{seed}")
     config = f"--config=configs/baselines.py:method={name},task={example.task}{layers}"
     return _line([config, *flags, f"--config.seed={seed}", f"--workdir={workdir}"])
@@ -143,19 +143,10 @@ def _by_name(config: ExperimentConfig) -> dict[str, Any]:
 def _leaves(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
     leaves: list[tuple[str, Any]] = []
     for key, value in values.items():
-        leaves += _leaves(value, f"{prefix}{key}.") if isinstance(value, Mapping) else [(f"{prefix}{key}", value)]
+        # Class weights are one setting, although their value is a mapping.
+        is_section = isinstance(value, Mapping) and key != "class_weights"
+        leaves += _leaves(value, f"{prefix}{key}.") if is_section else [(f"{prefix}{key}", value)]
     return leaves
-
-
-def _text(value: Any) -> str:
-    """Formats a value for ``--config.SETTING=VALUE``."""
-    if not isinstance(value, str):
-        return repr(value)
-    try:
-        ast.literal_eval(value)
-    except (ValueError, SyntaxError):
-        return value
-    return repr(value)
 
 
 def _line(arguments: Sequence[str]) -> str:

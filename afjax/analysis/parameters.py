@@ -1,7 +1,6 @@
 """Counts a run's trunk parameters, and how many of them it trains."""
 
 import functools
-import math
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from etils import epath
 from afjax.config.heads import HeadConfig
 from afjax.model import partition
 from afjax.storage.paths import is_remote
-from afjax.trees import flatten
+from afjax.trees import count
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.config_file import read_trunk_config
 from afjax.trunk.encoder import init_trunk
@@ -32,20 +31,19 @@ def trained_in_trunk(architecture: TrunkConfig, preset: str, top_k: int, head: H
       head: The head's settings. It may use the trunk's pooler.
     """
 
-    def trunk() -> Any:
-        tree = init_trunk(jax.random.key(0), architecture)
-        return partition.split_layers(tree, top_k) if top_k else tree
+    def init() -> Any:
+        trunk = init_trunk(jax.random.key(0), architecture)
+        return {"trunk": partition.split_layers(trunk, top_k) if top_k else trunk}
 
-    leaves = flatten({"trunk": jax.eval_shape(trunk)})
+    params = jax.eval_shape(init)
     trunk_rules = [rule for rule in partition.preset(preset, head) if rule.pattern.startswith("trunk/")]
-    labels = partition.label({"trunk": jax.eval_shape(trunk)}, trunk_rules)
-    return sum(math.prod(leaf.shape) for path, leaf in leaves.items() if labels[path])
+    trained, _ = partition.split(params, partition.label(params, trunk_rules))
+    return count(trained)
 
 
 @functools.cache
 def _size(architecture: TrunkConfig) -> int:
-    leaves = flatten(jax.eval_shape(functools.partial(init_trunk, config=architecture), jax.random.key(0)))
-    return sum(math.prod(leaf.shape) for leaf in leaves.values())
+    return count(jax.eval_shape(functools.partial(init_trunk, config=architecture), jax.random.key(0)))
 
 
 def trunk_architecture(name: str, kept: epath.Path | None) -> TrunkConfig | None:

@@ -39,7 +39,7 @@ from afjax.storage.writing import check_output, write_output
 from afjax.store import Manifest, names, read_manifest
 from afjax.train.results import Result
 from afjax.train.workdir import TARGET, find_store
-from afjax.trees import count, flatten
+from afjax.trees import count
 from afjax.trunk.pretrained import Trunk
 
 SECTIONS = {
@@ -188,8 +188,8 @@ def _parameters(experiment: ExperimentRecord, model: TaskModel) -> tuple[int, in
     head = model.model.head if model.model.reads == "pooled" else HeadConfig()
     trunk = partition.split_layers(model.trunk.params, config["top_k"]) if name == "top_k" else model.trunk.params
     params = {"trunk": trunk, **model.params}
-    labels, leaves = partition.label(params, partition.preset(name, head)), flatten(params)
-    return sum(int(leaf.size) for path, leaf in leaves.items() if labels[path]), count(params)
+    trained, _ = partition.split(params, partition.label(params, partition.preset(name, head)))
+    return count(trained), count(params)
 
 
 def _manifests(experiment: ExperimentRecord, store_folder: str) -> list[Manifest]:

@@ -97,6 +97,8 @@ def _stored_side(
     if not store_folder:
         raise UserError(f'"{text}" is a stored model; pass --store.')
     kind, name, head = match.groups()
+    if kind == "head" and head:
+        raise UserError(f'"{text}" names two heads; use head:NAME for a head without an adapter.')
     adapter, fusion = (name if kind == chosen else "" for chosen in ("adapter", "fusion"))
     folder = {"adapter": "adapters", "head": "heads"}.get(kind, kind)
     model = load_task_model(

@@ -1,6 +1,5 @@
 """Parses ``--config=NAME:key=value --config.a.b=value`` into an ExperimentConfig."""
 
-import ast
 import inspect
 import re
 import runpy
@@ -11,6 +10,7 @@ from typing import Any
 
 from afjax.config.adapters import ADAPTER_PRESETS
 from afjax.config.experiment import ExperimentConfig
+from afjax.config.flags import parse_value
 from afjax.config.from_dict import UnknownSettingError, from_dict, to_dict
 from afjax.errors import UserError, did_you_mean
 from afjax.storage.json_files import read_json
@@ -180,7 +180,7 @@ def _parse_arguments(text: str) -> dict[str, Any]:
         key, equals, value = part.partition("=")
         if not equals or not key.isidentifier():
             raise UserError(f'The config argument "{part}" does not have the form key=value; use NAME:key=value,...')
-        arguments[key] = literal(value)
+        arguments[key] = parse_value(value)
     return arguments
 
 
@@ -280,12 +280,4 @@ def _override(values: dict[str, Any], override: str) -> None:
         node = node.setdefault(parent, {})
         if not isinstance(node, dict):
             raise UserError(f"--config.{key}: {parent} has no nested settings.")
-    node[last] = literal(text)
-
-
-def literal(text: str) -> Any:
-    """Parses the value of ``--config.SETTING=VALUE`` as a Python literal or a string."""
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text
+    node[last] = parse_value(text)

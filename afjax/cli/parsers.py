@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from afjax.config.tasks import NAMED_SOURCES
-from afjax.errors import did_you_mean
+from afjax.errors import UserError, did_you_mean
 
 
 def add_group(commands: Any, name: str, summary: str, example: str | None = None, metavar: str = "FORMAT") -> Any:
@@ -121,6 +121,18 @@ def add_source_flags(parser: argparse.ArgumentParser, *, required: bool = True) 
 
 def add_overwrite_flag(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--overwrite", action="store_true", help="replace existing artefacts or files of the same name")
+
+
+def split_numbers(text: str, flag: str) -> list[int]:
+    """Parses a flag's comma-separated numbers. An empty text has none.
+
+    Raises:
+      UserError: A part of the text is not a non-negative integer.
+    """
+    numbers = text.split(",") if text else []
+    if not all(number.strip().isdecimal() and len(number) < 10 for number in numbers):
+        raise UserError(f"{flag} is {text}; use comma-separated numbers, such as 0,1,2.")
+    return [int(number) for number in numbers]
 
 
 def print_written(paths: Iterable[Path]) -> None:

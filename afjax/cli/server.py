@@ -8,6 +8,7 @@ import socket
 from collections.abc import Iterator
 from typing import Any
 
+from afjax.cli.parsers import split_numbers
 from afjax.cli.stored_model import load_recorded_trunk, set_up_libraries
 from afjax.config.capacity import Capacity
 from afjax.config.server import ServerConfig
@@ -49,7 +50,8 @@ def serve(arguments: argparse.Namespace) -> None:
         predict_all=arguments.predict_all,
         allowed_hosts=_allowed_hosts(arguments),
     )
-    capacity = Capacity(resident=arguments.resident, batch_sizes=_batch_sizes(arguments.batch_sizes))
+    batch_sizes = tuple(split_numbers(arguments.batch_sizes, "--batch_sizes"))
+    capacity = Capacity(resident=arguments.resident, batch_sizes=batch_sizes)
     with _reserve_address(arguments.host, arguments.port) as listener:
         set_up_libraries()
         names = arguments.adapters.split(",") if arguments.adapters else _all_names(arguments.store)
@@ -118,13 +120,6 @@ def _allowed_hosts(arguments: argparse.Namespace) -> tuple[str, ...]:
     given = [name for name in arguments.allowed_hosts.split(",") if name]
     host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
     return tuple(dict.fromkeys(name.lower() for name in (*ServerConfig().allowed_hosts, host, *given)))
-
-
-def _batch_sizes(text: str) -> tuple[int, ...]:
-    numbers = text.split(",")
-    if not all(number.strip().isdecimal() and len(number) < 10 for number in numbers):
-        raise UserError(f"--batch_sizes is {text}; use comma-separated numbers of rows, such as 1,8,32.")
-    return tuple(map(int, numbers))
 
 
 def _reserve_address(host: str, port: int) -> socket.socket:

@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from afjax.cli.parsers import split_numbers
 from afjax.display.terminal import print_line
 from afjax.errors import UserError
 from afjax.storage.paths import cache_folder
@@ -61,12 +62,7 @@ def load_stored_model(arguments: argparse.Namespace) -> Any:
     if arguments.without:
         task_model = task_model.without_adapters(arguments.without.split(","))
     if arguments.drop_layers:
-        numbers = arguments.drop_layers.split(",")
-        if not all(number.strip().isdecimal() and len(number) < 10 for number in numbers):
-            raise UserError(
-                f"--drop_layers is {arguments.drop_layers}; use comma-separated layer numbers, such as 0,1,2."
-            )
-        task_model = task_model.without_layers([int(number) for number in numbers])
+        task_model = task_model.without_layers(split_numbers(arguments.drop_layers, "--drop_layers"))
     return task_model
 
 

@@ -12,8 +12,9 @@ from typing import Any
 
 from etils import epath
 
-from afjax.cli.configs import literal, load_experiment, run_config_file
-from afjax.config.from_dict import to_dict
+from afjax.cli.configs import load_experiment, run_config_file
+from afjax.config.flags import parse_value, value_text
+from afjax.config.from_dict import from_dict, to_dict
 from afjax.errors import UserError
 from afjax.storage.json_files import read_json
 from afjax.train.defaults import choose_defaults
@@ -94,25 +95,12 @@ class Sweep:
         return any(setting.partition(".")[0] not in TASK_SETTINGS for setting in self.grid)
 
 
-@dataclasses.dataclass(frozen=True)
-class Share:
-    """One host's part of a sweep's runs. The hosts do not communicate.
+def part_of(runs: Sequence[Run], number: int, count: int) -> Sequence[Run]:
+    """Returns part ``number`` of ``count`` parts of the runs.
 
-    Attributes:
-      host: The host's number, from 0.
-      hosts: The number of hosts.
+    The runs of a part are consecutive, so that they can share compiled programs.
     """
-
-    host: int
-    hosts: int
-
-    def runs_of(self, sweep: Sweep) -> list[Run]:
-        """Returns this host's runs.
-
-        The runs are consecutive, so that they can share compiled programs.
-        """
-        runs = sweep.runs
-        return runs[self.host * len(runs) // self.hosts : (self.host + 1) * len(runs) // self.hosts]
+    return runs[number * len(runs) // count : (number + 1) * len(runs) // count]
 
 
 def plan(
@@ -192,7 +180,7 @@ def _grid(config: str, overrides: Sequence[str], flags: Sequence[str]) -> dict[s
         setting, _, text = flag.partition("=")
         if setting in given:
             raise UserError(f"--grid.{setting} is given twice; list all its values in one flag, separated by commas.")
-        given[setting] = _values(f"--grid.{setting}", [literal(piece) for piece in _split(setting, text)])
+        given[setting] = _values(f"--grid.{setting}", [parse_value(piece) for piece in _split(setting, text)])
     grid = {**_file_grid(config), **given}
     fixed = [override.partition("=")[0] for override in overrides]
     if "seed" in (*grid, *fixed):
@@ -242,8 +230,8 @@ def _values(origin: str, values: Sequence[Any]) -> tuple[str, ...]:
 
 def _text(origin: str, value: Any) -> str:
     """Formats a value so that a config override parses to the same value."""
-    text = value if isinstance(value, str) and literal(value) == value else repr(value)
-    read = literal(text)
+    text = value_text(value)
+    read = parse_value(text)
     if type(read) is not type(value) or read != value:
         raise UserError(
             f"{origin} has the value {text}, which is not a Python literal; use finite numbers, strings, True, False, "
@@ -290,30 +278,6 @@ def _seeds(text: str) -> tuple[int, ...]:
     return seeds
 
 
-def _from_record(record: Mapping[str, Any], path: Path) -> Sweep:
-    """Converts a record to a sweep.
-
-    Raises:
-      UserError: A field is missing or has the wrong type.
-    """
-    grid, adapters = record.get("grid"), record.get("adapters", "")
-    sound = (
-        isinstance(record.get("config"), str)
-        and isinstance(adapters, str)
-        and isinstance(grid, dict)
-        and all(_is_list_of(values, str) for values in grid.values())
-        and _is_list_of(record.get("overrides"), str)
-        and _is_list_of(record.get("seeds"), int)
-    )
-    if not sound or not isinstance(grid, dict):
-        raise UserError(f"{path} is damaged (it does not describe a sweep); choose another --workdir.")
-    return Sweep(record["config"], tuple(record["overrides"]), dict(grid), tuple(record["seeds"]), adapters)
-
-
-def _is_list_of(values: Any, kind: type) -> bool:
-    return isinstance(values, list) and all(isinstance(value, kind) for value in values)
-
-
 def _resume(sweep: Sweep, workdir: Path) -> Sweep:
     """Checks a sweep against the workdir's sweep, if any.
 
@@ -327,7 +291,10 @@ def _resume(sweep: Sweep, workdir: Path) -> Sweep:
     record = read_json(path, advice="choose another --workdir")
     if record is None:
         return sweep
-    recorded = _from_record(record, path)
+    try:
+        recorded: Sweep = from_dict(Sweep, record, str(path))
+    except UserError as error:
+        raise UserError(f"{path} is damaged ({error}); choose another --workdir.") from None
     differences = []
     for field in ("config", "adapters"):
         if getattr(recorded, field) != getattr(sweep, field):

@@ -4,7 +4,6 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from afjax.cli.sweep_plan import Run, Sweep
@@ -17,8 +16,6 @@ QUIET_SECONDS = 60.0
 
 class SweepProgress:
     """Reports a sweep's runs on stderr, and writes its CSV files after each run.
-
-    This is a context manager, which removes the progress bars when it exits.
 
     Args:
       sweep: The sweep.
@@ -47,12 +44,8 @@ class SweepProgress:
             if run.name in outcomes:
                 print_line(f"{self._title(run)}: {score_text(outcomes[run.name])} (done before)")
 
-    def __enter__(self) -> "SweepProgress":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Removes the progress bars."""
         for bar in [*(bar for bar, *_ in self._active.values()), self._total]:
             bar.close()
 

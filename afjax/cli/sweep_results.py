@@ -24,10 +24,9 @@ from afjax.cli.sweep_plan import (
 )
 from afjax.display.tables import table_lines
 from afjax.display.words import counted
-from afjax.errors import UserError
 from afjax.storage.writing import csv_text, write_text
 from afjax.train.results import read_results
-from afjax.train.workdir import RESULT, RUN_LOG, RUNS_TABLE, TARGET, read_inputs
+from afjax.train.workdir import RUN_LOG, RUNS_TABLE, TARGET, read_inputs
 
 SUMMARY_TABLE = "summary.csv"
 
@@ -187,15 +186,11 @@ def finished_outcome(workdir: Path, run: Run) -> Outcome | None:
     Raises:
       UserError: The run's result is damaged.
     """
-    folder = run_folder(workdir, run) / TARGET
-    last = {result.task: result for result in read_results(folder)}.values()
+    last = {result.task: result for result in read_results(run_folder(workdir, run) / TARGET)}.values()
     if not last:
         return None
-    values = [result.metrics.get(result.main_metric) for result in last]
-    scores = [score for score in values if isinstance(score, int | float)]
-    if len(scores) < len(values):
-        raise UserError(f"{folder / RESULT} is damaged (a result has no score); delete the run's folder to retrain it.")
-    return Outcome(statistics.fmean(scores), "+".join(dict.fromkeys(result.main_metric for result in last)))
+    score = statistics.fmean(result.metrics[result.main_metric] for result in last)
+    return Outcome(score, "+".join(dict.fromkeys(result.main_metric for result in last)))
 
 
 # Tables

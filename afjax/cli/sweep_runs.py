@@ -14,7 +14,7 @@ from etils import epath
 from afjax.cli.configs import load_experiment
 from afjax.cli.explain import explain
 from afjax.cli.stored_model import set_up_libraries
-from afjax.cli.sweep_plan import RECORD, Run, Share, Sweep, run_folder
+from afjax.cli.sweep_plan import RECORD, Run, Sweep, part_of, run_folder
 from afjax.cli.sweep_progress import SweepProgress
 from afjax.cli.sweep_results import Outcome, finished_outcome, write_tables
 from afjax.cli.sweep_training import begin_run, train_runs
@@ -37,8 +37,9 @@ ISOLATED_RUN = "afjax.cli.isolated_run"
 def run_sweep(
     sweep: Sweep,
     workdir: Path,
-    share: Share,
     *,
+    host: int = 0,
+    num_hosts: int = 1,
     slots: int = 1,
     processes: int = 1,
     isolate: bool = False,
@@ -50,7 +51,8 @@ def run_sweep(
     Args:
       sweep: The sweep.
       workdir: The sweep's folder.
-      share: This host's part of the runs.
+      host: This host's number, from 0. Each host trains a part of the runs, and hosts do not communicate.
+      num_hosts: The number of hosts.
       slots: The number of runs to train at a time in one process; see :func:`afjax.train_many`.
       processes: The number of training processes. With 1, this process trains.
       isolate: Whether to train each run in a separate process, so that a crash does not end the sweep.
@@ -63,10 +65,10 @@ def run_sweep(
       PreemptionError: SIGTERM was received. All active runs have saved their state.
     """
     outcomes = {run.name: outcome for run in sweep.runs if (outcome := finished_outcome(workdir, run))}
-    own = share.runs_of(sweep)
+    own = part_of(sweep.runs, host, num_hosts)
     waiting = [run for run in own if run.name not in outcomes]
     with contextlib.ExitStack() as stack:
-        if waiting and (isolate or share.hosts > 1):
+        if waiting and (isolate or num_hosts > 1):
             # Do not initialize jax.distributed, because each host trains its own runs on its own devices, and with
             # isolate, only the runs' processes use JAX.
             stack.enter_context(stopping_between_runs())
@@ -78,20 +80,22 @@ def run_sweep(
                 raise UserError(
                     "JAX spans several hosts, but each host of a sweep trains its own runs; use --hosts=N --host=I."
                 )
-        part = f"host {share.host} of {share.hosts} trains {len(own)}, " if share.hosts > 1 else ""
+        part = f"host {host} of {num_hosts} trains {len(own)}, " if num_hosts > 1 else ""
         logs = workdir / "runs" / "*" / RUN_LOG
         print_line(f"{counted(len(sweep.runs), 'run')}, {part}{len(waiting)} to do; logs are {logs}")
         try:
             (workdir / "runs").mkdir(parents=True, exist_ok=True)
             write_json(workdir / RECORD, dataclasses.asdict(sweep))
             write_tables(sweep, outcomes, workdir)
-            progress = stack.enter_context(SweepProgress(sweep, own, workdir, outcomes, slots * processes))
+            progress = stack.enter_context(
+                contextlib.closing(SweepProgress(sweep, own, workdir, outcomes, slots * processes))
+            )
             if isolate:
                 _run_isolated(sweep, workdir, waiting, progress)
             elif waiting:
                 # On TPU hosts, even a single process is a worker, because this process would claim the chips of all
                 # hosts, while a worker has one chip.
-                in_workers = processes > 1 or (share.hosts > 1 and bool(find_devices().tpu_chips))
+                in_workers = processes > 1 or (num_hosts > 1 and bool(find_devices().tpu_chips))
                 _run_in_groups(sweep, workdir, waiting, progress, slots, processes if in_workers else 0)
         except OSError as error:
             raise UserError(

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from afjax.cli.stored_model import set_up_libraries
-from afjax.cli.sweep_plan import Run, Sweep
+from afjax.cli.sweep_plan import Run, Sweep, part_of
 from afjax.cli.sweep_results import Outcome, finished_outcome
 from afjax.cli.sweep_training import Progress, train_runs
 from afjax.display.terminal import warnings_in_one_line
@@ -77,8 +77,7 @@ def train_in_workers(
     start = functools.partial(_start, sweep, workdir, slots, processes)
     try:
         for number in range(processes):
-            part = runs[number * len(runs) // processes : (number + 1) * len(runs) // processes]
-            workers.append(start(number, deque(part)))
+            workers.append(start(number, deque(part_of(runs, number, processes))))
         while workers:
             ready = wait([worker.connection for worker in workers])
             for worker in [worker for worker in workers if worker.connection in ready]:

@@ -284,6 +284,8 @@ def test_help_of_predict_names_all_columns_and_fields(capsys: pytest.CaptureFixt
         ["train", "--config=x.py", "--workdir=x", "--confg.seed=1"],
         ["eval", "--store=x", "--trunk=x", "--head=x", "--source=x", "--config.seed=1"],
         ["bench", "--method=magic", "--mode=train"],
+        ["store", "show", "--store=x"],
+        ["store", "ls", "first", "--store=x"],
     ],
 )
 def test_unknown_and_missing_flags_are_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -168,6 +168,7 @@ def test_compare_refuses_invalid_arguments(
     assert has_facts(sentence, '"adaptor:first"', "workdir", "adapter:NAME")
     assert "pass --store" in refused("compare", "adapter:first", "adapter:second")
     assert '"frist"' in refused("compare", "adapter:frist:first", "adapter:second", *where)
+    assert '"head:first:second"' in refused("compare", "head:first:second", "adapter:second", *where)
     sentence = refused("compare", "adapter:first,adapter:second", "adapter:first", *where)
     assert has_facts(sentence, "A has 2 ", "B has 1")
     sentence = refused("compare", "adapter:first", "adapter:first", *where, "--metric=bleu")

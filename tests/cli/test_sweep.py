@@ -343,9 +343,9 @@ def test_single_host_trains_all_runs(real: list[str], tmp_path: Path) -> None:
 @pytest.mark.parametrize("num_runs", [1, 3, 8, 13])
 @pytest.mark.parametrize("hosts", [1, 3, 8])
 def test_hosts_share_all_runs(num_runs: int, hosts: int) -> None:
-    sweep = sweep_plan.Sweep("single", (), {}, tuple(range(num_runs)))
-    parts_of_hosts = [sweep_plan.Share(host, hosts).runs_of(sweep) for host in range(hosts)]
-    assert [run for part in parts_of_hosts for run in part] == sweep.runs
+    runs = sweep_plan.Sweep("single", (), {}, tuple(range(num_runs))).runs
+    parts_of_hosts = [sweep_plan.part_of(runs, host, hosts) for host in range(hosts)]
+    assert [run for part in parts_of_hosts for run in part] == runs
     assert max(map(len, parts_of_hosts)) - min(map(len, parts_of_hosts)) <= 1
 
 
@@ -1089,7 +1089,9 @@ def test_damaged_workdir_is_refused(words: list[str], train: StandIn, tmp_path: 
         result.write_text(text)
         assert str(result) in refused(*words, RATES)
     record = tmp_path / "sweep" / "sweep.json"
-    for text in ("{", "{}", "[]", '{"config": "", "overrides": [], "grid": 3, "seeds": []}'):
+    sound = json.loads(record.read_text())
+    changes: list[dict[str, Any]] = [{"grid": 3}, {"grid": {"x": "3"}}, {"seeds": ["0"]}, {"overrides": "a=1"}]
+    for text in ("{", "{}", "[]", *(json.dumps({**sound, **change}) for change in changes)):
         record.write_text(text)
         assert str(record) in refused(*words, RATES)
 

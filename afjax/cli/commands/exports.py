@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from afjax.cli.parsers import add_command, add_group, add_stored_model_flags
+from afjax.cli.parsers import add_command, add_group, add_length_flag, add_stored_model_flags
 from afjax.cli.stored_model import load_stored_model
 
 EXPORT_ADAPTERHUB_EXAMPLE = """\
@@ -77,7 +77,7 @@ def add(commands: Any) -> None:
     )
     add_stored_model_flags(stablehlo)
     stablehlo.add_argument("--output", required=True, metavar="FILE", help="the output file; FILE.json describes it")
-    stablehlo.add_argument("--max_length", type=int, default=128, help="maximum number of tokens per row (128)")
+    add_length_flag(stablehlo)
     stablehlo.add_argument(
         "--platforms", default="cpu,cuda,tpu", metavar="NAME,...", help="platforms to export for (cpu,cuda,tpu)"
     )

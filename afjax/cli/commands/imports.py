@@ -72,7 +72,7 @@ def add(commands: Any) -> None:
     adapterhub.add_argument("--store", required=True, help="the store's folder, or gs://...")
     adapterhub.add_argument("--name", default="", help="new name of the adapter, or of a setup's fusion (unchanged)")
     adapterhub.add_argument("--trunk", default="", help="the trunk that SOURCE was trained on (recorded in SOURCE)")
-    adapterhub.add_argument("--overwrite", action="store_true", help="replace existing artefacts of the same name")
+    add_overwrite_flag(adapterhub)
 
     _add_peft(imports)
     _add_adapter_bert(imports)

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from afjax.cli.parsers import add_command, add_mismatch_flag, add_trunk_flag, print_written
+from afjax.cli.parsers import add_command, add_mismatch_flag, add_trunk_flag, print_written, split_numbers
 from afjax.cli.stored_model import load_recorded_trunk, rows_of, set_up_libraries
 from afjax.display.terminal import print_line
 from afjax.errors import UserError
@@ -61,7 +61,7 @@ def _run(arguments: argparse.Namespace) -> int:
             raise UserError(f'--fusion lists "{name}" twice; list each fusion once.')
     given_heads = _one_per_fusion(arguments.head, fusions, "--head")
     sources = _one_per_fusion(arguments.source or "", fusions, "--source")
-    layers = _layers(arguments.layers)
+    layers = split_numbers(arguments.layers, "--layers")
     if arguments.text is None and arguments.text_b is not None:
         raise UserError("--text_b is the second text of a pair; pass --text too.")
     if arguments.text is not None and (len(fusions) > 1 or arguments.by_label):
@@ -109,10 +109,3 @@ def _one_per_fusion(given: str, fusions: list[str], flag: str) -> list[str]:
             f"{flag} lists {len(names)} entries and --fusion lists {len(fusions)}; list one entry per fusion, in order."
         )
     return names
-
-
-def _layers(given: str) -> list[int]:
-    numbers = given.split(",") if given else []
-    if not all(number.strip().isdecimal() and len(number) < 10 for number in numbers):
-        raise UserError(f"--layers is {given}; use comma-separated layer numbers, such as 0,1,2.")
-    return [int(number) for number in numbers]

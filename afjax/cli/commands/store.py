@@ -4,7 +4,6 @@ import argparse
 from typing import Any
 
 from afjax.cli.parsers import add_command, add_group
-from afjax.errors import UserError
 
 STORE_EXAMPLE = """\
 examples:
@@ -22,19 +21,15 @@ examples:
 
 An adapter is shared with its head, and a fusion with its adapters and its head. A model card is added, and local paths
 are shortened to their last component. Incoming artefacts are fully checked before any of them enters the store."""
-_NAME = 'Pass a NAME with "store show", and none with "store ls" and "store verify".'
 
 
 def add(commands: Any) -> None:
     """Adds the commands to the parser's commands."""
     actions = add_group(commands, "store", "list, check or share a store's artefacts", STORE_EXAMPLE, "ACTION")
-    for action, summary, run in (
-        ("ls", "list a store's artefacts", _list),
-        ("show", "show the artefacts with a name", _show),
-        ("verify", "read and check all artefacts in a store", _verify),
-    ):
-        parser = add_command(actions, action, summary, STORE_EXAMPLE, group="store", run=run)
-        parser.add_argument("name", nargs="?", help="name of the artefacts to show")
+    add_command(actions, "ls", "list a store's artefacts", STORE_EXAMPLE, group="store", run=_list)
+    show = add_command(actions, "show", "show the artefacts with a name", STORE_EXAMPLE, group="store", run=_show)
+    show.add_argument("name", metavar="NAME", help="name of the artefacts to show")
+    add_command(actions, "verify", "read and check all artefacts in a store", STORE_EXAMPLE, group="store", run=_verify)
     pack = add_command(
         actions, "pack", "write an artefact and its dependencies to one file", SHARE_EXAMPLE, group="store", run=_pack
     )
@@ -84,7 +79,6 @@ def add(commands: Any) -> None:
 def _list(arguments: argparse.Namespace) -> int:
     from afjax.cli.store_lines import list_lines
 
-    _check_no_name(arguments)
     print("\n".join(list_lines(arguments.store)))
     return 0
 
@@ -92,8 +86,6 @@ def _list(arguments: argparse.Namespace) -> int:
 def _show(arguments: argparse.Namespace) -> int:
     from afjax.cli.store_lines import show_lines
 
-    if arguments.name is None:
-        raise UserError(_NAME)
     print("\n".join(show_lines(arguments.store, arguments.name)))
     return 0
 
@@ -101,15 +93,9 @@ def _show(arguments: argparse.Namespace) -> int:
 def _verify(arguments: argparse.Namespace) -> int:
     from afjax.cli.store_lines import verify_lines
 
-    _check_no_name(arguments)
     lines, all_intact = verify_lines(arguments.store)
     print("\n".join(lines))
     return 0 if all_intact else 2
-
-
-def _check_no_name(arguments: argparse.Namespace) -> None:
-    if arguments.name is not None:
-        raise UserError(_NAME)
 
 
 def _pack(arguments: argparse.Namespace) -> int:

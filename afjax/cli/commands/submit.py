@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from afjax.cli.parsers import add_command, add_mismatch_flag, one_of
+from afjax.cli.parsers import add_command, add_mismatch_flag, add_trunk_flag, one_of
 from afjax.cli.stored_model import load_recorded_trunk, set_up_libraries
 from afjax.errors import UserError
 
@@ -24,11 +24,7 @@ def add(commands: Any) -> None:
     parser = add_command(commands, "submit", "predict a benchmark's test sets for its server", EXAMPLE, run=_run)
     parser.add_argument("benchmark", metavar="{glue,superglue,squad}", type=one_of("glue", "superglue", "squad"))
     parser.add_argument("--store", required=True, help="the store's folder, or gs://...")
-    parser.add_argument(
-        "--trunk",
-        default="",
-        help="minilm, a folder (or gs://...) or a Hugging Face id (the one that the store records)",
-    )
+    add_trunk_flag(parser)
     parser.add_argument("--data_dir", required=True, type=Path, help="the folder that contains the tasks' folders")
     parser.add_argument("--output", required=True, type=Path, help="folder for the files")
     parser.add_argument("--names", default="{task}", help="pattern for the heads' names ({task})")

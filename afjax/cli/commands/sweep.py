@@ -64,7 +64,7 @@ def add(commands: Any) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     from afjax.cli import sweep_runs
-    from afjax.cli.sweep_plan import Share, plan
+    from afjax.cli.sweep_plan import plan
     from afjax.cli.sweep_results import report_lines
     from afjax.distributed.parts import check_processes, find_devices
 
@@ -108,7 +108,8 @@ def _run(arguments: argparse.Namespace) -> int:
     outcomes = sweep_runs.run_sweep(
         planned,
         workdir,
-        Share(arguments.host or 0, arguments.hosts),
+        host=arguments.host or 0,
+        num_hosts=arguments.hosts,
         slots=arguments.slots,
         processes=arguments.processes,
         isolate=arguments.isolate,
