@@ -99,8 +99,12 @@ def learn_template(backend: Any, tokenizer: Any, *, pair: bool) -> Template:
     """Infers a tokenizer's special tokens by encoding a short text or pair.
 
     All token types are 0 if the model does not use them.
+
+    Raises:
+      UserError: The tokenizer has no tokens for any text.
     """
-    encoding = backend.encode("a", "a") if pair else backend.encode("a")
+    probe = _probe(backend)
+    encoding = backend.encode(probe, probe) if pair else backend.encode(probe)
     types = encoding.type_ids if "token_type_ids" in tokenizer.model_input_names else [0] * len(encoding)
     ends = [0]
     for text in range(1 + pair):
@@ -114,6 +118,14 @@ def learn_template(backend: Any, tokenizer: Any, *, pair: bool) -> Template:
         tuple(types[gap] for gap in gaps),
         tuple(types[begin] for begin in ends[1::2]),
     )
+
+
+def _probe(backend: Any) -> str:
+    """Finds a text that has tokens. A vocabulary without an unknown token may have none for "a"."""
+    for text in chain(["a"], backend.get_vocab(with_added_tokens=False)):
+        if backend.encode(text, add_special_tokens=False).ids:
+            return str(text)
+    raise UserError("The trunk's tokenizer has no tokens for any text; fetch it again.")
 
 
 def ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:

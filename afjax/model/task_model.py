@@ -345,9 +345,11 @@ class TaskModel:
             infinite.
         """
         max_length = self.max_length if max_length is None else max_length
+        config = self.trunk.embedding_config(pooling=pooling, normalize=normalize, max_length=max_length, prompt="")
         return embed_texts(
             texts,
-            self.trunk.embedding_config(pooling=pooling, normalize=normalize, max_length=max_length),
+            # The adapter was trained with texts as they are.
+            dataclasses.replace(config, lowercase=False),
             model=self._merged._inference_model,
             params=self._merged._device_params,
             tokenizer=self._tokenizer,

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from afjax.data.over_rows import check_outputs
-from afjax.data.splits import AnyRows, Rows
+from afjax.data.splits import AnyRows
 from afjax.data.tokenise import TokenisedRows, tokenise
 from afjax.errors import UserError
 from afjax.model.editing import attention_axes
@@ -18,6 +18,7 @@ from afjax.tasks.kinds import TASK_KINDS
 from afjax.tasks.load import rows_from_lists
 from afjax.tasks.tokenize import tokenize
 from afjax.trees import Tree
+from afjax.trunk.embedding import EmbeddingConfig, embedding_rows
 
 
 class UnknownTaskError(UserError):
@@ -87,7 +88,7 @@ class SharedSequences:
 
 
 def read_rows(
-    task: ServedTask | None, texts: Sequence[Any], rows: Sequence[int], tokenizer: Any, *, embedding_length: int
+    task: ServedTask | None, texts: Sequence[Any], rows: Sequence[int], tokenizer: Any, embedding: EmbeddingConfig
 ) -> Sequences:
     """Checks and tokenizes one task's rows.
 
@@ -96,15 +97,15 @@ def read_rows(
       texts: The rows.
       rows: The indices of these rows in the request.
       tokenizer: The trunk's tokenizer.
-      embedding_length: Maximum number of tokens per row for embeddings.
+      embedding: The settings for embeddings. The maximum length is set.
 
     Raises:
       UserError: A row does not have the form that the task requires.
     """
     if task is None:
-        plain = rows_from_lists(texts)
-        assert isinstance(plain, Rows), "the kind is classification by default"
-        data = tokenise(plain, tokenizer, max_length=embedding_length, cache_dir=None)
+        assert embedding.max_length is not None
+        plain = embedding_rows(texts, embedding)
+        data = tokenise(plain, tokenizer, max_length=embedding.max_length, cache_dir=None)
         return Sequences(None, data, tuple(rows))
     own = check_rows(task, texts, rows)
     data = tokenize(own, tokenizer, task.model.task, max_length=task.model.max_length, training=False)

@@ -104,7 +104,8 @@ class RoutedModel:
                 f"{trunk.config.max_length} tokens per row."
             )
         embedding = trunk.embedding_config()
-        self._embedding_length = min(embedding.max_length or trunk.config.max_length, self._lengths[-1])
+        max_length = min(embedding.max_length or trunk.config.max_length, self._lengths[-1])
+        self._embedding = dataclasses.replace(embedding, max_length=max_length)
         self._plan = Plan(
             trunk=trunk.config,
             slots=tuple(_slot_forms(models.values())),
@@ -473,7 +474,7 @@ class RoutedModel:
         return ServedTask(next(self._numbers), name, dataclasses.replace(model, params={}), head_bank, entries)
 
     def _read(self, task: ServedTask | None, texts: Sequence[Any], numbers: Sequence[int]) -> Sequences:
-        return read_rows(task, texts, numbers, self._tokenizer, embedding_length=self._embedding_length)
+        return read_rows(task, texts, numbers, self._tokenizer, self._embedding)
 
     def _empty_outputs(self, part: Sequences) -> np.ndarray:
         if part.task is None:

@@ -154,12 +154,19 @@ def config_values(config: TrunkConfig) -> dict[str, Any]:
     return {**values, names["activation"]: activation, names["pad_id"]: config.pad_id, **declared}
 
 
-def changed_values(values: Mapping[str, Any], config: TrunkConfig) -> dict[str, Any]:
-    """Changes the contents of a ``config.json`` to describe ``config``.
+def saved_values(values: Mapping[str, Any], config: TrunkConfig, *, is_changed: bool) -> dict[str, Any]:
+    """Returns the contents of the ``config.json`` of a saved trunk, whose weights are float32.
 
-    Fields that afjax does not use are kept.
+    Args:
+      values: The contents of the loaded trunk's ``config.json``. Fields that afjax does not use are kept.
+      config: The trunk's architecture.
+      is_changed: Whether the loaded trunk had a different one, for example other dropout rates.
     """
-    kept = {field: value for field, value in values.items() if field not in _TRANSFORMERS_5}
+    # transformers would convert the weights to the recorded dtype, such as bfloat16.
+    saved = {field: "float32" if field in ("dtype", "torch_dtype") else value for field, value in values.items()}
+    if not is_changed:
+        return saved
+    kept = {field: value for field, value in saved.items() if field not in _TRANSFORMERS_5}
     return {**kept, **config_values(config)}
 
 

@@ -29,8 +29,16 @@ from afjax.trunk.config import TrunkConfig
 from afjax.trunk.encoder import encode
 from afjax.trunk.families import ENCODER_FAMILIES
 
-# Files of a sentence-transformers model that specify how to compute an embedding from the encoder's hidden states.
-MODULES, POOLING, LENGTH = "modules.json", "1_Pooling/config.json", "sentence_bert_config.json"
+# Files of a sentence-transformers model that specify how to compute an embedding from a text.
+MODULES, POOLING, PROMPTS = "modules.json", "1_Pooling/config.json", "config_sentence_transformers.json"
+# Names of the file with the settings of the Transformer module. sentence-transformers reads the first that exists.
+TRANSFORMER = tuple(
+    f"sentence_{kind}_config.json"
+    for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
+EMBEDDING_FILES = (MODULES, POOLING, PROMPTS, *TRANSFORMER)
+# Tokenizers without a maximum length have a huge one, such as 1e30.
+_LONGEST = 10**6
 _MODES: Mapping[str, Pooling] = {
     "pooling_mode_cls_token": "first",
     "pooling_mode_mean_tokens": "mean",
@@ -43,33 +51,82 @@ _ADVICE = 'or set the pooling to "mean" or "first" (head.pooling for a head)'
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EmbeddingConfig:
-    """Settings for computing embeddings from an encoder's last hidden states.
+    """Settings for computing embeddings.
 
     Attributes:
       pooling: The first token's hidden state, or the mean over all tokens except padding.
       normalize: Whether to divide each embedding by its Euclidean norm.
       max_length: Maximum number of tokens per row; longer rows are truncated. None for the encoder's maximum.
+      prompt: Text to insert before each text, and before the first text of a pair.
+      lowercase: Whether to convert texts to lower case.
     """
 
     pooling: Pooling = "mean"
     normalize: bool = False
     max_length: int | None = None
+    prompt: str = ""
+    lowercase: bool = False
 
     def __post_init__(self) -> None:
         check_fields(self, "embedding")
 
 
-def read_embedding_config(folder: Path) -> EmbeddingConfig:
+def read_embedding_config(
+    folder: Path, *, pooling: Pooling | None = None, prompt: str | None = None
+) -> EmbeddingConfig:
     """Reads the embedding settings in a trunk's sentence-transformers files.
 
     Args:
       folder: The trunk's folder. The sentence-transformers files are optional. Without these files, the embedding is
         the mean over tokens, which is also the default of sentence-transformers.
+      pooling: If not None, replaces the pooling and all later modules, such as Normalize.
+      prompt: If not None, replaces the default prompt.
 
     Raises:
       UserError: A file is damaged, the settings of the Pooling module are missing, or a file specifies a module, a
-        pooling or a maximum length that afjax does not support.
+        pooling, a prompt or a maximum length that afjax does not support.
     """
+    settings = read_json(_transformer_file(folder), advice="restore the file") or {}
+    config = EmbeddingConfig(
+        pooling=pooling or "mean",
+        max_length=_max_length(folder, settings),
+        prompt=_default_prompt(folder) if prompt is None else prompt,
+        lowercase=settings.get("do_lower_case") is True,
+    )
+    return config if pooling else _with_modules(folder, config)
+
+
+def _transformer_file(folder: Path) -> Path:
+    return folder / next((name for name in TRANSFORMER if (folder / name).exists()), TRANSFORMER[0])
+
+
+def _max_length(folder: Path, settings: Mapping[str, Any]) -> int | None:
+    length = settings.get("max_seq_length")
+    if length is not None and (type(length) is not int or length < 4):
+        raise UserError(
+            f"{_transformer_file(folder)}: max_seq_length is {length!r}; it must be an integer, at least 4."
+        )
+    if length is not None or not (folder / MODULES).exists():
+        return length
+    # Newer versions of sentence-transformers only save the tokenizer's maximum.
+    length = (read_json(folder / "tokenizer_config.json", advice="fetch it again") or {}).get("model_max_length")
+    return length if type(length) is int and 4 <= length <= _LONGEST else None
+
+
+def _default_prompt(folder: Path) -> str:
+    advice = 'restore the file, or pass prompt=""'
+    settings = read_json(folder / PROMPTS, advice=advice) or {}
+    name, prompts = settings.get("default_prompt_name"), settings.get("prompts")
+    if name is None:
+        return ""
+    prompt = prompts.get(name) if isinstance(prompts, dict) else None
+    if not isinstance(prompt, str):
+        raise UserError(f"{folder / PROMPTS} has no prompt for its default_prompt_name {name!r}; {advice}.")
+    return prompt
+
+
+def _with_modules(folder: Path, config: EmbeddingConfig) -> EmbeddingConfig:
+    """Adds the settings of the modules that follow the encoder: Pooling and Normalize."""
     modules = read_json(folder / MODULES, expected=list, advice=f"restore the file, {_ADVICE}")
     kinds = [_module_kind(folder, module) for module in modules or ()]
     for kind in kinds:
@@ -79,15 +136,17 @@ def read_embedding_config(folder: Path) -> EmbeddingConfig:
                 'Normalize. Pass pooling="mean" or pooling="first" to embed texts without the other modules.'
             )
     pooling = read_pooling(folder)
+    if config.prompt and (read_json(folder / POOLING) or {}).get("include_prompt") is False:
+        raise UserError(
+            f"{folder / POOLING} excludes the prompt's tokens from the pooling, which afjax does not support; pass "
+            'prompt="", or set the pooling.'
+        )
     if pooling is None and "Pooling" in kinds:
         raise UserError(
             f"{folder / MODULES} has a Pooling module, but {folder / POOLING} does not exist; restore the file, "
             f"{_ADVICE}."
         )
-    length = (read_json(folder / LENGTH, advice="restore the file") or {}).get("max_seq_length")
-    if length is not None and (type(length) is not int or length < 4):
-        raise UserError(f"{folder / LENGTH}: max_seq_length is {length!r}; it must be an integer, at least 4.")
-    return EmbeddingConfig(pooling=pooling or "mean", normalize="Normalize" in kinds, max_length=length)
+    return dataclasses.replace(config, pooling=pooling or "mean", normalize="Normalize" in kinds)
 
 
 def read_pooling(folder: Path) -> Pooling | None:
@@ -195,7 +254,7 @@ def embed_texts(
 
     Args:
       texts: Strings, or pairs of strings.
-      config: Pooling, normalization and maximum length.
+      config: The settings.
       model: The encoder with its adapters.
       params: The model's parameters on the mesh.
       tokenizer: The trunk's tokenizer.
@@ -213,9 +272,7 @@ def embed_texts(
     max_length = min(config.max_length or longest, longest)
     if batch_size < 1:
         raise UserError(f"batch_size is {batch_size}; it must be at least 1.")
-    rows = rows_from_lists(texts)
-    assert isinstance(rows, Rows), "the default kind of task is classification"
-    data = tokenise(rows, tokenizer, max_length=max_length, cache_dir=None)
+    data = tokenise(embedding_rows(texts, config), tokenizer, max_length=max_length, cache_dir=None)
     step = functools.partial(_embed_step, model, config.pooling, config.normalize)
     # Round the batch size up, so that every device gets the same number of rows.
     batch_size = -(-batch_size // mesh.size) * mesh.size
@@ -223,6 +280,22 @@ def embed_texts(
     batching = Batching(batch_size, lengths, model.trunk.pad_id)
     embeddings: np.ndarray = over_rows(step, params, data, batching=batching, mesh=mesh)
     return embeddings
+
+
+def embedding_rows(texts: Sequence[Any], config: EmbeddingConfig) -> Rows:
+    """Converts texts or text pairs to rows, with the prompt and in lower case if the settings say so.
+
+    Raises:
+      UserError: There are no texts, or some are not strings or pairs of strings.
+    """
+    rows = rows_from_lists(texts)
+    assert isinstance(rows, Rows), "the default kind of task is classification"
+    if not (config.prompt or config.lowercase):
+        return rows
+    first, second = [f"{config.prompt}{text}" for text in rows.text_a], rows.text_b
+    if config.lowercase:
+        first, second = [text.lower() for text in first], second and [text.lower() for text in second]
+    return dataclasses.replace(rows, text_a=first, text_b=second)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))

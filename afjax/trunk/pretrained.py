@@ -26,11 +26,9 @@ from afjax.storage.paths import fetched, is_remote, open_path
 from afjax.storage.writing import replacing, write_bytes, write_json
 from afjax.trees import Tree, count, tree_digest
 from afjax.trunk.config import TrunkConfig
-from afjax.trunk.config_file import changed_values, config_values, read_trunk_config
+from afjax.trunk.config_file import config_values, read_trunk_config, saved_values
 from afjax.trunk.embedding import (
-    LENGTH,
-    MODULES,
-    POOLING,
+    EMBEDDING_FILES,
     EmbeddingConfig,
     PlainEncoder,
     embed_texts,
@@ -48,9 +46,6 @@ MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9d
 
 # save_trunk writes the digest of the weights to this file. write_if_trained reads it; load_trunk does not.
 WEIGHTS_DIGEST = "afjax_trunk.json"
-
-# The files with the embedding settings of sentence-transformers.
-_EMBEDDING_FILES = (MODULES, POOLING, LENGTH)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -180,8 +175,11 @@ class Trunk:
         normalize: bool | None = None,
         batch_size: int = 32,
         max_length: int | None = None,
+        prompt: str | None = None,
     ) -> Float32[np.ndarray, "rows hidden"]:
         """Computes embeddings of texts or text pairs with the pretrained encoder.
+
+        If the trunk is a sentence-transformers model, the result is the same as with that library's ``encode``.
 
         Args:
           texts: Strings, or pairs of strings.
@@ -190,9 +188,10 @@ class Trunk:
           normalize: Whether to scale embeddings to norm 1. If ``pooling`` is None, defaults to the setting in the
             trunk's ``modules.json``; otherwise to False.
           batch_size: Rows per step.
-          max_length: Maximum number of tokens per row; longer rows are truncated. If ``pooling`` is None, defaults to
-            the setting in the trunk's ``sentence_bert_config.json``. In all other cases, defaults to the trunk's
-            maximum.
+          max_length: Maximum number of tokens per row; longer rows are truncated. Defaults to the setting in the
+            trunk's sentence-transformers files, or to the trunk's maximum.
+          prompt: Text to insert before each text, such as ``"query: "``, and before the first text of a pair. Defaults
+            to the default prompt in the trunk's ``config_sentence_transformers.json``.
 
         Returns:
           float32 ``[rows, hidden_size]``, in the order of the texts.
@@ -210,7 +209,7 @@ class Trunk:
         Reference:
           Reimers & Gurevych 2019, *Sentence-BERT*, section 3.
         """
-        config = self.embedding_config(pooling=pooling, normalize=normalize, max_length=max_length)
+        config = self.embedding_config(pooling=pooling, normalize=normalize, max_length=max_length, prompt=prompt)
         return embed_texts(
             texts,
             config,
@@ -222,7 +221,12 @@ class Trunk:
         )
 
     def embedding_config(
-        self, *, pooling: Pooling | None = None, normalize: bool | None = None, max_length: int | None = None
+        self,
+        *,
+        pooling: Pooling | None = None,
+        normalize: bool | None = None,
+        max_length: int | None = None,
+        prompt: str | None = None,
     ) -> EmbeddingConfig:
         """Returns the embedding settings that :meth:`embed` uses for these arguments.
 
@@ -230,6 +234,7 @@ class Trunk:
           pooling: ``first``, ``mean``, or None for the setting in the trunk's files.
           normalize: Whether to scale embeddings to norm 1, or None for the default of :meth:`embed`.
           max_length: Maximum number of tokens per row, or None for the default of :meth:`embed`.
+          prompt: Text to insert before each text, or None for the default prompt in the trunk's files.
 
         Returns:
           The settings. A ``max_length`` of None means the trunk's maximum.
@@ -239,10 +244,11 @@ class Trunk:
             the trunk does not support ``max_length``.
         """
         check_value(Pooling | None, pooling, "pooling")
-        if pooling is not None or self.folder is None:
-            config = EmbeddingConfig(pooling=pooling or "mean")
+        check_value(str | None, prompt, "prompt")
+        if self.folder is None:
+            config = EmbeddingConfig(pooling=pooling or "mean", prompt=prompt or "")
         else:
-            config = read_embedding_config(self.folder)
+            config = read_embedding_config(self.folder, pooling=pooling, prompt=prompt)
         given: dict[str, Any] = {"normalize": normalize, "max_length": max_length}
         if max_length is not None:
             check_length(max_length, self)
@@ -355,7 +361,7 @@ def _download(name: str) -> Path:
     import huggingface_hub
     from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
 
-    others = ["config.json", *TOKENIZER_FILES, *_EMBEDDING_FILES]
+    others = ["config.json", *TOKENIZER_FILES, *EMBEDDING_FILES]
     weights, pickled = "model.safetensors", "pytorch_model.bin"
     try:
         folder = Path(huggingface_hub.snapshot_download(name, allow_patterns=[*others, *_weight_patterns(weights)]))
@@ -420,7 +426,7 @@ def save_trunk(folder: str | Path, trunk: Trunk) -> None:
 
     assert trunk.folder is not None, "a random trunk has no config.json to copy"
     target = open_path(folder).expanduser()
-    files = [name for name in ("config.json", *TOKENIZER_FILES, *_EMBEDDING_FILES) if (trunk.folder / name).exists()]
+    files = [name for name in ("config.json", *TOKENIZER_FILES, *EMBEDDING_FILES) if (trunk.folder / name).exists()]
     try:
         if not is_remote(target):
             target.mkdir(parents=True, exist_ok=True)
@@ -428,10 +434,10 @@ def save_trunk(folder: str | Path, trunk: Trunk) -> None:
             if "/" in name and not is_remote(target):
                 (target / name).parent.mkdir(exist_ok=True)
             write_bytes(target / name, (trunk.folder / name).read_bytes())
-        if trunk.config != read_trunk_config(trunk.folder):
-            # The caller changed the loaded trunk's config, for example its dropout rates.
-            values = read_json(trunk.folder / "config.json") or {}
-            write_json(target / "config.json", changed_values(values, trunk.config))
+        values = read_json(trunk.folder / "config.json") or {}
+        saved = saved_values(values, trunk.config, is_changed=trunk.config != read_trunk_config(trunk.folder))
+        if saved != values:
+            write_json(target / "config.json", saved)
         # Delete the old digest first, so that an interrupted save cannot leave it next to different weights.
         (target / WEIGHTS_DIGEST).unlink(missing_ok=True)
         # The weights are written last and atomically, so a folder that has them is complete. With the digest, later

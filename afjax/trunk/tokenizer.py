@@ -174,11 +174,27 @@ def _match_file(tokenizer: Any, folder: Path, type_vocab_size: int) -> Any:
         if not _read(lambda: _differs_from_file(tokenizer, folder / "tokenizer.json"), folder):
             return tokenizer
         names = tokenizer.model_input_names
-        return _read(lambda: general.from_pretrained(folder, model_input_names=names), folder)
+        matched = _read(lambda: general.from_pretrained(folder, model_input_names=names), folder)
+        _copy_options(tokenizer.backend_tokenizer, matched.backend_tokenizer)
+        return matched
     settings = read_json(folder / "tokenizer_config.json", advice="fetch it again") or {}
     if type_vocab_size > 1 and settings.get("model_input_names") is None:
         tokenizer.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]
     return tokenizer
+
+
+def _copy_options(source: Any, target: Any) -> None:
+    """Copies the options of BERT's normalizer, because ``tokenizer_config.json`` decides about case and accents."""
+    from tokenizers.normalizers import BertNormalizer
+
+    chosen, file = source.normalizer, target.normalizer
+    if isinstance(chosen, BertNormalizer) and isinstance(file, BertNormalizer):
+        target.normalizer = BertNormalizer(
+            clean_text=file.clean_text,
+            handle_chinese_chars=chosen.handle_chinese_chars,
+            strip_accents=chosen.strip_accents,
+            lowercase=chosen.lowercase,
+        )
 
 
 def _read(load: Callable[[], T], folder: Path) -> T:

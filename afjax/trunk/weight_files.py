@@ -113,6 +113,11 @@ def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
         return load_file(path)
     except (SafetensorError, OSError) as error:
         raise UserError(f"{path} cannot be read as safetensors ({error}); fetch the file again.") from None
+    except (AttributeError, KeyError, TypeError) as error:  # NumPy lacks the dtype, such as float8.
+        raise UserError(
+            f"{path} has tensors of a dtype that NumPy cannot read ({error}); convert the weights to float32, float16 "
+            "or bfloat16."
+        ) from None
 
 
 def _read_pickled(path: Path) -> dict[str, np.ndarray]:

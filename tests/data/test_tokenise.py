@@ -13,9 +13,11 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from transformers import PreTrainedTokenizerFast
 
 from afjax.data import tokenise as tokenise_module
+from afjax.data.pieces import learn_template
 from afjax.data.splits import Rows
 from afjax.data.tokenise import TokenisedRows, tokenise
 from afjax.errors import UserError
+from afjax.tasks.load import rows_from_lists
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "one", "two", "three", "four", "five", "##s", "é"]
 
@@ -177,6 +179,16 @@ def test_failed_write_leaves_no_files(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_max_length_without_room_for_text_is_refused() -> None:
     with pytest.raises(UserError, match=r"max_length is 3, .*3 special tokens"):
         tokenise(PAIRS, make_tokenizer(), max_length=3, cache_dir=None)
+
+
+def test_tokenizer_without_latin_letters_is_accepted() -> None:
+    backend = Tokenizer(models.BPE({"<s>": 0, "中": 1, "文": 2}, []))
+    backend.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="<s>")
+    data = tokenise(rows_from_lists(["中文", "中"]), tokenizer, max_length=4, cache_dir=None)
+    assert data.tokens.tolist() == [0, 1, 2, 0, 1]
+    with pytest.raises(UserError, match="no tokens for any text"):
+        learn_template(Tokenizer(models.BPE({}, [])), tokenizer, pair=False)
 
 
 def test_slow_tokenizer_is_refused() -> None:

@@ -22,13 +22,21 @@ TEXTS = ["all cats sleep", "some", "no dogs run and most cats sleep"]
 MODES = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens")
 
 
-def write_files(folder: Path, *, pooling: object = None, modules: object = None, length: object = None) -> Path:
-    """Writes sentence-transformers files. Contents that are None are not written."""
-    names = {"1_Pooling/config.json": pooling, "modules.json": modules, "sentence_bert_config.json": length}
-    for name, value in names.items():
-        if value is not None:
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_text(json.dumps(value))
+FILES = {
+    "pooling": "1_Pooling/config.json",
+    "modules": "modules.json",
+    "length": "sentence_bert_config.json",
+    "roberta": "sentence_roberta_config.json",
+    "prompts": "config_sentence_transformers.json",
+    "tokenizer": "tokenizer_config.json",
+}
+
+
+def write_files(folder: Path, **contents: object) -> Path:
+    """Writes sentence-transformers files, given by their key in ``FILES``."""
+    for key, value in contents.items():
+        (folder / FILES[key]).parent.mkdir(parents=True, exist_ok=True)
+        (folder / FILES[key]).write_text(json.dumps(value))
     return folder
 
 
@@ -38,6 +46,10 @@ def modes(*on: str) -> dict[str, object]:
 
 def modules(*kinds: str) -> list[dict[str, object]]:
     return [{"idx": index, "type": f"sentence_transformers.models.{kind}"} for index, kind in enumerate(kinds)]
+
+
+MEAN = {"pooling": modes("mean_tokens"), "modules": modules("Transformer", "Pooling")}
+QUERY = {"prompts": {"query": "query: "}, "default_prompt_name": "query"}
 
 
 @pytest.mark.parametrize(
@@ -51,10 +63,36 @@ def modules(*kinds: str) -> list[dict[str, object]]:
             {"pooling": modes("mean_tokens"), "modules": modules("Transformer", "Pooling", "Normalize")},
             EmbeddingConfig(normalize=True),
         ),
+        ({"length": {"max_seq_length": 64, "do_lower_case": True}}, EmbeddingConfig(max_length=64, lowercase=True)),
+        ({"roberta": {"max_seq_length": 64}}, EmbeddingConfig(max_length=64)),
+        ({"length": {"max_seq_length": 32}, "roberta": {"max_seq_length": 64}}, EmbeddingConfig(max_length=32)),
+        # Newer versions of sentence-transformers only save the tokenizer's maximum.
+        ({**MEAN, "tokenizer": {"model_max_length": 64}}, EmbeddingConfig(max_length=64)),
+        (
+            {**MEAN, "length": {"max_seq_length": None}, "tokenizer": {"model_max_length": 8}},
+            EmbeddingConfig(max_length=8),
+        ),
+        (
+            {**MEAN, "length": {"max_seq_length": 32}, "tokenizer": {"model_max_length": 64}},
+            EmbeddingConfig(max_length=32),
+        ),
+        ({**MEAN, "tokenizer": {"model_max_length": int(1e30)}}, EmbeddingConfig()),
+        ({"tokenizer": {"model_max_length": 64}}, EmbeddingConfig()),
+        ({"prompts": QUERY}, EmbeddingConfig(prompt="query: ")),
+        ({"prompts": {**QUERY, "default_prompt_name": None}}, EmbeddingConfig()),
+        ({"prompts": {"similarity_fn_name": "cosine"}}, EmbeddingConfig()),
     ],
 )
 def test_sentence_transformers_files_are_read(files: dict, expected: EmbeddingConfig, tmp_path: Path) -> None:
     assert read_embedding_config(write_files(tmp_path, **files)) == expected
+
+
+def test_explicit_pooling_and_prompt_replace_those_in_the_files(tmp_path: Path) -> None:
+    write_files(tmp_path, pooling=modes("max_tokens"), length={"max_seq_length": 64}, prompts=QUERY)
+    assert read_embedding_config(tmp_path, pooling="first") == EmbeddingConfig(
+        pooling="first", max_length=64, prompt="query: "
+    )
+    assert read_embedding_config(tmp_path, pooling="mean", prompt="") == EmbeddingConfig(max_length=64)
 
 
 @pytest.mark.parametrize(
@@ -71,6 +109,10 @@ def test_sentence_transformers_files_are_read(files: dict, expected: EmbeddingCo
         ({"modules": [3]}, "modules.json"),
         ({"modules": {}}, "modules.json"),
         ({"length": {"max_seq_length": "long"}}, "max_seq_length"),
+        ({"roberta": {"max_seq_length": 3}}, "sentence_roberta_config.json: max_seq_length is 3"),
+        ({"prompts": {**QUERY, "default_prompt_name": "passage"}}, "'passage'"),
+        ({"prompts": {"default_prompt_name": "query"}}, "'query'"),
+        ({"prompts": QUERY, "pooling": {**modes("mean_tokens"), "include_prompt": False}}, "prompt"),
     ],
 )
 def test_damaged_or_unsupported_files_are_refused(files: dict, message: str, tmp_path: Path) -> None:
@@ -100,16 +142,22 @@ def test_settings_in_the_trunks_files_are_used_and_saved(tiny_trunk_folder: Path
         folder,
         pooling=modes("cls_token"),
         modules=modules("Transformer", "Pooling", "Normalize"),
-        length={"max_seq_length": 5},
+        length={"max_seq_length": 5, "do_lower_case": True},
+        prompts={"prompts": {"all": "all "}, "default_prompt_name": "all"},
     )
     trunk = load_trunk(str(folder))
-    embeddings = trunk.embed(TEXTS)
+    embeddings = trunk.embed([text.upper() for text in TEXTS])
     np.testing.assert_allclose(np.linalg.norm(embeddings, axis=-1), 1, atol=1e-6)
-    expected = load_trunk(str(tiny_trunk_folder)).embed(TEXTS, pooling="first", normalize=True, max_length=5)
+    plain = load_trunk(str(tiny_trunk_folder))
+    expected = plain.embed([f"all {text}" for text in TEXTS], pooling="first", normalize=True, max_length=5)
     np.testing.assert_array_equal(embeddings, expected)
+    pairs = [(text, "SOME") for text in TEXTS]
+    expected = plain.embed([(f"no {text}", "some") for text in TEXTS], pooling="first", normalize=True, max_length=5)
+    np.testing.assert_array_equal(trunk.embed(pairs, prompt="no "), expected)
     save_trunk(tmp_path / "copy", trunk)
     copied = load_trunk(str(tmp_path / "copy"))
-    assert copied.embedding_config() == EmbeddingConfig(pooling="first", normalize=True, max_length=5)
+    settings = EmbeddingConfig(pooling="first", normalize=True, max_length=5, prompt="all ", lowercase=True)
+    assert copied.embedding_config() == settings
     np.testing.assert_array_equal(copied.embed(TEXTS), embeddings)
 
 

@@ -203,6 +203,12 @@ def test_config_and_weights_round_trip(family: str, tmp_path: Path) -> None:
     config = dataclasses.replace(trunk.config, hidden_dropout=0.3, attention_dropout=0.2, activation="relu")
     save_trunk(tmp_path / "changed", dataclasses.replace(trunk, config=config))
     assert load_trunk(str(tmp_path / "changed")).config == config
+    # The saved weights are float32, whatever the dtype of the loaded weights.
+    values = json.loads((tmp_path / "trunk" / "config.json").read_text())
+    (tmp_path / "trunk" / "config.json").write_text(json.dumps({**values, "dtype": "bfloat16"}))
+    for name, saved in (("float32", trunk.config), ("changed", config)):
+        save_trunk(tmp_path / name, dataclasses.replace(trunk, config=saved))
+        assert json.loads((tmp_path / name / "config.json").read_text())["dtype"] == "float32"
     identity = trunk.identity()
     assert identity["family"] == identity["architecture"]["model_type"] == family
 

@@ -21,7 +21,7 @@ from afjax.errors import UserError
 from afjax.store import trunk_difference
 from afjax.trees import flatten
 from afjax.trunk.config import TrunkConfig
-from afjax.trunk.config_file import changed_values, config_values, trunk_config
+from afjax.trunk.config_file import config_values, saved_values, trunk_config
 from afjax.trunk.encoder import encode, init_trunk
 from afjax.trunk.hugging_face import to_hugging_face
 from afjax.trunk.pretrained import find_pooling, load_trunk
@@ -73,7 +73,7 @@ def test_fields_of_transformers_4_and_5_give_the_same_config() -> None:
     assert not any(trunk_difference({"architecture": config_values(old)}, {"architecture": config_values(read_new)}))
     # A trunk with these values is saved with a changed config.
     changed = dataclasses.replace(old, rotary_theta=700.0, global_every=4, hidden_dropout=0.3)
-    saved = changed_values({**new, "classifier_pooling": "mean"}, changed)
+    saved = saved_values({**new, "classifier_pooling": "mean"}, changed, is_changed=True)
     assert trunk_config(saved, where="config.json") == changed
     assert saved["classifier_pooling"] == "mean"
 

@@ -225,6 +225,21 @@ def test_do_lower_case_overrides_the_normalizer_in_tokenizer_json(tiny_trunk_fol
     assert uncased.tokenize("All") == ["all"]
 
 
+@pytest.mark.parametrize("lowercase", [False, True])
+@pytest.mark.parametrize("do_lower_case", [False, True])
+def test_do_lower_case_also_overrides_the_normalizer_of_a_replaced_tokenizer(
+    lowercase: bool, do_lower_case: bool, tiny_trunk_folder: Path, tmp_path: Path
+) -> None:
+    folder = edited(tiny_trunk_folder, tmp_path / "trunk", do_lower_case=do_lower_case)
+    file = json.loads((folder / "tokenizer.json").read_text())
+    file["normalizer"]["lowercase"] = lowercase
+    file["model"]["max_input_chars_per_word"] = 3  # The class has 100, so the file's tokenizer is used.
+    (folder / "tokenizer.json").write_text(json.dumps(file))
+    tokenizer = load_tokenizer(folder, vocab_size=10_000)
+    assert type(tokenizer).__name__ != "BertTokenizer"
+    assert tokenizer.tokenize("All some") == ["all" if do_lower_case else "[UNK]", "[UNK]"]
+
+
 @pytest.mark.parametrize(
     ("settings", "type_vocab_size", "types"),
     [

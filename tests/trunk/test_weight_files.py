@@ -78,6 +78,12 @@ def test_tensors_that_the_index_does_not_list_are_not_read(folder: Path) -> None
     assert read_tensors(folder).keys() == names
 
 
+def test_dtype_that_numpy_lacks_is_refused(folder: Path) -> None:
+    header = json.dumps({"a": {"dtype": "F8_E4M3", "shape": [2], "data_offsets": [0, 2]}}).encode()
+    (folder / WEIGHTS).write_bytes(len(header).to_bytes(8, "little") + header + b"\0\0")
+    assert has_facts(refusal(folder), WEIGHTS, "float8", "float32")
+
+
 def test_missing_shards_are_named(folder: Path) -> None:
     for shard in SHARDS[1:]:
         (folder / shard).unlink()
