@@ -348,7 +348,7 @@ class TaskModel:
         config = self.trunk.embedding_config(pooling=pooling, normalize=normalize, max_length=max_length, prompt="")
         return embed_texts(
             texts,
-            # The adapter was trained with texts as they are.
+            # The adapter was trained with unchanged texts.
             dataclasses.replace(config, lowercase=False),
             model=self._merged._inference_model,
             params=self._merged._device_params,
