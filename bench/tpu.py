@@ -49,10 +49,7 @@ def measure(
             num_tasks=int(number or 8),
             batch_size=rows * mesh.size,
             max_length=length,
-            dtype="bfloat16",
-            scan_layers=layers == "scanned",
-            remat="none",
-            mesh=MeshConfig(),
+            unrolled=layers != "scanned",
         )
     ).with_slots(int(slots))
     line: dict[str, object] = dict(zip(CASE, (topology_name, trunk, method, layers, slots), strict=True))

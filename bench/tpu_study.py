@@ -21,7 +21,7 @@ from pathlib import Path
 
 from afjax import Batching, eval_batches, load_task, load_trunk, tokenize, train_batches
 from afjax.config.tasks import TaskConfig
-from afjax.config.training import MeshConfig, TrainConfig
+from afjax.config.training import TrainConfig
 from afjax.data.batches import batches_per_epoch
 from afjax.data.lengths import choose_lengths
 from afjax.tpu.chips import parse_topology
@@ -85,18 +85,7 @@ def work_of(name: str, data: Path) -> Work:
 def costs_of(length: int, topology: str) -> dict[str, str]:
     """Compiles both steps for a padded length, and computes their costs."""
     plan = plan_method(
-        MethodCase(
-            trunk="bert-base",
-            method="pfeiffer",
-            num_adapters=1,
-            num_tasks=1,
-            batch_size=CONFIG.batch_size,
-            max_length=length,
-            dtype="bfloat16",
-            scan_layers=True,
-            remat="none",
-            mesh=MeshConfig(),
-        )
+        MethodCase(method="pfeiffer", num_adapters=1, num_tasks=1, batch_size=CONFIG.batch_size, max_length=length)
     )
     found = report(plan, parse_topology(topology), fit=False)
     assert found.train is not None, "a batch of 32 rows must fit"

@@ -127,28 +127,30 @@ class MethodCase:
     """A training method with its sizes, as an alternative to an experiment config.
 
     Attributes:
-      trunk: Name of a trunk size, or a folder with a config.json.
       method: One of :data:`METHODS`.
+      trunk: Name of a trunk size, or a folder with a config.json.
       num_adapters: Number of fused adapters.
       num_tasks: Number of tasks in a run with PALs.
       batch_size: Rows per step, over all devices.
       max_length: Number of tokens per row, including padding.
-      dtype: The trunk's dtype.
-      scan_layers: Whether to compile the layers as a loop.
+      trunk_dtype: The trunk's dtype.
       remat: The rematerialization policy for the backward pass.
-      mesh: The device mesh.
+      fsdp: Number of devices to shard the parameters over.
+      tensor: Number of devices to shard each layer's units over.
+      unrolled: Whether to compile the layers as straight-line code, instead of a loop.
     """
 
-    trunk: str
     method: str
-    num_adapters: int
-    num_tasks: int
-    batch_size: int
-    max_length: int
-    dtype: TrunkDtype
-    scan_layers: bool
-    remat: Remat
-    mesh: MeshConfig
+    trunk: str = "bert-base"
+    num_adapters: int = 16
+    num_tasks: int = 8
+    batch_size: int = 256
+    max_length: int = 128
+    trunk_dtype: TrunkDtype = "bfloat16"
+    remat: Remat = "none"
+    fsdp: int = 1
+    tensor: int = 1
+    unrolled: bool = False
 
 
 def plan_method(case: MethodCase) -> Plan:
@@ -180,13 +182,13 @@ def plan_method(case: MethodCase) -> Plan:
     }
     return Plan(
         title=f"{case.trunk}, {case.method}{details.get(case.method, '')}",
-        setup=setup.computed(dtype=case.dtype, scan_layers=case.scan_layers, remat=case.remat),
+        setup=setup.computed(dtype=case.trunk_dtype, scan_layers=not case.unrolled, remat=case.remat),
         kinds=kinds,
         outputs=(num_outputs,) * len(kinds),
         trained=trained,
         multitask=several,
         settings=TrainConfig(batch_size=case.batch_size, max_length=case.max_length),
-        mesh=case.mesh,
+        mesh=MeshConfig(fsdp=case.fsdp, tensor=case.tensor),
     )
 
 

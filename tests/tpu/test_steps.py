@@ -11,7 +11,6 @@ import pytest
 from facts import has_facts
 from jax.experimental.compilation_cache import compilation_cache
 
-from afjax.cli.commands.tpu import METHOD_DEFAULTS
 from afjax.cli.main import main
 from afjax.config.adapters import ADAPTER_PRESETS, PalConfig
 from afjax.config.experiment import ExperimentConfig, SourceConfig
@@ -42,8 +41,8 @@ def one_device() -> Any:
 
 
 def plan_method(folder: Path, method: str, **changes: Any) -> plan.Plan:
-    given: dict[str, Any] = {"num_adapters": 3, "num_tasks": 2, "batch_size": 4, "max_length": 8, "dtype": "float32"}
-    given |= {"scan_layers": False, "remat": "none", "mesh": MeshConfig(), **changes}
+    given: dict[str, Any] = {"num_adapters": 3, "num_tasks": 2, "batch_size": 4, "max_length": 8}
+    given |= {"trunk_dtype": "float32", "unrolled": True, **changes}
     return plan.plan_method(plan.MethodCase(trunk=str(folder), method=method, **given))
 
 
@@ -124,7 +123,7 @@ def test_plan_has_the_shapes_of_the_run(
 @pytest.mark.parametrize("scan", [False, True])
 @pytest.mark.parametrize("method", sorted(set(plan.METHODS) - {"adapter"}))
 def test_every_method_compiles_to_nearly_the_minimum_flops(tiny_trunk_folder: Path, method: str, scan: bool) -> None:
-    planned = with_depth(plan_method(tiny_trunk_folder, method, batch_size=256, scan_layers=scan), 4 if scan else 2)
+    planned = with_depth(plan_method(tiny_trunk_folder, method, batch_size=256, unrolled=not scan), 4 if scan else 2)
     compiled, seconds = compile_train_step(planned, one_device())
     program = read_program(compiled)
     least = minimum_flops(planned.model, planned.trained, batch_size=256, length=8, num_outputs=max(planned.outputs))
@@ -143,7 +142,7 @@ def test_remat_of_matmuls_recomputes_no_matrix_products(tiny_trunk_folder: Path,
     no_remat, matmuls, layers = (
         read_program(
             compile_train_step(
-                with_depth(plan_method(tiny_trunk_folder, method, remat=remat, scan_layers=True), 4), one_device()
+                with_depth(plan_method(tiny_trunk_folder, method, remat=remat, unrolled=False), 4), one_device()
             )[0]
         ).work.matmul_flops
         for remat in ("none", "matmuls", "layers")
@@ -299,21 +298,17 @@ def test_help_shows_the_defaults_of_methods(
 
     monkeypatch.setattr(plan, "plan_method", record)
     assert main(["tpu", "--topology=v5e:2x4", "--method=full", "--batch_size=64"]) == 2
-    numbers: dict[str, Any] = {
-        "trunk": "bert-base",
-        "num_adapters": 16,
-        "num_tasks": 8,
-        "batch_size": 64,
-        "max_length": 128,
-    }
-    numbers |= {"dtype": "bfloat16", "scan_layers": True, "remat": "none", "mesh": MeshConfig()}
-    assert planned == [plan.MethodCase(method="full", **numbers)]
+    assert planned == [plan.MethodCase(method="full", batch_size=64)]
     # Make the terminal wide enough that no line of the help is wrapped.
     monkeypatch.setenv("COLUMNS", "200")
     with pytest.raises(SystemExit):
         main(["tpu", "--help"])
     output = capsys.readouterr().out
-    assert all(f"({default})" in output for name, default in METHOD_DEFAULTS.items() if name != "unrolled")
+    defaults = [
+        field.default for field in dataclasses.fields(plan.MethodCase) if field.name not in ("method", "unrolled")
+    ]
+    assert len(defaults) == 9
+    assert all(f"({default})" in output for default in defaults)
 
 
 def test_meshes_and_batches_that_do_not_fit_the_slice_are_refused(

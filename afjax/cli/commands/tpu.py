@@ -1,8 +1,8 @@
 """``afjax tpu``: estimates the cost of a run on a TPU slice, without a TPU."""
 
 import argparse
+import dataclasses
 import json
-from collections.abc import Mapping
 from typing import Any
 
 from afjax.cli.parsers import add_command
@@ -19,22 +19,6 @@ compiled as one loop, which takes less than half as long, unless --unrolled is g
 config's setting scan_layers decides this instead. The batch size is the total over all chips."""
 
 
-# Defaults of the flags that belong to --method. With --config these flags are rejected, because a config has its own
-# settings. The parser has no defaults for them, so that the command can tell whether a flag was given.
-METHOD_DEFAULTS: Mapping[str, Any] = {
-    "trunk": "bert-base",
-    "num_adapters": 16,
-    "num_tasks": 8,
-    "batch_size": 256,
-    "max_length": 128,
-    "trunk_dtype": "bfloat16",
-    "remat": "none",
-    "fsdp": 1,
-    "tensor": 1,
-    "unrolled": False,
-}
-
-
 def add(commands: Any) -> None:
     """Adds the command to the parser's commands."""
     parser = add_command(
@@ -43,6 +27,8 @@ def add(commands: Any) -> None:
     parser.add_argument("--topology", required=True, metavar="NAME", help="a slice, as in v5e:2x4 or v5p:2x2x1")
     parser.add_argument("--config", metavar="NAME[:key=value,...]", help="an experiment, instead of --method")
     parser.add_argument("--config.SETTING", dest="_", metavar="VALUE", help="override one setting of the experiment")
+    # The flags from --trunk to --unrolled belong to --method. They have no defaults here, so that the command can tell
+    # whether a flag was given; plan.MethodCase has the defaults.
     parser.add_argument("--trunk", help="a named size, or a folder with a config.json (bert-base)")
     methods = ("adapter", "fusion", "full", "head", "houlsby", "ia3", "lora", "pals", "pfeiffer")
     parser.add_argument("--method", choices=methods, help="the method; adapter is a Pfeiffer adapter")
@@ -70,7 +56,6 @@ def add(commands: Any) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     from afjax.cli.configs import load_experiment
-    from afjax.config.training import MeshConfig
     from afjax.tpu import chips, plan, report
 
     topology = chips.parse_topology(arguments.topology)
@@ -78,7 +63,8 @@ def _run(arguments: argparse.Namespace) -> int:
         raise UserError("Pass either --config with an experiment, or --method with its flags.")
     if arguments.overrides and not arguments.config:
         raise UserError(f"--config.{arguments.overrides[0]} overrides a config; also pass --config.")
-    given = {name: value for name in METHOD_DEFAULTS if (value := getattr(arguments, name)) is not None}
+    flags = [field.name for field in dataclasses.fields(plan.MethodCase) if field.name != "method"]
+    given = {name: value for name in flags if (value := getattr(arguments, name)) is not None}
     if arguments.config:
         if given:
             raise UserError(
@@ -87,21 +73,7 @@ def _run(arguments: argparse.Namespace) -> int:
             )
         planned = plan.plan_experiment(load_experiment(arguments.config, arguments.overrides, reads_rows=False))
     else:
-        numbers = {**METHOD_DEFAULTS, **given}
-        planned = plan.plan_method(
-            plan.MethodCase(
-                trunk=numbers["trunk"],
-                method=arguments.method,
-                num_adapters=numbers["num_adapters"],
-                num_tasks=numbers["num_tasks"],
-                batch_size=numbers["batch_size"],
-                max_length=numbers["max_length"],
-                dtype=numbers["trunk_dtype"],
-                scan_layers=not numbers["unrolled"],
-                remat=numbers["remat"],
-                mesh=MeshConfig(fsdp=numbers["fsdp"], tensor=numbers["tensor"]),
-            )
-        )
+        planned = plan.plan_method(plan.MethodCase(method=arguments.method, **given))
     result = report.report(planned.with_slots(arguments.slots), topology, fit=not arguments.no_fit)
     print("\n".join(report.to_lines(result)))
     if arguments.json:
