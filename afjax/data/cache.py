@@ -1,20 +1,56 @@
-"""Caches arrays in files.
+"""Caches token ids in files, which are named by a digest of everything that the ids depend on."""
 
-Callers derive the file name from a digest of everything the arrays depend on.
-"""
-
+import hashlib
 import os
 import tempfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import tokenizers
 
 from afjax.errors import UserError
 
+Arrays = dict[str, np.ndarray]
 
-def read_arrays(path: Path) -> dict[str, np.ndarray] | None:
+
+def cached_arrays(path: Path | None, is_sound: Callable[[Arrays], bool], make: Callable[[], Arrays]) -> Arrays:
+    """Loads arrays from a file. If it is missing or damaged, makes the arrays and saves them.
+
+    Args:
+      path: The file, or None to make the arrays without saving them.
+      is_sound: Checks the names, dtypes and sizes of loaded arrays.
+      make: Makes the arrays.
+
+    Raises:
+      UserError: The file cannot be written.
+    """
+    arrays = read_arrays(path) if path else None
+    if arrays is None or not is_sound(arrays):
+        arrays = make()
+        if path:
+            write_arrays(path, arrays)
+    return arrays
+
+
+def token_digest(version: str, settings: str, tokenizer: Any, texts_digest: str) -> str:
+    """Returns the SHA-256 (hex) of everything that a split's token ids depend on.
+
+    Args:
+      version: The version of the code that makes the arrays.
+      settings: All settings, such as the maximum length.
+      tokenizer: A fast transformers tokenizer.
+      texts_digest: A digest of the split's texts.
+    """
+    names = ",".join(tokenizer.model_input_names)
+    tokenizer_digest = hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
+    everything = f"{version} {tokenizers.__version__} {settings} {names} {tokenizer_digest} {texts_digest}"
+    return hashlib.sha256(everything.encode()).hexdigest()
+
+
+def read_arrays(path: Path) -> Arrays | None:
     """Loads arrays saved by :func:`write_arrays`.
 
     Returns None if the file is missing or damaged.

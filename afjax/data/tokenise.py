@@ -1,15 +1,13 @@
 """Tokenizes splits and caches the token ids by content."""
 
-import hashlib
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tokenizers
 
-from afjax.data.cache import read_arrays, write_arrays
+from afjax.data.cache import Arrays, cached_arrays, token_digest
 from afjax.data.pieces import CHUNK, check_fast, encode_texts, learn_template, number_texts, plain_backend, ranges
 from afjax.data.splits import ChoiceRows, Rows
 from afjax.errors import UserError
@@ -104,18 +102,16 @@ def tokenise(rows: Rows | ChoiceRows, tokenizer: Any, *, max_length: int, cache_
         choices = np.concatenate([[0], np.cumsum(rows.num_choices)])
         return replace(pairs, labels=rows.labels, choices=choices)
     check_fast(tokenizer)
-    if cache_dir is None:
-        return replace(run_tokenizer(rows, tokenizer, max_length), labels=rows.labels)
-    path = cache_dir / f"{cache_key(rows, tokenizer, max_length)}.npz"
-    data = read_cache(path, len(rows))
-    if data is None:
-        data = run_tokenizer(rows, tokenizer, max_length)
-        write_cache(path, data)
-    return replace(data, labels=rows.labels)
+    arrays = cached_arrays(
+        cache_dir / f"{cache_key(rows, tokenizer, max_length)}.npz" if cache_dir else None,
+        lambda arrays: _is_sound(arrays, len(rows)),
+        lambda: run_tokenizer(rows, tokenizer, max_length),
+    )
+    return TokenisedRows(arrays["tokens"], arrays["types"], arrays["offsets"], rows.labels, int(arrays["truncated"]))
 
 
-def run_tokenizer(rows: Rows, tokenizer: Any, max_length: int) -> TokenisedRows:
-    """Tokenizes a split without labels.
+def run_tokenizer(rows: Rows, tokenizer: Any, max_length: int) -> Arrays:
+    """Tokenizes a split: ``tokens``, ``types``, ``offsets`` and the number of ``truncated`` rows.
 
     Repeated texts are tokenized only once. In MNLI, for example, each premise occurs in three rows.
     """
@@ -133,29 +129,24 @@ def run_tokenizer(rows: Rows, tokenizer: Any, max_length: int) -> TokenisedRows:
     full = [lengths[column] for column in numbers]
     kept = [np.minimum(full[0], room)] if rows.text_b is None else cut_longest(full[0], full[1], room)
     offsets = np.concatenate([[0], np.cumsum(sum(kept) + template.num_special)]).astype(np.int64)
-    data = TokenisedRows(
-        np.empty(offsets[-1], np.int32),
-        np.empty(offsets[-1], np.int8),
-        offsets,
-        None,
-        int((sum(full) > room).sum()),
-    )
+    tokens, token_types = np.empty(offsets[-1], np.int32), np.empty(offsets[-1], np.int8)
     for start in range(0, len(rows), CHUNK):
         part = slice(start, start + CHUNK)
         positions = offsets[:-1][part].copy()
         for number, (ids, types) in enumerate(zip(template.specials, template.special_types, strict=True)):
             for token, type_ in zip(ids, types, strict=True):
-                data.tokens[positions], data.types[positions] = token, type_
+                tokens[positions], token_types[positions] = token, type_
                 positions += 1
             if number < len(columns):
                 count, first = kept[number][part], pieces.offsets[numbers[number][part]]
                 if from_left:
                     first = first + full[number][part] - count
                 targets = ranges(positions, count)
-                data.tokens[targets] = pieces.tokens[ranges(first, count)]
-                data.types[targets] = template.types[number]
+                tokens[targets] = pieces.tokens[ranges(first, count)]
+                token_types[targets] = template.types[number]
                 positions += count
-    return data
+    truncated = np.array(int((sum(full) > room).sum()))
+    return {"tokens": tokens, "types": token_types, "offsets": offsets, "truncated": truncated}
 
 
 def truncates_left(tokenizer: Any) -> bool:
@@ -185,36 +176,14 @@ def cut_longest(first: np.ndarray, second: np.ndarray, room: int) -> list[np.nda
 
 def cache_key(rows: Rows, tokenizer: Any, max_length: int) -> str:
     """Returns the SHA-256 (hex) of everything that the token ids depend on."""
-    names = ",".join([*tokenizer.model_input_names, *(["left"] if truncates_left(tokenizer) else [])])
-    tokenizer_digest = hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
-    everything = (
-        f"{FORMAT_VERSION} {tokenizers.__version__} {max_length} {names} {tokenizer_digest} {rows.texts_digest()}"
+    settings = f"{max_length} left" if truncates_left(tokenizer) else f"{max_length}"
+    return token_digest(f"{FORMAT_VERSION}", settings, tokenizer, rows.texts_digest())
+
+
+def _is_sound(arrays: Arrays, num_rows: int) -> bool:
+    return (
+        arrays.keys() == {"tokens", "types", "offsets", "truncated"}
+        and len(arrays["offsets"]) == num_rows + 1
+        and [arrays[name].dtype for name in ("tokens", "types", "offsets")] == [np.int32, np.int8, np.int64]
+        and len(arrays["tokens"]) == len(arrays["types"]) == arrays["offsets"][-1]
     )
-    return hashlib.sha256(everything.encode()).hexdigest()
-
-
-def read_cache(path: Path, num_rows: int) -> TokenisedRows | None:
-    """Loads token ids saved by :func:`write_cache`.
-
-    Returns None if the file is missing or damaged.
-    """
-    arrays = read_arrays(path)
-    if arrays is None or arrays.keys() != {"tokens", "types", "offsets", "truncated"}:
-        return None
-    data = TokenisedRows(arrays["tokens"], arrays["types"], arrays["offsets"], None, int(arrays["truncated"]))
-    sound = (
-        len(data) == num_rows
-        and (data.tokens.dtype, data.types.dtype, data.offsets.dtype) == (np.int32, np.int8, np.int64)
-        and len(data.tokens) == len(data.types) == data.offsets[-1]
-    )
-    return data if sound else None
-
-
-def write_cache(path: Path, data: TokenisedRows) -> None:
-    arrays = {
-        "tokens": data.tokens,
-        "types": data.types,
-        "offsets": data.offsets,
-        "truncated": np.array(data.truncated),
-    }
-    write_arrays(path, arrays)

@@ -37,11 +37,12 @@ def find_folder(source: str, *, library: str, patterns: Sequence[str]) -> Path:
 
     try:
         return Path(huggingface_hub.snapshot_download(source, allow_patterns=list(patterns)))
-    except (HfHubHTTPError, HFValidationError) as error:
-        raise UserError(
-            f'"{source}" is neither a folder nor a model on the Hugging Face hub that you have access to ({error}).'
-        ) from error
-    except (LocalEntryNotFoundError, OSError) as error:
+    except Exception as error:  # Without a network, the hub client raises many kinds of exceptions.
+        has_answered = isinstance(error, HfHubHTTPError | HFValidationError)
+        if has_answered and not isinstance(error, LocalEntryNotFoundError):
+            raise UserError(
+                f'"{source}" is neither a folder nor a model on the Hugging Face hub that you have access to ({error}).'
+            ) from error
         raise UserError(f'"{source}" is not a folder, and the Hugging Face hub does not respond ({error}).') from error
 
 

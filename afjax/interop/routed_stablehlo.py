@@ -25,6 +25,7 @@ from afjax.serve.routed_model import RoutedModel
 from afjax.storage.paths import AnyPath, expanded, is_remote
 from afjax.storage.writing import check_output, replacing
 from afjax.trees import Tree
+from afjax.trunk.pretrained import check_length
 
 FORMAT_VERSION = 1
 PROGRAM, ARRAYS, DESCRIPTION = "program.stablehlo", "arrays.safetensors", "description.json"
@@ -62,8 +63,7 @@ def export_routed(
             f"The output {folder} is on an object store; export to a local folder and copy the files there."
         )
     platforms = check_platforms(platforms)
-    if not 1 <= max_length <= model.trunk.config.max_length:
-        raise UserError(f"max_length is {max_length}; the trunk supports 1 to {model.trunk.config.max_length} tokens.")
+    check_length(max_length, model.trunk)
     places = model.place_all()
     params = model.params()
     arrays = {path: np.asarray(leaf) for path, leaf in _leaves(params)}

@@ -64,7 +64,7 @@ def parse_json(
     if decoded.count("[") + decoded.count("{") > MAX_DEPTH and _depth_exceeds(value, MAX_DEPTH):
         raise UserError(f"{where} nests more than {MAX_DEPTH} levels deep; {advice}.")
     if expected is not None and not isinstance(value, expected):
-        raise UserError(f"{where} is {_short(value)}, but must be {_NAMES[expected]}; {advice}.")
+        raise UserError(f"{where} is {short_json(value)}, but must be {_NAMES[expected]}; {advice}.")
     return value
 
 
@@ -123,11 +123,6 @@ def _depth_exceeds(value: Any, limit: int) -> bool:
                 return True
             pending.extend((child, depth + 1) for child in (node.values() if isinstance(node, dict) else node))
     return False
-
-
-def _short(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 40 else f"{text[:37]}..."
 
 
 def short_json(value: Any) -> str:

@@ -1,13 +1,11 @@
 """Multiple-choice tasks: each row has several choices and exactly one is correct."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import optax
-from jax import Array
 from jaxtyping import Float, Int
 
 from afjax.config.tasks import TaskConfig
@@ -18,20 +16,11 @@ from afjax.data.splits import ChoiceRows
 from afjax.data.tokenise import TokenisedRows, tokenise
 from afjax.errors import UserError
 from afjax.tasks.choices import check_choices, choice_index, choices_of, context_of, pick_choices
-from afjax.tasks.classification import errors, name_outputs
+from afjax.tasks.classification import errors, losses, name_outputs
 from afjax.tasks.kind import Form, KindSpec, KindText, LabelReading
 from afjax.tasks.predictions import Predictions, softmax
 from afjax.tasks.texts import given_names
 from afjax.tasks.weighted_scores import Weighted, mean_scores
-from afjax.trees import AnyArray
-
-
-def losses(logits: Float[AnyArray, "batch choices"], batch: Mapping[str, Any]) -> Float[Array, "batch"]:
-    """Computes the cross-entropy over each row's choices.
-
-    The logits of missing choices must be the dtype's lowest value.
-    """
-    return optax.softmax_cross_entropy_with_integer_labels(logits, batch["labels"])
 
 
 def read(task: TaskConfig, source: SplitSource, labels: LabelReading) -> ChoiceRows:
@@ -111,6 +100,7 @@ KIND = KindSpec(
     name="multiple_choice",
     # Each choice is encoded as a separate sequence, so the head has a single output, which is the choice's logit.
     num_outputs=lambda label_names: 1,
+    # The logits of missing choices are the dtype's lowest value, so the loss is over a row's own choices.
     losses=losses,
     has_choices=True,
     metrics=("accuracy",),

@@ -102,17 +102,11 @@ class Predictions:
     def _repr_html_(self) -> str:
         """Renders the first rows and the mean attention over adapters as HTML tables."""
         numbers = range(min(len(self.labels), _SHOWN_ROWS))
-        header = ["row", "prediction", *(["probability"] if self.probabilities.shape[-1] else [])]
-        rows: list[list[Content]] = [
-            [
-                str(row),
-                shortened(self.text_of(row), 200),
-                *(f"{best:.3f}" for best in self.probabilities[row].max(-1, keepdims=True)),
-            ]
-            if len(header) > 2
-            else [str(row), shortened(self.text_of(row), 200)]
-            for row in numbers
-        ]
+        header = ["row", "prediction", *([] if self.confidences is None else ["probability"])]
+        rows: list[list[Content]] = []
+        for row in numbers:
+            probability = [] if self.confidences is None else [f"{self.confidences[row]:.3f}"]
+            rows.append([str(row), shortened(self.text_of(row), 200), *probability])
         more = f"; the first {len(numbers)}" if len(numbers) < len(self.labels) else ""
         tables = [
             table(header, rows, numbers=(2,), caption=f"{counted(len(self.labels), 'row')}, {self._summary()}{more}")

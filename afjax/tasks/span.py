@@ -44,15 +44,7 @@ def losses(logits: Float[AnyArray, "batch length num_outputs"], batch: Mapping[s
 
 def read(task: TaskConfig, source: SplitSource, labels: LabelReading) -> SpanRows:
     """Loads rows from a source; see :class:`afjax.tasks.kind.Read`."""
-    return pick_spans(
-        source.name,
-        source.rows,
-        context=task.text_a,
-        question=task.text_b,
-        answers=task.label,
-        no_answer=task.span.no_answer,
-        labelled=labels.required,
-    )
+    return pick_spans(task, source, labelled=labels.required)
 
 
 def from_lists(texts: list[Any], labels: list[Any] | None, label_names: tuple[str, ...]) -> SpanRows:

@@ -1,27 +1,20 @@
 """Selects and validates the columns of span rows. Errors name the file and line."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from afjax.config.tasks import TaskConfig
 from afjax.data.columns import check_ids, first_row, id_of, missing_column, text_of, value_of
 from afjax.data.sources.files import shorten
+from afjax.data.sources.kind import SplitSource
 from afjax.data.splits import SpanRows
 from afjax.display.words import counted
 from afjax.errors import UserError
 
 
-def pick_spans(
-    source: str,
-    rows: Iterable[tuple[str, dict[str, Any]]],
-    *,
-    context: str = "",
-    question: str = "",
-    answers: str = "",
-    no_answer: bool = False,
-    labelled: bool | None = None,
-) -> SpanRows:
+def pick_spans(task: TaskConfig, source: SplitSource, *, labelled: bool | None = None) -> SpanRows:
     """Extracts questions, contexts and answers from rows.
 
     Answers are ``{"text": [...], "answer_start": [...]}``, where starts are character offsets in the context. If a
@@ -29,18 +22,17 @@ def pick_spans(
     evaluation but not for training.
 
     Args:
-      source: The split's name in error messages.
-      rows: One or more pairs ``(the row's name in error messages, its values by column name)``.
-      context, question, answers: Column names. Default to ``context``, ``question`` and ``answers``.
-      no_answer: Whether questions can be unanswerable.
+      task: The task, which determines the columns and whether questions can be unanswerable.
+      source: The split. It has at least one row.
       labelled: Whether answers are required. If False, answers are ignored. If None, they are used if any row has some
-        or, with ``no_answer``, if there is an answers column.
+        or, if questions can be unanswerable, if there is an answers column.
 
     Raises:
       UserError: A column is missing, an answer is not at its ``answer_start``, or two rows have the same id.
     """
-    place, first, rows = first_row(source, rows)
-    answers = answers or "answers"
+    place, first, rows = first_row(source.name, source.rows)
+    context, question, answers = task.text_a or "context", task.text_b or "question", task.label_column
+    no_answer = task.span.no_answer
     if labelled and answers not in first:
         raise missing_column(place, answers, first, "label")
     places: list[str] = []
@@ -50,8 +42,8 @@ def pick_spans(
     ids: list[str] = []
     for number, (place, row) in enumerate(rows):
         places.append(place)
-        questions.append(text_of(place, row, question or "question"))
-        contexts.append(text_of(place, row, context or "context"))
+        questions.append(text_of(place, row, question))
+        contexts.append(text_of(place, row, context))
         if labelled or (labelled is None and answers in first):
             labels.append((value_of(place, row, answers), row.get("start_guessed") is True))
         ids.append(id_of(place, row) if "id" in first else str(number))

@@ -1,20 +1,18 @@
 """Tokenizes tagged sentences and splits long ones into overlapping windows."""
 
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tokenizers
 from jaxtyping import Bool, Int, Int32, Int64
 
-from afjax.data.cache import read_arrays, write_arrays
+from afjax.data.cache import Arrays, cached_arrays, token_digest
 from afjax.data.pieces import check_fast, encode_texts, learn_template, number_texts, plain_backend
 from afjax.data.sources.files import shorten
 from afjax.data.splits import TagRows
 from afjax.errors import UserError
-from afjax.tasks.windows import TokenisedWindows
+from afjax.tasks.windows import TokenisedWindows, are_sound, join_windows
 
 # Part of the cache key. Increment it when the stored arrays or their computation change.
 FORMAT_VERSION = 2
@@ -58,12 +56,12 @@ def tokenise_tags(rows: TagRows, tokenizer: Any, *, max_length: int, cache_dir: 
         is not writable.
     """
     check_fast(tokenizer)
-    path = cache_dir / f"{_cache_key(rows, tokenizer, max_length)}.npz" if cache_dir else None
-    arrays = read_arrays(path) if path else None
-    if arrays is None or not _is_sound(arrays, len(rows)):
-        arrays = _make_windows(rows, tokenizer, max_length)
-        if path:
-            write_arrays(path, arrays)
+    digest = token_digest(f"tags {FORMAT_VERSION}", f"{max_length}", tokenizer, rows.texts_digest())
+    arrays = cached_arrays(
+        cache_dir / f"{digest}.npz" if cache_dir else None,
+        lambda arrays: are_sound(arrays, len(rows), "word_of"),
+        lambda: _make_windows(rows, tokenizer, max_length),
+    )
     return TokenisedTags(
         tokens=arrays["tokens"],
         types=arrays["types"],
@@ -90,7 +88,7 @@ def check_words(rows: TagRows, tokenizer: Any, name: str) -> None:
         first_tokens(rows, row, pieces.characters[slice(*pieces.offsets[numbers[row] : numbers[row] + 2])], name)
 
 
-def _make_windows(rows: TagRows, tokenizer: Any, max_length: int) -> dict[str, np.ndarray]:
+def _make_windows(rows: TagRows, tokenizer: Any, max_length: int) -> Arrays:
     backend = plain_backend(tokenizer)
     template = learn_template(backend, tokenizer, pair=False)
     room = max_length - template.num_special
@@ -104,7 +102,7 @@ def _make_windows(rows: TagRows, tokenizer: Any, max_length: int) -> dict[str, n
     before, after = (np.array(ids, np.int32) for ids in template.specials)
     types_before, types_after = (np.array(types, np.int8) for types in template.special_types)
     parts: dict[str, list[np.ndarray]] = {"tokens": [], "types": [], "word_of": []}
-    row_of, lengths = [], []
+    row_of = list[int]()
     for row in range(len(rows)):
         piece = slice(*pieces.offsets[numbers[row] : numbers[row] + 2])
         ids, word_of = pieces.tokens[piece], first_tokens(rows, row, pieces.characters[piece])
@@ -117,12 +115,7 @@ def _make_windows(rows: TagRows, tokenizer: Any, max_length: int) -> dict[str, n
             )
             parts["word_of"].append(np.concatenate([edges[0], words, edges[1]]))
             row_of.append(row)
-            lengths.append(len(before) + end - begin + len(after))
-    return {
-        **{name: np.concatenate(arrays) for name, arrays in parts.items()},
-        "offsets": np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
-        "row_of": np.array(row_of, np.int32),
-    }
+    return join_windows(parts, row_of)
 
 
 def first_tokens(
@@ -192,23 +185,3 @@ def _token_labels(rows: TagRows, arrays: dict[str, np.ndarray]) -> Int32[np.ndar
     all_labels = np.concatenate(row_labels)
     labels = all_labels[np.where(word_of >= 0, starts[token_rows] + word_of, 0)]
     return np.where(word_of >= 0, labels, -1).astype(np.int32)
-
-
-def _cache_key(rows: TagRows, tokenizer: Any, max_length: int) -> str:
-    """Returns the SHA-256 (hex) of everything that the windows depend on."""
-    names = ",".join(tokenizer.model_input_names)
-    tokenizer_digest = hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
-    everything = (
-        f"tags {FORMAT_VERSION} {tokenizers.__version__} {max_length} {names} {tokenizer_digest} {rows.texts_digest()}"
-    )
-    return hashlib.sha256(everything.encode()).hexdigest()
-
-
-def _is_sound(arrays: dict[str, np.ndarray], num_rows: int) -> bool:
-    return (
-        arrays.keys() == {"tokens", "types", "word_of", "offsets", "row_of"}
-        and len(arrays["offsets"]) == len(arrays["row_of"]) + 1
-        and arrays["row_of"][-1] == num_rows - 1
-        and [arrays[name].dtype for name in ("tokens", "types", "word_of")] == [np.int32, np.int8, np.int32]
-        and arrays["offsets"][-1] == len(arrays["tokens"]) == len(arrays["types"]) == len(arrays["word_of"])
-    )

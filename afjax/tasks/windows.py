@@ -1,17 +1,16 @@
 """Tokenizes questions and contexts, and splits long contexts into windows."""
 
-import hashlib
 import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tokenizers
 from jaxtyping import Float, Float32, Int32
 
 from afjax.config.tasks import SpanConfig
-from afjax.data.cache import read_arrays, write_arrays
+from afjax.data.cache import Arrays, cached_arrays, token_digest
 from afjax.data.pieces import check_fast, encode_texts, learn_template, number_texts, plain_backend
 from afjax.data.splits import AnyRows, SpanRows
 from afjax.data.tokenise import TokenisedRows
@@ -106,12 +105,13 @@ def tokenise_spans(
             )
             rows = rows.take(trainable)
     check_fast(tokenizer)
-    path = cache_dir / f"{_cache_key(rows, tokenizer, config, max_length)}.npz" if cache_dir else None
-    arrays = read_arrays(path) if path else None
-    if arrays is None or not _is_sound(arrays, len(rows)):
-        arrays = _make_windows(rows, tokenizer, config, max_length)
-        if path:
-            write_arrays(path, arrays)
+    settings = f"{config.doc_stride} {config.max_question_length} {max_length}"
+    digest = token_digest(f"windows {FORMAT_VERSION}", settings, tokenizer, rows.texts_digest())
+    arrays = cached_arrays(
+        cache_dir / f"{digest}.npz" if cache_dir else None,
+        lambda arrays: are_sound(arrays, len(rows), "characters", "truncated"),
+        lambda: _make_windows(rows, tokenizer, config, max_length),
+    )
     data = TokenisedSpans(
         tokens=arrays["tokens"],
         types=arrays["types"],
@@ -127,7 +127,7 @@ def tokenise_spans(
     return data
 
 
-def _make_windows(rows: SpanRows, tokenizer: Any, config: SpanConfig, max_length: int) -> dict[str, np.ndarray]:
+def _make_windows(rows: SpanRows, tokenizer: Any, config: SpanConfig, max_length: int) -> Arrays:
     backend = plain_backend(tokenizer)
     template = learn_template(backend, tokenizer, pair=True)
     # Reserve at least half of a window, without special tokens, for the context.
@@ -141,7 +141,7 @@ def _make_windows(rows: SpanRows, tokenizer: Any, config: SpanConfig, max_length
     assert pieces.characters is not None, "requested above"
     questions = encode_texts(backend, rows.questions)
     parts: dict[str, list[np.ndarray]] = {"tokens": [], "types": [], "characters": []}
-    row_of, lengths, truncated = [], [], 0
+    row_of, truncated = list[int](), 0
     for row in range(len(rows)):
         question = questions.tokens[questions.offsets[row] : questions.offsets[row + 1]][:longest_question]
         context_slice = slice(*pieces.offsets[contexts[row] : contexts[row] + 2])
@@ -164,12 +164,20 @@ def _make_windows(rows: SpanRows, tokenizer: Any, config: SpanConfig, max_length
                 np.concatenate([front_characters, characters[begin : begin + room], end_characters])
             )
             row_of.append(row)
-            lengths.append(len(types))
+    return {**join_windows(parts, row_of), "truncated": np.array(truncated)}
+
+
+def join_windows(parts: Mapping[str, Sequence[np.ndarray]], row_of: Sequence[int]) -> Arrays:
+    """Concatenates the arrays of all windows, and adds ``offsets`` and ``row_of``.
+
+    Args:
+      parts: ``{name: one array per window}``, with ``tokens``.
+      row_of: Each window's row.
+    """
     return {
         **{name: np.concatenate(arrays) for name, arrays in parts.items()},
-        "offsets": np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+        "offsets": np.cumsum([0, *map(len, parts["tokens"])], dtype=np.int64),
         "row_of": np.array(row_of, np.int32),
-        "truncated": np.array(truncated),
     }
 
 
@@ -200,23 +208,20 @@ def _labels(data: TokenisedSpans) -> Int32[np.ndarray, "windows 2"]:
     return np.where(is_complete[:, None], labels, 0)
 
 
-def _cache_key(rows: SpanRows, tokenizer: Any, config: SpanConfig, max_length: int) -> str:
-    """Returns the SHA-256 (hex) of everything that the windows depend on."""
-    names = ",".join(tokenizer.model_input_names)
-    tokenizer_digest = hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
-    settings = f"{config.doc_stride} {config.max_question_length} {max_length}"
-    everything = (
-        f"windows {FORMAT_VERSION} {tokenizers.__version__} {settings} {names} {tokenizer_digest} {rows.texts_digest()}"
-    )
-    return hashlib.sha256(everything.encode()).hexdigest()
+def are_sound(arrays: Arrays, num_rows: int, per_token: str, *others: str) -> bool:
+    """Whether the arrays of cached windows are complete.
 
-
-def _is_sound(arrays: dict[str, np.ndarray], num_rows: int) -> bool:
-    names = {"tokens", "types", "characters", "offsets", "row_of", "truncated"}
+    Args:
+      arrays: The arrays.
+      num_rows: The split's number of rows.
+      per_token: The name of the int32 array with an entry per token, in addition to ``tokens`` and ``types``.
+      *others: The names of all other arrays, in addition to ``offsets`` and ``row_of``.
+    """
+    names = ("tokens", "types", per_token)
     return (
-        arrays.keys() == names
+        arrays.keys() == {*names, "offsets", "row_of", *others}
         and len(arrays["offsets"]) == len(arrays["row_of"]) + 1
         and arrays["row_of"][-1] == num_rows - 1
-        and [arrays[name].dtype for name in ("tokens", "types", "characters")] == [np.int32, np.int8, np.int32]
-        and arrays["offsets"][-1] == len(arrays["tokens"]) == len(arrays["types"]) == len(arrays["characters"])
+        and [arrays[name].dtype for name in names] == [np.int32, np.int8, np.int32]
+        and all(len(arrays[name]) == arrays["offsets"][-1] for name in names)
     )

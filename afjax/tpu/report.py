@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -170,26 +170,26 @@ def _largest(
     return max(number, largest // unit * unit)
 
 
-# JSON keys for one step's cost. Their values are null if the step does not fit.
-FIGURES = (
-    "compile_s",
-    "flops_per_chip",
-    "matmul_flops_per_chip",
-    "minimum_flops_per_chip",
-    "memory_gb_per_chip",
-    "in_use_gb_per_chip",
-    "argument_gb_per_chip",
-    "temporary_gb_per_chip",
-    "output_gb_per_chip",
-    "hbm_traffic_gb_per_chip",
-    "all_reduce_bytes",
-    "collective_bytes",
-    "compute_s",
-    "hbm_s",
-    "interconnect_s",
-    "step_s",
-    "bound",
-)
+# The cost of one step on one chip, by JSON key. The values are null if the step does not fit.
+FIGURES: Mapping[str, Callable[[Step], Any]] = {
+    "compile_s": lambda step: step.compile_s,
+    "flops_per_chip": lambda step: step.program.work.flops,
+    "matmul_flops_per_chip": lambda step: step.program.work.matmul_flops,
+    "minimum_flops_per_chip": lambda step: step.minimum_flops,
+    "memory_gb_per_chip": lambda step: step.program.memory.peak / 1e9,
+    "in_use_gb_per_chip": lambda step: step.program.memory.in_use / 1e9,
+    "argument_gb_per_chip": lambda step: step.program.memory.arguments / 1e9,
+    "temporary_gb_per_chip": lambda step: step.program.memory.temporaries / 1e9,
+    "output_gb_per_chip": lambda step: (step.program.memory.outputs - step.program.memory.aliased) / 1e9,
+    "hbm_traffic_gb_per_chip": lambda step: step.program.work.hbm_bytes / 1e9,
+    "all_reduce_bytes": lambda step: total_by_kind(step.program.work.collectives).get("all-reduce", 0),
+    "collective_bytes": lambda step: total_by_kind(step.program.work.collectives),
+    "compute_s": lambda step: step.roofline.compute_s,
+    "hbm_s": lambda step: step.roofline.hbm_s,
+    "interconnect_s": lambda step: step.roofline.interconnect_s,
+    "step_s": lambda step: step.roofline.step_s,
+    "bound": lambda step: step.roofline.bound,
+}
 
 
 def to_json(found: Report) -> dict[str, Any]:
@@ -213,33 +213,8 @@ def to_json(found: Report) -> dict[str, Any]:
         "largest_slots": found.fitting_slots,
     }
     for prefix, step in (("", found.train), ("eval_", found.evaluate)):
-        figures = dict.fromkeys(FIGURES) if step is None else _figures(step)
-        values |= {f"{prefix}{name}": value for name, value in figures.items()}
+        values |= {f"{prefix}{name}": None if step is None else figure(step) for name, figure in FIGURES.items()}
     return values
-
-
-def _figures(step: Step) -> dict[str, Any]:
-    work, memory, line = step.program.work, step.program.memory, step.roofline
-    bytes_by_kind = total_by_kind(work.collectives)
-    return {
-        "compile_s": step.compile_s,
-        "flops_per_chip": work.flops,
-        "matmul_flops_per_chip": work.matmul_flops,
-        "minimum_flops_per_chip": step.minimum_flops,
-        "memory_gb_per_chip": memory.peak / 1e9,
-        "in_use_gb_per_chip": memory.in_use / 1e9,
-        "argument_gb_per_chip": memory.arguments / 1e9,
-        "temporary_gb_per_chip": memory.temporaries / 1e9,
-        "output_gb_per_chip": (memory.outputs - memory.aliased) / 1e9,
-        "hbm_traffic_gb_per_chip": work.hbm_bytes / 1e9,
-        "all_reduce_bytes": bytes_by_kind.get("all-reduce", 0),
-        "collective_bytes": bytes_by_kind,
-        "compute_s": line.compute_s,
-        "hbm_s": line.hbm_s,
-        "interconnect_s": line.interconnect_s,
-        "step_s": line.step_s,
-        "bound": line.bound,
-    }
 
 
 def to_lines(found: Report) -> list[str]:

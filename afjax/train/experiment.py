@@ -48,7 +48,7 @@ from afjax.train.loop import Training, run_alone
 from afjax.train.multitask import train_multitask
 from afjax.train.options import RunOptions
 from afjax.train.record import adapter_input, note, trunk_inputs
-from afjax.train.results import Result, read_results
+from afjax.train.results import Result, read_results, results_of
 from afjax.train.sequential import train_sequential
 from afjax.train.shared import TRUNKS, Shared
 from afjax.train.single import single_training
@@ -368,10 +368,7 @@ def _save_finished(
     models: Sequence[TaskModel], store_folder: str | Path, folder: epath.Path, kind: str, run: str
 ) -> list[Result]:
     """Saves the trained models, and marks the run as finished."""
-    results = [
-        Result(model.model.head_name, kind, model.task.name, dict(model.metrics), model.task.main_metric)
-        for model in models
-    ]
+    results = results_of(models, kind)
     _save(models, results, store_folder, folder, run)
     return results
 

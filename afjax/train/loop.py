@@ -27,7 +27,7 @@ from afjax.train.checkpoints import RunCheckpoints
 from afjax.train.logs import RunLog, SilentLog
 from afjax.train.optimizer import learning_rate
 from afjax.train.progress import RunProgress, copy_tree
-from afjax.train.record import CHECKPOINTS, SHAPES, note, only_process
+from afjax.train.record import CHECKPOINTS, SHAPES, folder_error, note, only_process
 from afjax.train.step import State
 from afjax.train.usage import Usage
 from afjax.trees import Tree
@@ -186,10 +186,7 @@ def run_loop(
         with only_process(folder):
             return (yield from _Loop(run, config, inputs, folder, title).train())
     except OSError as error:
-        raise UserError(
-            f"The run's folder {folder} cannot be written ({error.strerror or error}). Free up space or choose "
-            "another workdir, then start the run again."
-        ) from error
+        raise folder_error(folder, error) from error
 
 
 class _Loop:

@@ -175,7 +175,7 @@ def claim_run(folder: epath.Path, spec: RunSpec, lengths: PaddedLengths, *, over
                     folder.mkdir(parents=True, exist_ok=True)
                     write_json(folder / RECORD, record)
             except OSError as error:
-                raise _cannot_be_written(folder, error) from None
+                raise folder_error(folder, error) from None
 
 
 def discard_run(folder: epath.Path) -> None:
@@ -217,7 +217,7 @@ def only_process(folder: epath.Path) -> Iterator[None]:
                     folder.mkdir(parents=True, exist_ok=True)
                     lock = stack.enter_context(open(folder / ".lock", "a"))
                 except OSError as error:
-                    raise _cannot_be_written(folder, error) from None
+                    raise folder_error(folder, error) from None
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
@@ -229,10 +229,11 @@ def only_process(folder: epath.Path) -> Iterator[None]:
         yield
 
 
-def _cannot_be_written(folder: epath.Path, error: OSError) -> UserError:
+def folder_error(folder: epath.Path, error: OSError) -> UserError:
+    """Creates the error for a run's folder that cannot be written."""
     return UserError(
-        f"The run's folder {folder} cannot be written ({error.strerror or error}). Free up space there, or choose "
-        "another workdir."
+        f"The run's folder {folder} cannot be written ({error.strerror or error}). Free up space there or choose "
+        "another workdir, then start the run again."
     )
 
 

@@ -15,7 +15,7 @@ from afjax.model import partition
 from afjax.model.task_model import TaskModel
 from afjax.storage.json_files import read_json
 from afjax.storage.writing import write_json
-from afjax.train.record import TRAINED
+from afjax.train.record import TRAINED, folder_error
 from afjax.train.single_run import map_layers
 from afjax.train.workdir import RESULT
 from afjax.trees import Tree, tree_digest
@@ -42,6 +42,14 @@ class Result:
     main_metric: str
 
 
+def results_of(models: Sequence[TaskModel], kind: str) -> list[Result]:
+    """Returns the dev results of trained models. ``kind`` is the method, such as the partition."""
+    return [
+        Result(model.model.head_name, kind, model.task.name, dict(model.metrics), model.task.main_metric)
+        for model in models
+    ]
+
+
 def record_trained(workdir: epath.Path, trunk: Trunk, models: Sequence[TaskModel], kind: str) -> None:
     """Writes ``trained.json`` into a finished run's folder, for ``afjax report``.
 
@@ -54,17 +62,7 @@ def record_trained(workdir: epath.Path, trunk: Trunk, models: Sequence[TaskModel
     Raises:
       UserError: The folder cannot be written.
     """
-    results = [
-        {
-            "name": model.model.head_name,
-            "kind": kind,
-            "task": model.task.name,
-            "metrics": dict(model.metrics),
-            "main_metric": model.task.main_metric,
-        }
-        for model in models
-    ]
-    record = {"trunk": trunk.name, "results": results}
+    record = {"trunk": trunk.name, "results": [dataclasses.asdict(result) for result in results_of(models, kind)]}
     with all_hosts_or_raise():
         if is_first_host():
             path = workdir / TRAINED
@@ -72,10 +70,7 @@ def record_trained(workdir: epath.Path, trunk: Trunk, models: Sequence[TaskModel
                 try:
                     write_json(path, record)
                 except OSError as error:
-                    raise UserError(
-                        f"The run's folder {workdir} cannot be written ({error.strerror or error}). Free up space "
-                        "there, then start the run again."
-                    ) from error
+                    raise folder_error(workdir, error) from error
 
 
 def stored_form(trained: Tree) -> Tree:

@@ -149,7 +149,7 @@ def test_tables_for_the_other_task_kinds() -> None:
         ({"review": TEXTS, "label": LABELS}, ("table:0", "text_a", "review, label")),
         ({"text": TEXTS, "stars": LABELS}, ("table:0", '"label"', "text, stars")),
         ({"text": ["fine", float("nan"), "fair"], "label": LABELS}, ("table:1", "nan", "text, label")),
-        ({"text": TEXTS, "label": ["good", float("nan"), "bad"]}, ("table:1", "nan")),
+        ({"text": TEXTS, "label": ["good", float("nan"), "bad"]}, ("table:1", "no label")),
         ({"text": TEXTS, "label": LABELS[:2]}, ("text 3", "label 2")),
         ({"text": "fine", "label": LABELS}, ('"text"', "single text")),
         ({"text": [], "label": []}, ("no rows", "text, label")),

@@ -309,6 +309,8 @@ def test_unsupported_compositions_are_refused(bert: Folders, setup: Path, tmp_pa
         ({"activation_function": "mish"}, '"mish"'),
         ({"activation_function": None}, "without an activation"),
         ({"layers": 0}, "layers=0"),
+        ({"layers": 10**12}, "layers=1000000000000"),
+        ({"num_labels": 10**12, "label2id": None}, "num_labels=1000000000000"),
         ({"layers": 1}, "+heads.two_layers.4.weight"),
         ({"num_labels": 4, "label2id": None}, "[3, 32] (wanted: [4, 32])"),
         ({"label2id": {"a": 0, "b": 1, "c": 3}}, "number 3 labels"),

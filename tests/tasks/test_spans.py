@@ -6,6 +6,7 @@ import pytest
 from facts import has_facts
 
 from afjax.config.tasks import SpanConfig, TaskConfig
+from afjax.data.sources.kind import SplitSource
 from afjax.errors import UserError
 from afjax.tasks.load import rows_from_lists
 from afjax.tasks.spans import pick_spans
@@ -19,8 +20,10 @@ ROW = {
 }
 
 
-def pick(*rows: dict[str, Any], **settings: Any) -> Any:
-    return pick_spans("file", [(f"file:{number}", row) for number, row in enumerate(rows, start=1)], **settings)
+def pick(*rows: dict[str, Any], no_answer: bool = False, labelled: bool | None = None) -> Any:
+    task = TaskConfig(name="answers", kind="span", span=SpanConfig(no_answer=no_answer))
+    source = SplitSource("file", [(f"file:{number}", row) for number, row in enumerate(rows, start=1)])
+    return pick_spans(task, source, labelled=labelled)
 
 
 def test_answers_are_read_with_their_positions() -> None:

@@ -28,7 +28,7 @@ from afjax.tasks import tagging
 from afjax.tasks.load import load_task, rows_from_lists, rows_from_table
 from afjax.tasks.metrics import entity_counts, entity_scores
 from afjax.tasks.prediction_rows import read_prediction_rows
-from afjax.tasks.predictions import Entity
+from afjax.tasks.predictions import Entity, Predictions
 from afjax.tasks.tag_windows import TokenisedTags, first_tokens, tokenise_tags
 from afjax.tasks.tokenize import tokenize
 from afjax.tasks.weighted_scores import entity_weighted_scores
@@ -269,6 +269,15 @@ def test_predictions_have_tags_per_word_and_entities_with_characters(tiny_trunk:
     assert tagging.errors(predictions, right, TASK).tolist() == [0, 1]
     assert tagging.scores(predictions, right, TASK)["recall"] == 0.5
     assert Entity("per", "x", 0, 1, 0.5).type == "per"
+
+
+@pytest.mark.parametrize("confidences", [None, np.array([0.25])])
+def test_predictions_are_shown_as_a_table(confidences: Any) -> None:
+    logits = np.zeros((1, 2, 3), np.float32)
+    predictions = Predictions(logits, logits, [["O", "B-per"]], entities=[[]], confidences=confidences)
+    page = predictions._repr_html_()
+    assert ("0.250" in page) == (confidences is not None)
+    assert has_facts(page.replace("\n", " "), "<table", "prediction")
 
 
 def test_prediction_rows_can_have_words_or_a_text(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ _KINDS: Mapping[str, TaskKind] = {
 }
 _TYPES: Mapping[TaskKind, str] = {**{kind: name for name, kind in _KINDS.items()}, "regression": "classification"}
 
+MAX_OUTPUTS = 2**20
 # Prefixes of Hugging Face's model classes.
 _MODELS = ("Bert", "Roberta", "XLMRoberta", "DistilBert", "Electra", "DebertaV2")
 # Static heads, each as the settings of the equivalent flex head and the names of its linear layers.
@@ -243,8 +244,12 @@ def _settings(part: Part) -> tuple[dict[str, Any], tuple[str, ...]]:
     if not isinstance(given, Mapping):
         raise UserError(f"{part.where} has no head config; download it again.")
     layers = given.get("layers")
-    if isinstance(layers, bool) or not isinstance(layers, int) or layers < 1:
-        raise UserError(f"{part.where} has layers={layers!r}; it must be at least 1.")
+    # The file is not trusted, so check the numbers before making a list of that length.
+    if type(layers) is not int or not 1 <= layers <= len(part.tensors):
+        raise UserError(
+            f"{part.where} has layers={layers!r}, but {len(part.tensors)} tensors; it must be the number of linear "
+            "layers."
+        )
     step = 3 if given.get("activation_function") else 2
     return dict(given), tuple(f"heads.{part.name}.{step * layer + 1}" for layer in range(layers))
 
@@ -258,8 +263,8 @@ def _outputs(settings: Mapping[str, Any], where: str) -> tuple[TaskKind, tuple[s
     if kind == "multiple_choice":
         return kind, _labels(settings, None, where), 1
     count = settings.get("num_labels", 2)
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise UserError(f"{where} has num_labels={count!r}; it must be at least 1.")
+    if type(count) is not int or not 1 <= count <= MAX_OUTPUTS:
+        raise UserError(f"{where} has num_labels={count!r}; it must be from 1 to {MAX_OUTPUTS}.")
     if kind == "span":
         if count != 2:
             raise UserError(f"{where} has num_labels={count}; question-answering heads must have 2.")

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from afjax.errors import UserError
+from afjax.storage.json_files import short_json
 
 TIME_LIMIT = 10.0
 _NAME = re.compile(r"[\w.-]+", re.ASCII)
@@ -58,16 +59,10 @@ def matching(
         )
     except subprocess.TimeoutExpired:
         raise UserError(
-            f"{where} is {shown(expressions)}, which takes more than {TIME_LIMIT:.0f} s to match; list the module "
+            f"{where} is {short_json(expressions)}, which takes more than {TIME_LIMIT:.0f} s to match; list the module "
             "names instead."
         ) from None
     if done.returncode:
-        raise UserError(f"{where} is {shown(expressions)}, which is not a valid regular expression; correct it.")
+        raise UserError(f"{where} is {short_json(expressions)}, which is not a valid regular expression; correct it.")
     rows = json.loads(done.stdout)
     return [{name for name, matches in zip(names, row, strict=True) if matches} for row in rows]
-
-
-def shown(value: object) -> str:
-    """Formats a setting's value for an error message, truncating long values."""
-    text = json.dumps(value, default=repr)
-    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -6,8 +6,9 @@ from typing import Any
 
 from afjax.errors import UserError
 from afjax.interop.peft.families import POOLER, TASK_TYPES, HeadLayout, PeftFamily, encoder_modules, module_layers
-from afjax.interop.peft.patterns import matching, shown
+from afjax.interop.peft.patterns import matching
 from afjax.interop.peft.scale import Scale, scale_of
+from afjax.storage.json_files import short_json
 from afjax.trunk.config import TrunkConfig
 
 ALL_LINEAR = "all-linear"
@@ -107,7 +108,7 @@ def check_kind(values: Mapping[str, Any], where: str) -> None:
     if kind is None:
         raise UserError(f"{where} has no peft_type, so PEFT did not write it; choose a folder saved by PEFT.")
     if kind != "LORA":
-        raise UserError(f"{where} has peft_type={shown(kind)}; afjax can only import LORA adapters.")
+        raise UserError(f"{where} has peft_type={short_json(kind)}; afjax can only import LORA adapters.")
 
 
 def read_settings(values: Mapping[str, Any], where: str, family: PeftFamily) -> PeftSettings:
@@ -124,15 +125,17 @@ def read_settings(values: Mapping[str, Any], where: str, family: PeftFamily) -> 
     check_kind(values, where)
     for setting in _OFF:
         if values.get(setting):
-            raise UserError(f"{where} has {setting}={shown(values[setting])}, which afjax's LoRA does not support.")
+            raise UserError(
+                f"{where} has {setting}={short_json(values[setting])}, which afjax's LoRA does not support."
+            )
     known = {*_OFF, *_IDLE, *_READ}
-    unknown = [f"{setting}={shown(value)}" for setting, value in values.items() if setting not in known and value]
+    unknown = [f"{setting}={short_json(value)}" for setting, value in values.items() if setting not in known and value]
     if unknown:
         raise UserError(f"{where} has unknown settings: {', '.join(unknown[:6])}.")
     if values.get("bias", "none") != "none":
         raise UserError(
-            f"{where} has bias={shown(values['bias'])}, but afjax's LoRA cannot change the trunk's biases; train it "
-            'with bias="none".'
+            f"{where} has bias={short_json(values['bias'])}, but afjax's LoRA cannot change the trunk's biases; train "
+            'it with bias="none".'
         )
     _check_init(values.get("init_lora_weights"), where)
     layers = values.get("layers_to_transform")
@@ -219,7 +222,7 @@ def read_targets(
     targets = [name for name in encoder if name in selected]
     if not targets:
         raise UserError(
-            f"{where}: target_modules {shown(_listed(settings.target_modules))} selects no module of the trunk, a "
+            f"{where}: target_modules {short_json(_listed(settings.target_modules))} selects no module of the trunk, a "
             f"{trunk.family} encoder; use the trunk that the adapter was trained on."
         )
     ranks = _by_pattern(settings.rank_pattern, targets, f"{where}: rank_pattern")
@@ -255,8 +258,8 @@ def _selected(settings: PeftSettings, names: Sequence[str], trunk: TrunkConfig, 
     unknown = [target for target in targets if not any(f".{name}".endswith(f".{target}") for name in names)]
     if unknown:
         raise UserError(
-            f"{where}: target_modules has {', '.join(map(shown, unknown[:6]))}, which matches no module of the trunk, "
-            f"a {trunk.family} encoder; use the trunk that the adapter was trained on."
+            f"{where}: target_modules has {', '.join(map(short_json, unknown[:6]))}, which matches no module of the "
+            f"trunk, a {trunk.family} encoder; use the trunk that the adapter was trained on."
         )
     exact = {name for name in names if name in targets}
     found = {name for name in names if any(name.endswith(f".{target}") for target in targets)}
@@ -271,8 +274,8 @@ def _in_layers(settings: PeftSettings, names: Sequence[str], trunk: TrunkConfig,
     for pattern in settings.layers_pattern:
         if not pattern.replace(".", "").replace("_", "").isalnum():
             raise UserError(
-                f"{settings.where} has layers_pattern={shown(pattern)}; afjax only supports the plain name of the list "
-                f'of layers, such as "{layer_list}", not regular expressions.'
+                f"{settings.where} has layers_pattern={short_json(pattern)}; afjax only supports the plain name of the "
+                f'list of layers, such as "{layer_list}", not regular expressions.'
             )
     patterns = settings.layers_pattern
     if patterns and not any(f".{layer_list}".endswith(f".{pattern}") for pattern in patterns):
@@ -323,7 +326,7 @@ def _model_class(values: Mapping[str, Any], where: str, family: PeftFamily) -> s
     if kind is not None:
         classes = {task_type: name for name, task_type in TASK_TYPES.items()} | {"FEATURE_EXTRACTION": "Model"}
         if not isinstance(kind, str) or kind not in classes:
-            raise UserError(f"{where} has task_type={shown(kind)}; afjax supports {', '.join(classes)}, or none.")
+            raise UserError(f"{where} has task_type={short_json(kind)}; afjax supports {', '.join(classes)}, or none.")
         return classes[kind]
     mapping = values.get("auto_mapping")
     name = mapping.get("base_model_class") if isinstance(mapping, Mapping) else None
@@ -343,8 +346,8 @@ def _check_init(init: Any, where: str) -> None:
     known = isinstance(init, bool) or init is None or (isinstance(init, str) and init.lower() in _INITS)
     if not known:
         raise UserError(
-            f"{where} has init_lora_weights={shown(init)}, which changes the base model's weights when the adapter is "
-            "loaded. Convert it to plain LoRA with PEFT: save_pretrained(..., "
+            f"{where} has init_lora_weights={short_json(init)}, which changes the base model's weights when the "
+            "adapter is loaded. Convert it to plain LoRA with PEFT: save_pretrained(..., "
             "path_initial_model_for_weight_conversion=...)."
         )
 
@@ -355,31 +358,31 @@ def _is_int(value: Any) -> bool:
 
 def _rank(value: Any, where: str) -> int:
     if not _is_int(value) or not 1 <= value < 2**31:
-        raise UserError(f"{where} is {shown(value)}; it must be an integer of at least 1.")
+        raise UserError(f"{where} is {short_json(value)}; it must be an integer of at least 1.")
     return int(value)
 
 
 def _alpha(value: Any, where: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e30:
-        raise UserError(f"{where} is {shown(value)}; it must be a positive number.")
+        raise UserError(f"{where} is {short_json(value)}; it must be a positive number.")
     return float(value)
 
 
 def _dropout(value: Any, where: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
-        raise UserError(f"{where} is {shown(value)}; it must be at least 0 and below 1.")
+        raise UserError(f"{where} is {short_json(value)}; it must be at least 0 and below 1.")
     return float(value)
 
 
 def _flag(value: Any, where: str) -> bool:
     if not isinstance(value, bool):
-        raise UserError(f"{where} is {shown(value)}; it must be true or false.")
+        raise UserError(f"{where} is {short_json(value)}; it must be true or false.")
     return value
 
 
 def _text(value: Any, where: str) -> str:
     if value is not None and not isinstance(value, str):
-        raise UserError(f"{where} is {shown(value)}; it must be a string or null.")
+        raise UserError(f"{where} is {short_json(value)}; it must be a string or null.")
     return value or ""
 
 
@@ -387,14 +390,14 @@ def _pattern(value: Any, where: str, check: Any) -> dict[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        raise UserError(f"{where} is {shown(value)}; it must be a JSON object.")
+        raise UserError(f"{where} is {short_json(value)}; it must be a JSON object.")
     return {key: check(number, f"{where}.{key}") for key, number in value.items()}
 
 
 def _names(value: Any, where: str) -> tuple[str, ...]:
     values = (value,) if isinstance(value, str) and value else value or ()
     if not isinstance(values, list | tuple) or not all(isinstance(name, str) and name for name in values):
-        raise UserError(f"{where} is {shown(value)}; it must be a list of names, or null.")
+        raise UserError(f"{where} is {short_json(value)}; it must be a list of names, or null.")
     return tuple(dict.fromkeys(values))
 
 
@@ -406,7 +409,7 @@ def _layers(value: Any, where: str) -> tuple[int, ...] | None:
     if value is None or value == []:
         return None
     if not isinstance(value, list) or not all(_is_int(layer) and layer >= 0 for layer in value):
-        raise UserError(f"{where} is {shown(value)}; it must be a list of layer indices, or null.")
+        raise UserError(f"{where} is {short_json(value)}; it must be a list of layer indices, or null.")
     return tuple(sorted(set(value)))
 
 
