@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 import tokenizers
+from jaxtyping import Shaped
 
 from afjax.errors import UserError
 
-Arrays = dict[str, np.ndarray]
+Arrays = dict[str, Shaped[np.ndarray, "..."]]
 
 
 def cached_arrays(path: Path | None, is_sound: Callable[[Arrays], bool], make: Callable[[], Arrays]) -> Arrays:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Float32, Int32
+from jaxtyping import Float, Float32, Int32, Shaped
 
 from afjax.config.tasks import SpanConfig
 from afjax.data.cache import Arrays, cached_arrays, token_digest
@@ -167,7 +167,7 @@ def _make_windows(rows: SpanRows, tokenizer: Any, config: SpanConfig, max_length
     return {**join_windows(parts, row_of), "truncated": np.array(truncated)}
 
 
-def join_windows(parts: Mapping[str, Sequence[np.ndarray]], row_of: Sequence[int]) -> Arrays:
+def join_windows(parts: Mapping[str, Sequence[Shaped[np.ndarray, "..."]]], row_of: Sequence[int]) -> Arrays:
     """Concatenates the arrays of all windows, and adds ``offsets`` and ``row_of``.
 
     Args:
