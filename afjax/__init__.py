@@ -158,10 +158,13 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name in _HOME_OF:
-        return getattr(importlib.import_module(_HOME_OF[name]), name)
-    raise AttributeError(f"module 'afjax' has no attribute {name!r}")
+# Type checkers take the names from the imports above. With this function, they would accept any name.
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        if name in _HOME_OF:
+            return getattr(importlib.import_module(_HOME_OF[name]), name)
+        raise AttributeError(f"module 'afjax' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -9,6 +9,7 @@
 import json
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,8 @@ def main() -> None:
     # For such small models, one thread is faster than several.
     torch.set_num_threads(1)
     command, arguments = sys.argv[1], json.loads(sys.argv[2])
-    {"train": train, "load": load}[command](**arguments)
+    steps: dict[str, Callable[..., None]] = {"train": train, "load": load}
+    steps[command](**arguments)
 
 
 def train(trunk: str, batch: str, output: str, adapters: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ command ``random`` creates an encoder with random weights.
 import json
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,8 @@ def main() -> None:
     # For such small models, one thread is faster than several.
     torch.set_num_threads(1)
     command, arguments = sys.argv[1], json.loads(sys.argv[2])
-    {"random": make_random, "train": train, "load": load}[command](**arguments)
+    steps: dict[str, Callable[..., None]] = {"random": make_random, "train": train, "load": load}
+    steps[command](**arguments)
 
 
 def make_random(family: str, trunk: str, output: str) -> None:

@@ -131,7 +131,7 @@ def data_share(
     )
     params = setup.init(jax.random.key(0), trunk.params)
     run = SingleRun(setup, params, data, task, TrainConfig(), seed=0, mesh=local_mesh())
-    state, shares, compiled = run.start, [], set()
+    state, shares, compiled = run.start, list[float](), set[tuple[int, ...]]()
     batches = run.batches(0)
     while len(shares) < num_steps:
         begin = time.perf_counter()

@@ -65,6 +65,7 @@ from results_file import (
 
 import afjax
 from afjax.analysis.activations import ALL as ALL_ROWS
+from afjax.analysis.activations import mean_activations
 from afjax.config.defaults import LEARNING_RATES
 from afjax.config.tasks import TaskKind
 from afjax.config.values import Partition
@@ -262,7 +263,7 @@ class Study:
     def _activations(self, model: afjax.TaskModel) -> dict[str, Any]:
         """Computes a fusion's mean activations over the dev rows: ``{slot: {adapter: [layer 0, layer 1, ...]}}``."""
         rows = self.rows[model.task.name]["dev"]
-        found = afjax.mean_activations(model, rows)
+        found = mean_activations(model, rows)
         means = {
             slot: dict(zip(found.adapters, groups[ALL_ROWS].T.round(3).tolist(), strict=True))
             for slot, groups in found.means.items()

@@ -46,7 +46,7 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=15, help="number of measurements per batch (15)")
     arguments = parser.parse_args()
     print(f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|")
-    trunk, models = random_trunk(arguments.trunk), {}
+    trunk, models = random_trunk(arguments.trunk), dict[str, TaskModel]()
     for num_adapters in map(int, arguments.adapters.split(",")):
         for number in range(len(models), num_adapters):
             models[str(number)] = random_task(trunk, str(number), arguments.preset, arguments.length)

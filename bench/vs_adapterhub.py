@@ -68,7 +68,8 @@ def against_transformers(trunk: str) -> Case:
 
     It is for encoders without full support in `adapters`.
     """
-    return Case(*(Side(library, "full", "train", 1, trunk=trunk) for library in ("transformers", "afjax")))
+    first, second = (Side(library, "full", "train", 1, trunk=trunk) for library in ("transformers", "afjax"))
+    return Case(first, second)
 
 
 CASES = {

@@ -181,6 +181,7 @@ def listed(rows: Any) -> dict[str, Any]:
 
 
 def train_settings(wanted: Measurement) -> dict[str, Any]:
+    length: dict[str, float]
     if wanted.part == "study":
         length = {"train.max_steps": STUDY_STEPS, "train.eval_every": STUDY_STEPS, "train.max_length": STUDY_LENGTH}
     else:
