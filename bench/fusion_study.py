@@ -265,7 +265,7 @@ class Study:
         rows = self.rows[model.task.name]["dev"]
         found = mean_activations(model, rows)
         means = {
-            slot: dict(zip(found.adapters, groups[ALL_ROWS].T.round(3).tolist(), strict=True))
+            slot: dict(zip(found.adapters, groups[ALL_ROWS].T.astype(float).round(3).tolist(), strict=True))
             for slot, groups in found.means.items()
         }
         return {"num_rows": len(rows), "means": means}
