@@ -103,12 +103,12 @@ def learn_template(backend: Any, tokenizer: Any, *, pair: bool) -> Template:
     Raises:
       UserError: The tokenizer has no tokens for any text.
     """
-    probe = _probe(backend)
-    encoding = backend.encode(probe, probe) if pair else backend.encode(probe)
+    text = "a" if _has_tokens(backend, "a") else _text_with_tokens(backend)
+    encoding = backend.encode(text, text) if pair else backend.encode(text)
     types = encoding.type_ids if "token_type_ids" in tokenizer.model_input_names else [0] * len(encoding)
     ends = [0]
-    for text in range(1 + pair):
-        positions = [position for position, sequence in enumerate(encoding.sequence_ids) if sequence == text]
+    for number in range(1 + pair):
+        positions = [position for position, sequence in enumerate(encoding.sequence_ids) if sequence == number]
         assert positions == list(range(positions[0], positions[-1] + 1)), "a text's tokens are contiguous"
         assert positions[0] >= ends[-1], "the second text comes after the first"
         ends += [positions[0], positions[-1] + 1]
@@ -120,10 +120,15 @@ def learn_template(backend: Any, tokenizer: Any, *, pair: bool) -> Template:
     )
 
 
-def _probe(backend: Any) -> str:
+def _has_tokens(backend: Any, text: str) -> bool:
+    return bool(backend.encode(text, add_special_tokens=False).ids)
+
+
+def _text_with_tokens(backend: Any) -> str:
     """Finds a text that has tokens. A vocabulary without an unknown token may have none for "a"."""
-    for text in chain(["a"], backend.get_vocab(with_added_tokens=False)):
-        if backend.encode(text, add_special_tokens=False).ids:
+    # This lists the whole vocabulary, which takes too long to do for every request of a server.
+    for text in backend.get_vocab(with_added_tokens=False):
+        if _has_tokens(backend, text):
             return str(text)
     raise UserError("The trunk's tokenizer has no tokens for any text; fetch it again.")
 

@@ -56,9 +56,8 @@ def tokenise_tags(rows: TagRows, tokenizer: Any, *, max_length: int, cache_dir: 
         is not writable.
     """
     check_fast(tokenizer)
-    digest = token_digest(f"tags {FORMAT_VERSION}", f"{max_length}", tokenizer, rows.texts_digest())
     arrays = cached_arrays(
-        cache_dir / f"{digest}.npz" if cache_dir else None,
+        cache_dir / f"{_cache_key(rows, tokenizer, max_length)}.npz" if cache_dir else None,
         lambda arrays: are_sound(arrays, len(rows), "word_of"),
         lambda: _make_windows(rows, tokenizer, max_length),
     )
@@ -185,3 +184,7 @@ def _token_labels(rows: TagRows, arrays: dict[str, np.ndarray]) -> Int32[np.ndar
     all_labels = np.concatenate(row_labels)
     labels = all_labels[np.where(word_of >= 0, starts[token_rows] + word_of, 0)]
     return np.where(word_of >= 0, labels, -1).astype(np.int32)
+
+
+def _cache_key(rows: TagRows, tokenizer: Any, max_length: int) -> str:
+    return token_digest(f"tags {FORMAT_VERSION}", f"{max_length}", tokenizer, rows.texts_digest())

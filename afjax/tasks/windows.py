@@ -105,10 +105,8 @@ def tokenise_spans(
             )
             rows = rows.take(trainable)
     check_fast(tokenizer)
-    settings = f"{config.doc_stride} {config.max_question_length} {max_length}"
-    digest = token_digest(f"windows {FORMAT_VERSION}", settings, tokenizer, rows.texts_digest())
     arrays = cached_arrays(
-        cache_dir / f"{digest}.npz" if cache_dir else None,
+        cache_dir / f"{_cache_key(rows, tokenizer, config, max_length)}.npz" if cache_dir else None,
         lambda arrays: are_sound(arrays, len(rows), "characters", "truncated"),
         lambda: _make_windows(rows, tokenizer, config, max_length),
     )
@@ -206,6 +204,11 @@ def _labels(data: TokenisedSpans) -> Int32[np.ndarray, "windows 2"]:
     np.maximum.at(last, data.row_of, bounds[:, 1])
     is_complete = (bounds[:, 0] == first[data.row_of]) & (bounds[:, 1] == last[data.row_of])
     return np.where(is_complete[:, None], labels, 0)
+
+
+def _cache_key(rows: SpanRows, tokenizer: Any, config: SpanConfig, max_length: int) -> str:
+    settings = f"{config.doc_stride} {config.max_question_length} {max_length}"
+    return token_digest(f"windows {FORMAT_VERSION}", settings, tokenizer, rows.texts_digest())
 
 
 def are_sound(arrays: Arrays, num_rows: int, per_token: str, *others: str) -> bool:

@@ -283,7 +283,7 @@ def embed_texts(
 
 
 def embedding_rows(texts: Sequence[Any], config: EmbeddingConfig) -> Rows:
-    """Converts texts or text pairs to rows, with the prompt and in lower case if the settings say so.
+    """Converts texts or text pairs to rows, after applying the settings ``prompt`` and ``lowercase``.
 
     Raises:
       UserError: There are no texts, or some are not strings or pairs of strings.

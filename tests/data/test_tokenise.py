@@ -12,12 +12,15 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
+from afjax.config.tasks import SpanConfig
 from afjax.data import tokenise as tokenise_module
 from afjax.data.pieces import learn_template
-from afjax.data.splits import Rows
+from afjax.data.splits import Rows, SpanRows, TagRows
 from afjax.data.tokenise import TokenisedRows, tokenise
 from afjax.errors import UserError
 from afjax.tasks.load import rows_from_lists
+from afjax.tasks.tag_windows import tokenise_tags
+from afjax.tasks.windows import tokenise_spans
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "one", "two", "three", "four", "five", "##s", "é"]
 
@@ -200,3 +203,18 @@ def test_tokenising_does_not_warn(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         tokenise(PAIRS, make_tokenizer(), max_length=7, cache_dir=tmp_path)
+
+
+def test_requests_without_a_cache_do_little_work_on_the_tokenizer(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Listing the vocabulary and hashing the tokenizer take milliseconds, which each request of a server would wait for.
+    monkeypatch.setattr("afjax.data.pieces._text_with_tokens", refuse_to_run)
+    for module in ("data.tokenise", "tasks.windows", "tasks.tag_windows"):
+        monkeypatch.setattr(f"afjax.{module}.token_digest", refuse_to_run)
+    tokenizer = TOKENIZERS[True]
+    spans = rows_from_lists([("one", "two three")], kind="span")
+    tags = rows_from_lists(["one two"], kind="tagging")
+    assert isinstance(spans, SpanRows)
+    assert isinstance(tags, TagRows)
+    assert len(tokenise(SINGLES, tokenizer, max_length=8, cache_dir=None)) == 4
+    assert len(tokenise_spans(spans, tokenizer, SpanConfig(), max_length=8, training=False, cache_dir=None)) == 1
+    assert len(tokenise_tags(tags, tokenizer, max_length=8, cache_dir=None)) == 1

@@ -30,6 +30,7 @@ _KINDS: Mapping[str, TaskKind] = {
 }
 _TYPES: Mapping[TaskKind, str] = {**{kind: name for name, kind in _KINDS.items()}, "regression": "classification"}
 
+# Maximum number of labels. Files are not trusted, and a huge number would exhaust the memory.
 MAX_OUTPUTS = 2**20
 # Prefixes of Hugging Face's model classes.
 _MODELS = ("Bert", "Roberta", "XLMRoberta", "DistilBert", "Electra", "DebertaV2")
