@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from afjax.analysis.run_records import RunRecord
 from afjax.config.adapters import AdapterConfig
+from afjax.config.flags import split_names
 from afjax.errors import UserError, did_you_mean
 
 # The order of methods in tables. An unlisted method takes the position of the first entry that is a prefix of its name,
@@ -160,7 +161,7 @@ def chosen(given: str, flag: str, available: Sequence[str], *, also: Sequence[st
     Raises:
       UserError: A name is unknown or listed twice.
     """
-    names = [name.strip() for name in given.split(",")] if given else list(available)
+    names = split_names(given) or list(available)
     for name in names:
         if name not in available and name not in also:
             raise UserError(

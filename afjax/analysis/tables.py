@@ -11,6 +11,7 @@ from typing import Any
 from afjax.analysis.cells import Cell, chosen, make_cells, order, task_metrics
 from afjax.analysis.missing import command, is_baseline
 from afjax.analysis.run_records import Collection
+from afjax.config.flags import split_names
 from afjax.display.words import counted
 from afjax.errors import UserError
 
@@ -93,7 +94,7 @@ def make_grid(
     records = tuple(record for record in records if record.task in shown_tasks)
     cells = make_cells(records, metric=metric, by_size=by_size, by_sampler=by_sampler)
     available = order(method for _, method in cells)
-    requested = [name.strip() for name in methods.split(",")]
+    requested = split_names(methods)
     shown_methods = chosen(
         methods, "--methods", available, also=[method for method in requested if is_baseline(method)]
     )

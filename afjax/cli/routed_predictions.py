@@ -7,6 +7,7 @@ from typing import Any
 from afjax.cli.predictions import prediction_line, write_lines
 from afjax.cli.stored_model import load_recorded_trunk, set_up_libraries
 from afjax.config.capacity import Capacity
+from afjax.config.flags import split_names
 from afjax.data.sources.files import shorten
 from afjax.display.terminal import print_line
 from afjax.errors import UserError
@@ -60,9 +61,8 @@ def predict_all(arguments: argparse.Namespace, keep: Mapping[str, str]) -> None:
         that an adapter's task needs, or a model cannot be loaded.
     """
     rows = list(rows_of_input(arguments.input, arguments.input_format))
-    if arguments.all:
-        names = arguments.all.split(",")
-    else:
+    names = given = split_names(arguments.all)
+    if not given:
         names, left_out = names_with_heads(arguments.store)
         for name, reason in left_out.items():
             print_line(f"Note: {name} is left out. {reason}")
@@ -74,7 +74,7 @@ def predict_all(arguments: argparse.Namespace, keep: Mapping[str, str]) -> None:
     try:
         inputs_per_group = [[pick_task_input(origin, row, group[0]) for origin, row in rows] for group in groups]
     except UserError as error:
-        if arguments.all:
+        if given:
             raise
         raise UserError(f"{error}{_named_adapters(rows, groups)}") from None
     predictions: list[dict[str, Any]] = [{} for _ in rows]

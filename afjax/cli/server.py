@@ -11,6 +11,7 @@ from typing import Any
 from afjax.cli.parsers import split_numbers
 from afjax.cli.stored_model import load_recorded_trunk, set_up_libraries
 from afjax.config.capacity import Capacity
+from afjax.config.flags import split_names
 from afjax.config.server import ServerConfig
 from afjax.display.terminal import print_line
 from afjax.display.words import counted
@@ -54,7 +55,7 @@ def serve(arguments: argparse.Namespace) -> None:
     capacity = Capacity(resident=arguments.resident, batch_sizes=batch_sizes)
     with _reserve_address(arguments.host, arguments.port) as listener:
         set_up_libraries()
-        names = arguments.adapters.split(",") if arguments.adapters else _all_names(arguments.store)
+        names = split_names(arguments.adapters) or _all_names(arguments.store)
         trunk = load_recorded_trunk(arguments.trunk, arguments.store, *find_artefact(arguments.store, names[0]))
         model = load_routed_model(arguments.store, trunk, names, capacity=capacity)
         print_line(f"{counted(len(names), 'name')}: {', '.join(names)}. Compiling the programs ...")
@@ -117,9 +118,9 @@ def _all_names(store_folder: str) -> list[str]:
 
 
 def _allowed_hosts(arguments: argparse.Namespace) -> tuple[str, ...]:
-    given = [name for name in arguments.allowed_hosts.split(",") if name]
     host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
-    return tuple(dict.fromkeys(name.lower() for name in (*ServerConfig().allowed_hosts, host, *given)))
+    names = (*ServerConfig().allowed_hosts, host, *split_names(arguments.allowed_hosts))
+    return tuple(dict.fromkeys(map(str.lower, names)))
 
 
 def _reserve_address(host: str, port: int) -> socket.socket:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from afjax.cli.parsers import split_numbers
+from afjax.config.flags import split_names
 from afjax.display.terminal import print_line
 from afjax.errors import UserError
 from afjax.storage.paths import cache_folder
@@ -58,9 +59,9 @@ def load_stored_model(arguments: argparse.Namespace) -> Any:
         allow_mismatch=arguments.allow_mismatch,
     )
     if arguments.added:
-        task_model = task_model.with_adapters(load_adapters(arguments.store, arguments.added.split(","), trunk))
+        task_model = task_model.with_adapters(load_adapters(arguments.store, split_names(arguments.added), trunk))
     if arguments.without:
-        task_model = task_model.without_adapters(arguments.without.split(","))
+        task_model = task_model.without_adapters(split_names(arguments.without))
     if arguments.drop_layers:
         task_model = task_model.without_layers(split_numbers(arguments.drop_layers, "--drop_layers"))
     return task_model

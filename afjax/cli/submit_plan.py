@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from afjax import store
+from afjax.config.flags import split_names
 from afjax.config.from_dict import from_dict
 from afjax.config.tasks import TaskConfig
 from afjax.data.sources.kinds import has_split
@@ -88,7 +89,7 @@ def _chosen(entries: Sequence[Entry], tasks: str) -> list[Entry]:
     If a task's head predicts several files, as for ``mnli``, all of them are selected.
     """
     known_names = list(dict.fromkeys(name for entry in entries for name in (entry.head, entry.task)))
-    chosen_names = [name.strip() for name in tasks.split(",")] if tasks else known_names
+    chosen_names = split_names(tasks) or known_names
     for name in chosen_names:
         if name not in known_names:
             raise UserError(

@@ -1,11 +1,11 @@
-"""Parses and formats the values of ``--config.SETTING=VALUE``."""
+"""Parses and formats the values of flags."""
 
 import ast
 from typing import Any
 
 
 def parse_value(text: str) -> Any:
-    """Parses a value as a Python literal, or else as a string.
+    """Parses a value of ``--config.SETTING=VALUE`` as a Python literal, or else as a string.
 
     Example:
       >>> parse_value("1e-3"), parse_value("(32, 64)"), parse_value("data/rte")
@@ -15,6 +15,16 @@ def parse_value(text: str) -> Any:
         return ast.literal_eval(text)
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
         return text
+
+
+def split_names(text: str) -> list[str]:
+    """Splits a flag's comma-separated names. Spaces around a name and empty names are dropped.
+
+    Example:
+      >>> split_names("rte, cb,")
+      ['rte', 'cb']
+    """
+    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def value_text(value: Any) -> str:

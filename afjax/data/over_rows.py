@@ -57,10 +57,11 @@ def over_rows(
     outputs: list[Any] = []
     pending: list[tuple[np.ndarray, Any]] = []
 
-    def fetch() -> None:
+    def fetch(bar: Any) -> None:
         rows, output = pending.pop(0)
         order.append(rows[rows >= 0])
         outputs.append(jax.tree.map(lambda leaf: leaf[rows >= 0], jax.device_get(output)))
+        bar.update(len(order[-1]))
 
     batch_size = batching.batch_size
     part = host_rows(batch_size, mesh)
@@ -71,10 +72,9 @@ def over_rows(
                 pending.append((batch["rows"], step(params, inputs)))
             # Fetching one step late lets the host build the next batch while the device computes.
             if len(pending) > 1:
-                fetch()
-                bar.update(len(order[-1]))
+                fetch(bar)
         while pending:
-            fetch()
+            fetch(bar)
     assert outputs, "an empty split reached the model"
     inverse_order = np.argsort(np.concatenate(order))
     joined = jax.tree.map(lambda *leaves: _joined(leaves)[inverse_order], *outputs)

@@ -7,6 +7,7 @@ from typing import Any
 
 from afjax.cli.parsers import add_command, add_group, add_length_flag, add_stored_model_flags
 from afjax.cli.stored_model import load_stored_model
+from afjax.config.flags import split_names
 
 EXPORT_ADAPTERHUB_EXAMPLE = """\
 examples:
@@ -114,7 +115,7 @@ def _print_written(written: Sequence[tuple[str, Path]]) -> None:
 def _stablehlo(arguments: argparse.Namespace) -> int:
     from afjax.interop.stablehlo import check_platforms, description_path, export_stablehlo
 
-    platforms = check_platforms(arguments.platforms.split(","))
+    platforms = check_platforms(split_names(arguments.platforms))
     description = export_stablehlo(
         load_stored_model(arguments), arguments.output, max_length=arguments.max_length, platforms=platforms
     )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from afjax.cli.parsers import add_command, add_group, add_length_flag, add_overwrite_flag
 from afjax.cli.stored_model import set_up_libraries
+from afjax.config.flags import split_names
 from afjax.config.tasks import TaskKind
 from afjax.display.words import counted
 
@@ -160,7 +161,7 @@ def _peft(arguments: argparse.Namespace) -> int:
     from afjax.trunk.pretrained import load_trunk
 
     set_up_libraries()
-    head = PeftHead(kind=arguments.kind, labels=_names(arguments.labels), max_length=arguments.max_length)
+    head = PeftHead(kind=arguments.kind, labels=tuple(split_names(arguments.labels)), max_length=arguments.max_length)
     imported = import_peft(
         arguments.source,
         arguments.store,
@@ -203,7 +204,7 @@ def _adapter_bert(arguments: argparse.Namespace) -> int:
         arguments.trunk,
         name=arguments.name,
         task=arguments.task,
-        labels=_names(arguments.labels),
+        labels=tuple(split_names(arguments.labels)),
         max_length=arguments.max_length,
     )
     model.save(arguments.store, overwrite=arguments.overwrite)
@@ -239,7 +240,7 @@ def _bert_n_pals(arguments: argparse.Namespace) -> int:
 
     models = import_bert_n_pals(
         PalsFiles(checkpoint=arguments.source, config=arguments.config, vocab=arguments.vocab, case=arguments.case),
-        tasks=_names(arguments.tasks),
+        tasks=tuple(split_names(arguments.tasks)),
         output=arguments.output,
         store_folder=arguments.store,
         name=arguments.name,
@@ -257,7 +258,3 @@ def _stored_lines(model: "TaskModel", store: str) -> list[str]:
 
     labels = f"labels {', '.join(model.labels)}" if model.labels else model.task.kind
     return [f"{store}/{kind}/{name}: {model.task.name}, {labels}" for kind, name in artefacts(model)]
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(",")) if text else ()

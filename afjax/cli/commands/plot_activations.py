@@ -6,6 +6,7 @@ from typing import Any
 
 from afjax.cli.parsers import add_command, add_mismatch_flag, add_trunk_flag, print_written, split_numbers
 from afjax.cli.stored_model import load_recorded_trunk, rows_of, set_up_libraries
+from afjax.config.flags import split_names
 from afjax.display.terminal import print_line
 from afjax.errors import UserError
 
@@ -55,7 +56,9 @@ def _run(arguments: argparse.Namespace) -> int:
 
     set_up_libraries()
     check_output(arguments.output)
-    fusions = arguments.fusion.split(",")
+    fusions = split_names(arguments.fusion)
+    if not fusions:
+        raise UserError("--fusion is empty; name a fusion.")
     for name in fusions:
         if fusions.count(name) > 1:
             raise UserError(f'--fusion lists "{name}" twice; list each fusion once.')
@@ -103,7 +106,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _one_per_fusion(given: str, fusions: list[str], flag: str) -> list[str]:
-    names = given.split(",") if given else []
+    names = split_names(given)
     if names and len(names) != len(fusions):
         raise UserError(
             f"{flag} lists {len(names)} entries and --fusion lists {len(fusions)}; list one entry per fusion, in order."
