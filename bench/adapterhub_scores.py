@@ -129,8 +129,8 @@ class Study:
         workdir = self.folder / "workdir"
         shutil.rmtree(workdir, ignore_errors=True)
         # A run that was stored, but stopped before its result was written, is repeated.
-        for artefact in self._store(run).glob(f"*/{run.task}{'-fusion' if run.method == 'fusion' else ''}"):
-            shutil.rmtree(artefact)
+        for artifact in self._store(run).glob(f"*/{run.task}{'-fusion' if run.method == 'fusion' else ''}"):
+            shutil.rmtree(artifact)
         settings = {
             "trunk": self.folder / "trunk",
             "seed": run.seed,

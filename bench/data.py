@@ -23,7 +23,7 @@ import jax
 from afjax.config.methods import Method
 from afjax.config.tasks import TaskConfig
 from afjax.config.training import TrainConfig
-from afjax.data.tokenise import TokenisedRows
+from afjax.data.tokenization import TokenizedRows
 from afjax.distributed.sharding import local_mesh
 from afjax.errors import UserError
 from afjax.model.setup import single_setup
@@ -44,13 +44,13 @@ import json, sys, time
 from pathlib import Path
 from afjax.tasks.by_name import find_task
 from afjax.tasks.load import load_task
-from afjax.data.tokenise import tokenise
+from afjax.data.tokenization import tokenize_rows
 from afjax.trunk.pretrained import load_trunk
 tokenizer = load_trunk(sys.argv[3]).tokenizer()
 begin = time.perf_counter()
 rows = load_task(find_task("mnli", sys.argv[1]))["train"]
 read = time.perf_counter()
-data = tokenise(rows, tokenizer, max_length=128, cache_dir=Path(sys.argv[2]))
+data = tokenize_rows(rows, tokenizer, max_length=128, cache_dir=Path(sys.argv[2]))
 end = time.perf_counter()
 # getrusage's peak would include the parent's memory before the fork.
 status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
@@ -116,7 +116,7 @@ def measure(trunk: Trunk, task: TaskConfig, splits: Any, num_steps: int) -> dict
 
 
 def data_share(
-    trunk: Trunk, task: TaskConfig, data: dict[str, TokenisedRows], labels: tuple[str, ...], num_steps: int
+    trunk: Trunk, task: TaskConfig, data: dict[str, TokenizedRows], labels: tuple[str, ...], num_steps: int
 ) -> float:
     """Measures the median fraction of a training step spent on building the batch.
 

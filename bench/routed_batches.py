@@ -26,7 +26,7 @@ import numpy as np
 
 from afjax import ADAPTER_PRESETS, Capacity, HeadConfig, Method, RoutedModel, TaskConfig, TaskModel, single_setup
 from afjax.config.adapters import OnTop
-from afjax.data.tokenise import TokenisedRows
+from afjax.data.tokenization import TokenizedRows
 from afjax.serve.requests import Sequences
 from afjax.trees import named_key, tree_digest
 from afjax.trunk.encoder import init_trunk
@@ -126,11 +126,11 @@ def times(routed: RoutedModel, one: TaskModel, num_rows: int, arguments: argpars
     return statistics.median(seconds[run_one]), statistics.median(seconds[run_routed])
 
 
-def random_rows(lengths: Sequence[int]) -> TokenisedRows:
+def random_rows(lengths: Sequence[int]) -> TokenizedRows:
     """Creates one row of random tokens per length."""
     tokens = np.random.default_rng(0).integers(1000, 20_000, sum(lengths), dtype=np.int32)
     offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-    return TokenisedRows(tokens, np.zeros(len(tokens), np.int8), offsets, None, 0)
+    return TokenizedRows(tokens, np.zeros(len(tokens), np.int8), offsets, None, 0)
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ def main() -> None:
 def encode(split: dict[str, Any], tokenizer: Any, names: list[str], max_length: int) -> list[dict[str, Any]]:
     """Tokenizes the rows.
 
-    The first subword of each word is labelled with the word's tag. The other subwords have no label.
+    The first subword of each word is labeled with the word's tag. The other subwords have no label.
     """
     rows = []
     for words, tags in zip(split["words"], split["tags"], strict=True):

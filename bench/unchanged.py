@@ -68,7 +68,7 @@ def finished(workdir: Path) -> bool:
 
 
 def results(workdir: Path) -> dict[str, Any]:
-    """Collects all scores and the digests of all artefacts from a finished workdir."""
+    """Collects all scores and the digests of all artifacts from a finished workdir."""
     scores = {str(path.relative_to(workdir)): json.loads(path.read_text()) for path in workdir.rglob("result.json")}
     manifests = [json.loads(path.read_text()) for path in (workdir / "store").rglob("manifest.json")]
     digests = {f"{manifest['kind']}/{manifest['name']}": manifest["leaves"] for manifest in manifests}

@@ -19,7 +19,7 @@ from afjax.cli.stored_model import load_recorded_trunk
 from afjax.config.server import ServerConfig
 from afjax.errors import UserError
 from afjax.serve.app import make_app
-from afjax.serve.loading import find_artefact, load_routed_model, names_with_heads
+from afjax.serve.loading import find_artifact, load_routed_model, names_with_heads
 
 
 class Settings(BaseModel):
@@ -56,7 +56,7 @@ def build(settings: Settings) -> serve.Application:
         names, _ = names_with_heads(store)
         if not names:
             raise UserError(f"The store {store} has no adapter with a head; train one first.")
-        loaded_trunk = load_recorded_trunk(trunk, store, *find_artefact(store, names[0]))
+        loaded_trunk = load_recorded_trunk(trunk, store, *find_artifact(store, names[0]))
         model = load_routed_model(store, loaded_trunk, names)
         model.warm_up(all_tasks=predict_all, fusion_attention=True)
         return make_app(model, config=ServerConfig(predict_all=predict_all, allowed_hosts=hosts))

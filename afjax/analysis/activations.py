@@ -24,7 +24,7 @@ from afjax.model.model import Model
 from afjax.model.task_model import TaskModel
 from afjax.tasks.kinds import TASK_KINDS
 from afjax.tasks.load import rows_from_lists
-from afjax.tasks.windows import TokenisedWindows
+from afjax.tasks.windows import TokenizedWindows
 from afjax.trees import Tree
 
 # Name of the group that contains every row. The other groups are named after their label.
@@ -103,10 +103,10 @@ def mean_activations(
         task_model.check_labels(rows)
         labels = np.asarray(rows.labels)
         groups |= {name: labels == index for index, name in enumerate(task_model.labels) if (labels == index).any()}
-    data = task_model.tokenised(rows)
+    data = task_model.tokenized(rows)
     members = np.stack(list(groups.values()), -1)  # [rows, groups]
     weights = (members / members.sum(0)).astype(np.float32)
-    if isinstance(data, TokenisedWindows):
+    if isinstance(data, TokenizedWindows):
         # A row's weight is split over its windows in proportion to their tokens.
         weights = weights[data.row_of] * data.shares[:, None]
     sums = task_model.sum_over_rows(_weighted_step, data, weights, batch_size=batch_size)
@@ -140,7 +140,7 @@ def token_activations(task_model: TaskModel, text: str, text_b: str | None = Non
             f'The task "{task_model.task.name}" is of the kind {kind.name}; pass {kind.text.second_text} as text_b.'
         )
     second_text: Any = [text_b] if kind.has_choices else text_b
-    data = task_model.tokenised(rows_from_lists([text if text_b is None else (text, second_text)], kind=kind.name))
+    data = task_model.tokenized(rows_from_lists([text if text_b is None else (text, second_text)], kind=kind.name))
     if len(data.offsets) != 2:
         raise UserError(f"The context does not fit in a window of {task_model.max_length} tokens; shorten it.")
     tokenizer = task_model.trunk.tokenizer()

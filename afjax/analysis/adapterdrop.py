@@ -13,7 +13,7 @@ from jaxtyping import Float
 
 from afjax.adapters.kinds import adapter_layers
 from afjax.data.splits import AnyRows
-from afjax.data.tokenise import TokenisedRows
+from afjax.data.tokenization import TokenizedRows
 from afjax.errors import UserError
 from afjax.model.task_model import TaskModel
 from afjax.tasks.scores import split_scores
@@ -48,7 +48,7 @@ def adapterdrop_curve(
 
     Args:
       task_model: A model with an adapter or a fusion.
-      rows: Labelled rows.
+      rows: Labeled rows.
       from_top: Whether to start dropping at the last layer instead of the first.
       batch_size: Rows per step.
 
@@ -65,7 +65,7 @@ def adapterdrop_curve(
     if not layers:
         raise UserError(f"An adapter of the kind {config.kind} is on top of the encoder, so it has no layers to drop.")
     task_model.check_labels(rows)
-    ordered, data = (layers[::-1] if from_top else layers), task_model.tokenised(rows)
+    ordered, data = (layers[::-1] if from_top else layers), task_model.tokenized(rows)
     for number in range(len(layers)):
         smaller = task_model.without_layers(ordered[:number]) if number else task_model
         dropped = ", ".join(map(str, sorted(ordered[:number]))) or "none"
@@ -124,7 +124,7 @@ def prune_curve(
 
     Args:
       task_model: A model with a fusion of adapters that share one architecture.
-      rows: Labelled rows.
+      rows: Labeled rows.
       shares: The result of :func:`rank_adapters`, preferably on different rows.
       batch_size: Rows per step.
 
@@ -135,14 +135,14 @@ def prune_curve(
       UserError: The fusion cannot be pruned, or the rows' labels are missing or do not match the head's.
     """
     task_model.check_labels(rows)
-    num_adapters, data = next(iter(shares.values())).shape[-1], task_model.tokenised(rows)
+    num_adapters, data = next(iter(shares.values())).shape[-1], task_model.tokenized(rows)
     for num_kept in range(num_adapters, 0, -1):
         smaller = task_model if num_kept == num_adapters else task_model.with_kept(most_used(shares, num_kept))
         yield _point(f"adapters kept: {num_kept}", num_kept / num_adapters, smaller, rows, data, batch_size)
 
 
 def _point(
-    dropped: str, kept: float, task_model: TaskModel, rows: AnyRows, data: TokenisedRows, batch_size: int
+    dropped: str, kept: float, task_model: TaskModel, rows: AnyRows, data: TokenizedRows, batch_size: int
 ) -> Point:
     # Computing the scores also compiles the program, so the timed passes exclude compilation.
     scores = split_scores(task_model.logits(data, batch_size=batch_size), data, task_model.task)

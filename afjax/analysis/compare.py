@@ -89,7 +89,7 @@ def compare(
 
     Args:
       first, second: The runs of each side, paired in order.
-      rows: Labelled rows.
+      rows: Labeled rows.
       metric: The metric that decides which side is better; empty for the task's main metric.
       bootstrap: The number of resamples, and their seed.
       batch_size: Rows per step.

@@ -69,11 +69,11 @@ class DevEvaluation:
 def evaluate_dev_rows(
     model: TaskModel, rows: AnyRows, *, num_mistakes: int = 20, batch_size: int = 32
 ) -> DevEvaluation:
-    """Evaluates a model in one pass over labelled rows.
+    """Evaluates a model in one pass over labeled rows.
 
     Args:
       model: The model.
-      rows: Labelled rows.
+      rows: Labeled rows.
       num_mistakes: The maximum number of mistakes to return.
       batch_size: Rows per step.
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _LACKING = "Glyph .* missing from font"
 # Widths of a column and of a two-column page, in inches.
 COLUMN_WIDTH, PAGE_WIDTH = 3.4, 7.0
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#F0E442", "#000000")
+COLORS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#F0E442", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 AMOUNTS = "cividis"
 SUFFIXES = (".png", ".svg", ".csv")
@@ -147,7 +147,7 @@ def picture(figure: "Figure", suffix: str) -> bytes:
 
 
 def draw_spread(
-    axes: "Axes", places: Sequence[float], lows: Sequence[float | None], highs: Sequence[float | None], colour: str
+    axes: "Axes", places: Sequence[float], lows: Sequence[float | None], highs: Sequence[float | None], color: str
 ) -> None:
     """Draws a band between the lows and highs of a line, skipping points without them.
 
@@ -157,10 +157,10 @@ def draw_spread(
     for has_spread, group in itertools.groupby(points, lambda point: point[1] is not None):
         part = np.array(list(group), float).T
         if has_spread and part.shape[1] > 1:
-            axes.fill_between(*part, color=colour, alpha=0.18, linewidth=0, zorder=2)
+            axes.fill_between(*part, color=color, alpha=0.18, linewidth=0, zorder=2)
         elif has_spread:
             middle, half = (part[2] + part[1]) / 2, (part[2] - part[1]) / 2
-            axes.errorbar(part[0], middle, yerr=half, fmt="none", ecolor=colour, capsize=2, elinewidth=1, zorder=3)
+            axes.errorbar(part[0], middle, yerr=half, fmt="none", ecolor=color, capsize=2, elinewidth=1, zorder=3)
 
 
 def note_one_seed(figure: "Figure") -> None:

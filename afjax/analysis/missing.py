@@ -88,7 +88,7 @@ def _donor_command(donor: RunRecord, task: TaskConfig, method: str, seed: int) -
     if config.recipe == "fusion" and not _trained_sources(donor) and donor.store:
         # The run loaded its adapters from a store. Fuse them again under a new name.
         flags = [f"--store={donor.store}"]
-        config = dataclasses.replace(config, name=f"{config.artefact_name(config.target)}-seed{seed}")
+        config = dataclasses.replace(config, name=f"{config.artifact_name(config.target)}-seed{seed}")
     workdir = _new_workdir(donor.folder, f"{name}-seed{seed}")
     return _line([f"--config={path}", *overrides(donor_config, config), f"--workdir={workdir}", *flags])
 

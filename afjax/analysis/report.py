@@ -70,7 +70,7 @@ def write_report(
     Args:
       workdir: The workdir of an experiment, the folder of a sweep, or a folder of workdirs.
       output: The HTML file. A missing folder is created.
-      rows_of: Returns the labelled dev rows of a model's task.
+      rows_of: Returns the labeled dev rows of a model's task.
       load_trunk: Loads a trunk by the name in a config. It may be called repeatedly with the same name.
       moved: The runs' current store and trunk, if they were moved.
       num_mistakes: The maximum number of misclassified rows to show per model.
@@ -78,7 +78,7 @@ def write_report(
 
     Raises:
       UserError: There is no finished run, a file of a run is damaged, the given store does not exist, or the HTML file
-        cannot be written. Missing rows, trunks and artefacts are reported on the page instead.
+        cannot be written. Missing rows, trunks and artifacts are reported on the page instead.
     """
     check_output(output, make_folder=True)
     if moved.store_folder and not open_path(moved.store_folder).is_dir():
@@ -193,9 +193,9 @@ def _parameters(experiment: ExperimentRecord, model: TaskModel) -> tuple[int, in
 
 
 def _manifests(experiment: ExperimentRecord, store_folder: str) -> list[Manifest]:
-    """Reads the manifests of the artefacts that an experiment's runs saved or used.
+    """Reads the manifests of the artifacts that an experiment's runs saved or used.
 
-    Artefacts that are missing or belong to a different run are left out.
+    Artifacts that are missing or belong to a different run are left out.
     """
     manifests: dict[tuple[str, str], Manifest] = {}
 
@@ -207,7 +207,7 @@ def _manifests(experiment: ExperimentRecord, store_folder: str) -> list[Manifest
 
     for run in experiment.runs:
         source = run.title != TARGET
-        # In sequential training, the saved artefacts belong to the last result on a task.
+        # In sequential training, the saved artifacts belong to the last result on a task.
         for result in run.results if source else experiment.results.values():
             for kind in ("adapters", "fusion", "heads"):
                 manifest = read(kind, result.name)

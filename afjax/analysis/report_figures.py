@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float
 
-from afjax.analysis.figures import AMOUNTS, COLOURS, COLUMN_WIDTH, MARKERS, PAGE_WIDTH, new_figure, style
+from afjax.analysis.figures import AMOUNTS, COLORS, COLUMN_WIDTH, MARKERS, PAGE_WIDTH, new_figure, style
 from afjax.analysis.workdirs import RunRecord
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _NAME = 28
 # Line styles and marker fills. Once all colors and markers are used up, they repeat with the next style and fill, so up
 # to MOST_LINES lines differ in marker or style even without color.
 _ROUNDS = (("-", "full"), ("--", "none"), ("-.", "left"), (":", "bottom"))
-MOST_LINES = len(COLOURS) * len(_ROUNDS)
+MOST_LINES = len(COLORS) * len(_ROUNDS)
 # Heatmaps with more columns than this have no numbers, because these would be illegible.
 _NUMBERED = 12
 
@@ -36,8 +36,8 @@ def loss_figure(run: RunRecord) -> "Figure":
     parts = np.array_split(np.arange(len(steps)), num_parts)
     middle, mean = ([float(values[part].mean()) for part in parts] for values in (steps, loss))
     low, high = [float(loss[part].min()) for part in parts], [float(loss[part].max()) for part in parts]
-    axes.fill_between(middle, low, high, color=COLOURS[0], alpha=0.2, linewidth=0)
-    axes.plot(middle, mean, color=COLOURS[0], marker=MARKERS[0] if len(parts) < 3 else "")
+    axes.fill_between(middle, low, high, color=COLORS[0], alpha=0.2, linewidth=0)
+    axes.plot(middle, mean, color=COLORS[0], marker=MARKERS[0] if len(parts) < 3 else "")
     _label_steps(axes)
     axes.set_ylabel("training loss")
     return figure
@@ -50,7 +50,7 @@ def rate_figure(lines: Sequence[Mapping[str, Any]]) -> "Figure":
     if plotted[-1] is not lines[-1]:
         plotted = [*plotted, lines[-1]]
     steps, rates = [line["step"] for line in plotted], [line["learning_rate"] for line in plotted]
-    axes.plot(steps, rates, color=COLOURS[0], marker=MARKERS[0] if len(plotted) < 3 else "")
+    axes.plot(steps, rates, color=COLORS[0], marker=MARKERS[0] if len(plotted) < 3 else "")
     axes.ticklabel_format(axis="y", style="sci", scilimits=(0, 0))
     axes.set_ylim(bottom=0)
     _label_steps(axes)
@@ -64,12 +64,12 @@ def evaluation_figure(run: RunRecord, names: Sequence[str], best_step: Any) -> "
     figure, (axes,) = new_figure(COLUMN_WIDTH, 2.05 + 0.15 * (len(names) // 3 + 1))
     for number, name in enumerate(names):
         evaluations = [evaluation for evaluation in run.evaluations if name in evaluation]
-        colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
-        line, fill = _ROUNDS[number // len(COLOURS)]
+        color, marker = COLORS[number % len(COLORS)], MARKERS[number % len(MARKERS)]
+        line, fill = _ROUNDS[number // len(COLORS)]
         axes.plot(
             [evaluation["step"] for evaluation in evaluations],
             [evaluation[name] for evaluation in evaluations],
-            color=colour,
+            color=color,
             marker=marker,
             linestyle=line,
             fillstyle=fill,
@@ -99,8 +99,8 @@ def activation_figure(
     axes.set_xticks(range(num_layers), [str(layer) for layer in layers])
     axes.set_xlabel("layer")
     for (layer, member), share in np.ndenumerate(means if num_layers <= _NUMBERED else means[:0]):
-        colour = "black" if share > 0.5 else "white"
-        axes.text(layer, member, f"{share:.2f}", ha="center", va="center", fontsize=7, color=colour)
+        color = "black" if share > 0.5 else "white"
+        axes.text(layer, member, f"{share:.2f}", ha="center", va="center", fontsize=7, color=color)
     with style():
         figure.colorbar(heatmap, ax=axes, label="mean attention")
     return figure
@@ -112,7 +112,7 @@ def values_figure(labels: Float[np.ndarray, "rows"], predicted: Float[np.ndarray
     ends = [float(min(labels.min(), predicted.min())), float(max(labels.max(), predicted.max()))]
     axes.plot(ends, ends, color="#595959", linestyle=":", label="perfect prediction")
     chosen = np.linspace(0, len(labels) - 1, min(len(labels), 1000)).round().astype(int)
-    axes.plot(labels[chosen], predicted[chosen], MARKERS[0], color=COLOURS[0], alpha=0.4, markersize=3)
+    axes.plot(labels[chosen], predicted[chosen], MARKERS[0], color=COLORS[0], alpha=0.4, markersize=3)
     axes.set_xlabel("true value")
     axes.set_ylabel("predicted value")
     with style():

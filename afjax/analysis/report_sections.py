@@ -248,7 +248,7 @@ def settings_table(experiment: ExperimentRecord) -> Markup:
 
 
 def versions(experiment: ExperimentRecord, manifests: Sequence[Manifest]) -> list[Markup]:
-    """Lists package versions, and the digests of stored artefacts and inputs."""
+    """Lists package versions, and the digests of stored artifacts and inputs."""
     used = dict.fromkeys(tuple(manifest.versions.items()) for manifest in manifests)
     lines = [", ".join(f"{name} {version}" for name, version in package_versions) for package_versions in used]
     parts = [tag("p", f"Trained with {'; '.join(lines)}.")] if lines else []
@@ -263,13 +263,13 @@ def versions(experiment: ExperimentRecord, manifests: Sequence[Manifest]) -> lis
             ]
             for manifest in manifests
         ]
-        caption = "Stored artefacts, with the SHA-256 digest of their parameters."
+        caption = "Stored artifacts, with the SHA-256 digest of their parameters."
         parts.append(
-            table(["artefact", "parameters", "seed", "saved (UTC)", "digest"], rows, numbers=(1, 2), caption=caption)
+            table(["artifact", "parameters", "seed", "saved (UTC)", "digest"], rows, numbers=(1, 2), caption=caption)
         )
     else:
         parts.append(
-            tag("p", "The store no longer has the artefacts of these runs; set --store to their current store.")
+            tag("p", "The store no longer has the artifacts of these runs; set --store to their current store.")
         )
     if experiment.inputs:
         digests: list[list[Content]] = [

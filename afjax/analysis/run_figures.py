@@ -14,7 +14,7 @@ import numpy as np
 
 from afjax.analysis.cells import Cell, order
 from afjax.analysis.figures import (
-    COLOURS,
+    COLORS,
     COLUMN_WIDTH,
     MARKERS,
     PAGE_WIDTH,
@@ -35,7 +35,7 @@ PERCENTILES = (20, 50, 80)
 # Hatches distinguish bars without color. The numbers of hatches and colors are coprime, so many methods get distinct
 # combinations. Hatch lines are dark, so bars are never black.
 HATCHES = ("", "////", "....", "----", "xxxx", "||||", "\\\\\\\\", "++++", "oooo", "//..", "OO")
-BAR_COLOURS = COLOURS[:-1]
+BAR_COLORS = COLORS[:-1]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,7 +189,7 @@ def draw_differences(grid: Grid, output: Path) -> list[Path]:
         positions = [task_index - 0.4 + (index + 0.5) * width for task_index, _ in bars]
         axes.bar(
             positions, [change for _, change in bars], width * 0.9, label=method, zorder=2, linewidth=0,
-            edgecolor="0.1", color=BAR_COLOURS[index % len(BAR_COLOURS)], hatch=HATCHES[index % len(HATCHES)],
+            edgecolor="0.1", color=BAR_COLORS[index % len(BAR_COLORS)], hatch=HATCHES[index % len(HATCHES)],
         )  # fmt: skip
     axes.axhline(0, color="0.2", linewidth=0.8, zorder=3)
     for boundary in range(1, len(tasks)):
@@ -204,10 +204,10 @@ def draw_differences(grid: Grid, output: Path) -> list[Path]:
 
 
 def _draw_family(axes: "Axes", family: str, points: Sequence[Point], index: int) -> None:
-    colour, marker = COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]
+    color, marker = COLORS[index % len(COLORS)], MARKERS[index % len(MARKERS)]
     sizes, middles = [point.parameters for point in points], [point.middle for point in points]
-    draw_spread(axes, sizes, [point.low for point in points], [point.high for point in points], colour)
-    axes.plot(sizes, middles, color=colour, marker=marker, label=family, zorder=4)
+    draw_spread(axes, sizes, [point.low for point in points], [point.high for point in points], color)
+    axes.plot(sizes, middles, color=color, marker=marker, label=family, zorder=4)
 
 
 def _family(method: str) -> str:
@@ -230,7 +230,7 @@ def _trained(cell: Cell) -> int:
     record = cell.records[0]
     if record.trained_parameters is None:
         raise UserError(
-            f"The trained parameters of the run in {record.folder} cannot be counted, because its artefacts or its "
+            f"The trained parameters of the run in {record.folder} cannot be counted, because its artifacts or its "
             "trunk were not found; add its store to --runs."
         )
     return record.trained_parameters

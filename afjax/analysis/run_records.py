@@ -24,20 +24,20 @@ class RunRecord:
       seed: The run's seed.
       metrics: The finite dev metrics.
       config: The run's experiment. For a fusion's source, the experiment that trains only this source. None if only the
-        run's artefacts were found in a store.
+        run's artifacts were found in a store.
       adapter: The adapters' architecture, or None without adapters.
       adapters: The frozen adapters of a fusion, as ``{digest: number of parameters}``.
-      own_parameters: The number of parameters trained only for this task, or None if the run's artefacts were not
+      own_parameters: The number of parameters trained only for this task, or None if the run's artifacts were not
         found.
       shared_parameters: The number of trained parameters that all tasks of the run share.
-      inputs: Digests of the run's inputs, from ``inputs.json``; empty if only its artefacts were found.
+      inputs: Digests of the run's inputs, from ``inputs.json``; empty if only its artifacts were found.
       trunk: SHA-256 of the pretrained trunk.
       origin: The settings of the run that trained the trunk on several tasks, with the pretrained trunk's digest; empty
         if there is no such run.
       trunk_name: The pretrained trunk's name.
       trunk_parameters: The pretrained trunk's number of parameters, or None if unknown.
       folder: The workdir, or the store.
-      store: The store with the run's artefacts, or an empty string if they were not found.
+      store: The store with the run's artifacts, or an empty string if they were not found.
     """
 
     task_config: TaskConfig

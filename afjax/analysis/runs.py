@@ -1,6 +1,6 @@
 """Reads run records from workdirs, sweep folders and stores.
 
-A record combines the files of a run's workdir (``config.json``, ``inputs.json``, ``result.json``) with its artefacts'
+A record combines the files of a run's workdir (``config.json``, ``inputs.json``, ``result.json``) with its artifacts'
 manifests. :func:`method_of` and :func:`trained_in_trunk` derive the method and the number of trained trunk parameters.
 """
 
@@ -101,7 +101,7 @@ def _search(folder: epath.Path, depth: int) -> Iterator[tuple[bool, epath.Path]]
 
 
 class _Stores:
-    """The stores to search. Tracks the artefacts that belong to runs in workdirs.
+    """The stores to search. Tracks the artifacts that belong to runs in workdirs.
 
     Attributes:
       trained: ``{trunk digest: record}`` for runs that trained a trunk on several tasks.
@@ -115,12 +115,12 @@ class _Stores:
     def find(
         self, own_store: epath.Path, kinds: Iterable[str], name: str, seed: int, metrics: Mapping[str, Any]
     ) -> tuple[str, list[Manifest]]:
-        """Finds a run's artefacts.
+        """Finds a run's artifacts.
 
-        ``own_store`` is searched first. If it is not among the given stores, its other artefacts are ignored.
+        ``own_store`` is searched first. If it is not among the given stores, its other artifacts are ignored.
 
         Returns:
-          The store and the manifests of the artefacts, both empty if no store has them.
+          The store and the manifests of the artifacts, both empty if no store has them.
         """
         first_match: tuple[str, list[Manifest]] = ("", [])
         matching = [folder for folder in self._stores if _identity(folder) == _identity(own_store)]
@@ -257,7 +257,7 @@ def _record(
 ) -> RunRecord:
     kinds = target_kinds(config)
     store_folder, manifests = stores.find(
-        find_store(workdir), kinds, config.artefact_name(task), config.seed, result.metrics
+        find_store(workdir), kinds, config.artifact_name(task), config.seed, result.metrics
     )
     architecture = trunk_architecture(config.trunk, workdir / "trunk" if config.trains_trunk else None)
     trained: int | None = 0

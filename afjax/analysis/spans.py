@@ -75,7 +75,7 @@ def score_spans(task_model: TaskModel, rows: AnyRows, *, batch_size: int = 32) -
 
     Args:
       task_model: A model with an adapter or a fusion. A layer's fusion is removed with its adapters.
-      rows: Labelled rows.
+      rows: Labeled rows.
       batch_size: Maximum number of rows per step. ``TOKENS_A_STEP`` may reduce it.
 
     Raises:
@@ -92,7 +92,7 @@ def score_spans(task_model: TaskModel, rows: AnyRows, *, batch_size: int = 32) -
             f"An adapter of the kind {config.kind} is on top of the encoder, so there are no layers to remove it from."
         )
     task_model.check_labels(rows)
-    data, spans = task_model.tokenised(rows), layer_spans(layers)
+    data, spans = task_model.tokenized(rows), layer_spans(layers)
     everywhere = np.ones(depth, bool)
     span_masks = [(np.arange(depth) < first) | (np.arange(depth) > last) for first, last in spans]
     masks = tuple(tuple(mask.tolist()) for mask in (everywhere, *span_masks))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from afjax.analysis.cells import task_metrics
 from afjax.analysis.figures import (
-    COLOURS,
+    COLORS,
     COLUMN_WIDTH,
     MARKERS,
     PAGE_WIDTH,
@@ -297,10 +297,10 @@ def _score(task: str, setting: str, option: str, value: float, scores_by_seed: M
 
 def _draw(axes: "Axes", positions: Sequence[float], scores: Sequence[Score], label: str, index: int) -> Any:
     """Draws and returns a line, with the standard deviation over seeds as a band."""
-    colour, marker = COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]
+    color, marker = COLORS[index % len(COLORS)], MARKERS[index % len(MARKERS)]
     means = [score.mean for score in scores]
     lows = [None if score.std is None else score.mean - score.std for score in scores]
     highs = [None if score.std is None else score.mean + score.std for score in scores]
-    draw_spread(axes, positions, lows, highs, colour)
-    (line,) = axes.plot(positions, means, color=colour, marker=marker, label=label, zorder=3)
+    draw_spread(axes, positions, lows, highs, color)
+    (line,) = axes.plot(positions, means, color=color, marker=marker, label=label, zorder=3)
     return line

@@ -286,7 +286,7 @@ def _unknown_sizes_note(grid: Grid) -> list[str]:
     if not folders:
         return []
     more = f" and {len(folders) - 1} more" if len(folders) > 1 else ""
-    return [f"No artefacts of {folders[0]}{more} were found, so parameters cannot be counted; add the store to --runs."]
+    return [f"No artifacts of {folders[0]}{more} were found, so parameters cannot be counted; add the store to --runs."]
 
 
 _PARAMETERS = (

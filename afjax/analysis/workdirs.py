@@ -147,13 +147,13 @@ def find_best(finished: Sequence[ExperimentRecord]) -> ExperimentRecord:
 
 
 def is_of_run(manifest: Manifest, experiment: ExperimentRecord, result: Result, *, source: bool = False) -> bool:
-    """Checks whether the given run saved an artefact.
+    """Checks whether the given run saved an artifact.
 
     Args:
-      manifest: The manifest of an artefact with the result's name.
+      manifest: The manifest of an artifact with the result's name.
       experiment: The run's experiment.
       result: The run's result.
-      source: Whether the run is a fusion's source, whose artefacts may come from a store and have a different seed.
+      source: Whether the run is a fusion's source, whose artifacts may come from a store and have a different seed.
     """
     # Manifests store None for numbers that are not finite.
     metrics = {name: value if math.isfinite(value) else None for name, value in result.metrics.items()}

@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns:
       The exit code. 0: done. 1: some runs of a sweep failed, or Cloud Storage failed temporarily. 2: an error that the
-      user can correct (its message is printed), or ``afjax store verify`` found a damaged artefact. 130: Ctrl-C. 141:
+      user can correct (its message is printed), or ``afjax store verify`` found a damaged artifact. 130: Ctrl-C. 141:
       the program reading the output has exited. ``PREEMPTED``: training was stopped by SIGTERM and saved a checkpoint
       to resume from. If training loses a host, the process exits with ``HOST_LOST`` before this returns.
     """

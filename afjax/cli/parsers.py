@@ -120,7 +120,7 @@ def add_source_flags(parser: argparse.ArgumentParser, *, required: bool = True) 
 
 
 def add_overwrite_flag(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--overwrite", action="store_true", help="replace existing artefacts or files of the same name")
+    parser.add_argument("--overwrite", action="store_true", help="replace existing artifacts or files of the same name")
 
 
 def split_numbers(text: str, flag: str) -> list[int]:

@@ -12,7 +12,7 @@ from afjax.data.sources.files import shorten
 from afjax.display.terminal import print_line
 from afjax.errors import UserError
 from afjax.serve.columns import ADAPTER_COLUMN, groups_with_equal_columns, pick_task_input
-from afjax.serve.loading import find_artefact, load_routed_model, names_with_heads
+from afjax.serve.loading import find_artifact, load_routed_model, names_with_heads
 from afjax.serve.requests import ServedTask
 from afjax.serve.routed_model import RoutedModel
 from afjax.tasks.prediction_rows import kept_fields, rows_of_input
@@ -125,6 +125,6 @@ def _load(arguments: argparse.Namespace, names: list[str]) -> RoutedModel:
     if arguments.batch_size < 1:
         raise UserError(f"batch_size is {arguments.batch_size}; it must be at least 1.")
     set_up_libraries()
-    trunk = load_recorded_trunk(arguments.trunk, arguments.store, *find_artefact(arguments.store, names[0]))
+    trunk = load_recorded_trunk(arguments.trunk, arguments.store, *find_artifact(arguments.store, names[0]))
     capacity = Capacity(batch_sizes=(arguments.batch_size,))
     return load_routed_model(arguments.store, trunk, names, capacity=capacity)

@@ -17,7 +17,7 @@ from afjax.display.terminal import print_line
 from afjax.display.words import counted
 from afjax.errors import UserError
 from afjax.model.task_model import TaskModel
-from afjax.serve.loading import find_artefact, load_model, load_routed_model, names_with_heads
+from afjax.serve.loading import find_artifact, load_model, load_routed_model, names_with_heads
 
 # Seconds for active requests to finish after SIGTERM.
 GRACE_S = 30
@@ -56,13 +56,13 @@ def serve(arguments: argparse.Namespace) -> None:
     with _reserve_address(arguments.host, arguments.port) as listener:
         set_up_libraries()
         names = split_names(arguments.adapters) or _all_names(arguments.store)
-        trunk = load_recorded_trunk(arguments.trunk, arguments.store, *find_artefact(arguments.store, names[0]))
+        trunk = load_recorded_trunk(arguments.trunk, arguments.store, *find_artifact(arguments.store, names[0]))
         model = load_routed_model(arguments.store, trunk, names, capacity=capacity)
         print_line(f"{counted(len(names), 'name')}: {', '.join(names)}. Compiling the programs ...")
         model.warm_up(all_tasks=arguments.predict_all, fusion_attention=True)
 
         def load(name: str) -> TaskModel:
-            loaded = load_model(arguments.store, model.trunk, *find_artefact(arguments.store, name))
+            loaded = load_model(arguments.store, model.trunk, *find_artifact(arguments.store, name))
             return_free_memory()
             return loaded
 

@@ -17,9 +17,9 @@ StorePath = str | os.PathLike[str]
 
 
 def list_lines(path: StorePath) -> list[str]:
-    """Formats a table of a store's artefacts, with a header.
+    """Formats a table of a store's artifacts, with a header.
 
-    Each artefact has one line, or several if the terminal is narrow.
+    Each artifact has one line, or several if the terminal is narrow.
 
     Raises:
       UserError: The store does not exist.
@@ -27,7 +27,7 @@ def list_lines(path: StorePath) -> list[str]:
     rows: list[tuple[str, ...]] = [
         ("kind", "name", "task", "metric", "parameters", "size", "trunk", "digest", "created")
     ]
-    for kind, name in _artefacts(path):
+    for kind, name in _artifacts(path):
         try:
             rows.append(_row(store.read_manifest(path, kind, name)))
         except UserError:
@@ -36,16 +36,16 @@ def list_lines(path: StorePath) -> list[str]:
 
 
 def show_lines(path: StorePath, name: str) -> list[str]:
-    """Formats the manifests of all artefacts named ``name``, of any kind.
+    """Formats the manifests of all artifacts named ``name``, of any kind.
 
     Raises:
-      UserError: The store does not exist, no artefact has the name (the message suggests the closest one), or a
+      UserError: The store does not exist, no artifact has the name (the message suggests the closest one), or a
         manifest is damaged.
     """
-    artefacts = _artefacts(path)
-    kinds = [kind for kind, other in artefacts if other == name]
+    artifacts = _artifacts(path)
+    kinds = [kind for kind, other in artifacts if other == name]
     if not kinds:
-        all_names = sorted({other for _, other in artefacts})
+        all_names = sorted({other for _, other in artifacts})
         raise UserError(
             f'Nothing in the store {path} is named "{name}".{did_you_mean(name, all_names)}'
             f" It has: {', '.join(all_names) or 'nothing'}."
@@ -57,16 +57,16 @@ def show_lines(path: StorePath, name: str) -> list[str]:
 
 
 def verify_lines(path: StorePath) -> tuple[list[str], bool]:
-    """Verifies a store by reading every artefact in full.
+    """Verifies a store by reading every artifact in full.
 
     Returns:
-      One line per artefact (``ok`` or its problems), and whether the whole store is intact.
+      One line per artifact (``ok`` or its problems), and whether the whole store is intact.
 
     Raises:
       UserError: The store does not exist.
     """
     lines, all_intact = [], True
-    for kind, name in _artefacts(path):
+    for kind, name in _artifacts(path):
         problems = store.problems(path, kind, name)
         all_intact = all_intact and not problems
         lines.append(f"{kind}/{name}: {' '.join(problems) or 'ok'}")
@@ -74,11 +74,11 @@ def verify_lines(path: StorePath) -> tuple[list[str], bool]:
 
 
 def shared_lines(where: str, manifests: Sequence[Manifest]) -> list[str]:
-    """Describes packed or unpacked artefacts, with a note if the head is missing.
+    """Describes packed or unpacked artifacts, with a note if the head is missing.
 
     Args:
       where: The subject and verb of the sentence, such as ``FILE contains``.
-      manifests: The manifests of all artefacts, with the main artefact last.
+      manifests: The manifests of all artifacts, with the main artifact last.
     """
     main, kinds = manifests[-1], {manifest.kind for manifest in manifests}
     size = _size(sum(manifest.num_bytes for manifest in manifests))
@@ -91,11 +91,11 @@ def shared_lines(where: str, manifests: Sequence[Manifest]) -> list[str]:
     return _printable(lines)
 
 
-def _artefacts(path: StorePath) -> list[tuple[str, str]]:
-    artefacts = store.folders(path)
-    if not artefacts and not store.exists(path):
+def _artifacts(path: StorePath) -> list[tuple[str, str]]:
+    artifacts = store.folders(path)
+    if not artifacts and not store.exists(path):
         raise UserError(f"There is no store at {path}; pass the folder that contains {', '.join(KINDS)}.")
-    return artefacts
+    return artifacts
 
 
 def _row(manifest: Manifest) -> tuple[str, ...]:
@@ -115,7 +115,7 @@ def _row(manifest: Manifest) -> tuple[str, ...]:
 def _main_metric(manifest: Manifest) -> str:
     try:
         metric = from_dict(TaskConfig, manifest.task).main_metric
-    except UserError:  # The artefact has no task, or its task has settings from a different version of afjax.
+    except UserError:  # The artifact has no task, or its task has settings from a different version of afjax.
         return "-"
     return f"{metric} {_number(manifest.metrics[metric])}" if metric in manifest.metrics else "-"
 
@@ -159,5 +159,5 @@ def _manifest_lines(manifest: Manifest) -> list[str]:
 
 
 def _printable(texts: Sequence[str]) -> list[str]:
-    """Replaces control characters, because metadata in shared artefacts is untrusted."""
+    """Replaces control characters, because metadata in shared artifacts is untrusted."""
     return ["".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in text) for text in texts]

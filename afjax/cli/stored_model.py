@@ -1,4 +1,4 @@
-"""Loads the stored model and the labelled rows that a command's flags select."""
+"""Loads the stored model and the labeled rows that a command's flags select."""
 
 import argparse
 import os
@@ -73,7 +73,7 @@ def load_recorded_trunk(given: str, store_folder: str, kind: str, name: str) -> 
     Args:
       given: The flag's value; empty if it was not given.
       store_folder: The store.
-      kind, name: The artefact's kind (``adapters``, ``fusion`` or ``heads``) and name.
+      kind, name: The artifact's kind (``adapters``, ``fusion`` or ``heads``) and name.
 
     Raises:
       UserError: The trunk cannot be loaded, or the manifest does not name one.
@@ -94,7 +94,7 @@ def load_recorded_trunk(given: str, store_folder: str, kind: str, name: str) -> 
 
 
 def rows_of(task_model: Any, arguments: argparse.Namespace, split: Any) -> Any:
-    """Loads labelled rows from ``--source`` or ``--data_dir`` to evaluate a model on."""
+    """Loads labeled rows from ``--source`` or ``--data_dir`` to evaluate a model on."""
     import dataclasses
 
     from afjax.data.sources.kinds import open_source

@@ -124,7 +124,7 @@ def _test_jobs(
     jobs = []
     for entry, source in sources:
         if source is not None:
-            rows = load_split(source, "test", labelled=False)
+            rows = load_split(source, "test", labeled=False)
             ids = row_numbers(rows, f"The test split of {entry.task} in {data_dir}")
             jobs.append(Job(entry, rows, ids, "" if entry.head in headless else name_of[entry.head]))
     _warn(benchmark, jobs, absent, name_of, data_dir)
@@ -195,7 +195,7 @@ def _squad_job(chosen: Sequence[Entry], store_folder: str, data_dir: Path, names
             f"{chosen[0].task}; select another with --names, or use --tasks={task}."
         )
     source = find_task(task, data_dir)
-    rows = load_split(source, "test" if split == "test" else "dev", labelled=False)
+    rows = load_split(source, "test" if split == "test" else "dev", labeled=False)
     assert rows.ids is not None, "rows of span tasks have ids"
     return Job(entry, rows, rows.ids, name)
 

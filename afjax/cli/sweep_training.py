@@ -89,7 +89,7 @@ def _training(sweep: Sweep, workdir: Path, run: Run, progress: Progress, shared:
         )
         with explained_memory_error():
             results = yield from experiment_training(
-                config, workdir=folder, cache_dir=cache_folder() / "tokenised", shared=shared
+                config, workdir=folder, cache_dir=cache_folder() / "tokenized", shared=shared
             )
         print("\n".join(result_lines(config, results, find_store(folder))))
         outcome = finished_outcome(workdir, run)

@@ -25,7 +25,7 @@ from afjax.tasks.by_name import find_task, known_task, read_task
 from afjax.tasks.kind import LabelReading
 from afjax.tasks.kinds import TASK_KINDS
 from afjax.tasks.load import load_split, read_source
-from afjax.tasks.summary import PERCENTILES, Count, Example, SplitSummary, first_examples, summarise
+from afjax.tasks.summary import PERCENTILES, Count, Example, SplitSummary, first_examples, summarize
 from afjax.trunk.pretrained import Trunk, check_length
 from afjax.trunk.program_cost import program_tokens
 
@@ -128,7 +128,7 @@ def show_lines(
     for name, split_rows in rows.items():
         if len(split_rows) > MANY_ROWS:
             print_line(f"Tokenizing {len(split_rows):,} rows of {name} ...")
-        summaries[name] = summarise(split_rows, tokenizer, task, config, cost, training=name == "train")
+        summaries[name] = summarize(split_rows, tokenizer, task, config, cost, training=name == "train")
     first = next(iter(rows))
     examples = first_examples(rows[first], NUM_EXAMPLES, tokenizer, task, config)
     splits = {
@@ -160,7 +160,7 @@ def show_lines(
 
 
 def load_splits(task: TaskConfig, only: str) -> dict[Split, AnyRows]:
-    """Loads all existing splits, or only the split ``only``. Rows may be unlabelled.
+    """Loads all existing splits, or only the split ``only``. Rows may be unlabeled.
 
     Raises:
       UserError: The split is missing, the task has no splits, or a split cannot be loaded.
@@ -182,7 +182,7 @@ def load_splits(task: TaskConfig, only: str) -> dict[Split, AnyRows]:
             names = _label_names(task, split)
         if task.label and split != "test":
             _check_label_column(task, split)
-        rows[split] = load_split(task, split, label_names=names, labelled=None)
+        rows[split] = load_split(task, split, label_names=names, labeled=None)
         names = names or rows[split].label_names
     return rows
 
@@ -198,7 +198,7 @@ def _check_label_column(task: TaskConfig, split: Split) -> None:
 def _label_names(task: TaskConfig, split: Split) -> tuple[str, ...]:
     """Collects the label names that occur in a split.
 
-    The result is empty if the task or its source already names the labels, or if the split is unlabelled.
+    The result is empty if the task or its source already names the labels, or if the split is unlabeled.
     """
     source = open_source(task, split)
     if task.labels or source.label_names:
@@ -271,8 +271,8 @@ def _split_lines(name: str, files: Sequence[str], summary: SplitSummary, max_len
         mean, largest = summary.windows
         entries["windows"] = f"{mean:.2f} per row, at most {largest}; {summary.truncated:.1%} of rows have several"
     entries["padding"] = f"{summary.padding:.1%} of the tokens, in rows of {one_of(summary.padded)} tokens"
-    unlabelled = "not labelled" if name == "test" else "not labelled (name the column of labels with --label)"
-    title = f"{name}: {counted(summary.rows, 'row')}, {'labelled' if summary.labelled else unlabelled}"
+    unlabeled = "not labeled" if name == "test" else "not labeled (name the column of labels with --label)"
+    title = f"{name}: {counted(summary.rows, 'row')}, {'labeled' if summary.labeled else unlabeled}"
     return [title, *(line for entry, text in entries.items() for line in _entry(entry, text))]
 
 

@@ -117,7 +117,7 @@ class ExperimentConfig:
             raise UserError(f"config.fused is {self.fused}; name each source once.")
         assert self.method, "the method's checks are part of the config's"
         for task in self.tasks or (self.target,):
-            check_name(self.artefact_name(task), "experiment")
+            check_name(self.artifact_name(task), "experiment")
 
     @property
     def target(self) -> TaskConfig:
@@ -145,8 +145,8 @@ class ExperimentConfig:
         """Whether any of the trunk's parameters are trained."""
         return self.recipe != "fusion" and self.method.trains_trunk
 
-    def artefact_name(self, task: TaskConfig) -> str:
-        """Returns the store name of the artefacts trained for a task."""
+    def artifact_name(self, task: TaskConfig) -> str:
+        """Returns the store name of the artifacts trained for a task."""
         if self.tasks:
             return f"{self.name}-{task.name}" if self.name else task.name
         return self.name or task.name + ("-fusion" if self.recipe == "fusion" else "")

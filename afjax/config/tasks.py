@@ -119,7 +119,7 @@ class MultiLabelConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskConfig:
-    """A labelled dataset and its metric.
+    """A labeled dataset and its metric.
 
     Attributes:
       name: The task's name, and the default name of its adapters and heads. It cannot contain slashes or commas.

@@ -20,7 +20,7 @@ TRAINS_LAYERS = ("adapter+trunk", "full", "top_k")
 Partition = Literal["adapter", "adapter+trunk", "fusion", "head", "full", "layernorm", "top_k"]
 TrunkDtype = Literal["float32", "bfloat16"]
 Remat = Literal["none", "matmuls", "layers"]
-# File names are limited to 255 bytes. The longest one derived from an artefact's name is the reservation file
+# File names are limited to 255 bytes. The longest one derived from an artifact's name is the reservation file
 # "adapters-NAME.json.part".
 MAX_NAME_BYTES = 236
 # jax.random.key maps seeds that differ by a multiple of this to the same key.

@@ -5,7 +5,7 @@ A batch is a dict of arrays:
 - ``tokens``: int32 [B, T].
 - ``types``: int32 [B, T].
 - ``mask``: bool [B, T], true for tokens and false for padding.
-- ``labels``: int32 or float32 [B]; zeros if the split is unlabelled.
+- ``labels``: int32 or float32 [B]; zeros if the split is unlabeled.
 - ``weights``: float32 [B]; 1 for rows of the split, 0 for padding rows.
 - ``rows``: int32 [B], row indices in the split; -1 for padding rows.
 
@@ -24,7 +24,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from afjax.data.tokenise import TokenisedRows
+from afjax.data.tokenization import TokenizedRows
 from afjax.errors import UserError
 
 Batch = dict[str, np.ndarray]
@@ -67,7 +67,7 @@ def batches_per_epoch(num_rows: int, batch_size: int) -> int:
 
 
 def train_batches(
-    data: TokenisedRows,
+    data: TokenizedRows,
     batching: Batching,
     *,
     seed: int,
@@ -100,9 +100,9 @@ def train_batches(
     Example:
       >>> import numpy as np
       >>> from afjax import Batching, train_batches
-      >>> from afjax.data.tokenise import TokenisedRows
+      >>> from afjax.data.tokenization import TokenizedRows
       >>> tokens, types, labels = np.arange(1, 7, dtype=np.int32), np.zeros(6, np.int8), np.array([1, 0], np.int32)
-      >>> data = TokenisedRows(tokens, types, np.array([0, 2, 6]), labels, truncated=0)  # rows of 2 and 4 tokens
+      >>> data = TokenizedRows(tokens, types, np.array([0, 2, 6]), labels, truncated=0)  # rows of 2 and 4 tokens
       >>> batching = Batching(batch_size=2, lengths=(4, 8), pad_id=0)
       >>> for batch in train_batches(data, batching, seed=0, epoch=0):
       ...     print(batch["tokens"].shape, sorted(batch["rows"].tolist()))
@@ -112,7 +112,7 @@ def train_batches(
         yield make_batch(data, rows, batching, part)
 
 
-def eval_batches(data: TokenisedRows, batching: Batching, *, part: slice = slice(None)) -> Iterator[Batch]:
+def eval_batches(data: TokenizedRows, batching: Batching, *, part: slice = slice(None)) -> Iterator[Batch]:
     """Yields batches for evaluation, with the shortest rows first.
 
     Each row occurs once.
@@ -131,9 +131,9 @@ def eval_batches(data: TokenisedRows, batching: Batching, *, part: slice = slice
     Example:
       >>> import numpy as np
       >>> from afjax import Batching, eval_batches
-      >>> from afjax.data.tokenise import TokenisedRows
+      >>> from afjax.data.tokenization import TokenizedRows
       >>> tokens, types = np.arange(1, 7, dtype=np.int32), np.zeros(6, np.int8)
-      >>> data = TokenisedRows(tokens, types, np.array([0, 4, 6]), labels=None, truncated=0)  # rows of 4 and 2 tokens
+      >>> data = TokenizedRows(tokens, types, np.array([0, 4, 6]), labels=None, truncated=0)  # rows of 4 and 2 tokens
       >>> batch = next(eval_batches(data, Batching(batch_size=2, lengths=(4, 8), pad_id=0)))
       >>> batch["tokens"].tolist()
       [[5, 6, 0, 0], [1, 2, 3, 4]]
@@ -185,7 +185,7 @@ def bucket_of(row_lengths: np.ndarray, lengths: Sequence[int]) -> np.ndarray:
     return buckets
 
 
-def make_batch(data: TokenisedRows, rows: np.ndarray, batching: Batching, part: slice = slice(None)) -> Batch:
+def make_batch(data: TokenizedRows, rows: np.ndarray, batching: Batching, part: slice = slice(None)) -> Batch:
     """Builds a batch from row indices; see :func:`train_batches`."""
     count, batch_size, lengths = len(rows), batching.batch_size, batching.lengths
     sequences = sequences_of(data, rows, batch_size)  # [B] or [B, C]
@@ -211,7 +211,7 @@ def make_batch(data: TokenisedRows, rows: np.ndarray, batching: Batching, part: 
     }
 
 
-def _batch_labels(data: TokenisedRows, rows: np.ndarray, batch_size: int) -> np.ndarray:
+def _batch_labels(data: TokenizedRows, rows: np.ndarray, batch_size: int) -> np.ndarray:
     """Gathers the labels of a batch, [B, ...], padded with zeros."""
     split_labels = np.zeros((0,), np.int32) if data.labels is None else data.labels
     labels = np.zeros((batch_size, *split_labels.shape[1:]), split_labels.dtype)
@@ -220,7 +220,7 @@ def _batch_labels(data: TokenisedRows, rows: np.ndarray, batch_size: int) -> np.
     return labels
 
 
-def sequences_of(data: TokenisedRows, rows: np.ndarray, batch_size: int) -> np.ndarray:
+def sequences_of(data: TokenizedRows, rows: np.ndarray, batch_size: int) -> np.ndarray:
     """Maps rows to sequence indices: int64 [B], or [B, C] for multiple choice.
 
     The index is -1 for missing rows and choices.
@@ -234,7 +234,7 @@ def sequences_of(data: TokenisedRows, rows: np.ndarray, batch_size: int) -> np.n
 
 
 def padding_share(
-    data: TokenisedRows, *, batch_size: int, lengths: Sequence[int], seed: int = 0, padding_rows: bool = True
+    data: TokenizedRows, *, batch_size: int, lengths: Sequence[int], seed: int = 0, padding_rows: bool = True
 ) -> float:
     """Computes the fraction of padding tokens in one training epoch.
 
@@ -254,7 +254,7 @@ def padding_share(
 
 
 def eval_padding_share(
-    data: TokenisedRows, *, batch_size: int, lengths: Sequence[int], padding_rows: bool = True
+    data: TokenizedRows, *, batch_size: int, lengths: Sequence[int], padding_rows: bool = True
 ) -> float:
     """Computes the fraction of padding tokens in one evaluation.
 
@@ -265,7 +265,7 @@ def eval_padding_share(
 
 
 def _padding_fraction(
-    data: TokenisedRows, groups: Sequence[np.ndarray], batch_size: int, lengths: Sequence[int], padding_rows: bool
+    data: TokenizedRows, groups: Sequence[np.ndarray], batch_size: int, lengths: Sequence[int], padding_rows: bool
 ) -> float:
     tokens = sum(
         (batch_size if padding_rows else len(rows)) * lengths[bucket_of(data.lengths[rows], lengths).max()]

@@ -66,7 +66,7 @@ def pick_columns(
     text_b: str = "",
     label: str = "",
     known: Sequence[tuple[str, ...]] = TEXT_COLUMNS,
-    labelled: bool | None = True,
+    labeled: bool | None = True,
 ) -> Columns:
     """Selects the text, label and id columns.
 
@@ -79,7 +79,7 @@ def pick_columns(
         is used.
       label: Name of the label column. If empty, it is "label", which may be missing.
       known: Candidate text columns, in order of preference.
-      labelled: Whether the column ``label`` must exist if it is set. If False, labels are ignored. If None, they are
+      labeled: Whether the column ``label`` must exist if it is set. If False, labels are ignored. If None, they are
         used if the column exists.
 
     Raises:
@@ -88,7 +88,7 @@ def pick_columns(
     """
     place, first, rows = first_row(source, rows)
     names = text_names(place, first, text_a, text_b, known)
-    has_labels = labelled is not False and ((bool(label) and bool(labelled)) or (label or "label") in first)
+    has_labels = labeled is not False and ((bool(label) and bool(labeled)) or (label or "label") in first)
     has_ids = "id" in first
     columns = Columns(
         source,

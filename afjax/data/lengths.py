@@ -10,7 +10,7 @@ import numpy as np
 
 from afjax.config.training import TrainConfig
 from afjax.data.batches import batches_per_epoch, bucket_of, eval_groups, eval_padding_share, padding_share
-from afjax.data.tokenise import TokenisedRows
+from afjax.data.tokenization import TokenizedRows
 
 # Maximum number of padded lengths per run.
 MOST = 8
@@ -72,8 +72,8 @@ class ProgramTokens:
 
 
 def choose_lengths(
-    train: Sequence[TokenisedRows],
-    dev: Sequence[TokenisedRows],
+    train: Sequence[TokenizedRows],
+    dev: Sequence[TokenizedRows],
     config: TrainConfig,
     cost: ProgramTokens,
     *,
@@ -104,7 +104,7 @@ def choose_lengths(
 
 
 def train_lengths(
-    train: Sequence[TokenisedRows],
+    train: Sequence[TokenizedRows],
     config: TrainConfig,
     program_tokens: float,
     *,
@@ -142,7 +142,7 @@ def train_lengths(
 
 
 def eval_lengths(
-    splits: Sequence[TokenisedRows],
+    splits: Sequence[TokenizedRows],
     config: TrainConfig,
     program_tokens: float,
     *,
@@ -178,8 +178,8 @@ def eval_lengths(
 
 
 def run_tokens(
-    train: Sequence[TokenisedRows],
-    dev: Sequence[TokenisedRows],
+    train: Sequence[TokenizedRows],
+    dev: Sequence[TokenizedRows],
     config: TrainConfig,
     lengths: PaddedLengths,
     *,
@@ -211,7 +211,7 @@ def run_tokens(
     )
 
 
-def _common_options(splits: Sequence[TokenisedRows], config: TrainConfig) -> list[tuple[int, ...]]:
+def _common_options(splits: Sequence[TokenizedRows], config: TrainConfig) -> list[tuple[int, ...]]:
     """Returns ``max_length`` as the only option for the padded lengths.
 
     If a batch of this length has more than ``COMMON_TOKENS`` tokens, the result is empty.
@@ -228,7 +228,7 @@ def _programs(lengths: tuple[int, ...], config: TrainConfig, common: bool) -> fl
     return len(lengths) - (COMMON_LENGTH if common and lengths == (config.max_length,) else 0.0)
 
 
-def inference_lengths(data: TokenisedRows, *, batch_size: int, max_length: int) -> tuple[int, ...]:
+def inference_lengths(data: TokenizedRows, *, batch_size: int, max_length: int) -> tuple[int, ...]:
     """Chooses the padded lengths for a single prediction or evaluation pass.
 
     For small inputs, these are always multiples of a quarter of ``max_length``, so that later calls can reuse the
@@ -256,7 +256,7 @@ def ladder(longest: int, max_length: int) -> list[int]:
     return lengths[1:]
 
 
-def _padding(train: Sequence[TokenisedRows], rates: np.ndarray, lengths: Sequence[int], batch_size: int) -> float:
+def _padding(train: Sequence[TokenizedRows], rates: np.ndarray, lengths: Sequence[int], batch_size: int) -> float:
     """Computes the :func:`padding_share` of several splits.
 
     The splits are weighted by how often their rows are sampled.

@@ -191,7 +191,7 @@ def no_better_than_majority(name: str, rows: AnyRows, metrics: Mapping[str, floa
 
     Args:
       name: The name of the model's head.
-      rows: The labelled rows on which the model was evaluated.
+      rows: The labeled rows on which the model was evaluated.
       metrics: The scores by metric.
     """
     if isinstance(rows, SpanRows | TagRows) or rows.labels is None or "accuracy" not in metrics:
@@ -210,7 +210,7 @@ def no_better_than_majority(name: str, rows: AnyRows, metrics: Mapping[str, floa
 def _labels(rows: AnyRows) -> list[Any]:
     """Returns a hashable label for each row.
 
-    If the split is unlabelled, every label is None.
+    If the split is unlabeled, every label is None.
     """
     if rows.labels is None:
         return [None] * len(rows)

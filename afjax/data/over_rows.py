@@ -9,7 +9,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from afjax.data.batches import Batching, eval_batches
-from afjax.data.tokenise import TokenisedRows
+from afjax.data.tokenization import TokenizedRows
 from afjax.display.terminal import progress_bar
 from afjax.distributed.hosts import is_first_host
 from afjax.distributed.sharding import host_rows, replicated, shard_batch, to_host
@@ -28,7 +28,7 @@ def jit_eval_step(step: Callable[[Any, Any], Any], mesh: Mesh) -> Any:
 def over_rows(
     step: Callable[[Tree, Any], Any],
     params: Tree,
-    data: TokenisedRows,
+    data: TokenizedRows,
     *,
     batching: Batching,
     mesh: Mesh,
@@ -82,7 +82,7 @@ def over_rows(
     return joined
 
 
-def check_outputs(outputs: Any, data: TokenisedRows, params: Tree) -> None:
+def check_outputs(outputs: Any, data: TokenizedRows, params: Tree) -> None:
     """Checks that all outputs are finite.
 
     Args:
@@ -122,7 +122,7 @@ def _not_finite(name: str, params: Tree) -> UserError:
 def sum_over_rows(
     step: Callable[[Tree, Any], Any],
     params: Tree,
-    data: TokenisedRows,
+    data: TokenizedRows,
     weights: np.ndarray,
     *,
     batching: Batching,

@@ -52,7 +52,7 @@ class _Split(abc.ABC):
 
     @abc.abstractmethod
     def label_of(self, row: int) -> str:
-        """Formats a row's label; empty if the split is unlabelled."""
+        """Formats a row's label; empty if the split is unlabeled."""
 
     def _label_summary(self) -> str:
         return "no labels"
@@ -60,7 +60,7 @@ class _Split(abc.ABC):
     def label_counts(self) -> dict[str, int]:
         """Counts the rows with each label, by label name.
 
-        The result is empty for unlabelled splits, regression and span tasks. For multiple choice, the label is the
+        The result is empty for unlabeled splits, regression and span tasks. For multiple choice, the label is the
         name of the correct choice, or its index if it has no name.
         """
         return {}
@@ -75,15 +75,15 @@ class _Split(abc.ABC):
     def _repr_html_(self) -> str:
         """Renders the first rows as an HTML table for notebooks."""
         numbers = range(min(len(self), _SHOWN_ROWS))
-        labelled = any(map(self.label_of, numbers))
+        labeled = any(map(self.label_of, numbers))
         header = ["row", *(name for name, _ in self.texts_of(0))] if len(self) else ["row"]
         rows: list[list[Content]] = []
         for row in numbers:
-            label = [shortened(self.label_of(row), _SHOWN_TEXT)] if labelled else []
+            label = [shortened(self.label_of(row), _SHOWN_TEXT)] if labeled else []
             rows.append([str(row), *(shortened(text, _SHOWN_TEXT) for _, text in self.texts_of(row)), *label])
         more = f"; the first {len(numbers)}" if len(numbers) < len(self) else ""
         caption = f"{self._counted()}, {self._label_summary()}{more}"
-        return table([*header, *(["label"] if labelled else [])], rows, caption=caption).html
+        return table([*header, *(["label"] if labeled else [])], rows, caption=caption).html
 
     def __getitem__(self, rows: int | slice | Sequence[int] | np.ndarray) -> Self:
         """Selects rows. The result is always a split: ``rows[5]`` is a split with one row.
@@ -141,7 +141,7 @@ class Rows(_Split):
     Attributes:
       text_a: The texts, or the first texts of pairs.
       text_b: The second texts of pairs; None for single texts.
-      labels: int32 [rows], indices into ``label_names``; float32 [rows] for regression; None if unlabelled.
+      labels: int32 [rows], indices into ``label_names``; float32 [rows] for regression; None if unlabeled.
       label_names: Label names in index order; empty for regression.
       ids: Row ids from the source; None if it has none.
     """
@@ -191,7 +191,7 @@ class Rows(_Split):
 
     def digest(self) -> str:
         """Returns the SHA-256 (hex) of the texts, labels and label names."""
-        return _labelled_digest(self.texts_digest(), self.labels, self.label_names)
+        return _labeled_digest(self.texts_digest(), self.labels, self.label_names)
 
 
 @dataclass(frozen=True, repr=False)
@@ -200,13 +200,13 @@ class MultiLabelRows(Rows):
 
     Attributes:
       text_a, text_b, ids: See :class:`Rows`.
-      labels: Multi-hot labels, float32 [rows, labels]; None if unlabelled.
+      labels: Multi-hot labels, float32 [rows, labels]; None if unlabeled.
       label_names: Label names in the order of ``labels``' columns.
     """
 
     def names_of(self, row: int) -> list[str]:
         """Returns the names of a row's labels."""
-        assert self.labels is not None, "the split is labelled"
+        assert self.labels is not None, "the split is labeled"
         return [self.label_names[index] for index in np.flatnonzero(self.labels[row])]
 
     def label_of(self, row: int) -> str:
@@ -225,7 +225,7 @@ class ChoiceRows(_Split):
     Attributes:
       contexts: The context of each row, followed by the question if there is one.
       choices: Two or more choices per row. The number can vary.
-      labels: int32 [rows], the index of the correct choice; None if unlabelled.
+      labels: int32 [rows], the index of the correct choice; None if unlabeled.
       label_names: Names of the first, second, ... choice. Rows can have more or fewer choices than names.
       ids: Row ids from the source; None if it has none.
       has_question: Whether the contexts include a question from a separate column; None if unknown.
@@ -255,7 +255,7 @@ class ChoiceRows(_Split):
         return "" if self.labels is None else self.choices[row][int(self.labels[row])]
 
     def _label_summary(self) -> str:
-        return "no labels" if self.labels is None else "labelled"
+        return "no labels" if self.labels is None else "labeled"
 
     def label_counts(self) -> dict[str, int]:
         if self.labels is None:
@@ -281,7 +281,7 @@ class ChoiceRows(_Split):
 
     def digest(self) -> str:
         """Returns the SHA-256 (hex) of the texts, labels and label names."""
-        return _labelled_digest(self.texts_digest(), self.labels, self.label_names)
+        return _labeled_digest(self.texts_digest(), self.labels, self.label_names)
 
 
 @dataclass(frozen=True, repr=False)
@@ -292,7 +292,7 @@ class SpanRows(_Split):
       questions: One question per row.
       contexts: One context per row.
       labels: The gold answers of each row as pairs ``(text, start)``, where ``start`` is the answer's character offset
-        in the context, or -1 if unknown. Empty for unanswerable questions. None if the split is unlabelled.
+        in the context, or -1 if unknown. Empty for unanswerable questions. None if the split is unlabeled.
       label_names: Always empty.
       ids: Row ids from the source; None if it has none.
     """
@@ -325,7 +325,7 @@ class SpanRows(_Split):
         if self.labels is None:
             return "no labels"
         num_unanswerable = sum(not answers for answers in self.labels)
-        return f"labelled, {num_unanswerable} without an answer" if num_unanswerable else "labelled"
+        return f"labeled, {num_unanswerable} without an answer" if num_unanswerable else "labeled"
 
     def trainable(self) -> list[int]:
         """Returns the indices of rows that are usable for training.
@@ -353,7 +353,7 @@ class TagRows(_Split):
       texts: One sentence per row.
       bounds: For each row, the character offsets of each word's start and end (exclusive), int64 [words, 2]. Words do
         not overlap, and there is only white space between them.
-      labels: For each row, the tag of each word; None if the split is unlabelled.
+      labels: For each row, the tag of each word; None if the split is unlabeled.
       label_names: The tags in the order of the model's outputs.
       ids: Row ids from the source; None if it has none.
     """
@@ -462,6 +462,6 @@ def _texts_digest(head: str, columns: Iterable[Sequence[str]]) -> str:
     return digest.hexdigest()
 
 
-def _labelled_digest(texts_digest: str, labels: np.ndarray | None, label_names: tuple[str, ...]) -> str:
+def _labeled_digest(texts_digest: str, labels: np.ndarray | None, label_names: tuple[str, ...]) -> str:
     values = b"" if labels is None else np.asarray(labels, "<f8").tobytes()
     return hashlib.sha256(texts_digest.encode() + values + json.dumps(label_names).encode()).hexdigest()

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from afjax.adapters.bottleneck import NEW_NORM_EPSILON
 from afjax.config.adapters import Adapter, AdapterConfig
 from afjax.fusion.checks import is_factored
-from afjax.nn.layers import ACTIVATIONS, dense, normalise
+from afjax.nn.layers import ACTIVATIONS, dense, normalize
 from afjax.trees import AnyArray, Tree
 from afjax.trunk.layers import for_every_layer
 
@@ -113,7 +113,7 @@ def inner_activations(
     down: Tree, z: Float[AnyArray, "*batch hidden"], layout: BankLayout
 ) -> Float[Array, "*batch units"]:
     """Computes ``activation(down(z))`` for all adapters, concatenated."""
-    inputs = {norm: normalise(z, NEW_NORM_EPSILON) if norm else z for _, _, norm in layout.runs}
+    inputs = {norm: normalize(z, NEW_NORM_EPSILON) if norm else z for _, _, norm in layout.runs}
     parts, begin = [], 0
     for units, activation, norm in layout.runs:
         columns = slice(begin, begin + units)

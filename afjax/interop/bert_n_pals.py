@@ -32,7 +32,7 @@ from afjax.interop.bert_tables import (
     trunk_table,
 )
 from afjax.interop.paper_tasks import paper_model, paper_task
-from afjax.model.saving import artefacts, save_models
+from afjax.model.saving import artifacts, save_models
 from afjax.model.task_model import TaskModel
 from afjax.storage.paths import AnyPath, fetched, open_path
 from afjax.trees import Tree
@@ -136,9 +136,9 @@ def import_bert_n_pals(
       tasks: The tasks, in the order of the checkpoint's output layers, which is the training order.
       output: The trunk's folder, local or ``gs://``.
       store_folder: The store, local or ``gs://``.
-      name: Prefix for names in the store (``NAME-TASK``). If empty, artefacts are named after their tasks.
+      name: Prefix for names in the store (``NAME-TASK``). If empty, artifacts are named after their tasks.
       max_length: Maximum number of tokens per row.
-      overwrite: Whether existing files and artefacts may be replaced.
+      overwrite: Whether existing files and artifacts may be replaced.
 
     Returns:
       The saved models, in the order of ``tasks``.
@@ -309,7 +309,7 @@ def _check_free(store_folder: AnyPath, models: Sequence[TaskModel], overwrite: b
     """Raises UserError if a name is repeated or taken, or the store is a file."""
     if open_path(store_folder).expanduser().is_file():
         raise UserError(f"{store_folder} is a file; set --store to a folder.")
-    names = [artefact for model in models for artefact in artefacts(model)]
+    names = [artifact for model in models for artifact in artifacts(model)]
     repeated = sorted({name for kind, name in names if names.count((kind, name)) > 1})
     if repeated:
         raise UserError(f"--tasks names {', '.join(repeated)} twice; each output layer needs its own task.")

@@ -1,4 +1,4 @@
-"""Saves imported artefacts to a store."""
+"""Saves imported artifacts to a store."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -14,12 +14,12 @@ from afjax.trunk.pretrained import Trunk
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Imported:
-    """An imported artefact.
+    """An imported artifact.
 
     Attributes:
       kind: One of ``store.KINDS``.
-      name: The artefact's name in the store.
-      params: The artefact's parameters.
+      name: The artifact's name in the store.
+      params: The artifact's parameters.
       details: The other fields of ``store.Draft``.
       notes: Notes for the user, each a clause such as "its learned scaling factor is folded into the up-projection".
 
@@ -42,28 +42,28 @@ class Imported:
 def save_imported(
     imported: Sequence[Imported], store_folder: str | Path, *, trunk: Trunk, source: str | Path, overwrite: bool
 ) -> None:
-    """Saves imported artefacts to a store: all of them, or none on error.
+    """Saves imported artifacts to a store: all of them, or none on error.
 
-    Bit-identical artefacts that are already in the store are kept. If all of them are already there, saving fails
+    Bit-identical artifacts that are already in the store are kept. If all of them are already there, saving fails
     unless ``overwrite`` is set, because their names are taken.
 
     Args:
-      imported: The artefacts.
+      imported: The artifacts.
       store_folder: The store.
       trunk: The trunk that they were trained on.
       source: The folder that they were imported from, for error messages.
-      overwrite: Whether existing artefacts may be replaced.
+      overwrite: Whether existing artifacts may be replaced.
 
     Raises:
-      UserError: Two artefacts have the same name, or a name is taken.
+      UserError: Two artifacts have the same name, or a name is taken.
     """
-    titles = [f"{artefact.kind}/{artefact.name}" for artefact in imported]
+    titles = [f"{artifact.kind}/{artifact.name}" for artifact in imported]
     repeated = sorted({title for title in titles if titles.count(title) > 1})
     if repeated:
         raise UserError(f"{source} contains {', '.join(repeated)} twice; names must be unique within a folder.")
-    existing = [artefact for artefact in imported if artefact.name in store.names(store_folder, artefact.kind)]
-    same = [artefact for artefact in existing if _is_same(artefact, trunk, store_folder)]
-    clashing = existing if len(same) == len(imported) else [artefact for artefact in existing if artefact not in same]
+    existing = [artifact for artifact in imported if artifact.name in store.names(store_folder, artifact.kind)]
+    same = [artifact for artifact in existing if _is_same(artifact, trunk, store_folder)]
+    clashing = existing if len(same) == len(imported) else [artifact for artifact in existing if artifact not in same]
     if clashing and not overwrite:
         raise UserError(
             f'"{clashing[0].name}" already exists in {clashing[0].kind} of the store {store_folder}; choose another '
@@ -71,27 +71,27 @@ def save_imported(
         )
     drafts = [
         store.Draft(
-            kind=artefact.kind,
-            name=artefact.name,
-            params=artefact.params,
+            kind=artifact.kind,
+            name=artifact.name,
+            params=artifact.params,
             trunk=trunk.identity(),
-            **artefact.details,
+            **artifact.details,
         )
-        for artefact in imported
-        if overwrite or artefact not in same
+        for artifact in imported
+        if overwrite or artifact not in same
     ]
     store.save_all(store_folder, drafts, overwrite=overwrite)
 
 
-def _is_same(artefact: Imported, trunk: Trunk, store_folder: str | Path) -> bool:
-    """Returns whether the store already has an identical artefact with this name."""
+def _is_same(artifact: Imported, trunk: Trunk, store_folder: str | Path) -> bool:
+    """Returns whether the store already has an identical artifact with this name."""
     try:
-        manifest = store.read_manifest(store_folder, artefact.kind, artefact.name)
-    except UserError:  # The stored artefact is damaged.
+        manifest = store.read_manifest(store_folder, artifact.kind, artifact.name)
+    except UserError:  # The stored artifact is damaged.
         return False
-    details = {key: plain(value) for key, value in artefact.details.items()}
+    details = {key: plain(value) for key, value in artifact.details.items()}
     return (
-        manifest.digest == tree_digest(artefact.params)
+        manifest.digest == tree_digest(artifact.params)
         and not store.trunk_difference(manifest.trunk, trunk.identity()).differences
         and {key: plain(getattr(manifest, key)) for key in details} == details
     )

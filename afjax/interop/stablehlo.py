@@ -66,7 +66,7 @@ def export_stablehlo(
     # Check the output paths first, because exporting takes a while.
     for target in targets:
         check_output(target)
-    data, shapes = _serialise(task_model, max_length, platforms)
+    data, shapes = _serialize(task_model, max_length, platforms)
     contents = _description(task_model, targets[0].name, data, shapes, max_length, platforms)
     try:
         # Rename the files to their final names only when both are complete.
@@ -106,7 +106,7 @@ def check_platforms(platforms: Sequence[str]) -> tuple[str, ...]:
     return names
 
 
-def _serialise(task_model: TaskModel, max_length: int, platforms: tuple[str, ...]) -> tuple[bytes, tuple[str, str]]:
+def _serialize(task_model: TaskModel, max_length: int, platforms: tuple[str, ...]) -> tuple[bytes, tuple[str, str]]:
     """Serializes the model.
 
     Returns the bytes, and the shapes of the inputs and the logits as text.

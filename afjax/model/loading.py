@@ -124,7 +124,7 @@ def load_task_model(
     return _with_record(model, manifest.trained_with, allow_mismatch)
 
 
-def _check_head(head: store.Artefact, task: TaskConfig) -> None:
+def _check_head(head: store.Artifact, task: TaskConfig) -> None:
     """Raises UserError if a head's layers, config, labels and task are inconsistent."""
     manifest = head.manifest
     outputs, max_length = manifest.config.get("num_outputs"), manifest.config.get("max_length")

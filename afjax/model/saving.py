@@ -25,7 +25,7 @@ def save_models(
     Args:
       store_folder: The store.
       models: The models, with distinct names.
-      overwrite: Whether existing artefacts with these names may be replaced.
+      overwrite: Whether existing artifacts with these names may be replaced.
       run: Identifier of the training run that saves them; see :func:`afjax.store.save_all`.
 
     Raises:
@@ -40,7 +40,7 @@ def save_models(
 
 
 def drafts(model: "TaskModel", store_folder: str | Path) -> list[store.Draft]:
-    """Prepares the artefacts that ``TaskModel.save`` writes.
+    """Prepares the artifacts that ``TaskModel.save`` writes.
 
     Raises:
       UserError: The fusion's adapters do not match the stored ones, for example because layers were dropped.
@@ -94,8 +94,8 @@ def beneath_head(model: "TaskModel") -> dict[str, str]:
     return {"kind": kind, "name": name, "sha256": tree_digest(model.params[kind][name])}
 
 
-def artefacts(model: "TaskModel") -> list[tuple[str, str]]:
-    """Lists ``(kind, name)`` for each artefact that ``TaskModel.save`` writes."""
+def artifacts(model: "TaskModel") -> list[tuple[str, str]]:
+    """Lists ``(kind, name)`` for each artifact that ``TaskModel.save`` writes."""
     head = [("heads", model.model.head_name)]
     if model.model.fusion_name:
         return [("fusion", model.model.fusion_name), *head]

@@ -10,7 +10,7 @@ from afjax.config.from_dict import from_dict
 from afjax.config.fusion import FusionConfig
 from afjax.errors import UserError
 from afjax.fusion.pruning import keep_adapters, kept_config
-from afjax.store.artefacts import StorePath, title
+from afjax.store.artifacts import StorePath, title
 from afjax.trees import Tree
 
 
@@ -119,15 +119,15 @@ def _identity(trunk_sha256: str | None, trunk: Mapping[str, Any] | None) -> Mapp
 
 
 def recorded_trunk(store_folder: StorePath, kind: str, name: str) -> str:
-    """Reads the name of an artefact's trunk from its manifest.
+    """Reads the name of an artifact's trunk from its manifest.
 
     Args:
       store_folder: The store.
       kind: ``adapters``, ``fusion`` or ``heads``.
-      name: The artefact's name.
+      name: The artifact's name.
 
     Raises:
-      UserError: The artefact does not exist, is damaged, or does not record its trunk.
+      UserError: The artifact does not exist, is damaged, or does not record its trunk.
     """
     trunk = store.read_manifest(store_folder, kind, name).trunk.get("name")
     if not trunk:

@@ -20,7 +20,7 @@ from afjax.data.dataframes import is_table
 from afjax.data.lengths import inference_lengths
 from afjax.data.over_rows import check_outputs, over_rows, sum_over_rows
 from afjax.data.splits import AnyRows, check_same_form
-from afjax.data.tokenise import TokenisedRows
+from afjax.data.tokenization import TokenizedRows
 from afjax.display.html import table
 from afjax.distributed.sharding import local_mesh, shard
 from afjax.errors import UserError
@@ -175,7 +175,7 @@ class TaskModel:
             not support ``max_length``, or the model's outputs are NaN or infinite.
         """
         if is_table(texts):
-            rows = rows_from_table(texts, self.task, label_names=self.labels, labelled=False, name="texts")
+            rows = rows_from_table(texts, self.task, label_names=self.labels, labeled=False, name="texts")
         else:
             rows = rows_from_lists(texts, kind=self.task.kind)
         return self.predict_rows(rows, batch_size=batch_size, max_length=max_length, fusion_attention=fusion_attention)
@@ -199,7 +199,7 @@ class TaskModel:
           UserError: ``rows`` is empty or differs in form from the training rows, ``batch_size`` is less than 1, the
             trunk does not support ``max_length``, or the model's outputs are NaN or infinite.
         """
-        data = self.tokenised(rows, max_length)
+        data = self.tokenized(rows, max_length)
         logits, attention = self._run(data, batch_size, max_length, fusion_attention)
         predictions = TASK_KINDS[self.task.kind].predict(logits, data, self.task, self.labels)
         if not attention:
@@ -228,7 +228,7 @@ class TaskModel:
     def evaluate(
         self, rows: Any, *, batch_size: int = 32, max_length: int | None = None, confusion: bool = False
     ) -> dict[str, Any]:
-        """Computes all of the task's metrics on labelled rows.
+        """Computes all of the task's metrics on labeled rows.
 
         Args:
           rows: Rows from ``load_split`` or ``rows_from_lists``. Alternatively, a table (a DataFrame, a Dataset or a
@@ -256,7 +256,7 @@ class TaskModel:
                 f"The task {self.task.name} is a {self.task.kind.replace('_', '-')} task. Only classification tasks "
                 "have a confusion matrix; evaluate this task without one."
             )
-        data = self.tokenised(rows, max_length)
+        data = self.tokenized(rows, max_length)
         logits = self._run(data, batch_size, max_length, False)[0]
         scores: dict[str, Any] = split_scores(logits, data, self.task, self.labels)
         if confusion:
@@ -293,7 +293,7 @@ class TaskModel:
         head = f'The rows that the head "{self.model.head_name}" was trained on'
         check_same_form(self.text_columns, head, rows, "these rows", "use rows of the same form as in training")
 
-    def tokenised(self, rows: AnyRows, max_length: int | None = None) -> TokenisedRows:
+    def tokenized(self, rows: AnyRows, max_length: int | None = None) -> TokenizedRows:
         """Tokenizes rows for :meth:`logits`.
 
         Args:
@@ -357,13 +357,13 @@ class TaskModel:
             batch_size=batch_size,
         )
 
-    def logits(self, data: TokenisedRows, *, batch_size: int = 32, max_length: int | None = None) -> np.ndarray:
+    def logits(self, data: TokenizedRows, *, batch_size: int = 32, max_length: int | None = None) -> np.ndarray:
         """Computes the logits of each row or, for span and tagging, each window.
 
         Args:
-          data: The result of :meth:`tokenised`.
+          data: The result of :meth:`tokenized`.
           batch_size: Rows per step.
-          max_length: The same ``max_length`` as for :meth:`tokenised`. Defaults to the maximum in training.
+          max_length: The same ``max_length`` as for :meth:`tokenized`. Defaults to the maximum in training.
 
         Returns:
           float32 ``[rows, num_outputs]``; for multiple choice ``[rows, choices]``, for span ``[windows, length, 2]``,
@@ -392,7 +392,7 @@ class TaskModel:
         return float(analysis["flops"])
 
     def _run(
-        self, data: TokenisedRows, batch_size: int, max_length: int | None, fusion_attention: bool
+        self, data: TokenizedRows, batch_size: int, max_length: int | None, fusion_attention: bool
     ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         def step(model: Model, params: Tree, batch: Mapping[str, Any]) -> Any:
             return _predict_step(model, fusion_attention, params, batch)
@@ -401,13 +401,13 @@ class TaskModel:
         return self.in_label_units(logits, data), attention
 
     def in_label_units(
-        self, logits: Float[np.ndarray, "rows ..."], data: TokenisedRows
+        self, logits: Float[np.ndarray, "rows ..."], data: TokenizedRows
     ) -> Float[np.ndarray, "rows ..."]:
         """Scales a head's outputs to the units of the task's labels.
 
         Args:
           logits: The head's outputs for all entries of ``data``.
-          data: The result of :meth:`tokenised`.
+          data: The result of :meth:`tokenized`.
 
         Returns:
           The scaled logits, as returned by :meth:`logits`.
@@ -423,7 +423,7 @@ class TaskModel:
         return scaled
 
     def over_rows(
-        self, step: ModelStep, data: TokenisedRows, *, batch_size: int = 32, max_length: int | None = None
+        self, step: ModelStep, data: TokenizedRows, *, batch_size: int = 32, max_length: int | None = None
     ) -> Any:
         """Runs ``step(model, params, batch)`` over all rows.
 
@@ -432,9 +432,9 @@ class TaskModel:
         Args:
           step: A jitted function, where ``model`` is static. It is called with a model that has common names
             (:func:`afjax.model.names.with_common_names`), and any fusion is folded.
-          data: The result of :meth:`tokenised`.
+          data: The result of :meth:`tokenized`.
           batch_size: Rows per step.
-          max_length: The same ``max_length`` as for :meth:`tokenised`. Defaults to the maximum in training.
+          max_length: The same ``max_length`` as for :meth:`tokenized`. Defaults to the maximum in training.
 
         Returns:
           The step's outputs for all rows (for span and tagging, all windows), as a tree of NumPy arrays.
@@ -448,7 +448,7 @@ class TaskModel:
     def sum_over_rows(
         self,
         step: ModelStep,
-        data: TokenisedRows,
+        data: TokenizedRows,
         weights: np.ndarray,
         *,
         batch_size: int = 32,
@@ -472,7 +472,7 @@ class TaskModel:
         step = functools.partial(step, self._inference_model)
         return sum_over_rows(step, self._device_params, data, weights, **self._batches(data, batch_size, max_length))
 
-    def _batches(self, data: TokenisedRows, batch_size: int, max_length: int | None) -> dict[str, Any]:
+    def _batches(self, data: TokenizedRows, batch_size: int, max_length: int | None) -> dict[str, Any]:
         """Returns the batching arguments for the functions in :mod:`afjax.data.over_rows`."""
         if batch_size < 1:
             raise UserError(f"batch_size is {batch_size}; it must be at least 1.")
@@ -600,13 +600,13 @@ class TaskModel:
         return dataclasses.replace(self, model=model, params=params, trunk=trunk, head_record=None)
 
     def tune_threshold(self, rows: AnyRows, *, batch_size: int = 32) -> "TaskModel":
-        """Tunes a multi-label task's threshold on labelled rows.
+        """Tunes a multi-label task's threshold on labeled rows.
 
         The candidates are 0.01, 0.02, ..., 0.99. They are compared by the task's main metric if it is ``micro_f1`` or
         ``macro_f1``, and by micro F1 otherwise.
 
         Args:
-          rows: Labelled rows, usually the dev split.
+          rows: Labeled rows, usually the dev split.
           batch_size: Rows per step.
 
         Returns:
@@ -623,7 +623,7 @@ class TaskModel:
                 f"The task {self.task.name} is of the kind {self.task.kind}; only multi_label has a threshold."
             )
         self.check_labels(rows)
-        data = self.tokenised(rows)
+        data = self.tokenized(rows)
         logits = self.logits(data, batch_size=batch_size)
         task = with_best_threshold(self.task, logits, data.right_labels)
         scores = split_scores(logits, data, task, self.labels)
@@ -687,7 +687,7 @@ class TaskModel:
 
         Args:
           store_folder: The store, local or ``gs://``.
-          overwrite: Whether existing artefacts with these names may be replaced.
+          overwrite: Whether existing artifacts with these names may be replaced.
           run: Identifier of the training run that saves them; see :func:`afjax.store.save_all`.
 
         Raises:

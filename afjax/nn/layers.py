@@ -233,7 +233,7 @@ def layer_norm(params: Tree, x: Float[AnyArray, "*batch hidden"], epsilon: float
     return _layer_norm(x, scale, bias, epsilon)
 
 
-def normalise(x: Float[AnyArray, "*batch hidden"], epsilon: float) -> Float[Array, "*batch hidden"]:
+def normalize(x: Float[AnyArray, "*batch hidden"], epsilon: float) -> Float[Array, "*batch hidden"]:
     """Normalizes the last axis to zero mean and unit variance.
 
     The computation is in float32 or wider. The result has the dtype of ``x``.
@@ -267,15 +267,15 @@ def _layer_norm_backward(
 ) -> tuple[Array, Array, Array]:
     x, mean, inverse_deviation, scale, bias = kept
     wide = cotangent.astype(mean.dtype)
-    normalised = (x.astype(mean.dtype) - mean) * inverse_deviation
-    to_normalised = wide * jnp.broadcast_to(scale, x.shape)
-    along = (normalised * to_normalised).mean(-1, keepdims=True)
-    to_x = inverse_deviation * (to_normalised - to_normalised.mean(-1, keepdims=True) - normalised * along)
+    normalized = (x.astype(mean.dtype) - mean) * inverse_deviation
+    to_normalized = wide * jnp.broadcast_to(scale, x.shape)
+    along = (normalized * to_normalized).mean(-1, keepdims=True)
+    to_x = inverse_deviation * (to_normalized - to_normalized.mean(-1, keepdims=True) - normalized * along)
 
     def of_rows(by_entry: Array, like: Array) -> Array:
         return by_entry.reshape(-1, by_entry.shape[-1]).sum(0).astype(like.dtype)
 
-    return to_x.astype(x.dtype), of_rows(wide * normalised, scale), of_rows(wide, bias)
+    return to_x.astype(x.dtype), of_rows(wide * normalized, scale), of_rows(wide, bias)
 
 
 _layer_norm.defvjp(_layer_norm_forward, _layer_norm_backward)

@@ -32,7 +32,7 @@ def load_routed_model(
       The model. Its task names are ``names``, including any prefixes.
 
     Raises:
-      UserError: ``names`` is empty; a name is unknown, ambiguous or repeated; an artefact is damaged or was trained on
+      UserError: ``names`` is empty; a name is unknown, ambiguous or repeated; an artifact is damaged or was trained on
         a different trunk (see :func:`afjax.load_task_model`); or tasks were trained with different dtypes.
 
     Example:
@@ -49,8 +49,8 @@ def load_routed_model(
     for name in names:
         if list(names).count(name) > 1:
             raise UserError(f'"{name}" is listed twice; list each name once.')
-    artefacts = {name: find_artefact(store_folder, name) for name in names}
-    models = {name: load_model(store_folder, trunk, *artefact) for name, artefact in artefacts.items()}
+    artifacts = {name: find_artifact(store_folder, name) for name in names}
+    models = {name: load_model(store_folder, trunk, *artifact) for name, artifact in artifacts.items()}
     dtypes = {model.trunk.dtype for model in models.values()}
     return RoutedModel(dataclasses.replace(trunk, dtype=dtypes.pop()) if len(dtypes) == 1 else trunk, models, capacity)
 
@@ -60,8 +60,8 @@ def load_model(store_folder: str | Path, trunk: Trunk, kind: str, name: str) -> 
 
     Args:
       store_folder: The store.
-      trunk: The encoder that the artefact was trained on.
-      kind, name: The artefact, from :func:`find_artefact`.
+      trunk: The encoder that the artifact was trained on.
+      kind, name: The artifact, from :func:`find_artifact`.
     """
     if kind == "heads":
         return load_task_model(store_folder, trunk, head=name)
@@ -72,7 +72,7 @@ def load_model(store_folder: str | Path, trunk: Trunk, kind: str, name: str) -> 
     )
 
 
-def find_artefact(store_folder: str | Path, name: str) -> tuple[str, str]:
+def find_artifact(store_folder: str | Path, name: str) -> tuple[str, str]:
     """Finds an adapter or fusion by name or, if there is none, a head.
 
     Args:
@@ -83,7 +83,7 @@ def find_artefact(store_folder: str | Path, name: str) -> tuple[str, str]:
       The kind (``adapters``, ``fusion`` or ``heads``) and the name.
 
     Raises:
-      UnknownTaskError: The store has no artefact with this name.
+      UnknownTaskError: The store has no artifact with this name.
       UserError: Both an adapter and a fusion have this name.
     """
     stored = {kind: store.names(store_folder, kind) for kind in ("adapters", "fusion", "heads")}

@@ -9,7 +9,7 @@ from jaxtyping import Float
 
 from afjax.data.over_rows import check_outputs
 from afjax.data.splits import AnyRows
-from afjax.data.tokenise import TokenisedRows, tokenise
+from afjax.data.tokenization import TokenizedRows, tokenize_rows
 from afjax.errors import UserError
 from afjax.model.editing import attention_axes
 from afjax.model.task_model import TaskModel
@@ -22,7 +22,7 @@ from afjax.trunk.embedding import EmbeddingConfig, embedding_rows
 
 
 class UnknownTaskError(UserError):
-    """No task with this name is being served, or the store has no such artefact."""
+    """No task with this name is being served, or the store has no such artifact."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -55,7 +55,7 @@ class Sequences:
     """
 
     task: ServedTask | None
-    data: TokenisedRows
+    data: TokenizedRows
     rows: tuple[int, ...]
 
     def __len__(self) -> int:
@@ -74,7 +74,7 @@ class SharedSequences:
     """
 
     tasks: tuple[ServedTask, ...]
-    data: TokenisedRows
+    data: TokenizedRows
     rows: tuple[int, ...]
 
     def __len__(self) -> int:
@@ -105,7 +105,7 @@ def read_rows(
     if task is None:
         assert embedding.max_length is not None
         plain = embedding_rows(texts, embedding)
-        data = tokenise(plain, tokenizer, max_length=embedding.max_length, cache_dir=None)
+        data = tokenize_rows(plain, tokenizer, max_length=embedding.max_length, cache_dir=None)
         return Sequences(None, data, tuple(rows))
     own = check_rows(task, texts, rows)
     data = tokenize(own, tokenizer, task.model.task, max_length=task.model.max_length, training=False)

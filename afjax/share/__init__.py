@@ -1,6 +1,6 @@
 """Shares adapters through archives and the Hugging Face hub.
 
-Shared artefacts get a model card. Received files are checked before they are installed.
+Shared artifacts get a model card. Received files are checked before they are installed.
 
 Example:
   >>> import numpy as np

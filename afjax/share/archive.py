@@ -1,4 +1,4 @@
-"""Packs artefacts into uncompressed ``.tar`` files, and unpacks them.
+"""Packs artifacts into uncompressed ``.tar`` files, and unpacks them.
 
 The archive is uncompressed for three reasons: weights hardly compress, a compressor's output changes with its version,
 and an uncompressed archive cannot unpack to more than its own size. Timestamps, file owners and order are fixed, so
@@ -18,12 +18,12 @@ from afjax.share.received import (
     check_files,
     check_manifest_size,
     check_unpacked_size,
-    files_by_artefact,
+    files_by_artifact,
     manifest_from,
 )
 from afjax.storage.paths import AnyPath, local_path
 from afjax.storage.writing import replacing
-from afjax.store.artefacts import StorePath
+from afjax.store.artifacts import StorePath
 from afjax.store.files import MANIFEST
 from afjax.store.manifest import Manifest
 
@@ -31,24 +31,24 @@ ENDING = ".tar"
 
 
 def pack(store: StorePath, name: str, file: AnyPath, *, kind: str = "", license: str = "") -> tuple[Manifest, ...]:
-    """Packs an artefact with its dependencies and a model card into one file.
+    """Packs an artifact with its dependencies and a model card into one file.
 
     An adapter is packed with the head of the same name, if there is one. A fusion is packed with its adapters and its
     head. Local paths in the manifests are shortened to their last part. If packing fails, no file is written.
 
     Args:
       store: The store, local or ``gs://``.
-      name: The artefact's name.
+      name: The artifact's name.
       file: A local path that ends in ``.tar``. An existing file is replaced.
       kind: ``adapters``, ``fusion`` or ``heads``. Defaults to the adapter or fusion of that name, or else the head.
       license: An identifier such as ``apache-2.0`` for the card. Empty if unknown.
 
     Returns:
-      The manifests of the packed artefacts. The manifest of the artefact ``name`` comes last.
+      The manifests of the packed artifacts. The manifest of the artifact ``name`` comes last.
 
     Raises:
-      UserError: No artefact has this name, or an adapter and a fusion do; a fusion's adapters are missing or have
-        changed; an artefact is damaged; or the file cannot be written.
+      UserError: No artifact has this name, or an adapter and a fusion do; a fusion's adapters are missing or have
+        changed; an artifact is damaged; or the file cannot be written.
 
     Example:
       >>> import numpy as np
@@ -71,20 +71,20 @@ def pack(store: StorePath, name: str, file: AnyPath, *, kind: str = "", license:
 
 
 def unpack(file: AnyPath, store: StorePath, *, name: str = "", overwrite: bool = False) -> tuple[Manifest, ...]:
-    """Checks an archive written by :func:`pack` and installs its artefacts in a store.
+    """Checks an archive written by :func:`pack` and installs its artifacts in a store.
 
     Args:
       file: A local path.
       store: The store, local or ``gs://``. It is created if it does not exist.
-      name: New name for the packed artefact and its head. Empty to keep their name. A fusion's adapters are never
+      name: New name for the packed artifact and its head. Empty to keep their name. A fusion's adapters are never
         renamed.
-      overwrite: Whether existing artefacts may be replaced.
+      overwrite: Whether existing artifacts may be replaced.
 
     Returns:
-      The manifests in the store. The packed artefact's manifest comes last.
+      The manifests in the store. The packed artifact's manifest comes last.
 
     Raises:
-      UserError: The archive is truncated, damaged or modified, it contains anything except artefacts and a model card,
+      UserError: The archive is truncated, damaged or modified, it contains anything except artifacts and a model card,
         or a name is taken. Nothing is written in this case.
 
     Example:
@@ -120,7 +120,7 @@ def _write(path: Path, folder: Path) -> None:
 
 
 def _extract_all(path: Path, folder: Path) -> None:
-    """Checks an archive, then extracts its artefacts to an empty folder.
+    """Checks an archive, then extracts its artifacts to an empty folder.
 
     All names, manifests and sizes are checked before anything is written.
     """
@@ -141,9 +141,9 @@ def _extract_all(path: Path, folder: Path) -> None:
 
 
 def _check(tar: tarfile.TarFile, members: dict[str, tarfile.TarInfo], path: Path) -> None:
-    artefact_files = files_by_artefact((name for name in members if name != bundle.CARD), str(path))
+    artifact_files = files_by_artifact((name for name in members if name != bundle.CARD), str(path))
     manifests = []
-    for (kind, name), files in artefact_files.items():
+    for (kind, name), files in artifact_files.items():
         prefix = f"{kind}/{name}/"
         where, member = f"{path}, {prefix}{MANIFEST}", members[prefix + MANIFEST]
         check_manifest_size(member.size, where)
@@ -189,7 +189,7 @@ def _contents(tar: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:
 def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> None:
     """Writes a member to ``target``.
 
-    ``files_by_artefact`` must have accepted its name.
+    ``files_by_artifact`` must have accepted its name.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     with _contents(tar, member) as contents, target.open("wb") as file:

@@ -1,6 +1,6 @@
 """Writes bundles and installs them in stores.
 
-A bundle holds one artefact and everything it needs for predictions, in a folder that is itself a store. An adapter is
+A bundle holds one artifact and everything it needs for predictions, in a folder that is itself a store. An adapter is
 bundled with the head of the same name, and a fusion with its adapters and its head. The same checks apply when a bundle
 is written from a store and when it is installed in one.
 """
@@ -20,7 +20,7 @@ from afjax.share.model_card import model_card
 from afjax.share.provenance import COMMITTED, COMMITTED_TEXT, shareable
 from afjax.storage.paths import is_remote
 from afjax.store import reservations
-from afjax.store.artefacts import (
+from afjax.store.artifacts import (
     StorePath,
     exists,
     folder_of,
@@ -42,22 +42,22 @@ CARD = "README.md"
 def write(
     store: StorePath, name: str, folder: Path, *, kind: str = "", license: str = "", repository: str = ""
 ) -> tuple[Manifest, ...]:
-    """Copies an artefact and its dependencies, checks them and adds a model card.
+    """Copies an artifact and its dependencies, checks them and adds a model card.
 
     Args:
       store: The store, local or ``gs://``.
-      name: The artefact's name.
+      name: The artifact's name.
       folder: An empty local folder.
       kind: One of ``KINDS``. Defaults to the adapter or fusion of that name, or else the head.
       license: An identifier such as ``apache-2.0``. Empty if unknown.
       repository: The hub repository, for the usage example in the model card. Empty for an archive.
 
     Returns:
-      The manifests of the bundle. The manifest of the artefact ``name`` comes last.
+      The manifests of the bundle. The manifest of the artifact ``name`` comes last.
 
     Raises:
-      UserError: No artefact has this name, or an adapter and a fusion do; a fusion's adapters are missing or have
-        changed; or an artefact is damaged.
+      UserError: No artifact has this name, or an adapter and a fusion do; a fusion's adapters are missing or have
+        changed; or an artifact is damaged.
     """
     if license and not re.fullmatch(r"[A-Za-z0-9][\w.+-]*", license, re.ASCII):
         raise UserError(f'The license "{license}" is not an identifier such as apache-2.0, mit or cc-by-4.0.')
@@ -76,18 +76,18 @@ def write(
 
 
 def read(folder: Path, *, where: str, advice: str = REPAIR) -> tuple[Manifest, ...]:
-    """Reads and checks all artefacts in a bundle, including their arrays.
+    """Reads and checks all artifacts in a bundle, including their arrays.
 
     Args:
       folder: The bundle's folder.
       where: The name of the bundle in error messages.
-      advice: How to fix a damaged artefact, for error messages.
+      advice: How to fix a damaged artifact, for error messages.
 
     Returns:
-      The manifests. The main artefact's manifest comes last.
+      The manifests. The main artifact's manifest comes last.
 
     Raises:
-      UserError: An artefact is damaged, or the artefacts do not belong together.
+      UserError: An artifact is damaged, or the artifacts do not belong together.
     """
     for kind, name in folders(folder):
         for problem in problems(folder, kind, name):
@@ -97,10 +97,10 @@ def read(folder: Path, *, where: str, advice: str = REPAIR) -> tuple[Manifest, .
 
 
 def in_order(manifests: Sequence[Manifest], where: str) -> tuple[Manifest, ...]:
-    """Sorts a bundle's manifests by dependency, with the main artefact's last.
+    """Sorts a bundle's manifests by dependency, with the main artifact's last.
 
     Raises:
-      UserError: The artefacts do not belong together.
+      UserError: The artifacts do not belong together.
     """
     manifests_by_kind = {kind: [manifest for manifest in manifests if manifest.kind == kind] for kind in KINDS}
     main = next(manifests_by_kind[kind][-1] for kind in ("fusion", "adapters", "heads") if manifests_by_kind[kind])
@@ -114,7 +114,7 @@ def in_order(manifests: Sequence[Manifest], where: str) -> tuple[Manifest, ...]:
     for manifest in manifests:
         if differences := trunk_difference(manifest.trunk, main.trunk).differences:
             raise UserError(
-                f"{where} holds artefacts for different trunks, which cannot be used together: {manifest.kind}/"
+                f"{where} holds artifacts for different trunks, which cannot be used together: {manifest.kind}/"
                 f"{manifest.name} and {main.kind}/{main.name} differ in {', '.join(differences)}; pack it again."
             )
     for head in manifests_by_kind["heads"]:
@@ -132,16 +132,16 @@ def install(
 ) -> tuple[Manifest, ...]:
     """Installs a bundle in a store, all or nothing.
 
-    If the store already has an identical copy of an artefact other than the main one, that copy is kept. It may come
+    If the store already has an identical copy of an artifact other than the main one, that copy is kept. It may come
     from another fusion of the same adapters, or from an installation that was killed.
 
     Args:
       manifests: The result of :func:`read`.
       folder: The folder passed to :func:`read`.
       store: The store, local or ``gs://``. It is created if it does not exist.
-      name: New name for the main artefact and its head. Empty to keep their name. A fusion's adapters are never
+      name: New name for the main artifact and its head. Empty to keep their name. A fusion's adapters are never
         renamed.
-      overwrite: Whether existing artefacts may be replaced.
+      overwrite: Whether existing artifacts may be replaced.
 
     Returns:
       The manifests in the store.
@@ -151,7 +151,7 @@ def install(
     """
     main = manifests[-1]
     if name:
-        check_name(name, "artefact")
+        check_name(name, "artifact")
     named = [_named(part, main, name) for part in manifests]
     root = store_folder(store)
     try:
@@ -183,7 +183,7 @@ def install(
 
 
 def _named(part: Manifest, main: Manifest, name: str) -> Manifest:
-    """Renames the main artefact or its head in its manifest.
+    """Renames the main artifact or its head in its manifest.
 
     Other manifests are returned unchanged.
     """
@@ -230,14 +230,14 @@ def staging_folder(store: StorePath) -> Iterator[Path]:
 
 
 def _parts(store: StorePath, name: str, kind: str) -> list[tuple[str, str]]:
-    """Lists ``(kind, name)`` of an artefact's dependencies and the artefact itself.
+    """Lists ``(kind, name)`` of an artifact's dependencies and the artifact itself.
 
-    The artefact itself comes last.
+    The artifact itself comes last.
     """
     main = read_manifest(store, kind or _kind_of(store, name), name)
     parts = [("adapters", str(member["name"])) for member in main.adapters]
     has_head = main.kind != "heads" and name in names(store, "heads")
-    # A head of the same name may have been trained with another artefact.
+    # A head of the same name may have been trained with another artifact.
     if has_head and read_manifest(store, "heads", name).belongs_to(main):
         parts.append(("heads", name))
     for part_kind, part in parts:
@@ -267,8 +267,8 @@ def _kind_of(store: StorePath, name: str) -> str:
 
 
 def _is_same(store: StorePath, part: Manifest) -> bool:
-    """Checks whether the store has this artefact, up to local paths in manifests."""
+    """Checks whether the store has this artifact, up to local paths in manifests."""
     try:
         return shareable(read_manifest(store, part.kind, part.name)) == shareable(part)
-    except UserError:  # The stored artefact is damaged.
+    except UserError:  # The stored artifact is damaged.
         return False

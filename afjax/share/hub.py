@@ -1,4 +1,4 @@
-"""Pushes artefacts to the Hugging Face hub and pulls them from it.
+"""Pushes artifacts to the Hugging Face hub and pulls them from it.
 
 A repository has the same contents as an archive, as separate files: one adapter, fusion or head, its dependencies and a
 model card. A copy of it is a store, and Orbax can load its parameters without afjax.
@@ -19,28 +19,28 @@ from afjax.share.received import (
     check_files,
     check_manifest_size,
     check_unpacked_size,
-    files_by_artefact,
+    files_by_artifact,
     manifest_from,
 )
-from afjax.store.artefacts import StorePath
+from afjax.store.artifacts import StorePath
 from afjax.store.files import MANIFEST
 from afjax.store.manifest import KINDS, Manifest
 
-# Files that a repository may contain in addition to artefacts. The hub creates some of them.
+# Files that a repository may contain in addition to artifacts. The hub creates some of them.
 _NEUTRAL = (".gitattributes", "LICENSE", bundle.CARD)
 
 
 def push(
     store: StorePath, name: str, repository: str, *, kind: str = "", license: str = "", private: bool = False
 ) -> str:
-    """Pushes an artefact to the Hugging Face hub.
+    """Pushes an artifact to the Hugging Face hub.
 
     Its dependencies and a model card are part of the same commit. The repository is created if it does not exist.
-    Earlier versions of the artefact and its card are replaced, but remain in the repository's history.
+    Earlier versions of the artifact and its card are replaced, but remain in the repository's history.
 
     Args:
       store: The store, local or ``gs://``.
-      name: The artefact's name.
+      name: The artifact's name.
       repository: ``USER/REPO``.
       kind: ``adapters``, ``fusion`` or ``heads``. Defaults to the adapter or fusion of that name, or else the head.
       license: An identifier such as ``apache-2.0`` for the card. Empty if unknown.
@@ -50,8 +50,8 @@ def push(
       The repository's URL.
 
     Raises:
-      UserError: The artefact cannot be packed (see :func:`afjax.share.pack`), the hub rejects the request, the
-        repository contains other artefacts or files, or ``private`` is True and the repository is public.
+      UserError: The artifact cannot be packed (see :func:`afjax.share.pack`), the hub rejects the request, the
+        repository contains other artifacts or files, or ``private`` is True and the repository is public.
 
     Example:
       >>> from afjax import share
@@ -70,7 +70,7 @@ def push(
 def pull(
     repository: str, store: StorePath, *, revision: str = "", name: str = "", overwrite: bool = False
 ) -> tuple[Manifest, ...]:
-    """Pulls artefacts from the Hugging Face hub into a store.
+    """Pulls artifacts from the Hugging Face hub into a store.
 
     The repository must have been written by :func:`push`. All files are checked before anything is installed.
 
@@ -78,16 +78,16 @@ def pull(
       repository: ``USER/REPO``.
       store: The store, local or ``gs://``. It is created if it does not exist.
       revision: A branch, tag or commit. Defaults to the latest commit.
-      name: New name for the main artefact and its head. Empty to keep their name. A fusion's adapters are never
+      name: New name for the main artifact and its head. Empty to keep their name. A fusion's adapters are never
         renamed.
-      overwrite: Whether existing artefacts may be replaced.
+      overwrite: Whether existing artifacts may be replaced.
 
     Returns:
-      The manifests in the store. The main artefact's manifest comes last.
+      The manifests in the store. The main artifact's manifest comes last.
 
     Raises:
       UserError: The repository or the revision does not exist, there is no network connection, the repository contains
-        damaged or modified artefacts, or a name is taken. Nothing is written in this case.
+        damaged or modified artifacts, or a name is taken. Nothing is written in this case.
 
     Example:
       >>> from afjax import share
@@ -116,7 +116,7 @@ def _commit(api: Any, repository: str, files: dict[str, Path], main: Manifest, p
         )
     repository_files = [sibling.rfilename for sibling in info.siblings]
     foreign_files = [path for path in repository_files if path not in _NEUTRAL]
-    if foreign_files and _main_artefacts(repository_files) != {f"{main.kind}/{main.name}"}:
+    if foreign_files and _main_artifacts(repository_files) != {f"{main.kind}/{main.name}"}:
         raise UserError(
             f"The repository {repository} has files that afjax did not write ({', '.join(foreign_files[:3])}); choose "
             "another --repo."
@@ -132,7 +132,7 @@ def _commit(api: Any, repository: str, files: dict[str, Path], main: Manifest, p
     return address
 
 
-def _main_artefacts(paths: Collection[str]) -> set[str]:
+def _main_artifacts(paths: Collection[str]) -> set[str]:
     """Lists a repository's fusions, or else its adapters, or else its heads.
 
     Each entry is ``kind/name``.
@@ -145,33 +145,33 @@ def _main_artefacts(paths: Collection[str]) -> set[str]:
 
 
 def _download(api: Any, repository: str, revision: str, folder: Path, where: str) -> None:
-    """Downloads a repository's artefacts to an empty folder.
+    """Downloads a repository's artifacts to an empty folder.
 
     The manifests are downloaded and checked first.
     """
     info = api.repo_info(repo_id=repository, revision=revision or None, files_metadata=True)
     sizes = {sibling.rfilename: sibling.size or 0 for sibling in info.siblings}
     # The repository may also contain other files, such as pictures and licenses.
-    artefact_paths = [path for path in sizes if path.split("/")[0] in KINDS]
-    artefact_files = files_by_artefact(artefact_paths, where)
+    artifact_paths = [path for path in sizes if path.split("/")[0] in KINDS]
+    artifact_files = files_by_artifact(artifact_paths, where)
 
     def fetch(paths: Collection[str]) -> None:
         # Pin the commit, in case another one is pushed meanwhile. Names may contain glob characters.
         patterns = [glob.escape(path) for path in paths]
         api.snapshot_download(repo_id=repository, revision=info.sha, local_dir=folder, allow_patterns=patterns)
 
-    for kind, name in artefact_files:
+    for kind, name in artifact_files:
         check_manifest_size(sizes[f"{kind}/{name}/{MANIFEST}"], where)
-    fetch([f"{kind}/{name}/{MANIFEST}" for kind, name in artefact_files])
+    fetch([f"{kind}/{name}/{MANIFEST}" for kind, name in artifact_files])
     manifests = []
-    for (kind, name), files in artefact_files.items():
+    for (kind, name), files in artifact_files.items():
         path = f"{kind}/{name}/{MANIFEST}"
         manifest = manifest_from((folder / path).read_bytes(), kind, name, f"{where}, {path}")
         check_files(manifest, files, sum(sizes[f"{kind}/{name}/{file}"] for file in files), where)
         manifests.append(manifest)
-    check_unpacked_size(manifests, sum(sizes[path] for path in artefact_paths), where)
+    check_unpacked_size(manifests, sum(sizes[path] for path in artifact_paths), where)
     bundle.in_order(manifests, where)
-    fetch(artefact_paths)
+    fetch(artifact_paths)
 
 
 def _client() -> Any:

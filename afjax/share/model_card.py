@@ -1,4 +1,4 @@
-"""Writes model cards for shared artefacts.
+"""Writes model cards for shared artifacts.
 
 A model card is a README.md with front matter for the Hugging Face hub. Names of labels, tasks and folders are untrusted
 text. Control characters are removed, and names in the body are code spans, so that a name cannot end a line, create a
@@ -21,17 +21,17 @@ from afjax.tasks.kind import KindSpec
 from afjax.tasks.kinds import TASK_KINDS
 
 _NOUNS = {"adapters": "An adapter", "fusion": "A fusion of adapters", "heads": "A head"}
-# The hub's tags, by kind of artefact.
+# The hub's tags, by kind of artifact.
 _HUB_TAGS = {"adapters": "adapter", "fusion": "adapterfusion"}
 # The hub's names for metrics, if they differ from ours.
 _METRICS = {"matthews": "matthews_correlation", "pearson": "pearsonr", "spearman": "spearmanr"}
 
 
 def model_card(manifests: Sequence[Manifest], *, repository: str = "", license: str = "") -> str:
-    """Writes the model card for an artefact and its dependencies.
+    """Writes the model card for an artifact and its dependencies.
 
     Args:
-      manifests: The manifests of all shared artefacts, with the main artefact's last. They must not contain local
+      manifests: The manifests of all shared artifacts, with the main artifact's last. They must not contain local
         paths, see :mod:`afjax.share.provenance`.
       repository: The repository on the Hugging Face hub. Empty for an archive.
       license: An identifier such as ``apache-2.0``. Empty if unknown.
@@ -181,9 +181,9 @@ def _parts(manifests: Sequence[Manifest]) -> list[str]:
 
 
 def _task_kind(manifest: Manifest) -> KindSpec | None:
-    """Returns the kind of the artefact's task.
+    """Returns the kind of the artifact's task.
 
-    None if the artefact has no task, or if this version of afjax does not support the task.
+    None if the artifact has no task, or if this version of afjax does not support the task.
     """
     try:
         return TASK_KINDS[from_dict(TaskConfig, manifest.task).kind] if manifest.task else None

@@ -1,4 +1,4 @@
-"""Removes local paths from the manifests of shared artefacts.
+"""Removes local paths from the manifests of shared artifacts.
 
 A path can reveal the names of a user and their disks, and is useless on other machines. It is replaced by ``./LAST``,
 where LAST is its last part. The result is still a path, so it cannot be mistaken for a hub id.

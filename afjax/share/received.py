@@ -13,22 +13,22 @@ MAX_MANIFEST_BYTES = 2**24
 # compressed zeros could exhaust memory. Trained weights hardly compress.
 FREE_BYTES, MAX_RATIO = 2**30, 100
 
-# The advice for unusable files. The store's own advice addresses users who trained the artefact themselves.
+# The advice for unusable files. The store's own advice addresses users who trained the artifact themselves.
 FETCH_AGAIN = "download or copy the shared files again"
 
 
-def files_by_artefact(paths: Iterable[str], where: str) -> dict[tuple[str, str], set[str]]:
-    """Groups file paths by artefact: ``{(kind, name): {path in its folder, ...}}``.
+def files_by_artifact(paths: Iterable[str], where: str) -> dict[tuple[str, str], set[str]]:
+    """Groups file paths by artifact: ``{(kind, name): {path in its folder, ...}}``.
 
     Args:
       paths: The paths of all files, relative to the root of the archive or repository.
       where: The name of the archive or repository in error messages.
 
     Raises:
-      UserError: A path escapes the folder or occurs twice, a file does not belong to an artefact, a name is invalid, an
-        artefact has no manifest, or there are no artefacts.
+      UserError: A path escapes the folder or occurs twice, a file does not belong to an artifact, a name is invalid, an
+        artifact has no manifest, or there are no artifacts.
     """
-    artefact_files: dict[tuple[str, str], set[str]] = {}
+    artifact_files: dict[tuple[str, str], set[str]] = {}
     for path in paths:
         parts = path.split("/")
         if not path.isprintable() or "\\" in path or not {"", ".", ".."}.isdisjoint(parts):
@@ -37,24 +37,24 @@ def files_by_artefact(paths: Iterable[str], where: str) -> dict[tuple[str, str],
             )
         if parts[0] not in KINDS or not (parts[2:] == [MANIFEST] or (parts[2:3] == ["params"] and len(parts) > 3)):
             raise UserError(
-                f"{where} has the file {path}, which does not belong to an artefact (only {', '.join(KINDS)} are "
+                f"{where} has the file {path}, which does not belong to an artifact (only {', '.join(KINDS)} are "
                 f"allowed, laid out as in a store); {FETCH_AGAIN}."
             )
         try:
-            check_name(parts[1], "artefact")
+            check_name(parts[1], "artifact")
         except UserError as error:
             raise UserError(f"{where}: {error}") from error
-        files = artefact_files.setdefault((parts[0], parts[1]), set())
+        files = artifact_files.setdefault((parts[0], parts[1]), set())
         file = "/".join(parts[2:])
         if file in files:
             raise UserError(f"{where} has the file {path} twice; {FETCH_AGAIN}.")
         files.add(file)
-    for (kind, name), files in artefact_files.items():
+    for (kind, name), files in artifact_files.items():
         if MANIFEST not in files:
             raise UserError(f"{where} has files of {kind}/{name}, but not its {MANIFEST}; {FETCH_AGAIN}.")
-    if not artefact_files:
+    if not artifact_files:
         raise UserError(f"{where} holds no adapter, fusion or head; use the output of afjax store pack or push.")
-    return artefact_files
+    return artifact_files
 
 
 def check_manifest_size(size: int, where: str) -> None:
@@ -91,7 +91,7 @@ def manifest_from(contents: bytes, kind: str, name: str, where: str) -> Manifest
 
 
 def check_files(manifest: Manifest, files: Collection[str], num_bytes: int, where: str) -> None:
-    """Raises UserError unless an artefact's files match its manifest.
+    """Raises UserError unless an artifact's files match its manifest.
 
     Their names and total size are compared.
     """

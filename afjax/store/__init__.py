@@ -1,4 +1,4 @@
-"""The adapter store: one folder per artefact, atomic writes and strict checks.
+"""The adapter store: one folder per artifact, atomic writes and strict checks.
 
 A store is a folder (local or ``gs://``)::
 
@@ -6,8 +6,8 @@ A store is a folder (local or ``gs://``)::
     STORE/fusion/<name>/{manifest.json, params/}
     STORE/heads/<name>/{manifest.json, params/}
 
-``params/`` is an Orbax checkpoint of the artefact's parameters, which can be loaded without afjax. ``manifest.json``
-describes the artefact and the trunk it was trained on, and holds the SHA-256 of every leaf. ``STORE/.lock`` is the
+``params/`` is an Orbax checkpoint of the artifact's parameters, which can be loaded without afjax. ``manifest.json``
+describes the artifact and the trunk it was trained on, and holds the SHA-256 of every leaf. ``STORE/.lock`` is the
 writers' lock (:mod:`afjax.store.files`). ``STORE/.runs`` holds the names reserved by unfinished runs
 (:mod:`afjax.store.reservations`).
 
@@ -22,8 +22,8 @@ Example:
   (2, 8, 4)
 """
 
-from afjax.store.artefacts import (
-    Artefact,
+from afjax.store.artifacts import (
+    Artifact,
     entries,
     exists,
     folders,
@@ -38,7 +38,7 @@ from afjax.store.trunk_identity import TrunkComparison, trunk_difference
 
 __all__ = [
     "KINDS",
-    "Artefact",
+    "Artifact",
     "Draft",
     "Manifest",
     "TrunkComparison",

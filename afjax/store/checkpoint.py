@@ -54,8 +54,8 @@ def read(folder: epath.Path, manifest: Manifest, where: str) -> Tree:
 
     Args:
       folder: The checkpoint's folder.
-      manifest: The artefact's manifest.
-      where: The name of the artefact in error messages.
+      manifest: The artifact's manifest.
+      where: The name of the artifact in error messages.
 
     Raises:
       UserError: A leaf or file is missing (``-``), extra (``+``) or unreadable, or its bytes, shape or dtype differ

@@ -1,12 +1,12 @@
-"""Verifies the artefacts in a store."""
+"""Verifies the artifacts in a store."""
 
 from afjax.errors import UserError
-from afjax.store.artefacts import StorePath, folders, load, read_manifest, title
+from afjax.store.artifacts import StorePath, folders, load, read_manifest, title
 from afjax.store.manifest import Manifest
 
 
 def verify(store: StorePath) -> list[str]:
-    """Checks the integrity of every artefact in a store.
+    """Checks the integrity of every artifact in a store.
 
     Args:
       store: The store's folder, local or ``gs://``.
@@ -28,11 +28,11 @@ def verify(store: StorePath) -> list[str]:
 
 
 def problems(store: StorePath, kind: str, name: str) -> list[str]:
-    """Checks the integrity of one artefact.
+    """Checks the integrity of one artifact.
 
     Args:
       store: The store's folder, local or ``gs://``.
-      kind, name: The artefact's kind (one of ``KINDS``) and name.
+      kind, name: The artifact's kind (one of ``KINDS``) and name.
 
     Returns:
       One sentence per problem; empty if there are none. For a fusion, the list includes the result of

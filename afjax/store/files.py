@@ -6,7 +6,7 @@ there may be two more folders next to the folder NAME:
     .NAME,new    the new contents while they are written (disks only)
     .NAME,old    the previous contents while NAME is replaced
 
-Artefact names never contain a comma or begin with a dot, so they cannot collide with these names. A folder is complete
+Artifact names never contain a comma or begin with a dot, so they cannot collide with these names. A folder is complete
 if it has a manifest, which is written last. Readers use NAME if it is complete, and .NAME,old otherwise.
 """
 

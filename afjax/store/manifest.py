@@ -1,4 +1,4 @@
-"""The manifest of an artefact, ``manifest.json``: fields, parsing, serialization."""
+"""The manifest of an artifact, ``manifest.json``: fields, parsing, serialization."""
 
 import dataclasses
 import hashlib
@@ -16,7 +16,7 @@ from afjax.errors import UserError
 from afjax.storage.json_files import parse_json
 from afjax.store.trunk_identity import trunk_difference
 
-# The kinds of artefacts. A store has one folder for each.
+# The kinds of artifacts. A store has one folder for each.
 KINDS = ("adapters", "fusion", "heads")
 FORMAT_VERSION = 2
 # The fields added by each later format version.
@@ -24,7 +24,7 @@ _ADDED = {2: ("trained_with", "run")}
 
 # The last key in the file: a SHA-256 over all other keys. It detects a flipped bit in a label or a setting.
 CHECKSUM = "manifest_sha256"
-REPAIR = "restore the artefact from a copy, or train it again"
+REPAIR = "restore the artifact from a copy, or train it again"
 
 # Types of the values under ``trunk``. Each key is optional.
 _TRUNK_TYPES = {
@@ -43,16 +43,16 @@ _TRUNK_TYPES = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """The description of one artefact, without its arrays.
+    """The description of one artifact, without its arrays.
 
     Attributes:
       format_version: Version of the manifest format.
       kind: One of ``KINDS``.
-      name: Name of the artefact and of its folder.
-      config: The artefact's architecture.
+      name: Name of the artifact and of its folder.
+      config: The artifact's architecture.
       task: The training task as a dict; may be empty.
       labels: The task's label names in order; empty for regression or without a task.
-      trunk: The trunk of the artefact: ``name`` (hub id or path), ``sha256`` (of the weights), ``hidden_size``,
+      trunk: The trunk of the artifact: ``name`` (hub id or path), ``sha256`` (of the weights), ``hidden_size``,
         ``num_layers``, ``family``, ``dtype`` (the compute dtype; older manifests lack it and mean float32),
         ``architecture`` (``{field of config.json: value}``) and ``tokenizer`` (``{part: SHA-256}``, None for a trunk
         without a tokenizer). ``former_tokenizer`` has the digests that earlier versions recorded for the same
@@ -66,7 +66,7 @@ class Manifest:
       adapters: For a fusion: ``[{"name": ..., "sha256": ...}]`` in fusion order. ``sha256`` is the ``digest`` of the
         adapter's manifest.
       created: Time of saving, UTC, ISO 8601 with microseconds.
-      trained_with: For a head, the artefact that it was trained with: ``{"kind": ..., "name": ..., "sha256": ...}``.
+      trained_with: For a head, the artifact that it was trained with: ``{"kind": ..., "name": ..., "sha256": ...}``.
         The kind is ``adapters`` or ``fusion`` (``sha256`` is the ``digest`` of the manifest), or ``trunk``. Empty if
         not recorded.
       run: Identifier of the training run, see :mod:`afjax.store.reservations`. Empty if not recorded.
@@ -110,7 +110,7 @@ class Manifest:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the artefact's parameters, equal to their ``trees.tree_digest``."""
+        """SHA-256 of the artifact's parameters, equal to their ``trees.tree_digest``."""
         leaves = trees.unflatten({path: leaf["sha256"] for path, leaf in self.leaves.items()})
         lines = (f"{path}:{digest}\n" for path, digest in trees.flatten(leaves).items())
         return hashlib.sha256("".join(lines).encode()).hexdigest()

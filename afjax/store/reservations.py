@@ -2,7 +2,7 @@
 
 A second run that would save the same names fails before it trains. ``STORE/.runs/KIND-NAME.json`` holds ``{"run": ...,
 "workdir": ...}``. A reservation is valid while ``WORKDIR/store.json`` exists and has the same ``run``, so deleting a
-workdir frees its names. Saving an artefact removes its reservation; from then on, the artefact's manifest records the
+workdir frees its names. Saving an artifact removes its reservation; from then on, the artifact's manifest records the
 run.
 """
 

@@ -1,4 +1,4 @@
-"""Saves artefacts to a store, and reserves names for unfinished runs."""
+"""Saves artifacts to a store, and reserves names for unfinished runs."""
 
 import dataclasses
 import datetime
@@ -12,21 +12,21 @@ from etils import epath
 from afjax.errors import UserError
 from afjax.storage.paths import is_remote
 from afjax.store import checkpoint, files, reservations
-from afjax.store.artefacts import StorePath, folder_of, load, names, read_manifest, store_folder, title
+from afjax.store.artifacts import StorePath, folder_of, load, names, read_manifest, store_folder, title
 from afjax.store.manifest import FORMAT_VERSION, Manifest, describe, plain, to_json
 from afjax.trees import Tree, flatten, map_with_path, tree_digest
 
-# The fields common to manifests and drafts that describe an artefact.
+# The fields common to manifests and drafts that describe an artifact.
 _DESCRIPTION = ("config", "trunk", "task", "labels", "metrics", "seed", "adapters", "trained_with")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Draft:
-    """An artefact to save.
+    """An artifact to save.
 
     Attributes:
       kind: One of ``KINDS``.
-      name: The artefact's name, see ``config.check_name``.
+      name: The artifact's name, see ``config.check_name``.
       params: The parameters, a tree of arrays with any shapes and dtypes.
       config, trunk, task, labels, metrics, seed, adapters, trained_with: As in :class:`Manifest`, with
         JSON-serializable values.
@@ -64,19 +64,19 @@ def save(
     overwrite: bool = False,
     **more: Any,
 ) -> Manifest:
-    """Saves one artefact, like :func:`save_all` with a single :class:`Draft`.
+    """Saves one artifact, like :func:`save_all` with a single :class:`Draft`.
 
     Args:
       store: The store's folder, local or ``gs://``. It is created if it does not exist.
       kind, name, params, config, trunk: The required fields of :class:`Draft`.
-      overwrite: Whether an existing artefact with this kind and name may be replaced.
+      overwrite: Whether an existing artifact with this kind and name may be replaced.
       **more: The other fields of :class:`Draft`.
 
     Returns:
-      The manifest of the saved artefact.
+      The manifest of the saved artifact.
 
     Raises:
-      UserError: The kind or name is invalid, the artefact exists and may not be replaced, an unfinished run has
+      UserError: The kind or name is invalid, the artifact exists and may not be replaced, an unfinished run has
         reserved the name, or the store cannot be written. The store is then unchanged.
 
     Example:
@@ -94,29 +94,29 @@ def save(
 def save_all(
     store: StorePath, drafts: Sequence[Draft], *, overwrite: bool = False, run: str = ""
 ) -> tuple[Manifest, ...]:
-    """Saves several artefacts together: either all of them or none.
+    """Saves several artifacts together: either all of them or none.
 
     If several processes save the same names at the same time without ``overwrite``, one succeeds and the others raise.
-    Readers see each artefact either complete or in its previous state, even if the process is killed. Object stores
+    Readers see each artifact either complete or in its previous state, even if the process is killed. Object stores
     (``gs://``) have no locks, so the names are checked before and after writing. If two processes save the same names
-    there within seconds, then the process whose artefacts were overwritten raises, or both do, and the artefacts must
+    there within seconds, then the process whose artifacts were overwritten raises, or both do, and the artifacts must
     be saved again.
 
     In a multi-host run, only one process calls this, with fully addressable arrays.
 
     Args:
       store: The store's folder, local or ``gs://``. It is created if it does not exist.
-      drafts: The artefacts, with distinct kinds and names.
-      overwrite: Whether existing artefacts with these kinds and names may be replaced.
-      run: Identifier of the training run that saves the artefacts; empty outside of training commands. An existing
-        artefact is replaced if the same run saved it, or if it does not record a run and its parameters are identical.
+      drafts: The artifacts, with distinct kinds and names.
+      overwrite: Whether existing artifacts with these kinds and names may be replaced.
+      run: Identifier of the training run that saves the artifacts; empty outside of training commands. An existing
+        artifact is replaced if the same run saved it, or if it does not record a run and its parameters are identical.
 
     Returns:
       The manifests, in the order of the drafts. Without ``overwrite`` and ``run``, if the store already has all of the
-      artefacts with the same content, nothing is written and their existing manifests are returned.
+      artifacts with the same content, nothing is written and their existing manifests are returned.
 
     Raises:
-      UserError: A kind or name is invalid, an artefact exists and may not be replaced, another unfinished run has
+      UserError: A kind or name is invalid, an artifact exists and may not be replaced, another unfinished run has
         reserved a name, or the store cannot be written. The store is then unchanged.
 
     Example:
@@ -128,10 +128,10 @@ def save_all(
       ['adapters', 'heads']
     """
     if overwrite and run:
-        raise UserError(f"overwrite=True cannot be used with run={run!r}; a run may only replace its own artefacts.")
+        raise UserError(f"overwrite=True cannot be used with run={run!r}; a run may only replace its own artifacts.")
     folders = [folder_of(store, draft.kind, draft.name) for draft in drafts]
     if len(set(folders)) != len(folders):
-        raise UserError(f"Two artefacts have the same kind and name ({', '.join(map(str, folders))}); rename one.")
+        raise UserError(f"Two artifacts have the same kind and name ({', '.join(map(str, folders))}); rename one.")
     trees = [map_with_path(lambda path, leaf: np.asarray(leaf), draft.params) for draft in drafts]
     root, manifests = store_folder(store), []
     try:
@@ -156,16 +156,16 @@ def save_all(
 
 
 def reserve(store: StorePath, names: Sequence[tuple[str, str]], *, run: str, workdir: StorePath) -> None:
-    """Reserves the names of the artefacts that a training run will save.
+    """Reserves the names of the artifacts that a training run will save.
 
     Another run that wants the same names then fails before it trains. A run calls this when it starts and when it
-    resumes. A reservation is valid while the run's workdir exists and belongs to the same run. Saving the artefact
+    resumes. A reservation is valid while the run's workdir exists and belongs to the same run. Saving the artifact
     removes the reservation. Object stores (``gs://``) have no locks, so two runs that start within the same second may
     both continue; the second one then fails in :func:`save_all`.
 
     Args:
       store: The store's folder, local or ``gs://``. It is created if it does not exist.
-      names: ``(kind, name)`` of all artefacts that the run will save.
+      names: ``(kind, name)`` of all artifacts that the run will save.
       run: The run's identifier, as in the workdir's ``store.json``.
       workdir: The run's folder.
 
@@ -216,7 +216,7 @@ def check_not_reserved(store: StorePath, kind: str, name: str, run: str = "") ->
 
 
 def check_still_there(store: StorePath, manifests: Sequence[Manifest]) -> None:
-    """Raises UserError if another process has replaced the saved artefacts.
+    """Raises UserError if another process has replaced the saved artifacts.
 
     This can only happen in stores without locks.
     """
@@ -233,7 +233,7 @@ def check_still_there(store: StorePath, manifests: Sequence[Manifest]) -> None:
 
 
 def _saved_before(store: StorePath, drafts: Sequence[Draft], trees: Sequence[Tree]) -> tuple[Manifest, ...]:
-    """Returns the existing manifests if the store already has identical artefacts.
+    """Returns the existing manifests if the store already has identical artifacts.
 
     Otherwise, returns an empty tuple. A program that saves its result can therefore be run again.
     """
@@ -243,7 +243,7 @@ def _saved_before(store: StorePath, drafts: Sequence[Draft], trees: Sequence[Tre
             return ()
         try:
             manifest = load(store, draft.kind, draft.name).manifest
-        except UserError:  # A damaged artefact is not the same.
+        except UserError:  # A damaged artifact is not the same.
             return ()
         recorded, given = (
             plain([getattr(value, field) or None for field in _DESCRIPTION]) for value in (manifest, draft)
@@ -255,7 +255,7 @@ def _saved_before(store: StorePath, drafts: Sequence[Draft], trees: Sequence[Tre
 
 
 def _check_free(store: StorePath, draft: Draft, folder: epath.Path, tree: Tree, run: str) -> None:
-    """Raises UserError if an artefact may not be replaced or its name is reserved."""
+    """Raises UserError if an artifact may not be replaced or its name is reserved."""
     check_not_reserved(store, draft.kind, draft.name, run)
     if files.read_current(folder) is None and (is_remote(folder) or not folder.exists()):
         return
@@ -263,7 +263,7 @@ def _check_free(store: StorePath, draft: Draft, folder: epath.Path, tree: Tree, 
     if not run:
         raise UserError(f"{clash}, so nothing was saved. Save under another name, or with overwrite=True.")
     manifest = read_manifest(store, draft.kind, draft.name)
-    # Manifests before format 2 do not record a run. If this run saved the artefact, its tree is bit-identical.
+    # Manifests before format 2 do not record a run. If this run saved the artifact, its tree is bit-identical.
     if manifest.run != run and (manifest.run or manifest.digest != tree_digest(tree)):
         raise UserError(
             f"{clash} and was saved by another run, so nothing was saved. Rename this run (--config.name=NAME), or "
@@ -272,7 +272,7 @@ def _check_free(store: StorePath, draft: Draft, folder: epath.Path, tree: Tree, 
 
 
 def _write(draft: Draft, params: Tree, target: epath.Path, run: str) -> Manifest:
-    """Writes an artefact into an empty folder. The manifest is written last."""
+    """Writes an artifact into an empty folder. The manifest is written last."""
     manifest = Manifest(
         format_version=FORMAT_VERSION,
         kind=draft.kind,

@@ -1,4 +1,4 @@
-"""Compares the trunk that an artefact was trained on with the trunk in use."""
+"""Compares the trunk that an artifact was trained on with the trunk in use."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple

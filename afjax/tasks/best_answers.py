@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from afjax.config.tasks import SpanConfig
-from afjax.tasks.windows import TokenisedSpans
+from afjax.tasks.windows import TokenizedSpans
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Answer:
 
 
 def best_answers(
-    logits: Float[np.ndarray, "windows length 2"], data: TokenisedSpans, config: SpanConfig
+    logits: Float[np.ndarray, "windows length 2"], data: TokenizedSpans, config: SpanConfig
 ) -> list[list[Answer]]:
     """Finds the best answers in each row, best first.
 

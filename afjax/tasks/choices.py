@@ -13,7 +13,7 @@ from afjax.errors import UserError, did_you_mean
 
 
 def pick_choices(
-    task: TaskConfig, source: SplitSource, *, label_names: tuple[str, ...] = (), labelled: bool | None = None
+    task: TaskConfig, source: SplitSource, *, label_names: tuple[str, ...] = (), labeled: bool | None = None
 ) -> ChoiceRows:
     """Extracts contexts, choices and labels from rows.
 
@@ -26,7 +26,7 @@ def pick_choices(
         - ``label``: the correct choice, as its index or its name in ``label_names``; default ``label``.
       source: The split, with at least one row.
       label_names: Names of the first, second, ... choice.
-      labelled: Whether labels are required. If False, labels are ignored. If None, they are used if any row has one.
+      labeled: Whether labels are required. If False, labels are ignored. If None, they are used if any row has one.
 
     Raises:
       UserError: A column is missing, only some rows have a question, a row has fewer than two choices or an empty one,
@@ -35,7 +35,7 @@ def pick_choices(
     place, first, rows = first_row(source.name, source.rows)
     names, label, context = task.choices or ("choices",), task.label or "label", task.text_a or "context"
     question = task.text_b or ("question" if "question" in first else "")
-    if labelled and label not in first:
+    if labeled and label not in first:
         raise missing_column(place, label, first, "label")
     places: list[str] = []
     contexts: list[str] = []
@@ -51,12 +51,12 @@ def pick_choices(
             )
         contexts.append(context_of(place, row, (context, question) if question else (context,)))
         lists.append(choices_of(place, row, names))
-        if labelled or (labelled is None and label in first):
+        if labeled or (labeled is None and label in first):
             labels.append(value_of(place, row, label))
         if ids is not None:
             ids.append(id_of(place, row))
     check_ids(places, ids)
-    if not labels or (labelled is None and all(map(is_missing, labels))):
+    if not labels or (labeled is None and all(map(is_missing, labels))):
         return ChoiceRows(contexts, lists, None, label_names, ids=ids, has_question=bool(question))
     indices = [
         choice_index(place, value, len(choices), label_names)

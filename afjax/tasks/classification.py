@@ -14,7 +14,7 @@ from afjax.data.columns import Columns, listing
 from afjax.data.labels import class_labels, find_label_names
 from afjax.data.sources.kind import SplitSource
 from afjax.data.splits import Rows
-from afjax.data.tokenise import TokenisedRows
+from afjax.data.tokenization import TokenizedRows
 from afjax.tasks.class_loss import mask_missing
 from afjax.tasks.kind import KindSpec, KindText, LabelReading
 from afjax.tasks.metrics import classification_scores
@@ -46,27 +46,27 @@ def padded_losses(
 
 def read(task: TaskConfig, source: SplitSource, labels: LabelReading) -> Rows:
     """Loads rows from a source; see :class:`afjax.tasks.kind.Read`."""
-    columns = read_columns(task, source, labelled=labels.required)
+    columns = read_columns(task, source, labeled=labels.required)
     names, listed = given_names(task, source, labels)
-    labelled = has_labels(columns, labels)
-    if labelled and not names:
+    labeled = has_labels(columns, labels)
+    if labeled and not names:
         names = find_label_names(read_columns(task, labels.train()) if labels.train else columns)
-    return make_rows(columns, names, listed=listed, labelled=labelled)
+    return make_rows(columns, names, listed=listed, labeled=labeled)
 
 
 def from_lists(texts: list[Any], labels: list[Any] | None, label_names: tuple[str, ...]) -> Rows:
     """Builds rows from lists; see :class:`afjax.tasks.kind.FromLists`."""
     columns = columns_from_lists(texts, labels)
     names = label_names if labels is None else label_names or find_label_names(columns)
-    return make_rows(columns, names, listed=bool(label_names), labelled=labels is not None)
+    return make_rows(columns, names, listed=bool(label_names), labeled=labels is not None)
 
 
-def make_rows(columns: Columns, names: tuple[str, ...], *, listed: bool, labelled: bool) -> Rows:
+def make_rows(columns: Columns, names: tuple[str, ...], *, listed: bool, labeled: bool) -> Rows:
     """Validates labels and builds rows, warning if there is only one class.
 
     If ``listed`` is true, integer labels can be indices into ``names``.
     """
-    if not labelled:
+    if not labeled:
         return Rows(columns.text_a, columns.text_b, None, names, ids=columns.ids)
     labels = class_labels(columns, names, listed=listed)
     if (labels == labels[0]).all():
@@ -86,7 +86,7 @@ def one_class(columns: Columns, name: str) -> str:
 
 
 def predict(
-    logits: Float[np.ndarray, "rows num_labels"], data: TokenisedRows, task: TaskConfig, names: Sequence[str]
+    logits: Float[np.ndarray, "rows num_labels"], data: TokenizedRows, task: TaskConfig, names: Sequence[str]
 ) -> Predictions:
     """Predicts each row's most likely label."""
     probabilities = softmax(logits)

@@ -15,7 +15,7 @@ from jaxtyping import Float, Float32, Int
 from afjax.config.tasks import TaskConfig, TaskKind
 from afjax.data.sources.kind import SplitSource
 from afjax.data.splits import AnyRows
-from afjax.data.tokenise import TokenisedRows
+from afjax.data.tokenization import TokenizedRows
 from afjax.tasks.predictions import Predictions
 from afjax.tasks.weighted_scores import Weighted
 from afjax.trees import AnyArray
@@ -129,7 +129,7 @@ class Tokenize(Protocol):
         max_length: int,
         training: bool,
         cache_dir: Path | None,
-    ) -> TokenisedRows:
+    ) -> TokenizedRows:
         """Tokenizes the rows; see :func:`afjax.tokenize`."""
         ...
 
@@ -204,7 +204,7 @@ class KindSpec:
     check_labels: Callable[[Any, TaskConfig, str], None] = accept
     check_tokens: Callable[[Any, Any, str], None] = accept
     tokenize: Tokenize
-    predict: Callable[[Float[np.ndarray, "rows ..."], TokenisedRows, TaskConfig, Sequence[str]], Predictions]
+    predict: Callable[[Float[np.ndarray, "rows ..."], TokenizedRows, TaskConfig, Sequence[str]], Predictions]
     scores: Callable[[Predictions, Any, TaskConfig], dict[str, float]]
     errors: Callable[[Predictions, Any, TaskConfig], Float[np.ndarray, "rows"]]
     weighted: Callable[[Predictions, Any, TaskConfig], Weighted]

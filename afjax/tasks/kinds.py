@@ -37,7 +37,7 @@ def initial_output_bias(kind: TaskKind, rows: AnyRows) -> Float32[np.ndarray, "o
 
     Args:
       kind: The task's kind.
-      rows: The labelled train rows.
+      rows: The labeled train rows.
 
     Returns:
       For multi-label tasks, float32 ``[outputs]``, the log-odds of each label's frequency. None (zeros) for other
@@ -61,7 +61,7 @@ def initial_output_bias(kind: TaskKind, rows: AnyRows) -> Float32[np.ndarray, "o
     if output_bias is None:
         return None
     if rows.labels is None:
-        raise UserError("The rows have no labels; pass the labelled train rows.")
+        raise UserError("The rows have no labels; pass the labeled train rows.")
     return output_bias(rows.labels)
 
 

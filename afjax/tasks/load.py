@@ -34,7 +34,7 @@ __all__ = [
 def load_task(task: TaskConfig) -> dict[str, AnyRows]:
     """Loads the ``train``, ``dev`` and, if it exists, ``test`` splits.
 
-    The test split may be unlabelled.
+    The test split may be unlabeled.
 
     Label names come from the task, or else from the source (the folder's ``labels.json``, the benchmark, or the feature
     of a TFDS or Hugging Face dataset). If neither lists them, they are collected from the train split and sorted,
@@ -73,7 +73,7 @@ def load_task(task: TaskConfig) -> dict[str, AnyRows]:
         train = train.every(task.train_rows)
     splits = {"train": train, "dev": dev}
     if has_split(task, "test"):
-        splits["test"] = load_split(task, "test", label_names=train.label_names, labelled=None)
+        splits["test"] = load_split(task, "test", label_names=train.label_names, labeled=None)
     check_forms(task, splits)
     return splits
 
@@ -96,7 +96,7 @@ def load_split(
     *,
     label_names: tuple[str, ...] = (),
     listed: bool | None = None,
-    labelled: bool | None = True,
+    labeled: bool | None = True,
 ) -> AnyRows:
     """Loads one split of a task.
 
@@ -108,7 +108,7 @@ def load_split(
       label_names: Label names, which override any from the task, the source or the data.
       listed: Whether integer labels can be indices into ``label_names``. If None, they can if the task or its source
         lists label names. They cannot if the names were collected from the data, because their order is arbitrary.
-      labelled: Whether labels are required. If False, labels are ignored. If None, they are used if there are any.
+      labeled: Whether labels are required. If False, labels are ignored. If None, they are used if there are any.
 
     Returns:
       The rows: :class:`~afjax.data.splits.Rows` for classification and regression, ``ChoiceRows`` for multiple choice,
@@ -128,7 +128,7 @@ def load_split(
     source = open_source(task, split)
     # If no label names are listed, all splits use those collected from train.
     train = None if split == "train" or made else functools.partial(open_source, task, "train")
-    labels = LabelReading(names=label_names, listed=listed, required=labelled, train=train)
+    labels = LabelReading(names=label_names, listed=listed, required=labeled, train=train)
     rows = read_source(task, source, labels)
     if not made or split == "test":
         return rows
@@ -155,7 +155,7 @@ def rows_from_table(
     *,
     label_names: tuple[str, ...] = (),
     listed: bool | None = None,
-    labelled: bool | None = True,
+    labeled: bool | None = True,
     name: str = "table",
 ) -> AnyRows:
     """Converts a DataFrame, a Dataset or a dictionary of columns to a split.
@@ -170,7 +170,7 @@ def rows_from_table(
       label_names: Label names, which override any from the task or the data.
       listed: Whether integer labels can be indices into ``label_names``. If None, they can if the task or the table
         lists label names.
-      labelled: Whether labels are required. If False, labels are ignored. If None, they are used if there are any.
+      labeled: Whether labels are required. If False, labels are ignored. If None, they are used if there are any.
       name: The table's name in error messages.
 
     Returns:
@@ -189,7 +189,7 @@ def rows_from_table(
         raise UserError(f"{name} is {shorten(table)}, of type {type(table).__name__}; pass {TABLES}.")
     names = dataset_label_names(table, task.label_column)
     source = SplitSource(name, name_classes(task, table_rows(table, name), names), names)
-    return read_source(task, source, LabelReading(names=tuple(label_names), listed=listed, required=labelled))
+    return read_source(task, source, LabelReading(names=tuple(label_names), listed=listed, required=labeled))
 
 
 def rows_by_split(task: TaskConfig, data: Any) -> dict[str, AnyRows]:
@@ -200,7 +200,7 @@ def rows_by_split(task: TaskConfig, data: Any) -> dict[str, AnyRows]:
     Args:
       task: The task.
       data: ``{"train": rows, "dev": rows, "test": rows}``, or a ``DatasetDict``. Only train is required. Test may be
-        unlabelled. The dev split can also be named ``validation`` or ``valid``.
+        unlabeled. The dev split can also be named ``validation`` or ``valid``.
 
     Raises:
       UserError: The train split is missing; the dev split is missing and cannot be held out from train; a split's name
@@ -235,7 +235,7 @@ def rows_by_split(task: TaskConfig, data: Any) -> dict[str, AnyRows]:
                 task,
                 label_names=splits["train"].label_names if splits else (),
                 listed=bool(task.labels),
-                labelled=None if split == "test" else True,
+                labeled=None if split == "test" else True,
                 name=rows_name,
             )
         splits[split] = rows
@@ -261,7 +261,7 @@ def rows_from_lists(
       labels: One label per text: a label name or class index; a number for regression; the index or name of the correct
         choice for multiple choice; ``{"text": [...], "answer_start": [...]}`` for span tasks (both empty if there is no
         answer); a list of label names, which can be empty, for multi-label tasks; or one tag per word for tagging. None
-        if the rows are unlabelled.
+        if the rows are unlabeled.
       label_names: Label names in index order. If empty, the names in ``labels`` are used in sorted order.
       kind: The task's kind.
 

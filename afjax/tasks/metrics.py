@@ -210,13 +210,13 @@ def span_scores(
     assert len(predictions) == len(answers) > 0, f"{len(predictions)} predictions, {len(answers)} questions"
     exact, f1 = [], []
     for prediction, texts in zip(predictions, answers, strict=True):
-        right = ([text for text in texts if normalise_answer(text)] or [""]) if no_answer else texts
-        exact.append(max(normalise_answer(prediction) == normalise_answer(text) for text in right))
+        right = ([text for text in texts if normalize_answer(text)] or [""]) if no_answer else texts
+        exact.append(max(normalize_answer(prediction) == normalize_answer(text) for text in right))
         f1.append(max(token_f1(prediction, text, no_answer=no_answer) for text in right))
     return {"exact_match": float(np.mean(exact)), "f1": float(np.mean(f1))}
 
 
-def normalise_answer(text: str) -> str:
+def normalize_answer(text: str) -> str:
     """Normalizes an answer like SQuAD's scripts.
 
     Lowercases the text, and removes ASCII punctuation, articles and extra white space.
@@ -230,7 +230,7 @@ def token_f1(prediction: str, answer: str, *, no_answer: bool = False) -> float:
 
     See :func:`span_scores` for ``no_answer``.
     """
-    predicted, right = normalise_answer(prediction).split(), normalise_answer(answer).split()
+    predicted, right = normalize_answer(prediction).split(), normalize_answer(answer).split()
     if no_answer and not (predicted and right):
         return float(predicted == right)
     common = sum((collections.Counter(predicted) & collections.Counter(right)).values())

@@ -21,7 +21,7 @@ from afjax.data.labels import class_labels, find_label_names
 from afjax.data.sources.files import shorten
 from afjax.data.sources.kind import SplitSource
 from afjax.data.splits import MultiLabelRows
-from afjax.data.tokenise import TokenisedRows
+from afjax.data.tokenization import TokenizedRows
 from afjax.errors import UserError
 from afjax.tasks.kind import KindSpec, KindText, LabelReading
 from afjax.tasks.metrics import label_set_f1, multi_label_scores
@@ -63,7 +63,7 @@ def output_bias(labels: Float[np.ndarray, "rows num_labels"]) -> Float32[np.ndar
 
 def read(task: TaskConfig, source: SplitSource, labels: LabelReading) -> MultiLabelRows:
     """Loads rows from a source; see :class:`afjax.tasks.kind.Read`."""
-    columns = read_columns(task, source, labelled=labels.required)
+    columns = read_columns(task, source, labeled=labels.required)
     names, listed = given_names(task, source, labels)
     separator = task.multi_label.separator
     if not (any_labels(columns) if labels.required is None else labels.required):
@@ -164,7 +164,7 @@ def make_rows(columns: Columns, names: tuple[str, ...], separator: str, *, liste
 
 
 def predict(
-    logits: Float[np.ndarray, "rows num_labels"], data: TokenisedRows, task: TaskConfig, names: Sequence[str]
+    logits: Float[np.ndarray, "rows num_labels"], data: TokenizedRows, task: TaskConfig, names: Sequence[str]
 ) -> Predictions:
     """Predicts the labels whose probability is at least the task's threshold."""
     probabilities = sigmoid(logits)

@@ -13,7 +13,7 @@ from afjax.data.columns import check_text
 from afjax.data.sources.files import shorten
 from afjax.data.sources.kind import SplitSource
 from afjax.data.splits import ChoiceRows
-from afjax.data.tokenise import TokenisedRows, tokenise
+from afjax.data.tokenization import TokenizedRows, tokenize_rows
 from afjax.errors import UserError
 from afjax.tasks.choices import check_choices, choice_index, choices_of, context_of, pick_choices
 from afjax.tasks.classification import errors, losses, name_outputs
@@ -26,7 +26,7 @@ from afjax.tasks.weighted_scores import Weighted, mean_scores
 def read(task: TaskConfig, source: SplitSource, labels: LabelReading) -> ChoiceRows:
     """Loads rows from a source; see :class:`afjax.tasks.kind.Read`."""
     names, _ = given_names(task, source, labels)
-    rows = pick_choices(task, source, label_names=names, labelled=labels.required)
+    rows = pick_choices(task, source, label_names=names, labeled=labels.required)
     return rows if source.has_questions else dataclasses.replace(rows, has_question=None)
 
 
@@ -67,13 +67,13 @@ def pick(place: str, row: dict[str, Any], form: Form) -> Any:
 
 def tokenize(
     rows: ChoiceRows, tokenizer: Any, task: TaskConfig, *, max_length: int, training: bool, cache_dir: Path | None
-) -> TokenisedRows:
+) -> TokenizedRows:
     """Tokenizes rows; see :class:`afjax.tasks.kind.Tokenize`."""
-    return tokenise(rows, tokenizer, max_length=max_length, cache_dir=cache_dir)
+    return tokenize_rows(rows, tokenizer, max_length=max_length, cache_dir=cache_dir)
 
 
 def predict(
-    logits: Float[np.ndarray, "rows choices"], data: TokenisedRows, task: TaskConfig, names: Sequence[str]
+    logits: Float[np.ndarray, "rows choices"], data: TokenizedRows, task: TaskConfig, names: Sequence[str]
 ) -> Predictions:
     """Predicts each row's most likely choice.
 

@@ -12,7 +12,7 @@ from afjax.config.tasks import TaskConfig
 from afjax.data.columns import Columns, number_labels
 from afjax.data.sources.kind import SplitSource
 from afjax.data.splits import Rows
-from afjax.data.tokenise import TokenisedRows
+from afjax.data.tokenization import TokenizedRows
 from afjax.tasks.kind import KindSpec, KindText, LabelReading
 from afjax.tasks.metrics import regression_scores
 from afjax.tasks.predictions import Predictions
@@ -28,23 +28,23 @@ def losses(logits: Float[AnyArray, "batch num_outputs"], batch: Mapping[str, Any
 
 def read(task: TaskConfig, source: SplitSource, labels: LabelReading) -> Rows:
     """Loads rows from a source; see :class:`afjax.tasks.kind.Read`."""
-    columns = read_columns(task, source, labelled=labels.required)
-    return make_rows(columns, labelled=has_labels(columns, labels))
+    columns = read_columns(task, source, labeled=labels.required)
+    return make_rows(columns, labeled=has_labels(columns, labels))
 
 
 def from_lists(texts: list[Any], labels: list[Any] | None, label_names: tuple[str, ...]) -> Rows:
     """Builds rows from lists; see :class:`afjax.tasks.kind.FromLists`."""
-    return make_rows(columns_from_lists(texts, labels), labelled=labels is not None)
+    return make_rows(columns_from_lists(texts, labels), labeled=labels is not None)
 
 
-def make_rows(columns: Columns, *, labelled: bool) -> Rows:
+def make_rows(columns: Columns, *, labeled: bool) -> Rows:
     """Validates labels and builds rows."""
-    labels = number_labels(columns) if labelled else None
+    labels = number_labels(columns) if labeled else None
     return Rows(columns.text_a, columns.text_b, labels, (), ids=columns.ids)
 
 
 def predict(
-    logits: Float[np.ndarray, "rows 1"], data: TokenisedRows, task: TaskConfig, names: Sequence[str]
+    logits: Float[np.ndarray, "rows 1"], data: TokenizedRows, task: TaskConfig, names: Sequence[str]
 ) -> Predictions:
     """Predicts each row's value."""
     return Predictions(logits, np.zeros((len(logits), 0), np.float32), logits[:, 0].tolist())

@@ -6,14 +6,14 @@ import numpy as np
 from jaxtyping import Float
 
 from afjax.config.tasks import TaskConfig
-from afjax.data.tokenise import TokenisedRows
+from afjax.data.tokenization import TokenizedRows
 from afjax.tasks.kinds import TASK_KINDS
 
 
 def split_scores(
-    logits: Float[np.ndarray, "rows ..."], data: TokenisedRows, task: TaskConfig, names: Sequence[str] = ()
+    logits: Float[np.ndarray, "rows ..."], data: TokenizedRows, task: TaskConfig, names: Sequence[str] = ()
 ) -> dict[str, float]:
-    """Computes all scores of a labelled split.
+    """Computes all scores of a labeled split.
 
     Args:
       logits: The logits of all tokenized rows, or of all windows for token-level heads. For regression, they must be on

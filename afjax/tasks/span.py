@@ -18,7 +18,7 @@ from afjax.data.columns import check_text, text_of
 from afjax.data.sources.files import shorten
 from afjax.data.sources.kind import SplitSource
 from afjax.data.splits import SpanRows
-from afjax.data.tokenise import TokenisedRows
+from afjax.data.tokenization import TokenizedRows
 from afjax.errors import UserError
 from afjax.tasks.best_answers import best_answers
 from afjax.tasks.kind import Form, KindSpec, KindText, LabelReading
@@ -26,7 +26,7 @@ from afjax.tasks.metrics import span_scores
 from afjax.tasks.predictions import Predictions, softmax
 from afjax.tasks.spans import check_answers, no_answer_error, pick_spans
 from afjax.tasks.weighted_scores import Weighted, mean_scores
-from afjax.tasks.windows import TokenisedSpans, tokenise_spans
+from afjax.tasks.windows import TokenizedSpans, tokenize_spans
 from afjax.trees import AnyArray
 
 # The gold answers of each row, as pairs of a text and its start in the context; see SpanRows.
@@ -44,7 +44,7 @@ def losses(logits: Float[AnyArray, "batch length num_outputs"], batch: Mapping[s
 
 def read(task: TaskConfig, source: SplitSource, labels: LabelReading) -> SpanRows:
     """Loads rows from a source; see :class:`afjax.tasks.kind.Read`."""
-    return pick_spans(task, source, labelled=labels.required)
+    return pick_spans(task, source, labeled=labels.required)
 
 
 def from_lists(texts: list[Any], labels: list[Any] | None, label_names: tuple[str, ...]) -> SpanRows:
@@ -87,16 +87,16 @@ def pick(place: str, row: dict[str, Any], form: Form) -> Any:
 
 def tokenize(
     rows: SpanRows, tokenizer: Any, task: TaskConfig, *, max_length: int, training: bool, cache_dir: Path | None
-) -> TokenisedRows:
+) -> TokenizedRows:
     """Tokenizes rows; see :class:`afjax.tasks.kind.Tokenize`."""
-    return tokenise_spans(rows, tokenizer, task.span, max_length=max_length, training=training, cache_dir=cache_dir)
+    return tokenize_spans(rows, tokenizer, task.span, max_length=max_length, training=training, cache_dir=cache_dir)
 
 
 def predict(
-    logits: Float[np.ndarray, "windows length 2"], data: TokenisedRows, task: TaskConfig, names: Sequence[str]
+    logits: Float[np.ndarray, "windows length 2"], data: TokenizedRows, task: TaskConfig, names: Sequence[str]
 ) -> Predictions:
     """Predicts the best answers to each row."""
-    assert isinstance(data, TokenisedSpans), "rows were tokenized for evaluation"
+    assert isinstance(data, TokenizedSpans), "rows were tokenized for evaluation"
     answers = best_answers(logits, data, task.span)
     counts = np.array([len(row_answers) for row_answers in answers])
     answer_scores = np.full((len(answers), counts.max()), np.finfo(np.float32).min, np.float32)

@@ -14,7 +14,7 @@ from afjax.display.words import counted
 from afjax.errors import UserError
 
 
-def pick_spans(task: TaskConfig, source: SplitSource, *, labelled: bool | None = None) -> SpanRows:
+def pick_spans(task: TaskConfig, source: SplitSource, *, labeled: bool | None = None) -> SpanRows:
     """Extracts questions, contexts and answers from rows.
 
     Answers are ``{"text": [...], "answer_start": [...]}``, where starts are character offsets in the context. If a
@@ -24,7 +24,7 @@ def pick_spans(task: TaskConfig, source: SplitSource, *, labelled: bool | None =
     Args:
       task: The task, which determines the columns and whether questions can be unanswerable.
       source: The split. It has at least one row.
-      labelled: Whether answers are required. If False, answers are ignored. If None, they are used if any row has some
+      labeled: Whether answers are required. If False, answers are ignored. If None, they are used if any row has some
         or, if questions can be unanswerable, if there is an answers column.
 
     Raises:
@@ -33,7 +33,7 @@ def pick_spans(task: TaskConfig, source: SplitSource, *, labelled: bool | None =
     place, first, rows = first_row(source.name, source.rows)
     context, question, answers = task.text_a or "context", task.text_b or "question", task.label_column
     no_answer = task.span.no_answer
-    if labelled and answers not in first:
+    if labeled and answers not in first:
         raise missing_column(place, answers, first, "label")
     places: list[str] = []
     questions: list[str] = []
@@ -44,11 +44,11 @@ def pick_spans(task: TaskConfig, source: SplitSource, *, labelled: bool | None =
         places.append(place)
         questions.append(text_of(place, row, question))
         contexts.append(text_of(place, row, context))
-        if labelled or (labelled is None and answers in first):
+        if labeled or (labeled is None and answers in first):
             labels.append((value_of(place, row, answers), row.get("start_guessed") is True))
         ids.append(id_of(place, row) if "id" in first else str(number))
     check_ids(places, ids)
-    if not labels or (labelled is None and not no_answer and not any(_has_text(value) for value, _ in labels)):
+    if not labels or (labeled is None and not no_answer and not any(_has_text(value) for value, _ in labels)):
         return SpanRows(questions, contexts, None, ids=ids)
     checked = [
         check_answers(place, value, context, no_answer=no_answer, guessed=guessed)

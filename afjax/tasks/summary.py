@@ -14,7 +14,7 @@ from afjax.data.lengths import ProgramTokens, eval_lengths, train_lengths
 from afjax.data.splits import AnyRows, ChoiceRows, MultiLabelRows, Rows, SpanRows, TagRows
 from afjax.tasks.kinds import TASK_KINDS
 from afjax.tasks.tokenize import tokenize
-from afjax.tasks.windows import TokenisedWindows
+from afjax.tasks.windows import TokenizedWindows
 
 # Length percentiles to report.
 PERCENTILES = (5, 25, 50, 75, 95, 99, 100)
@@ -37,13 +37,13 @@ class SplitSummary:
 
     Attributes:
       rows: Number of rows.
-      labelled: Whether the split has labels.
+      labeled: Whether the split has labels.
       labels: Number of rows with each label, in label order. For multiple choice, a label is the name or else the index
-        of the correct choice. Rows with several labels or tags count for each of them. Empty for unlabelled splits,
+        of the correct choice. Rows with several labels or tags count for each of them. Empty for unlabeled splits,
         regression and span tasks.
       values: For regression, the minimum, mean and maximum label; else None.
       choices: For multiple choice, number of rows by number of choices; else empty.
-      answers: For labelled span tasks, number of rows by number of gold answers (0 if unanswerable); else empty.
+      answers: For labeled span tasks, number of rows by number of gold answers (0 if unanswerable); else empty.
       unplaced: For span tasks, number of rows that are excluded from training because the start of their first answer
         is unknown; else 0.
       lengths: ``PERCENTILES`` of sequence lengths in tokens before truncation, including special tokens. For multiple
@@ -58,7 +58,7 @@ class SplitSummary:
     """
 
     rows: int
-    labelled: bool
+    labeled: bool
     labels: Mapping[str, Count]
     values: tuple[float, float, float] | None
     choices: Mapping[int, Count]
@@ -79,7 +79,7 @@ class Example:
       fields: The row's texts by name. Choices are a list.
       label: The label's name; for multiple choice, the name of the correct choice; for regression, a number; for span
         tasks, the gold answers; for multi-label tasks, the names of the labels; for tagging, the entities. None if the
-        row is unlabelled.
+        row is unlabeled.
       tokens: The tokens of the row's first sequence: for multiple choice, the context with the first choice; for span
         tasks and tagging, the first window.
     """
@@ -89,7 +89,7 @@ class Example:
     tokens: list[str]
 
 
-def summarise(
+def summarize(
     rows: AnyRows, tokenizer: Any, task: TaskConfig, config: TrainConfig, cost: ProgramTokens, *, training: bool
 ) -> SplitSummary:
     """Computes the statistics of a split.
@@ -111,7 +111,7 @@ def summarise(
     windows = None
     if TASK_KINDS[task.kind].reads == "tokens":
         truncated_data = tokenize(rows, tokenizer, task, max_length=config.max_length, training=False, cache_dir=None)
-        assert isinstance(truncated_data, TokenisedWindows), "token-level heads use windows"
+        assert isinstance(truncated_data, TokenizedWindows), "token-level heads use windows"
         windows_of_row = np.bincount(truncated_data.row_of)
         windows = float(windows_of_row.mean()), int(windows_of_row.max())
         truncated = float((windows_of_row > 1).mean())
@@ -135,7 +135,7 @@ def summarise(
     labels = rows.labels if isinstance(rows, Rows) and not rows.label_names else None
     return SplitSummary(
         rows=len(rows),
-        labelled=rows.labels is not None,
+        labeled=rows.labels is not None,
         labels=_label_counts(rows),
         values=None if labels is None else (float(labels.min()), float(labels.mean()), float(labels.max())),
         choices=_counted(rows.num_choices.tolist()) if isinstance(rows, ChoiceRows) else {},
@@ -162,7 +162,7 @@ def first_examples(rows: AnyRows, num: int, tokenizer: Any, task: TaskConfig, co
     """
     rows = rows.take(range(min(num, len(rows))))
     data = tokenize(rows, tokenizer, task, max_length=config.max_length, training=False, cache_dir=None)
-    if isinstance(data, TokenisedWindows):
+    if isinstance(data, TokenizedWindows):
         first = np.searchsorted(data.row_of, np.arange(len(rows)))
     else:
         first = np.arange(len(rows)) if data.choices is None else data.choices[:-1]

@@ -12,7 +12,7 @@ from afjax.data.pieces import check_fast, encode_texts, learn_template, number_t
 from afjax.data.sources.files import shorten
 from afjax.data.splits import TagRows
 from afjax.errors import UserError
-from afjax.tasks.windows import TokenisedWindows, are_sound, join_windows
+from afjax.tasks.windows import TokenizedWindows, are_sound, join_windows
 
 # Part of the cache key. Increment it when the stored arrays or their computation change.
 FORMAT_VERSION = 2
@@ -22,7 +22,7 @@ OVERLAP = 64
 
 
 @dataclass(frozen=True, kw_only=True)
-class TokenisedTags(TokenisedWindows):
+class TokenizedTags(TokenizedWindows):
     """The windows of a tagging split.
 
     Attributes:
@@ -35,7 +35,7 @@ class TokenisedTags(TokenisedWindows):
     rows: TagRows
 
 
-def tokenise_tags(rows: TagRows, tokenizer: Any, *, max_length: int, cache_dir: Path | None) -> TokenisedTags:
+def tokenize_tags(rows: TagRows, tokenizer: Any, *, max_length: int, cache_dir: Path | None) -> TokenizedTags:
     """Tokenizes sentences, or loads their token ids from the cache.
 
     Sentences of more than ``max_length`` tokens are split into windows. Consecutive windows overlap by half of their
@@ -61,7 +61,7 @@ def tokenise_tags(rows: TagRows, tokenizer: Any, *, max_length: int, cache_dir: 
         lambda arrays: are_sound(arrays, len(rows), "word_of"),
         lambda: _make_windows(rows, tokenizer, max_length),
     )
-    return TokenisedTags(
+    return TokenizedTags(
         tokens=arrays["tokens"],
         types=arrays["types"],
         offsets=arrays["offsets"],
@@ -175,7 +175,7 @@ def _windows(num_tokens: int, room: int) -> list[tuple[int, int, Bool[np.ndarray
 
 def _token_labels(rows: TagRows, arrays: dict[str, np.ndarray]) -> Int32[np.ndarray, "tokens"]:
     """Labels each token that predicts a word's tag. Other tokens get -1."""
-    assert rows.labels is not None, "the split is labelled"
+    assert rows.labels is not None, "the split is labeled"
     index_of = {tag: index for index, tag in enumerate(rows.label_names)}
     row_labels = [np.array([index_of[tag] for tag in tags], np.int32) for tags in rows.labels]
     starts = np.cumsum([0, *map(len, row_labels)])

@@ -22,14 +22,14 @@ from afjax.data.sources.files import shorten
 from afjax.data.sources.kind import SplitSource
 from afjax.data.splits import TagRows
 from afjax.data.tags import OUTSIDE, chunks, is_tag
-from afjax.data.tokenise import TokenisedRows
+from afjax.data.tokenization import TokenizedRows
 from afjax.display.words import counted
 from afjax.errors import UserError, did_you_mean
 from afjax.tasks.class_loss import mask_missing
 from afjax.tasks.kind import Form, KindSpec, KindText, LabelReading
 from afjax.tasks.metrics import entity_counts, entity_scores
 from afjax.tasks.predictions import Entity, Predictions, softmax
-from afjax.tasks.tag_windows import TokenisedTags, check_words, tokenise_tags
+from afjax.tasks.tag_windows import TokenizedTags, check_words, tokenize_tags
 from afjax.tasks.texts import given_names
 from afjax.tasks.weighted_scores import Weighted, entity_weighted_scores
 from afjax.trees import AnyArray
@@ -219,19 +219,19 @@ def pick(place: str, row: dict[str, Any], form: Form) -> Any:
 
 def tokenize(
     rows: TagRows, tokenizer: Any, task: TaskConfig, *, max_length: int, training: bool, cache_dir: Path | None
-) -> TokenisedRows:
+) -> TokenizedRows:
     """Tokenizes rows; see :class:`afjax.tasks.kind.Tokenize`."""
-    return tokenise_tags(rows, tokenizer, max_length=max_length, cache_dir=cache_dir)
+    return tokenize_tags(rows, tokenizer, max_length=max_length, cache_dir=cache_dir)
 
 
 def predict(
     logits: Float[np.ndarray, "windows length num_labels"],
-    data: TokenisedRows,
+    data: TokenizedRows,
     task: TaskConfig,
     names: Sequence[str],
 ) -> Predictions:
     """Predicts each word's most likely tag, and parses the tags into entities."""
-    assert isinstance(data, TokenisedTags), "tagging rows are tokenized into windows"
+    assert isinstance(data, TokenizedTags), "tagging rows are tokenized into windows"
     rows = data.rows
     num_words = np.array([len(bounds) for bounds in rows.bounds])
     lowest = np.finfo(np.float32).min

@@ -11,12 +11,12 @@ from afjax.data.sources.files import shorten
 from afjax.data.sources.kind import SplitSource
 from afjax.data.sources.kinds import source_kind
 from afjax.data.splits import Rows
-from afjax.data.tokenise import TokenisedRows, tokenise
+from afjax.data.tokenization import TokenizedRows, tokenize_rows
 from afjax.errors import UserError
 from afjax.tasks.kind import Form, LabelReading
 
 
-def read_columns(task: TaskConfig, source: SplitSource, *, labelled: bool | None = True) -> Columns:
+def read_columns(task: TaskConfig, source: SplitSource, *, labeled: bool | None = True) -> Columns:
     """Extracts the text and label columns; see :func:`afjax.data.columns.pick_columns`."""
     return pick_columns(
         source.name,
@@ -25,7 +25,7 @@ def read_columns(task: TaskConfig, source: SplitSource, *, labelled: bool | None
         text_b=task.text_b,
         label=task.label,
         known=source.text_columns,
-        labelled=labelled,
+        labeled=labeled,
     )
 
 
@@ -88,6 +88,6 @@ def pick_texts(place: str, row: dict[str, Any], form: Form) -> Any:
 
 def tokenize_texts(
     rows: Rows, tokenizer: Any, task: TaskConfig, *, max_length: int, training: bool, cache_dir: Path | None
-) -> TokenisedRows:
+) -> TokenizedRows:
     """Tokenizes rows; see :class:`afjax.tasks.kind.Tokenize`."""
-    return tokenise(rows, tokenizer, max_length=max_length, cache_dir=cache_dir)
+    return tokenize_rows(rows, tokenizer, max_length=max_length, cache_dir=cache_dir)

@@ -5,7 +5,7 @@ from typing import Any
 
 from afjax.config.tasks import TaskConfig
 from afjax.data.splits import AnyRows
-from afjax.data.tokenise import TokenisedRows
+from afjax.data.tokenization import TokenizedRows
 from afjax.tasks.kinds import TASK_KINDS
 
 
@@ -17,7 +17,7 @@ def tokenize(
     max_length: int,
     training: bool = True,
     cache_dir: Path | None = None,
-) -> TokenisedRows:
+) -> TokenizedRows:
     """Tokenizes the rows of a split.
 
     Args:
@@ -30,7 +30,7 @@ def tokenize(
       cache_dir: The folder for cached token ids, or None to disable the cache.
 
     Returns:
-      The token ids (int32) and labels of all rows as :class:`~afjax.data.tokenise.TokenisedRows`, the input to
+      The token ids (int32) and labels of all rows as :class:`~afjax.data.tokenization.TokenizedRows`, the input to
       :func:`afjax.train_batches`. For span tasks and tagging, they have one entry per window.
 
     Raises:

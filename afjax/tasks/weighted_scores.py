@@ -148,9 +148,9 @@ def value_scores(predicted: Float[np.ndarray, "rows"], labels: Float[np.ndarray,
     ranks = [_weighted_ranks(values) for values in pair]
 
     def scores(weights: Float[np.ndarray, "resamples rows"]) -> Scores:
-        centred = [np.broadcast_to(values - values.mean(), weights.shape) for values in pair]
+        centered = [np.broadcast_to(values - values.mean(), weights.shape) for values in pair]
         return {
-            "pearson": _correlation(weights, *centred),
+            "pearson": _correlation(weights, *centered),
             "spearman": _correlation(weights, *(rank(weights) for rank in ranks)),
         }
 

@@ -13,7 +13,7 @@ from afjax.config.tasks import SpanConfig
 from afjax.data.cache import Arrays, cached_arrays, token_digest
 from afjax.data.pieces import check_fast, encode_texts, learn_template, number_texts, plain_backend
 from afjax.data.splits import AnyRows, SpanRows
-from afjax.data.tokenise import TokenisedRows
+from afjax.data.tokenization import TokenizedRows
 from afjax.errors import UserError
 
 # Part of the cache key. Increment it when the stored arrays or their computation change.
@@ -21,8 +21,8 @@ FORMAT_VERSION = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class TokenisedWindows(TokenisedRows):
-    """The windows of a split. Each window is an entry of :class:`TokenisedRows`.
+class TokenizedWindows(TokenizedRows):
+    """The windows of a split. Each window is an entry of :class:`TokenizedRows`.
 
     Attributes:
       row_of: The row index of each window, in ascending order.
@@ -54,7 +54,7 @@ class TokenisedWindows(TokenisedRows):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TokenisedSpans(TokenisedWindows):
+class TokenizedSpans(TokenizedWindows):
     """The windows of a span split.
 
     Attributes:
@@ -66,9 +66,9 @@ class TokenisedSpans(TokenisedWindows):
     rows: SpanRows
 
 
-def tokenise_spans(
+def tokenize_spans(
     rows: SpanRows, tokenizer: Any, config: SpanConfig, *, max_length: int, training: bool, cache_dir: Path | None
-) -> TokenisedRows:
+) -> TokenizedRows:
     """Tokenizes questions and contexts, or loads their token ids from the cache.
 
     A window contains the special tokens, the question and part of the context. Consecutive windows start
@@ -86,7 +86,7 @@ def tokenise_spans(
         token ids depend on.
 
     Returns:
-      :class:`TokenisedSpans` or, if ``training`` is true, :class:`TokenisedRows` with one labelled entry per window.
+      :class:`TokenizedSpans` or, if ``training`` is true, :class:`TokenizedRows` with one labeled entry per window.
 
     Raises:
       UserError: The tokenizer is not fast, ``max_length`` leaves no room for a question and context, no row is usable
@@ -110,7 +110,7 @@ def tokenise_spans(
         lambda arrays: are_sound(arrays, len(rows), "characters", "truncated"),
         lambda: _make_windows(rows, tokenizer, config, max_length),
     )
-    data = TokenisedSpans(
+    data = TokenizedSpans(
         tokens=arrays["tokens"],
         types=arrays["types"],
         offsets=arrays["offsets"],
@@ -121,7 +121,7 @@ def tokenise_spans(
         rows=rows,
     )
     if training:
-        return TokenisedRows(data.tokens, data.types, data.offsets, _labels(data), data.truncated)
+        return TokenizedRows(data.tokens, data.types, data.offsets, _labels(data), data.truncated)
     return data
 
 
@@ -179,7 +179,7 @@ def join_windows(parts: Mapping[str, Sequence[Shaped[np.ndarray, "..."]]], row_o
     }
 
 
-def _labels(data: TokenisedSpans) -> Int32[np.ndarray, "windows 2"]:
+def _labels(data: TokenizedSpans) -> Int32[np.ndarray, "windows 2"]:
     """Finds the answer's first and last token in each window.
 
     Both are 0 if the answer is incomplete.

@@ -47,7 +47,7 @@ def check_experiment(
       config: The experiment.
       tasks: The rows of every task to train.
       trunk: The trunk.
-      workdir, store_folder: The run's folder, and the store for its artefacts.
+      workdir, store_folder: The run's folder, and the store for its artifacts.
       from_store: The result of :func:`stored_sources`.
     """
     tokenizer = trunk.tokenizer()
@@ -154,7 +154,7 @@ def check_stored(
 
     Args:
       config, from_store, inputs: As in :func:`sources_with_rows`.
-      workdir, store_folder: The run's folder, and the store for its artefacts.
+      workdir, store_folder: The run's folder, and the store for its artifacts.
     """
     names = [source.task.name for source in config.sources]
     missing = [name for name in names if name not in from_store and not source_folder(workdir, name).exists()]
@@ -173,7 +173,7 @@ def fused_names(config: ExperimentConfig) -> tuple[str, ...]:
 
 
 def target_kinds(config: ExperimentConfig) -> tuple[str, ...]:
-    """Returns the kinds of artefacts that the target run saves."""
+    """Returns the kinds of artifacts that the target run saves."""
     if config.recipe == "fusion":
         return ("fusion", "heads")
     return ("adapters", "heads") if config.has_adapter else ("heads",)
@@ -182,8 +182,8 @@ def target_kinds(config: ExperimentConfig) -> tuple[str, ...]:
 def _check_names(
     config: ExperimentConfig, workdir: epath.Path, store_folder: str | Path, from_store: Sequence[str]
 ) -> None:
-    """Raises UserError if a new run's artefact name is already taken in the store."""
-    target_names = [config.artefact_name(task) for task in config.tasks or (config.target,)]
+    """Raises UserError if a new run's artifact name is already taken in the store."""
+    target_names = [config.artifact_name(task) for task in config.tasks or (config.target,)]
     kinds_by_name = {} if (workdir / TARGET).exists() else dict.fromkeys(target_names, target_kinds(config))
     if config.recipe == "fusion":
         names = [source.task.name for source in config.sources]

@@ -1,4 +1,4 @@
-"""Runs experiments, from a config to artefacts in a store.
+"""Runs experiments, from a config to artifacts in a store.
 
 They can be killed and resumed at any time.
 """
@@ -83,7 +83,7 @@ def run_experiment(
     Args:
       config: The experiment.
       workdir: The experiment's folder, local or ``gs://``. It must be accessible from all hosts.
-      store_folder: The store where artefacts are saved and a fusion's adapters are found, local or ``gs://``. Defaults
+      store_folder: The store where artifacts are saved and a fusion's adapters are found, local or ``gs://``. Defaults
         to the store that the run began with, or to ``workdir/store`` for a new run.
       cache_dir: Folder for cached tokenized rows. None disables the cache.
 
@@ -172,12 +172,12 @@ def _claim(
     store_folder: epath.Path,
     from_store: Sequence[str],
 ) -> None:
-    """Claims the workdir, and reserves the names of the run's artefacts in the store.
+    """Claims the workdir, and reserves the names of the run's artifacts in the store.
 
     Raises:
       UserError: Another run has saved or reserved one of the names. If the workdir was new, its claim is undone.
     """
-    target_names = [config.artefact_name(task) for task in config.tasks or (config.target,)]
+    target_names = [config.artifact_name(task) for task in config.tasks or (config.target,)]
     names = [(kind, name) for name in target_names for kind in target_kinds(config)]
     trained = [source.task.name for source in config.sources if source.task.name not in from_store]
     names += [(kind, name) for name in trained for kind in ("adapters", "heads")]
@@ -291,14 +291,14 @@ def _target(
     store_folder: str | Path,
     run: str,
 ) -> Training[list[Result]]:
-    """Trains the target and saves its artefacts.
+    """Trains the target and saves its artifacts.
 
     The multi-task and sequential recipes train all tasks. If the run has already finished, returns its stored results.
     """
     folder = workdir / TARGET
     with all_hosts_or_raise():
         earlier, kinds = read_results(folder), target_kinds(config)
-        names = [config.artefact_name(task) for task in config.tasks or (config.target,)]
+        names = [config.artifact_name(task) for task in config.tasks or (config.target,)]
         is_stored = all(name in store.names(store_folder, kind) for name in names for kind in kinds)
     if earlier and is_stored:
         note(
@@ -309,13 +309,13 @@ def _target(
     run_arguments: dict[str, Any] = {"workdir": folder, "config": config.train}
     if config.recipe == "fusion":
         method = FusionMethod(adapters=fused_names(config), store=store_folder, fusion=config.fusion, head=config.head)
-        named = dataclasses.replace(options, name=config.artefact_name(config.target))
+        named = dataclasses.replace(options, name=config.artifact_name(config.target))
         fused = yield from fusion_training(
             trunk, config.target, tasks[config.target], method, options=named, **run_arguments
         )
         return _save_finished([fused], store_folder, folder, "fusion", run)
     if config.recipe == "single":
-        named = dataclasses.replace(options, name=config.artefact_name(config.target))
+        named = dataclasses.replace(options, name=config.artifact_name(config.target))
         target = tasks[config.target]
         model = yield from single_training(
             trunk, config.target, target, method=config.method, options=named, **run_arguments

@@ -11,7 +11,7 @@ from afjax.config.from_dict import to_dict
 from afjax.config.tasks import TaskConfig
 from afjax.data.notices import data_notices
 from afjax.data.splits import AnyRows
-from afjax.data.tokenise import TokenisedRows
+from afjax.data.tokenization import TokenizedRows
 from afjax.tasks.load import check_forms
 from afjax.tasks.tokenize import tokenize
 from afjax.train.messages import print_notices
@@ -50,9 +50,9 @@ def task_settings(task: TaskConfig) -> dict[str, Any]:
     }
 
 
-def tokenise_splits(
+def tokenize_splits(
     trunk: Trunk, task: TaskConfig, data: Mapping[str, AnyRows], max_length: int, cache_dir: Path | None
-) -> dict[str, TokenisedRows]:
+) -> dict[str, TokenizedRows]:
     """Checks and tokenizes train and dev rows, and prints notices about them."""
     check_forms(task, {split: data[split] for split in ("train", "dev")})
     print_notices(data_notices(task, {split: data[split] for split in ("train", "dev")}))

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from afjax.data.batches import padding_share
-from afjax.data.tokenise import TokenisedRows
+from afjax.data.tokenization import TokenizedRows
 from afjax.display.terminal import duration, print_line
 from afjax.display.words import counted, one_of
 from afjax.distributed.hosts import is_first_host
@@ -52,7 +52,7 @@ def print_run(
     print_line(f"{name}: estimated time of the whole run: {estimate}, including {compiling} for compilation")
 
 
-def print_padding(name: str, train: TokenisedRows, lengths: Sequence[int], batch_size: int) -> None:
+def print_padding(name: str, train: TokenizedRows, lengths: Sequence[int], batch_size: int) -> None:
     """Prints the padded lengths of the train rows, and their padding and truncation."""
     if not is_first_host():
         return

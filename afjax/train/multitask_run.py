@@ -13,7 +13,7 @@ from afjax.config.training import SamplingConfig, TrainConfig
 from afjax.data.batches import Batch, Batching, batches_per_epoch, train_batches
 from afjax.data.lengths import PaddedLengths, choose_lengths, run_tokens
 from afjax.data.over_rows import jit_eval_step, over_rows
-from afjax.data.tokenise import TokenisedRows
+from afjax.data.tokenization import TokenizedRows
 from afjax.distributed.sharding import host_rows, shard
 from afjax.model.setup import Setup
 from afjax.tasks.class_loss import ClassLoss
@@ -63,7 +63,7 @@ class MultitaskRun:
         setup: Setup,
         trunk: Tree,
         own: Sequence[Tree],
-        data: Sequence[Mapping[str, TokenisedRows]],
+        data: Sequence[Mapping[str, TokenizedRows]],
         tasks: Sequence[TaskConfig],
         config: TrainConfig,
         sampling: SamplingConfig,

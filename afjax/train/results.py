@@ -28,7 +28,7 @@ class Result:
     """One row of an experiment's results.
 
     Attributes:
-      name: The artefact's name.
+      name: The artifact's name.
       kind: The trained method, such as ``fusion``, or ``adapter (from the store)``.
       task: The task's name.
       metrics: Dev metrics of the saved parameters.

@@ -14,7 +14,7 @@ from afjax.config.training import TrainConfig
 from afjax.data.batches import Batch, Batching, batches_per_epoch, train_batches
 from afjax.data.lengths import PaddedLengths, choose_lengths, run_tokens
 from afjax.data.over_rows import jit_eval_step, over_rows
-from afjax.data.tokenise import TokenisedRows
+from afjax.data.tokenization import TokenizedRows
 from afjax.distributed.sharding import host_rows, shard, shard_batch
 from afjax.model.model import Model
 from afjax.model.names import common_names, renamed, reversed_names, with_common_names
@@ -69,7 +69,7 @@ class SingleRun:
         self,
         setup: Setup,
         params: Tree,
-        data: dict[str, TokenisedRows],
+        data: dict[str, TokenizedRows],
         task: TaskConfig,
         config: TrainConfig,
         *,
@@ -277,6 +277,6 @@ def scale_labels(batch: Batch, task: TaskConfig) -> Batch:
     return batch if task.scale == 1.0 else {**batch, "labels": batch["labels"] / np.float32(task.scale)}
 
 
-def dev_scores(logits: np.ndarray, dev: TokenisedRows, task: TaskConfig) -> dict[str, float]:
+def dev_scores(logits: np.ndarray, dev: TokenizedRows, task: TaskConfig) -> dict[str, float]:
     """Computes every metric of a dev split from a model's logits."""
     return split_scores(logits if task.scale == 1.0 else logits * task.scale, dev, task)

@@ -173,7 +173,7 @@ def find_store(workdir: epath.Path, given: str | Path | None = None) -> epath.Pa
         return open_path(given)
     if not given and not _may_be_store(store):
         raise UserError(
-            f"{workdir / STORE} names {store}, which exists but is not a store. To write artefacts there, pass "
+            f"{workdir / STORE} names {store}, which exists but is not a store. To write artifacts there, pass "
             f"--store={store}. Otherwise, choose another --store."
         )
     return store

@@ -19,7 +19,7 @@ from afjax.data.batches import Batching
 from afjax.data.lengths import inference_lengths
 from afjax.data.over_rows import over_rows
 from afjax.data.splits import Rows
-from afjax.data.tokenise import tokenise
+from afjax.data.tokenization import tokenize_rows
 from afjax.errors import UserError
 from afjax.nn.pooling import pool
 from afjax.storage.json_files import read_json
@@ -272,7 +272,7 @@ def embed_texts(
     max_length = min(config.max_length or longest, longest)
     if batch_size < 1:
         raise UserError(f"batch_size is {batch_size}; it must be at least 1.")
-    data = tokenise(embedding_rows(texts, config), tokenizer, max_length=max_length, cache_dir=None)
+    data = tokenize_rows(embedding_rows(texts, config), tokenizer, max_length=max_length, cache_dir=None)
     step = functools.partial(_embed_step, model, config.pooling, config.normalize)
     # Round the batch size up, so that every device gets the same number of rows.
     batch_size = -(-batch_size // mesh.size) * mesh.size

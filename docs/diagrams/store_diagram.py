@@ -18,7 +18,7 @@ def draw(palette: Palette) -> str:
         "store",
         798,
         "The folders and digests of a store",
-        "A store has the folders adapters, fusion and heads, with one folder per artefact. Each artefact has a "
+        "A store has the folders adapters, fusion and heads, with one folder per artifact. Each artifact has a "
         "manifest.json and a folder params. In the example, the adapters are entail and paraphrase, the fusion is "
         "target-fusion, and each of these has a head of the same name. The fusion's manifest lists the digests of the "
         "two adapters. Each head's manifest has the digest of the adapter or fusion that it was trained with. Every "
@@ -57,10 +57,10 @@ def _tree(drawing: Drawing) -> dict[str, Box]:
 
 
 def _references(drawing: Drawing, manifests: dict[str, Box]) -> None:
-    """Draws arrows from manifests to the artefacts whose digests they contain."""
+    """Draws arrows from manifests to the artifacts whose digests they contain."""
 
-    def right(artefact: str, shift: float = 0) -> tuple[float, float]:
-        x, y = manifests[artefact].right
+    def right(artifact: str, shift: float = 0) -> tuple[float, float]:
+        x, y = manifests[artifact].right
         return x, y + shift
 
     # If a manifest has several arrows, they are shifted up or down.
@@ -88,7 +88,7 @@ def _key(drawing: Drawing) -> None:
 
 
 def _contents(drawing: Drawing) -> None:
-    """Draws the contents of one artefact."""
+    """Draws the contents of one artifact."""
     y = BOTTOM + 106
     manifest, params = drawing.panel(8, y, 316, 182), drawing.panel(336, y, 216, 182)
     for panel, name in ((manifest, "manifest.json"), (params, "params/")):

@@ -212,7 +212,7 @@ def test_merged_task_model_predicts_the_same_and_can_be_saved(
     merged = model.merged()
     assert merged.model.adapters == ()
     assert merged.trunk.sha256 != model.trunk.sha256
-    expected = model.over_rows(_logits, model.tokenised(rows_from_lists(texts)))
+    expected = model.over_rows(_logits, model.tokenized(rows_from_lists(texts)))
     for predictions in (model.predict(texts), merged.predict(texts)):
         np.testing.assert_allclose(predictions.logits, expected, rtol=1e-4, atol=1e-5)
     save_trunk(tmp_path / "trunk", merged.trunk)

@@ -59,8 +59,8 @@ MASK = np.array([[True] * 5, [True, True, True, False, False]])
 
 
 def norm(x: np.ndarray, scale: Any = 1.0, bias: Any = 0.0, epsilon: float = 1e-3) -> np.ndarray:
-    centred = x - x.mean(-1, keepdims=True)
-    return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + epsilon) * scale + bias
+    centered = x - x.mean(-1, keepdims=True)
+    return centered / np.sqrt((centered**2).mean(-1, keepdims=True) + epsilon) * scale + bias
 
 
 def linear(params: Tree, x: np.ndarray) -> np.ndarray:

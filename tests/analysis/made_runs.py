@@ -69,7 +69,7 @@ def finish(
       config: The run's config.
       scores: The task's main metric on dev, or ``{task: score}`` for several tasks.
       trunk: The digest of the initial trunk.
-      saved: Parameter count of each artefact in the run's store, or 0 to store none.
+      saved: Parameter count of each artifact in the run's store, or 0 to store none.
       store_folder: The run's store. Defaults to the store in the workdir.
       rows: Additional entries for ``inputs.json``.
       trained_trunk: The trunk digest recorded in manifests. Defaults to ``trunk``.
@@ -81,7 +81,7 @@ def finish(
         score = scores[task.name] if isinstance(scores, dict) else scores
         metrics = {metric or task.main_metric: score, "step": 7}
         kind = config.partition if config.recipe == "single" else config.recipe
-        name = config.artefact_name(task)
+        name = config.artifact_name(task)
         results.append(
             {"name": name, "kind": kind, "task": task.name, "metrics": metrics, "main_metric": task.main_metric}
         )

@@ -40,7 +40,7 @@ def rows() -> Rows:
 def row_by_row(model: TaskModel, rows: Rows) -> np.ndarray:
     """Computes mean activations ``[rows, layers, adapters]`` in float64, one row at a time."""
     architecture, params = model.model, jax.tree.map(jnp.asarray, {"trunk": model.trunk.params, **model.params})
-    data, found = model.tokenised(rows), []
+    data, found = model.tokenized(rows), []
     run = jax.jit(lambda batch: architecture(params, batch, fusion_attention=True).fusion_attention["ffn"])
     for begin, end in zip(data.offsets[:-1], data.offsets[1:], strict=True):
         tokens, types = (np.asarray(part[begin:end], np.int32)[None] for part in (data.tokens, data.types))

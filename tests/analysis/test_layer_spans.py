@@ -61,7 +61,7 @@ def test_masking_a_layer_equals_removing_its_adapters(
         expected = (whole.without_layers(drop) if drop else whole) if left else plain
         if not left and isinstance(config, AdapterConfig) and config.layer_norms:
             continue  # The model keeps its trained LayerNorms, so it does not match the plain trunk.
-        np.testing.assert_allclose(found[:, number], expected.logits(whole.tokenised(rows)), atol=1e-5)
+        np.testing.assert_allclose(found[:, number], expected.logits(whole.tokenized(rows)), atol=1e-5)
     assert np.abs(found[:, 1] - found[:, 4]).max() > 1e-3 or config.layers == (1,)
 
 
@@ -73,7 +73,7 @@ def test_masks_for_multiple_choice_and_span_tasks(tiny_trunk: Trunk) -> None:
     masks = np.array([[True, True], [True, False]])
     for kind, rows in (("multiple_choice", choices), ("span", spans)):
         whole = make(tiny_trunk, AdapterConfig(size=4), kind=kind)
-        found, data = under_masks(whole, rows, masks), whole.tokenised(rows)
+        found, data = under_masks(whole, rows, masks), whole.tokenized(rows)
         np.testing.assert_allclose(found[:, 0], whole.logits(data), atol=1e-5)
         np.testing.assert_allclose(found[:, 1], whole.without_layers([1]).logits(data), atol=1e-5)
 
@@ -83,7 +83,7 @@ def under_masks(whole: TaskModel, rows: AnyRows, masks: np.ndarray) -> np.ndarra
     def step(model: Model, params: Tree, batch: Any) -> jax.Array:
         return model.under_masks(params, batch, masks)
 
-    return np.asarray(whole.over_rows(step, whole.tokenised(rows)))
+    return np.asarray(whole.over_rows(step, whole.tokenized(rows)))
 
 
 def test_common_layers_of_masks_are_computed_once(tiny_trunk: Trunk) -> None:

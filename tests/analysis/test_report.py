@@ -171,7 +171,7 @@ def test_missing_store_entries_are_explained(tmp_path: Path) -> None:
     )
     text = " ".join(Elements(page).texts)
     assert text.count('The store has no head "fused".') == 3
-    assert has_facts(text, "store no longer", "artefacts", "--store")
+    assert has_facts(text, "store no longer", "artifacts", "--store")
     assert "Training loss" in text
 
 

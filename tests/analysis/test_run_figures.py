@@ -12,7 +12,7 @@ from made_runs import adapter, experiment, finish, finish_all, fusion
 
 from afjax.analysis.figures import COLUMN_WIDTH, new_figure
 from afjax.analysis.run_figures import (
-    BAR_COLOURS,
+    BAR_COLORS,
     HATCHES,
     draw_differences,
     draw_tradeoff,
@@ -55,7 +55,7 @@ def test_tradeoff_over_tasks(tmp_path: Path) -> None:
         low, middle, high = sorted(values)
         expected = [low + 0.4 * (middle - low), middle, middle + 0.6 * (high - middle)]
         np.testing.assert_allclose([point.low, point.middle, point.high], expected, atol=1e-9)
-    # The median task has 1001 parameters per artefact. Houlsby's method trains an adapter and a head, which makes 2002.
+    # The median task has 1001 parameters per artifact. Houlsby's method trains an adapter and a head, which makes 2002.
     # The method "layernorm" trains 13 LayerNorms with 768 parameters each, and a head.
     assert [points[2].parameters, points[0].parameters] == [2002, 13 * 768 + 1001]
     rows = read(draw_tradeoff(points, tmp_path / "picture"))
@@ -132,7 +132,7 @@ def test_bars_are_distinguishable_without_color(tmp_path: Path) -> None:
     patterns = re.findall(r"<pattern .*?</pattern>", shown, re.DOTALL)
     # "full" has no bars, because it is the reference, and the first bar has no hatching.
     assert len({re.search(r'<path d="([^"]*)"', pattern)[1] for pattern in patterns}) == len(methods) - 2
-    looks = [(BAR_COLOURS[of % len(BAR_COLOURS)], HATCHES[of % len(HATCHES)]) for of in range(50)]
+    looks = [(BAR_COLORS[of % len(BAR_COLORS)], HATCHES[of % len(HATCHES)]) for of in range(50)]
     assert len(set(looks)) == 50
 
 

@@ -90,7 +90,7 @@ def test_parameter_counts_equal_those_of_training(tmp_path: Path) -> None:
 
 def test_parameters_are_unknown_without_the_store(tmp_path: Path) -> None:
     finish(tmp_path / "run", experiment("rte", "full"), 0.5)
-    # The store has an artefact with the same name but a different score, from another run.
+    # The store has an artifact with the same name but a different score, from another run.
     store.save(
         tmp_path / "store", "heads", "rte-full", {"leaf": np.zeros(3)}, config={}, trunk={}, metrics={"accuracy": 1}
     )
@@ -303,7 +303,7 @@ def test_command_for_a_fusion_reuses_stored_adapters(tmp_path: Path) -> None:
     line = command(found, make_cells(found.records), "rte", "fusion", 1)
     assert line is not None
     assert f"--store={tmp_path / 'a' / 'store'}" in shlex.split(line)
-    assert config_of(line)[0].artefact_name(TaskConfig(name="rte")) == "rte-fusion-seed1"
+    assert config_of(line)[0].artifact_name(TaskConfig(name="rte")) == "rte-fusion-seed1"
 
 
 def test_command_resumes_an_unfinished_run(tmp_path: Path) -> None:

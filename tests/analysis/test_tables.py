@@ -116,7 +116,7 @@ def test_houlsby_counts_parameters(tmp_path: Path) -> None:
         finish(tmp_path / f"{task}-adapter", experiment(task, "houlsby"), 0.8, saved=added // 2)
     finish(tmp_path / "head", experiment("cb", "head"), 0.7)
     table = make_table("houlsby", make_grid(collect([tmp_path])))
-    assert has_facts("\n".join(table.notes), "No artefacts", f"{tmp_path / 'head'} ", "parameters", "--runs")
+    assert has_facts("\n".join(table.notes), "No artifacts", f"{tmp_path / 'head'} ", "parameters", "--runs")
     # Full fine-tuning trains all trunk parameters except the pooler, because the head has its own pooler.
     assert rows_of(table) == {
         "head": (GAP, GAP, "70.00", GAP, GAP),

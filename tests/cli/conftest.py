@@ -35,7 +35,7 @@ WriteRows = Callable[..., Path]
 
 @pytest.fixture(scope="session")
 def write_rows() -> WriteRows:
-    """Returns a function that writes rows to a JSONL file, by default eight pairs labelled few or many."""
+    """Returns a function that writes rows to a JSONL file, by default eight pairs labeled few or many."""
 
     def write(path: Path, rows: list[dict] = ROWS) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)

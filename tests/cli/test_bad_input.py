@@ -16,7 +16,7 @@ import pytest
 from facts import has_facts
 from safetensors.numpy import load_file, save_file
 
-from afjax import store as artefacts
+from afjax import store as artifacts
 from afjax.cli.main import main
 from afjax.config.adapters import AdapterConfig
 from afjax.config.from_dict import to_dict
@@ -66,8 +66,8 @@ FILES = {
     "no object": ("{}.jsonl", GOOD + b"[1, 2]\n", (":2 ", "[1, 2]")),
     "not a text": ("{}.jsonl", GOOD + GOOD.replace(b'"all"', b"3"), (":2 ", "3", '"text_a"')),
 }
-# Errors that only occur in labelled rows.
-LABELLED_FILES = {
+# Errors that only occur in labeled rows.
+LABELED_FILES = {
     "missing column": ("{}.jsonl", GOOD + b'{"text_a": "all", "label": "few"}\n', (":2 ", 'no column "text_b"')),
     "no label column": ("{}.jsonl", GOOD.replace(b"label", b"labels"), (":1 ", 'no column "label"')),
     "unknown label": ("{}.jsonl", GOOD + GOOD.replace(b'"few"', b'"fwe"'), (":2 ", "'fwe'", "labels")),
@@ -79,18 +79,18 @@ LABELLED_FILES = {
 }
 
 
-@pytest.mark.parametrize("case", [*FILES, *LABELLED_FILES])
+@pytest.mark.parametrize("case", [*FILES, *LABELED_FILES])
 def test_train_refuses_a_damaged_file(case: str, train: list[str], data: Path, refused: Refused) -> None:
     (data / "labels.json").write_text('["few", "many"]')
-    name, contents, (place, *facts) = (FILES | LABELLED_FILES)[case]
+    name, contents, (place, *facts) = (FILES | LABELED_FILES)[case]
     # A damaged dev split is also reported before training.
     path = write_split(data, "dev", name, contents)
     assert has_facts(refused(*train), f"{path}{place}", *facts)
 
 
-@pytest.mark.parametrize("case", [*FILES, *LABELLED_FILES])
+@pytest.mark.parametrize("case", [*FILES, *LABELED_FILES])
 def test_eval_refuses_a_damaged_file(case: str, model: list[str], data: Path, refused: Refused) -> None:
-    name, contents, (place, *facts) = (FILES | LABELLED_FILES)[case]
+    name, contents, (place, *facts) = (FILES | LABELED_FILES)[case]
     path = write_split(data, "test", name, contents)
     sentence = refused("eval", *model, f"--source={data}", "--split=test")
     assert has_facts(sentence, f"{path}{place}", *facts)
@@ -258,7 +258,7 @@ def test_incompatible_flags_are_refused(model: list[str], data: Path, refused: R
     assert 'Did you mean "bert-base"?' in refused("bench", "--trunk=bert-bas", "--method=full", "--mode=eval")
 
 
-# Names and artefacts that do not match the store.
+# Names and artifacts that do not match the store.
 
 
 def test_names_missing_from_the_store_are_refused(model: list[str], store: Path, data: Path, refused: Refused) -> None:
@@ -342,7 +342,7 @@ def test_fusing_adapters_with_different_slots_is_refused(
     trunk, config = load_trunk(str(tiny_trunk_folder)), AdapterConfig(position="both")
     tree = new_adapter(jax.random.key(0), "second", config, trunk.config, trunk.params)
     shared = {"config": to_dict(config), "trunk": trunk.identity(), "overwrite": True}
-    artefacts.save(store, "adapters", "second", tree, **shared)
+    artifacts.save(store, "adapters", "second", tree, **shared)
     words = [train[1].removesuffix(":recipe=single"), train[2], f"--store={store}", "--config.name=new"]
     assert has_facts(refused("train", *words), '"first"', '"second"', "slots")
 
@@ -465,10 +465,10 @@ def test_full_disk_while_writing_a_checkpoint(
     sentence = last_sentence(capsys)
     assert has_facts(sentence, "checkpoint", str(folder), "No space left on device")
     assert [path.name for path in folder.iterdir()] == ["2"]
-    assert artefacts.entries(tmp_path / "run" / "store") == []
+    assert artifacts.entries(tmp_path / "run" / "store") == []
     # With enough space, the same command finishes as if the disk had never been full.
     assert main(words) == 0
-    runs = [artefacts.read_manifest(tmp_path / name / "store", "adapters", "target") for name in ("run", "whole")]
+    runs = [artifacts.read_manifest(tmp_path / name / "store", "adapters", "target") for name in ("run", "whole")]
     assert runs[0].digest == runs[1].digest
 
 
@@ -478,14 +478,14 @@ def test_full_disk_while_saving_to_the_store(
     words = [*train, f"--store={store}", "--config.name=new"]
     before = sorted(store.rglob("*"))
     with monkeypatch.context() as patch:
-        patch.setattr(artefacts.checkpoint, "write", full_disk)
+        patch.setattr(artifacts.checkpoint, "write", full_disk)
         assert main(words) == 2
     assert has_facts(last_sentence(capsys), 'adapter "new"', 'head "new"', str(store), "No space left on device")
     written = {path.relative_to(store).parts[0] for path in set(store.rglob("*")) - set(before)}
     assert written <= {".lock", ".runs"}
     # Nothing is retrained, because the run only has to save.
     assert main(words) == 0
-    assert artefacts.verify(store) == []
+    assert artifacts.verify(store) == []
 
 
 def test_full_disk_while_writing_predictions(

@@ -16,7 +16,7 @@ import pytest
 from facts import has_facts
 
 import afjax
-from afjax import store as artefacts
+from afjax import store as artifacts
 from afjax.cli.main import main
 from afjax.cli.predictions import FIELDS
 from afjax.model.loading import load_task_model
@@ -112,7 +112,7 @@ def test_predict_writes_every_row_in_order(
 
 def forget_form(store: Path, head: str) -> None:
     """Removes the number of text columns from a head's manifest, because earlier versions did not record it."""
-    manifest = artefacts.read_manifest(store, "heads", head)
+    manifest = artifacts.read_manifest(store, "heads", head)
     config = dict(manifest.config)
     assert config.pop("text_columns") == 2
     path = store / "heads" / head / "manifest.json"
@@ -232,13 +232,13 @@ def test_prune_prints_a_ranking_and_stores_the_result(
     ]
     small = json.loads(out_lines(capsys, "eval", *shared, "--fusion=small", "--head=small", source)[-1])
     assert small["rows"] == 8
-    stored = [artefacts.read_manifest(store, kind, "small").metrics for kind in ("fusion", "heads")]
+    stored = [artifacts.read_manifest(store, kind, "small").metrics for kind in ("fusion", "heads")]
     assert stored[0] == stored[1]
     assert stored[0] == pytest.approx({name: small[name] for name in stored[0]})
     assert set(stored[0]) >= {"accuracy", "macro_f1"}
     # Only dev scores are stored.
     assert main(["prune", *shared, *fused, source, "--split=train", "--keep=1", "--name=on-train"]) == 0
-    assert not artefacts.read_manifest(store, "fusion", "on-train").metrics
+    assert not artifacts.read_manifest(store, "fusion", "on-train").metrics
     assert "small" in "\n".join(out_lines(capsys, "store", "ls", f"--store={store}"))
 
 

@@ -86,20 +86,20 @@ def test_classification_task(show: Show, folder: Path) -> None:
     assert found["splits"].keys() == {"train", "dev", "test"}
     train, test = found["splits"]["train"], found["splits"]["test"]
     assert train["files"] == [str(folder / "glue/RTE/train.tsv")]
-    assert (train["rows"], train["labelled"]) == (3, True)
+    assert (train["rows"], train["labeled"]) == (3, True)
     assert train["labels"] == {
         "entailment": {"rows": 2, "share": pytest.approx(2 / 3)},
         "not_entailment": {"rows": 1, "share": pytest.approx(1 / 3)},
     }
-    assert (test["rows"], test["labelled"], test["labels"]) == (1, False, {})
+    assert (test["rows"], test["labeled"], test["labels"]) == (1, False, {})
     assert train["lengths"].keys() == {"5", "25", "50", "75", "95", "99", "100"}
     assert train["truncated"] == 0
     assert found["examples"]["split"] == "train"
     assert [row["label"] for row in found["examples"]["rows"]] == ["entailment", "not_entailment", "entailment"]
     text = "\n".join(lines)
-    assert "train: 3 rows, labelled" in text
+    assert "train: 3 rows, labeled" in text
     assert "entailment 2 (66.7%), not_entailment 1 (33.3%)" in text
-    assert has_facts(text, "test: 1 row, ", "not labelled")
+    assert has_facts(text, "test: 1 row, ", "not labeled")
     # Terminal control characters in texts are escaped.
     assert '"all \\x1b[31mcats"' in text
     assert "\x1b" not in text
@@ -154,7 +154,7 @@ def test_splits_without_labels(show: Show, folder: Path) -> None:
     path = folder / "own"
     (path / "train.jsonl").write_text('{"text": "two"}\n')
     _, found = show("own")
-    assert [split["labelled"] for split in found["splits"].values()] == [False, True]
+    assert [split["labeled"] for split in found["splits"].values()] == [False, True]
     assert found["splits"]["dev"]["labels"]["y"]["rows"] == 1
 
 

@@ -100,12 +100,12 @@ def test_submit_names_a_head_trained_with_another_adapter(
     trained: Path, store: Path, tiny_trunk_folder: Path, tmp_path: Path
 ) -> None:
     from afjax import UserError, load_trunk
-    from afjax import store as artefacts
+    from afjax import store as artifacts
     from afjax.cli.submission import load_model
 
-    trunk, loaded = load_trunk(str(tiny_trunk_folder)), artefacts.load(store, "adapters", "second")
+    trunk, loaded = load_trunk(str(tiny_trunk_folder)), artifacts.load(store, "adapters", "second")
     manifest = loaded.manifest
-    artefacts.save(
+    artifacts.save(
         store, "adapters", "first", loaded.params, config=manifest.config, trunk=manifest.trunk, overwrite=True
     )
     with pytest.raises(UserError, match=r'head "first".*allow_mismatch=True'):

@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 from facts import has_facts
 
-from afjax import store as artefacts
+from afjax import store as artifacts
 from afjax.cli.main import main
 from tests.cli.conftest import Refused
 
 
 def copy_head(store: Path, name: str, new: str, **changes: Any) -> None:
     """Saves a copy of a stored head under a new name or with a changed manifest."""
-    head = artefacts.load(store, "heads", name)
+    head = artifacts.load(store, "heads", name)
     fields = ("config", "trunk", "task", "labels", "metrics", "seed", "trained_with")
     values = {field: getattr(head.manifest, field) for field in fields}
-    artefacts.save(store, "heads", new, head.params, **{**values, **changes}, overwrite=True)
+    artifacts.save(store, "heads", new, head.params, **{**values, **changes}, overwrite=True)
 
 
 @pytest.mark.parametrize("flag", ["--fusion=target-fusion", "--adapter=first"])
@@ -65,9 +65,9 @@ def test_command_without_a_model_is_refused(store: Path, data: Path, refused: Re
 def test_missing_recorded_trunk_is_refused_and_the_flag_suggested(
     store: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    adapter = artefacts.load(store, "adapters", "first")
+    adapter = artifacts.load(store, "adapters", "first")
     trunk = {**adapter.manifest.trunk, "name": str(tmp_path / "gone")}
-    artefacts.save(
+    artifacts.save(
         store, "adapters", "first", adapter.params, config=adapter.manifest.config, trunk=trunk, overwrite=True
     )
     assert main(["eval", f"--store={store}", "--adapter=first", f"--source={data}"]) == 2
@@ -81,7 +81,7 @@ def test_activations_need_a_source_for_a_fusion_trained_from_python(
 ) -> None:
     words = ["plot", "activations", f"--store={store}", "--fusion=target-fusion", f"--output={tmp_path / 'figure'}"]
     # Runs from Python take their rows as lists, so their tasks have no source.
-    task = artefacts.read_manifest(store, "heads", "target-fusion").task
+    task = artifacts.read_manifest(store, "heads", "target-fusion").task
     copy_head(store, "target-fusion", "target-fusion", task={**task, "source": ""})
     assert main(words) == 2
     last = capsys.readouterr().err.splitlines()[-1]

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from afjax.cli.main import main
-from afjax.data.tokenise import cache_key
+from afjax.data.tokenization import cache_key
 from afjax.errors import UserError
 from afjax.model.loading import load_adapters, load_task_model
 from afjax.store import read_manifest, trunk_difference

@@ -141,10 +141,10 @@ def test_valid_names_are_accepted(name: str) -> None:
 
 
 def test_experiments_name_their_results() -> None:
-    assert ExperimentConfig(task=TASK).artefact_name(TASK) == "rte"
+    assert ExperimentConfig(task=TASK).artifact_name(TASK) == "rte"
     fusion = {"task": TASK, "recipe": "fusion", "sources": (SourceConfig(task=TASK),)}
-    assert ExperimentConfig(**fusion).artefact_name(TASK) == "rte-fusion"
-    assert ExperimentConfig(**fusion, name="mine").artefact_name(TASK) == "mine"
+    assert ExperimentConfig(**fusion).artifact_name(TASK) == "rte-fusion"
+    assert ExperimentConfig(**fusion, name="mine").artifact_name(TASK) == "mine"
 
 
 def test_main_metric_depends_on_the_task() -> None:

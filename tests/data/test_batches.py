@@ -6,21 +6,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from afjax.data.batches import Batch, Batching, batches_per_epoch, eval_batches, padding_share, train_batches
-from afjax.data.tokenise import TokenisedRows
+from afjax.data.tokenization import TokenizedRows
 from afjax.errors import UserError
 
 LENGTHS = (4, 8, 12)
 PAD = 99
 
 
-def make_data(row_lengths: list[int], *, labels: np.ndarray | None = None) -> TokenisedRows:
+def make_data(row_lengths: list[int], *, labels: np.ndarray | None = None) -> TokenizedRows:
     """Creates rows with the given lengths. Row r has the tokens 1000 r, 1000 r + 1, ... and alternating types."""
     tokens = [1000 * row + np.arange(length) for row, length in enumerate(row_lengths)]
     flat = np.concatenate([*tokens, np.zeros(0)]).astype(np.int32)
-    return TokenisedRows(flat, (flat % 2).astype(np.int8), np.cumsum([0, *row_lengths]), labels, 0)
+    return TokenizedRows(flat, (flat % 2).astype(np.int8), np.cumsum([0, *row_lengths]), labels, 0)
 
 
-def check(batches: list[Batch], data: TokenisedRows, batch_size: int) -> None:
+def check(batches: list[Batch], data: TokenizedRows, batch_size: int) -> None:
     """Checks the batches' shapes and contents, and that every row occurs exactly once."""
     seen: list[int] = []
     for batch in batches:
@@ -108,7 +108,7 @@ def test_order_changes_with_seed_and_epoch() -> None:
 
 def test_order_does_not_depend_on_contents() -> None:
     one = make_data([3] * 20)
-    other = TokenisedRows(one.tokens + 1, one.types, one.offsets, np.ones(20, np.int32), 0)
+    other = TokenizedRows(one.tokens + 1, one.types, one.offsets, np.ones(20, np.int32), 0)
     rows = [
         [batch["rows"].tolist() for batch in train_batches(data, Batching(8, LENGTHS, 0), seed=1, epoch=2)]
         for data in (one, other)
@@ -122,7 +122,7 @@ def test_rows_of_equal_length_share_batches() -> None:
     assert sorted(batch["tokens"].shape[1] for batch in batches) == [4] * 5 + [12] * 5
 
 
-def test_unlabelled_rows_have_zero_labels() -> None:
+def test_unlabeled_rows_have_zero_labels() -> None:
     (batch,) = eval_batches(make_data([3, 5]), Batching(3, LENGTHS, PAD))
     assert batch["labels"].tolist() == [0, 0, 0]
     assert batch["labels"].dtype == np.int32

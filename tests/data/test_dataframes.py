@@ -113,15 +113,15 @@ def test_tables(make: Any) -> None:
     rows = rows_from_table(make(q1=["a", "b"], q2=["c", "d"], same=np.array([1, 0])), named)
     assert isinstance(rows, Rows)
     assert (rows.text_b, rows.labels.tolist()) == (["c", "d"], [1, 0])  # type: ignore[union-attr]
-    assert rows_from_table(make(text=TEXTS), TASK, labelled=None).labels is None
+    assert rows_from_table(make(text=TEXTS), TASK, labeled=None).labels is None
 
 
 @pytest.mark.parametrize("kind", ["classification", "regression", "multi_label"])
 def test_rows_to_predict_need_no_label_column(kind: Any) -> None:
     task = TaskConfig(name="t", kind=kind, text_a="review", label="stars")
-    rows = rows_from_table({"review": TEXTS}, task, labelled=False)
+    rows = rows_from_table({"review": TEXTS}, task, labeled=False)
     assert (rows.text_a, rows.labels) == (TEXTS, None)  # type: ignore[union-attr]
-    assert rows_from_table({"review": TEXTS, "stars": [None] * 3}, task, labelled=False).labels is None
+    assert rows_from_table({"review": TEXTS, "stars": [None] * 3}, task, labeled=False).labels is None
     assert "stars" in refused(rows_from_table, {"review": TEXTS}, task)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from facts import has_facts
-from labelled_datasets import PAIRS, labelled, names_of
+from labeled_datasets import PAIRS, labeled, names_of
 
 from afjax.config.tasks import TaskConfig
 from afjax.data.splits import Rows
@@ -29,13 +29,13 @@ def iterable(dataset: Any) -> Any:
 
 @pytest.mark.parametrize("convert", [lambda dataset: dataset, iterable, lambda dataset: dataset.with_format("numpy")])
 def test_rows_of_a_dataset(convert: Any) -> None:
-    dataset = convert(labelled(0, 1, -1, names=("2", "1"), id=[7, 8, 9]))
-    rows = rows_from_table(dataset, TaskConfig(name="t"), labelled=False)
+    dataset = convert(labeled(0, 1, -1, names=("2", "1"), id=[7, 8, 9]))
+    rows = rows_from_table(dataset, TaskConfig(name="t"), labeled=False)
     assert isinstance(rows, Rows)
     assert (rows.text_a, rows.text_b, rows.ids) == (PAIRS["text_a"][:3], PAIRS["text_b"][:3], ["7", "8", "9"])
     message = refused(rows_from_table, dataset, TaskConfig(name="t"))
     assert has_facts(message, "table:2 ", "no label")
-    rows = rows_from_table(convert(labelled(0, 1, 1, names=("2", "1"))), TaskConfig(name="t"))
+    rows = rows_from_table(convert(labeled(0, 1, 1, names=("2", "1"))), TaskConfig(name="t"))
     assert (rows.label_names, names_of(rows)) == (("2", "1"), ["2", "1", "1"])
     assert has_facts(refused(rows_from_table, dataset, TaskConfig(name="t", text_a="text")), "table:0 ", '"text"')
 
@@ -51,9 +51,9 @@ def test_iterable_dataset_without_features() -> None:
 
 def test_dataset_dict_is_the_data_of_a_task() -> None:
     task = TaskConfig(name="t")
-    train, dev = labelled(0, 1, 1), labelled(1, 0, names=("yes", "no"))
+    train, dev = labeled(0, 1, 1), labeled(1, 0, names=("yes", "no"))
     for convert in (lambda dataset: dataset, iterable):
-        splits = {"train": convert(train), "validation": convert(dev), "test": convert(labelled(-1))}
+        splits = {"train": convert(train), "validation": convert(dev), "test": convert(labeled(-1))}
         found = rows_by_split(task, datasets.DatasetDict(splits) if convert is not iterable else splits)
         assert list(found) == ["train", "dev", "test"]
         assert names_of(found["dev"]) == ["no", "yes"]
@@ -65,17 +65,17 @@ def test_dataset_dict_is_the_data_of_a_task() -> None:
     assert has_facts(refused(rows_from_table, datasets.DatasetDict(train=train), task), "table", "train")
 
 
-def test_numbers_of_unlabelled_rows_are_not_labels() -> None:
+def test_numbers_of_unlabeled_rows_are_not_labels() -> None:
     task = TaskConfig(name="t", kind="regression")
-    unlabelled = {"text": ["one", "two"], "label": [-1.0, -1.0]}
-    assert rows_from_table(datasets.Dataset.from_dict(unlabelled), task, labelled=None).labels is None
-    negative = rows_from_table({"text": ["one", "two"], "label": [-1.0, 0.5]}, task, labelled=None)
+    unlabeled = {"text": ["one", "two"], "label": [-1.0, -1.0]}
+    assert rows_from_table(datasets.Dataset.from_dict(unlabeled), task, labeled=None).labels is None
+    negative = rows_from_table({"text": ["one", "two"], "label": [-1.0, 0.5]}, task, labeled=None)
     assert negative.labels is not None
     assert list(negative.labels) == [-1.0, 0.5]
 
 
 def test_column_of_a_dataset() -> None:
-    dataset = labelled(0, 1, 1)
+    dataset = labeled(0, 1, 1)
     rows = rows_from_lists(dataset["text_a"], dataset["label"], label_names=dataset.features["label"].names)
     assert isinstance(rows, Rows)
     assert (rows.text_a, names_of(rows)) == (PAIRS["text_a"][:3], ["no", "yes", "yes"])

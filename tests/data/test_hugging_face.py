@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from facts import has_facts
-from labelled_datasets import PAIRS, labelled, names_of
+from labeled_datasets import PAIRS, labeled, names_of
 
 from afjax.config.tasks import TaskConfig
 from afjax.data.sources import hugging_face
@@ -43,8 +43,8 @@ def refused(make: Callable[..., Any], *args: Any, **settings: Any) -> str:
 
 def test_splits_of_a_saved_folder(tmp_path: Path) -> None:
     # The two splits list the label names in different orders.
-    dev = labelled(1, 1, 0, names=("yes", "no"))
-    source = save(tmp_path / "saved", train=labelled(0, 1, 1), validation=dev, test=labelled(-1, -1))
+    dev = labeled(1, 1, 0, names=("yes", "no"))
+    source = save(tmp_path / "saved", train=labeled(0, 1, 1), validation=dev, test=labeled(-1, -1))
     task = TaskConfig(name="t", source=source)
     splits = load_task(task)
     assert {split: len(rows) for split, rows in splits.items()} == {"train": 3, "dev": 3, "test": 2}
@@ -56,7 +56,7 @@ def test_splits_of_a_saved_folder(tmp_path: Path) -> None:
     assert [place for place, _ in open_source(task, "dev").rows] == [f"{source} validation:{row}" for row in (1, 2, 3)]
     # The digests depend on the rows, not on the format.
     (tmp_path / "files").mkdir()
-    for split, rows in (("train", labelled(0, 1, 1)), ("dev", labelled(0, 0, 1))):
+    for split, rows in (("train", labeled(0, 1, 1)), ("dev", labeled(0, 0, 1))):
         rows.to_parquet(tmp_path / "files" / f"{split}.parquet")
     for split in ("train", "dev"):
         same = load_split(TaskConfig(name="t", source=str(tmp_path / "files")), split)  # type: ignore[arg-type]
@@ -84,7 +84,7 @@ def test_saved_dataset_without_a_dev_split_is_divided_like_a_file(
 def test_slices_of_splits(tmp_path: Path) -> None:
     task = TaskConfig(
         name="t",
-        source=save(tmp_path / "saved", train=labelled(0, 1, 1, 0), extra=labelled(1)),
+        source=save(tmp_path / "saved", train=labeled(0, 1, 1, 0), extra=labeled(1)),
         train="train[:75%]",
         dev="train[75%:]+extra",
     )
@@ -110,10 +110,10 @@ def test_slices_of_splits(tmp_path: Path) -> None:
         ({"dev": "validation_matched", "label": "stars"}, ("validation_matched:1 ", '"stars"', "label")),
         ({"dev": "validation_matched"}, ("validation_matched:3 ", "no label")),
     ],
-    ids=["unknown", "malformed", "other columns", "empty", "another name", "text", "label", "unlabelled row"],
+    ids=["unknown", "malformed", "other columns", "empty", "another name", "text", "label", "unlabeled row"],
 )
 def test_bad_splits_and_columns_are_refused(settings: dict[str, str], facts: tuple[str, ...], tmp_path: Path) -> None:
-    splits = {"train": labelled(0, 1, 1), "validation_matched": labelled(0, 1, -1), "other": labelled(0, text_a=[5])}
+    splits = {"train": labeled(0, 1, 1), "validation_matched": labeled(0, 1, -1), "other": labeled(0, text_a=[5])}
     source = save(tmp_path / "saved", **splits)
     message = refused(load_split, TaskConfig(name="t", source=source, **settings), "dev")
     assert has_facts(message, source, *facts)
@@ -130,7 +130,7 @@ def test_folders_have_the_default_columns_of_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damage", ["missing", "cut", "json"])
 def test_damaged_folders_are_refused(damage: str, tmp_path: Path) -> None:
-    source = save(tmp_path / "saved", train=labelled(0, 1, 1))
+    source = save(tmp_path / "saved", train=labeled(0, 1, 1))
     (arrow,) = (tmp_path / "saved" / "train").glob("*.arrow")
     if damage == "missing":
         arrow.unlink()
@@ -142,7 +142,7 @@ def test_damaged_folders_are_refused(damage: str, tmp_path: Path) -> None:
 
 
 def test_saved_folders_are_found_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = save(tmp_path / "reviews", train=labelled(0, 1), dev=labelled(1, 0))
+    source = save(tmp_path / "reviews", train=labeled(0, 1), dev=labeled(1, 0))
     assert find_task("reviews", tmp_path) == TaskConfig(name="reviews", source=source)
     (tmp_path / "mine.toml").write_text('source = "reviews"')
     monkeypatch.chdir(tmp_path)
@@ -217,12 +217,12 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
 
 
 def test_names_on_the_hub(hub: dict[str, Any]) -> None:
-    hub["org/glue"] = {None: {"train": labelled(0, 1)}, "rte": {"train": labelled(0, 1, 1)}}
+    hub["org/glue"] = {None: {"train": labeled(0, 1)}, "rte": {"train": labeled(0, 1, 1)}}
     lengths = {"hf:glue": 2, "hf:org/glue": 2, "hf:glue/rte": 3, "hf:org/glue/rte": 3}
     for source, length in lengths.items():
         assert len(hugging_face.open_splits(source)["train"]) == length
     # If the dataset ORG/NAME exists, the two parts are not parsed as NAME/CONFIG.
-    hub["glue/rte"] = {None: {"train": labelled(0)}}
+    hub["glue/rte"] = {None: {"train": labeled(0)}}
     hugging_face._hub_splits.cache_clear()
     assert len(hugging_face.open_splits("hf:glue/rte")["train"]) == 1
     assert possible_names("a/b/c") == [("a/b", "c")]
@@ -235,7 +235,7 @@ def test_other_forms_of_names_are_refused(location: str) -> None:
 
 
 def test_hub_datasets_have_published_columns_and_a_dev_split(hub: dict[str, Any]) -> None:
-    train = labelled(0, 1, 1).rename_columns({"text_a": "sentence1", "text_b": "sentence2"})
+    train = labeled(0, 1, 1).rename_columns({"text_a": "sentence1", "text_b": "sentence2"})
     hub["org/rte"] = {None: {"train": train, "validation": train, "unsupervised": train}}
     task = TaskConfig(name="t", source="hf:org/rte")
     splits = load_task(task)
@@ -244,7 +244,7 @@ def test_hub_datasets_have_published_columns_and_a_dev_split(hub: dict[str, Any]
     assert splits["dev"].text_b == PAIRS["text_b"][:3]
     assert open_source(task, "dev").name == "hf:org/rte validation"
     assert not has_split(task, "test")
-    hub["org/imdb"] = {None: {"train": labelled(0, 1, 1, 0, text_a=["a", "b", "c", "d"]), "test": labelled(0, 1)}}
+    hub["org/imdb"] = {None: {"train": labeled(0, 1, 1, 0, text_a=["a", "b", "c", "d"]), "test": labeled(0, 1)}}
     assert makes_dev(TaskConfig(name="t", source="hf:org/imdb"))
 
 
@@ -300,7 +300,7 @@ def test_downloaded_datasets_are_read_from_the_cache(
     Cached(cache_dir=cache, dataset_name="tiny", repo_id="org/tiny", config_name="a", hash="0").download_and_prepare()
     # A local folder with the dataset's name must not take precedence over the cache.
     monkeypatch.chdir(tmp_path)
-    save(tmp_path / "org" / "tiny", train=labelled(0))
+    save(tmp_path / "org" / "tiny", train=labeled(0))
     offline = datasets.config.HF_HUB_OFFLINE
     for source in ("hf:org/tiny", "hf:org/tiny/a"):
         rows = load_task(TaskConfig(name="t", source=source))["dev"]
@@ -322,7 +322,7 @@ def test_missing_network_is_reported_immediately(cache: Path) -> None:
 
 
 def test_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    saved = save(tmp_path / "saved", train=labelled(0, 1))
+    saved = save(tmp_path / "saved", train=labeled(0, 1))
     monkeypatch.setitem(sys.modules, "datasets", None)
     for source in ("hf:org/tiny-2", saved):
         message = refused(load_task, TaskConfig(name="t", source=source))
@@ -331,10 +331,10 @@ def test_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_files_written_by_datasets(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
-    labelled(0, 1, 1, names=("2", "1")).to_parquet(path)
+    labeled(0, 1, 1, names=("2", "1")).to_parquet(path)
     rows = load_split(TaskConfig(name="t", source=str(path), dev_share=0), "train")
     assert (rows.label_names, names_of(rows)) == (("2", "1"), ["2", "1", "1"])
-    source = save(tmp_path / "saved", train=labelled(0, 1, 1, names=("2", "1")))
+    source = save(tmp_path / "saved", train=labeled(0, 1, 1, names=("2", "1")))
     (arrow,) = Path(source, "train").glob("*.arrow")
     assert load_split(TaskConfig(name="t", source=str(arrow), dev_share=0), "train").digest() == rows.digest()
     assert json.loads((tmp_path / "saved" / "dataset_dict.json").read_text()) == {"splits": ["train"]}

@@ -280,8 +280,8 @@ V2 = Squad(train=("train.json",), no_answer=True)
 
 
 def test_questions(tmp_path: Path) -> None:
-    unlabelled = {"id": "q2", "question": "Where?"}
-    path = write_squad(tmp_path / "train.json.gz", question(("Bob", 8), ("Böblingen", 15)), unlabelled)
+    unlabeled = {"id": "q2", "question": "Where?"}
+    path = write_squad(tmp_path / "train.json.gz", question(("Bob", 8), ("Böblingen", 15)), unlabeled)
     first, second = read(V1, tmp_path)
     context = "Ann met Bob in Böblingen."
     answers = {"text": ["Bob", "Böblingen"], "answer_start": [8, 15]}

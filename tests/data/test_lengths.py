@@ -22,7 +22,7 @@ from afjax.data.lengths import (
     run_tokens,
     train_lengths,
 )
-from afjax.data.tokenise import TokenisedRows
+from afjax.data.tokenization import TokenizedRows
 from afjax.errors import UserError
 
 CONFIG = TrainConfig(max_length=40, batch_size=4)
@@ -30,12 +30,12 @@ PROGRAM_TOKENS = 100_000
 COST = ProgramTokens(train=PROGRAM_TOKENS, dev=PROGRAM_TOKENS)
 
 
-def rows_of(lengths: list[int]) -> TokenisedRows:
+def rows_of(lengths: list[int]) -> TokenizedRows:
     tokens = np.zeros(sum(lengths), np.int32)
-    return TokenisedRows(tokens, tokens.astype(np.int8), np.cumsum([0, *lengths]), None, 0)
+    return TokenizedRows(tokens, tokens.astype(np.int8), np.cumsum([0, *lengths]), None, 0)
 
 
-def lengths_of(*train: TokenisedRows, num_steps: int = 10**6, config: TrainConfig = CONFIG, **given: Any) -> tuple:
+def lengths_of(*train: TokenizedRows, num_steps: int = 10**6, config: TrainConfig = CONFIG, **given: Any) -> tuple:
     """Chooses training-batch lengths, by default for a run so long that compilation costs almost nothing."""
     return train_lengths(train, config, PROGRAM_TOKENS, num_steps=num_steps, **given)
 

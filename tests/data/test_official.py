@@ -412,7 +412,7 @@ OTHERS: Cases = {
                 for name in ("neg", "pos")
                 for number in range(10)
             },
-            "aclImdb/train/unsup/0_0.txt": "unlabelled",
+            "aclImdb/train/unsup/0_0.txt": "unlabeled",
             "aclImdb/test/neg/0_2.txt": "Bad.<br />",
             "aclImdb/test/pos/0_9.txt": "Good, é.",
         },

@@ -42,14 +42,14 @@ class TinyPairs(tfds.core.GeneratorBasedBuilder):
 
     def _split_generators(self, _: Any) -> dict[str, Any]:
         return {
-            "train": self._generate_examples(6, labelled=True),
-            "validation": self._generate_examples(4, labelled=True),
-            "test": self._generate_examples(2, labelled=False),
+            "train": self._generate_examples(6, labeled=True),
+            "validation": self._generate_examples(4, labeled=True),
+            "test": self._generate_examples(2, labeled=False),
         }
 
-    def _generate_examples(self, count: int, *, labelled: bool) -> Iterator[tuple[int, dict[str, Any]]]:
+    def _generate_examples(self, count: int, *, labeled: bool) -> Iterator[tuple[int, dict[str, Any]]]:
         for row in range(count):
-            label = row % 2 if labelled else -1
+            label = row % 2 if labeled else -1
             yield row, {"idx": row, "sentence1": f"first é {row}", "sentence2": f"second {row}", "label": label}
 
 

@@ -84,7 +84,7 @@ def prepare(folder: Path) -> None:
 
 
 def stop_after_first_step(workdir: Path) -> None:
-    """Removes the result, the artefacts and the last checkpoint of a finished two-step run."""
+    """Removes the result, the artifacts and the last checkpoint of a finished two-step run."""
     (workdir / "target" / "result.json").unlink()
     for kind in ("adapters", "heads"):
         shutil.rmtree(workdir / "store" / kind)

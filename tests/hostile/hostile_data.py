@@ -80,7 +80,7 @@ APPENDED = {
     "many-digits-in-another-column": b'{"text_a": "a", "text_b": "b", "label": "few", "x": ' + DIGITS.encode() + b"}",
 }
 # Rows that are bad only for commands that need labels or text pairs.
-LABELLED = {
+LABELED = {
     "no-second-text": b'{"text_a": "a", "label": "few"}',
     "label-missing": b'{"text_a": "a", "text_b": "b"}',
     "label-null": b'{"text_a": "a", "text_b": "b", "label": null}',
@@ -134,7 +134,7 @@ def row_files() -> Iterator[Case]:
             yield Case(f"rows/{command}-{name}", COMMANDS[command], _split(READS[command], contents))
         if not index % 2:
             yield Case(f"rows/train-split-{name}", TRAIN, _split("train", contents))
-    for name, line in LABELLED.items():
+    for name, line in LABELED.items():
         for command in ("train", "eval"):
             yield Case(f"rows/{command}-{name}", COMMANDS[command], _split(READS[command], _with(line)))
     one_id = jsonl([{**row, "id": "1"} for row in pair_rows()])
@@ -312,7 +312,7 @@ def toml_tasks() -> Iterator[Case]:
             yield Case(f"toml/eval-{name}", changed(EVAL, "--source=task.toml"), damage)
 
 
-# Contents of labels.json for data labelled few and many.
+# Contents of labels.json for data labeled few and many.
 LABEL_FILES = {
     **{name: contents for name, contents in NOT_AN_OBJECT.items() if name not in ("list",)},
     "object": b"{}",

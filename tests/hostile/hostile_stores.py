@@ -353,7 +353,7 @@ MEMBER_NAMES = {
     "grandparents": "/".join([".."] * 30) + OUTSIDE,
     "absolute": OUTSIDE,
     "through-a-kind": "adapters/../evil",
-    "through-an-artefact": "adapters/first/../../../evil",
+    "through-an-artifact": "adapters/first/../../../evil",
     "through-params": "adapters/first/params/../../../../evil",
     "dot": "adapters/./first/params/evil",
     "leading-dot": "./evil",
@@ -370,12 +370,12 @@ MEMBER_NAMES = {
     "300-characters": f"adapters/first/params/{LONG}",
     "300-characters-as-a-name": f"adapters/{LONG}/params/x",
     "5000-characters": "adapters/first/params/" + "a/" * 2500 + "b",
-    "hidden-artefact": "adapters/.hidden/params/evil",
+    "hidden-artifact": "adapters/.hidden/params/evil",
     "other-kind": "models/first/params/evil",
     "file-at-the-top": "evil.py",
     "config-of-the-store": ".lock",
     "file-next-to-params": "adapters/first/evil",
-    "artefact-without-a-manifest": "adapters/third/params/evil",
+    "artifact-without-a-manifest": "adapters/third/params/evil",
     "file-too-many": "adapters/first/params/evil",
     "colon": "adapters/a:b/params/evil",
     "folder-and-file": "adapters/first/manifest.json/evil",
@@ -458,7 +458,7 @@ def archives() -> Iterator[Case]:
         yield Case(f"archive/into-a-{name}", changed(UNPACK, f"--store={store}"))
 
 
-# Hostile artefact names.
+# Hostile artifact names.
 NAMES = {
     "dot": ".",
     "dots": "..",

@@ -121,8 +121,8 @@ class Weights:
         return x @ self.tensors[f"{scope}.weight"].T + bias
 
     def norm(self, scope: str, x: Array) -> Array:
-        centred = x - x.mean(-1, keepdims=True)
-        normal = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-12)
+        centered = x - x.mean(-1, keepdims=True)
+        normal = centered / np.sqrt((centered**2).mean(-1, keepdims=True) + 1e-12)
         return self.tensors[f"{scope}{self.join}gamma"] * normal + self.tensors[f"{scope}{self.join}beta"]
 
     def self_attention(self, scope: str, x: Array, mask: Array, num_heads: int) -> Array:

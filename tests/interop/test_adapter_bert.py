@@ -8,7 +8,7 @@ import pytest
 from facts import has_facts
 from papers_reference import Array, Weights, bert_shapes, gelu_tanh, random_tensor, text_batch, write_files
 
-from afjax import store as artefacts
+from afjax import store as artifacts
 from afjax.cli.main import main
 from afjax.config.adapters import ADAPTER_PRESETS, AdapterConfig
 from afjax.config.heads import HeadConfig
@@ -205,7 +205,7 @@ def test_existing_name_is_only_replaced_with_overwrite(source: str, trunk: Trunk
     arguments += ["--name=mine", "--max_length=12"]
     assert main([*arguments, "--labels=no,yes"]) == 0
     assert main(arguments) == 2
-    assert artefacts.read_manifest(tmp_path / "store", "heads", "mine").labels == ("no", "yes")
+    assert artifacts.read_manifest(tmp_path / "store", "heads", "mine").labels == ("no", "yes")
     assert main([*arguments, "--overwrite"]) == 0
-    assert artefacts.read_manifest(tmp_path / "store", "heads", "mine").labels == ("0", "1")
-    assert artefacts.read_manifest(tmp_path / "store", "adapters", "mine").trunk["sha256"] == trunk.sha256
+    assert artifacts.read_manifest(tmp_path / "store", "heads", "mine").labels == ("0", "1")
+    assert artifacts.read_manifest(tmp_path / "store", "adapters", "mine").trunk["sha256"] == trunk.sha256

@@ -77,7 +77,7 @@ def test_imported_fusions_reproduce_the_library_logits_and_attention(
     folders: Folders, tmp_path: Path, case: str
 ) -> None:
     imported = import_adapterhub(folders.root / case / "safetensors", tmp_path, trunk=folders.trunk, name="abc")
-    assert [(artefact.kind, artefact.name) for artefact in imported] == [
+    assert [(artifact.kind, artifact.name) for artifact in imported] == [
         ("adapters", "a"),
         ("adapters", "b"),
         ("adapters", "c"),
@@ -107,7 +107,7 @@ def test_fusion_with_a_custom_name_is_imported(bert: Folders, tmp_path: Path) ->
     path = folder / "model_adapter_fusion.safetensors"
     save_file({key.replace(".a,b,c.", ".mine."): tensor for key, tensor in load_file(path).items()}, path)
     imported = import_adapterhub(setup, tmp_path / "default_name", trunk=bert.trunk)
-    assert [artefact.name for artefact in imported if artefact.kind == "fusion"] == ["mine"]
+    assert [artifact.name for artifact in imported if artifact.kind == "fusion"] == ["mine"]
     import_adapterhub(setup, tmp_path / "other_name", trunk=bert.trunk, name="abc")
     import_adapterhub(bert.root / "fusion/pfeiffer/safetensors", tmp_path / "expected", trunk=bert.trunk, name="abc")
     check_same_entries(tmp_path / "other_name", tmp_path / "expected")
@@ -122,7 +122,7 @@ def test_imported_heads_reproduce_the_library_logits(folders: Folders, tmp_path:
 
 @needs_torch
 @pytest.mark.parametrize("kind", ["adapters", "fusion", "heads", "old"])
-def test_pickled_files_give_the_same_artefacts(folders: Folders, tmp_path: Path, kind: str) -> None:
+def test_pickled_files_give_the_same_artifacts(folders: Folders, tmp_path: Path, kind: str) -> None:
     for case in sorted((folders.root / kind).iterdir()):
         name = "" if kind == "adapters" else "imported"
         for weights in ("safetensors", "bin"):

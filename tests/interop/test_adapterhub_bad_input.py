@@ -197,7 +197,7 @@ def test_unknown_or_mismatched_named_configs_are_refused(bert: Folders, adapter:
 def test_unnamed_head_takes_the_name_of_its_adapter(bert: Folders, adapter: Path, tmp_path: Path) -> None:
     shutil.copytree(bert.root / "heads/static_classification/safetensors", adapter, dirs_exist_ok=True)
     imported = import_adapterhub(adapter, tmp_path / "store", trunk=bert.trunk)
-    assert [(artefact.kind, artefact.name) for artefact in imported] == [("adapters", "a"), ("heads", "a")]
+    assert [(artifact.kind, artifact.name) for artifact in imported] == [("adapters", "a"), ("heads", "a")]
     assert store.read_manifest(tmp_path / "store", "heads", "a").labels == ("LABEL_0", "LABEL_1", "LABEL_2")
 
 
@@ -293,7 +293,7 @@ def test_unsupported_fusions_are_refused(
 def test_temperature_setting_is_noted(bert: Folders, setup: Path, tmp_path: Path) -> None:
     change_json(setup / "a,b,c/adapter_fusion_config.json", lambda values: values["config"].update(temperature=True))
     imported = import_adapterhub(setup, tmp_path / "store", trunk=bert.trunk, name="f")
-    assert ["temperature" in " ".join(artefact.notes) for artefact in imported] == [False, False, False, True, False]
+    assert ["temperature" in " ".join(artifact.notes) for artifact in imported] == [False, False, False, True, False]
 
 
 @pytest.mark.parametrize("kind", ["Stack", "Parallel", "Average"])
@@ -403,7 +403,7 @@ def test_interrupted_import_leaves_nothing_in_the_store(
     assert store.folders(folder) == []
 
 
-def test_repeated_import_adds_missing_artefacts(bert: Folders, setup: Path, tmp_path: Path) -> None:
+def test_repeated_import_adds_missing_artifacts(bert: Folders, setup: Path, tmp_path: Path) -> None:
     folder = tmp_path / "store"
     import_adapterhub(setup, folder, trunk=bert.trunk, name="f")
     shutil.rmtree(folder / "fusion")

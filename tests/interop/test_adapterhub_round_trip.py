@@ -233,7 +233,7 @@ def test_round_trip_preserves_a_fusion_with_its_adapters_and_head(bert: Folders,
     written = export_adapterhub(first, "abc", tmp_path / "setup")
     assert [part for part, _ in written] == ["adapter a", "adapter b", "adapter c", "fusion abc", "head abc"]
     imported = import_adapterhub(tmp_path / "setup", again, trunk=bert.trunk)
-    assert [artefact.name for artefact in imported] == ["a", "b", "c", "abc", "abc"]
+    assert [artifact.name for artifact in imported] == ["a", "b", "c", "abc", "abc"]
     assert store.verify(again) == []
     for kind, name in [("adapters", "a"), ("adapters", "b"), ("adapters", "c"), ("fusion", "abc"), ("heads", "abc")]:
         ours, theirs = (store.read_manifest(folder, kind, name) for folder in (first, again))
@@ -241,7 +241,7 @@ def test_round_trip_preserves_a_fusion_with_its_adapters_and_head(bert: Folders,
             assert getattr(ours, field) == getattr(theirs, field), (kind, name, field)
 
 
-def test_artefacts_without_a_counterpart_in_the_library_are_refused(bert: Folders, tmp_path: Path) -> None:
+def test_artifacts_without_a_counterpart_in_the_library_are_refused(bert: Folders, tmp_path: Path) -> None:
     identity = bert.trunk.identity()
 
     def refused(message: str, kind: str, config: dict[str, Any], **more: Any) -> None:

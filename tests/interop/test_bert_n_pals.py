@@ -26,7 +26,7 @@ from papers_reference import (
 )
 from safetensors.numpy import save_file
 
-from afjax import store as artefacts
+from afjax import store as artifacts
 from afjax.cli.main import main
 from afjax.config.adapters import Adapter, LhucConfig, LowRankConfig, PalConfig, TopAttentionConfig, TopLayerConfig
 from afjax.config.heads import HeadConfig
@@ -310,10 +310,10 @@ def test_imported_trunk_and_store_reproduce_the_authors_logits(
     expected = 5.0 * their_logits("pals", state_dict("pals"), 1, text_batch("the cat sat"))
     np.testing.assert_allclose(model.predict(["the cat sat"]).logits, expected, atol=2e-4)
     # The authors' label order is contradiction, entailment, neutral.
-    head = artefacts.load(store, "heads", "pals-mnli").params["output"]
+    head = artifacts.load(store, "heads", "pals-mnli").params["output"]
     np.testing.assert_array_equal(head["kernel"], state_dict("pals")["classifier.2.weight"].T[:, [1, 2, 0]])
     np.testing.assert_array_equal(head["bias"], state_dict("pals")["classifier.2.bias"][[1, 2, 0]])
-    assert [artefacts.problems(store, kind, name) for kind, name in artefacts.folders(store)] == [[]] * 6
+    assert [artifacts.problems(store, kind, name) for kind, name in artifacts.folders(store)] == [[]] * 6
 
 
 def test_bad_input_is_refused(arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -354,12 +354,12 @@ def test_existing_files_are_only_replaced_with_overwrite(
     other = f"--output={tmp_path / 'other'}"
     assert main([*arguments, "--tasks=rte,stsb,mine", other]) == 2
     assert has_facts(capsys.readouterr().err, '"stsb" already exists', "adapters", "store")
-    assert artefacts.names(tmp_path / "store", "heads") == ["cola", "mnli", "stsb"]
+    assert artifacts.names(tmp_path / "store", "heads") == ["cola", "mnli", "stsb"]
     assert not (tmp_path / "other").exists()
     assert main([*arguments, "--tasks=mine,stsb,mine", other, "--name=b"]) == 2
     assert has_facts(capsys.readouterr().err, "--tasks ", "b-mine", "twice")
     assert main([*arguments, "--tasks=rte,stsb,mine", other, "--overwrite"]) == 0
-    assert artefacts.read_manifest(tmp_path / "store", "heads", "mine").labels == ("0", "1", "2")
+    assert artifacts.read_manifest(tmp_path / "store", "heads", "mine").labels == ("0", "1", "2")
 
 
 def test_only_tensors_are_read_from_pickled_state_dicts(arguments: list[str], tmp_path: Path) -> None:
@@ -368,7 +368,7 @@ def test_only_tensors_are_read_from_pickled_state_dicts(arguments: list[str], tm
     torch.save(state, tmp_path / "best_model.pth")
     arguments[2] = str(tmp_path / "best_model.pth")
     assert main([*arguments, "--tasks=cola,stsb,mnli"]) == 0
-    kernel = artefacts.load(tmp_path / "store", "adapters", "mnli").params["shared"]["encode"]["kernel"]
+    kernel = artifacts.load(tmp_path / "store", "adapters", "mnli").params["shared"]["encode"]["kernel"]
     np.testing.assert_array_equal(kernel, state["bert.encoder.mult_aug_dense.2.weight"].numpy().T)
     torch.save({"model": torch.nn.Linear(2, 2)}, tmp_path / "best_model.pth")
     assert main([*arguments, "--tasks=cola,stsb,mnli", "--overwrite"]) == 2

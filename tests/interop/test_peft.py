@@ -281,7 +281,7 @@ def test_head_without_a_class_needs_a_kind(bert: PeftFolders, tmp_path: Path) ->
 def test_notes_report_changes(bert: PeftFolders, tmp_path: Path) -> None:
     def notes(case: str, **options: Any) -> str:
         imported = import_peft(bert.root / case, tmp_path, name=f"{case}{len(options)}", trunk=bert.trunk, **options)
-        return "; ".join(note for artefact in imported for note in artefact.notes)
+        return "; ".join(note for artifact in imported for note in artifact.notes)
 
     assert notes("default") == ""
     assert "rank 8" in notes("patterns")
@@ -408,10 +408,10 @@ def test_trained_head_survives_a_round_trip(make_model: MakeModel, tmp_path: Pat
         written = export_peft(tmp_path / "store", kind, tmp_path / kind)
         assert [part for part, _ in written] == [f"adapter {kind}", f"head {kind}"]
         imported = import_peft(tmp_path / kind, tmp_path / "again", trunk=model.trunk)
-        assert [note for artefact in imported for note in artefact.notes] == []
-        for artefact in imported:
-            ours = store.read_manifest(tmp_path / "store", artefact.kind, kind)
-            again = store.read_manifest(tmp_path / "again", artefact.kind, kind)
+        assert [note for artifact in imported for note in artifact.notes] == []
+        for artifact in imported:
+            ours = store.read_manifest(tmp_path / "store", artifact.kind, kind)
+            again = store.read_manifest(tmp_path / "again", artifact.kind, kind)
             for field in ("config", "digest", "labels", "metrics", "trained_with"):
                 assert getattr(ours, field) == getattr(again, field), (kind, field)
         settings = json.loads((tmp_path / kind / "adapter_config.json").read_text())
@@ -504,7 +504,7 @@ def test_import_from_a_hub_repository(bert: PeftFolders, tmp_path: Path, monkeyp
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
     imported = import_peft("user/reviews", tmp_path, trunk=bert.trunk)
-    assert [artefact.name for artefact in imported] == ["reviews", "reviews"]
+    assert [artifact.name for artifact in imported] == ["reviews", "reviews"]
     assert "*.bin" not in requested["user/reviews"]
 
 

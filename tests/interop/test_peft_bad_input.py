@@ -240,7 +240,7 @@ def test_incomplete_lora_of_the_pooler_is_refused(bert: PeftFolders, tmp_path: P
 def test_tensors_of_an_excluded_head_are_not_read(bert: PeftFolders, adapter: Path) -> None:
     change_tensors(adapter, lambda tensors: tensors.update({f"{ROOT}x.weight": np.full(3, np.nan, np.float32)}))
     imported = import_peft(adapter, adapter.parent / "store", trunk=bert.trunk, head=None)
-    assert [artefact.kind for artefact in imported] == ["adapters"]
+    assert [artifact.kind for artifact in imported] == ["adapters"]
 
 
 def test_damaged_or_missing_files_are_refused(bert: PeftFolders, adapter: Path) -> None:
@@ -332,7 +332,7 @@ def test_trunk_without_the_pooler_of_the_head_is_refused(bert: PeftFolders, adap
     trunk = dataclasses.replace(bert.trunk, params=params)
     refused(trunk, adapter, "pooler", "tiny-bert", "--no_head")
     imported = import_peft(adapter, adapter.parent / "store", trunk=trunk, head=None)
-    assert [artefact.kind for artefact in imported] == ["adapters"]
+    assert [artifact.kind for artifact in imported] == ["adapters"]
 
 
 def test_lora_of_the_embedding_projection_is_refused(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from papers_reference import bert_shapes, random_tensor, write_files
 
-from afjax import store as artefacts
+from afjax import store as artifacts
 from afjax.cli.main import main
 from afjax.errors import UserError
 from afjax.interop import tensorflow_checkpoints
@@ -90,10 +90,10 @@ def test_houlsby_checkpoint_becomes_an_adapter_on_google_bert(tensorflow: Any, t
     assert main(["import", "bert", f"{tmp_path / 'uncased'}", f"--output={trunk}", "--gelu=tanh"]) == 0
     arguments = ["import", "adapter-bert", f"{tmp_path / 'run'}", f"--trunk={trunk}", f"--store={store}", "--name=mrpc"]
     assert main([*arguments, "--max_length=12"]) == 0
-    adapter = artefacts.load(store, "adapters", "mrpc", trunk={"sha256": load_trunk(trunk).sha256}).params
+    adapter = artifacts.load(store, "adapters", "mrpc", trunk={"sha256": load_trunk(trunk).sha256}).params
     up = [trained[f"bert/encoder/layer_{layer}/output/adapters/weights2"] for layer in range(2)]
     np.testing.assert_array_equal(adapter["ffn"]["up"]["kernel"], up)
-    head = artefacts.load(store, "heads", "mrpc").params
+    head = artifacts.load(store, "heads", "mrpc").params
     np.testing.assert_array_equal(head["output"]["kernel"], trained["output_weights"].T)
 
 

@@ -74,7 +74,7 @@ def test_pruned_fusion_is_loaded_with_the_adapters_kept_per_layer(config: Any, t
                 )
 
 
-def test_invalid_artefacts_are_refused(tmp_path: Path) -> None:
+def test_invalid_artifacts_are_refused(tmp_path: Path) -> None:
     config = AdapterConfig(size=3)
     fill(tmp_path, config, FusionConfig())
     with pytest.raises(UserError, match=r'adapter "d" .*store .* a, b, c'):

@@ -1,6 +1,6 @@
-"""An artefact whose manifest contradicts its arrays is refused.
+"""An artifact whose manifest contradicts its arrays is refused.
 
-The artefacts of these tests have correct checksums.
+The artifacts of these tests have correct checksums.
 """
 
 from collections.abc import Callable, Mapping
@@ -46,12 +46,12 @@ def save(tiny_trunk: Trunk, tmp_path: Path) -> Save:
 
     def changed(kind: str, **changes: Any) -> None:
         model.save(tmp_path / "store")
-        artefact = store.load(tmp_path / "store", kind, "x")
+        artifact = store.load(tmp_path / "store", kind, "x")
         names = ("config", "trunk", "task", "labels", "metrics", "seed", "trained_with")
-        fields = {name: getattr(artefact.manifest, name) for name in names}
+        fields = {name: getattr(artifact.manifest, name) for name in names}
         for name, value in changes.items():
             fields[name] = {**fields[name], **value} if isinstance(value, dict) else value
-        store.save(tmp_path / "store", kind, "x", artefact.params, overwrite=True, **fields)
+        store.save(tmp_path / "store", kind, "x", artifact.params, overwrite=True, **fields)
 
     return changed
 
@@ -79,15 +79,15 @@ def test_manifest_that_contradicts_its_arrays_is_refused(
 
 def test_manifest_of_another_kind_of_adapter_is_refused(save: Save, tiny_trunk: Trunk, tmp_path: Path) -> None:
     save("adapters")
-    artefact = store.load(tmp_path / "store", "adapters", "x")
+    artifact = store.load(tmp_path / "store", "adapters", "x")
     config = to_dict(PalConfig(size=4, num_heads=2))
-    trunk = artefact.manifest.trunk
-    store.save(tmp_path / "store", "adapters", "x", artefact.params, config=config, trunk=trunk, overwrite=True)
+    trunk = artifact.manifest.trunk
+    store.save(tmp_path / "store", "adapters", "x", artifact.params, config=config, trunk=trunk, overwrite=True)
     with pytest.raises(UserError) as refused:
         load_task_model(tmp_path / "store", tiny_trunk, head="x", adapter="x")
     assert '"x"' in str(refused.value)
 
 
-def test_unchanged_artefacts_are_accepted(save: Save, tiny_trunk: Trunk, tmp_path: Path) -> None:
+def test_unchanged_artifacts_are_accepted(save: Save, tiny_trunk: Trunk, tmp_path: Path) -> None:
     save("adapters")
     assert load_task_model(tmp_path / "store", tiny_trunk, head="x", adapter="x").labels == ("no", "yes")

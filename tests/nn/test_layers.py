@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import Array
 
-from afjax.nn.layers import ACTIVATIONS, dense, dropout, gated, gelu, layer_norm, normalise, scale_features, softmax
+from afjax.nn.layers import ACTIVATIONS, dense, dropout, gated, gelu, layer_norm, normalize, scale_features, softmax
 from afjax.nn.random_bits import flat_index, random_bits
 from afjax.trees import Tree, flatten
 from afjax.trunk.encoder import cast_trunk
@@ -99,7 +99,7 @@ def test_layer_norm_equals_the_plain_formula_and_its_derivative() -> None:
             jax.tree.leaves(custom_backward(cotangent)), jax.tree.leaves(backward(cotangent)), strict=True
         ):
             np.testing.assert_allclose(gradient, expected_gradient, atol=1e-13)
-        np.testing.assert_allclose(normalise(x, 1e-5), jax.nn.standardize(x, epsilon=1e-5), atol=1e-14)
+        np.testing.assert_allclose(normalize(x, 1e-5), jax.nn.standardize(x, epsilon=1e-5), atol=1e-14)
 
 
 def test_layer_norm_in_bfloat16_stores_no_float32_rows() -> None:

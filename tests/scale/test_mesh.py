@@ -13,7 +13,7 @@ from afjax.config.experiment import ExperimentConfig
 from afjax.config.tasks import TaskConfig
 from afjax.config.training import MeshConfig, TrainConfig
 from afjax.data.batches import Batching, eval_batches, train_batches
-from afjax.data.tokenise import TokenisedRows
+from afjax.data.tokenization import TokenizedRows
 from afjax.distributed.sharding import AXES, check_batch, leaf_sharding, make_mesh, tree_sharding
 from afjax.errors import UserError
 from tests.small_trunk import small_trunk_on_disk
@@ -93,7 +93,7 @@ def test_hosts_build_their_parts_of_the_same_batches() -> None:
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     tokens = np.arange(offsets[-1], dtype=np.int32)
     labels = np.arange(45, dtype=np.int32)
-    data = TokenisedRows(tokens, np.zeros_like(tokens, np.int8), offsets, labels, 0)
+    data = TokenizedRows(tokens, np.zeros_like(tokens, np.int8), offsets, labels, 0)
     batching = Batching(batch_size=8, lengths=(4, 8, 16), pad_id=0)
     for make in (
         lambda **part: train_batches(data, batching, seed=1, epoch=0, **part),

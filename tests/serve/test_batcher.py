@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from afjax.data.tokenise import TokenisedRows
+from afjax.data.tokenization import TokenizedRows
 from afjax.serve.batcher import Batcher, ClosedError, QueueFullError, TooLargeError
 from afjax.serve.requests import Sequences
 
@@ -15,7 +15,7 @@ from afjax.serve.requests import Sequences
 def part(*values: int) -> Sequences:
     """Makes one sequence per value. The value is its only token."""
     tokens = np.array(values, np.int32)
-    data = TokenisedRows(tokens, np.zeros(len(tokens), np.int8), np.arange(len(tokens) + 1), None, 0)
+    data = TokenizedRows(tokens, np.zeros(len(tokens), np.int8), np.arange(len(tokens) + 1), None, 0)
     return Sequences(None, data, tuple(range(len(tokens))))
 
 

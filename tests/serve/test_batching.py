@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from afjax.data.tokenise import TokenisedRows
+from afjax.data.tokenization import TokenizedRows
 from afjax.serve.batching import RoutedBatch, routed_batches
 from afjax.serve.requests import Sequences
 
@@ -25,7 +25,7 @@ def sequences(lengths: Sequence[int], number: int | None = None, bank: int = 0) 
     tokens = np.arange(1, 1 + sum(lengths), dtype=np.int32)
     task: Any = None if number is None else SimpleNamespace(number=number, entries={bank: None})
     return Sequences(
-        task, TokenisedRows(tokens, np.zeros(len(tokens), np.int8), offsets, None, 0), tuple(range(len(lengths)))
+        task, TokenizedRows(tokens, np.zeros(len(tokens), np.int8), offsets, None, 0), tuple(range(len(lengths)))
     )
 
 

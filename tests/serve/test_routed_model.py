@@ -28,7 +28,7 @@ from afjax.config.adapters import (
 from afjax.config.fusion import FusionConfig
 from afjax.config.heads import HeadConfig
 from afjax.config.tasks import SpanConfig, TaskConfig
-from afjax.serve.loading import find_artefact
+from afjax.serve.loading import find_artifact
 from tests.small_trunk import distinct_families, small_trunk_on_disk
 
 pytestmark = pytest.mark.slow
@@ -467,13 +467,13 @@ def test_kind_can_precede_a_name(tiny_trunk: Trunk, tmp_path: Path) -> None:
     for kind in ("adapters", "fusion", "heads"):
         for name in ("both", kind):
             store.save(tmp_path, kind, name, {"ffn": {"x": np.zeros(1)}}, config={}, trunk={"sha256": "ab"})
-    assert find_artefact(tmp_path, "fusion/both") == ("fusion", "both")
-    assert find_artefact(tmp_path, "heads/both") == ("heads", "both")
-    assert find_artefact(tmp_path, "adapters") == ("adapters", "adapters")
-    assert find_artefact(tmp_path, "heads") == ("heads", "heads")
+    assert find_artifact(tmp_path, "fusion/both") == ("fusion", "both")
+    assert find_artifact(tmp_path, "heads/both") == ("heads", "both")
+    assert find_artifact(tmp_path, "adapters") == ("adapters", "adapters")
+    assert find_artifact(tmp_path, "heads") == ("heads", "heads")
     for name, fact in (("both", '"adapters/both" or "fusion/both"'), ("fusion/adapters", "no adapter, fusion or head")):
         with pytest.raises(UserError, match=fact):
-            find_artefact(tmp_path, name)
+            find_artifact(tmp_path, name)
 
 
 def test_tasks_of_different_dtypes_are_refused(tiny_trunk: Trunk, tmp_path: Path) -> None:

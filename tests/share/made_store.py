@@ -1,4 +1,4 @@
-"""Saves tiny artefacts with private paths, and reads stores and folders."""
+"""Saves tiny artifacts with private paths, and reads stores and folders."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ TRUNK = {
 
 
 def save(path: Path, kind: str, name: str, seed: int = 0, **kwargs) -> store.Manifest:
-    """Saves a small artefact, and returns its manifest."""
+    """Saves a small artifact, and returns its manifest."""
     draw = np.random.default_rng(seed)
     params = {"output": {"kernel": draw.normal(size=(4, 2)).astype(np.float32), "bias": np.zeros(2, np.float32)}}
     defaults = {
@@ -43,6 +43,6 @@ def contents(folder: Path) -> dict[str, bytes | None]:
 
 
 def digests(path: Path) -> dict[str, str]:
-    """Verifies a store, and returns the digests of its artefacts by kind/name."""
+    """Verifies a store, and returns the digests of its artifacts by kind/name."""
     assert store.verify(path) == []
     return {f"{entry.kind}/{entry.name}": entry.digest for entry in store.entries(path)}

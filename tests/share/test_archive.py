@@ -1,4 +1,4 @@
-"""Archives have an artefact and its dependencies, but no private paths.
+"""Archives have an artifact and its dependencies, but no private paths.
 
 Invalid archives are refused.
 """
@@ -64,11 +64,11 @@ def names(manifests: tuple[store.Manifest, ...]) -> list[str]:
     return [f"{part.kind}/{part.name}" for part in manifests]
 
 
-# Tests of packing artefacts with their dependencies.
+# Tests of packing artifacts with their dependencies.
 
 
 @pytest.mark.parametrize("name", PARTS)
-def test_packed_artefacts_round_trip_with_their_dependencies(example_store: Path, tmp_path: Path, name: str) -> None:
+def test_packed_artifacts_round_trip_with_their_dependencies(example_store: Path, tmp_path: Path, name: str) -> None:
     assert names(share.pack(example_store, name, tmp_path / "x.tar")) == PARTS[name]
     assert names(share.unpack(tmp_path / "x.tar", tmp_path / "new")) == PARTS[name]
     before = digests(example_store)
@@ -78,7 +78,7 @@ def test_packed_artefacts_round_trip_with_their_dependencies(example_store: Path
         assert store.read_manifest(tmp_path / "new", kind, other) == shareable(
             store.read_manifest(example_store, kind, other)
         )
-    # If the recipient packs the artefact again, the archive is byte-identical.
+    # If the recipient packs the artifact again, the archive is byte-identical.
     share.pack(tmp_path / "new", name, tmp_path / "y.tar")
     assert (tmp_path / "x.tar").read_bytes() == (tmp_path / "y.tar").read_bytes()
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == sorted(
@@ -126,7 +126,7 @@ def test_head_without_adapter_is_packed_and_ambiguous_name_is_refused(
     assert names(share.pack(source, "both", tmp_path / "y.tar", kind="adapters")) == ["heads/both", "adapters/both"]
 
 
-def test_invalid_artefacts_cannot_be_packed(source: Path, tmp_path: Path, refused: Refused) -> None:
+def test_invalid_artifacts_cannot_be_packed(source: Path, tmp_path: Path, refused: Refused) -> None:
     file = tmp_path / "x.tar"
     with refused('Did you mean "rte"?'):
         share.pack(source, "rtee", file)
@@ -173,7 +173,7 @@ def test_existing_archive_is_replaced_atomically(
 # Tests of names in the store.
 
 
-def test_existing_artefact_is_kept_unless_overwritten(archive: Path, tmp_path: Path, refused: Refused) -> None:
+def test_existing_artifact_is_kept_unless_overwritten(archive: Path, tmp_path: Path, refused: Refused) -> None:
     new = tmp_path / "new"
     save(new, "heads", "rte", 8)
     with refused("already has heads/rte.", "--overwrite"):
@@ -236,7 +236,7 @@ def test_interrupted_unpack_leaves_no_files(
     assert [path.name for path in new.rglob("*")] == [".lock"]
 
 
-def test_unpacking_again_adds_missing_artefacts(fusion: Path, tmp_path: Path) -> None:
+def test_unpacking_again_adds_missing_artifacts(fusion: Path, tmp_path: Path) -> None:
     new = tmp_path / "new"
     share.unpack(fusion, new)
     shutil.rmtree(new / "fusion")
@@ -408,7 +408,7 @@ def test_missing_members_are_refused(archive: Path, fusion: Path, tmp_path: Path
         share.unpack(fusion, tmp_path / "new")
 
 
-def test_unrelated_artefacts_are_refused(archive: Path, example_store: Path, source: Path, refused: Refused) -> None:
+def test_unrelated_artifacts_are_refused(archive: Path, example_store: Path, source: Path, refused: Refused) -> None:
     mnli = source.parent / "mnli.tar"
     mnli.write_bytes(packed(example_store, "mnli"))
     write(archive, {**members_of(archive), **members_of(mnli)})

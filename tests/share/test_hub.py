@@ -1,4 +1,4 @@
-"""Artefacts are pushed to and pulled from a fake hub.
+"""Artifacts are pushed to and pulled from a fake hub.
 
 The fake hub has the arguments and errors of the real client.
 """
@@ -89,7 +89,7 @@ def fake_hub(monkeypatch: pytest.MonkeyPatch) -> Hub:
     return fake
 
 
-def test_pushed_artefacts_can_be_pulled(example_store: Path, tmp_path: Path, fake_hub: Hub) -> None:
+def test_pushed_artifacts_can_be_pulled(example_store: Path, tmp_path: Path, fake_hub: Hub) -> None:
     assert share.push(example_store, "both", "me/both", license="mit", private=True) == "https://huggingface.co/me/both"
     files = fake_hub.commits["me/both"][-1]
     assert fake_hub.private["me/both"]
@@ -139,7 +139,7 @@ def test_unrelated_repository_is_not_changed(example_store: Path, fake_hub: Hub,
     assert (len(fake_hub.commits["me/x"]), len(fake_hub.commits["me/bert"])) == (2, 1)
 
 
-def test_artefact_that_cannot_be_packed_makes_no_hub_calls(source: Path, fake_hub: Hub, refused: Refused) -> None:
+def test_artifact_that_cannot_be_packed_makes_no_hub_calls(source: Path, fake_hub: Hub, refused: Refused) -> None:
     (source / "adapters" / "mnli" / "manifest.json").unlink()
     with refused('needs the adapter "mnli"'):
         share.push(source, "both", "me/both")

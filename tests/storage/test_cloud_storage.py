@@ -199,7 +199,7 @@ def trained(config: Path, cloud: Bucket, tmp_path_factory: pytest.TempPathFactor
     process.kill()
     process.communicate()
     assert process.returncode == -signal.SIGKILL
-    # The names are reserved, but no artefact has been saved.
+    # The names are reserved, but no artifact has been saved.
     assert {name.split("/")[1] for name in names_in(cloud, "store/")} == {".runs"}
     assert main(arguments) == 0
     return local
@@ -258,30 +258,30 @@ def test_store_commands_work_on_a_bucket(
 
 def save(value: float, *, overwrite: bool = False) -> None:
     params = {"up": {"kernel": np.full((3, 4), value, np.float32), "bias": np.zeros(4, np.float32)}}
-    store.save("gs://bucket/artefacts", "adapters", "a", params, config={}, trunk={}, overwrite=overwrite)
+    store.save("gs://bucket/artifacts", "adapters", "a", params, config={}, trunk={}, overwrite=overwrite)
 
 
-def test_artefacts_are_overwritten_and_incomplete_ones_are_detected(cloud: Bucket) -> None:
+def test_artifacts_are_overwritten_and_incomplete_ones_are_detected(cloud: Bucket) -> None:
     save(1.0)
     with pytest.raises(UserError, match="already exists"):
         save(2.0)
     save(2.0, overwrite=True)
-    assert store.load("gs://bucket/artefacts", "adapters", "a").params["up"]["kernel"][0, 0] == 2.0
-    assert store.names("gs://bucket/artefacts", "adapters") == ["a"]
-    assert not [name for name in names_in(cloud, "artefacts/") if "," in name]
-    # A writer that is killed before it writes the manifest leaves an artefact without a manifest.
-    (epath.Path("gs://bucket/artefacts/adapters/a") / "manifest.json").unlink()
-    assert store.names("gs://bucket/artefacts", "adapters") == []
+    assert store.load("gs://bucket/artifacts", "adapters", "a").params["up"]["kernel"][0, 0] == 2.0
+    assert store.names("gs://bucket/artifacts", "adapters") == ["a"]
+    assert not [name for name in names_in(cloud, "artifacts/") if "," in name]
+    # A writer that is killed before it writes the manifest leaves an artifact without a manifest.
+    (epath.Path("gs://bucket/artifacts/adapters/a") / "manifest.json").unlink()
+    assert store.names("gs://bucket/artifacts", "adapters") == []
     with pytest.raises(UserError, match=r"adapters/a .*no manifest\.json"):
-        store.load("gs://bucket/artefacts", "adapters", "a")
-    assert len(store.verify("gs://bucket/artefacts")) == 1
+        store.load("gs://bucket/artifacts", "adapters", "a")
+    assert len(store.verify("gs://bucket/artifacts")) == 1
     save(3.0)
-    (epath.Path("gs://bucket/artefacts/adapters/a/params/up.kernel/0.0")).unlink()
-    (problem,) = store.verify("gs://bucket/artefacts")
+    (epath.Path("gs://bucket/artifacts/adapters/a/params/up.kernel/0.0")).unlink()
+    (problem,) = store.verify("gs://bucket/artifacts")
     assert has_facts(problem, "- missing", "+ unexpected", "-up/kernel")
 
 
-def test_old_artefact_is_used_until_the_new_one_is_complete(cloud: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_artifact_is_used_until_the_new_one_is_complete(cloud: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     from afjax.store import checkpoint
 
     save(1.0, overwrite=True)
@@ -293,20 +293,20 @@ def test_old_artefact_is_used_until_the_new_one_is_complete(cloud: Bucket, monke
         patch.setattr(checkpoint, "write", fail)
         with pytest.raises(KeyboardInterrupt):
             save(2.0, overwrite=True)
-    assert store.load("gs://bucket/artefacts", "adapters", "a").params["up"]["kernel"][0, 0] == 1.0
+    assert store.load("gs://bucket/artifacts", "adapters", "a").params["up"]["kernel"][0, 0] == 1.0
     save(2.0, overwrite=True)
-    assert store.load("gs://bucket/artefacts", "adapters", "a").params["up"]["kernel"][0, 0] == 2.0
+    assert store.load("gs://bucket/artifacts", "adapters", "a").params["up"]["kernel"][0, 0] == 2.0
 
 
-def test_artefacts_written_by_another_process_are_visible(cloud: Bucket) -> None:
+def test_artifacts_written_by_another_process_are_visible(cloud: Bucket) -> None:
     save(1.0, overwrite=True)
-    assert store.names("gs://bucket/artefacts", "adapters") == ["a"]
-    for name in names_in(cloud, "artefacts/adapters/a/"):
+    assert store.names("gs://bucket/artifacts", "adapters") == ["a"]
+    for name in names_in(cloud, "artifacts/adapters/a/"):
         other = name.replace("adapters/a/", "adapters/b/")
         cloud.create_file(
             "bucket", other, cloud.get_file("bucket", name), {**cloud.objects["bucket"][name], "name": other}
         )
-    assert store.names("gs://bucket/artefacts", "adapters") == ["a", "b"]
+    assert store.names("gs://bucket/artifacts", "adapters") == ["a", "b"]
 
 
 def test_pack_from_and_unpack_to_a_bucket(cloud: Bucket, tmp_path: Path) -> None:

@@ -90,12 +90,12 @@ def test_round_trip_keeps_every_bit_and_the_metadata(tmp_path: pathlib.Path) -> 
         seed=7,
         adapters=[{"name": "mnli", "sha256": "cd" * 32}],
     )
-    artefact = store.load(tmp_path, "adapters", "rte", trunk={"sha256": TRUNK["sha256"]})
+    artifact = store.load(tmp_path, "adapters", "rte", trunk={"sha256": TRUNK["sha256"]})
 
-    assert artefact.manifest == manifest
+    assert artifact.manifest == manifest
     assert manifest.metrics == {"accuracy": 0.5, "matthews": None}
     assert manifest.digest == trees.tree_digest(params)
-    found, expected = trees.flatten(artefact.params), trees.flatten(params)
+    found, expected = trees.flatten(artifact.params), trees.flatten(params)
     assert list(found) == list(expected)
     for path, leaf in found.items():
         assert type(leaf) is np.ndarray
@@ -136,7 +136,7 @@ def test_nothing_is_printed(tmp_path: pathlib.Path, capfd: pytest.CaptureFixture
 # Tests of names.
 
 
-def test_names_and_entries_ignore_incomplete_artefacts(saved: pathlib.Path) -> None:
+def test_names_and_entries_ignore_incomplete_artifacts(saved: pathlib.Path) -> None:
     save(saved, make_params(1), name="cb.v2")
     save(saved, make_params(2), kind="heads")
     (saved / "adapters" / ".mrpc,new").mkdir()
@@ -168,7 +168,7 @@ def test_unknown_kind_is_refused(saved: pathlib.Path) -> None:
     assert 'Did you mean "adapters"?' in load_error(saved, kind="adapter")
 
 
-def test_existing_artefact_is_kept_unless_overwritten(saved: pathlib.Path) -> None:
+def test_existing_artifact_is_kept_unless_overwritten(saved: pathlib.Path) -> None:
     with pytest.raises(UserError, match="already exists"):
         save(saved, make_params(1))
     assert is_same(store.load(saved, "adapters", "rte").params, make_params())
@@ -177,15 +177,15 @@ def test_existing_artefact_is_kept_unless_overwritten(saved: pathlib.Path) -> No
     assert os.listdir(saved / "adapters") == ["rte"]
 
 
-# Tests of artefacts that do not match.
+# Tests of artifacts that do not match.
 
 
-def test_saving_the_same_artefact_again_changes_nothing(saved: pathlib.Path, folder: pathlib.Path) -> None:
+def test_saving_the_same_artifact_again_changes_nothing(saved: pathlib.Path, folder: pathlib.Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
     manifest = store.read_manifest(saved, "adapters", "rte")
     assert save(saved, make_params()) == manifest
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
-    # The artefact is refused with other metadata, or together with an artefact that is not in the store.
+    # The artifact is refused with other metadata, or together with an artifact that is not in the store.
     draft = store.Draft(
         kind="adapters",
         name="rte",
@@ -271,11 +271,11 @@ def test_flipped_bit_anywhere_in_the_manifest_is_detected(saved: pathlib.Path, f
         changed[draw.randrange(len(contents))] ^= 1 << draw.randrange(8)
         file.write_bytes(changed)
         try:
-            artefact = store.load(saved, "adapters", "rte")
+            artifact = store.load(saved, "adapters", "rte")
         except UserError:
             continue
-        assert artefact.manifest == intact.manifest  # Only white space changed.
-        assert is_same(artefact.params, intact.params)
+        assert artifact.manifest == intact.manifest  # Only white space changed.
+        assert is_same(artifact.params, intact.params)
 
 
 def test_deleted_file_or_leaf_is_named(saved: pathlib.Path, folder: pathlib.Path) -> None:
@@ -515,7 +515,7 @@ def overwrite_repeatedly(path: pathlib.Path) -> None:
 
 
 def overwrite_until_killed(path: pathlib.Path, last_step: int) -> None:
-    """Overwrites the artefact, but kills this process at a step.
+    """Overwrites the artifact, but kills this process at a step.
 
     The steps are the calls that move or delete a folder. Step ``last_step`` is not executed.
     """
@@ -542,14 +542,14 @@ def write_with_little_space(path: pathlib.Path, messages: "multiprocessing.Queue
 
 
 def check_complete(path: pathlib.Path) -> int:
-    """Checks that the stored artefact is complete, and returns its seed."""
+    """Checks that the stored artifact is complete, and returns its seed."""
     params = store.load(path, "adapters", "rte").params
     seed = int(params["layers"][2])
     assert is_same(params, make_params(seed))
     return seed
 
 
-def test_writer_killed_at_any_step_leaves_a_complete_artefact(
+def test_writer_killed_at_any_step_leaves_a_complete_artifact(
     saved: pathlib.Path, processes: multiprocessing.context.ForkServerContext
 ) -> None:
     seeds = []
@@ -564,12 +564,12 @@ def test_writer_killed_at_any_step_leaves_a_complete_artefact(
         assert os.listdir(saved / "adapters") == ["rte"]
     assert writer.exitcode == 0
     assert seeds == sorted(seeds)
-    # At least two checks found the old artefact (seed 0), and at least two found the new one (seed 1).
+    # At least two checks found the old artifact (seed 0), and at least two found the new one (seed 1).
     assert seeds.count(0) >= 2
     assert seeds.count(1) >= 2
 
 
-def test_writer_killed_at_random_times_leaves_a_complete_artefact(
+def test_writer_killed_at_random_times_leaves_a_complete_artifact(
     saved: pathlib.Path, processes: multiprocessing.context.ForkServerContext
 ) -> None:
     draw = random.Random(0)
@@ -592,7 +592,7 @@ CLOSED_LOOP = pytest.mark.filterwarnings(
 
 
 @CLOSED_LOOP
-def test_concurrent_readers_see_complete_artefacts(
+def test_concurrent_readers_see_complete_artifacts(
     saved: pathlib.Path, processes: multiprocessing.context.ForkServerContext
 ) -> None:
     seeds = []
@@ -644,7 +644,7 @@ def test_object_store_round_trip_and_overwrite(object_store: pathlib.Path) -> No
     assert os.listdir(object_store / "adapters") == ["rte"]
 
 
-def test_object_store_keeps_the_old_artefact_until_the_new_is_complete(
+def test_object_store_keeps_the_old_artifact_until_the_new_is_complete(
     object_store: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save(object_store, make_params())
@@ -705,7 +705,7 @@ def test_verify_finds_damage(fused: pathlib.Path) -> None:
     assert '"layers" was changed' in problem
 
 
-def test_list_shows_one_line_per_artefact(fused: pathlib.Path) -> None:
+def test_list_shows_one_line_per_artifact(fused: pathlib.Path) -> None:
     heading, adapter, fusion = list_lines(fused)
     assert heading.split()[:4] == ["kind", "name", "task", "metric"]
     assert adapter.split()[:4] == ["adapters", "rte", "-", "-"]
@@ -713,7 +713,7 @@ def test_list_shows_one_line_per_artefact(fused: pathlib.Path) -> None:
     assert store.read_manifest(fused, "fusion", "cb").digest[:12] in fusion
 
 
-def test_show_prints_the_artefacts_of_all_kinds_with_the_name(fused: pathlib.Path) -> None:
+def test_show_prints_the_artifacts_of_all_kinds_with_the_name(fused: pathlib.Path) -> None:
     save(fused, make_params(2), kind="heads", name="cb", labels=("yes", "no"))
     text = "\n".join(show_lines(fused, "cb"))
     for part in ("fusion/cb", "heads/cb", "yes, no", "minilm", "ffn/down/kernel", "bfloat16", "f1 0.7500"):

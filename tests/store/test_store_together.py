@@ -1,6 +1,6 @@
-"""Related artefacts are saved together or not at all.
+"""Related artifacts are saved together or not at all.
 
-Runs cannot replace the artefacts of other runs. Older formats of manifests can be read.
+Runs cannot replace the artifacts of other runs. Older formats of manifests can be read.
 """
 
 import errno
@@ -67,7 +67,7 @@ def fail_at_second(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException],
     return set_error
 
 
-# Tests of saving either all artefacts or none.
+# Tests of saving either all artifacts or none.
 
 
 def test_nothing_is_saved_if_one_name_exists(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_nothing_is_saved_if_one_name_exists(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), KeyboardInterrupt()])
-def test_error_while_writing_keeps_all_old_artefacts(
+def test_error_while_writing_keeps_all_old_artifacts(
     tmp_path: Path, fail_at_second: Callable[[BaseException], None], error: BaseException
 ) -> None:
     store.save_all(tmp_path, pair(1))
@@ -88,7 +88,7 @@ def test_error_while_writing_keeps_all_old_artefacts(
     assert seeds(tmp_path) == {"adapters/rte": 1, "heads/rte": 1}
 
 
-def test_error_between_renames_keeps_all_old_artefacts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_between_renames_keeps_all_old_artifacts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store.save_all(tmp_path, pair(1))
     rename = os.rename
 
@@ -150,7 +150,7 @@ def test_concurrent_saves_are_not_mixed(tmp_path: Path) -> None:
 
 
 def test_overwritten_writer_on_an_object_store_gets_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Two writers find the same names free. The other writer saves its artefacts just before this writer finishes.
+    # Two writers find the same names free. The other writer saves its artifacts just before this writer finishes.
     monkeypatch.setattr("afjax.store.saving.is_remote", lambda path: True)
     release = store.saving.reservations.release
 
@@ -182,7 +182,7 @@ class unlocked:  # noqa: N801
 # Tests of stores that several runs use.
 
 
-def test_run_replaces_only_its_own_artefacts(tmp_path: Path) -> None:
+def test_run_replaces_only_its_own_artifacts(tmp_path: Path) -> None:
     store.save_all(tmp_path, pair(1), run="one")
     store.save_all(tmp_path, pair(2), run="one")
     assert {entry.run for entry in store.entries(tmp_path)} == {"one"}
@@ -193,7 +193,7 @@ def test_run_replaces_only_its_own_artefacts(tmp_path: Path) -> None:
     assert seeds(tmp_path) == {"adapters/rte": 2, "heads/rte": 2}
 
 
-def test_artefact_without_run_is_replaced_only_if_identical(tmp_path: Path) -> None:
+def test_artifact_without_run_is_replaced_only_if_identical(tmp_path: Path) -> None:
     store.save_all(tmp_path, pair(1)[:1])
     store.save_all(tmp_path, pair(1), run="one")
     store.save_all(tmp_path, pair(1, "other")[:1])
@@ -248,7 +248,7 @@ def test_damaged_reservation_is_refused(tmp_path: Path) -> None:
             store.save_all(tmp_path / "store", pair(2)[1:])
 
 
-def test_reservations_are_not_artefacts_and_are_not_shared(tmp_path: Path) -> None:
+def test_reservations_are_not_artifacts_and_are_not_shared(tmp_path: Path) -> None:
     one = make_workdir(tmp_path / "one", "one")
     store.reserve(tmp_path / "store", [("heads", "other")], run="one", workdir=one)
     store.save_all(tmp_path / "store", [draft("adapters", 1)])
@@ -333,7 +333,7 @@ def test_too_long_names_are_refused_and_nothing_is_written(tmp_path: Path, name:
 
 def test_longest_name_works_everywhere(tmp_path: Path) -> None:
     name = "x" * MAX_NAME_BYTES
-    check_name(name, "artefact")
+    check_name(name, "artifact")
     one = make_workdir(tmp_path / "one", "one")
     store.reserve(tmp_path / "store", [("adapters", name)], run="one", workdir=one)
     for _ in range(2):

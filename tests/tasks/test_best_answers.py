@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 from afjax.config.tasks import SpanConfig
 from afjax.data.splits import SpanRows
 from afjax.tasks.best_answers import best_answers
-from afjax.tasks.windows import TokenisedSpans
+from afjax.tasks.windows import TokenizedSpans
 
 CONTEXT = "one two three four five"
 CHARACTERS = [(0, 3), (4, 7), (8, 13), (14, 18), (19, 23)]
 
 
-def make_windows(pieces: list[list[tuple[int, int]]], contexts: list[str] | None = None) -> TokenisedSpans:
+def make_windows(pieces: list[list[tuple[int, int]]], contexts: list[str] | None = None) -> TokenizedSpans:
     """Makes a window for each token range of each row.
 
     Each window has a special token before and after its tokens.
@@ -24,7 +24,7 @@ def make_windows(pieces: list[list[tuple[int, int]]], contexts: list[str] | None
     characters = [np.array([(-1, -1), *CHARACTERS[begin:end], (-1, -1)], np.int32) for begin, end in bounds]
     offsets = np.cumsum([0, *map(len, characters)])
     contexts = contexts or [CONTEXT] * len(pieces)
-    return TokenisedSpans(
+    return TokenizedSpans(
         tokens=np.zeros(offsets[-1], np.int32),
         types=np.zeros(offsets[-1], np.int8),
         offsets=offsets,

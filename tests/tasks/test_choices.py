@@ -16,7 +16,7 @@ ROW = {"context": "grass", "choices": ["red", "green"], "label": 1}
 
 def pick(*rows: dict[str, Any], **settings: Any) -> Any:
     source = SplitSource("file", [(f"file:{number}", row) for number, row in enumerate(rows, start=1)])
-    given = {name: settings.pop(name) for name in ("label_names", "labelled") if name in settings}
+    given = {name: settings.pop(name) for name in ("label_names", "labeled") if name in settings}
     return pick_choices(TaskConfig(name="choices", kind="multiple_choice", **settings), source, **given)
 
 
@@ -89,7 +89,7 @@ def test_inputs_for_prediction_have_the_same_contexts_as_training_rows(context: 
 def test_missing_labels_are_accepted_unless_labels_are_needed(label: Any) -> None:
     assert pick({**ROW, "label": label}, {**ROW, "label": label}).labels is None
     with pytest.raises(UserError, match=f"file:1 .*label {label!r}"):
-        pick({**ROW, "label": label}, {**ROW, "label": label}, labelled=True)
+        pick({**ROW, "label": label}, {**ROW, "label": label}, labeled=True)
     with pytest.raises(UserError, match=f"file:2 .*label {label!r}"):
         pick(ROW, {**ROW, "label": label})
 
@@ -98,7 +98,7 @@ def test_missing_columns_are_refused() -> None:
     with pytest.raises(UserError, match=r'file:1 .*no column "choices"'):
         pick({"context": "grass", "label": 0})
     with pytest.raises(UserError, match=r'file:1 .*no column "label".*context, choices'):
-        pick({"context": "grass", "choices": ["a", "b"]}, labelled=True)
+        pick({"context": "grass", "choices": ["a", "b"]}, labeled=True)
     assert pick({"context": "grass", "choices": ["a", "b"]}).labels is None
     with pytest.raises(UserError, match=r"file .*no rows"):
         pick()

@@ -13,7 +13,7 @@ from afjax.config.tasks import TaskConfig
 from afjax.errors import UserError
 from afjax.tasks import multiple_choice
 from afjax.tasks.kinds import check_metric
-from afjax.tasks.metrics import classification_scores, normalise_answer, regression_scores, span_scores
+from afjax.tasks.metrics import classification_scores, normalize_answer, regression_scores, span_scores
 from afjax.tasks.predictions import Predictions
 
 
@@ -175,4 +175,4 @@ def official_f1(prediction: str, answer: str) -> float:
 def test_squad_f1_equals_the_definition(prediction: str, answers: list[str]) -> None:
     found = span_scores([prediction], [answers])
     assert found["f1"] == pytest.approx(max(official_f1(prediction, answer) for answer in answers))
-    assert found["exact_match"] == any(normalise_answer(prediction) == normalise_answer(answer) for answer in answers)
+    assert found["exact_match"] == any(normalize_answer(prediction) == normalize_answer(answer) for answer in answers)

@@ -17,7 +17,7 @@ from sklearn import metrics
 from afjax.analysis.paired import resample_weights
 from afjax.config.tasks import MultiLabelConfig, TaskConfig
 from afjax.data.splits import MultiLabelRows
-from afjax.data.tokenise import TokenisedRows
+from afjax.data.tokenization import TokenizedRows
 from afjax.errors import UserError
 from afjax.tasks import multi_label
 from afjax.tasks.kinds import initial_output_bias
@@ -27,7 +27,7 @@ from afjax.tasks.predictions import Predictions
 from afjax.tasks.weighted_scores import label_set_scores
 
 TASK = TaskConfig(name="topics", kind="multi_label")
-NO_DATA = TokenisedRows(np.zeros(0, np.int32), np.zeros(0, np.int8), np.zeros(1, np.int64), None, 0)
+NO_DATA = TokenizedRows(np.zeros(0, np.int32), np.zeros(0, np.int8), np.zeros(1, np.int64), None, 0)
 
 
 def table(*labels: Any, **config: Any) -> MultiLabelRows:
@@ -80,8 +80,8 @@ def test_bad_labels_are_refused_with_their_row(labels: tuple[Any, ...], config: 
     assert has_facts(str(error.value), *facts)
 
 
-def test_rows_with_nan_as_labels_are_unlabelled() -> None:
-    rows = rows_from_table({"text": ["one", "two"], "label": [np.nan, None]}, TASK, labelled=None)
+def test_rows_with_nan_as_labels_are_unlabeled() -> None:
+    rows = rows_from_table({"text": ["one", "two"], "label": [np.nan, None]}, TASK, labeled=None)
     assert rows.labels is None
 
 
@@ -112,15 +112,15 @@ def test_splits_of_files_share_label_names(tmp_path: Path) -> None:
     splits = load_task(dataclasses.replace(TASK, source=str(tmp_path)))
     assert splits["dev"].label_names == ("a", "b", "c")
     assert np.array_equal(np.asarray(splits["dev"].labels), [[1, 0, 1]])
-    # The test split counts as unlabelled, because none of its rows has a label.
+    # The test split counts as unlabeled, because none of its rows has a label.
     assert splits["test"].labels is None
 
 
 def test_optional_labels_can_be_arrays() -> None:
     rows = {"text": ["one", "two"], "label": [np.array(["a", "b"]), np.array([])]}
-    labelled = rows_from_table(rows, TASK, labelled=None)
-    assert np.array_equal(np.asarray(labelled.labels), [[1, 1], [0, 0]])
-    assert rows_from_table({**rows, "label": [[], None]}, TASK, labelled=None).labels is None
+    labeled = rows_from_table(rows, TASK, labeled=None)
+    assert np.array_equal(np.asarray(labeled.labels), [[1, 1], [0, 0]])
+    assert rows_from_table({**rows, "label": [[], None]}, TASK, labeled=None).labels is None
 
 
 def test_rows_are_made_from_lists() -> None:

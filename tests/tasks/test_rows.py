@@ -153,7 +153,7 @@ def test_dev_split_needs_labels_but_test_split_does_not(tmp_path: Path) -> None:
     make_folder(tmp_path, train=texts("a", "b"), dev=[{"text": "one"}], test=[{"text": "two"}])
     task = TaskConfig(name="t", source=str(tmp_path))
     refused(task, "dev", "dev.jsonl", '"label"')
-    assert load_split(task, "dev", labelled=False).labels is None
+    assert load_split(task, "dev", labeled=False).labels is None
     make_folder(tmp_path, dev=texts("b", "a"))
     assert load_task(task)["test"].labels is None
 
@@ -171,17 +171,17 @@ def test_test_split_may_lack_the_label_column_that_the_task_names(tmp_path: Path
 @pytest.mark.parametrize("missing", [None, math.nan, np.float32("nan"), "", "-1", -1, "-1.0", -1.0])
 @pytest.mark.parametrize("kind", ["classification", "regression"])
 def test_missing_labels_of_the_test_split_are_recognized(kind: Any, missing: Any) -> None:
-    labelled, unlabelled = {"text": ["one", "two"], "label": [1, 2]}, {"text": ["one", "two"], "label": [missing] * 2}
-    splits = rows_by_split(of_kind(kind), {"train": labelled, "dev": labelled, "test": unlabelled})
+    labeled, unlabeled = {"text": ["one", "two"], "label": [1, 2]}, {"text": ["one", "two"], "label": [missing] * 2}
+    splits = rows_by_split(of_kind(kind), {"train": labeled, "dev": labeled, "test": unlabeled})
     assert splits["test"].labels is None
 
 
 def test_missing_labels_of_pandas_are_recognized() -> None:
     pandas = pytest.importorskip("pandas")
-    labelled = pandas.DataFrame({"text": ["one", "two"], "label": [1, 2]})
+    labeled = pandas.DataFrame({"text": ["one", "two"], "label": [1, 2]})
     for missing in ([pandas.NA, pandas.NA], [pandas.NaT, None], pandas.array([None, None], dtype="Int64")):
-        unlabelled = pandas.DataFrame({"text": ["one", "two"], "label": missing})
-        splits = rows_by_split(of_kind("classification"), {"train": labelled, "dev": labelled, "test": unlabelled})
+        unlabeled = pandas.DataFrame({"text": ["one", "two"], "label": missing})
+        splits = rows_by_split(of_kind("classification"), {"train": labeled, "dev": labeled, "test": unlabeled})
         assert splits["test"].labels is None
 
 

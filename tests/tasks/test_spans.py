@@ -20,10 +20,10 @@ ROW = {
 }
 
 
-def pick(*rows: dict[str, Any], no_answer: bool = False, labelled: bool | None = None) -> Any:
+def pick(*rows: dict[str, Any], no_answer: bool = False, labeled: bool | None = None) -> Any:
     task = TaskConfig(name="answers", kind="span", span=SpanConfig(no_answer=no_answer))
     source = SplitSource("file", [(f"file:{number}", row) for number, row in enumerate(rows, start=1)])
-    return pick_spans(task, source, labelled=labelled)
+    return pick_spans(task, source, labeled=labeled)
 
 
 def test_answers_are_read_with_their_positions() -> None:
@@ -45,9 +45,9 @@ def test_answers_without_a_known_position_have_position_minus_one() -> None:
 
 def test_questions_without_answers_require_the_no_answer_setting() -> None:
     nothing = {**ROW, "answers": {"text": [], "answer_start": []}}
-    assert pick(nothing, no_answer=True, labelled=True).labels == [()]
+    assert pick(nothing, no_answer=True, labeled=True).labels == [()]
     with pytest.raises(UserError, match=r"file:1 .*no answer;.*span\.no_answer=True"):
-        pick(nothing, labelled=True)
+        pick(nothing, labeled=True)
 
 
 def test_questions_without_answers_from_python_require_the_no_answer_setting() -> None:
@@ -61,7 +61,7 @@ def test_questions_without_answers_from_python_require_the_no_answer_setting() -
     assert list(check_data(unanswerable, data)) == ["train", "dev"]
 
 
-def test_rows_without_answers_are_unlabelled() -> None:
+def test_rows_without_answers_are_unlabeled() -> None:
     rows = pick({"question": "Who?", "context": "It"}, {"question": "What?", "context": "was"})
     assert rows.labels is None
     assert rows.ids == ["0", "1"]
@@ -69,7 +69,7 @@ def test_rows_without_answers_are_unlabelled() -> None:
     assert pick(nothing).labels is None
     assert pick(nothing, no_answer=True).labels == [()]
     with pytest.raises(UserError, match=r'file:1 .*no column "answers".*question, context'):
-        pick({"question": "Who?", "context": "It"}, labelled=True)
+        pick({"question": "Who?", "context": "It"}, labeled=True)
 
 
 @pytest.mark.parametrize(

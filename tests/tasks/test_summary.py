@@ -10,9 +10,9 @@ from afjax.config.training import TrainConfig
 from afjax.data.batches import Batching, eval_batches, train_batches
 from afjax.data.lengths import ProgramTokens, eval_lengths, train_lengths
 from afjax.data.splits import AnyRows, SpanRows
-from afjax.data.tokenise import tokenise
+from afjax.data.tokenization import tokenize_rows
 from afjax.tasks.load import rows_from_lists
-from afjax.tasks.summary import Count, SplitSummary, first_examples, summarise
+from afjax.tasks.summary import Count, SplitSummary, first_examples, summarize
 from afjax.trunk.pretrained import Trunk
 
 COST = ProgramTokens(train=100_000, dev=100_000)
@@ -24,7 +24,7 @@ def words(num: int) -> str:
 
 
 def summary(trunk: Trunk, rows: AnyRows, task: TaskConfig | None = None, config: TrainConfig = CONFIG) -> SplitSummary:
-    return summarise(rows, trunk.tokenizer(), task or TaskConfig(name="task"), config, COST, training=True)
+    return summarize(rows, trunk.tokenizer(), task or TaskConfig(name="task"), config, COST, training=True)
 
 
 def test_classification_summary(tiny_trunk: Trunk) -> None:
@@ -33,7 +33,7 @@ def test_classification_summary(tiny_trunk: Trunk) -> None:
     rows = rows_from_lists(texts, ["b", "b", "a", "b"], label_names=("a", "b", "c"))
     assert summary(tiny_trunk, rows) == SplitSummary(
         rows=4,
-        labelled=True,
+        labeled=True,
         labels={"a": Count(1, 0.25), "b": Count(3, 0.75), "c": Count(0, 0.0)},
         values=None,
         choices={},
@@ -46,9 +46,9 @@ def test_classification_summary(tiny_trunk: Trunk) -> None:
         # Two rows are padded to 4 tokens, and two rows are padded to 8 tokens. Their 20 tokens have 24 positions.
         padding=pytest.approx(1 - 20 / 24),
     )
-    unlabelled = summary(tiny_trunk, dataclasses.replace(rows, labels=None))
-    assert (unlabelled.labelled, unlabelled.labels) == (False, {})
-    assert (unlabelled.lengths, unlabelled.values) == ((3, 3, 4, 5, 12, 12, 12), None)
+    unlabeled = summary(tiny_trunk, dataclasses.replace(rows, labels=None))
+    assert (unlabeled.labeled, unlabeled.labels) == (False, {})
+    assert (unlabeled.lengths, unlabeled.values) == ((3, 3, 4, 5, 12, 12, 12), None)
 
 
 def test_summary_of_a_regression_on_pairs(tiny_trunk: Trunk) -> None:
@@ -81,7 +81,7 @@ def test_span_summary(tiny_trunk: Trunk) -> None:
         ids=["x", "y", "z"],
     )
     found = summary(tiny_trunk, rows, TaskConfig(name="task", kind="span", span=SpanConfig(no_answer=True)))
-    assert (found.labels, found.labelled) == ({}, True)
+    assert (found.labels, found.labeled) == ({}, True)
     third = pytest.approx(1 / 3)
     assert found.answers == {number: Count(1, third) for number in (0, 1, 2)}
     assert found.unplaced == 1
@@ -94,7 +94,7 @@ def test_span_summary(tiny_trunk: Trunk) -> None:
     rows = SpanRows([words(9)], [words(3)], None, ids=["x"])
     task = TaskConfig(name="task", kind="span", span=SpanConfig(max_question_length=2))
     found = summary(tiny_trunk, rows, task)
-    assert (found.lengths[0], found.answers, found.unplaced, found.labelled) == (8, {}, 0, False)
+    assert (found.lengths[0], found.answers, found.unplaced, found.labeled) == (8, {}, 0, False)
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -103,8 +103,8 @@ def test_lengths_and_padding_match_the_batches(training: bool, tiny_trunk: Trunk
     pairs = [(words(int(first)), words(int(second))) for first, second in rng.integers(1, 12, (60, 2))]
     rows = rows_from_lists(pairs)
     config = TrainConfig(max_length=16, batch_size=4, epochs=10_000)
-    cut = tokenise(rows, tiny_trunk.tokenizer(), max_length=16, cache_dir=None)
-    found = summarise(rows, tiny_trunk.tokenizer(), TaskConfig(name="task"), config, COST, training=training)
+    cut = tokenize_rows(rows, tiny_trunk.tokenizer(), max_length=16, cache_dir=None)
+    found = summarize(rows, tiny_trunk.tokenizer(), TaskConfig(name="task"), config, COST, training=training)
     assert found.truncated == cut.truncated / 60
     if training:
         assert found.padded == train_lengths([cut], config, COST.train, num_steps=150_000, common=True)
@@ -122,7 +122,7 @@ def test_padding_does_not_count_rows_that_fill_up_a_batch(training: bool, tiny_t
     rows = rows_from_lists([words(10), words(6)])
     # The longest row has max_length tokens, so max_length is the only padded length.
     config = TrainConfig(max_length=12, batch_size=32)
-    found = summarise(rows, tiny_trunk.tokenizer(), TaskConfig(name="task"), config, COST, training=training)
+    found = summarize(rows, tiny_trunk.tokenizer(), TaskConfig(name="task"), config, COST, training=training)
     assert found.padded == (12,)
     assert found.padding == pytest.approx(1 - (12 + 8) / (2 * 12))
 

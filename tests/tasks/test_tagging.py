@@ -29,7 +29,7 @@ from afjax.tasks.load import load_task, rows_from_lists, rows_from_table
 from afjax.tasks.metrics import entity_counts, entity_scores
 from afjax.tasks.prediction_rows import read_prediction_rows
 from afjax.tasks.predictions import Entity, Predictions
-from afjax.tasks.tag_windows import TokenisedTags, first_tokens, tokenise_tags
+from afjax.tasks.tag_windows import TokenizedTags, first_tokens, tokenize_tags
 from afjax.tasks.tokenize import tokenize
 from afjax.tasks.weighted_scores import entity_weighted_scores
 from afjax.trunk.pretrained import Trunk
@@ -192,7 +192,7 @@ def test_first_token_of_each_word_has_the_label_of_the_word(tiny_trunk: Trunk) -
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(json.dumps(description)))
     rows = rows_from_lists([["two", "sixtyone", "of"]], [["O", "B-x", "O"]], label_names=("O", "B-x"), kind="tagging")
     data = tokenize(rows, tokenizer, TASK, max_length=32)
-    assert isinstance(data, TokenisedTags)
+    assert isinstance(data, TokenizedTags)
     assert data.token_labels is not None
     tokens = tokenizer.convert_ids_to_tokens(data.tokens.tolist())
     assert tokens == ["[CLS]", "two", "six", "##ty", "##one", "of", "[SEP]"]
@@ -205,7 +205,7 @@ def test_every_word_is_predicted_in_one_window_with_enough_context(tiny_trunk: T
     tags = [[f"B-{number % 3}" for number in range(len(row))] for row in words]
     rows = rows_from_lists(words, tags, kind="tagging")
     assert isinstance(rows, TagRows)
-    data = tokenise_tags(rows, tiny_trunk.tokenizer(), max_length=max_length, cache_dir=None)
+    data = tokenize_tags(rows, tiny_trunk.tokenizer(), max_length=max_length, cache_dir=None)
     assert data.lengths.max() <= max_length
     seen: dict[int, list[int]] = {0: [], 1: []}
     for window, row in enumerate(data.row_of):
@@ -249,7 +249,7 @@ def test_predictions_have_tags_per_word_and_entities_with_characters(tiny_trunk:
     names = ("B-per", "I-per", "O")
     rows = rows_from_lists(["two  of six", ["the"]], kind="tagging")
     data = tokenize(rows, tiny_trunk.tokenizer(), TASK, max_length=8)
-    assert isinstance(data, TokenisedTags)
+    assert isinstance(data, TokenizedTags)
     logits = np.full((2, 5, 3), -5.0, np.float32)
     logits[0, [1, 2, 3], [0, 1, 2]] = logits[1, 1, 2] = 5.0
     predictions = tagging.predict(logits, data, TASK, names)
@@ -323,8 +323,8 @@ def test_token_ids_are_cached(tiny_trunk: Trunk, tmp_path: Path) -> None:
     rows = rows_from_lists([["two", "of"]], [["B-x", "O"]], kind="tagging")
     first, again = (tokenize(rows, tiny_trunk.tokenizer(), TASK, max_length=8, cache_dir=tmp_path) for _ in range(2))
     (path,) = tmp_path.glob("*.npz")
-    assert isinstance(first, TokenisedTags)
-    assert isinstance(again, TokenisedTags)
+    assert isinstance(first, TokenizedTags)
+    assert isinstance(again, TokenizedTags)
     np.testing.assert_array_equal(first.word_of, again.word_of)
     np.testing.assert_array_equal(first.token_labels, again.token_labels)
     path.write_bytes(b"damaged")

@@ -99,7 +99,7 @@ def test_tasks_are_found_in_tfds() -> None:
 
 
 def test_task_is_read_from_a_toml_file(data: Path) -> None:
-    path = data / "colours.toml"
+    path = data / "colors.toml"
     path.write_text(
         'source = "mine"\nkind = "multiple_choice"\ntext_a = "scene"\nchoices = ["first", "second"]\nlabel = "right"\n'
     )
@@ -110,26 +110,26 @@ def test_task_is_read_from_a_toml_file(data: Path) -> None:
     for split in ("train", "dev"):
         write(data / f"mine/{split}.jsonl", *rows)
     task = find_task(str(path))
-    assert (task.name, task.source) == ("colours", str(data / "mine"))
+    assert (task.name, task.source) == ("colors", str(data / "mine"))
     rows = load_task(task)["dev"]
     assert rows.choices == [("red", "green"), ("blue", "green")]
     assert rows.labels.tolist() == [1, 0]
     path.write_text('source = "mine"\nknid = "span"\n')
-    with pytest.raises(UserError, match=r'colours\.toml\.knid .*Did you mean "kind"'):
+    with pytest.raises(UserError, match=r'colors\.toml\.knid .*Did you mean "kind"'):
         find_task(str(path))
     path.write_text("source = mine")
-    with pytest.raises(UserError, match=r"colours\.toml .*not TOML"):
+    with pytest.raises(UserError, match=r"colors\.toml .*not TOML"):
         find_task(str(path))
-    with pytest.raises(UserError, match=r'does not exist; .*Did you mean "colours\.toml"'):
-        find_task(str(data / "colour.toml"))
+    with pytest.raises(UserError, match=r'does not exist; .*Did you mean "colors\.toml"'):
+        find_task(str(data / "color.toml"))
 
 
 def test_config_can_refer_to_a_toml_file(data: Path) -> None:
-    (data / "colours.toml").write_text('source = "mine"\ntrain_rows = 1\n')
+    (data / "colors.toml").write_text('source = "mine"\ntrain_rows = 1\n')
     config = Path(__file__).parents[2] / "configs/single.py"
-    task = load_experiment(f"{config}:task={data}/colours.toml").task
-    assert task == TaskConfig(name="colours", source=str(data / "mine"), train_rows=1)
-    assert load_experiment(f"{config}:task={data}/colours.toml,partition=head").name == "colours-head"
+    task = load_experiment(f"{config}:task={data}/colors.toml").task
+    assert task == TaskConfig(name="colors", source=str(data / "mine"), train_rows=1)
+    assert load_experiment(f"{config}:task={data}/colors.toml,partition=head").name == "colors-head"
 
 
 def test_configs_find_tasks_by_name(data: Path, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from afjax.config.tasks import SpanConfig
 from afjax.data.splits import SpanRows
 from afjax.errors import UserError
 from afjax.tasks import windows
-from afjax.tasks.windows import TokenisedSpans, tokenise_spans
+from afjax.tasks.windows import TokenizedSpans, tokenize_spans
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *"abcdefghij", "who", "where", "##s", "é"]
 CLS, SEP = 2, 3
@@ -49,14 +49,14 @@ def spans(contexts: list[str], answers: list[Any] | None = None, question: str =
     return SpanRows([question] * len(contexts), contexts, answers, ids=[str(row) for row in range(len(contexts))])
 
 
-def evaluated(rows: SpanRows, config: SpanConfig = DEFAULTS, *, max_length: int = 64, **more: Any) -> TokenisedSpans:
+def evaluated(rows: SpanRows, config: SpanConfig = DEFAULTS, *, max_length: int = 64, **more: Any) -> TokenizedSpans:
     tokenizer = more.pop("tokenizer", TOKENIZER)
-    data = tokenise_spans(rows, tokenizer, config, max_length=max_length, training=False, cache_dir=None, **more)
-    assert isinstance(data, TokenisedSpans)
+    data = tokenize_spans(rows, tokenizer, config, max_length=max_length, training=False, cache_dir=None, **more)
+    assert isinstance(data, TokenizedSpans)
     return data
 
 
-def window(data: TokenisedSpans, number: int) -> tuple[list[int], list[int], np.ndarray]:
+def window(data: TokenizedSpans, number: int) -> tuple[list[int], list[int], np.ndarray]:
     part = slice(data.offsets[number], data.offsets[number + 1])
     return data.tokens[part].tolist(), data.types[part].tolist(), data.characters[part]
 
@@ -100,7 +100,7 @@ def test_long_questions_are_truncated() -> None:
 def test_labels_are_the_first_and_last_answer_tokens() -> None:
     config, context = SpanConfig(doc_stride=2), "a b c d e f g h i j"
     rows = spans([context] * 3, [(("d e", 6),), (("a", 0), ("b", 2)), ()])
-    data = tokenise_spans(rows, TOKENIZER, config, max_length=9, training=True, cache_dir=None)
+    data = tokenize_spans(rows, TOKENIZER, config, max_length=9, training=True, cache_dir=None)
     assert data.labels is not None
     # The windows are abcde, cdefg, efghi and ghij. In each window, three tokens come before the context.
     assert data.labels.tolist() == [
@@ -111,7 +111,7 @@ def test_labels_are_the_first_and_last_answer_tokens() -> None:
 
 
 def test_partial_word_answers_map_to_their_tokens() -> None:
-    data = tokenise_spans(
+    data = tokenize_spans(
         spans(["(ab) cs é"], [(("s é", 6),)]), TOKENIZER, SpanConfig(), max_length=64, training=True, cache_dir=None
     )
     tokens = data.tokens[3:].tolist()
@@ -127,7 +127,7 @@ def test_partial_word_answers_map_to_their_tokens() -> None:
 )
 def test_answers_can_have_surrounding_blanks(context: str, answer: str, begin: int) -> None:
     rows, config = spans([context], [((answer, begin),)]), SpanConfig(doc_stride=2)
-    data = tokenise_spans(rows, TOKENIZER, config, max_length=9, training=True, cache_dir=None)
+    data = tokenize_spans(rows, TOKENIZER, config, max_length=9, training=True, cache_dir=None)
     assert data.labels is not None
     assert data.labels.any()
 
@@ -135,10 +135,10 @@ def test_answers_can_have_surrounding_blanks(context: str, answer: str, begin: i
 def test_rows_without_answer_positions_are_not_trained_on() -> None:
     rows = spans(["a b", "c d"], [(("a", -1),), (("c", 0),)])
     with pytest.warns(UserWarning, match=r"1 of 2 train rows .*answer_start"):
-        data = tokenise_spans(rows, TOKENIZER, SpanConfig(), max_length=64, training=True, cache_dir=None)
+        data = tokenize_spans(rows, TOKENIZER, SpanConfig(), max_length=64, training=True, cache_dir=None)
     assert len(data) == 1
     with pytest.raises(UserError, match=r"No row .*answer_start"):
-        tokenise_spans(rows.take([0]), TOKENIZER, SpanConfig(), max_length=64, training=True, cache_dir=None)
+        tokenize_spans(rows.take([0]), TOKENIZER, SpanConfig(), max_length=64, training=True, cache_dir=None)
 
 
 def test_windows_are_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +147,7 @@ def test_windows_are_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(windows, "_make_windows", lambda *inputs: (calls.append(1), make(*inputs))[1])
 
     def run(config: SpanConfig = DEFAULTS, max_length: int = 64) -> np.ndarray:
-        data = tokenise_spans(rows, TOKENIZER, config, max_length=max_length, training=True, cache_dir=tmp_path)
+        data = tokenize_spans(rows, TOKENIZER, config, max_length=max_length, training=True, cache_dir=tmp_path)
         assert data.labels is not None
         return data.labels
 

@@ -381,8 +381,8 @@ def attention(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
 
 
 def layer_norm(x: jax.Array, scale: jax.Array) -> jax.Array:
-    centred = x - x.mean(-1, keepdims=True)
-    return jnp.square(centred * jax.lax.rsqrt(jnp.square(x).mean(-1, keepdims=True) + 1e-5) * scale[None]).sum()
+    centered = x - x.mean(-1, keepdims=True)
+    return jnp.square(centered * jax.lax.rsqrt(jnp.square(x).mean(-1, keepdims=True) + 1e-5) * scale[None]).sum()
 
 
 def embedding(table: jax.Array, tokens: jax.Array) -> jax.Array:

@@ -17,7 +17,7 @@ from jax.experimental.compilation_cache import compilation_cache
 from recipe_arguments import recipe_arguments
 
 import afjax
-from afjax import store as artefacts
+from afjax import store as artifacts
 from afjax.config.adapters import ADAPTER_PRESETS, AdapterConfig
 from afjax.config.from_dict import to_dict
 from afjax.config.heads import HeadConfig
@@ -123,7 +123,7 @@ def test_saving_writes_a_trained_trunk_to_the_recorded_folder(
     task_model = single(partition="adapter+trunk")
     task_model.save(tmp_path / "store")
     assert str(tmp_path / "run" / "trunk") in capsys.readouterr().err
-    name = artefacts.read_manifest(tmp_path / "store", "heads", "quantity").trunk["name"]
+    name = artifacts.read_manifest(tmp_path / "store", "heads", "quantity").trunk["name"]
     loaded = load_trunk(name)
     assert loaded.sha256 == task_model.trunk.sha256
     again = load_task_model(tmp_path / "store", loaded, head="quantity", adapter="quantity")
@@ -349,7 +349,7 @@ def store(tiny_trunk: Trunk, tmp_path_factory: pytest.TempPathFactory) -> Path:
         tree = jax.tree.map(
             np.asarray, new_adapter(jax.random.key(0), name, config, tiny_trunk.config, tiny_trunk.params)
         )
-        artefacts.save(folder, "adapters", name, tree, config=to_dict(config), trunk=tiny_trunk.identity())
+        artifacts.save(folder, "adapters", name, tree, config=to_dict(config), trunk=tiny_trunk.identity())
     return folder
 
 
@@ -385,12 +385,12 @@ def test_fusion_changes_neither_trunk_nor_adapters(
     assert tree_digest(tiny_trunk.params) == tiny_trunk.sha256
     assert task_model.trunk is tiny_trunk
     for name in ("first", "second"):
-        digest = artefacts.read_manifest(store, "adapters", name).digest
+        digest = artifacts.read_manifest(store, "adapters", name).digest
         assert tree_digest(task_model.params["adapters"][name]) == digest
-        assert artefacts.load(folder / "store", "adapters", name).manifest.digest == digest
-    assert artefacts.verify(folder / "store") == []
-    assert artefacts.names(folder / "store", "fusion") == ["quantity-fusion"]
-    assert artefacts.names(folder / "store", "heads") == ["quantity-fusion"]
+        assert artifacts.load(folder / "store", "adapters", name).manifest.digest == digest
+    assert artifacts.verify(folder / "store") == []
+    assert artifacts.names(folder / "store", "fusion") == ["quantity-fusion"]
+    assert artifacts.names(folder / "store", "heads") == ["quantity-fusion"]
 
 
 def test_attention_over_adapters_is_returned_for_every_row_and_layer(fused: tuple[TaskModel, Path]) -> None:
@@ -442,7 +442,7 @@ def test_fusion_needs_adapters_in_the_same_slots(
     shutil.copytree(store, tmp_path / "store")
     config = AdapterConfig(size=3, position="attention")
     tree = new_adapter(jax.random.key(0), "third", config, tiny_trunk.config, tiny_trunk.params)
-    artefacts.save(tmp_path / "store", "adapters", "third", tree, config=to_dict(config), trunk=tiny_trunk.identity())
+    artifacts.save(tmp_path / "store", "adapters", "third", tree, config=to_dict(config), trunk=tiny_trunk.identity())
     with pytest.raises(UserError, match=r'"first".*"third".*slots'):
         train_fusion(
             tiny_trunk,
@@ -463,7 +463,7 @@ def test_stored_fusion_with_changed_adapters_is_refused(fused: tuple[TaskModel, 
     config = AdapterConfig(size=3)
     tree = new_adapter(jax.random.key(5), "first", config, tiny_trunk.config, tiny_trunk.params)
     shared: dict[str, Any] = {"config": to_dict(config), "trunk": tiny_trunk.identity(), "overwrite": True}
-    artefacts.save(again, "adapters", "first", tree, **shared)
+    artifacts.save(again, "adapters", "first", tree, **shared)
     with pytest.raises(UserError, match=r'fusion "quantity-fusion".*adapter "first".*SHA-256'):
         load_task_model(again, tiny_trunk, head="quantity-fusion", fusion="quantity-fusion")
     with pytest.raises(UserError, match=r'Both.*adapter "first".*fusion "quantity-fusion"'):
@@ -478,7 +478,7 @@ def test_stored_model_is_only_replaced_with_overwrite(fused: tuple[TaskModel, Pa
     with pytest.raises(UserError, match="already exists"):
         other.save(folder / "store")
     task_model.save(folder / "store", overwrite=True)
-    assert saving.artefacts(task_model) == [("fusion", "quantity-fusion"), ("heads", "quantity-fusion")]
+    assert saving.artifacts(task_model) == [("fusion", "quantity-fusion"), ("heads", "quantity-fusion")]
 
 
 # Test of loading a stored adapter without afjax.

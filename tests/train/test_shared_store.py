@@ -79,10 +79,10 @@ def test_deleting_a_workdir_frees_its_names(start: Start, tmp_path: Path) -> Non
     assert start("second", seed=1)
 
 
-def test_repeated_run_only_overwrites_its_own_artefacts(start: Start, tmp_path: Path) -> None:
+def test_repeated_run_only_overwrites_its_own_artifacts(start: Start, tmp_path: Path) -> None:
     results = start("first")
     shutil.copytree(tmp_path / "store", tmp_path / "before")
-    # Deleting the result simulates a run that was killed after it saved its artefacts.
+    # Deleting the result simulates a run that was killed after it saved its artifacts.
     (tmp_path / "first" / "target" / "result.json").unlink()
     assert start("first") == results
     shutil.rmtree(tmp_path / "store")
@@ -106,7 +106,7 @@ def get_config(seed=0):
 """
 
 
-def test_one_of_two_concurrent_commands_saves_all_of_its_artefacts(
+def test_one_of_two_concurrent_commands_saves_all_of_its_artifacts(
     data: Path, tiny_trunk_folder: Path, tmp_path: Path
 ) -> None:
     train = {"max_steps": 2, "batch_size": 8, "max_length": 8, "buckets": (8,), "eval_every": 2, "learning_rate": 1e-2}

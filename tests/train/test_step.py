@@ -13,7 +13,7 @@ from afjax.config.adapters import AdapterConfig
 from afjax.config.training import TrainConfig
 from afjax.data.batches import Batching
 from afjax.data.over_rows import over_rows
-from afjax.data.tokenise import TokenisedRows
+from afjax.data.tokenization import TokenizedRows
 from afjax.distributed.sharding import local_mesh
 from afjax.model import partition
 from afjax.model.heads import init_head
@@ -199,7 +199,7 @@ def test_rows_that_pad_a_batch_are_not_returned() -> None:
     lengths = np.array([3, 5, 4, 2, 8, 1, 6])
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     tokens = np.repeat(np.arange(7), lengths).astype(np.int32)
-    data = TokenisedRows(tokens, np.zeros_like(tokens, np.int8), offsets, None, 0)
+    data = TokenizedRows(tokens, np.zeros_like(tokens, np.int8), offsets, None, 0)
     logits = over_rows(
         lambda params, batch: batch["tokens"][:, :1],
         {},

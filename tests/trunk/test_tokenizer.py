@@ -19,7 +19,7 @@ from tokenizers.normalizers import NFKC
 from tokenizers.pre_tokenizers import Metaspace
 from tokenizers.processors import TemplateProcessing
 
-from afjax.data.tokenise import cache_key, tokenise
+from afjax.data.tokenization import cache_key, tokenize_rows
 from afjax.errors import UserError
 from afjax.store import trunk_difference
 from afjax.tasks.load import rows_from_lists
@@ -92,7 +92,7 @@ def test_unigram_tokenizers_are_read(name: str, tmp_path: Path) -> None:
     tokenizer = load_tokenizer(tmp_path, vocab_size=size)
     assert type(tokenizer).__name__ == name
     rows = rows_from_lists([("all cats sleep", "cats sleeps"), ("all", "cats")])
-    data = tokenise(rows, tokenizer, max_length=12, cache_dir=None)
+    data = tokenize_rows(rows, tokenizer, max_length=12, cache_dir=None)
     words = [tokenizer.convert_ids_to_tokens(data.tokens[begin:end]) for begin, end in itertools.pairwise(data.offsets)]
     assert " ".join(words[0]).replace("\u2581", "_") == "<s> _all _cats _sleep </s> </s> _cats _sleep s </s>"
     assert " ".join(words[1]).replace("\u2581", "_") == "<s> _all </s> </s> _cats </s>"
@@ -143,7 +143,7 @@ def test_tokenizer_json_saved_by_transformers_is_read(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "deberta-v2"}))
     loaded = load_tokenizer(tmp_path, vocab_size=len(vocabulary))
     # The text has a fullwidth A, which the normalizer NFKC replaces by A.
-    data = tokenise(rows_from_lists([("all cats\uff21", "cats")]), loaded, max_length=12, cache_dir=None)
+    data = tokenize_rows(rows_from_lists([("all cats\uff21", "cats")]), loaded, max_length=12, cache_dir=None)
     assert " ".join(loaded.convert_ids_to_tokens(data.tokens)).replace("\u2581", "_") == (
         "[CLS] _all _cats A [SEP] _cats [SEP]"
     )
@@ -255,7 +255,7 @@ def test_general_class_returns_token_types_if_the_trunk_has_several(
 ) -> None:
     write_pipeline("PreTrainedTokenizerFast", tmp_path, "bert", **settings)
     tokenizer = load_tokenizer(tmp_path, 100, type_vocab_size)
-    data = tokenise(rows_from_lists([("all", "cats")]), tokenizer, max_length=12, cache_dir=None)
+    data = tokenize_rows(rows_from_lists([("all", "cats")]), tokenizer, max_length=12, cache_dir=None)
     assert data.types.tolist() == [0, 0, 0, types, types]
 
 
@@ -329,7 +329,7 @@ def test_texts_are_truncated_on_the_tokenizers_side(
     tokenizer = load_tokenizer(folder, 10_000, 2)
     pairs = [("all some the two", "two the"), ("all", "some the two all the"), ("all some the", "two the all")]
     for rows in (pairs, [first for first, _ in pairs]):
-        data = tokenise(rows_from_lists(rows), tokenizer, max_length=max_length, cache_dir=tmp_path)
+        data = tokenize_rows(rows_from_lists(rows), tokenizer, max_length=max_length, cache_dir=tmp_path)
         for number, row in enumerate(rows):
             texts = row if isinstance(row, tuple) else (row,)
             expected = tokenizer(*texts, truncation=True, max_length=max_length)

@@ -1,4 +1,4 @@
-"""``afjax eval``: scores a stored model on labelled rows."""
+"""``afjax eval``: scores a stored model on labeled rows."""
 
 import argparse
 import json
@@ -18,7 +18,7 @@ examples:
 
 def add(commands: Any) -> None:
     """Adds the command to the parser's commands."""
-    parser = add_command(commands, "eval", "score a stored model on labelled rows", EXAMPLE, run=_run)
+    parser = add_command(commands, "eval", "score a stored model on labeled rows", EXAMPLE, run=_run)
     add_model_flags(parser)
     parser.add_argument(
         "--max_length", type=int, help="maximum tokens per row; longer rows are truncated (as in training)"

@@ -42,7 +42,7 @@ def add(commands: Any) -> None:
     adapterhub = add_command(
         exports,
         "adapterhub",
-        "export an artefact to AdapterHub's library",
+        "export an artifact to AdapterHub's library",
         EXPORT_ADAPTERHUB_EXAMPLE,
         group="export",
         run=_adapterhub,
@@ -51,7 +51,7 @@ def add(commands: Any) -> None:
     adapterhub.add_argument("--store", required=True, help="the store's folder, or gs://...")
     adapterhub.add_argument("--output", required=True, type=Path, help="the folder to create")
     adapterhub.add_argument(
-        "--kind", choices=("adapter", "fusion", "head"), help="the artefact's kind, if several share the name"
+        "--kind", choices=("adapter", "fusion", "head"), help="the artifact's kind, if several share the name"
     )
     adapterhub.add_argument(
         "--weights",

@@ -64,7 +64,7 @@ def add(commands: Any) -> None:
     adapterhub = add_command(
         imports,
         "adapterhub",
-        "import an artefact from AdapterHub's library",
+        "import an artifact from AdapterHub's library",
         IMPORT_ADAPTERHUB_EXAMPLE,
         group="import",
         run=_adapterhub,
@@ -191,9 +191,9 @@ def _adapterhub(arguments: argparse.Namespace) -> int:
 
 
 def _print_imported(imported: "Sequence[Imported]") -> None:
-    """Prints one line per artefact, with its notes."""
-    for artefact in imported:
-        print("; ".join([f"{artefact.kind}/{artefact.name}", *artefact.notes]))
+    """Prints one line per artifact, with its notes."""
+    for artifact in imported:
+        print("; ".join([f"{artifact.kind}/{artifact.name}", *artifact.notes]))
 
 
 def _adapter_bert(arguments: argparse.Namespace) -> int:
@@ -253,8 +253,8 @@ def _bert_n_pals(arguments: argparse.Namespace) -> int:
 
 
 def _stored_lines(model: "TaskModel", store: str) -> list[str]:
-    """Returns one line per artefact of a stored model."""
-    from afjax.model.saving import artefacts
+    """Returns one line per artifact of a stored model."""
+    from afjax.model.saving import artifacts
 
     labels = f"labels {', '.join(model.labels)}" if model.labels else model.task.kind
-    return [f"{store}/{kind}/{name}: {model.task.name}, {labels}" for kind, name in artefacts(model)]
+    return [f"{store}/{kind}/{name}: {model.task.name}, {labels}" for kind, name in artifacts(model)]

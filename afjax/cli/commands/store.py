@@ -1,4 +1,4 @@
-"""``afjax store``: lists, checks and shares the artefacts of a store."""
+"""``afjax store``: lists, checks and shares the artifacts of a store."""
 
 import argparse
 from typing import Any
@@ -20,29 +20,29 @@ examples:
   afjax store pull USER/REPO --store=other --name=their-rte
 
 An adapter is shared with its head, and a fusion with its adapters and its head. A model card is added, and local paths
-are shortened to their last component. Incoming artefacts are fully checked before any of them enters the store."""
+are shortened to their last component. Incoming artifacts are fully checked before any of them enters the store."""
 
 
 def add(commands: Any) -> None:
     """Adds the commands to the parser's commands."""
-    actions = add_group(commands, "store", "list, check or share a store's artefacts", STORE_EXAMPLE, "ACTION")
-    add_command(actions, "ls", "list a store's artefacts", STORE_EXAMPLE, group="store", run=_list)
-    show = add_command(actions, "show", "show the artefacts with a name", STORE_EXAMPLE, group="store", run=_show)
-    show.add_argument("name", metavar="NAME", help="name of the artefacts to show")
-    add_command(actions, "verify", "read and check all artefacts in a store", STORE_EXAMPLE, group="store", run=_verify)
+    actions = add_group(commands, "store", "list, check or share a store's artifacts", STORE_EXAMPLE, "ACTION")
+    add_command(actions, "ls", "list a store's artifacts", STORE_EXAMPLE, group="store", run=_list)
+    show = add_command(actions, "show", "show the artifacts with a name", STORE_EXAMPLE, group="store", run=_show)
+    show.add_argument("name", metavar="NAME", help="name of the artifacts to show")
+    add_command(actions, "verify", "read and check all artifacts in a store", STORE_EXAMPLE, group="store", run=_verify)
     pack = add_command(
-        actions, "pack", "write an artefact and its dependencies to one file", SHARE_EXAMPLE, group="store", run=_pack
+        actions, "pack", "write an artifact and its dependencies to one file", SHARE_EXAMPLE, group="store", run=_pack
     )
     push = add_command(
-        actions, "push", "upload an artefact to the Hugging Face hub", SHARE_EXAMPLE, group="store", run=_push
+        actions, "push", "upload an artifact to the Hugging Face hub", SHARE_EXAMPLE, group="store", run=_push
     )
     for out in (pack, push):
-        out.add_argument("name", metavar="NAME", help="name of the artefact to share")
+        out.add_argument("name", metavar="NAME", help="name of the artifact to share")
         out.add_argument(
             "--kind",
             default="",
             choices=("adapters", "fusion", "heads"),
-            help="the artefact's kind, if several share the name",
+            help="the artifact's kind, if several share the name",
         )
         out.add_argument(
             "--license", default="", metavar="ID", help="license for the model card, such as apache-2.0 (unknown)"
@@ -62,7 +62,7 @@ def add(commands: Any) -> None:
     pull = add_command(
         actions,
         "pull",
-        "download artefacts from the Hugging Face hub into a store",
+        "download artifacts from the Hugging Face hub into a store",
         SHARE_EXAMPLE,
         group="store",
         run=_pull,
@@ -70,8 +70,8 @@ def add(commands: Any) -> None:
     pull.add_argument("repo", metavar="USER/REPO", help="a repository from afjax store push")
     pull.add_argument("--revision", default="", help="a branch, tag or commit (the newest)")
     for incoming in (unpack, pull):
-        incoming.add_argument("--name", default="", help="new name for the artefact and its head (unchanged)")
-        incoming.add_argument("--overwrite", action="store_true", help="replace existing artefacts of the same names")
+        incoming.add_argument("--name", default="", help="new name for the artifact and its head (unchanged)")
+        incoming.add_argument("--overwrite", action="store_true", help="replace existing artifacts of the same names")
     for parser in actions.choices.values():
         parser.add_argument("--store", required=True, help="the store's folder, or gs://...")
 

@@ -78,7 +78,7 @@ def _run(arguments: argparse.Namespace) -> int:
                 config,
                 workdir=open_path(arguments.workdir),
                 store_folder=arguments.store,
-                cache_dir=cache_folder() / "tokenised",
+                cache_dir=cache_folder() / "tokenized",
             )
         if hosts.is_first_host():
             print("\n".join(result_lines(config, results, find_store(open_path(arguments.workdir)))))

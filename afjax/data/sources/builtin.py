@@ -214,7 +214,7 @@ GRAMMARS = {
 def builtin_rows(name: str, split: str) -> Rows:
     """Generates the train, dev or test split of a built-in task.
 
-    The rows are labelled text pairs.
+    The rows are labeled text pairs.
 
     Raises:
       UserError: There is no such task.
@@ -259,7 +259,7 @@ def _open_split(task: TaskConfig, split: Split) -> SplitSource:
 
 def _rows_by_column(name: str, rows: Rows) -> Iterator[tuple[str, dict[str, Any]]]:
     assert rows.text_b is not None, "built-in tasks are pairs"
-    assert rows.labels is not None, "built-in tasks are labelled"
+    assert rows.labels is not None, "built-in tasks are labeled"
     for number, (first, second, label) in enumerate(zip(rows.text_a, rows.text_b, rows.labels, strict=True), start=1):
         yield f"{name}:{number}", {"text_a": first, "text_b": second, "label": rows.label_names[label]}
 

@@ -69,7 +69,7 @@ class SourceKind:
         is above 0.
       recognizes: Whether a local folder contains data of this kind, so that a task's source can be its path without a
         scheme.
-      shared_form: Removes local folders from the part after the colon, for artefacts that are shared.
+      shared_form: Removes local folders from the part after the colon, for artifacts that are shared.
       portable: Whether the source refers to the same data on every machine.
       text_columns: Candidate text columns if a task does not set them.
       num_texts: Number of texts per row, if it is the same for all tasks of this kind.

@@ -74,7 +74,7 @@ def split_files(task: TaskConfig, split: Split) -> list[str]:
 
 
 def shared_source(source: str) -> str:
-    """Removes local folders from a task's ``source``, for artefacts that are shared."""
+    """Removes local folders from a task's ``source``, for artifacts that are shared."""
     kind = source_kind(source)
     if not kind.scheme:
         return kind.shared_form(source)

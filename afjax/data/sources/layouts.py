@@ -109,7 +109,7 @@ class Table(Files):
     def read(self, split: Split, files: tuple[Path, ...]) -> Iterator[tuple[str, Row]]:
         tables = [path for path in files if path.name.removesuffix(".gz") not in self.aside]
         belongs = self.choose(split, files) if self.choose else None
-        labelled = split != "test" or bool(self.every)
+        labeled = split != "test" or bool(self.every)
         total = 0
         short: list[str] = []
         empty: list[str] = []
@@ -123,7 +123,7 @@ class Table(Files):
                 short=short if self.skip_short else None,
             )
             for place, raw in raw_rows:
-                row = self.row(place, raw, labelled)
+                row = self.row(place, raw, labeled)
                 total += 1
                 if self.number:
                     row.setdefault("id", str(total - 1))
@@ -158,8 +158,8 @@ class JsonLines(Files):
 
     def read(self, split: Split, files: tuple[Path, ...]) -> Iterator[tuple[str, Row]]:
         path, *label_files = files
-        labelled = split != "test" and not label_files
-        rows = ((place, self.row(place, raw, labelled)) for place, raw in json_rows(path, read_lines(path)))
+        labeled = split != "test" and not label_files
+        rows = ((place, self.row(place, raw, labeled)) for place, raw in json_rows(path, read_lines(path)))
         yield from add_labels(path, list(rows), label_files[0], self.label_lines) if label_files else rows
 
 

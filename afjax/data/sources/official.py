@@ -32,7 +32,7 @@ def read_official(name: str, data_dir: Path, split: Split) -> Iterator[tuple[str
 
     ``place`` is the row's name in error messages. A row has ``text``; ``text_a`` and ``text_b``; ``context`` and
     ``choices``; ``words`` and ``tags``; or ``id``, ``question``, ``context`` and ``answers`` (``text`` and
-    ``answer_start``, both lists). In the first three forms, labelled rows also have a ``label``, which is the index of
+    ``answer_start``, both lists). In the first three forms, labeled rows also have a ``label``, which is the index of
     the correct choice for multiple choice. Rows have an ``id`` if the benchmark provides one.
 
     Raises:

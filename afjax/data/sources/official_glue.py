@@ -44,7 +44,7 @@ def mnli(about: str, matched: str) -> OfficialTask:
 
 
 GLUE_TASKS: Mapping[str, OfficialTask] = {
-    # GLUE. The tables have no quoting. Test splits are unlabelled, and their predictions are scored by GLUE's server.
+    # GLUE. The tables have no quoting. Test splits are unlabeled, and their predictions are scored by GLUE's server.
     "cola": OfficialTask(
         about="Whether a sentence is acceptable English (Warstadt 2018; GLUE).",
         folders=glue("CoLA"),

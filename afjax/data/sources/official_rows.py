@@ -1,6 +1,6 @@
 """Converts benchmark rows to common keys and assigns them to splits.
 
-The common keys are ``text``; ``text_a`` and ``text_b``; or ``context`` and ``choices``. Labelled rows also have
+The common keys are ``text``; ``text_a`` and ``text_b``; or ``context`` and ``choices``. Labeled rows also have
 ``label``, and rows have ``id`` if the benchmark provides one.
 """
 
@@ -38,15 +38,15 @@ def fields(
         text = text_of(place, raw, names)
         return text.strip() if strip else text
 
-    def read_row(place: str, raw: Row, labelled: bool) -> Row:
+    def read_row(place: str, raw: Row, labeled: bool) -> Row:
         row = id_of(place, raw, id) | {key: read_text(place, raw, names) for key, names in texts.items()}
-        given = label_of(place, raw, label, labelled)
+        given = label_of(place, raw, label, labeled)
         return row if given is None else row | {"label": rename.get(given, given)}
 
     return read_row
 
 
-def csqa_row(place: str, raw: Row, labelled: bool) -> Row:
+def csqa_row(place: str, raw: Row, labeled: bool) -> Row:
     question = value_of(place, raw, "question")
     if not isinstance(question, dict):
         raise UserError(f'{place} has {shorten(question)} as "question"; it must be an object with stem and choices.')
@@ -55,45 +55,45 @@ def csqa_row(place: str, raw: Row, labelled: bool) -> Row:
         raise UserError(f'{place} has {shorten(choices)} as "choices"; it must be a list of objects.')
     texts = [text_of(place, choice, "text") for choice in choices]
     names = [value_of(place, choice, "label") for choice in choices]
-    label = label_of(place, raw, "answerKey", labelled)
+    label = label_of(place, raw, "answerKey", labeled)
     return id_of(place, raw, "id") | choice_row(place, text_of(place, question, "stem"), texts, label, names)
 
 
-def socialiqa_row(place: str, raw: Row, labelled: bool) -> Row:
+def socialiqa_row(place: str, raw: Row, labeled: bool) -> Row:
     context = f"{text_of(place, raw, 'context')} {text_of(place, raw, 'question')}"
     return choice_row(place, context, [text_of(place, raw, f"answer{letter}") for letter in "ABC"], None, ())
 
 
-def winogrande_row(place: str, raw: Row, labelled: bool) -> Row:
+def winogrande_row(place: str, raw: Row, labeled: bool) -> Row:
     context, blank, ending = text_of(place, raw, "sentence").partition("_")
     if not blank:
         raise UserError(f'{place} has a sentence without the blank "_"; download the file again.')
     choices = [(text_of(place, raw, name) + ending).strip() for name in ("option1", "option2")]
-    label = label_of(place, raw, "answer", labelled)
+    label = label_of(place, raw, "answer", labeled)
     return id_of(place, raw, "qID") | choice_row(place, context.strip(), choices, label, ("1", "2"))
 
 
-def hellaswag_row(place: str, raw: Row, labelled: bool) -> Row:
+def hellaswag_row(place: str, raw: Row, labeled: bool) -> Row:
     endings = value_of(place, raw, "endings")
     if not (isinstance(endings, list) and all(isinstance(ending, str) for ending in endings)):
         raise UserError(f'{place} has {shorten(endings)} as "endings"; it must be a list of strings.')
     beginning = text_of(place, raw, "ctx_b")
     choices = [f"{beginning} {ending}".strip() for ending in endings]
     names = [str(number) for number in range(len(choices))]
-    return choice_row(place, text_of(place, raw, "ctx_a"), choices, label_of(place, raw, "label", labelled), names)
+    return choice_row(place, text_of(place, raw, "ctx_a"), choices, label_of(place, raw, "label", labeled), names)
 
 
-def cosmosqa_row(place: str, raw: Row, labelled: bool) -> Row:
+def cosmosqa_row(place: str, raw: Row, labeled: bool) -> Row:
     context = f"{text_of(place, raw, 'context')} {text_of(place, raw, 'question')}"
     choices = [text_of(place, raw, f"answer{number}") for number in range(4)]
-    label = label_of(place, raw, "label", labelled)
+    label = label_of(place, raw, "label", labeled)
     return id_of(place, raw, "id") | choice_row(place, context, choices, label, ("0", "1", "2", "3"))
 
 
 def choice_row(place: str, context: str, choices: list[str], label: Any, names: Sequence[str]) -> Row:
     """Builds a multiple-choice row.
 
-    The label must be the name of a choice, or None for an unlabelled row.
+    The label must be the name of a choice, or None for an unlabeled row.
     """
     if len(choices) < 2:
         raise UserError(f"{place} has {counted(len(choices), 'choice')}; it must have at least two.")
@@ -105,13 +105,13 @@ def choice_row(place: str, context: str, choices: list[str], label: Any, names: 
     return row | {"label": list(names).index(str(label))}
 
 
-def argument_row(place: str, raw: Row, labelled: bool) -> Row:
+def argument_row(place: str, raw: Row, labeled: bool) -> Row:
     if "sentence" not in raw:
         raise UserError(
             f'{place} has no column "sentence", because the corpus is published without its texts; run the pipeline '
             "included with it to complete the files."
         )
-    return fields(text_a="topic", text_b="sentence", label="annotation")(place, raw, labelled)
+    return fields(text_a="topic", text_b="sentence", label="annotation")(place, raw, labeled)
 
 
 def label_set_row(names: Sequence[str], **columns: str) -> RowReader:
@@ -125,8 +125,8 @@ def label_set_row(names: Sequence[str], **columns: str) -> RowReader:
     """
     read_row = fields(text=columns["text"], label=columns["label"], id=columns["id"])
 
-    def read_set(place: str, raw: Row, labelled: bool) -> Row:
-        row = read_row(place, raw, labelled)
+    def read_set(place: str, raw: Row, labeled: bool) -> Row:
+        row = read_row(place, raw, labeled)
         if "label" not in row:
             return row
         indices = str(row["label"]).split(",")
@@ -160,13 +160,13 @@ def text_of(place: str, raw: Row, names: str | tuple[str, ...]) -> str:
     return text
 
 
-def label_of(place: str, raw: Row, names: str | tuple[str, ...], labelled: bool) -> Any:
+def label_of(place: str, raw: Row, names: str | tuple[str, ...], labeled: bool) -> Any:
     """Returns a row's label, or None if it is missing and optional.
 
     Booleans become "true" and "false".
     """
     alternatives = (names,) if isinstance(names, str) else names
-    if not labelled and all(raw.get(name) in (None, "") for name in alternatives):
+    if not labeled and all(raw.get(name) in (None, "") for name in alternatives):
         return None
     label = value_of(place, raw, alternatives)
     return str(label).lower() if isinstance(label, bool) else label

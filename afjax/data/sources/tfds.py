@@ -24,7 +24,7 @@ def read_tfds(task: TaskConfig, split: Split) -> tuple[str, Iterator[tuple[str, 
 
     Returns:
       A tuple ``(name, rows, label_names)``. ``name`` is the split's name in error messages. ``rows`` yields ``(the
-      row's name in error messages, row)``, with class labels as names, or None for unlabelled rows. ``label_names`` are
+      row's name in error messages, row)``, with class labels as names, or None for unlabeled rows. ``label_names`` are
       from the label column's ClassLabel feature, or empty if the column has a different type.
 
     Raises:

@@ -159,7 +159,7 @@ def read_config(settings: Mapping[str, Any], sizes: Mapping[int, int], trunk: Tr
         )
     init, init_scale = _INITS.get(str(settings["init_weights"]), _INITS["bert"])
     scaling = settings["scaling"]
-    if not is_learnt(settings) and (isinstance(scaling, bool) or not isinstance(scaling, int | float)):
+    if not is_learned(settings) and (isinstance(scaling, bool) or not isinstance(scaling, int | float)):
         raise UserError(f'{where} has scaling={scaling!r}; it must be a number, "learned" or "channel".')
     one_factor = not isinstance(factor, Mapping)
     return AdapterConfig(
@@ -173,7 +173,7 @@ def read_config(settings: Mapping[str, Any], sizes: Mapping[int, int], trunk: Tr
         activation=ACTIVATIONS[settings["non_linearity"]],
         init=init,
         init_scale=init_scale,
-        scaling=1.0 if is_learnt(settings) else float(scaling),
+        scaling=1.0 if is_learned(settings) else float(scaling),
         layers=layers if len(layers) < trunk.num_layers else None,
     )
 
@@ -268,7 +268,7 @@ def bottleneck_sizes(settings: Mapping[str, Any], trunk: TrunkConfig, where: str
     return sizes
 
 
-def is_learnt(settings: Mapping[str, Any]) -> bool:
+def is_learned(settings: Mapping[str, Any]) -> bool:
     """Returns whether the adapter output's scaling factor is a trained parameter."""
     return settings["scaling"] in ("learned", "channel")
 

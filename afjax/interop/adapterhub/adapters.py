@@ -18,7 +18,7 @@ from afjax.errors import UserError
 from afjax.interop.adapterhub.adapter_settings import (
     adapter_settings,
     bottleneck_sizes,
-    is_learnt,
+    is_learned,
     own_config,
     read_config,
     read_settings,
@@ -59,12 +59,12 @@ def read_adapter(part: Part, trunk: TrunkConfig) -> tuple[AdapterConfig, Tree, l
     norm_before, norm_after = (config.new_layer_norm in (place, "both") for place in ("before", "after"))
     if norm_before:
         _drop_duplicate_norms(modules, part)
-    learnt = {"learned": (1,), "channel": (d,)}.get(settings["scaling"]) if is_learnt(settings) else None
+    learned = {"learned": (1,), "channel": (d,)}.get(settings["scaling"]) if is_learned(settings) else None
     expected_shapes: dict[tuple[str, int], dict[str, tuple[int, ...]]] = {}
     for slot in config.slots:
         for layer in layers:
             shapes = _shapes(sizes[layer], d, norm_before, norm_after)
-            expected_shapes[slot, layer] = shapes if learnt is None else {**shapes, "scaling": learnt}
+            expected_shapes[slot, layer] = shapes if learned is None else {**shapes, "scaling": learned}
     # Pad narrower bottlenecks with zero units, which do not change the output.
     widest = max(sizes[layer] for layer in layers)
     _pad_bottlenecks(modules, expected_shapes, widest)
@@ -74,7 +74,7 @@ def read_adapter(part: Part, trunk: TrunkConfig) -> tuple[AdapterConfig, Tree, l
         for path, leaf in _table(norm_before, norm_after).items():
             array = arrays[slot, leaf]
             leaves[f"{slot}/{path}"] = array.swapaxes(1, 2) if path.endswith("kernel") else array
-        if learnt is not None:
+        if learned is not None:
             factor = arrays[slot, "scaling"]  # [layers, 1 or d]
             leaves[f"{slot}/up/kernel"] = leaves[f"{slot}/up/kernel"] * factor[:, None]
             leaves[f"{slot}/up/bias"] = leaves[f"{slot}/up/bias"] * factor
@@ -197,7 +197,7 @@ def _notes(settings: Mapping[str, Any], sizes: Mapping[int, int], layers: tuple[
     for setting in ("dropout", "stochastic_depth"):
         if settings.get(setting):
             notes.append(f"its {setting} of {settings[setting]}, which only matters during training, is dropped")
-    if is_learnt(settings):
+    if is_learned(settings):
         notes.append("its learned scaling factor is folded into the up-projection")
     if len({sizes[layer] for layer in layers}) > 1:
         notes.append("its bottleneck sizes differ between layers, so all are zero-padded to the widest")

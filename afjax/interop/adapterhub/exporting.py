@@ -1,4 +1,4 @@
-"""Exports artefacts from a store in AdapterHub's format."""
+"""Exports artifacts from a store in AdapterHub's format."""
 
 import dataclasses
 import json
@@ -31,7 +31,7 @@ from afjax.interop.adapterhub.fusion import own_fusion, write_fusion
 from afjax.interop.adapterhub.heads import own_head, write_head
 from afjax.interop.facts import facts_of, without_paths
 from afjax.interop.folders import check_new_folder, new_folder
-from afjax.store import Artefact, Manifest
+from afjax.store import Artifact, Manifest
 
 Kind = Literal["adapter", "fusion", "head"]
 _FOLDERS: Mapping[Kind, str] = {"adapter": "adapters", "fusion": "fusion", "head": "heads"}
@@ -47,18 +47,18 @@ def export_adapterhub(
     num_choices: int | None = None,
     with_head: bool = True,
 ) -> list[tuple[str, Path]]:
-    """Exports an artefact in the format of the ``adapters`` library.
+    """Exports an artifact in the format of the ``adapters`` library.
 
     An adapter is exported together with the head of the same name; load both with ``load_adapter(output)``. A fusion
     is exported as a setup that includes its adapters and the head of the same name; load it with
-    ``load_adapter_setup(output)``. The head is left out if it was trained with a different artefact. If the export
+    ``load_adapter_setup(output)``. The head is left out if it was trained with a different artifact. If the export
     fails, ``output`` is not created.
 
     Args:
       store_folder: The store.
-      name: The artefact's name.
+      name: The artifact's name.
       output: The folder to create.
-      kind: The artefact's kind. Defaults to the fusion or adapter with this name or, if there is none, the head.
+      kind: The artifact's kind. Defaults to the fusion or adapter with this name or, if there is none, the head.
       weights: ``safetensors``, which the library loads with ``use_safetensors=True``, or ``bin``, the library's
         default, which requires PyTorch.
       num_choices: Choices per row, for a multiple-choice head whose choices have no names.
@@ -69,7 +69,7 @@ def export_adapterhub(
       ``(description, path)`` of each part.
 
     Raises:
-      UserError: No artefact or more than one has this name, the library does not support the artefact, or ``output``
+      UserError: No artifact or more than one has this name, the library does not support the artifact, or ``output``
         exists or cannot be written.
 
     Example:
@@ -95,12 +95,12 @@ def export_adapterhub(
 
 
 def _kind_to_export(store_folder: str | Path, name: str, kind: Kind | None) -> Kind:
-    """Returns the kind of the artefact to export."""
+    """Returns the kind of the artifact to export."""
     kinds: list[Kind] = [
         candidate for candidate, folder in _FOLDERS.items() if name in store.names(store_folder, folder)
     ]
     if kind is not None:
-        # For a missing artefact, read_manifest raises an error that suggests the closest name.
+        # For a missing artifact, read_manifest raises an error that suggests the closest name.
         store.read_manifest(store_folder, _FOLDERS[kind], name)
         return kind
     if "adapter" in kinds and "fusion" in kinds:
@@ -117,7 +117,7 @@ def _kind_to_export(store_folder: str | Path, name: str, kind: Kind | None) -> K
 
 @dataclasses.dataclass(frozen=True)
 class _Writer:
-    """Writes artefacts from a store to an export folder."""
+    """Writes artifacts from a store to an export folder."""
 
     store_folder: str | Path
     root: Path
@@ -189,7 +189,7 @@ class _Writer:
         """
         if not self.with_head or name not in store.names(self.store_folder, "heads"):
             return False
-        main, head = (store.read_manifest(self.store_folder, artefact_kind, name) for artefact_kind in (kind, "heads"))
+        main, head = (store.read_manifest(self.store_folder, artifact_kind, name) for artifact_kind in (kind, "heads"))
         return head.belongs_to(main)
 
     def _adapter_without_head(self, name: str, folder: Path) -> list[tuple[str, Path]]:
@@ -217,9 +217,9 @@ class _Writer:
             )
         return config
 
-    def _load(self, kind: str, name: str) -> Artefact:
+    def _load(self, kind: str, name: str) -> Artifact:
         if "." in name:
             raise UserError(
-                f'The name "{name}" contains a dot, which PyTorch module names cannot contain; rename the artefact.'
+                f'The name "{name}" contains a dot, which PyTorch module names cannot contain; rename the artifact.'
             )
         return store.load(self.store_folder, kind, name)

@@ -1,4 +1,4 @@
-"""Imports artefacts in AdapterHub's format into a store."""
+"""Imports artifacts in AdapterHub's format into a store."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -34,7 +34,7 @@ def import_adapterhub(
 ) -> list[Imported]:
     """Imports a folder of the ``adapters`` library into a store, all or nothing.
 
-    Bit-identical artefacts that are already in the store are kept, for example adapters shared with a fusion that was
+    Bit-identical artifacts that are already in the store are kept, for example adapters shared with a fusion that was
     imported before, or the results of an interrupted import. If all of them are already there, the import fails unless
     ``overwrite`` is set, because their names are taken.
 
@@ -44,11 +44,11 @@ def import_adapterhub(
       store_folder: The store.
       name: New name for the folder's adapter, fusion and head. In a setup it renames the fusion, or the adapter if
         there is no fusion. Empty to keep the names.
-      trunk: The trunk that the artefacts were trained on. Defaults to the trunk named in the files.
-      overwrite: Whether existing artefacts may be replaced.
+      trunk: The trunk that the artifacts were trained on. Defaults to the trunk named in the files.
+      overwrite: Whether existing artifacts may be replaced.
 
     Returns:
-      The imported artefacts, including those that were already in the store.
+      The imported artifacts, including those that were already in the store.
 
     Raises:
       UserError: The folder is not in AdapterHub's format, a file is damaged, a setting is not supported, the trunk does
@@ -71,7 +71,7 @@ def import_adapterhub(
       ['rte']
     """
     if name:
-        check_name(name, "artefact")
+        check_name(name, "artifact")
     folder = find_folder(str(source), library="adapters", patterns=("*.json", "*.safetensors", "*.bin"))
     trunk = trunk or _trunk_of(folder)
     if (folder / SETUP).exists():
@@ -283,7 +283,7 @@ def _named(part: Part, name: str) -> str:
     if not chosen:
         raise UserError(f"{part.where} has no name; set one with --name.")
     try:
-        check_name(chosen, "artefact")
+        check_name(chosen, "artifact")
     except UserError as error:
         raise UserError(f"{part.where}: {str(error).rstrip('.')}; choose another with --name.") from error
     return chosen

@@ -31,7 +31,7 @@ def export_peft(
 ) -> list[tuple[str, Path]]:
     """Exports a LoRA adapter in PEFT's format, with the head of the same name.
 
-    The head is left out if it was trained with a different artefact. If the export fails, ``output`` is not created.
+    The head is left out if it was trained with a different artifact. If the export fails, ``output`` is not created.
 
     Args:
       store_folder: The store.

@@ -43,10 +43,10 @@ def import_peft(
         of the folder or repository.
       trunk: The encoder that the adapter was trained on. Defaults to the base model named in the files.
       head: Head metadata that is missing from the files. None to skip the head.
-      overwrite: Whether existing artefacts may be replaced.
+      overwrite: Whether existing artifacts may be replaced.
 
     Returns:
-      The imported artefacts: the adapter, and the head if there is one.
+      The imported artifacts: the adapter, and the head if there is one.
 
     Raises:
       UserError: The adapter is not LoRA, a file is damaged or a pickle, afjax does not support a setting, the tensors
@@ -68,7 +68,7 @@ def import_peft(
       ['rte']
     """
     if name:
-        check_name(name, "artefact")
+        check_name(name, "artifact")
     folder = find_folder(str(source), library="PEFT", patterns=("*.json", "*.safetensors"))
     path = folder / CONFIG
     values = read_object(path)
@@ -107,13 +107,13 @@ def _named_trunk(values: Mapping[str, Any], path: Path) -> Trunk:
 
 
 def _chosen_name(name: str, source: str | Path, folder: Path) -> str:
-    """Returns the name for the imported artefacts.
+    """Returns the name for the imported artifacts.
 
     It is ``name`` or, if empty, the name of the folder or repository.
     """
     chosen = name or (folder.resolve().name if Path(str(source)).is_dir() else str(source).rstrip("/").split("/")[-1])
     try:
-        check_name(chosen, "artefact")
+        check_name(chosen, "artifact")
     except UserError as error:
         raise UserError(f"{source}: {str(error).rstrip('.')}; choose another with --name.") from error
     return chosen

@@ -13,14 +13,14 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from transformers import PreTrainedTokenizerFast
 
 from afjax.config.tasks import SpanConfig
-from afjax.data import tokenise as tokenise_module
+from afjax.data import tokenization
 from afjax.data.pieces import learn_template
 from afjax.data.splits import Rows, SpanRows, TagRows
-from afjax.data.tokenise import TokenisedRows, tokenise
+from afjax.data.tokenization import TokenizedRows, tokenize_rows
 from afjax.errors import UserError
 from afjax.tasks.load import rows_from_lists
-from afjax.tasks.tag_windows import tokenise_tags
-from afjax.tasks.windows import tokenise_spans
+from afjax.tasks.tag_windows import tokenize_tags
+from afjax.tasks.windows import tokenize_spans
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "one", "two", "three", "four", "five", "##s", "é"]
 
@@ -67,7 +67,7 @@ def test_any_pair_equals_a_direct_tokenizer_call(texts: list[tuple[str, str]], t
     backend = type(tokenizer.backend_tokenizer).from_str(tokenizer.backend_tokenizer.to_str())
     backend.enable_truncation(max_length, strategy="longest_first")
     first, second = zip(*texts, strict=True)
-    data = tokenise(Rows(first, second, None, ()), tokenizer, max_length=max_length, cache_dir=None)
+    data = tokenize_rows(Rows(first, second, None, ()), tokenizer, max_length=max_length, cache_dir=None)
     for row, encoding in enumerate(backend.encode_batch(texts)):
         part = slice(data.offsets[row], data.offsets[row + 1])
         assert data.tokens[part].tolist() == encoding.ids
@@ -75,7 +75,7 @@ def test_any_pair_equals_a_direct_tokenizer_call(texts: list[tuple[str, str]], t
     assert data.truncated == sum(bool(encoding.overflowing) for encoding in backend.encode_batch(texts))
 
 
-def same(one: TokenisedRows, other: TokenisedRows) -> bool:
+def same(one: TokenizedRows, other: TokenizedRows) -> bool:
     arrays = zip((one.tokens, one.types, one.offsets), (other.tokens, other.types, other.offsets), strict=True)
     return one.truncated == other.truncated and all(np.array_equal(first, second) for first, second in arrays)
 
@@ -86,7 +86,7 @@ def same(one: TokenisedRows, other: TokenisedRows) -> bool:
 def test_rows_equal_a_direct_tokenizer_call(rows: Rows, types: bool, max_length: int) -> None:
     tokenizer = make_tokenizer(types=types)
     before = tokenizer.backend_tokenizer.to_str()
-    data = tokenise(rows, tokenizer, max_length=max_length, cache_dir=None)
+    data = tokenize_rows(rows, tokenizer, max_length=max_length, cache_dir=None)
     assert tokenizer.backend_tokenizer.to_str() == before
     assert (data.tokens.dtype, data.types.dtype, data.offsets.dtype) == (np.int32, np.int8, np.int64)
     texts = (rows.text_a,) if rows.text_b is None else (rows.text_a, rows.text_b)
@@ -102,21 +102,21 @@ def test_rows_equal_a_direct_tokenizer_call(rows: Rows, types: bool, max_length:
 
 
 def test_chunk_size_does_not_change_token_ids(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = tokenise(PAIRS, make_tokenizer(), max_length=7, cache_dir=None)
-    monkeypatch.setattr(tokenise_module, "CHUNK", 3)
-    assert same(tokenise(PAIRS, make_tokenizer(), max_length=7, cache_dir=None), whole)
+    whole = tokenize_rows(PAIRS, make_tokenizer(), max_length=7, cache_dir=None)
+    monkeypatch.setattr(tokenization, "CHUNK", 3)
+    assert same(tokenize_rows(PAIRS, make_tokenizer(), max_length=7, cache_dir=None), whole)
 
 
 def refuse_to_run(*_: Any) -> None:
-    raise AssertionError("tokenised again")
+    raise AssertionError("tokenized again")
 
 
 def test_second_call_reads_the_cache_and_keeps_its_own_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = tokenise(PAIRS, make_tokenizer(), max_length=7, cache_dir=tmp_path / "cache")
+    first = tokenize_rows(PAIRS, make_tokenizer(), max_length=7, cache_dir=tmp_path / "cache")
     assert [path.suffix for path in (tmp_path / "cache").iterdir()] == [".npz"]
-    monkeypatch.setattr(tokenise_module, "run_tokenizer", refuse_to_run)
-    unlabelled = Rows(PAIRS.text_a, PAIRS.text_b, None, ())
-    second = tokenise(unlabelled, make_tokenizer(), max_length=7, cache_dir=tmp_path / "cache")
+    monkeypatch.setattr(tokenization, "run_tokenizer", refuse_to_run)
+    unlabeled = Rows(PAIRS.text_a, PAIRS.text_b, None, ())
+    second = tokenize_rows(unlabeled, make_tokenizer(), max_length=7, cache_dir=tmp_path / "cache")
     assert same(first, second)
     assert second.labels is None
 
@@ -134,15 +134,15 @@ def test_second_call_reads_the_cache_and_keeps_its_own_labels(tmp_path: Path, mo
 )
 def test_cache_key_covers_everything_that_affects_token_ids(tmp_path: Path, change: dict[str, Any]) -> None:
     settings: dict[str, Any] = {"rows": PAIRS, "tokenizer": make_tokenizer(), "max_length": 7}
-    tokenise(**settings, cache_dir=tmp_path)
-    changed = tokenise(**(settings | change), cache_dir=tmp_path)
+    tokenize_rows(**settings, cache_dir=tmp_path)
+    changed = tokenize_rows(**(settings | change), cache_dir=tmp_path)
     assert len(list(tmp_path.iterdir())) == 2
-    assert same(changed, tokenise(**(settings | change), cache_dir=None))
+    assert same(changed, tokenize_rows(**(settings | change), cache_dir=None))
 
 
 @pytest.mark.parametrize("damage", ["empty", "cut", "flipped", "other", "short"])
 def test_damaged_cache_is_rebuilt(tmp_path: Path, damage: str) -> None:
-    expected = tokenise(PAIRS, make_tokenizer(), max_length=7, cache_dir=tmp_path)
+    expected = tokenize_rows(PAIRS, make_tokenizer(), max_length=7, cache_dir=tmp_path)
     (path,) = tmp_path.iterdir()
     raw = path.read_bytes()
     at = raw.index(expected.tokens.tobytes())
@@ -157,16 +157,16 @@ def test_damaged_cache_is_rebuilt(tmp_path: Path, damage: str) -> None:
                 "other": b"nothing of the kind",
             }[damage]
         )
-    assert same(tokenise(PAIRS, make_tokenizer(), max_length=7, cache_dir=tmp_path), expected)
+    assert same(tokenize_rows(PAIRS, make_tokenizer(), max_length=7, cache_dir=tmp_path), expected)
     assert path.read_bytes() != b""
     assert list(tmp_path.iterdir()) == [path]
-    assert same(tokenise(PAIRS, make_tokenizer(), max_length=7, cache_dir=tmp_path), expected)
+    assert same(tokenize_rows(PAIRS, make_tokenizer(), max_length=7, cache_dir=tmp_path), expected)
 
 
 def test_unwritable_cache_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"cannot be cached .*file"):
-        tokenise(PAIRS, make_tokenizer(), max_length=7, cache_dir=tmp_path / "file")
+        tokenize_rows(PAIRS, make_tokenizer(), max_length=7, cache_dir=tmp_path / "file")
 
 
 def test_failed_write_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,20 +175,20 @@ def test_failed_write_leaves_no_files(tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(os, "replace", full)
     with pytest.raises(UserError, match="No space left on device"):
-        tokenise(PAIRS, make_tokenizer(), max_length=7, cache_dir=tmp_path)
+        tokenize_rows(PAIRS, make_tokenizer(), max_length=7, cache_dir=tmp_path)
     assert not list(tmp_path.iterdir())
 
 
 def test_max_length_without_room_for_text_is_refused() -> None:
     with pytest.raises(UserError, match=r"max_length is 3, .*3 special tokens"):
-        tokenise(PAIRS, make_tokenizer(), max_length=3, cache_dir=None)
+        tokenize_rows(PAIRS, make_tokenizer(), max_length=3, cache_dir=None)
 
 
 def test_tokenizer_without_latin_letters_is_accepted() -> None:
     backend = Tokenizer(models.BPE({"<s>": 0, "中": 1, "文": 2}, []))
     backend.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="<s>")
-    data = tokenise(rows_from_lists(["中文", "中"]), tokenizer, max_length=4, cache_dir=None)
+    data = tokenize_rows(rows_from_lists(["中文", "中"]), tokenizer, max_length=4, cache_dir=None)
     assert data.tokens.tolist() == [0, 1, 2, 0, 1]
     with pytest.raises(UserError, match="no tokens for any text"):
         learn_template(Tokenizer(models.BPE({}, [])), tokenizer, pair=False)
@@ -196,25 +196,25 @@ def test_tokenizer_without_latin_letters_is_accepted() -> None:
 
 def test_slow_tokenizer_is_refused() -> None:
     with pytest.raises(UserError, match=r"tokenizer\.json"):
-        tokenise(PAIRS, object(), max_length=7, cache_dir=None)
+        tokenize_rows(PAIRS, object(), max_length=7, cache_dir=None)
 
 
-def test_tokenising_does_not_warn(tmp_path: Path) -> None:
+def test_tokenizing_does_not_warn(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        tokenise(PAIRS, make_tokenizer(), max_length=7, cache_dir=tmp_path)
+        tokenize_rows(PAIRS, make_tokenizer(), max_length=7, cache_dir=tmp_path)
 
 
 def test_requests_without_a_cache_do_little_work_on_the_tokenizer(monkeypatch: pytest.MonkeyPatch) -> None:
     # Listing the vocabulary and hashing the tokenizer take milliseconds, which each request of a server would wait for.
     monkeypatch.setattr("afjax.data.pieces._text_with_tokens", refuse_to_run)
-    for module in ("data.tokenise", "tasks.windows", "tasks.tag_windows"):
+    for module in ("data.tokenization", "tasks.windows", "tasks.tag_windows"):
         monkeypatch.setattr(f"afjax.{module}.token_digest", refuse_to_run)
     tokenizer = TOKENIZERS[True]
     spans = rows_from_lists([("one", "two three")], kind="span")
     tags = rows_from_lists(["one two"], kind="tagging")
     assert isinstance(spans, SpanRows)
     assert isinstance(tags, TagRows)
-    assert len(tokenise(SINGLES, tokenizer, max_length=8, cache_dir=None)) == 4
-    assert len(tokenise_spans(spans, tokenizer, SpanConfig(), max_length=8, training=False, cache_dir=None)) == 1
-    assert len(tokenise_tags(tags, tokenizer, max_length=8, cache_dir=None)) == 1
+    assert len(tokenize_rows(SINGLES, tokenizer, max_length=8, cache_dir=None)) == 4
+    assert len(tokenize_spans(spans, tokenizer, SpanConfig(), max_length=8, training=False, cache_dir=None)) == 1
+    assert len(tokenize_tags(tags, tokenizer, max_length=8, cache_dir=None)) == 1

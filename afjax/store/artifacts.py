@@ -1,4 +1,4 @@
-"""Loads and lists the artefacts in a store."""
+"""Loads and lists the artifacts in a store."""
 
 import dataclasses
 import os
@@ -27,20 +27,20 @@ StorePath = str | os.PathLike[str]
 
 
 @dataclasses.dataclass(frozen=True)
-class Artefact:
-    """A loaded artefact: its manifest and its parameters.
+class Artifact:
+    """A loaded artifact: its manifest and its parameters.
 
     Attributes:
-      manifest: The description of the artefact.
+      manifest: The description of the artifact.
       params: The parameters, a tree of NumPy arrays with the saved shapes and dtypes.
 
     Example:
       >>> import numpy as np
       >>> from afjax import store
       >>> tree = {"ffn": {"down": {"kernel": np.zeros((2, 8, 4), np.float32)}}}
-      >>> manifest = store.save("stores/artefact", "adapters", "rte", tree, config={"size": 4}, trunk={"sha256": "ab"})
-      >>> artefact = store.load("stores/artefact", "adapters", "rte")
-      >>> artefact.manifest.name, artefact.params["ffn"]["down"]["kernel"].shape
+      >>> manifest = store.save("stores/artifact", "adapters", "rte", tree, config={"size": 4}, trunk={"sha256": "ab"})
+      >>> artifact = store.load("stores/artifact", "adapters", "rte")
+      >>> artifact.manifest.name, artifact.params["ffn"]["down"]["kernel"].shape
       ('rte', (2, 8, 4))
     """
 
@@ -55,21 +55,21 @@ def load(
     *,
     trunk: Mapping[str, Any] | None = None,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
-) -> Artefact:
-    """Loads an artefact as NumPy arrays and checks its integrity.
+) -> Artifact:
+    """Loads an artifact as NumPy arrays and checks its integrity.
 
     Args:
       store: The store's folder, local or ``gs://``.
-      kind, name: The artefact's kind (one of ``KINDS``) and name.
+      kind, name: The artifact's kind (one of ``KINDS``) and name.
       trunk: ``Trunk.identity()`` of the trunk in use, or the part of it to compare, such as ``{"sha256": digest}``.
         None accepts any trunk. See :func:`trunk_difference`.
-      shapes: ``{leaf path: shape}`` of the model that will use the artefact. None accepts any shapes.
+      shapes: ``{leaf path: shape}`` of the model that will use the artifact. None accepts any shapes.
 
     Returns:
       The manifest and the parameters, with the saved shapes and dtypes.
 
     Raises:
-      UserError: The artefact does not exist (the message suggests the closest name), was trained on a different trunk,
+      UserError: The artifact does not exist (the message suggests the closest name), was trained on a different trunk,
         does not match ``shapes``, or is damaged (for example, a leaf is missing or a bit was flipped).
 
     Example:
@@ -77,8 +77,8 @@ def load(
       >>> from afjax import store
       >>> tree = {"ffn": {"down": {"kernel": np.zeros((2, 8, 4), np.float32)}}}
       >>> manifest = store.save("stores/load", "adapters", "rte", tree, config={"size": 4}, trunk={"sha256": "ab"})
-      >>> artefact = store.load("stores/load", "adapters", "rte", trunk={"sha256": "ab"})
-      >>> artefact.params["ffn"]["down"]["kernel"].shape
+      >>> artifact = store.load("stores/load", "adapters", "rte", trunk={"sha256": "ab"})
+      >>> artifact.params["ffn"]["down"]["kernel"].shape
       (2, 8, 4)
     """
     folder = folder_of(store, kind, name)
@@ -89,7 +89,7 @@ def load(
         except UserError:
             seen = location, text
             location, text = read_text(folder, kind)
-            # If the manifest has changed, a writer replaced the artefact while it was being read, so read it again.
+            # If the manifest has changed, a writer replaced the artifact while it was being read, so read it again.
             if (location, text) == seen:
                 raise
 
@@ -115,17 +115,17 @@ def exists(store: StorePath) -> bool:
 
 
 def read_manifest(store: StorePath, kind: str, name: str) -> Manifest:
-    """Reads an artefact's manifest, without its arrays.
+    """Reads an artifact's manifest, without its arrays.
 
     Args:
       store: The store's folder, local or ``gs://``.
-      kind, name: The artefact's kind (one of ``KINDS``) and name.
+      kind, name: The artifact's kind (one of ``KINDS``) and name.
 
     Returns:
       The manifest.
 
     Raises:
-      UserError: The artefact does not exist (the message suggests the closest name), or its manifest is damaged.
+      UserError: The artifact does not exist (the message suggests the closest name), or its manifest is damaged.
 
     Example:
       >>> import numpy as np
@@ -142,7 +142,7 @@ def read_manifest(store: StorePath, kind: str, name: str) -> Manifest:
 
 
 def names(store: StorePath, kind: str) -> list[str]:
-    """Lists the artefacts of one kind.
+    """Lists the artifacts of one kind.
 
     Args:
       store: The store's folder, local or ``gs://``.
@@ -166,7 +166,7 @@ def names(store: StorePath, kind: str) -> list[str]:
 
 
 def entries(store: StorePath) -> list[Manifest]:
-    """Reads the manifests of all artefacts.
+    """Reads the manifests of all artifacts.
 
     Args:
       store: The store's folder, local or ``gs://``.
@@ -189,13 +189,13 @@ def entries(store: StorePath) -> list[Manifest]:
 
 
 def folders(store: StorePath) -> list[tuple[str, str]]:
-    """Lists all artefacts, including incomplete ones.
+    """Lists all artifacts, including incomplete ones.
 
     Args:
       store: The store's folder, local or ``gs://``.
 
     Returns:
-      ``(kind, name)`` of every complete and incomplete artefact.
+      ``(kind, name)`` of every complete and incomplete artifact.
 
     Raises:
       UserError: The store cannot be read.
@@ -211,7 +211,7 @@ def folders(store: StorePath) -> list[tuple[str, str]]:
 
 
 def title(kind: str, name: str) -> str:
-    """Names the artefact in an error message, such as ``The adapter "entail"``."""
+    """Names the artifact in an error message, such as ``The adapter "entail"``."""
     return f'The {_noun(kind)} "{name}"'
 
 
@@ -222,7 +222,7 @@ def _load(
     name: str,
     trunk: Mapping[str, Any] | None,
     shapes: Mapping[str, tuple[int, ...]] | None,
-) -> Artefact:
+) -> Artifact:
     where = str(location / files.MANIFEST)
     manifest = from_json(text, where)
     if (manifest.kind, manifest.name) != (kind, name):
@@ -236,7 +236,7 @@ def _load(
     check_unchanged(text, where)
     if shapes is not None:
         _check_shapes(manifest, shapes)
-    return Artefact(manifest, params)
+    return Artifact(manifest, params)
 
 
 def _check_trunk(manifest: Manifest, trunk: Mapping[str, Any], store: str) -> None:
@@ -245,13 +245,13 @@ def _check_trunk(manifest: Manifest, trunk: Mapping[str, Any], store: str) -> No
         raise UserError(
             f"{title(manifest.kind, manifest.name)} was trained on the trunk {manifest.trunk.get('name')}, which "
             f"differs from the trunk in use in {', '.join(differences)}. Load the original trunk, or retrain the "
-            "artefact on this one."
-            + (" The original trunk was saved by the artefact's training run." if manifest.trunk.get("trained") else "")
+            "artifact on this one."
+            + (" The original trunk was saved by the artifact's training run." if manifest.trunk.get("trained") else "")
         )
     if unchecked:
-        # The text is the same for all artefacts in the store, so that a command prints it once.
+        # The text is the same for all artifacts in the store, so that a command prints it once.
         warnings.warn(
-            f"Some artefacts in the store {store} were saved by an earlier version of afjax and do not record "
+            f"Some artifacts in the store {store} were saved by an earlier version of afjax and do not record "
             f"{' and '.join(unchecked)} of the trunk {manifest.trunk.get('name')}, so this was not checked. Make sure "
             "that the trunk's config.json and tokenizer are the same as in the training run.",
             stacklevel=2,
@@ -260,7 +260,7 @@ def _check_trunk(manifest: Manifest, trunk: Mapping[str, Any], store: str) -> No
 
 def _check_shapes(manifest: Manifest, shapes: Mapping[str, tuple[int, ...]]) -> None:
     does_not_fit = f"{title(manifest.kind, manifest.name)} does not fit the model"
-    advice = "build the model with the settings in the manifest, or train the artefact again for this model"
+    advice = "build the model with the settings in the manifest, or train the artifact again for this model"
     difference = names_difference(shapes, manifest.leaves)
     if difference:
         raise UserError(f"{does_not_fit} (- missing leaf, + leaf not in the model): {difference}; {advice}.")
@@ -273,7 +273,7 @@ def _check_shapes(manifest: Manifest, shapes: Mapping[str, tuple[int, ...]]) -> 
 
 
 def folder_of(store: StorePath, kind: str, name: str) -> epath.Path:
-    """Returns an artefact's folder, which need not exist.
+    """Returns an artifact's folder, which need not exist.
 
     Raises:
       UserError: The kind or name is invalid, or the store is on an unsupported object store.
@@ -304,17 +304,17 @@ def _names(store: StorePath, kind: str, *, incomplete: bool) -> list[str]:
 
 
 def read_text(folder: epath.Path, kind: str) -> tuple[epath.Path, str]:
-    """Reads the text of an artefact's manifest.
+    """Reads the text of an artifact's manifest.
 
     Args:
-      folder: The artefact's folder, from :func:`folder_of`.
-      kind: The artefact's kind.
+      folder: The artifact's folder, from :func:`folder_of`.
+      kind: The artifact's kind.
 
     Returns:
       The folder with the current contents (see :mod:`afjax.store.files`), and the manifest's text.
 
     Raises:
-      UserError: The artefact does not exist (the message suggests the closest name) or cannot be read.
+      UserError: The artifact does not exist (the message suggests the closest name) or cannot be read.
     """
     try:
         current = files.read_current(folder)
@@ -324,7 +324,7 @@ def read_text(folder: epath.Path, kind: str) -> tuple[epath.Path, str]:
         store = folder.parent.parent
         if folder.exists():
             raise UserError(
-                f"{folder} has no {files.MANIFEST}, so it is not an artefact; {REPAIR}, or delete the folder."
+                f"{folder} has no {files.MANIFEST}, so it is not an artifact; {REPAIR}, or delete the folder."
             )
         if not (is_remote(store) or store.is_dir()):
             raise UserError(f"There is no store {store}; set --store to a store's folder.")
@@ -345,4 +345,4 @@ def read_text(folder: epath.Path, kind: str) -> tuple[epath.Path, str]:
 
 
 def _noun(kind: str) -> str:
-    return {"adapters": "adapter", "fusion": "fusion", "heads": "head"}.get(kind, "artefact")
+    return {"adapters": "adapter", "fusion": "fusion", "heads": "head"}.get(kind, "artifact")

@@ -17,7 +17,7 @@ FORMAT_VERSION = 1
 
 
 @dataclass(frozen=True)
-class TokenisedRows:
+class TokenizedRows:
     """The concatenated token ids of a split.
 
     Each row has one sequence, or one per choice for multiple choice.
@@ -26,7 +26,7 @@ class TokenisedRows:
       tokens: int32 [tokens].
       types: int8 [tokens], 0 for the first text and 1 for the second; all 0 if the tokenizer has no token types.
       offsets: int64 [sequences + 1]; the tokens of sequence ``i`` are ``tokens[offsets[i] : offsets[i + 1]]``.
-      labels: int32 or float32 [rows]; None if the split is unlabelled. For span tasks, int32 [rows, 2], the answer's
+      labels: int32 or float32 [rows]; None if the split is unlabeled. For span tasks, int32 [rows, 2], the answer's
         first and last token. For multi-label tasks, float32 [rows, labels].
       truncated: Number of sequences truncated to the maximum length.
       choices: int64 [rows + 1] for multiple choice, else None. Row ``i`` has the sequences ``choices[i]`` to
@@ -63,27 +63,27 @@ class TokenisedRows:
     def right_labels(self) -> Any:
         """The true labels for evaluation, one per row of the split.
 
-        None if the split is unlabelled.
+        None if the split is unlabeled.
         """
         return self.labels
 
     def per_row(self, values: np.ndarray) -> np.ndarray:
         """Aggregates values to one per row of the split.
 
-        This base class returns them unchanged. ``TokenisedWindows`` averages over each row's windows.
+        This base class returns them unchanged. ``TokenizedWindows`` averages over each row's windows.
         """
         return values
 
     def source_row(self, index: int) -> tuple[int, int]:
         """Maps row or window ``index`` to its row in the split.
 
-        Also returns the split's number of rows. This base class returns the index unchanged. In ``TokenisedWindows``, a
+        Also returns the split's number of rows. This base class returns the index unchanged. In ``TokenizedWindows``, a
         row can have several windows.
         """
         return index, len(self)
 
 
-def tokenise(rows: Rows | ChoiceRows, tokenizer: Any, *, max_length: int, cache_dir: Path | None) -> TokenisedRows:
+def tokenize_rows(rows: Rows | ChoiceRows, tokenizer: Any, *, max_length: int, cache_dir: Path | None) -> TokenizedRows:
     """Tokenizes a split, or loads its token ids from the cache.
 
     Args:
@@ -98,7 +98,7 @@ def tokenise(rows: Rows | ChoiceRows, tokenizer: Any, *, max_length: int, cache_
       UserError: The tokenizer is not fast, ``max_length`` leaves no room for text, or the cache is not writable.
     """
     if isinstance(rows, ChoiceRows):
-        pairs = tokenise(rows.pairs(), tokenizer, max_length=max_length, cache_dir=cache_dir)
+        pairs = tokenize_rows(rows.pairs(), tokenizer, max_length=max_length, cache_dir=cache_dir)
         choices = np.concatenate([[0], np.cumsum(rows.num_choices)])
         return replace(pairs, labels=rows.labels, choices=choices)
     check_fast(tokenizer)
@@ -107,7 +107,7 @@ def tokenise(rows: Rows | ChoiceRows, tokenizer: Any, *, max_length: int, cache_
         lambda arrays: _is_sound(arrays, len(rows)),
         lambda: run_tokenizer(rows, tokenizer, max_length),
     )
-    return TokenisedRows(arrays["tokens"], arrays["types"], arrays["offsets"], rows.labels, int(arrays["truncated"]))
+    return TokenizedRows(arrays["tokens"], arrays["types"], arrays["offsets"], rows.labels, int(arrays["truncated"]))
 
 
 def run_tokenizer(rows: Rows, tokenizer: Any, max_length: int) -> Arrays:

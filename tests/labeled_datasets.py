@@ -5,7 +5,7 @@ from typing import Any
 PAIRS = {"text_a": ["é 1", "é 2", "é 3", "é 4"], "text_b": ["a", "b", "c", "d"]}
 
 
-def labelled(*labels: int, names: tuple[str, ...] = ("no", "yes"), **columns: list[Any]) -> Any:
+def labeled(*labels: int, names: tuple[str, ...] = ("no", "yes"), **columns: list[Any]) -> Any:
     """Builds a dataset of pairs with a ``ClassLabel`` column. ``columns`` are added, or replace the texts."""
     import datasets
 
