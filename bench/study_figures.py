@@ -42,7 +42,7 @@ Results = Mapping[Run, Mapping[str, Any]]
 
 
 def differences(results: Results, output: Path) -> list[Path]:
-    """Draws all methods' differences to full fine-tuning, for the runs that have a run of it with the same seed."""
+    """Draws all methods' mean differences to full fine-tuning, over the seeds that both have."""
     methods = [method for method in PARTITIONS if method not in ("nli", "mt")]
     records = [
         record(run, line, method=run.method)
@@ -55,7 +55,7 @@ def differences(results: Results, output: Path) -> list[Path]:
     present = [method for method in methods if any(run.method == method for run in records)]
     tasks = [task for task in fusion_study.TASKS if any(run.task == task for run in records)]
     grid = make_grid(Collection(tuple(records)), tasks=",".join(tasks), methods=",".join(present))
-    return draw_differences(grid, output)
+    return draw_differences(grid, output, same_seeds=True)
 
 
 def activations(results: Results, output: Path) -> list[Path]:

@@ -88,7 +88,10 @@ def _check_weights(weights: Sequence[float] | None, count: int, of: str) -> list
         raise UserError(f'of is "{of}"; it must be "outputs" or "parameters".')
     if weights is None:
         return [1 / count] * count
-    numbers = [float(weight) for weight in weights]
+    try:
+        numbers = [float(weight) for weight in weights]
+    except (TypeError, ValueError):
+        raise UserError(f"weights is {weights!r}; it must have one number for each of the {count} adapters.") from None
     if len(numbers) != count or not all(map(math.isfinite, numbers)):
         raise UserError(f"weights is {numbers}; it must have one finite number for each of the {count} adapters.")
     if of == "parameters" and abs(math.fsum(numbers) - 1) > TOLERANCE:

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from afjax.analysis.activations import ALL, Activations, TokenActivations
-from afjax.analysis.figures import AMOUNTS, PAGE_WIDTH, new_figure, save_figure
+from afjax.analysis.figures import AMOUNTS, PAGE_WIDTH, new_figure, save_figure, style
 from afjax.errors import UserError
 
 # Heatmaps with at most this many columns are annotated with their values.
@@ -140,6 +140,7 @@ def draw_token_activations(found: TokenActivations, output: str | Path, *, layer
     return _draw(panels, output, header, lines, labels=labels, amount="activation", cell=cell)
 
 
+@style()
 def _draw(
     panels: Sequence[_Panel],
     output: str | Path,

@@ -2,10 +2,10 @@
 
 import dataclasses
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from afjax.analysis.run_records import RunRecord
-from afjax.config.adapters import AdapterConfig
+from afjax.analysis.run_records import RunRecord, Unfinished
+from afjax.config.adapters import Adapter, AdapterConfig
 from afjax.config.flags import split_names
 from afjax.errors import UserError, did_you_mean
 
@@ -61,6 +61,15 @@ class Cell:
     def seeds(self) -> tuple[int, ...]:
         return tuple(record.seed for record in self.records)
 
+    def with_seeds(self, seeds: Collection[int]) -> "Cell":
+        """Returns the cell with only the runs that have one of these seeds."""
+        kept = [index for index, seed in enumerate(self.seeds) if seed in seeds]
+        return dataclasses.replace(
+            self,
+            records=tuple(self.records[index] for index in kept),
+            scores=tuple(self.scores[index] for index in kept),
+        )
+
 
 def make_cells(
     records: Sequence[RunRecord], *, metric: str = "", by_size: bool = False, by_sampler: bool = False
@@ -83,8 +92,7 @@ def make_cells(
     groups: dict[tuple[str, str], dict[str, dict[int, RunRecord]]] = {}
     repeated: dict[tuple[str, str], list[str]] = {}
     for record in records:
-        method = record.method + (size_name(record) if by_size else "")
-        method += f":{record.sampler}" if by_sampler and record.sampler else ""
+        method = cell_method(record, by_size=by_size, by_sampler=by_sampler)
         settings = groups.setdefault((record.task, method), {})
         # Count a repeated run once.
         first = settings.setdefault(record.settings, {}).setdefault(record.seed, record)
@@ -122,16 +130,21 @@ def task_metrics(records: Iterable[RunRecord], metric: str = "") -> dict[str, st
     return {task: next(iter(metrics)) for task, metrics in records_by_metric.items()}
 
 
-def size_name(record: RunRecord) -> str:
+def cell_method(run: RunRecord | Unfinished, *, by_size: bool, by_sampler: bool) -> str:
+    """Returns the name of a run's method in a table; see :func:`make_cells` for the arguments."""
+    size = size_name(run.adapter) if by_size else ""
+    return run.method + size + (f":{run.sampler}" if by_sampler and run.sampler else "")
+
+
+def size_name(adapter: Adapter | None) -> str:
     """Returns the suffix for a method's adapter size, such as ``:64`` or ``:1/16``.
 
-    A fraction is relative to the trunk's width. The suffix is empty for methods without adapters, and for adapters
-    without a size.
+    A fraction is relative to the trunk's width. The size of LoRA is its rank. The suffix is empty for methods without
+    adapters, and for adapters without a size.
     """
-    adapter = record.adapter
     if isinstance(adapter, AdapterConfig) and adapter.size is None:
         return f":1/{adapter.reduction_factor:g}"
-    size = getattr(adapter, "size", None)
+    size = getattr(adapter, "size", getattr(adapter, "rank", None))
     return "" if size is None else f":{size}"
 
 

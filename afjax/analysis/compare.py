@@ -179,7 +179,7 @@ def to_lines(found: Comparison) -> list[str]:
         )
         cells[-1] += [f"{result.spread:.4f}"] if result.spread is not None else []
     lines += table_lines(cells)
-    lines += ["", f"{_verdict(found)} (paired bootstrap, {found.num_resamples} resamples)"]
+    lines += ["", f"{_verdict(found)} (paired bootstrap, {counted(found.num_resamples, 'resample')})"]
     parts = [f"{_ROWS[name]} {_count(value)}" for name, value in found.rows.items()]
     lines += [f"Rows: {', '.join(parts)}"]
     lines += ["", "Settings that differ:" if found.settings else "No setting differs."]
@@ -291,9 +291,12 @@ def _row_counts(
 
 def _verdict(comparison: Comparison) -> str:
     result = comparison.metrics[comparison.main_metric]
-    if result.low > 0 or result.high < 0:
+    excludes_zero = result.low > 0 or result.high < 0
+    # With few resamples, the interval may exclude zero although p is large.
+    if excludes_zero and result.p_value < 0.05:
         return f"{'B' if result.low > 0 else 'A'} is better by {abs(result.difference):.4f} {comparison.main_metric}"
-    return f"No significant difference in {comparison.main_metric}: the interval contains zero"
+    reason = "p is at least 0.05, use more resamples" if excludes_zero else "the interval contains zero"
+    return f"No significant difference in {comparison.main_metric}: {reason}"
 
 
 def _count(value: float) -> str:

@@ -49,6 +49,8 @@ _STYLE: Any = {
     # Keep text as text, and make the output reproducible.
     "svg.fonttype": "none",
     "svg.hashsalt": "afjax",
+    # Names of tasks, adapters and tokens may contain dollar signs.
+    "text.parse_math": False,
 }
 
 

@@ -123,7 +123,7 @@ def make_page(
     """
     finished = [experiment for experiment in experiments if experiment.results]
     manifests = _manifests(best, store_folder)
-    on_tasks = f" on {', '.join(best.results)}" if len(by_tasks(finished)) > 1 else ""
+    on_tasks = f" on {best.tasks}" if len(by_tasks(finished)) > 1 else ""
     several = [tag("p", f"For the run{on_tasks} with the best dev score: {best.title}.")] if len(finished) > 1 else []
     main = {result.task: result.main_metric for result in best.results.values()}
     bodies: dict[str, list[Markup]] = {
@@ -233,16 +233,16 @@ def _summary(experiments: Sequence[ExperimentRecord], unfinished: Sequence[Unfin
 
 
 def _which_task(finished: Sequence[ExperimentRecord], best: ExperimentRecord) -> list[Markup]:
-    """Explains which task the page is about, if the runs are on several tasks."""
+    """Explains which task the page is about, if the runs differ in tasks or main metrics."""
     groups = by_tasks(finished)
     if len(groups) == 1:
         return []
     numbers = [len(group) for group in groups.values()]
     first = "the first of the tasks with the" if numbers.count(max(numbers)) > 1 else "the task with the"
     sentence = (
-        "These runs are on several tasks, whose scores are not comparable. Scores and times cover all runs. The "
-        f"rest covers the best run on {', '.join(best.results)}, {first} most runs ({max(numbers)}). For a report "
-        "on another run, set --workdir to its folder."
+        "These runs differ in tasks or main metrics, so their scores are not comparable. Scores and times cover all "
+        f"runs. The rest covers the best run on {best.tasks}, {first} most runs ({max(numbers)}). For a report on "
+        "another run, set --workdir to its folder."
     )
     return [tag("p", sentence)]
 
@@ -253,7 +253,7 @@ def _key_numbers(
     metrics = dict.fromkeys(result.main_metric for result in best.results.values())
     metric = next(iter(metrics)) if len(metrics) == 1 else "main metrics"
     mean = "mean " if len(best.results) > 1 else ""
-    on_tasks = f" on {', '.join(best.results)}" if len(by_tasks(finished)) > 1 else ""
+    on_tasks = f" on {best.tasks}" if len(by_tasks(finished)) > 1 else ""
     of_best_run = f" of the best run{on_tasks}" if len(finished) > 1 else ""
     pairs = [(f"dev {mean}{metric}{of_best_run}", score(best.score))]
     # With several tasks, the numbers differ by task and are in the table below.

@@ -27,6 +27,7 @@ MOST_LINES = len(COLORS) * len(_ROUNDS)
 _NUMBERED = 12
 
 
+@style()
 def loss_figure(run: RunRecord) -> "Figure":
     """Plots the training loss: the mean over a few steps, with a band from min to max."""
     figure, (axes,) = new_figure(COLUMN_WIDTH, 2.2)
@@ -43,6 +44,7 @@ def loss_figure(run: RunRecord) -> "Figure":
     return figure
 
 
+@style()
 def rate_figure(lines: Sequence[Mapping[str, Any]]) -> "Figure":
     """Plots the learning rate by step, from log lines that contain it."""
     figure, (axes,) = new_figure(COLUMN_WIDTH, 2.2)
@@ -58,6 +60,7 @@ def rate_figure(lines: Sequence[Mapping[str, Any]]) -> "Figure":
     return figure
 
 
+@style()
 def evaluation_figure(run: RunRecord, names: Sequence[str], best_step: Any) -> "Figure":
     """Plots up to ``MOST_LINES`` dev metrics by step, and marks the best step."""
     # The legend has three names per line.
@@ -80,11 +83,11 @@ def evaluation_figure(run: RunRecord, names: Sequence[str], best_step: Any) -> "
     axes.set_xlim(left=0)
     _label_steps(axes)
     axes.set_ylabel("dev score")
-    with style():
-        figure.legend(loc="outside lower center", ncols=3)
+    figure.legend(loc="outside lower center", ncols=3)
     return figure
 
 
+@style()
 def activation_figure(
     layers: Sequence[int], members: Sequence[str], means: Float[np.ndarray, "filled_layers num_adapters"]
 ) -> "Figure":
@@ -101,11 +104,11 @@ def activation_figure(
     for (layer, member), share in np.ndenumerate(means if num_layers <= _NUMBERED else means[:0]):
         color = "black" if share > 0.5 else "white"
         axes.text(layer, member, f"{share:.2f}", ha="center", va="center", fontsize=7, color=color)
-    with style():
-        figure.colorbar(heatmap, ax=axes, label="mean attention")
+    figure.colorbar(heatmap, ax=axes, label="mean attention")
     return figure
 
 
+@style()
 def values_figure(labels: Float[np.ndarray, "rows"], predicted: Float[np.ndarray, "rows"]) -> "Figure":
     """Plots predicted against true values."""
     figure, (axes,) = new_figure(COLUMN_WIDTH, 2.6)
@@ -115,8 +118,7 @@ def values_figure(labels: Float[np.ndarray, "rows"], predicted: Float[np.ndarray
     axes.plot(labels[chosen], predicted[chosen], MARKERS[0], color=COLORS[0], alpha=0.4, markersize=3)
     axes.set_xlabel("true value")
     axes.set_ylabel("predicted value")
-    with style():
-        axes.legend()
+    axes.legend()
     return figure
 
 
@@ -144,7 +146,6 @@ def _label_steps(axes: "Axes") -> None:
 
 
 def plain(name: str) -> str:
-    """Escapes, sanitizes and abbreviates a name for matplotlib."""
+    """Sanitizes and abbreviates a name for matplotlib."""
     printable = "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in name)
-    cut = printable if len(printable) <= _NAME else f"{printable[: _NAME - 9]}…{printable[-8:]}"
-    return cut.replace("$", r"\$")
+    return printable if len(printable) <= _NAME else f"{printable[: _NAME - 9]}…{printable[-8:]}"

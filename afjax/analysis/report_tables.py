@@ -8,7 +8,7 @@ from typing import Any
 
 from afjax.analysis.dev_rows import DevEvaluation
 from afjax.analysis.unfinished import UnfinishedRun
-from afjax.analysis.workdirs import IGNORED_SETTINGS, ExperimentRecord, by_tasks, differing_settings
+from afjax.analysis.workdirs import ExperimentRecord, by_tasks, differing_settings
 from afjax.display.html import Content, Markup, table, tag
 from afjax.display.words import counted
 from afjax.store import Manifest
@@ -82,7 +82,7 @@ def score_tables(finished: Sequence[ExperimentRecord], evaluated_results: Sequen
         groups = by_tasks(finished)
         for tasks, group in groups.items():
             parts += [tag("h3", tasks)] if len(groups) > 1 else []
-            parts.append(_settings_table(group))
+            parts += _settings_table(group)
     rows = []
     names = list(
         dict.fromkeys(name for evaluated in evaluated_results for name in evaluated.result.metrics if name != "step")
@@ -116,13 +116,13 @@ def unfinished_table(runs: Sequence[UnfinishedRun]) -> list[Markup]:
     return [table(["run", "status", "last line of its log"], rows, caption=caption)]
 
 
-def _settings_table(experiments: Sequence[ExperimentRecord]) -> Markup:
+def _settings_table(experiments: Sequence[ExperimentRecord]) -> list[Markup]:
     """Tabulates runs on the same tasks, with scores aggregated over seeds.
 
-    There is one row per setting and task, with the best setting first.
+    There is one row per setting and task, with the best setting first. A note lists repeated runs, which are ignored.
     """
-    sides = [experiment.settings for experiment in experiments]
-    varying = differing_settings(sides, IGNORED_SETTINGS)
+    sides = [experiment.conditions for experiment in experiments]
+    varying = differing_settings(sides)
 
     def column_order(name: str) -> tuple[bool, bool, int]:
         """Returns a setting's sort key.
@@ -133,14 +133,18 @@ def _settings_table(experiments: Sequence[ExperimentRecord]) -> Markup:
         return not all(name in side for side in sides), "." in name, -len(set(map(str, varying[name])))
 
     shown_settings = sorted(varying, key=column_order)[:_SETTINGS]
-    groups: dict[tuple[str, ...], list[ExperimentRecord]] = {}
+    by_seed: dict[tuple[str, ...], dict[int, ExperimentRecord]] = {}
+    repeated = []
     for place, experiment in enumerate(experiments):
-        groups.setdefault(tuple(str(values[place]) for values in varying.values()), []).append(experiment)
-    best_first = sorted(groups.values(), key=lambda group: -statistics.fmean(experiment.score for experiment in group))
+        same_conditions = by_seed.setdefault(tuple(str(values[place]) for values in varying.values()), {})
+        if same_conditions.setdefault(experiment.config["seed"], experiment) is not experiment:
+            repeated.append(experiment.title)
+    groups = [list(group.values()) for group in by_seed.values()]
+    best_first = sorted(groups, key=lambda group: -statistics.fmean(experiment.score for experiment in group))
     rows: list[list[Content]] = [
         [
             ", ".join(experiment.title for experiment in group),
-            *(str(group[0].settings.get(name, "not set")) for name in shown_settings),
+            *(str(group[0].conditions.get(name, "not set")) for name in shown_settings),
             *spread,
         ]
         for group in best_first
@@ -150,10 +154,11 @@ def _settings_table(experiments: Sequence[ExperimentRecord]) -> Markup:
     caption = "Main dev metric over seeds, with the best setting first. std is the sample standard deviation."
     if len(varying) > len(shown_settings):
         caption += (
-            f" {len(varying) - len(shown_settings)} more settings differ; see each run's config.json. To compare "
-            "methods side by side, use afjax table."
+            f" {len(varying) - len(shown_settings)} more settings differ; see each run's config.json and inputs.json. "
+            "To compare methods side by side, use afjax table."
         )
-    return table(header, rows, numbers=(len(header) - 2,), caption=caption)
+    note = f"Ignored, because they repeat a run with the same settings, inputs and seed: {', '.join(repeated)}."
+    return [table(header, rows, numbers=(len(header) - 2,), caption=caption), *([tag("p", note)] if repeated else [])]
 
 
 def other_rows(best: ExperimentRecord, evaluated_results: Sequence[EvaluatedResult]) -> list[Markup]:

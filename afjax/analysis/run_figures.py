@@ -6,7 +6,7 @@ They show differences to full fine-tuning, and the trade-off between score and t
 import dataclasses
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,7 @@ from afjax.analysis.figures import (
     save_figure,
     style,
 )
-from afjax.analysis.tables import Grid, difference_methods, task_difference
+from afjax.analysis.tables import Grid, difference_methods
 from afjax.errors import UserError
 
 if TYPE_CHECKING:
@@ -160,20 +160,24 @@ def draw_tradeoff(points: Sequence[Point], output: Path, *, task: str = "", full
 
 
 @style()
-def draw_differences(grid: Grid, output: Path) -> list[Path]:
+def draw_differences(grid: Grid, output: Path, *, same_seeds: bool = False) -> list[Path]:
     """Draws every method's difference to full fine-tuning (AdapterFusion, figure 3).
 
     Differences are drawn as bars, grouped by task.
+
+    Args:
+      grid: The runs.
+      output: The output path; each file gets its format's suffix.
+      same_seeds: Whether each method is only compared on the seeds that full fine-tuning has too. Otherwise the means
+        over all seeds are compared.
 
     Raises:
       UserError: The full fine-tuning run, or a run of another method on the same task, is missing.
     """
     methods = difference_methods(grid)
     rows = [
-        (task, method, change, grid.cells[task, method].std, grid.cells[task, "full"].std)
-        for task in grid.tasks
-        for method in methods
-        if (change := task_difference(grid, task, method)) is not None
+        (cell.task, cell.method, cell.mean - full.mean, cell.std, full.std, _joined(cell.seeds), _joined(full.seeds))
+        for cell, full in _compared(grid, methods, same_seeds)
     ]
     if not rows:
         raise UserError(
@@ -200,7 +204,26 @@ def draw_differences(grid: Grid, output: Path) -> list[Path]:
     axes.tick_params(axis="x", length=0)
     axes.set_ylabel("Dev score minus full\nfine-tuning (points)")
     figure.legend(loc="outside upper center", ncols=min(len(drawn), 6 if is_wide else 3), handleheight=1.1)
-    return save_figure(figure, output, ("task", "method", "difference_to_full", "std", "std_of_full"), rows)
+    header = ("task", "method", "difference_to_full", "std", "std_of_full", "seeds", "seeds_of_full")
+    return save_figure(figure, output, header, rows)
+
+
+def _compared(grid: Grid, methods: Sequence[str], same_seeds: bool) -> Iterator[tuple[Cell, Cell]]:
+    """Yields the cells of each task with the cell of full fine-tuning."""
+    for task in grid.tasks:
+        full = grid.cells.get((task, "full"))
+        for method in methods:
+            cell = grid.cells.get((task, method))
+            if cell is None or full is None:
+                continue
+            if not same_seeds:
+                yield cell, full
+            elif set(cell.seeds) & set(full.seeds):
+                yield cell.with_seeds(full.seeds), full.with_seeds(cell.seeds)
+
+
+def _joined(seeds: Sequence[int]) -> str:
+    return " ".join(map(str, seeds))
 
 
 def _draw_family(axes: "Axes", family: str, points: Sequence[Point], index: int) -> None:

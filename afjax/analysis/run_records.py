@@ -14,6 +14,16 @@ from afjax.config.from_dict import to_dict
 from afjax.config.tasks import TaskConfig
 
 
+def adapter_of(config: ExperimentConfig) -> Adapter | None:
+    """Returns the architecture of an experiment's adapters, or None without adapters."""
+    return config.adapter if config.has_adapter or config.recipe == "fusion" else None
+
+
+def sampler_of(config: ExperimentConfig) -> str:
+    """Returns the sampler of a multi-task experiment, or an empty string for other experiments."""
+    return config.sampling.sampler if config.recipe == "multitask" else ""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunRecord:
     """The result of a finished run on one task.
@@ -79,7 +89,7 @@ class RunRecord:
     @property
     def sampler(self) -> str:
         """The sampler of a multi-task run; empty for other runs."""
-        return self.config.sampling.sampler if self.config and self.config.recipe == "multitask" else ""
+        return sampler_of(self.config) if self.config else ""
 
     @property
     def settings(self) -> str:
@@ -102,22 +112,24 @@ class RunRecord:
         """Replaces the paths in a task's settings with its rows' digests, if known."""
         if task is None:
             return None
-        rows = [
-            self.inputs.get(
-                f"task {task['name']}'s {split} rows", self.inputs.get(f"source {task['name']}'s {split} rows")
-            )
-            for split in ("train", "dev")
-        ]
+        rows = [self.rows_digest(task["name"], split) for split in ("train", "dev")]
         return {**task, "source": "", "data_dir": "", "rows": rows} if all(rows) else task
+
+    def rows_digest(self, task: str, split: str) -> str | None:
+        """Returns the digest of a task's rows, or None if it is not recorded."""
+        digests = (self.inputs.get(f"{role} {task}'s {split} rows") for role in ("task", "source"))
+        return next((digest for digest in digests if digest), None)
 
 
 @dataclasses.dataclass(frozen=True)
 class Unfinished:
-    """An unfinished run."""
+    """An unfinished run. See :class:`RunRecord` for the attributes."""
 
     task: str
     method: str
     seed: int
+    adapter: Adapter | None
+    sampler: str
     folder: epath.Path
     trunk: str
 

@@ -16,7 +16,7 @@ from etils import epath
 from afjax import store
 from afjax.analysis.methods import architecture_name, method_of
 from afjax.analysis.parameters import trained_in_trunk, trunk_architecture, trunk_size
-from afjax.analysis.run_records import Collection, RunRecord, Unfinished
+from afjax.analysis.run_records import Collection, RunRecord, Unfinished, adapter_of, sampler_of
 from afjax.config.adapters import Adapter
 from afjax.config.experiment import ExperimentConfig
 from afjax.config.from_dict import from_dict
@@ -217,6 +217,8 @@ def _read_workdir(workdir: epath.Path, stores: _Stores) -> Collection:
             run_fields = {
                 "method": method_of(run_config),
                 "seed": run_config.seed,
+                "adapter": adapter_of(run_config),
+                "sampler": sampler_of(run_config),
                 "folder": workdir,
                 "trunk": inputs["the trunk"],
             }
@@ -277,7 +279,7 @@ def _record(
         seed=config.seed,
         metrics=_finite(result.metrics),
         config=config,
-        adapter=config.adapter if config.has_adapter or config.recipe == "fusion" else None,
+        adapter=adapter_of(config),
         adapters=stores.adapters(store_folder, manifests[0]) if config.recipe == "fusion" and manifests else {},
         own_parameters=own_parameters,
         shared_parameters=(trained or 0) if several_tasks else 0,
@@ -337,10 +339,11 @@ def _with_origins(records: Sequence[RunRecord], trained: Mapping[str, RunRecord]
 
 
 def _finite(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Selects the finite scores for which higher is better, because tables choose the setting with the best score."""
     return {
         name: float(value)
         for name, value in metrics.items()
-        if isinstance(value, int | float) and math.isfinite(value) and name != "step"
+        if isinstance(value, int | float) and math.isfinite(value) and name not in ("step", "mse")
     }
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from etils import epath
 
-from afjax.analysis.workdirs import IGNORED_SETTINGS, Moved, differing_settings, find_experiments, load_result
+from afjax.analysis.workdirs import ExperimentRecord, Moved, differing_settings, find_experiments, load_result
 from afjax.errors import UserError, did_you_mean
 from afjax.model.loading import load_task_model
 from afjax.model.stored import recorded_trunk
@@ -56,7 +56,8 @@ def open_sides(
 
     Raises:
       UserError: A name is neither a stored model nor a workdir, its model cannot be loaded, a folder has runs with
-        different settings, or ``task`` does not select one of a run's several tasks.
+        different settings or inputs or two runs with the same seed, or ``task`` does not select one of a run's several
+        tasks.
     """
     sides = []
     for name in split_words(text):
@@ -116,15 +117,23 @@ def _run_sides(
     folder: epath.Path, load_trunk: Callable[[str], Trunk], store_folder: str, trunk: str, task: str
 ) -> list[Side]:
     finished = [experiment for experiment in find_experiments(folder) if experiment.results]
-    swept = differing_settings([experiment.settings for experiment in finished], IGNORED_SETTINGS)
+    swept = differing_settings([experiment.conditions for experiment in finished])
     if swept:
         names = ", ".join(list(swept)[:4]) + (f" and {len(swept) - 4} more" if len(swept) > 4 else "")
         raise UserError(
-            f"{folder} has runs with different settings ({names} differ); pass the workdirs to compare, separated "
-            "by commas."
+            f"{folder} has runs with different settings or inputs ({names} differ); pass the workdirs to compare, "
+            "separated by commas."
         )
+    by_seed: dict[int, ExperimentRecord] = {}
+    for experiment in finished:
+        first = by_seed.setdefault(experiment.config["seed"], experiment)
+        if first is not experiment:
+            raise UserError(
+                f"{first.workdir} and {experiment.workdir} have the same settings and seed; pass the workdirs to "
+                "compare, separated by commas."
+            )
     sides = []
-    for experiment in sorted(finished, key=lambda experiment: experiment.config["seed"]):
+    for _, experiment in sorted(by_seed.items()):
         results = experiment.results
         if task not in results and (task or len(results) > 1):
             raise UserError(

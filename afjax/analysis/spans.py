@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Float
 
 from afjax.adapters.kinds import adapter_layers
-from afjax.analysis.figures import AMOUNTS, COLUMN_WIDTH, PAGE_WIDTH, new_figure, save_figure
+from afjax.analysis.figures import AMOUNTS, COLUMN_WIDTH, PAGE_WIDTH, new_figure, save_figure, style
 from afjax.data.splits import AnyRows
 from afjax.errors import UserError
 from afjax.model.model import Model
@@ -111,6 +111,7 @@ def _step_under_masks(
     return model.under_masks(params, batch, np.array(masks))
 
 
+@style()
 def draw_spans(scores: SpanScores, metric: str, output: str | Path, *, title: str = "") -> list[Path]:
     """Draws a metric's relative change when each span's adapters are removed.
 

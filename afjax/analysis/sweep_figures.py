@@ -88,7 +88,8 @@ def robustness(records: Sequence[RunRecord], *, metric: str = "") -> list[Score]
                 value = _value(record, setting)
                 if record.task == task and value is not None and record.method.partition("-")[0] != "fusion":
                     scores_by_value = groups.setdefault(_settings_without(record, setting), {})
-                    scores_by_value.setdefault(value, {})[record.seed] = 100 * record.metrics[metrics[task]]
+                    # Count a repeated run once.
+                    scores_by_value.setdefault(value, {}).setdefault(record.seed, 100 * record.metrics[metrics[task]])
             if groups:
                 best = max(groups.values(), key=lambda group: (len(group), max(map(_mean, group.values()))))
                 setting_scores = [_score(task, setting, "", value, best[value]) for value in sorted(best)]
@@ -107,6 +108,8 @@ def draw_robustness(scores: Sequence[Score], output: Path) -> list[Path]:
 
     There is one panel per setting and one line per task. Bands show the standard deviation over seeds.
     """
+    from matplotlib.ticker import LogFormatter
+
     settings = [setting for setting in SETTINGS if any(score.setting == setting for score in scores)]
     tasks = list(dict.fromkeys(score.task for score in scores))
     width = COLUMN_WIDTH if len(settings) == 1 else PAGE_WIDTH
@@ -120,6 +123,9 @@ def draw_robustness(scores: Sequence[Score], output: Path) -> list[Path]:
             _draw(axes, [score.value for score in task_scores], task_scores, task, index)
         if setting == "init_scale":
             axes.set_xscale("log")
+            # The default formatter needs math text, which the common style disables.
+            axes.xaxis.set_major_formatter(LogFormatter())
+            axes.xaxis.set_minor_formatter(LogFormatter())
         else:
             values = sorted({score.value for score in scores if score.setting == setting})
             axes.set_xscale("log", base=2)
@@ -159,7 +165,9 @@ def search(records: Sequence[RunRecord], *, metric: str = "") -> list[Score]:
                 setting_scores = options.setdefault(getattr(record.adapter, step), {}).setdefault(
                     _bottleneck(record.adapter), {}
                 )
-                setting_scores.setdefault(record.settings, {})[record.seed] = 100 * record.metrics[metrics[task]]
+                scores_by_seed = setting_scores.setdefault(record.settings, {})
+                # Count a repeated run once.
+                scores_by_seed.setdefault(record.seed, 100 * record.metrics[metrics[task]])
             if len(options) < 2:
                 continue
             if not set.intersection(*(set(scores_by_value) for scores_by_value in options.values())):

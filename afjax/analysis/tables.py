@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from afjax.analysis.cells import Cell, chosen, make_cells, order, task_metrics
+from afjax.analysis.cells import Cell, cell_method, chosen, make_cells, order, task_metrics
 from afjax.analysis.missing import command, is_baseline
 from afjax.analysis.run_records import Collection
 from afjax.config.flags import split_names
@@ -51,7 +51,7 @@ class Grid:
       tasks, methods: The tasks and methods to show, in order.
       cells: ``{(task, method): cell}`` for every task and method that has runs.
       metrics: ``{task: metric}``.
-      seeds: ``{task: seeds}``, the seeds that each cell of the task should have.
+      seeds: ``{task: seeds}``, the seeds that each cell of the task should have. Cells may also have other seeds.
     """
 
     collection: Collection
@@ -64,6 +64,14 @@ class Grid:
     def row(self, method: str) -> list[Cell]:
         """Returns the cells of a method, skipping tasks that have none."""
         return [self.cells[task, method] for task in self.tasks if (task, method) in self.cells]
+
+    @property
+    def shown_cells(self) -> list[Cell]:
+        return [cell for key, cell in self.cells.items() if key[0] in self.tasks and key[1] in self.methods]
+
+    def all_seeds(self, task: str) -> set[int]:
+        """Returns the seeds that the cells of a task have or should have."""
+        return {*self.seeds[task], *(seed for cell in self.shown_cells if cell.task == task for seed in cell.seeds)}
 
 
 def make_grid(
@@ -103,6 +111,12 @@ def make_grid(
     }
     requested_seeds = _numbers(seeds) if seeds else None
     needed = {task: requested_seeds or tuple(sorted(run_seeds[task])) or (0,) for task in shown_tasks}
+    # Name unfinished runs like the cells, so that the commands for missing runs resume them.
+    unfinished = tuple(
+        dataclasses.replace(run, method=cell_method(run, by_size=by_size, by_sampler=by_sampler))
+        for run in collection.unfinished
+    )
+    collection = dataclasses.replace(collection, unfinished=unfinished)
     return Grid(collection, tuple(shown_tasks), tuple(shown_methods), cells, task_metrics(records, metric), needed)
 
 
@@ -125,9 +139,8 @@ def adapterfusion(grid: Grid) -> Table:
     """
     rows = []
     for task in grid.tasks:
-        seeds = grid.seeds[task]
-        texts = [_score(grid.cells.get((task, method)), seeds) for method in grid.methods]
-        rows.append((_task(task, grid), *texts, str(len(seeds))))
+        texts = [_score(grid, task, method) for method in grid.methods]
+        rows.append((_task(task, grid), *texts, str(len(grid.all_seeds(task)))))
     means = [_mean(grid, method) for method in grid.methods]
     if len(grid.tasks) > 1 and means != [GAP] * len(means):
         rows.append(("mean", *means, ""))
@@ -172,15 +185,16 @@ def arrows(grid: Grid) -> Table:
         header,
         rows,
         dataclasses.replace(grid, methods=tuple(used)),
-        first=(note, *_uneven_seeds_note(grid, pairs)),
+        first=(note, *uneven_seeds_note(grid, pairs)),
     )
     return dataclasses.replace(
         table, data_header=("task", "method", "against", "difference", "arrow"), data=tuple(data)
     )
 
 
-def _uneven_seeds_note(grid: Grid, pairs: Sequence[tuple[str, str]]) -> list[str]:
-    """Notes any pairs of methods whose means cover different seeds."""
+def uneven_seeds_note(grid: Grid, pairs: Sequence[tuple[str, str]] = ()) -> list[str]:
+    """Notes any pairs of methods whose means cover different seeds. By default, each method is paired with ``full``."""
+    pairs = pairs or [(method, "full") for method in grid.methods if method != "full"]
     uneven = [
         f"{method} and {other} on {task}"
         for method, other in pairs
@@ -213,8 +227,7 @@ def differences(grid: Grid) -> Table:
         changes = [_difference(grid, task, method, "full") for method in methods]
         rows.append((_task(task, grid), *(GAP if change is None else f"{change:+.2f}" for change in changes)))
         data += [(task, method, change) for method, change in zip(methods, changes, strict=True)]
-    notes = _uneven_seeds_note(grid, [(method, "full") for method in methods])
-    table = _table("Dev scores minus full fine-tuning's", ("task", *methods), rows, grid, first=notes)
+    table = _table("Dev scores minus full fine-tuning's", ("task", *methods), rows, grid, first=uneven_seeds_note(grid))
     return dataclasses.replace(table, data_header=("task", "method", "difference_to_full"), data=tuple(data))
 
 
@@ -226,19 +239,16 @@ def difference_methods(grid: Grid) -> tuple[str, ...]:
     """
     methods = tuple(method for method in grid.methods if method != "full")
     if "full" not in grid.methods or not grid.row("full") or not methods:
+        needed = "Differences to full fine-tuning need finished runs of the method full and of another method, but "
+        left_out = order({method for task, method in grid.cells if task in grid.tasks} - set(grid.methods))
+        if left_out and ("full" in left_out or not methods):
+            raise UserError(
+                f"{needed}--methods is {','.join(grid.methods)}; add {'full' if methods else ' or '.join(left_out)}."
+            )
         raise UserError(
-            "Differences to full fine-tuning need finished runs of the method full and of another method, but there "
-            f"are only {', '.join(grid.methods)}; train one with configs/baselines.py:method=full."
+            f"{needed}there are only {', '.join(grid.methods)}; train one with configs/baselines.py:method=full."
         )
     return methods
-
-
-def task_difference(grid: Grid, task: str, method: str) -> float | None:
-    """Returns a method's mean difference to full fine-tuning in points.
-
-    The result is None if either has no run.
-    """
-    return _difference(grid, task, method, "full")
 
 
 # BERT and PALs
@@ -250,7 +260,7 @@ def pals(grid: Grid) -> Table:
     for method in grid.methods:
         cells, total = grid.row(method), _relative_size(grid, method)
         sampler = cells[0].records[0].sampler if cells else ""
-        texts = [_score(grid.cells.get((task, method)), grid.seeds[task]) for task in grid.tasks]
+        texts = [_score(grid, task, method) for task in grid.tasks]
         relative_size = GAP if total is None else f"{total:.2f}×"
         name = method.removesuffix(f":{sampler}")
         rows.append((name, sampler or GAP, relative_size, *texts, _mean(grid, method)))
@@ -303,7 +313,7 @@ def houlsby(grid: Grid) -> Table:
     rows, columns = [], {}
     for method in grid.methods:
         total, trained = _relative_size(grid, method), _trained_fraction(grid, method)
-        texts = [_score(grid.cells.get((task, method)), grid.seeds[task]) for task in grid.tasks]
+        texts = [_score(grid, task, method) for task in grid.tasks]
         sizes = (GAP if total is None else f"{total:.2f}×", GAP if trained is None else f"{100 * trained:.2f}%")
         rows.append((method, *sizes, *texts, _mean(grid, method)))
         columns[method] = (method, total, trained)
@@ -387,15 +397,22 @@ def missing(grid: Grid) -> dict[tuple[str, str], list[str]]:
 
 
 def _notes(grid: Grid) -> list[str]:
-    cells = [grid.cells[key] for key in grid.cells if key[0] in grid.tasks and key[1] in grid.methods]
+    cells = grid.shown_cells
     seeds = sorted({seed for cell in cells for seed in cell.seeds})
     record = next(cell for cell in cells).records[0] if cells else grid.collection.records[0]
     runs = sum(cell.num_runs for cell in cells)
-    notes = [
+    return [
         "Scores are dev metrics times 100: mean ± sample standard deviation over seeds. (n) means only n seeds.",
         f"{counted(runs, 'run')} on the trunk {record.trunk_name}, "
         f"{'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds)) or GAP}.",
+        *warnings(grid),
+        *(f"Left out: {note}." for note in grid.collection.left_out(grid.tasks)),
     ]
+
+
+def warnings(grid: Grid) -> list[str]:
+    """Notes how cells were chosen among settings and repeated runs, and tasks whose runs have different dev rows."""
+    cells, notes = grid.shown_cells, []
     picked = [f"{cell.method} on {cell.task} ({cell.num_settings} settings)" for cell in cells if cell.num_settings > 1]
     if picked:
         notes.append(f"The setting with the most seeds (then the best dev score) was chosen for: {', '.join(picked)}.")
@@ -404,7 +421,15 @@ def _notes(grid: Grid) -> list[str]:
         for cell in cells
         for folder in cell.repeated
     ]
-    return notes + [f"Left out: {note}." for note in grid.collection.left_out(grid.tasks)]
+    for task in grid.tasks:
+        folders: dict[str | None, str] = {}
+        for record in (record for cell in cells if cell.task == task for record in cell.records):
+            folders.setdefault(record.rows_digest(task, "dev"), str(record.folder))
+        # Stores and runs of earlier versions have no digests.
+        folders.pop(None, None)
+        if len(folders) > 1:
+            notes.append(f"Scores on {task} are on different dev rows in {', '.join(folders.values())}.")
+    return notes
 
 
 def _task(task: str, grid: Grid) -> str:
@@ -412,11 +437,12 @@ def _task(task: str, grid: Grid) -> str:
     return task if metric == "accuracy" else f"{task} ({metric})"
 
 
-def _score(cell: Cell | None, seeds: Sequence[int]) -> str:
-    if cell is None:
+def _score(grid: Grid, task: str, method: str) -> str:
+    if (task, method) not in grid.cells:
         return GAP
+    cell = grid.cells[task, method]
     spread = "" if cell.std is None else f" ± {cell.std:.2f}"
-    note = "" if set(seeds) <= set(cell.seeds) else f" ({len(cell.seeds)})"
+    note = "" if grid.all_seeds(task) <= set(cell.seeds) else f" ({len(cell.seeds)})"
     return f"{cell.mean:.2f}{spread}{note}"
 
 

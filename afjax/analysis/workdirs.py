@@ -85,6 +85,25 @@ class ExperimentRecord:
         return by_path(self.config)
 
     @property
+    def conditions(self) -> dict[str, Any]:
+        """Everything that repetitions of a run share: its settings, and the digests of its trunk, rows and adapters."""
+        settings = {
+            name: value for name, value in self.settings.items() if name.partition(".")[0] not in IGNORED_SETTINGS
+        }
+        digests = {
+            name: str(digest)[:12]
+            for name, digest in self.inputs.items()
+            if name == "the trunk" or name.endswith(" rows") or name.startswith("the adapter ")
+        }
+        return {**settings, **digests}
+
+    @property
+    def tasks(self) -> str:
+        """The names of the tasks, with main metrics other than accuracy."""
+        metrics = {task: result.main_metric for task, result in self.results.items()}
+        return ", ".join(task if metric == "accuracy" else f"{task} ({metric})" for task, metric in metrics.items())
+
+    @property
     def results(self) -> dict[str, Result]:
         """The target run's results by task, or empty if it is not finished.
 
@@ -127,13 +146,13 @@ def find_experiments(workdir: epath.Path) -> list[ExperimentRecord]:
 
 
 def by_tasks(finished: Sequence[ExperimentRecord]) -> dict[str, list[ExperimentRecord]]:
-    """Groups experiments by tasks.
+    """Groups experiments by tasks and main metrics.
 
-    Scores on different tasks are not comparable.
+    Scores on different tasks or with different metrics are not comparable.
     """
     groups: dict[str, list[ExperimentRecord]] = {}
     for experiment in finished:
-        groups.setdefault(", ".join(experiment.results), []).append(experiment)
+        groups.setdefault(experiment.tasks, []).append(experiment)
     return groups
 
 
@@ -218,16 +237,15 @@ def load_result(
     return load_task_model(folder, load_trunk(name), head=result.name, adapter=adapter, fusion=fusion)
 
 
-def differing_settings(sides: Sequence[Mapping[str, Any]], leave_out: Sequence[str] = ()) -> dict[str, list[Any]]:
+def differing_settings(sides: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """Finds settings that differ, with each side's value: ``{setting: [value, ...]}``.
 
     The value is ``NOT_SET`` if a side lacks the setting.
 
     Args:
       sides: The settings of each side by dotted path.
-      leave_out: Settings to ignore, by the first part of their paths.
     """
-    names = dict.fromkeys(name for side in sides for name in side if name.partition(".")[0] not in leave_out)
+    names = dict.fromkeys(name for side in sides for name in side)
     settings = {name: [side.get(name, NOT_SET) for side in sides] for name in names}
     return {name: values for name, values in settings.items() if any(value != values[0] for value in values)}
 

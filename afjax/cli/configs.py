@@ -8,12 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from etils import epath
+
 from afjax.config.adapters import ADAPTER_PRESETS
 from afjax.config.experiment import ExperimentConfig
 from afjax.config.flags import parse_value
 from afjax.config.from_dict import UnknownSettingError, from_dict, to_dict
 from afjax.errors import UserError, did_you_mean
 from afjax.storage.json_files import read_json
+from afjax.storage.paths import open_path
 from afjax.tasks.by_name import find_task, known_task
 
 # Settings that :func:`load_experiment` expands to other settings.
@@ -71,7 +74,8 @@ def load_experiment(
 
     Args:
       config: ``NAME`` or ``NAME:key=value,key=value``, where the keys are arguments of ``get_config``. ``FILE.py`` can
-        replace ``NAME``. Alternatively, ``WORKDIR/config.json``, which contains a workdir's experiment.
+        replace ``NAME``. Alternatively, ``WORKDIR/config.json``, local or ``gs://``, which contains a workdir's
+        experiment.
       overrides: Overrides such as ``train.learning_rate=1e-3`` or ``sources.rte.train.epochs=5``. A value that is not a
         Python literal is a string.
       find_store: Returns the experiment's store. It is only called if the data of a fusion's source is missing, which
@@ -82,8 +86,8 @@ def load_experiment(
       UserError: The config does not exist or fails, an argument or key is unknown, a value has the wrong type, or a
         task's data is missing.
     """
-    given, _, arguments = config.partition(":")
-    values = _run_config(given, _parse_arguments(arguments))
+    given, arguments = split_arguments(config)
+    values = _run_config(given, _split_pairs(arguments))
     for override in overrides:
         _override(values, override)
 
@@ -174,14 +178,37 @@ def _with_preset(adapter: Mapping[str, Any]) -> dict[str, Any]:
     return {**to_dict(ADAPTER_PRESETS[name]), **settings}
 
 
-def _parse_arguments(text: str) -> dict[str, Any]:
+def split_arguments(config: str) -> tuple[str, str]:
+    """Splits ``NAME:key=value,...`` into the config and its arguments.
+
+    A path may contain colons.
+
+    Example:
+      >>> split_arguments("single:task=rte"), split_arguments("gs://bucket/run/config.json")
+      (('single', 'task=rte'), ('gs://bucket/run/config.json', ''))
+    """
+    key = re.search(r":[^\W\d]\w*=", config)
+    path = config[: key.start()] if key else config
+    if path.endswith((".json", ".py")):
+        return path, config[len(path) + 1 :]
+    name, _, arguments = config.partition(":")
+    return name, arguments
+
+
+def _split_pairs(text: str) -> dict[str, str]:
     arguments = {}
     for part in filter(None, text.split(",")):
         key, equals, value = part.partition("=")
         if not equals or not key.isidentifier():
             raise UserError(f'The config argument "{part}" does not have the form key=value; use NAME:key=value,...')
-        arguments[key] = parse_value(value)
+        arguments[key] = value
     return arguments
+
+
+def _argument(text: str, parameter: inspect.Parameter) -> Any:
+    """Parses an argument's value. For a ``str`` parameter, text that looks like a number, such as a name, is kept."""
+    value = parse_value(text)
+    return text if parameter.annotation in (str, "str") and not isinstance(value, str) else value
 
 
 def run_config_file(given: str) -> tuple[Path, dict[str, Any]]:
@@ -216,9 +243,9 @@ def config_function(given: str) -> tuple[Path, Callable[..., Any]]:
     return path, get_config
 
 
-def _run_config(given: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    if Path(given).suffix == ".json":
-        return _read_config(Path(given), arguments)
+def _run_config(given: str, arguments: Mapping[str, str]) -> dict[str, Any]:
+    if given.endswith(".json"):
+        return _read_config(open_path(given), arguments)
     path, get_config = config_function(given)
     allowed = inspect.signature(get_config).parameters
     for key in arguments:
@@ -228,7 +255,7 @@ def _run_config(given: str, arguments: dict[str, Any]) -> dict[str, Any]:
                 f'The config {given} has no argument "{key}"; it takes: {takes}.{did_you_mean(key, allowed)}'
             )
     try:
-        config = get_config(**arguments)
+        config = get_config(**{key: _argument(text, allowed[key]) for key, text in arguments.items()})
     except UserError:
         raise
     except (Exception, SystemExit) as error:
@@ -240,7 +267,7 @@ def _run_config(given: str, arguments: dict[str, Any]) -> dict[str, Any]:
     return config
 
 
-def _read_config(path: Path, arguments: dict[str, Any]) -> dict[str, Any]:
+def _read_config(path: epath.Path, arguments: Mapping[str, str]) -> dict[str, Any]:
     """Reads a workdir's ``config.json``, with sources and tasks in dicts by task name."""
     if arguments:
         raise UserError(f"The config {path} takes no arguments; use --config={path} --config.SETTING=VALUE.")

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Mapping
+from fractions import Fraction
 from typing import Literal
 
 from afjax.config.from_dict import MAX_INT, check_fields, settings_repr
@@ -146,7 +147,8 @@ class TrainConfig:
                 f"train.epochs is {self.epochs}, which is {num_steps:.3g} steps at {steps_per_epoch} per epoch; "
                 f"a run can have at most {MAX_INT} steps."
             )
-        return max(1, math.ceil(num_steps))
+        # The float product may be slightly too large: 0.07 * 100 is above 7.
+        return max(1, math.ceil(Fraction(str(self.epochs)) * steps_per_epoch))
 
     @property
     def lengths(self) -> tuple[int, ...]:

@@ -63,23 +63,29 @@ def without_adapters(model: Model, names: Collection[str]) -> Model:
     return dataclasses.replace(model, adapters=remaining)
 
 
-def with_adapters(model: Model, params: Tree, added: Mapping[str, tuple[Adapter, Tree]]) -> tuple[Model, Tree]:
+def with_adapters(
+    model: Model, params: Tree, added: Mapping[str, tuple[Adapter, Tree]], trunk_params: Tree
+) -> tuple[Model, Tree]:
     """Adds adapters to the fusion without retraining it.
 
     Args:
       model: The model.
       params: The model's trees.
       added: ``{name: (architecture, tree)}``, for example from :func:`afjax.model.loading.load_adapters`.
+      trunk_params: The trunk's parameters.
 
     Raises:
-      UserError: The model has no fusion, the fusion has been pruned, a name is already fused, or an adapter is not
-        compatible with the others.
+      UserError: The model has no fusion, the fusion has been pruned, a name is already fused, or an adapter does not
+        fit the trunk or the others.
     """
     members = fused_adapters(model)
     if repeated := sorted(set(added) & set(members)):
         raise UserError(f'"{repeated[0]}" is already fused; the fusion has {", ".join(members)}.')
     if model.fusion.kept is not None:
         raise UserError("This fusion has been pruned layer by layer; add adapters to the original fusion.")
+    for name, (config, tree) in added.items():
+        if wrong := wrong_leaf(config, tree, model.trunk, trunk_params):
+            raise UserError(f'The adapter "{name}" does not fit this model: {wrong}.')
     configs = (*model.adapters, *((name, config) for name, (config, _) in added.items()))
     trees = {**params["adapters"], **{name: tree for name, (_, tree) in added.items()}}
     return dataclasses.replace(model, adapters=configs), {**params, "adapters": trees}

@@ -29,9 +29,9 @@ def save_models(
       run: Identifier of the training run that saves them; see :func:`afjax.store.save_all`.
 
     Raises:
-      UserError: The store already has one of these names and ``overwrite`` is False; the fusion's adapters do not match
-        the stored ones, for example because layers were dropped; or the store or a trained trunk's folder cannot be
-        written.
+      UserError: The store already has one of these names and ``overwrite`` is False; the store lacks the fusion's
+        adapters, or has others, for example because layers were dropped; or the store or a trained trunk's folder
+        cannot be written.
     """
     for trunk in {model.trunk.sha256: model.trunk for model in models}.values():
         write_if_trained(trunk)
@@ -43,7 +43,7 @@ def drafts(model: "TaskModel", store_folder: str | Path) -> list[store.Draft]:
     """Prepares the artifacts that ``TaskModel.save`` writes.
 
     Raises:
-      UserError: The fusion's adapters do not match the stored ones, for example because layers were dropped.
+      UserError: The store lacks the fusion's adapters, or has others, for example because layers were dropped.
     """
     shared: dict[str, Any] = {
         "trunk": model.trunk.identity(),
@@ -103,10 +103,15 @@ def artifacts(model: "TaskModel") -> list[tuple[str, str]]:
 
 
 def _check_members(members: Sequence[Mapping[str, str]], store_folder: str | Path) -> None:
-    """Raises UserError if a fusion's adapters do not match the stored ones."""
+    """Raises UserError unless the store has a fusion's adapters."""
     stored_names = store.names(store_folder, "adapters")
     for name, digest in ((member["name"], member["sha256"]) for member in members):
-        if name in stored_names and store.read_manifest(store_folder, "adapters", name).digest != digest:
+        if name not in stored_names:
+            raise UserError(
+                f'The adapter "{name}" of the fusion is not in the store {store_folder}. Save the fusion to the store '
+                "of its adapters, or save the adapter first."
+            )
+        if store.read_manifest(store_folder, "adapters", name).digest != digest:
             raise UserError(
                 f'The adapter "{name}" in the store {store_folder} does not match the adapter in the fusion, for '
                 "example because layers were dropped. A fusion can only be saved with adapters from the store."

@@ -538,10 +538,10 @@ class TaskModel:
           A copy of the model with this change, without metrics.
 
         Raises:
-          UserError: The model has no fusion, the fusion has been pruned, a name is already fused, or an adapter is not
-            compatible with the others.
+          UserError: The model has no fusion, the fusion has been pruned, a name is already fused, or an adapter does
+            not fit the trunk or the others.
         """
-        return self._edited(*editing.with_adapters(self.model, self.params, added))
+        return self._edited(*editing.with_adapters(self.model, self.params, added, self.trunk.params))
 
     def with_adapter(self, adapter: tuple[Adapter, Tree]) -> "TaskModel":
         """Replaces the adapter without retraining the head.
@@ -691,9 +691,9 @@ class TaskModel:
           run: Identifier of the training run that saves them; see :func:`afjax.store.save_all`.
 
         Raises:
-          UserError: The store already has one of these names and ``overwrite`` is False; the fusion's adapters do not
-            match the stored ones, for example because layers were dropped; or the store or a trained trunk's folder
-            cannot be written.
+          UserError: The store already has one of these names and ``overwrite`` is False; the store lacks the
+            fusion's adapters, or has others, for example because layers were dropped; or the store or a trained
+            trunk's folder cannot be written.
         """
         save_models(store_folder, [self], overwrite=overwrite, run=run)
 

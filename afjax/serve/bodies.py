@@ -82,6 +82,10 @@ def parse_predict_all(body: bytes, config: ServerConfig) -> PredictAllBody:
     is_list = names is None or (isinstance(names, list) and names and all(isinstance(name, str) for name in names))
     if not (is_list and set(request) <= {"rows", "adapters"}):
         raise HTTPException(400, _ALL_FORM)
+    try:
+        _num_chars(names)
+    except UnicodeEncodeError:
+        raise HTTPException(400, '"adapters" has a name that is not Unicode.') from None
     rows = _rows(request, config, _ALL_FORM)
     for index, row in enumerate(rows):
         if ADAPTER_COLUMN in row:

@@ -449,9 +449,9 @@ class RoutedModel:
         """Returns the served tasks, or raises UnknownTaskError if a name is unknown."""
         tasks = self._tasks
         for name in names:
-            if name not in tasks:
+            if not (isinstance(name, str) and name in tasks):
                 some = ", ".join(list(tasks)[:10]) + (", ..." if len(tasks) > 10 else "")
-                raise UnknownTaskError(f'"{name}" is not in service (in service: {some}).{did_you_mean(name, tasks)}')
+                raise UnknownTaskError(f'"{name}" is not in service (it has: {some}).{did_you_mean(str(name), tasks)}')
         return tasks
 
     def _task(self, name: str, model: TaskModel) -> ServedTask:

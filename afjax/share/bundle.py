@@ -160,13 +160,13 @@ def install(
             unchanged = [part for part in existing if part != named[-1] and _is_same(store, part)]
             if not overwrite:
                 _check_not_taken([part for part in existing if part not in unchanged], main, store)
-                for part in named:
-                    check_not_reserved(store, part.kind, part.name)
             new = [
                 (part, part_named)
                 for part, part_named in zip(manifests, named, strict=True)
                 if part_named not in unchanged
             ]
+            for _, part in new:
+                check_not_reserved(store, part.kind, part.name)
             with replaced([folder_of(store, part.kind, part.name) for _, part in new]) as targets:
                 for (part, part_named), target in zip(new, targets, strict=True):
                     copy(epath.Path(folder) / part.kind / part.name / "params", target / "params")
@@ -178,7 +178,7 @@ def install(
             f"{main.kind}/{named[-1].name} cannot be written to {store}: {error.strerror or error}."
         ) from error
     if is_remote(root):
-        check_still_there(store, named)
+        check_still_there(store, [part for _, part in new])
     return tuple(named)
 
 

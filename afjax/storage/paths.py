@@ -226,8 +226,21 @@ def is_path(name: str) -> bool:
 
     A name is a path if it looks like one or if it is an existing folder.
     """
-    looks_like_one = name.startswith((".", "/", "~")) or "\\" in name or name.count("/") > 1 or is_remote(name)
-    return looks_like_one or Path(name).is_dir()
+    return _looks_like_path(name) or Path(name).is_dir()
+
+
+def as_path(path: str) -> str:
+    """Returns a path that cannot be mistaken for an id in another working directory.
+
+    Example:
+      >>> as_path("trunks/mine"), as_path("/trunks/mine")
+      ('./trunks/mine', '/trunks/mine')
+    """
+    return path if _looks_like_path(path) else f"./{path}"
+
+
+def _looks_like_path(name: str) -> bool:
+    return name.startswith((".", "/", "~")) or "\\" in name or name.count("/") > 1 or is_remote(name)
 
 
 def last_part(path: str) -> str:

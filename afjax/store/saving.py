@@ -136,10 +136,11 @@ def save_all(
     root, manifests = store_folder(store), []
     try:
         with files.only_writer(root):
-            if not overwrite:
-                if not run and (same := _saved_before(store, drafts, trees)):
-                    return same
-                for draft, folder, tree in zip(drafts, folders, trees, strict=True):
+            if not overwrite and not run and (same := _saved_before(store, drafts, trees)):
+                return same
+            for draft, folder, tree in zip(drafts, folders, trees, strict=True):
+                check_not_reserved(store, draft.kind, draft.name, run)
+                if not overwrite:
                     _check_free(store, draft, folder, tree, run)
             with files.replaced(folders) as targets:
                 for draft, tree, target in zip(drafts, trees, targets, strict=True):
@@ -255,8 +256,7 @@ def _saved_before(store: StorePath, drafts: Sequence[Draft], trees: Sequence[Tre
 
 
 def _check_free(store: StorePath, draft: Draft, folder: epath.Path, tree: Tree, run: str) -> None:
-    """Raises UserError if an artifact may not be replaced or its name is reserved."""
-    check_not_reserved(store, draft.kind, draft.name, run)
+    """Raises UserError if an artifact exists and may not be replaced."""
     if files.read_current(folder) is None and (is_remote(folder) or not folder.exists()):
         return
     clash = f'"{draft.name}" already exists among the {draft.kind.removesuffix("s")}s in the store {store}'

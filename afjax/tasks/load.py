@@ -195,7 +195,8 @@ def rows_from_table(
 def rows_by_split(task: TaskConfig, data: Any) -> dict[str, AnyRows]:
     """Validates a dictionary of splits, and converts tables to rows.
 
-    If train is the only split, some of its rows are held out as dev; see ``TaskConfig.dev_share``.
+    If train is the only split, some of its rows are held out as dev; see ``TaskConfig.dev_share``. Then the train rows
+    are limited to ``TaskConfig.train_rows``.
 
     Args:
       task: The task.
@@ -241,6 +242,8 @@ def rows_by_split(task: TaskConfig, data: Any) -> dict[str, AnyRows]:
         splits[split] = rows
     if "dev" not in splits:
         splits["train"], splits["dev"] = divide(task, splits["train"], 'data["train"]')
+    if task.train_rows:
+        splits["train"] = splits["train"].every(task.train_rows)
     return splits
 
 

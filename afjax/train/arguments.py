@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
@@ -49,6 +49,32 @@ def check_types(
             raise UserError(f"The {name} is {shown(value)}; pass a {expected.__name__}.")
 
 
+def check_task(task: Any) -> None:
+    """Raises UserError if a task is not a TaskConfig."""
+    if not isinstance(task, TaskConfig):
+        raise UserError(f"The task is {shown(task)}; pass a TaskConfig, such as TaskConfig(name=...).")
+
+
+def check_tasks(tasks: Any) -> tuple[TaskConfig, ...]:
+    """Checks the tasks of a recipe that trains several.
+
+    Returns:
+      The tasks, as a tuple.
+
+    Raises:
+      UserError: The tasks are not iterable, one of them is not a TaskConfig, there are none, or two have the same name.
+    """
+    if not isinstance(tasks, Iterable) or isinstance(tasks, str):
+        raise UserError(f"The tasks are {shown(tasks)}; pass a list of TaskConfig.")
+    tasks = tuple(tasks)
+    for task in tasks:
+        check_task(task)
+    names = [task.name for task in tasks]
+    if not names or len(set(names)) != len(names):
+        raise UserError(f"The tasks are {', '.join(names) or '(none)'}; pass at least one, with distinct names.")
+    return tasks
+
+
 def check_data(task: TaskConfig, data: Mapping[str, Any]) -> dict[str, AnyRows]:
     """Checks a task and its data.
 
@@ -59,8 +85,7 @@ def check_data(task: TaskConfig, data: Mapping[str, Any]) -> dict[str, AnyRows]:
       UserError: The task is not a TaskConfig, a split is missing, invalid or empty, its labels do not fit the task, or
         the splits have different label names.
     """
-    if not isinstance(task, TaskConfig):
-        raise UserError(f"The task is {shown(task)}; pass a TaskConfig, such as TaskConfig(name=...).")
+    check_task(task)
     splits = rows_by_split(task, data)
     for split in ("train", "dev"):
         if not len(splits[split]):

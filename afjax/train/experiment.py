@@ -28,7 +28,7 @@ from afjax.distributed.sharding import make_mesh
 from afjax.errors import UserError
 from afjax.model.saving import save_models
 from afjax.model.task_model import TaskModel
-from afjax.storage.paths import open_path
+from afjax.storage.paths import as_path, open_path
 from afjax.storage.writing import write_json, write_text
 from afjax.tasks.load import load_task
 from afjax.train.checks import (
@@ -360,7 +360,7 @@ def _with_named_trunk(models: list[TaskModel], workdir: epath.Path) -> list[Task
     trunk = models[0].trunk
     if not trunk.trained:
         return models
-    named = dataclasses.replace(trunk, name=str(workdir / "trunk"))
+    named = dataclasses.replace(trunk, name=as_path(str(workdir / "trunk")))
     return [dataclasses.replace(task_model, trunk=named) for task_model in models]
 
 

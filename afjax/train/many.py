@@ -1,7 +1,7 @@
 """Trains many runs on one trunk in one process."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from afjax.distributed.preemption import stopping_between_runs
 from afjax.errors import UserError
 from afjax.model.task_model import TaskModel
 from afjax.storage.paths import absolute, open_path
-from afjax.train.arguments import check_types
+from afjax.train.arguments import check_task, check_types
 from afjax.train.fusion import fusion_training
 from afjax.train.loop import Training
 from afjax.train.options import RunOptions
@@ -51,7 +51,7 @@ class PlannedRun:
     options: RunOptions = RunOptions()
 
 
-def train_many(trunk: Trunk, runs: Sequence[PlannedRun], *, slots: int = 1) -> list[TaskModel | Exception]:
+def train_many(trunk: Trunk, runs: Iterable[PlannedRun], *, slots: int = 1) -> list[TaskModel | Exception]:
     """Trains many runs on one trunk in one process.
 
     The runs share one copy of the frozen trunk on the devices. Runs that differ only in name, seed, rows, schedule,
@@ -95,9 +95,13 @@ def train_many(trunk: Trunk, runs: Sequence[PlannedRun], *, slots: int = 1) -> l
         raise UserError(f"slots is {shown(slots)}; pass a positive integer.")
     if several_hosts():
         raise UserError("train_many works on one host only. On several hosts, call train_single for each run.")
+    if not isinstance(runs, Iterable):
+        raise UserError(f"The runs are {shown(runs)}; pass a list of afjax.PlannedRun.")
+    runs = list(runs)
     for run in runs:
         if not isinstance(run, PlannedRun):
             raise UserError(f"A run is {shown(run)}; pass an afjax.PlannedRun.")
+        check_task(run.task)
         kind = FusionMethod if isinstance(run.method, FusionMethod) else Method
         check_types(trunk, run.method, kind, run.config, run.options)
     folders = [str(absolute(open_path(run.workdir))) for run in runs]

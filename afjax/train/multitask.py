@@ -4,7 +4,7 @@ Each task has its own head, and its own adapter if the method has adapters.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +20,13 @@ from afjax.data.splits import AnyRows
 from afjax.display.words import counted
 from afjax.distributed.hosts import all_hosts_or_raise
 from afjax.distributed.sharding import check_batch
-from afjax.errors import UserError
 from afjax.model import partition
 from afjax.model.setup import Setup, single_setup
 from afjax.model.task_model import TaskModel
 from afjax.storage.paths import open_path
 from afjax.tasks.class_loss import check_class_settings, make_class_loss
 from afjax.tasks.kinds import TASK_KINDS, check_metric, initial_output_bias
-from afjax.train.arguments import check_adapter_size, check_data, check_types, data_of
+from afjax.train.arguments import check_adapter_size, check_data, check_tasks, check_types, data_of
 from afjax.train.defaults import choose_learning_rate, choose_pooling
 from afjax.train.inputs import run_inputs, task_settings, tokenize_splits
 from afjax.train.loop import run_alone, run_loop
@@ -43,7 +42,7 @@ from afjax.trunk.pretrained import Trunk, check_length
 
 def train_multitask(
     trunk: Trunk,
-    tasks: Sequence[TaskConfig],
+    tasks: Iterable[TaskConfig],
     data: Mapping[str, Mapping[str, Any]],
     *,
     workdir: str | Path,
@@ -89,7 +88,7 @@ def train_multitask(
     check_types(trunk, method, MultitaskMethod, config, options)
     mesh, folder, sampling = options.devices(), open_path(workdir), method.sampling
     check_batch(config.batch_size, mesh)
-    check_tasks([task.name for task in tasks])
+    tasks = check_tasks(tasks)
     rows = {task.name: check_data(task, data_of(data, task)) for task in tasks}
     recorded = recorded_settings(folder, overwrite=options.overwrite)
     config = choose_learning_rate(config, method.partition, recorded)
@@ -258,12 +257,6 @@ def _task_model(
 def _model_params(own: Tree, name: str) -> Tree:
     """Converts one task's tree in the step to a model's adapters, fusion and heads."""
     return {root: {name: own[root][DRAWN]} if root in own else {} for root in ("adapters", "fusion", "heads")}
-
-
-def check_tasks(names: Sequence[str]) -> None:
-    """Raises UserError unless there is at least one task and all names are distinct."""
-    if not names or len(set(names)) != len(names):
-        raise UserError(f"The tasks are {', '.join(names) or '(none)'}; pass at least one, with distinct names.")
 
 
 def _task_metrics(scores: Mapping[str, float], task: str) -> dict[str, float]:

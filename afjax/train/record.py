@@ -268,11 +268,23 @@ def setting_differences(recorded: Mapping[str, Any], given: Mapping[str, Any]) -
         for ending, value in FORMER_SETTINGS.items():
             if key == ending or key.endswith(f".{ending}"):
                 recorded_values[key] = value
+    recorded_order, given_order = _adapter_order(recorded), _adapter_order(given)
+    if recorded_order != given_order and sorted(recorded_order) == sorted(given_order):
+        recorded_values["adapters"], given_values["adapters"] = recorded_order, given_order
     return [
         f"{key}: {recorded_values.get(key, 'not set')!r} recorded, {given_values.get(key, 'not set')!r} given"
         for key in sorted(recorded_values.keys() | given_values.keys())
         if recorded_values.get(key) != given_values.get(key)
     ]
+
+
+def _adapter_order(settings: Mapping[str, Any]) -> list[str]:
+    """Returns the names of a run's adapters in order.
+
+    The indices in ``FusionConfig.kept`` refer to this order, which ``by_path`` does not preserve.
+    """
+    adapters = settings.get("adapters")
+    return list(adapters) if isinstance(adapters, Mapping) else []
 
 
 def input_differences(recorded: Mapping[str, str], given: Mapping[str, str]) -> tuple[list[str], list[str]]:

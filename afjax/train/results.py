@@ -14,6 +14,7 @@ from afjax.errors import UserError
 from afjax.model import partition
 from afjax.model.task_model import TaskModel
 from afjax.storage.json_files import read_json
+from afjax.storage.paths import as_path
 from afjax.storage.writing import write_json
 from afjax.train.record import TRAINED, folder_error
 from afjax.train.single_run import map_layers
@@ -81,7 +82,7 @@ def stored_form(trained: Tree) -> Tree:
 def with_params(trunk: Trunk, params: Tree, workdir: epath.Path) -> Trunk:
     """Returns a copy of the trunk with the parameters trained by a run."""
     joined = partition.join_layers(params)
-    name, digest = str(workdir / "trunk"), tree_digest(joined)
+    name, digest = as_path(str(workdir / "trunk")), tree_digest(joined)
     return dataclasses.replace(trunk, name=name, params=joined, sha256=digest, trained=True)
 
 

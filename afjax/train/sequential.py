@@ -4,7 +4,7 @@ Each task starts from the previous task's trunk.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,12 @@ from afjax.storage.json_files import read_json
 from afjax.storage.paths import open_path
 from afjax.storage.writing import write_json
 from afjax.tasks.class_loss import check_class_settings
-from afjax.train.arguments import check_data, check_types, data_of
-from afjax.train.multitask import check_tasks
+from afjax.train.arguments import check_data, check_tasks, check_types, data_of
+from afjax.train.inputs import task_settings
 from afjax.train.options import RunOptions
+from afjax.train.record import plain
 from afjax.train.single import train_single
+from afjax.trees import tree_digest
 from afjax.trunk.pretrained import Trunk
 
 SCORES = "scores.json"
@@ -49,7 +51,7 @@ class TaskSequence:
 
 def train_sequential(
     trunk: Trunk,
-    tasks: Sequence[TaskConfig],
+    tasks: Iterable[TaskConfig],
     data: Mapping[str, Mapping[str, Any]],
     *,
     workdir: str | Path,
@@ -86,7 +88,7 @@ def train_sequential(
       >>> forgotten = sequence.scores[0][0]["accuracy"] - sequence.scores[1][0]["accuracy"]  # doctest: +SKIP
     """
     check_types(trunk, method, Method, config, options)
-    check_tasks([task.name for task in tasks])
+    tasks = check_tasks(tasks)
     splits = {task.name: check_data(task, data_of(data, task)) for task in tasks}
     label_names = {task: splits[task.name]["train"].label_names for task in tasks}
     check_class_settings(config, label_names)
@@ -127,12 +129,17 @@ def _scores(
 ) -> list[dict[str, float]]:
     """Evaluates every model on its dev rows.
 
-    Metrics are cached in a file for resumed runs.
+    The metrics are written to a file, with digests of everything that they depend on. A resumed run reads them if
+    nothing changed, and evaluates the models again otherwise.
     """
+    inputs = {name: _inputs(model, data[name]["dev"]) for name, model in models.items()}
     with all_hosts_or_raise():
-        earlier = read_json(path, expected=list, advice=f"delete {path} to evaluate the models again")
-    if earlier is not None:
-        return earlier
+        # A score may be NaN, such as the correlation of constant predictions.
+        advice = f"delete {path} to evaluate the models again"
+        stored = read_json(path, expected=None, advice=advice, constants=True)
+    # Earlier versions wrote a list of metrics, without inputs.
+    if isinstance(stored, dict) and stored.get("inputs") == inputs and _are_scores(stored.get("scores"), models):
+        return stored["scores"]
     scores = [model.evaluate(data[name]["dev"], batch_size=batch_size) for name, model in models.items()]
     with all_hosts_or_raise():
         if is_first_host():
@@ -141,5 +148,28 @@ def _scores(
                 metric = model.task.main_metric
                 numbers.append(f"{model.task.name} {metric} {model_scores[metric]:.4f}")
             print_line(f"after {list(models)[-1]}: dev {', '.join(numbers)}")
-            write_json(path, scores)
+            write_json(path, {"inputs": inputs, "scores": scores})
     return scores
+
+
+def _inputs(model: TaskModel, rows: AnyRows) -> dict[str, Any]:
+    """Returns digests of a model and of its dev rows, and the settings that affect its metrics."""
+    return {
+        "trunk": model.trunk.sha256,
+        "params": tree_digest(model.params),
+        "dev_rows": rows.digest(),
+        "task": plain(task_settings(model.task)),
+        "max_length": model.max_length,
+    }
+
+
+def _are_scores(value: Any, models: Mapping[str, TaskModel]) -> bool:
+    """Whether a value from a file holds the metrics of every model."""
+    if not isinstance(value, list) or len(value) != len(models):
+        return False
+    return all(
+        isinstance(metrics, dict)
+        and model.task.main_metric in metrics
+        and all(type(score) in (int, float) for score in metrics.values())
+        for metrics, model in zip(value, models.values(), strict=True)
+    )

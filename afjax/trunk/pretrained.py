@@ -22,7 +22,7 @@ from afjax.display.terminal import print_line
 from afjax.distributed.sharding import local_mesh, shard
 from afjax.errors import UserError, did_you_mean
 from afjax.storage.json_files import read_json
-from afjax.storage.paths import fetched, is_remote, open_path
+from afjax.storage.paths import as_path, fetched, is_remote, open_path
 from afjax.storage.writing import replacing, write_bytes, write_json
 from afjax.trees import Tree, count, tree_digest
 from afjax.trunk.config import TrunkConfig
@@ -314,6 +314,8 @@ def load_trunk(name: str, *, dtype: TrunkDtype = "float32") -> Trunk:
     config = read_trunk_config(folder)
     tensors = read_tensors(folder)
     params = from_hugging_face(tensors, config, where=str(folder))
+    # A store records the name. It may be read from another working directory, where a relative path looks like an id.
+    name = as_path(name) if folder == Path(name) else name
     return Trunk(name=name, config=config, params=params, sha256=tree_digest(params), folder=folder, dtype=dtype)
 
 

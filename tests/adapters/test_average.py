@@ -158,6 +158,8 @@ SMALL = AdapterConfig(size=2)
         ([], {}, ["no adapters"]),
         ([SMALL] * 2, {"weights": [1.0]}, ["[1.0]", "2"]),
         ([SMALL] * 2, {"weights": [1.0, float("nan")]}, ["nan"]),
+        ([SMALL] * 2, {"weights": ["x", 1.0]}, ["['x', 1.0]", "2"]),
+        ([SMALL] * 2, {"weights": [None, 1.0]}, ["[None, 1.0]", "2"]),
         ([SMALL] * 2, {"of": "logits"}, ["logits", "outputs", "parameters"]),
         ([SMALL] * 2, {"of": "parameters", "weights": [1.0, 0.5]}, ["1.5"]),
         ([SMALL, AdapterConfig(size=3)], {"of": "parameters"}, ["size=2", "size=3"]),

@@ -241,7 +241,9 @@ def test_invalid_pruning_adding_or_removing_is_refused(tiny_trunk: Trunk, rows: 
         AdapterConfig(size=2),
         draw(init_adapter(jax.random.key(0), AdapterConfig(size=2), tiny_trunk.config), "d"),
     )
+    wide = (AdapterConfig(size=3), other[1])
     cases = [
+        (lambda: whole.with_adapters({"d": wide}), ('"d"', "does not fit", "down")),
         (lambda: whole.without_adapters(["d"]), ('"d"', "not fused", "a, b, c")),
         (lambda: whole.without_adapters(NAMES), ("every adapter", "at least one")),
         (lambda: pruned.without_adapters(["a"]), ("pruned", "remove ")),
@@ -283,6 +285,9 @@ def test_pruned_fusion_is_stored_and_loaded(tiny_trunk: Trunk, rows: Rows, tmp_p
         whole.renamed("small").save(tmp_path)
     with pytest.raises(UserError, match=r'adapter "a".*store .*does not match.*fusion'):
         whole.without_layers([0]).renamed("smaller").save(tmp_path)
+    with pytest.raises(UserError, match=r'adapter "a".*not in the store .*elsewhere'):
+        whole.save(tmp_path / "elsewhere")
+    assert not (tmp_path / "elsewhere").exists()
     assert store.names(tmp_path, "fusion") == ["mix", "small"]
     assert store.verify(tmp_path) == []
     stored: Mapping[str, Any] = load_adapters(tmp_path, ["c"], tiny_trunk)

@@ -380,6 +380,14 @@ def test_seeds_without_a_unique_key_are_refused(seed: Any) -> None:
     assert str(2**32 - 1) in message(check_seed, seed)
 
 
+@pytest.mark.parametrize(
+    ("epochs", "steps_per_epoch", "expected"),
+    [(0.07, 100, 7), (1.1, 10, 11), (0.55, 100, 55), (0.07, 101, 8), (1e-7, 10, 1), (3, 5, 15)],
+)
+def test_number_of_steps_is_the_decimal_product_rounded_up(epochs: float, steps_per_epoch: int, expected: int) -> None:
+    assert TrainConfig(epochs=epochs).num_steps(steps_per_epoch) == expected
+
+
 def test_step_count_above_the_device_counter_is_refused() -> None:
     assert TrainConfig(epochs=2.5).num_steps(3) == 8
     assert TrainConfig(epochs=2.5, max_steps=5).num_steps(3) == 5

@@ -220,6 +220,9 @@ def test_rows_are_predicted_with_several_adapters(tiny_trunk: Trunk, models: dic
             response = predict_all(**body)
             assert response.status_code == status, response.text
             assert fact in response.json()["error"]
+        body_bytes = b'{"rows": [{"text": "no dogs"}], "adapters": ["\\ud800"]}'
+        response = client.post("/predict_all", content=body_bytes, headers={"Content-Type": "application/json"})
+        assert (response.status_code, list(response.json())) == (400, ["error"])
         lines = client.get("/metrics").text.splitlines()
         assert 'afjax_rows_total{adapter="topic"} 6.0' in lines
         assert "afjax_queue_sequences 0.0" in lines

@@ -388,6 +388,9 @@ def test_invalid_requests_are_refused_before_anything_is_computed(
     routed = RoutedModel(tiny_trunk, many, SMALL)
     with pytest.raises(UserError, match=r'"tsak1" is not in service .*Did you mean "task1"'):
         routed.predict(TEXTS[:2], ["task1", "tsak1"])
+    for name in (float("nan"), 3, ["task1"]):
+        with pytest.raises(UserError, match="is not in service"):
+            routed.predict(["all cats"], [name])
     with pytest.raises(UserError, match="2 rows and 1 name"):
         routed.predict(TEXTS[:2], ["task1"])
     with pytest.raises(UserError, match="0 rows and 0 names"):

@@ -268,6 +268,15 @@ def test_unpack_into_an_object_store(
     assert digests(tmp_path / "new")["adapters/rte"] == digests(example_store)["adapters/rte"]
 
 
+def test_object_store_keeps_identical_adapters(fusion: Path, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (files, bundle):
+        monkeypatch.setattr(module, "is_remote", lambda path: True)
+    before = digests(source)
+    # The stored adapters record local paths, which the archive does not have.
+    share.unpack(fusion, source, name="again")
+    assert digests(source).items() > before.items()
+
+
 # Tests of damaged files.
 
 

@@ -18,6 +18,7 @@ from afjax.config.from_dict import to_dict
 from afjax.config.tasks import TaskConfig
 from afjax.share.model_card import code_span, model_card
 from afjax.share.provenance import hub_id, shareable
+from afjax.trunk.pretrained import Trunk, load_trunk, save_trunk
 
 NASTY = '</code>[x](http://evil) `` | <script>\n# Title\n---\nlicense: "mit" @everyone \u2028 \x85 \x00 \ud800 é 🙂'
 
@@ -145,6 +146,17 @@ def test_shared_trunk_names_do_not_contain_private_folders(
     assert shareable(saved).trunk["name"] == shared
     assert shareable(shareable(saved)) == shareable(saved)
     assert bool(hub_id(shared)) == (shared == name and not name.startswith("."))
+
+
+def test_relative_trunk_folder_is_no_hub_id_in_another_folder(
+    tiny_trunk: Trunk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_trunk(tmp_path / "trunks" / "mine", tiny_trunk)
+    monkeypatch.chdir(tmp_path)
+    identity = load_trunk("trunks/mine").identity()
+    monkeypatch.chdir(tmp_path / "trunks")
+    assert shareable(save(tmp_path / "store", "adapters", "a", trunk=identity)).trunk["name"] == "./mine"
+    assert hub_id(identity["name"]) == ""
 
 
 @pytest.mark.parametrize(

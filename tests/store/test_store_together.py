@@ -214,8 +214,9 @@ def test_second_run_with_reserved_names_is_refused(tmp_path: Path) -> None:
         store.reserve(folder, [("heads", "other"), ("heads", "rte")], run="two", workdir=two)
     with pytest.raises(UserError, match=str(one)):
         store.save_all(folder, pair(2), run="two")
-    with pytest.raises(UserError, match=str(one)):
-        store.save_all(folder, pair(2))
+    for overwrite in (False, True):
+        with pytest.raises(UserError, match=str(one)):
+            store.save_all(folder, pair(2), overwrite=overwrite)
     # The refused call did not reserve heads/other, although this name was free.
     store.reserve(folder, [("heads", "other")], run="one", workdir=one)
     store.save_all(folder, pair(1), run="one")
@@ -258,6 +259,9 @@ def test_reservations_are_not_artifacts_and_are_not_shared(tmp_path: Path) -> No
     share.unpack(tmp_path / "rte.tar", tmp_path / "store", name="again")
     with pytest.raises(UserError, match=str(one)):
         store.reserve(tmp_path / "store", [("adapters", "again"), ("heads", "other")], run="two", workdir=tmp_path)
+    store.reserve(tmp_path / "store", [("adapters", "third")], run="one", workdir=one)
+    with pytest.raises(UserError, match=str(one)):
+        share.unpack(tmp_path / "rte.tar", tmp_path / "store", name="third", overwrite=True)
 
 
 def test_workdirs_and_store_agree_on_the_file_name() -> None:

@@ -185,6 +185,42 @@ def test_missing_labels_of_pandas_are_recognized() -> None:
         assert splits["test"].labels is None
 
 
+@pytest.mark.parametrize(
+    ("kind", "texts", "labels"),
+    [
+        ("classification", [f"text {row}" for row in range(60)], ["a", "b"] * 30),
+        ("regression", [f"text {row}" for row in range(60)], [0.5] * 60),
+        ("multi_label", [f"text {row}" for row in range(60)], [["a"], []] * 30),
+        ("tagging", [f"text {row}" for row in range(60)], [["a", "b"]] * 60),
+        ("multiple_choice", [(f"text {row}", ["one", "two"]) for row in range(60)], [0, 1] * 30),
+        ("span", [(f"what {row}", "one") for row in range(60)], [{"text": ["one"], "answer_start": [0]}] * 60),
+    ],
+)
+def test_train_rows_limits_rows_passed_in_python(kind: Any, texts: list[Any], labels: list[Any]) -> None:
+    rows, task = rows_from_lists(texts, labels, kind=kind), TaskConfig(name="t", kind=kind, train_rows=7)
+    splits = rows_by_split(task, {"train": rows, "dev": rows, "test": rows})
+    assert splits["train"].digest() == rows.every(7).digest()
+    assert len(splits["dev"]) == len(splits["test"]) == 60
+    assert rows_by_split(task, splits)["train"] is splits["train"]
+    # If dev is held out from train, the train rows are limited afterwards.
+    unlimited = rows_by_split(TaskConfig(name="t", kind=kind), {"train": rows})
+    splits = rows_by_split(task, {"train": rows})
+    assert splits["train"].digest() == unlimited["train"].every(7).digest()
+    assert splits["dev"].digest() == unlimited["dev"].digest()
+
+
+def test_train_rows_selects_the_same_rows_from_files_and_tables(tmp_path: Path) -> None:
+    rows = texts(*"abc" * 10)
+    make_folder(tmp_path, train=rows, dev=rows)
+    table = {name: [row[name] for row in rows] for name in ("text", "label")}
+    task = TaskConfig(name="t", source=str(tmp_path), train_rows=7)
+    loaded, given = load_task(task), rows_by_split(task, {"train": table, "dev": table})
+    assert len(given["train"]) == 7
+    assert {split: part.digest() for split, part in given.items()} == {
+        split: part.digest() for split, part in loaded.items()
+    }
+
+
 @pytest.mark.parametrize("missing", [None, math.nan, ""])
 @pytest.mark.parametrize("kind", ["classification", "regression"])
 def test_train_row_without_a_label_is_refused(kind: Any, missing: Any) -> None:

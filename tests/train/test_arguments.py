@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from facts import has_facts
 
 from afjax.config.methods import FusionMethod, Method, MultitaskMethod
 from afjax.config.tasks import TaskConfig
@@ -14,6 +15,7 @@ from afjax.data.splits import Rows
 from afjax.errors import UserError
 from afjax.model.setup import single_setup
 from afjax.model.task_model import TaskModel
+from afjax.train.arguments import check_tasks
 from afjax.train.fusion import train_fusion
 from afjax.train.multitask import train_multitask
 from afjax.train.options import RunOptions
@@ -55,6 +57,38 @@ def test_error_names_the_argument_and_the_expected_type(
         recipe(**{**defaults, **arguments})
     assert all(fact in str(refused.value) for fact in facts)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("make", "facts"),
+    [
+        (lambda task: ["quantity"], ("'quantity'", "TaskConfig")),
+        (lambda task: [task, None], ("None", "TaskConfig")),
+        (lambda task: "quantity", ("'quantity'", "list", "TaskConfig")),
+        (lambda task: task, ("name='quantity'", "list", "TaskConfig")),
+        (lambda task: 3, ("3", "list", "TaskConfig")),
+        (lambda task: iter(()), ("(none)", "at least one")),
+    ],
+    ids=["names", "None in a list", "a name", "a task", "a number", "no tasks"],
+)
+@pytest.mark.parametrize("recipe", [train_multitask, train_sequential])
+def test_tasks_of_the_wrong_type_are_refused(
+    tiny_trunk: Trunk,
+    task: TaskConfig,
+    rows: Mapping[str, Rows],
+    tmp_path: Path,
+    recipe: Callable[..., Any],
+    make: Callable[[TaskConfig], Any],
+    facts: tuple[str, ...],
+) -> None:
+    with pytest.raises(UserError) as refused:
+        recipe(tiny_trunk, make(task), {task.name: rows}, workdir=tmp_path / "run")
+    assert has_facts(str(refused.value), *facts)
+    assert not (tmp_path / "run").exists()
+
+
+def test_tasks_can_come_from_a_generator(task: TaskConfig) -> None:
+    assert check_tasks(each for each in [task]) == (task,)
 
 
 @pytest.mark.parametrize(

@@ -359,6 +359,29 @@ def test_runs_that_train_layers_of_the_trunk_do_not_share_steps(
     assert digests(outcomes) == digests(separate)
 
 
+def test_runs_can_come_from_a_generator(tiny_trunk: Trunk, planned: Plan) -> None:
+    assert len(models(train_many(tiny_trunk, (planned(seed) for seed in range(2))))) == 2
+
+
+@pytest.mark.parametrize(
+    ("make", "facts"),
+    [
+        (lambda run: run, ("quantity", "list", "PlannedRun")),
+        (lambda run: None, ("None", "PlannedRun")),
+        (lambda run: [run, "quantity"], ("'quantity'", "PlannedRun")),
+        (lambda run: [run, dataclasses.replace(run, task="entail")], ("'entail'", "TaskConfig")),
+    ],
+    ids=["a run", "None", "a string", "a task's name"],
+)
+def test_runs_of_the_wrong_type_are_refused(
+    tiny_trunk: Trunk, planned: Plan, tmp_path: Path, make: Any, facts: tuple[str, ...]
+) -> None:
+    with pytest.raises(UserError) as refused:
+        train_many(tiny_trunk, make(planned(0)))
+    assert has_facts(str(refused.value), *facts)
+    assert not (tmp_path / "many").exists()
+
+
 def test_sigterm_while_a_run_starts_stops_all_runs(
     tiny_trunk: Trunk, planned: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

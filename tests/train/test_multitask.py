@@ -2,7 +2,10 @@
 
 import dataclasses
 import itertools
+import json
 import logging
+import math
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -206,6 +209,63 @@ def test_sequential_training_evaluates_earlier_tasks_again(tiny_trunk: Trunk, da
     assert [model.trunk.sha256 for model in again.models.values()] == [
         model.trunk.sha256 for model in result.models.values()
     ]
+
+
+def test_stored_scores_of_other_models_or_dev_rows_are_not_used(tiny_trunk: Trunk, data: Any, tmp_path: Path) -> None:
+    config, folders = dataclasses.replace(CONFIG, max_steps=2), [tmp_path / "1-quantity", tmp_path / "2-number"]
+
+    def scores(data: Any, config: TrainConfig) -> list[list[dict[str, float]]]:
+        method = Method(partition="head")
+        sequence = train_sequential(tiny_trunk, TASKS[:2], data, workdir=tmp_path, method=method, config=config)
+        last = [model.evaluate(data[name]["dev"], batch_size=8) for name, model in sequence.models.items()]
+        assert [model.metrics for model in sequence.models.values()] == sequence.scores[-1]
+        return [*sequence.scores, last]
+
+    def mark() -> list[dict[str, float]]:
+        """Replaces the stored scores by scores that no model has."""
+        marked = [{"accuracy": 2.0}, {"macro_f1": 2.0}]
+        path = folders[1] / "scores.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "scores": marked}))
+        return marked
+
+    scores(data, config)
+    marked = mark()
+    assert scores(data, config)[1] == marked
+    # Only the first task has other dev rows, and only its run is trained again.
+    shutil.rmtree(folders[0])
+    fewer = {**data, "quantity": {**data["quantity"], "dev": data["quantity"]["dev"].take(range(5))}}
+    *_, stored, last = scores(fewer, config)
+    assert stored == last
+    # All runs are trained again, with other settings.
+    mark()
+    for folder in folders:
+        shutil.rmtree(folder / "checkpoints")
+    *_, stored, last = scores(fewer, dataclasses.replace(config, learning_rate=0.3))
+    assert stored == last
+
+
+def test_scores_without_digests_and_damaged_scores_are_computed_again(
+    tiny_trunk: Trunk, data: Any, tmp_path: Path
+) -> None:
+    path, config = tmp_path / "1-quantity" / "scores.json", dataclasses.replace(CONFIG, max_steps=2)
+
+    def scores() -> list[list[dict[str, float]]]:
+        method = Method(partition="head")
+        return train_sequential(tiny_trunk, TASKS[:1], data, workdir=tmp_path, method=method, config=config).scores
+
+    first = scores()
+    record = json.loads(path.read_text())
+    for damaged in ([{}], [{"accuracy": 2.0}], {}, None, {**record, "scores": [{}]}, {**record, "scores": ["a"]}):
+        path.write_text(json.dumps(damaged))
+        assert scores() == first
+        assert json.loads(path.read_text()) == record
+    # The correlation of constant predictions is NaN.
+    path.write_text(json.dumps({**record, "scores": [{"accuracy": math.nan}]}))
+    assert math.isnan(scores()[0][0]["accuracy"])
+    path.write_text("[")
+    with pytest.raises(UserError) as refused:
+        scores()
+    assert has_facts(str(refused.value), str(path), "delete")
 
 
 # Tests of invalid arguments.

@@ -369,6 +369,32 @@ def test_fusion_run_with_another_config_or_other_adapters_is_refused(
     assert has_facts(str(refused.value), "adapter quantity ", "changed")
 
 
+def test_fusion_run_with_its_adapters_in_another_order_is_refused(
+    finished: tuple[Path, TaskModel],
+    tiny_trunk: Trunk,
+    task: TaskConfig,
+    rows: Mapping[str, Rows],
+    settings: TrainConfig,
+    tmp_path: Path,
+) -> None:
+    store = tmp_path / "store"
+    finished[1].save(store)
+    given: dict[str, Any] = {"config": settings, "method": Method(adapter=ADAPTER), "options": RunOptions(name="other")}
+    train_single(tiny_trunk, task, rows, workdir=tmp_path / "other", **given).save(store)
+
+    def fuse(*adapters: str) -> TaskModel:
+        method = FusionMethod(adapters=adapters, store=store)
+        return train_fusion(tiny_trunk, task, rows, method, workdir=tmp_path / "fusion", config=settings)
+
+    fuse("quantity", "other")
+    before = contents(tmp_path / "fusion")
+    with pytest.raises(UserError) as refused:
+        fuse("other", "quantity")
+    assert has_facts(str(refused.value), "adapters: ['quantity', 'other'] ", "['other', 'quantity'] ")
+    assert contents(tmp_path / "fusion") == before
+    fuse("quantity", "other")
+
+
 def test_multitask_and_sequential_runs_with_other_settings_are_refused(
     tiny_trunk: Trunk, task: TaskConfig, rows: Mapping[str, Rows], settings: TrainConfig, tmp_path: Path
 ) -> None:

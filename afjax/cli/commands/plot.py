@@ -4,7 +4,9 @@ This module draws figures from finished runs; ``plot_activations`` and ``plot_sp
 """
 
 import argparse
+import dataclasses
 import functools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,36 +84,46 @@ def _run(name: str, arguments: argparse.Namespace) -> int:
             scores = sweep_figures.search(records, metric=arguments.metric)
             paths = sweep_figures.draw_search(scores, arguments.output)
     else:
-        paths = _plot_grid(name, arguments, collection)
+        paths = _plot_grid(name, arguments, collection, tasks)
     for note in collection.left_out(tasks):
         print_line(f"Left out: {note}.")
     print("\n".join(map(str, paths)))
     return 0
 
 
-def _plot_grid(name: str, arguments: argparse.Namespace, collection: "Collection") -> list[Path]:
+def _plot_grid(name: str, arguments: argparse.Namespace, collection: "Collection", tasks: Sequence[str]) -> list[Path]:
     from afjax.analysis import cells, run_figures, tables
 
-    shared = {"tasks": arguments.tasks, "metric": arguments.metric}
     if name == "differences":
-        grid = tables.make_grid(collection, methods=arguments.methods, **shared)
-        return run_figures.draw_differences(grid, arguments.output)
-    grid = tables.make_grid(collection, by_size=True, **shared)
-    if not arguments.task:
+        grid = tables.make_grid(collection, tasks=arguments.tasks, methods=arguments.methods, metric=arguments.metric)
+        paths = run_figures.draw_differences(grid, arguments.output)
+        _print_notes([*tables.uneven_seeds_note(grid), *tables.warnings(grid)])
+        return paths
+    task, *extra_tasks = cells.chosen(arguments.task, "--task", tasks) if arguments.task else [""]
+    if extra_tasks:
+        raise UserError(
+            f"--task is {arguments.task}, but must be one task; for percentiles over several tasks, use "
+            f"--tasks={arguments.task}."
+        )
+    grid = tables.make_grid(collection, tasks=task or arguments.tasks, metric=arguments.metric, by_size=True)
+    if task:
+        title, full = f"{task} ({grid.metrics[task]})", grid.cells.get((task, "full"))
+        points = run_figures.task_points(grid, task)
+    else:
+        title, full = "", None
         points = run_figures.tradeoff_points(grid)
         # Percentiles over different sets of tasks are not comparable.
         num_tasks = max(point.count for point in points)
         incomplete = [f"{point.method} ({point.count})" for point in points if point.count < num_tasks]
         if incomplete:
             print_line(f"Left out, because they cover fewer than {num_tasks} tasks: {', '.join(incomplete)}.")
-        return run_figures.draw_tradeoff([point for point in points if point.count == num_tasks], arguments.output)
-    task, *extra_tasks = cells.chosen(arguments.task, "--task", grid.tasks)
-    if extra_tasks:
-        raise UserError(
-            f"--task is {arguments.task}, but must be one task; for percentiles over several tasks, use "
-            f"--tasks={arguments.task}."
-        )
-    metric = grid.metrics[task]
-    points = run_figures.task_points(grid, task)
-    full = grid.cells.get((task, "full"))
-    return run_figures.draw_tradeoff(points, arguments.output, task=f"{task} ({metric})", full=full)
+        points = [point for point in points if point.count == num_tasks]
+    paths = run_figures.draw_tradeoff(points, arguments.output, task=title, full=full)
+    grid = dataclasses.replace(grid, methods=("full", *(point.method for point in points)))
+    _print_notes([*([] if task else tables.uneven_seeds_note(grid)), *tables.warnings(grid)])
+    return paths
+
+
+def _print_notes(notes: Sequence[str]) -> None:
+    for note in notes:
+        print_line(note)
