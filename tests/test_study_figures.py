@@ -55,6 +55,21 @@ def test_differences_are_between_runs_with_the_same_seed(tmp_path: Path) -> None
     assert numbers([row[2] for row in rows]) == pytest.approx([10, 25])
 
 
+def test_differences_are_over_the_seeds_that_both_have(tmp_path: Path) -> None:
+    results: Results = {
+        Run("full", "rte", 0): line(0.5),
+        Run("full", "rte", 1): line(0.9),
+        Run("pfeiffer", "rte", 0): line(0.6),
+        Run("pfeiffer", "rte", 1): line(0.8),
+        # This method lacks the seed with the better full fine-tuning.
+        Run("fusion_nli", "rte", 0): line(0.75),
+    }
+    header, *rows = drawn(tmp_path, "differences", fusion=results)
+    assert numbers([row[2] for row in rows]) == pytest.approx([0, 25])
+    assert header[5:] == ["seeds", "seeds_of_full"]
+    assert [row[5:] for row in rows] == [["0 1", "0 1"], ["0", "0"]]
+
+
 def test_activations_are_means_over_seeds(tmp_path: Path) -> None:
     results: Results = {
         Run("fusion_nli", "rte", 0): line(0.5, activations=activations([0.2, 0.4])),

@@ -51,6 +51,7 @@ _STYLE: Any = {
     "svg.hashsalt": "afjax",
     # Names of tasks, adapters and tokens may contain dollar signs.
     "text.parse_math": False,
+    "axes.unicode_minus": True,
 }
 
 

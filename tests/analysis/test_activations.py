@@ -49,6 +49,12 @@ def row_by_row(model: TaskModel, rows: Rows) -> np.ndarray:
     return np.stack(found)
 
 
+def test_tokens_may_be_dollar_signs(tmp_path: Path) -> None:
+    weights = {"ffn": np.full((1, 3, 1), 1.0)}
+    found = TokenActivations("fused", (r"$\oops$",), ("$", r"^\x$", "$"), 3, weights)
+    assert r">$\oops$<" in draw_token_activations(found, tmp_path / "tokens")[1].read_text()
+
+
 def test_means_equal_a_slow_computation(fused: TaskModel, rows: Rows) -> None:
     slow = row_by_row(fused, rows)
     found = mean_activations(fused, rows, by_label=True, batch_size=3)

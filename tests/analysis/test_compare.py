@@ -1,5 +1,6 @@
 """Comparisons score models for every task kind, and the names of A and B are parsed."""
 
+import dataclasses
 import types
 from pathlib import Path
 from typing import Any
@@ -67,14 +68,16 @@ def test_folder_names_may_have_commas(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "words"),
+    ("low", "high", "p_value", "words"),
     [
-        (0.1, 0.3, "B is better by 0.2000 f1"),
-        (-0.1, 0.5, "No significant difference in f1"),
+        (0.1, 0.3, 0.04, "B is better by 0.2000 f1"),
+        (-0.1, 0.5, 0.2, "No significant difference in f1: the interval contains zero"),
+        # With few resamples, the interval excludes zero although p is large.
+        (0.1, 0.3, 0.4, "No significant difference in f1: p is at least 0.05"),
     ],
 )
-def test_lines(low: float, high: float, words: str) -> None:
-    paired = Paired(0.5, 0.7, 0.2, low, high, 0.04, 0.01)
+def test_lines(low: float, high: float, p_value: float, words: str) -> None:
+    paired = Paired(0.5, 0.7, 0.2, low, high, p_value, 0.01)
     rows = {"both_right": 1.5, "only_a": 0.0, "only_b": 2.0, "both_wrong": 0.5}
     found = compare.Comparison(
         (("x", "y"), ("u", "v")), "made", "f1", 4, 99, {"accuracy": paired, "f1": paired}, rows, {"seed": ("0", "1")}
@@ -86,3 +89,5 @@ def test_lines(low: float, high: float, words: str) -> None:
     assert any(line.startswith(words) for line in lines)
     assert has_facts("\n".join(lines), "both right 1.5", "A right 0", "B right 2", "both wrong 0.5")
     assert compare.to_json(found)["models"] == {"a": ["x", "y"], "b": ["u", "v"]}
+    assert "99 resamples" in "\n".join(lines)
+    assert "1 resample)" in "\n".join(compare.to_lines(dataclasses.replace(found, num_resamples=1)))

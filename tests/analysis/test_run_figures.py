@@ -24,6 +24,7 @@ from afjax.analysis.run_records import RunRecord
 from afjax.analysis.runs import collect
 from afjax.analysis.sweep_figures import draw_robustness, draw_search, robustness, search
 from afjax.analysis.tables import make_grid
+from afjax.config.tasks import TaskConfig
 from afjax.errors import UserError
 
 TASKS = ("cb", "mrpc", "rte")
@@ -120,6 +121,7 @@ def test_differences(tmp_path: Path) -> None:
     (row,) = read(draw_differences(grid, tmp_path / "picture"))
     assert (row["task"], row["method"]) == ("rte", "head")
     assert float(row["difference_to_full"]) == pytest.approx(-15)
+    assert (row["seeds"], row["seeds_of_full"]) == ("0", "0 1")
     with pytest.raises(UserError, match=r"No task .*full fine-tuning"):
         draw_differences(dataclasses.replace(grid, methods=("full", "pfeiffer")), tmp_path / "other")
     assert not list(tmp_path.glob("other*"))
@@ -163,6 +165,35 @@ def test_robustness(tmp_path: Path) -> None:
     ]
     assert scores[1].std == pytest.approx(2**0.5)
     assert next(row["std"] for row in read(draw_robustness(scores, tmp_path / "picture"))) == ""
+
+
+def test_repeated_runs_of_a_sweep_are_ignored(tmp_path: Path) -> None:
+    """As in tables, the first of two runs with the same settings and seed counts."""
+    for size, position in ((8, "both"), (16, "both"), (8, "ffn")):
+        own = adapter("houlsby", size=size, position=position)
+        for folder, score in (("a", 0.5), ("b", 0.9)):
+            finish(tmp_path / folder / f"{size}-{position}", experiment("rte", "houlsby", adapter=own), score)
+    for found in (robustness(records(tmp_path)), search(records(tmp_path))):
+        assert {(score.mean, score.seeds) for score in found} == {(50.0, 1)}
+
+
+def test_names_may_contain_dollar_signs(tmp_path: Path) -> None:
+    """matplotlib would draw ``$a_b$`` as a formula, and raise an error for ``$x_$``."""
+    for name in ("$a_b$", "$x_$"):
+        task = TaskConfig(name=name, source="data")
+        for scale in (1e-7, 1.0):
+            config = experiment("x", "houlsby", of=task, adapter=adapter("houlsby", init_scale=scale))
+            finish(tmp_path / name / f"{scale}", config, 0.6)
+        finish(tmp_path / name / "full", experiment("x", "full", of=task), 0.5)
+    found = collect([tmp_path])
+    paths = draw_differences(make_grid(found), tmp_path / "differences")
+    shown = paths[1].read_text()
+    paths = draw_robustness(robustness(found.records), tmp_path / "robustness")
+    for text in (shown, paths[1].read_text()):
+        assert ">$a_b$<" in text
+        assert ">$x_$<" in text
+    # The labels of a logarithmic axis are not formulas either.
+    assert ">1e\N{MINUS SIGN}07<" in paths[1].read_text()
 
 
 def test_robustness_needs_a_sweep(tmp_path: Path) -> None:

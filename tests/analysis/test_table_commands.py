@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 from facts import has_facts
-from made_runs import begin, experiment, finish, finish_all, fusion
+from made_runs import adapter, begin, experiment, finish, finish_all, fusion
 
 from afjax.cli.main import main
+from afjax.config.tasks import TaskConfig
 
 Capsys = pytest.CaptureFixture[str]
 
@@ -41,6 +42,32 @@ def test_plot(figure: str, runs: Path, tmp_path: Path, capsys: Capsys) -> None:
     out, err = capsys.readouterr()
     assert out.split() == [str(tmp_path / "new" / f"picture.{suffix}") for suffix in ("png", "svg", "csv")]
     assert has_facts(err, "begun ", "head", "rte", "seed 0", "not finished")
+
+
+def test_plots_print_the_notes_of_tables(tmp_path: Path, capsys: Capsys) -> None:
+    runs = tmp_path / "runs"
+    finish_all(runs, {("rte", "full"): (0.6, 0.7), ("rte", "houlsby"): (0.5,)}, saved=2)
+    finish(runs / "size", experiment("rte", "houlsby", adapter=adapter("houlsby", size=8)), 0.4, saved=2)
+    finish(runs / "z", experiment("rte", "full"), 0.9, saved=2)
+    picture = f"--output={tmp_path / 'picture'}"
+    uneven = ("different seeds", "houlsby and full on rte")
+    repeated = (str(runs / "z"), "repeats", "full on rte", "ignored")
+    assert main(["plot", "differences", f"--runs={runs}", picture]) == 0
+    err = capsys.readouterr().err
+    for facts in (uneven, repeated, ("setting", "chosen", "houlsby on rte")):
+        assert has_facts(err, *facts)
+    assert main(["plot", "tradeoff", f"--runs={runs}", picture]) == 0
+    err = capsys.readouterr().err
+    assert has_facts(err, "different seeds", "houlsby:8 and full on rte")
+    assert has_facts(err, *repeated)
+    assert main(["plot", "tradeoff", f"--runs={runs}", picture, "--task=rte"]) == 0
+    assert has_facts(capsys.readouterr().err, *repeated)
+
+
+def test_tradeoff_of_one_task_ignores_the_metrics_of_others(runs: Path, tmp_path: Path) -> None:
+    task = TaskConfig(name="cb", source="data/cb", metric="f1")
+    finish(runs / "f1", experiment("cb", "full", of=task), 0.5)
+    assert main(["plot", "tradeoff", f"--runs={runs}", f"--output={tmp_path / 'picture'}", "--task=rte"]) == 0
 
 
 def test_bad_arguments_are_refused(runs: Path, tmp_path: Path, capsys: Capsys) -> None:

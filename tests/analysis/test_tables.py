@@ -2,11 +2,12 @@
 
 import csv
 import io
+import json
 from pathlib import Path
 
 import pytest
 from facts import has_facts
-from made_runs import adapter, experiment, finish, finish_all, fusion
+from made_runs import adapter, begin, experiment, finish, finish_all, fusion
 from test_runs import jointly
 
 from afjax.analysis import formats
@@ -100,6 +101,45 @@ def test_comparison_over_different_seeds_is_noted(tmp_path: Path) -> None:
     assert not any("different seeds" in note for note in table.notes)
 
 
+def test_scores_with_fewer_seeds_than_the_others_are_marked(tmp_path: Path) -> None:
+    """All finished seeds count, even if fewer are requested."""
+    runs = {("rte", "full"): (0.5,), ("rte", "head"): (0.4, 0.5, 0.6)}
+    table = make_table("adapterfusion", make_grid(collect([finish_all(tmp_path, runs)]), seeds="0"))
+    assert rows_of(table) == {"rte": ("50.00 ± 10.00", "50.00 (1)", "3")}
+    assert table.commands == ()
+
+
+def test_different_dev_rows_are_noted(tmp_path: Path) -> None:
+    for task, digests in (("rte", ("aa", "bb")), ("cb", ("aa", "aa"))):
+        for method, digest in zip(("full", "head"), digests, strict=True):
+            rows = {f"task {task}'s {split} rows": digest for split in ("train", "dev")}
+            finish(tmp_path / f"{task}-{method}", experiment(task, method), 0.5, rows=rows)
+    # Runs of earlier versions have no digests.
+    finish(tmp_path / "cb-old", experiment("cb", "layernorm"), 0.5)
+    found = collect([tmp_path])
+    (note,) = [note for note in make_table("differences", make_grid(found)).notes if "dev rows" in note]
+    assert has_facts(note, "rte", "different dev rows", str(tmp_path / "rte-full"), str(tmp_path / "rte-head"))
+    assert not any("dev rows" in note for note in make_table("adapterfusion", make_grid(found, methods="head")).notes)
+
+
+def test_metric_for_which_lower_is_better_is_refused(tmp_path: Path) -> None:
+    task = TaskConfig(name="stsb", source="data", kind="regression")
+    workdir = finish(tmp_path / "a", experiment("stsb", "head", of=task), 0.5)
+    path = workdir / "target" / "result.json"
+    (result,) = json.loads(path.read_text())
+    result["metrics"] |= {"mse": 0.1, "spearman": 0.4}
+    path.write_text(json.dumps([result]))
+    with pytest.raises(UserError, match=r'"mse".*pearson, spearman'):
+        make_grid(collect([tmp_path]), metric="mse")
+
+
+def test_left_out_methods_are_named(tmp_path: Path) -> None:
+    found = collect([finish_all(tmp_path, {("rte", method): (0.5,) for method in ("full", "head", "pfeiffer")})])
+    for methods, missing in (("pfeiffer", "add full"), ("full", "add head or pfeiffer")):
+        with pytest.raises(UserError, match=f"--methods is {methods}; {missing}"):
+            make_table("differences", make_grid(found, methods=methods))
+
+
 def test_layouts_with_missing_runs_are_refused(tmp_path: Path) -> None:
     grid = make_grid(collect([finish_all(tmp_path, {("rte", "head"): (0.5,)})]))
     with pytest.raises(UserError, match=r"no fusions.*arrows.*head"):
@@ -158,6 +198,20 @@ def test_sizes_are_separate_methods_if_requested(tmp_path: Path) -> None:
     assert make_table("adapterfusion", make_grid(found)).rows == (("rte", "50.00", "70.00", "1"),)
     sized = make_table("adapterfusion", make_grid(found, by_size=True))
     assert sized.header == ("task", "pfeiffer:1/16", "houlsby:8", "houlsby:64", "seeds")
+
+
+def test_size_of_lora_is_its_rank(tmp_path: Path) -> None:
+    for rank in (8, 16):
+        finish(tmp_path / f"{rank}", experiment("rte", "lora", adapter=adapter("lora", rank=rank)), 0.5)
+    assert make_grid(collect([tmp_path]), by_size=True).methods == ("lora:8", "lora:16")
+
+
+def test_unfinished_run_of_a_size_is_resumed(tmp_path: Path) -> None:
+    finish(tmp_path / "done", experiment("rte", "houlsby"), 0.5)
+    begin(tmp_path / "begun", experiment("rte", "houlsby", seed=1))
+    table = make_table("adapterfusion", make_grid(collect([tmp_path]), seeds="0,1", by_size=True))
+    assert table.commands == (f"afjax train --config={tmp_path}/begun/config.json --workdir={tmp_path}/begun",)
+    assert has_facts("\n".join(table.notes), "begun", "houlsby:64", "seed 1", "not finished")
 
 
 # Output formats.

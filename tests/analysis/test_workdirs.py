@@ -181,6 +181,45 @@ def test_nan_scores_are_never_best(tmp_path: Path) -> None:
     assert "<dt>dev accuracy</dt><dd>not a number</dd>" in page
 
 
+def scores_section(page: str) -> str:
+    return page.partition("Scores</h2>")[2].partition("Training curves</h2>")[0]
+
+
+def test_repeated_runs_do_not_count_as_seeds(tmp_path: Path) -> None:
+    for number, score in enumerate((0.5, 0.7, 0.5)):
+        finish(tmp_path / "runs" / f"run{number}", experiment("cb", "head"), score)
+    scores = scores_section(write_page(tmp_path / "runs", tmp_path / "report.html"))
+    assert has_facts(scores, ">0.5000<", ">0<")
+    assert "±" not in scores.replace("mean ± std", "")
+    assert has_facts(scores, "Ignored", "repeat", "seed", "run1, run2")
+    with pytest.raises(UserError, match=r"run0 and .*run1 .*same settings and seed"):
+        open_sides(str(tmp_path / "runs"), no_trunk)
+
+
+@pytest.mark.parametrize("name", ["task cb's dev rows", "task cb's train rows", "the adapter rte"])
+def test_runs_with_different_inputs_are_not_averaged(tmp_path: Path, name: str) -> None:
+    for seed, digest in enumerate(("a" * 64, "b" * 64)):
+        rows = {name: digest, "the seed": str(seed)}
+        finish(tmp_path / "runs" / f"run{seed}", experiment("cb", "head", seed=seed), 0.5 + seed / 4, rows=rows)
+    scores = scores_section(write_page(tmp_path / "runs", tmp_path / "report.html"))
+    assert has_facts(scores, ">run1<", ">bbbbbbbbbbbb<", ">0.7500<")
+    assert has_facts(scores, ">run0<", ">aaaaaaaaaaaa<", ">0.5000<")
+    with pytest.raises(UserError, match=rf"different .*inputs \({name} differ"):
+        open_sides(str(tmp_path / "runs"), no_trunk)
+
+
+def test_runs_with_different_main_metrics_are_not_ranked(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        finish(tmp_path / "runs" / f"accuracy{seed}", experiment("rte", "head", seed=seed), 0.6 + seed / 10)
+    task = TaskConfig(name="rte", source="data/rte", metric="f1")
+    finish(tmp_path / "runs" / "f1", experiment("rte", "head", of=task), 0.9)
+    assert find_best(find_experiments(epath.Path(tmp_path / "runs"))).title == "accuracy1"
+    page = write_page(tmp_path / "runs", tmp_path / "report.html")
+    assert has_facts(page, "main metrics", "not comparable", "best run on rte", "most runs (2)")
+    scores = scores_section(page)
+    assert scores.index("<h3>rte</h3>") < scores.index("accuracy1") < scores.index("<h3>rte (f1)</h3>")
+
+
 def test_nested_folders(tmp_path: Path) -> None:
     """Finds workdirs as deep as ``afjax table`` does, and skips trunk folders and folders inside workdirs."""
     finish(tmp_path / "0" / "cb", experiment("cb", "full"), 0.5, saved=3)

@@ -1,6 +1,7 @@
 """Config files are loaded and overridden. tests/config/test_experiment_configs.py tests the built-in configs."""
 
 import dataclasses
+import json
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from afjax.cli.configs import load_experiment
 from afjax.config.adapters import ADAPTER_PRESETS, AdapterConfig, PalConfig
 from afjax.config.experiment import ExperimentConfig
+from afjax.config.from_dict import to_dict
 from afjax.errors import UserError
 
 FOLDER = Path(__file__).parents[2] / "configs"
@@ -53,6 +55,29 @@ def test_arguments_and_overrides_reach_the_settings(tmp_path: Path) -> None:
     assert config.sources[0].train.epochs == 5.0
     assert config.sources[1].task.source == "data/qqp"
     assert (config.fusion.value, config.fusion.dropout) == (False, None)
+
+
+def test_text_that_looks_like_a_number_stays_text(tmp_path: Path) -> None:
+    config = load(SMALL, tmp_path, ":task=5,seed=3", ("recipe=single", "sources=()"))
+    assert (config.task.name, config.seed) == ("5", 3)
+
+
+def test_path_may_contain_colons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "a:b"
+    folder.mkdir()
+    config = load(SMALL, folder, ":task=mrpc")
+    path = folder / "config.json"
+    path.write_text(json.dumps(to_dict(config)))
+    assert load_experiment(str(path)) == config
+    assert load_experiment(f"{path}", ["seed=4"]).seed == 4
+    with pytest.raises(UserError, match=r"a:b/config\.json takes no arguments"):
+        load_experiment(f"{path}:task=rte")
+    assert load(SMALL, folder).task.name == "rte"
+    # A path on an object store is not a local one.
+    opened: list[str] = []
+    monkeypatch.setattr("afjax.cli.configs.open_path", lambda given: opened.append(given) or path)
+    assert load_experiment("gs://bucket/run/config.json") == config
+    assert opened == ["gs://bucket/run/config.json"]
 
 
 @pytest.mark.parametrize(

@@ -191,7 +191,7 @@ def test_missing_labels_of_pandas_are_recognized() -> None:
         ("classification", [f"text {row}" for row in range(60)], ["a", "b"] * 30),
         ("regression", [f"text {row}" for row in range(60)], [0.5] * 60),
         ("multi_label", [f"text {row}" for row in range(60)], [["a"], []] * 30),
-        ("tagging", [f"text {row}" for row in range(60)], [["a", "b"]] * 60),
+        ("tagging", [f"text {row}" for row in range(60)], [["O", "B-a"]] * 60),
         ("multiple_choice", [(f"text {row}", ["one", "two"]) for row in range(60)], [0, 1] * 30),
         ("span", [(f"what {row}", "one") for row in range(60)], [{"text": ["one"], "answer_start": [0]}] * 60),
     ],
