@@ -145,13 +145,17 @@ class _Stores:
         return {adapter.digest: adapter.num_parameters for adapter in manifests}
 
     def unclaimed(self) -> list[RunRecord]:
-        """Returns records of adapters and fusions that no run in a workdir has saved."""
+        """Returns records of adapters and fusions that no run in a workdir has saved.
+
+        Pruned fusions are skipped: they were not trained, and would count as repeated runs.
+        """
         records = []
         for folder in self._stores:
             for kind in ("adapters", "fusion"):
                 for name in store.names(folder, kind):
                     manifest = store.read_manifest(folder, kind, name)
-                    if (str(folder), kind, name) not in self._claimed and manifest.task:
+                    is_pruned = manifest.config.get("kept") is not None
+                    if (str(folder), kind, name) not in self._claimed and manifest.task and not is_pruned:
                         records.append(self._record(folder, manifest))
         return records
 

@@ -7,6 +7,12 @@ from typing import Any
 
 from afjax.config.tasks import NAMED_SOURCES
 from afjax.errors import UserError, did_you_mean
+from afjax.storage.paths import expanded
+
+
+def file_name(text: str) -> str:
+    """Expands ``~`` in a flag's file name. ``-`` means standard input or output."""
+    return str(expanded(text)) if text.startswith("~") else text
 
 
 def add_group(commands: Any, name: str, summary: str, example: str | None = None, metavar: str = "FORMAT") -> Any:

@@ -1,15 +1,13 @@
 """Loads the stored model and the labeled rows that a command's flags select."""
 
 import argparse
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from afjax.cli.parsers import split_numbers
 from afjax.config.flags import split_names
 from afjax.display.terminal import print_line
 from afjax.errors import UserError
-from afjax.storage.paths import cache_folder
+from afjax.storage.paths import cache_folder, expanded, is_remote, open_path
 
 if TYPE_CHECKING:
     from afjax.data.splits import AnyRows
@@ -110,10 +108,10 @@ def rows_of(task_model: Any, arguments: argparse.Namespace, split: Any) -> Any:
     if arguments.data_dir:
         data_task = find_task(model_task.name, arguments.data_dir)
     elif source.endswith(".toml"):
-        data_task = read_task(Path(source))
+        data_task = read_task(expanded(source))
     elif source == model_task.source or _is_same_file(source, model_task.source):
         data_task = model_task
-    elif Path(source).is_file():
+    elif source and open_path(source).is_file():
         # Score all rows of the file: with a dev_share of 0, none are held back as train rows.
         if split == "dev" and model_task.dev_share and not model_task.dev:
             print_line(
@@ -159,7 +157,10 @@ def _with_columns(task: Any, described: Any, path: str) -> Any:
 
 def _is_same_file(first: str, second: str) -> bool:
     """Checks whether two paths are the same file, and so have the same dev rows."""
-    return os.path.isfile(first) and os.path.isfile(second) and os.path.samefile(first, second)
+    if not first or not second or is_remote(first) or is_remote(second):
+        return False
+    paths = expanded(first), expanded(second)
+    return all(path.is_file() for path in paths) and paths[0].samefile(paths[1])
 
 
 def own_rows(model: "TaskModel", arguments: argparse.Namespace, split: Any) -> "AnyRows":

@@ -111,7 +111,7 @@ def check_output(output: AnyPath, *, overwrite: bool) -> None:
     Raises:
       UserError: ``output`` is a file or, without ``overwrite``, a non-empty folder.
     """
-    folder = open_path(output).expanduser()
+    folder = open_path(output)
     if is_remote(folder):
         check_readable(folder, "trunk's folder")
     if folder.exists() and not folder.is_dir():

@@ -307,7 +307,7 @@ def _task_model(
 
 def _check_free(store_folder: AnyPath, models: Sequence[TaskModel], overwrite: bool) -> None:
     """Raises UserError if a name is repeated or taken, or the store is a file."""
-    if open_path(store_folder).expanduser().is_file():
+    if open_path(store_folder).is_file():
         raise UserError(f"{store_folder} is a file; set --store to a folder.")
     names = [artifact for model in models for artifact in artifacts(model)]
     repeated = sorted({name for kind, name in names if names.count((kind, name)) > 1})

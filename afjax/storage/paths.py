@@ -37,19 +37,18 @@ def is_remote(path: AnyPath) -> bool:
 
 
 def open_path(path: AnyPath) -> epath.Path:
-    """Converts a user's path to an ``epath.Path``, for disks and object stores.
+    """Converts a user's path to an ``epath.Path``, for disks and object stores, and expands ``~``.
 
     Raises:
-      UserError: The value is not a path, is empty or invalid, or is on an object store other than ``gs://BUCKET``; or
-        gcsfs is not installed.
+      UserError: The value is not a path, is empty or invalid, starts with an unknown home folder, or is on an object
+        store other than ``gs://BUCKET``; or gcsfs is not installed.
     """
     if not isinstance(path, str | os.PathLike):
         raise UserError(f"A path is {path!r}, of type {type(path).__name__}; pass a string or a pathlib.Path.")
     if not os.fspath(path):
         raise UserError('A path is empty; use "." for the current folder.')
     if not is_remote(path):
-        expanded(path)  # Raises UserError for an invalid path.
-        return epath.Path(path)
+        return epath.Path(expanded(path))
     # Check the scheme before epath does, because epath's error for an unknown scheme is unhelpful.
     if not re.match("gs://[^/]", os.fspath(path)):
         raise UserError(f"{path} is on an unsupported object store; use a local path or gs://BUCKET/PATH.")

@@ -117,13 +117,15 @@ def load_split(
       tasks (the answers of each row) and tagging (the tags of each row).
 
     Raises:
-      UserError: The split is missing or empty, or a file, column, text or label is invalid.
+      UserError: ``split`` is not a split's name, the split is missing or empty, or a file, column, text or label is
+        invalid.
 
     Example:
       >>> from afjax import TaskConfig, load_split
       >>> load_split(TaskConfig(name="target", source="builtin:target"), "train")
       <Rows: 200 pairs of texts, labels ...>
     """
+    check_value(Split, split, "split")
     made = makes_dev(task)
     source = open_source(task, split)
     # If no label names are listed, all splits use those collected from train.

@@ -301,8 +301,8 @@ def load_trunk(name: str, *, dtype: TrunkDtype = "float32") -> Trunk:
       The trunk. Its parameters are float32; ``dtype`` applies when it is used.
 
     Raises:
-      UserError: The trunk is missing, incomplete, damaged or of an unsupported architecture, or an id cannot be
-        downloaded.
+      UserError: The trunk is missing, incomplete, damaged or of an unsupported architecture, an id cannot be
+        downloaded, or ``dtype`` is neither float32 nor bfloat16.
 
     Example:
       >>> from afjax import load_trunk
@@ -310,6 +310,7 @@ def load_trunk(name: str, *, dtype: TrunkDtype = "float32") -> Trunk:
       >>> trunk.config.num_layers, trunk.config.hidden_size, trunk.pooling  # doctest: +SKIP
       (6, 384, 'mean')
     """
+    check_value(TrunkDtype, dtype, "dtype")
     folder = _find_folder(name)
     config = read_trunk_config(folder)
     tensors = read_tensors(folder)
@@ -427,7 +428,7 @@ def save_trunk(folder: str | Path, trunk: Trunk) -> None:
     from safetensors.numpy import save, save_file
 
     assert trunk.folder is not None, "a random trunk has no config.json to copy"
-    target = open_path(folder).expanduser()
+    target = open_path(folder)
     files = [name for name in ("config.json", *TOKENIZER_FILES, *EMBEDDING_FILES) if (trunk.folder / name).exists()]
     try:
         if not is_remote(target):

@@ -20,6 +20,7 @@ from afjax.cli.configs import load_experiment
 from afjax.cli.main import make_parser
 from afjax.config.experiment import ExperimentConfig
 from afjax.config.from_dict import to_dict
+from afjax.config.fusion import FusionConfig
 from afjax.config.heads import HeadConfig
 from afjax.config.tasks import TaskConfig
 from afjax.config.training import SamplingConfig
@@ -108,6 +109,9 @@ def test_workdirs_sweeps_and_stores(tmp_path: Path) -> None:
     config = to_dict(adapter("houlsby"))
     alone = {"task": to_dict(task), "trunk": identity, "metrics": {"accuracy": 0.8}, "seed": 2}
     store.save(tmp_path / "store", "adapters", "sick", {"leaf": np.zeros(5)}, config=config, **alone)
+    # A pruned fusion is an edit of a trained one, and not a run.
+    pruned = to_dict(FusionConfig(kept=(((0,), (1,)),)))
+    store.save(tmp_path / "store", "fusion", "sick", {"leaf": np.zeros(5)}, config=pruned, **alone)
     begin(tmp_path / "begun", experiment("rte", "full"))
     found = collect([tmp_path, str(tmp_path / "single")])
     assert sorted((each.task, each.method, each.seed) for each in found.records) == [

@@ -82,7 +82,9 @@ def test_eval_scores_the_dev_rows_of_the_training_run(
         assert 0 < scores["rows"] < len(REVIEWS) / 2
         assert scores["accuracy"] == result["accuracy"]
     other = shutil.copy(home / "reviews.csv", tmp_path / "other.csv")
-    assert json.loads(lines("eval", *model, f"--source={other}")[-1])["rows"] == len(REVIEWS)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for source in (other, "~/other.csv"):
+        assert json.loads(lines("eval", *model, f"--source={source}")[-1])["rows"] == len(REVIEWS)
 
 
 def test_predict_reads_the_file_and_keeps_columns(
@@ -103,6 +105,10 @@ def test_predict_reads_the_file_and_keeps_columns(
     assert lines("predict", *model, "--input=-", "--input_format=csv") == bare
     assert lines("predict", *model, source, f"--output={tmp_path / 'out.jsonl'}") == []
     assert (tmp_path / "out.jsonl").read_text().splitlines() == bare
+    monkeypatch.setenv("HOME", str(tmp_path))
+    shutil.copy(home / "reviews.csv", tmp_path / "reviews.csv")
+    assert lines("predict", *model, "--input=~/reviews.csv", "--output=~/home.jsonl") == []
+    assert (tmp_path / "home.jsonl").read_text().splitlines() == bare
 
 
 def test_parquet_files_are_scored_like_csv(home: Path, model: list[str], lines: Lines, tmp_path: Path) -> None:

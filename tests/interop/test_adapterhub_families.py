@@ -11,6 +11,7 @@ from afjax import store
 from afjax.interop.adapterhub import export_adapterhub, import_adapterhub
 from afjax.interop.adapterhub.families import LIBRARY_FAMILIES
 from afjax.model.loading import load_task_model
+from afjax.model.stored import recorded_head
 from afjax.trunk.families import ENCODER_FAMILIES
 from tests.interop.adapterhub_folders import Folders, unpack
 
@@ -88,6 +89,8 @@ def test_fusions_match_the_library(folders: Folders, tmp_path: Path, case: str) 
     source = folders.root / "fusion" / case / "safetensors"
     import_adapterhub(source, tmp_path / "store", trunk=folders.trunk, name="abc")
     assert store.verify(tmp_path / "store") == []
+    # The head is recorded as the fusion's, under any name.
+    assert recorded_head(tmp_path / "store", "fusion", "abc") == "two_layers"
     check_outputs(folders, tmp_path / "store", f"fusion/{case}", fusion="abc", head="two_layers")
     exported = tmp_path / "exported"
     export_adapterhub(tmp_path / "store", "abc", exported, kind="fusion", with_head=False)

@@ -498,6 +498,13 @@ def test_bucket_error_during_a_run_is_reported(
     assert "(Invalid Credentials, 401); try again." in capsys.readouterr().err.splitlines()[-1]
 
 
+def test_home_folder_is_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shell does not expand it in ``--workdir=~/runs``."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for path in ("~/runs/x", Path("~/runs/x")):
+        assert os.fspath(paths.open_path(path)) == f"{tmp_path}/runs/x"
+
+
 def test_local_paths_are_unchanged(tmp_path: Path) -> None:
     assert paths.fetched(tmp_path / "x") == tmp_path / "x"
     assert not paths.is_remote("tfds:gs://bucket/x")

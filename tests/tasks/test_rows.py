@@ -253,6 +253,7 @@ def test_missing_split_is_refused(tmp_path: Path) -> None:
     refused(TaskConfig(name="t", source=str(tmp_path)), "train", "no train split", 'Did you mean "training.jsonl"?')
     refused(TaskConfig(name="t", source=str(tmp_path), train="trainin.jsonl"), "train", "trainin.jsonl", "Did you")
     refused(TaskConfig(name="t"), "train", "no source")
+    refused(TaskConfig(name="t", source=str(tmp_path)), "validation", 'split is "validation"', "train, dev, test")
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[1, 2]", '["a", "a"]', '["a"]', '["a", ""]', "\xff"])

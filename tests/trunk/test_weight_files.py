@@ -95,6 +95,12 @@ def test_tensor_missing_from_its_shard_is_named(folder: Path) -> None:
     assert has_facts(refusal(folder), SHARDS[0], INDEX, "new")
 
 
+@pytest.mark.parametrize("dtype", ["int8", "float16", 4, None])
+def test_unsupported_compute_dtype_is_refused(folder: Path, dtype: Any) -> None:
+    with pytest.raises(UserError, match=r"dtype .*float32, bfloat16"):
+        load_trunk(str(folder), dtype=dtype)
+
+
 OUTSIDE = ["../model.safetensors", "/model.safetensors", "..", ".", "", "sub/model.safetensors", "a/../b.safetensors"]
 
 

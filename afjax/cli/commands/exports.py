@@ -8,6 +8,7 @@ from typing import Any
 from afjax.cli.parsers import add_command, add_group, add_length_flag, add_stored_model_flags
 from afjax.cli.stored_model import load_stored_model
 from afjax.config.flags import split_names
+from afjax.storage.paths import expanded
 
 EXPORT_ADAPTERHUB_EXAMPLE = """\
 examples:
@@ -49,7 +50,7 @@ def add(commands: Any) -> None:
     )
     adapterhub.add_argument("name", metavar="NAME", help="name of an adapter, a fusion or a head")
     adapterhub.add_argument("--store", required=True, help="the store's folder, or gs://...")
-    adapterhub.add_argument("--output", required=True, type=Path, help="the folder to create")
+    adapterhub.add_argument("--output", required=True, type=expanded, help="the folder to create")
     adapterhub.add_argument(
         "--kind", choices=("adapter", "fusion", "head"), help="the artifact's kind, if several share the name"
     )
@@ -65,7 +66,7 @@ def add(commands: Any) -> None:
     peft = add_command(exports, "peft", "export a LoRA adapter to PEFT", EXPORT_PEFT_EXAMPLE, group="export", run=_peft)
     peft.add_argument("name", metavar="NAME", help="name of a LoRA adapter")
     peft.add_argument("--store", required=True, help="the store's folder, or gs://...")
-    peft.add_argument("--output", required=True, type=Path, help="the folder to create")
+    peft.add_argument("--output", required=True, type=expanded, help="the folder to create")
     peft.add_argument("--no_head", action="store_true", help="leave out the head of the adapter")
 
     stablehlo = add_command(

@@ -1,7 +1,6 @@
 """``afjax plot activations``: plots the attention of fusions to their adapters."""
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 from afjax.cli.parsers import add_command, add_mismatch_flag, add_trunk_flag, print_written, split_numbers
@@ -9,6 +8,7 @@ from afjax.cli.stored_model import load_recorded_trunk, rows_of, set_up_librarie
 from afjax.config.flags import split_names
 from afjax.display.terminal import print_line
 from afjax.errors import UserError
+from afjax.storage.paths import expanded
 
 EXAMPLE = """\
 examples:
@@ -43,7 +43,7 @@ def add(plots: Any) -> None:
     parser.add_argument("--layers", default="", metavar="0,1", help="the layers to show (all)")
     parser.add_argument("--by_label", action="store_true", help="also plot each label's rows separately")
     parser.add_argument("--batch_size", type=int, default=32, help="rows per step (32)")
-    parser.add_argument("--output", required=True, type=Path, metavar="NAME", help="output path, without a suffix")
+    parser.add_argument("--output", required=True, type=expanded, metavar="NAME", help="output path, without a suffix")
 
 
 def _run(arguments: argparse.Namespace) -> int:

@@ -4,7 +4,7 @@ import argparse
 import os
 from typing import Any
 
-from afjax.cli.parsers import add_command, add_model_flags
+from afjax.cli.parsers import add_command, add_model_flags, file_name
 from afjax.cli.stored_model import load_stored_model
 from afjax.data.sources.formats import ENDINGS, FORMATS
 from afjax.errors import UserError
@@ -41,7 +41,11 @@ def add(commands: Any) -> None:
         "--max_length", type=int, help="maximum tokens per row; longer rows are truncated (as in training)"
     )
     parser.add_argument(
-        "--input", required=True, metavar="FILE", help=f"the rows: {', '.join(ENDINGS)}; - for standard input"
+        "--input",
+        required=True,
+        type=file_name,
+        metavar="FILE",
+        help=f"the rows: {', '.join(ENDINGS)}; - for standard input",
     )
     parser.add_argument(
         "--input_format",
@@ -49,7 +53,11 @@ def add(commands: Any) -> None:
         help="input format (inferred from the file name; jsonl for -)",
     )
     parser.add_argument(
-        "--output", default="-", metavar="FILE", help="the predictions, as .jsonl; - for standard output (-)"
+        "--output",
+        default="-",
+        type=file_name,
+        metavar="FILE",
+        help="the predictions, as .jsonl; - for standard output (-)",
     )
     parser.add_argument(
         "--all",

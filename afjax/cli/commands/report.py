@@ -2,14 +2,12 @@
 
 import argparse
 import functools
-from pathlib import Path
 from typing import Any
-
-from etils import epath
 
 from afjax.cli.parsers import add_command, add_source_flags
 from afjax.cli.stored_model import own_rows, set_up_libraries
 from afjax.errors import UserError
+from afjax.storage.paths import expanded, open_path
 
 EXAMPLE = """\
 examples:
@@ -23,8 +21,8 @@ spread over seeds, and evaluates the best run."""
 def add(commands: Any) -> None:
     """Adds the command to the parser's commands."""
     parser = add_command(commands, "report", "write an HTML report on a workdir's runs", EXAMPLE, run=_run)
-    parser.add_argument("--workdir", required=True, type=epath.Path, help="a run's or a sweep's folder, or gs://...")
-    parser.add_argument("--output", required=True, type=Path, metavar="FILE.html", help="the output file")
+    parser.add_argument("--workdir", required=True, type=open_path, help="a run's or a sweep's folder, or gs://...")
+    parser.add_argument("--output", required=True, type=expanded, metavar="FILE.html", help="the output file")
     parser.add_argument("--store", default="", help="the runs' store, if it was moved")
     parser.add_argument("--trunk", default="", help="the runs' trunk, if it was moved (as in the config)")
     add_source_flags(parser, required=False)

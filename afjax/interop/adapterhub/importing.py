@@ -109,17 +109,15 @@ def _read_folder(folder: Path, trunk: Trunk, name: str, store_folder: str | Path
 
     It contains an adapter or fusion with an optional head, or only a head.
     """
-    imported, main = [], name
+    imported = []
     if (folder / ADAPTER.config).exists():
         imported.append(_read_adapter(folder, trunk, name))
-        main = imported[0].name
     if (folder / FUSION.config).exists():
         part = read_part(folder, FUSION, trunk.config)
         members = _stored_members(part, trunk, store_folder)
         imported.append(_read_fusion(part, trunk, name, members))
-        main = imported[-1].name
     if (folder / HEAD.config).exists():
-        imported.append(_read_head(folder, trunk, name, main))
+        imported.append(_read_head(folder, trunk, name, imported[-1] if imported else None))
     if not imported:
         parts = sorted(path.parent.name for kind in (ADAPTER, FUSION, HEAD) for path in folder.glob(f"*/{kind.config}"))
         within = (
@@ -145,11 +143,12 @@ def _read_setup(folder: Path, trunk: Trunk, name: str) -> list[Imported]:
     heads = setup.get("head_setup")
     head_names = [heads] if isinstance(heads, str) else heads
     if head_names is True:
-        imported.append(_read_head(folder, trunk, name, imported[-1].name))
+        imported.append(_read_head(folder, trunk, name, imported[-1]))
     elif head_names:
         if not isinstance(head_names, list) or not all(isinstance(head, str) for head in head_names):
             raise UserError(f"{path}: head_setup is a composition; afjax only supports one head or a list of heads.")
-        imported += [_read_head(folder / _plain(head, path), trunk, "", "") for head in head_names]
+        main = imported[-1]
+        imported += [_read_head(folder / _plain(head, path), trunk, "", main) for head in head_names]
     return imported
 
 
@@ -224,15 +223,15 @@ def _read_fusion(part: Part, trunk: Trunk, name: str, members: Mapping[str, tupl
     )
 
 
-def _read_head(folder: Path, trunk: Trunk, name: str, otherwise: str) -> Imported:
-    """Loads a head.
+def _read_head(folder: Path, trunk: Trunk, name: str, main: Imported | None) -> Imported:
+    """Loads a head, and records the adapter or fusion ``main`` that it was trained with.
 
-    Its name is ``name``, else the name in its file, else ``otherwise``. Empty names are skipped.
+    Its name is ``name``, else the name in its file, else the name of ``main``. Empty names are skipped.
     """
     if not (folder / HEAD.config).exists():
         raise UserError(f"{folder / HEAD.config} does not exist, but the setup needs that head; download it again.")
     part = read_part(folder, HEAD, trunk.config)
-    chosen = _named(part, name or part.name or otherwise)
+    chosen = _named(part, name or part.name or (main.name if main else ""))
     head = read_head(part, chosen, trunk.config)
     check_length(head.max_length, trunk)
     if TASK_KINDS[head.task.kind].reads == "pooled":
@@ -250,6 +249,8 @@ def _read_head(folder: Path, trunk: Trunk, name: str, otherwise: str) -> Importe
         "metrics": head.metrics,
         "seed": head.seed,
     }
+    if main:
+        details["trained_with"] = {"kind": main.kind, "name": main.name, "sha256": tree_digest(main.params)}
     return Imported(kind="heads", name=chosen, params=head.params, details=details)
 
 
