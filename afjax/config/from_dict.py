@@ -160,7 +160,7 @@ def check_value(hint: Any, value: Any, path: str) -> Any:
             )
         return value
     if origin is tuple:
-        if isinstance(value, str | Mapping) or not hasattr(value, "__iter__"):
+        if isinstance(value, str | Mapping | set | frozenset) or not hasattr(value, "__iter__"):
             raise UserError(f"{path} is {shown(value)}; it must be a list.")
         items = tuple(check_value(arguments[0], item, f"{path}[{index}]") for index, item in enumerate(value))
         is_unchanged = isinstance(value, tuple) and all(map(lambda new, old: new is old, items, value))

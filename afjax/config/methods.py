@@ -68,8 +68,8 @@ class Method:
                 f'ADAPTER_PRESETS["{self.adapter if known else "pfeiffer"}"] (presets: '
                 f"{', '.join(ADAPTER_PRESETS)}).{'' if known else did_you_mean(self.adapter, ADAPTER_PRESETS)}"
             )
-        check_partition(self.partition, self.adapter)
         check_fields(self, "method")
+        check_partition(self.partition, self.adapter)
         if (self.partition == "top_k") != (self.top_k != 0) or self.top_k < 0:
             raise UserError(
                 f'partition="{self.partition}" with top_k={self.top_k}: the "top_k" partition needs a top_k above 0, '
@@ -148,9 +148,7 @@ class FusionMethod:
     __repr__ = settings_repr
 
     def __post_init__(self) -> None:
-        if isinstance(self.adapters, str) or not all(isinstance(name, str) for name in self.adapters):
-            raise UserError(f"method.adapters is {shown(self.adapters)}; it must be a list of names.")
-        object.__setattr__(self, "adapters", tuple(self.adapters))
+        object.__setattr__(self, "adapters", check_value(tuple[str, ...], self.adapters, "method.adapters"))
         if not self.adapters:
             raise UserError("method.adapters is empty; name at least one adapter in the store.")
         if len(set(self.adapters)) != len(self.adapters):

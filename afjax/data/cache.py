@@ -59,7 +59,8 @@ def read_arrays(path: Path) -> Arrays | None:
     try:
         with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+    # zipfile raises RuntimeError, or its subclass NotImplementedError, for unknown flags and versions in a header.
+    except (OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile):
         return None
 
 

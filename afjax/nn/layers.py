@@ -155,9 +155,9 @@ def matmul(
 ) -> Float[Array, "rows outputs"]:
     """Computes ``rows @ kernel`` in the rows' dtype, accumulated in float32 or wider.
 
-    The kernel's gradient has the kernel's dtype, even if the rows are bfloat16.
+    The kernel's gradient has the kernel's dtype, even if the rows are bfloat16 or float16.
     """
-    return saveable(_narrow_matmul(rows, kernel) if rows.dtype == jnp.bfloat16 else rows @ kernel)
+    return saveable(_narrow_matmul(rows, kernel) if rows.dtype in (jnp.bfloat16, jnp.float16) else rows @ kernel)
 
 
 def wide_matmul(

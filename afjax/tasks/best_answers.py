@@ -51,12 +51,22 @@ def best_answers(
         starts, ends = logits[window, : last - first, 0], logits[window, : last - first, 1]
         nothing[row] = min(nothing[row], float(starts[0] + ends[0]))
         for begin, end, score in _window_spans(starts, ends, characters[:, 0] >= 0, config):
-            span = (int(characters[begin, 0]), int(characters[end, 1]))
+            span = _without_blanks(data.rows.contexts[row], int(characters[begin, 0]), int(characters[end, 1]))
             scores_by_span[row][span] = max(score, scores_by_span[row].get(span, -np.inf))
     return [
         _ranked(context, spans, float(none), config)
         for context, spans, none in zip(data.rows.contexts, scores_by_span, nothing, strict=True)
     ]
+
+
+def _without_blanks(context: str, begin: int, end: int) -> tuple[int, int]:
+    """Removes white space from both ends of a span.
+
+    The offsets of some tokenizers include the space before a word.
+    """
+    text = context[begin:end]
+    left = len(text) - len(text.lstrip())
+    return (begin + left, begin + left + len(text.strip())) if text.strip() else (begin, end)
 
 
 def _window_spans(

@@ -128,8 +128,9 @@ def load_split(
     check_value(Split, split, "split")
     made = makes_dev(task)
     source = open_source(task, split)
-    # If no label names are listed, all splits use those collected from train.
-    train = None if split == "train" or made else functools.partial(open_source, task, "train")
+    # If no label names are listed, all splits use those collected from train, and from dev rows held out from it.
+    collects = split == "train" or (split == "dev" and made)
+    train = None if collects else functools.partial(open_source, task, "train")
     labels = LabelReading(names=label_names, listed=listed, required=labeled, train=train)
     rows = read_source(task, source, labels)
     if not made or split == "test":
@@ -203,11 +204,11 @@ def rows_by_split(task: TaskConfig, data: Any) -> dict[str, AnyRows]:
     Args:
       task: The task.
       data: ``{"train": rows, "dev": rows, "test": rows}``, or a ``DatasetDict``. Only train is required. Test may be
-        unlabeled. The dev split can also be named ``validation`` or ``valid``.
+        unlabeled. The dev split can also be named ``validation`` or ``valid``. Other splits are ignored.
 
     Raises:
-      UserError: The train split is missing; the dev split is missing and cannot be held out from train; a split's name
-        or type is invalid; or a table has an invalid column, text or label.
+      UserError: The train split is missing; the dev split is missing and cannot be held out from train; a split is
+        given under two names, or has the wrong type; or a table has an invalid column, text or label.
     """
     name = f"The data of the task {task.name}"
     if not isinstance(data, Mapping) and is_table(data):
@@ -216,6 +217,9 @@ def rows_by_split(task: TaskConfig, data: Any) -> dict[str, AnyRows]:
         raise UserError(f'{name} is {shorten(data)}, of type {type(data).__name__}; pass {{"train": rows, ...}}.')
     given = ", ".join(map(str, data)) or "nothing"
     names = {split: next((name for name in SPLIT_NAMES[split] if name in data), "") for split in SPLIT_NAMES}
+    for split, known in SPLIT_NAMES.items():
+        if len(both := [other for other in known if other in data]) > 1:
+            raise UserError(f"{name} has {' and '.join(both)}, which are both names of the {split} split; keep one.")
     other_splits = [str(split) for split in data if split not in names.values()]
     if not names["train"] or (not names["dev"] and (other_splits or not task.dev_share)):
         raise UserError(

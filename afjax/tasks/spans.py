@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from afjax.config.tasks import TaskConfig
-from afjax.data.columns import check_ids, first_row, id_of, missing_column, text_of, value_of
+from afjax.data.columns import check_ids, first_row, id_of, is_null, missing_column, text_of, value_of
 from afjax.data.sources.files import shorten
 from afjax.data.sources.kind import SplitSource
 from afjax.data.splits import SpanRows
@@ -48,7 +48,10 @@ def pick_spans(task: TaskConfig, source: SplitSource, *, labeled: bool | None = 
             labels.append((value_of(place, row, answers), row.get("start_guessed") is True))
         ids.append(id_of(place, row) if "id" in first else str(number))
     check_ids(places, ids)
-    if not labels or (labeled is None and not no_answer and not any(_has_text(value) for value, _ in labels)):
+    is_optional = labeled is None
+    if is_optional and (all(is_null(value) for value, _ in labels) or not (no_answer or any(map(_has_text, labels)))):
+        labels = []
+    if not labels:
         return SpanRows(questions, contexts, None, ids=ids)
     checked = [
         check_answers(place, value, context, no_answer=no_answer, guessed=guessed)
@@ -65,8 +68,10 @@ def no_answer_error(place: str) -> UserError:
     )
 
 
-def _has_text(answers: Any) -> bool:
-    return bool(answers.get("text") if isinstance(answers, Mapping) else answers)
+def _has_text(label: tuple[Any, bool]) -> bool:
+    """Whether a row has answers, and not a missing value or an empty list."""
+    answers, _ = label
+    return not is_null(answers) and bool(answers.get("text") if isinstance(answers, Mapping) else answers)
 
 
 def check_answers(

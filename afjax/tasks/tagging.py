@@ -17,7 +17,7 @@ from jax import Array
 from jaxtyping import Float, Float64, Int, Int64
 
 from afjax.config.tasks import TaskConfig
-from afjax.data.columns import check_ids, check_text, first_row, id_of, missing_column, text_of, value_of
+from afjax.data.columns import check_ids, check_text, first_row, id_of, is_null, missing_column, text_of, value_of
 from afjax.data.sources.files import shorten
 from afjax.data.sources.kind import SplitSource
 from afjax.data.splits import TagRows
@@ -147,7 +147,7 @@ def _tags(place: str, value: Any, *, empty: bool = False) -> tuple[str, ...]:
     Raises:
       UserError: The value is not a list of tags, or a tag is malformed.
     """
-    if empty and value is None:
+    if empty and is_null(value):
         return ()
     tags = value.split() if isinstance(value, str) else value
     if not isinstance(tags, (list, tuple, np.ndarray)):

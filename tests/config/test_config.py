@@ -15,7 +15,7 @@ from afjax.config.experiment import ExperimentConfig, SourceConfig
 from afjax.config.from_dict import from_dict, to_dict
 from afjax.config.fusion import FusionConfig
 from afjax.config.heads import HeadConfig
-from afjax.config.methods import Method, check_partition
+from afjax.config.methods import FusionMethod, Method, check_partition
 from afjax.config.tasks import SpanConfig, TaskConfig
 from afjax.config.training import MeshConfig, SamplingConfig, TrainConfig
 from afjax.config.values import check_name, check_seed
@@ -321,6 +321,10 @@ def test_presets_round_trip_through_json(name: str) -> None:
         (lambda: TaskConfig(name="t", metric="acuracy"), ("task.metric", 'mean "accuracy"?')),
         (lambda: TaskConfig(name=3), ("task.name", "3", "str")),
         (lambda: TaskConfig(name="t", labels="ab"), ("task.labels", "'ab'", "list")),
+        (lambda: TaskConfig(name="t", labels={"a", "b"}), ("task.labels", "list")),
+        (lambda: FusionMethod(adapters={"a", "b"}, store="s"), ("method.adapters", "list")),
+        (lambda: FusionMethod(adapters=None, store="s"), ("method.adapters", "None", "list")),
+        (lambda: FusionMethod(adapters="ab", store="s"), ("method.adapters", "'ab'", "list")),
         (lambda: TaskConfig(name="t", scale="5"), ("task.scale", "'5'", "float")),
         (lambda: TaskConfig(name="t", span=3), ("task.span", "3")),
         (lambda: TrainConfig(max_steps=1e23), ("train.max_steps", "1e+23", "int")),
@@ -399,6 +403,12 @@ def test_step_count_above_the_device_counter_is_refused() -> None:
 @pytest.mark.parametrize("partition", ["adaptor", "", None, 3])
 def test_unknown_partitions_are_refused(partition: Any) -> None:
     assert "adapter+trunk" in message(check_partition, partition, AdapterConfig())
+
+
+@pytest.mark.parametrize("adapter", [AdapterConfig(layer_norms=True), {"kind": "bottleneck", "layer_norms": True}])
+def test_layer_norms_cannot_be_trained_twice(adapter: Any) -> None:
+    with pytest.raises(UserError, match="layer_norms"):
+        Method(partition="adapter+trunk", adapter=adapter)
 
 
 def test_preset_name_in_place_of_an_adapter_config_is_explained() -> None:

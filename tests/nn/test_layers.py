@@ -26,6 +26,13 @@ def normal(seed: int, *shape: int) -> Array:
     return jax.random.normal(jax.random.key(seed), shape)
 
 
+def test_dense_in_float16_returns_float16() -> None:
+    x, params = normal(0, 4, 8).astype(jnp.float16), {"kernel": normal(1, 8, 3), "bias": normal(2, 3)}
+    output = dense(params, x)
+    assert output.dtype == jnp.float16
+    np.testing.assert_allclose(output, dense(params, x.astype(jnp.float32)), atol=0.02)
+
+
 @pytest.mark.parametrize("kernel_dtype", ["float32", "bfloat16"])
 def test_dense_in_bfloat16_sums_in_float32(kernel_dtype: str) -> None:
     x = normal(0, 4, 8, 256).astype(jnp.bfloat16)

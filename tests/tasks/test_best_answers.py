@@ -1,5 +1,7 @@
 """The best answers over windows equal an exhaustive search over all spans."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -56,6 +58,15 @@ def test_best_span_has_its_characters_and_score() -> None:
     # With at most two tokens per answer, another span is the best.
     assert best_answers(logits, data, SpanConfig(max_answer_length=2))[0][0].text == "two"
     assert len(best_answers(logits, data, SpanConfig(num_best=3))[0]) == 3
+
+
+def test_answers_have_no_surrounding_white_space() -> None:
+    """The offsets of byte-level tokenizers include the space before a word."""
+    data = make_windows([[(0, 5)]])
+    characters = np.array([(-1, -1), (0, 3), (3, 7), (7, 13), (13, 18), (18, 23), (-1, -1)], np.int32)
+    logits = logits_of(([0, 0, 9, 0, 0, 0, 0], [0, 0, 9, 0, 0, 0, 0]))
+    best = best_answers(logits, dataclasses.replace(data, characters=characters), SpanConfig())[0][0]
+    assert (best.text, best.begin, best.end) == ("two", 4, 7)
 
 
 def test_span_in_several_windows_is_listed_once_with_its_best_score() -> None:

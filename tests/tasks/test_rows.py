@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from afjax.config.tasks import TaskConfig
+from afjax.config.tasks import SpanConfig, TaskConfig
 from afjax.data.splits import ChoiceRows, Rows, SpanRows
 from afjax.errors import UserError
 from afjax.tasks.load import load_split, load_task, rows_by_split, rows_from_lists
@@ -166,6 +166,51 @@ def test_test_split_may_lack_the_label_column_that_the_task_names(tmp_path: Path
     assert load_task(task)["test"].labels is None
     make_folder(tmp_path, dev=[{"text": "two"}])
     refused(task, "dev", "dev.jsonl:1 ", '"stars"')
+
+
+def test_test_split_has_the_label_names_of_train_if_dev_is_held_out(tmp_path: Path) -> None:
+    make_folder(tmp_path, train=texts(*["bad", "fine", "good"] * 20), other=texts("fine", "good"), bad=texts("ugly"))
+    task = TaskConfig(name="t", source=str(tmp_path / "train.jsonl"), test="other.jsonl")
+    for rows in (load_split(task, "test"), load_task(task)["test"]):
+        assert isinstance(rows, Rows)
+        assert rows.label_names == ("bad", "fine", "good")
+        np.testing.assert_array_equal(rows.labels, [1, 2])
+    refused(
+        TaskConfig(name="t", source=task.source, test="bad.jsonl"), "test", "bad.jsonl:1 ", "'ugly'", "bad, fine, good"
+    )
+
+
+@pytest.mark.parametrize("missing", [None, math.nan, np.float32("nan")])
+@pytest.mark.parametrize(
+    ("kind", "columns", "label", "value"),
+    [
+        ("tagging", {"words": ["Ada wrote", "it"]}, "tags", ["B-p O", "O"]),
+        ("span", {"question": ["q", "r"], "context": ["a b", "c"]}, "answers", [{"text": ["b"]}, {"text": ["c"]}]),
+    ],
+)
+def test_missing_tags_and_answers_of_the_test_split_are_recognized(
+    kind: Any, columns: dict[str, Any], label: str, value: list[Any], missing: Any
+) -> None:
+    task = TaskConfig(name="t", kind=kind)
+    labeled, unlabeled = {**columns, label: value}, {**columns, label: [missing] * 2}
+    assert rows_by_split(task, {"train": labeled, "dev": labeled, "test": unlabeled})["test"].labels is None
+    assert rows_by_split(task, {"train": labeled, "dev": labeled, "test": labeled})["test"].labels is not None
+    with pytest.raises(UserError, match=label):
+        rows_by_split(task, {"train": labeled, "dev": unlabeled})
+    if kind == "span":
+        task = TaskConfig(name="t", kind=kind, span=SpanConfig(no_answer=True))
+        assert rows_by_split(task, {"train": labeled, "dev": labeled, "test": unlabeled})["test"].labels is None
+
+
+def test_two_names_for_one_split_are_refused() -> None:
+    rows = rows_from_lists(["one", "two"], ["a", "b"])
+    with pytest.raises(UserError, match=r"dev and validation.* dev split"):
+        rows_by_split(TaskConfig(name="t"), {"train": rows, "dev": rows, "validation": rows})
+    # Datasets have other splits too.
+    assert list(rows_by_split(TaskConfig(name="t"), {"train": rows, "dev": rows, "unsupervised": rows})) == [
+        "train",
+        "dev",
+    ]
 
 
 @pytest.mark.parametrize("missing", [None, math.nan, np.float32("nan"), "", "-1", -1, "-1.0", -1.0])
