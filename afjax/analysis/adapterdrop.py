@@ -31,7 +31,8 @@ class Point:
       kept: The fraction of adapters that remain, over all layers.
       scores: Every metric on the rows.
       rows_per_second: Throughput of the fastest of three passes, excluding tokenization and compilation.
-      flops_per_row: Floating-point operations per row of ``max_length`` tokens, as counted by XLA.
+      flops_per_row: Floating-point operations per row of ``max_length`` tokens, or per choice of a multiple-choice row,
+        as counted by XLA.
     """
 
     what: str

@@ -117,8 +117,9 @@ def _setup(trunk: TrunkConfig, case: Case) -> Setup:
     if case.method == "fusion":
         adapters = dict.fromkeys((f"adapter{number}" for number in range(case.num_adapters)), adapter)
         return fusion_setup(adapters, FusionConfig(), HeadConfig(), trunk, **head)
-    # Adapters in dense layers are merged for inference, so the step has the same operations as without an adapter.
-    is_merged = case.mode == "eval" and isinstance(adapter, InDenseLayers)
+    # Adapters in dense layers are merged into a float32 trunk for inference, so the step has the same operations as
+    # without an adapter.
+    is_merged = case.mode == "eval" and isinstance(adapter, InDenseLayers) and case.trunk_dtype == "float32"
     partition: Partition = "head" if case.method == "adapter" and is_merged else case.method
     return single_setup(methods.Method(partition=partition, adapter=adapter), trunk, **head)
 

@@ -379,7 +379,7 @@ class TaskModel:
         """Counts the floating-point operations for predicting a full-length row.
 
         Returns:
-          XLA's count for a row of ``max_length`` tokens.
+          XLA's count for a row of ``max_length`` tokens. For multiple choice, this is one choice of a row.
         """
         batch = {
             "tokens": jax.ShapeDtypeStruct((1, self.max_length), jnp.int32),

@@ -17,6 +17,11 @@ from afjax.tpu.program import Program, read_program, total_by_kind
 from afjax.tpu.roofline import Roofline, roofline
 from afjax.tpu.steps import compile_eval_step, compile_train_step, trained_bytes
 
+# If an estimate is more than this many times as large as the largest compiled step, a larger step is compiled.
+_FAR = 4
+# The maximum number of larger steps, and of corrections of the estimate. Compiling takes longer for large batches.
+_LARGER_STEPS, _CORRECTIONS = 3, 3
+
 
 @dataclasses.dataclass(frozen=True)
 class Step:
@@ -46,7 +51,7 @@ class Report:
         compile.
       gradient_bytes: Bytes of one step's gradients.
       fitting_batch: Estimate of the largest batch that fits, in rows over all chips, extrapolated from the memory of
-        two batch sizes. None if it was not requested, if no batch fits, or if the plan has several slots.
+        smaller batches. None if it was not requested, if no batch fits, or if the plan has several slots.
       fitting_slots: Estimate of the largest number of slots that fits. None unless the plan has several slots.
     """
 
@@ -74,12 +79,19 @@ def report(plan: Plan, topology: Topology, *, fit: bool = True) -> Report:
     check_batch(plan.settings.batch_size, mesh)
     train = train_step(plan, mesh, topology)
     evaluate = _eval_step(plan, mesh, topology) if train else None
-    batch = slots = None
+    batch, slots, memory = None, None, topology.chip.hbm_bytes
     if fit and plan.slots > 1:
-        slots = _largest(plan, mesh, topology, train, plan.slots, plan.with_slots, unit=1)
+        slots = largest_number(
+            lambda number: train_step(plan.with_slots(number), mesh, topology), plan.slots, train, memory, unit=1
+        )
     elif fit:
-        rows = plan.settings.batch_size
-        batch = _largest(plan, mesh, topology, train, rows, plan.with_batch, unit=_row_parts(mesh))
+        batch = largest_number(
+            lambda number: train_step(plan.with_batch(number), mesh, topology),
+            plan.settings.batch_size,
+            train,
+            memory,
+            unit=_row_parts(mesh),
+        )
     return Report(plan, topology, train, evaluate, trained_bytes(plan, mesh), batch, slots)
 
 
@@ -125,49 +137,78 @@ def _step(
     return Step(program, seconds, slots * least / mesh.shape["tensor"], roofline(program.work, topology))
 
 
-def _largest(
-    plan: Plan,
-    mesh: Mesh,
-    topology: Topology,
-    train: Step | None,
-    number: int,
-    with_number: Callable[[int], Plan],
-    *,
-    unit: int,
+def largest_number(
+    compile_step: Callable[[int], Step | None], number: int, first: Step | None, memory: int, *, unit: int
 ) -> int | None:
     """Estimates the largest number of rows or slots that fits in memory.
 
-    Returns None if not even ``unit`` fits. Memory is extrapolated linearly from the plan's number and half of it.
+    Memory is extrapolated linearly from the plan's number and half of it. Larger steps are compiled if the estimate is
+    far above the plan's number, and to correct the estimate.
 
     Args:
-      plan: The run.
-      mesh: The device mesh.
-      topology: The slice.
-      train: The plan's training step, or None if it does not fit.
+      compile_step: Compiles the step with a number of rows or slots. Returns None if it does not fit.
       number: The plan's number of rows or slots.
-      with_number: Returns the plan with a different number.
+      first: The step with this number.
+      memory: The chip's memory in bytes.
       unit: The result is a multiple of this number.
+
+    Returns:
+      The estimate, or None if not even ``unit`` fits.
     """
-    memory = topology.chip.hbm_bytes
-    too_many = None
+    train, limit = first, math.inf
     while train is None:
-        too_many, number = number, number // 2 // unit * unit
+        limit, number = number - unit, number // 2 // unit * unit
         if not number:
             return None
-        train = train_step(with_number(number), mesh, topology)
+        train = compile_step(number)
     # The second point for the extrapolation: half the number, or twice the number if it cannot be halved.
     other_number = number // 2 // unit * unit or 2 * number
-    other = train_step(with_number(other_number), mesh, topology) if other_number != too_many else None
+    other = compile_step(other_number) if other_number <= limit else None
     if other is None:
         return number
-    bytes_each = (train.program.memory.peak - other.program.memory.peak) / (number - other_number)
-    if bytes_each <= 0:
-        # Memory does not grow with the number, so it cannot be extrapolated.
-        return number
-    largest = number + int((memory - train.program.memory.peak) / bytes_each)
-    if too_many is not None:
-        largest = min(largest, too_many - unit)
-    return max(number, largest // unit * unit)
+    largest = _extrapolated(memory, (other_number, other), (number, train))
+    for _ in range(_LARGER_STEPS):
+        if largest <= _FAR * number or _FAR * number > limit:
+            break
+        larger = compile_step(_FAR * number)
+        if larger is None:
+            limit = _FAR * number - unit
+        else:
+            other_number, other, number, train = number, train, _FAR * number, larger
+            largest = _extrapolated(memory, (other_number, other), (number, train))
+    # Correct the estimate with its own memory.
+    for _ in range(_CORRECTIONS):
+        estimate = _rounded(min(largest, limit), unit, number)
+        if not number < estimate <= _FAR * number:
+            return estimate
+        last = compile_step(estimate)
+        if last is None:
+            limit, largest = estimate - unit, math.isqrt(number * estimate)
+            continue
+        largest = _extrapolated(memory, (number, train), (estimate, last))
+        if last.program.memory.peak <= memory:
+            number, train = estimate, last
+        if abs(largest - estimate) < estimate / 20:
+            break
+    return _rounded(min(largest, limit), unit, number)
+
+
+def _rounded(number: float, unit: int, least: int) -> int:
+    """Rounds down to a multiple of ``unit`` that is at least ``least``. Infinity is rounded to ``least``."""
+    return least if math.isinf(number) else max(least, int(number // unit * unit))
+
+
+def _extrapolated(memory: int, first: tuple[int, Step], second: tuple[int, Step]) -> float:
+    """Extrapolates the number of rows or slots that fits in ``memory`` bytes.
+
+    Args:
+      memory: The chip's memory in bytes.
+      first, second: Two numbers with their steps.
+    """
+    (first_number, first_step), (number, step) = first, second
+    bytes_each = (step.program.memory.peak - first_step.program.memory.peak) / (number - first_number)
+    # If memory does not grow between small steps, larger ones have to be compiled.
+    return number + (memory - step.program.memory.peak) / bytes_each if bytes_each > 0 else math.inf
 
 
 # The cost of one step on one chip, by JSON key. The values are null if the step does not fit.

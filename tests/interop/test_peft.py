@@ -226,6 +226,23 @@ def test_lora_of_a_joint_module_is_exported_as_blocks(
     assert has_facts(str(raised.value), "attn.Wqkv", "blocks", "afjax.json")
 
 
+def test_layers_of_modernbert_are_exported_as_module_names(folders: dict[str, PeftFolders], tmp_path: Path) -> None:
+    """PEFT 0.21.2 finds no layer number in ``layers.1.attn.Wqkv``, because ``layers`` has no parent module."""
+    model = folders["modernbert"]
+    config = LoraConfig(target_modules=("query", "output"), rank=2, layers=(1,))
+    values, identity = dataclasses.asdict(config), model.trunk.identity()
+    store.save(tmp_path / "store", "adapters", "a", lora_tree(config, model.trunk), config=values, trunk=identity)
+    export_peft(tmp_path / "store", "a", tmp_path / "a")
+    settings = json.loads((tmp_path / "a/adapter_config.json").read_text())
+    assert settings["layers_to_transform"] is None
+    assert settings["target_modules"] == ["layers.1.attn.Wqkv", "layers.1.mlp.Wo"]
+    (path,) = (tmp_path / "a").glob("afjax.json")
+    path.unlink()
+    import_peft(tmp_path / "a", tmp_path / "again", trunk=model.trunk)
+    found = outputs(model, tmp_path / "again", "a")["hidden"]
+    np.testing.assert_allclose(found, outputs(model, tmp_path / "store", "a")["hidden"], atol=1e-4)
+
+
 def test_modernbert_adapter_is_exported_without_its_head(
     folders: dict[str, PeftFolders], make_model: MakeModel, tmp_path: Path
 ) -> None:

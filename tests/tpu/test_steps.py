@@ -22,8 +22,8 @@ from afjax.tasks.load import rows_from_lists
 from afjax.tpu import plan
 from afjax.tpu.chips import parse_topology
 from afjax.tpu.minimum_flops import minimum_flops
-from afjax.tpu.program import Memory, read_program
-from afjax.tpu.report import Report, Step, to_json, to_lines
+from afjax.tpu.program import Memory, Program, Work, read_program
+from afjax.tpu.report import Report, Step, largest_number, to_json, to_lines
 from afjax.tpu.roofline import roofline
 from afjax.tpu.steps import compile_eval_step, compile_train_step, step_shapes, trained_bytes
 from afjax.train import multitask, single
@@ -148,6 +148,33 @@ def test_remat_of_matmuls_recomputes_no_matrix_products(tiny_trunk_folder: Path,
         for remat in ("none", "matmuls", "layers")
     )
     assert matmuls == no_remat < layers
+
+
+@pytest.mark.parametrize("number", [8, 64, 1024, 4096, 10_000])
+@pytest.mark.parametrize("unit", [1, 8])
+@pytest.mark.parametrize("flat_until", [0, 50, 100])
+def test_largest_number_is_found_from_small_and_large_steps(number: int, unit: int, flat_until: int) -> None:
+    """Small steps use nearly the same memory, because they need few temporaries."""
+    limit, compiled = 16_000_000, []
+
+    def step(rows: int) -> Step | None:
+        compiled.append(rows)
+        peak = 50_000 + max(0, rows - flat_until) * 5000
+        memory = Memory(peak, 0, 0, 0, 0, peak)
+        return None if peak > limit else Step(Program(Work(0, 0, 0, 0, (), ()), memory), 0, 0, None)  # type: ignore[arg-type]
+
+    number = number * unit
+    found = largest_number(step, number, step(number), limit, unit=unit)
+    largest = flat_until + (limit - 50_000) // 5000
+    assert found is not None
+    assert found % unit == 0
+    assert 0.9 * largest - unit <= found <= largest
+    # Few steps are compiled, although each takes up to minutes.
+    assert len(compiled) <= 9
+
+
+def test_number_that_does_not_fit_has_no_largest() -> None:
+    assert largest_number(lambda number: None, 8, None, 100, unit=4) is None
 
 
 def test_report_is_written_as_text_and_as_json(tiny_trunk_folder: Path) -> None:

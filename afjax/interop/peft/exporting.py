@@ -17,7 +17,15 @@ from afjax.config.tasks import TaskConfig
 from afjax.errors import UserError
 from afjax.interop.facts import without_paths
 from afjax.interop.folders import check_new_folder, new_folder
-from afjax.interop.peft.families import CLASS_OF_KIND, TASK_TYPES, dense_modules, peft_family, target_names
+from afjax.interop.peft.families import (
+    CLASS_OF_KIND,
+    TASK_TYPES,
+    can_list_layers,
+    dense_modules,
+    numbered_names,
+    peft_family,
+    target_names,
+)
 from afjax.interop.peft.files import write_folder
 from afjax.interop.peft.heads import write_head
 from afjax.interop.peft.lora import write_lora
@@ -106,6 +114,8 @@ def _settings(
     # The rank of a module with blocks is the sum of its blocks' ranks, and its scaling is the same.
     modules = dense_modules(family)
     num_blocks = collections.Counter(modules[name] for name in blocks)
+    in_some, can_list = len(layers) < num_layers, can_list_layers(family)
+    targets = numbered_names if in_some and not can_list else target_names
     return {
         "alpha_pattern": {module: number * config.alpha for module, number in num_blocks.items()},
         "auto_mapping": None,
@@ -115,7 +125,7 @@ def _settings(
         "inference_mode": True,
         "init_lora_weights": True,
         "layers_pattern": None,
-        "layers_to_transform": list(layers) if len(layers) < num_layers else None,
+        "layers_to_transform": list(layers) if in_some and can_list else None,
         "lora_alpha": int(config.alpha) if config.alpha.is_integer() else config.alpha,
         "lora_dropout": config.dropout,
         "modules_to_save": None,
@@ -123,7 +133,7 @@ def _settings(
         "r": config.rank,
         "rank_pattern": {module: number * config.rank for module, number in num_blocks.items()},
         "revision": None,
-        "target_modules": target_names(family, layers, config.target_modules),
+        "target_modules": targets(family, layers, config.target_modules),
         "task_type": "FEATURE_EXTRACTION",
         "use_rslora": False,
     }

@@ -181,5 +181,20 @@ def target_names(family: str, layers: Sequence[int], names: Sequence[DenseLayer]
     return targets
 
 
+def numbered_names(family: str, layers: Sequence[int], names: Sequence[DenseLayer]) -> list[str]:
+    """Returns ``target_modules`` with the number of each layer, such as ``layers.0.attn.Wqkv``."""
+    modules = dense_modules(family)
+    chosen = dict.fromkeys(modules[name] for name in names)
+    return [layer_prefix(family, layer) + module for layer in layers for module in chosen]
+
+
+def can_list_layers(family: str) -> bool:
+    """Whether PEFT's ``layers_to_transform`` works for a family's encoder without a head.
+
+    PEFT only finds the number of a layer if the list of layers is inside another module. ModernBERT's is not.
+    """
+    return "." in ENCODER_FAMILIES[family].weight_names.layer
+
+
 def _module(tensor: str) -> str:
     return tensor.rpartition(".")[0]
