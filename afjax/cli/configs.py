@@ -16,7 +16,7 @@ from afjax.config.flags import parse_value
 from afjax.config.from_dict import UnknownSettingError, from_dict, to_dict
 from afjax.errors import UserError, did_you_mean
 from afjax.storage.json_files import read_json
-from afjax.storage.paths import open_path
+from afjax.storage.paths import expanded, open_path
 from afjax.tasks.by_name import find_task, known_task
 
 # Settings that :func:`load_experiment` expands to other settings.
@@ -45,7 +45,7 @@ def find_config(given: str) -> Path:
     Raises:
       UserError: There is no such config.
     """
-    builtin, path = builtin_configs(), Path(given)
+    builtin, path = builtin_configs(), expanded(given)
     if given in builtin:
         return builtin[given]
     if path.is_file():

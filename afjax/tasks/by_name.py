@@ -129,6 +129,7 @@ def read_task(path: Path) -> TaskConfig:
     Raises:
       UserError: The file is missing or not valid TOML, or one of its settings is invalid.
     """
+    path = expanded(path)
     if not path.is_file():
         raise UserError(f"The task file {path} does not exist; specify a TOML file.{nearest_in_folder(path)}")
     try:

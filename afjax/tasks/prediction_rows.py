@@ -13,6 +13,7 @@ from afjax.data.sources.files import shorten
 from afjax.data.sources.formats import read_rows, rows_of_stream
 from afjax.data.splits import AnyRows
 from afjax.errors import UserError
+from afjax.storage.paths import expanded
 from afjax.tasks.kind import Form
 from afjax.tasks.kinds import TASK_KINDS
 from afjax.tasks.load import rows_from_lists
@@ -86,7 +87,7 @@ def rows_of_input(path: str | Path, file_format: str | None = None) -> Iterable[
     """
     if str(path) == STANDARD:
         return rows_of_stream(sys.stdin.buffer, "standard input", f".{file_format or 'jsonl'}")
-    return read_rows(Path(path), f".{file_format}" if file_format else "")
+    return read_rows(expanded(path), f".{file_format}" if file_format else "")
 
 
 def pick_input(place: str, row: dict[str, Any], task: TaskConfig, text_columns: int | None) -> Any:

@@ -62,6 +62,15 @@ def test_text_that_looks_like_a_number_stays_text(tmp_path: Path) -> None:
     assert (config.task.name, config.seed) == ("5", 3)
 
 
+def test_home_folder_is_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "mine.toml").write_text('source = "mine.csv"\n')
+    (tmp_path / "small.py").write_text(SMALL)
+    assert load_experiment("~/small.py:seed=3").seed == 3
+    task = load_experiment("single:task=~/mine.toml").task
+    assert (task.name, task.source) == ("mine", str(tmp_path / "mine.csv"))
+
+
 def test_path_may_contain_colons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "a:b"
     folder.mkdir()

@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from afjax.cli.parsers import add_command
+from afjax.cli.parsers import add_command, file_name
 from afjax.errors import UserError
 from afjax.storage.paths import local_path
 
@@ -58,7 +58,9 @@ def add(commands: Any) -> None:
     parser.add_argument("--hosts", type=int, metavar="N", help="divide the runs between N hosts (1)")
     parser.add_argument("--host", type=int, metavar="I", help="this host's number, from 0 to N - 1")
     parser.add_argument("--isolate", action="store_true", help="train each run in its own process")
-    parser.add_argument("--adapters", default="", metavar="STORE", help="a store of adapters to copy to every run")
+    parser.add_argument(
+        "--adapters", type=file_name, default="", metavar="STORE", help="a store of adapters to copy to every run"
+    )
     parser.add_argument("--config.SETTING", dest="_", metavar="VALUE", help="override one setting of every run")
 
 
