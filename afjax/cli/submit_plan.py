@@ -14,7 +14,6 @@ from afjax.data.sources.official import OFFICIAL, find_official
 from afjax.data.splits import AnyRows
 from afjax.display.terminal import print_line
 from afjax.errors import UserError, did_you_mean
-from afjax.storage.paths import expanded
 from afjax.tasks.by_name import find_task
 from afjax.tasks.load import load_split
 from afjax.tasks.submissions import GLUE, SQUAD, SUPER_GLUE, SUPER_GLUE_OTHERS, Entry, first_label, row_numbers
@@ -65,7 +64,6 @@ def plan(
     """
     if not store.exists(store_folder):
         raise UserError(f"There is no store at {store_folder}; pass the folder that contains adapters, fusion, heads.")
-    data_dir = expanded(data_dir)
     if not data_dir.is_dir():
         raise UserError(
             f"There is no folder {data_dir}; set --data_dir to the folder that contains the tasks' folders, as in the "

@@ -48,10 +48,7 @@ def pick_spans(task: TaskConfig, source: SplitSource, *, labeled: bool | None = 
             labels.append((value_of(place, row, answers), row.get("start_guessed") is True))
         ids.append(id_of(place, row) if "id" in first else str(number))
     check_ids(places, ids)
-    is_optional = labeled is None
-    if is_optional and (all(is_null(value) for value, _ in labels) or not (no_answer or any(map(_has_text, labels)))):
-        labels = []
-    if not labels:
+    if not labels or (labeled is None and not _are_labels([value for value, _ in labels], no_answer=no_answer)):
         return SpanRows(questions, contexts, None, ids=ids)
     checked = [
         check_answers(place, value, context, no_answer=no_answer, guessed=guessed)
@@ -68,10 +65,13 @@ def no_answer_error(place: str) -> UserError:
     )
 
 
-def _has_text(label: tuple[Any, bool]) -> bool:
-    """Whether a row has answers, and not a missing value or an empty list."""
-    answers, _ = label
-    return not is_null(answers) and bool(answers.get("text") if isinstance(answers, Mapping) else answers)
+def _are_labels(values: list[Any], *, no_answer: bool) -> bool:
+    """Whether the values of a split's column of answers are labels, and not all missing.
+
+    Empty answers are labels only if questions can be unanswerable.
+    """
+    given = [value for value in values if not is_null(value)]
+    return any(no_answer or (value.get("text") if isinstance(value, Mapping) else value) for value in given)
 
 
 def check_answers(

@@ -156,12 +156,13 @@ def test_remat_of_matmuls_recomputes_no_matrix_products(tiny_trunk_folder: Path,
 def test_largest_number_is_found_from_small_and_large_steps(number: int, unit: int, flat_until: int) -> None:
     """Small steps use nearly the same memory, because they need few temporaries."""
     limit, compiled = 16_000_000, []
+    work, topology = Work(0, 0, 0, 0, (), ()), parse_topology("v5e:1x1")
 
     def step(rows: int) -> Step | None:
         compiled.append(rows)
         peak = 50_000 + max(0, rows - flat_until) * 5000
         memory = Memory(peak, 0, 0, 0, 0, peak)
-        return None if peak > limit else Step(Program(Work(0, 0, 0, 0, (), ()), memory), 0, 0, None)  # type: ignore[arg-type]
+        return None if peak > limit else Step(Program(work, memory), 0, 0, roofline(work, topology))
 
     number = number * unit
     found = largest_number(step, number, step(number), limit, unit=unit)
