@@ -5,7 +5,8 @@ afjax sweep --config=configs/adapter.py:task=rte,data=DATA --workdir=runs/st-rte
 
 DATA contains the benchmark downloads, or one folder per task with train and dev files. The trunk is a frozen BERT-base.
 The adapter is stored under its task's name, where configs/fusion.py looks for it. Train one adapter per task, and then
-fuse them. The sweep covers the paper's reduction factors. A run trains for at most 30 epochs.
+fuse them with configs/fusion.py:trunk=bert-base-uncased. The sweep covers the paper's reduction factors. A run trains
+for at most 30 epochs.
 
 Dev accuracy with reduction factors 2, 16 and 64, from the paper's table 3 (16 is also column ST-A of table 1):
 

@@ -4,7 +4,8 @@ afjax train --config=configs/fusion.py:target=rte,data=DATA --workdir=runs/fusio
 afjax train --config=configs/fusion.py:target=mine,source=mine.csv,sources=rte+cb --workdir=runs/mine --store=runs/store
 
 Adapters missing from the store are trained first. The second command fuses adapters that are in the store, so it only
-needs the target's data.
+needs the target's data. Set trunk to the trunk that the stored adapters were trained on (trunk=bert-base-uncased for
+the adapters of configs/adapter.py).
 
 Dev accuracy with BERT-base when fusing the adapters of 16 tasks, from the paper's table 1, column "F. w/ ST-A". The
 five multiple-choice tasks are not shown. For single adapters, see configs/adapter.py.
@@ -35,6 +36,7 @@ def get_config(
     target: str = "rte",
     data: str = "data",
     source: str = "",
+    trunk: str = "minilm",
     sources: str = "+".join(SOURCE_EPOCHS),
     seed: int = 0,
 ) -> ml_collections.ConfigDict:
@@ -44,7 +46,7 @@ def get_config(
     """
     config = ml_collections.ConfigDict()
     config.recipe = "fusion"
-    config.trunk = "minilm"
+    config.trunk = trunk
     config.seed = seed
     # data contains the benchmark downloads, or one folder per task with train, dev and labels.json.
     config.task = {"name": target, **({"source": source} if source else {"data_dir": data})}

@@ -37,6 +37,8 @@ def get_config(
 
     Set learning_rate or epochs to 0 for the method's default.
     """
+    if method not in METHODS:
+        raise ValueError(f"method is {method}, not one of {', '.join(METHODS)}")
     default_rate, default_epochs = METHODS[method]
     config = ml_collections.ConfigDict()
     config.recipe = "single"

@@ -8,7 +8,7 @@ much the model forgets.
 
 import ml_collections
 
-REGRESSIONS = {"stsb": 5.0, "sick_r": 5.0}
+REGRESSIONS = {name: {"kind": "regression", "scale": 5.0} for name in ("stsb", "sick_r")}
 
 
 def get_config(
@@ -27,10 +27,8 @@ def get_config(
     config.seed = seed
     config.name = "sequential"
     config.partition = partition
-    config.tasks = {task: {"data_dir": data} for task in tasks.split("+")}
-    for task, scale in REGRESSIONS.items():
-        if task in config.tasks:
-            config.tasks[task].update({"kind": "regression", "scale": scale})
+    # A list, because a ConfigDict sorts a dict's keys.
+    config.tasks = [{"name": task, "data_dir": data, **REGRESSIONS.get(task, {})} for task in tasks.split("+")]
     config.head = {"pooling": "first"}
     config.train = {
         "learning_rate": learning_rate,

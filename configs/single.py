@@ -40,10 +40,14 @@ def get_config(
     name = pathlib.Path(task).stem if task.endswith(".toml") else task
     config.name = name if partition == "adapter" else f"{name}-{partition}"
     # The source is a file, a folder with train, dev and labels.json, or another source (docs/how_to/data.md).
-    source = {"data_dir": data_dir} if data_dir else {"source": data or f"builtin:{name}"}
-    config.task = {"name": name, **source}
+    if data_dir and (data or task.endswith(".toml")):
+        raise ValueError(f"data_dir={data_dir} looks up a task by name; leave out data, and do not use a TOML file")
     if task.endswith(".toml"):
-        config.task = {"preset": task}
+        config.task = {"preset": task, **({"source": data} if data else {})}
+    elif data_dir:
+        config.task = {"name": name, "data_dir": data_dir}
+    else:
+        config.task = {"name": name, "source": data or f"builtin:{name}"}
     if kind:
         config.task.kind = kind
     if train_rows:

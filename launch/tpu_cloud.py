@@ -24,6 +24,8 @@ RUNTIME_VERSIONS = {
     "v5p": "v2-alpha-tpuv5",
     "v6e": "v2-alpha-tpuv6e",
 }
+# States of a node that is not ready yet.
+BECOMES_READY = ("CREATING", "STARTING", "RESTARTING", "REPAIRING", "UNHIDING")
 MAX_TRIES = 4
 TAIL_LINES = 40
 MAX_DELETE_TRIES = 20
@@ -126,7 +128,7 @@ class Slice:
         # A node created without a queued resource is usable too.
         if self.node == "READY":
             return "ready"
-        return "waiting" if self.request and self.node else "lost"
+        return "waiting" if (self.request and self.node) or self.node in BECOMES_READY else "lost"
 
     def __str__(self) -> str:
         states = (("queued resource", self.request), ("node", self.node))
@@ -189,8 +191,11 @@ class Cloud:
 
     def _error_from(self, done: subprocess.CompletedProcess[str]) -> LaunchError:
         """Builds the exception for a failed gcloud command, with advice if possible."""
+        # Names of resources could match a pattern.
+        text = re.sub(r"projects/\S+", "RESOURCE", done.stderr)
+        text = re.sub(rf"\b{re.escape(self.name)}\b", "NAME", text)
         for pattern, advice in ADVICE:
-            if re.search(pattern, done.stderr):
+            if re.search(pattern, text):
                 return LaunchError(f"{self.name}: {advice} ({_error_text(done)})")
         return UnreachableError(f"{self.name}: gcloud failed, try again. ({_error_text(done)})")
 

@@ -279,6 +279,11 @@ class Watch:
         if running:
             check_not_running(cloud, {worker: job for worker, job in running.items() if job.digest != digest})
             self.has_run = True
+            if any(job.digest != digest for job in jobs.values()):
+                # An earlier start did not reach all workers. The others would wait for the missing ones and then fail.
+                log_message(f"{cloud.name}: some workers have not started the command; restarting it on all workers.")
+                cloud.ask_workers(slice_state, "stop", "60", dry_run_answer="stopped")
+                return None
             self.stragglers = (
                 self.stragglers + 1 if any(job.code or job.state == "lost" for job in jobs.values()) else 0
             )
@@ -289,7 +294,7 @@ class Watch:
             return None
         if all(job.code == DONE and job.digest == digest for job in jobs.values()):
             return DONE
-        ended = any(job.digest == digest for job in jobs.values())
+        ended = all(job.digest == digest for job in jobs.values())
         if self.has_run and ended:
             worker, code = root_cause(jobs)
             self.crashes += code != PREEMPTED
@@ -430,10 +435,15 @@ def check_command(arguments: argparse.Namespace) -> None:
         raise LaunchError(
             f"The command is {shlex.join(words) or 'missing'}; {action.__name__} expects -- {' '.join(expected)} ..."
         )
-    if action is run:
-        return
     for flag in ("--workdir", "--store"):
         folder = flag_value(words, flag)
+        if action is run and folder and not folder.startswith(("gs://", "/", "~")):
+            raise LaunchError(
+                f"{flag} is {folder}; pass {flag}=gs://BUCKET/FOLDER or an absolute path, because `setup` replaces the "
+                "folder in which the command runs."
+            )
+        if action is run:
+            continue
         if not folder.startswith("gs://") and (folder or flag == "--workdir"):
             raise LaunchError(
                 f"{flag} is {folder or 'not given'}; pass {flag}=gs://BUCKET/FOLDER, because the hosts of a slice "

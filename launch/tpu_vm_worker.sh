@@ -4,9 +4,15 @@
 set -u
 mkdir -p "$HOME/afjax-job" && cd "$HOME/afjax-job" || exit 1
 
-# JAX reads the worker's index from the same URL.
+# JAX reads the worker's index from the same URL. A VM without this attribute is the only worker. If the server does not
+# answer, this script prints nothing, and tpu_vm.py asks again: a wrong index could train the wrong part of a sweep.
 metadata=http://metadata.google.internal/computeMetadata/v1/instance/attributes/agent-worker-number
-worker=$(curl --silent --fail --max-time 5 --header "Metadata-Flavor: Google" "$metadata") || worker=0
+answer=$(curl --silent --max-time 5 --retry 3 --header "Metadata-Flavor: Google" --write-out " %{http_code}" "$metadata")
+case "$answer" in
+  *" 200") worker=${answer%%[!0-9]*} ;;
+  *" 404") worker=0 ;;
+  *) exit 1 ;;
+esac
 tell() { echo "afjax-worker $worker $*"; }
 
 # A job holds the lock until it ends or is killed.

@@ -11,7 +11,7 @@ from typing import Any
 from etils import epath
 
 from afjax.config.adapters import ADAPTER_PRESETS
-from afjax.config.experiment import ExperimentConfig
+from afjax.config.experiment import ExperimentConfig, check_distinct
 from afjax.config.flags import parse_value
 from afjax.config.from_dict import UnknownSettingError, from_dict, to_dict
 from afjax.errors import UserError, did_you_mean
@@ -87,7 +87,9 @@ def load_experiment(
         task's data is missing.
     """
     given, arguments = split_arguments(config)
-    values = _run_config(given, _split_pairs(arguments))
+    values = _run_config(given, split_pairs(arguments))
+    if given.endswith(".json"):
+        _check_shorthands(values, overrides)
     for override in overrides:
         _override(values, override)
 
@@ -149,6 +151,11 @@ def _with_data_dir(task: Any, *, needs_data: bool) -> Any:
         return task
     settings = dict(task)
     data_dir, preset = str(settings.pop("data_dir", "")), str(settings.pop("preset", settings.get("name")))
+    if data_dir and settings.get("source"):
+        raise UserError(
+            f'The task "{settings.get("name", preset)}" has both data_dir={data_dir} and source={settings["source"]}; '
+            "leave one of them out."
+        )
     try:
         known_settings = to_dict(find_task(preset, data_dir))
     except UserError:
@@ -195,12 +202,23 @@ def split_arguments(config: str) -> tuple[str, str]:
     return name, arguments
 
 
-def _split_pairs(text: str) -> dict[str, str]:
-    arguments = {}
+def split_pairs(text: str) -> dict[str, str]:
+    """Splits a config's arguments.
+
+    Raises:
+      UserError: An argument has no value or is given twice.
+
+    Example:
+      >>> split_pairs("task=rte,epochs=3")
+      {'task': 'rte', 'epochs': '3'}
+    """
+    arguments: dict[str, str] = {}
     for part in filter(None, text.split(",")):
         key, equals, value = part.partition("=")
         if not equals or not key.isidentifier():
             raise UserError(f'The config argument "{part}" does not have the form key=value; use NAME:key=value,...')
+        if key in arguments:
+            raise UserError(f'The config argument "{key}" is given twice ({arguments[key]}, {value}); give it once.')
         arguments[key] = value
     return arguments
 
@@ -243,6 +261,34 @@ def config_function(given: str) -> tuple[Path, Callable[..., Any]]:
     return path, get_config
 
 
+def argument_settings(config: str) -> dict[str, str]:
+    """Finds the settings that a config's arguments set directly: ``{setting: argument}``.
+
+    An argument sets a setting if the two have the same value, and the setting has another value without the argument.
+    """
+    given, text = split_arguments(config)
+    arguments = split_pairs(text)
+    found: dict[str, str] = {}
+    if not arguments or given.endswith(".json"):
+        return found
+    values = _leaves(_run_config(given, arguments))
+    for key, argument in arguments.items():
+        others = {name: value for name, value in arguments.items() if name != key}
+        without = _leaves(_run_config(given, others))
+        for setting, value in values.items():
+            if value == parse_value(argument) and without.get(setting) != value:
+                found[setting] = f"{key}={argument}"
+    return found
+
+
+def _leaves(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Returns nested values by dotted setting."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        found |= _leaves(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return found
+
+
 def _run_config(given: str, arguments: Mapping[str, str]) -> dict[str, Any]:
     if given.endswith(".json"):
         return _read_config(open_path(given), arguments)
@@ -262,9 +308,14 @@ def _run_config(given: str, arguments: Mapping[str, str]) -> dict[str, Any]:
         raise _failure(given, path, error) from error
     if hasattr(config, "to_dict"):
         config = config.to_dict()
+        if config.get("recipe") == "sequential" and isinstance(config.get("tasks"), Mapping):
+            raise UserError(
+                f"get_config of {given} has a dict of tasks, but a ConfigDict sorts a dict's keys, and the sequential "
+                'recipe trains in order; use a list: config.tasks = [{"name": NAME, ...}, ...].'
+            )
     if not isinstance(config, dict):
         raise UserError(f"get_config of {given} returns {type(config).__name__}; it must return a ConfigDict.")
-    return config
+    return _by_task_name(config, f"The config {given} is invalid", "name each task")
 
 
 def _read_config(path: epath.Path, arguments: Mapping[str, str]) -> dict[str, Any]:
@@ -275,14 +326,46 @@ def _read_config(path: epath.Path, arguments: Mapping[str, str]) -> dict[str, An
     values = read_json(path, advice=advice)
     if values is None:
         raise UserError(f"The config {path} does not exist; pass a Python file, or a workdir's config.json.")
+    return _by_task_name(values, f"The config {path} is not a workdir's config.json", advice)
+
+
+def _by_task_name(values: dict[str, Any], problem: str, advice: str) -> dict[str, Any]:
+    """Converts lists of sources and tasks to dicts by task name, so that overrides can refer to them by name.
+
+    Raises:
+      UserError: A task has no name, or two have the same name.
+    """
     try:
-        values["sources"] = {source["task"]["name"]: source for source in values.get("sources", ())}
-        values["tasks"] = {task["name"]: task for task in values.get("tasks", ())}
+        for key in ("sources", "tasks"):
+            items = values.get(key)
+            if isinstance(items, list | tuple):
+                names = [item["task"]["name"] if key == "sources" else item["name"] for item in items]
+                check_distinct(key, names)
+                values[key] = dict(zip(names, items, strict=True))
     except (TypeError, KeyError, AttributeError) as error:
-        raise UserError(
-            f"The config {path} is not a workdir's config.json ({type(error).__name__}: {error}); {advice}."
-        ) from None
+        raise UserError(f"{problem} ({type(error).__name__}: {error}); {advice}.") from None
     return values
+
+
+def _check_shorthands(values: dict[str, Any], overrides: Sequence[str]) -> None:
+    """Prepares the values of a ``config.json`` for overrides that are expanded to other settings.
+
+    The file contains every setting, and settings override what a shorthand is expanded to. An adapter's preset
+    therefore replaces the recorded adapter.
+
+    Raises:
+      UserError: An override is a shorthand of a task. It could not replace the recorded task, because most of its
+        settings describe the data.
+    """
+    for override in overrides:
+        *parents, last = override.partition("=")[0].split(".")
+        if parents == ["adapter"] and last == "preset":
+            values["adapter"] = {}
+        if parents and (parents[-1] == "task" or parents[:-1] == ["tasks"]) and last in TASK_SHORTHANDS:
+            raise UserError(
+                f"--config.{override} does not apply to a config.json, which contains every setting of the task; set "
+                f"--config.{'.'.join(parents)}.source, or use a Python config."
+            )
 
 
 def _failure(given: str, path: Path, error: BaseException) -> UserError:
@@ -304,6 +387,9 @@ def _override(values: dict[str, Any], override: str) -> None:
     node = values
     for parent in parents:
         # Add missing parents here. If there is no such setting, from_dict raises an error later.
+        # train.class_weights is "" or a dict.
+        if node.get(parent) == "":
+            node[parent] = {}
         node = node.setdefault(parent, {})
         if not isinstance(node, dict):
             raise UserError(f"--config.{key}: {parent} has no nested settings.")

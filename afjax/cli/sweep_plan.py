@@ -12,7 +12,7 @@ from typing import Any
 
 from etils import epath
 
-from afjax.cli.configs import load_experiment, run_config_file
+from afjax.cli.configs import argument_settings, load_experiment, run_config_file
 from afjax.config.flags import parse_value, value_text
 from afjax.config.from_dict import from_dict, to_dict
 from afjax.errors import UserError
@@ -119,8 +119,9 @@ def plan(
 
     Raises:
       UserError: A combination of settings is not a valid experiment, or two are the same experiment; there is nothing
-        to sweep; a setting or a value is given twice; a value is empty or cannot be parsed; ``adapters`` is not a local
-        store with adapters; or the workdir contains a different sweep or runs of a different config.
+        to sweep; a setting or a value is given twice; no run uses a swept setting; a value is empty or cannot be
+        parsed; ``adapters`` is not a local store with adapters; or the workdir contains a different sweep or runs of a
+        different config.
     """
     requested = Sweep(config, tuple(overrides), _grid(config, overrides, grid), _seeds(seeds), adapters)
     if not requested.grid and len(requested.seeds) < 2:
@@ -136,8 +137,10 @@ def plan(
     # Finding a trunk can take a second, and most runs of a sweep share one.
     pooling = functools.cache(find_pooling)
     seen: dict[str, str] = {}
+    unused = set(sweep.grid)
     for run in sweep.runs:
         experiment = load_experiment(config, [*overrides, *run.overrides], find_store=find_store)
+        unused &= {setting for setting in sweep.grid if setting.partition(".")[0] in experiment.unused_settings}
         resolved = json.dumps(to_dict(experiment))
         if resolved in seen:
             raise UserError(f"{seen[resolved]} and {run.title} are the same experiment; leave one of them out.")
@@ -146,6 +149,12 @@ def plan(
         if recorded := recorded_config(folder):
             own_pooling = functools.partial(pooling, experiment.trunk)
             check_workdir(folder, choose_defaults(experiment, own_pooling, recorded))
+    for setting in sorted(unused):
+        if len(sweep.grid[setting]) > 1:
+            raise UserError(
+                f'No run uses the swept setting "{setting}" (recipe={experiment.recipe}, '
+                f"partition={experiment.partition}); leave it out, or give it a single value: --grid.{setting}=VALUE."
+            )
     return sweep
 
 
@@ -183,12 +192,14 @@ def _grid(config: str, overrides: Sequence[str], flags: Sequence[str]) -> dict[s
         given[setting] = _values(f"--grid.{setting}", [parse_value(piece) for piece in _split(setting, text)])
     grid = {**_file_grid(config), **given}
     fixed = [override.partition("=")[0] for override in overrides]
-    if "seed" in (*grid, *fixed):
+    arguments = argument_settings(config)
+    if "seed" in (*grid, *fixed, *arguments):
         raise UserError(
             'The setting "seed" is set by --config, --grid or get_sweep; use --seeds instead, such as --seeds=0,1,2.'
         )
     for swept in grid:
         set_elsewhere = [(f"--config.{other}", other) for other in fixed]
+        set_elsewhere += [(f"the config argument {argument}", other) for other, argument in arguments.items()]
         set_elsewhere += [(f'the swept "{other}"', other) for other in grid if other != swept]
         for name, other in set_elsewhere:
             if f"{swept}.".startswith(f"{other}.") or f"{other}.".startswith(f"{swept}."):

@@ -13,6 +13,7 @@ from typing import Any
 
 from etils import epath
 
+from afjax import store
 from afjax.cli.sweep_plan import (
     INPUT_SETTINGS,
     TASK_SETTINGS,
@@ -25,6 +26,7 @@ from afjax.cli.sweep_plan import (
 from afjax.display.tables import table_lines
 from afjax.display.words import counted
 from afjax.storage.writing import csv_text, write_text
+from afjax.train.record import adapter_input
 from afjax.train.results import read_results
 from afjax.train.workdir import RUN_LOG, RUNS_TABLE, TARGET, read_inputs
 
@@ -137,20 +139,24 @@ def _best_command(sweep: Sweep, summary: Summary, workdir: Path) -> list[str]:
 
 
 def mixed_inputs(sweep: Sweep, outcomes: Mapping[str, Outcome], workdir: Path) -> dict[str, list[list[Run]]]:
-    """Finds inputs whose rows changed between finished runs.
+    """Finds rows, trunks and adapters that changed between finished runs.
 
-    Only runs whose settings select the same rows are compared.
+    Only runs whose settings select the same rows or trunk are compared. Adapters are compared if the sweep copies them
+    to its runs, because otherwise each run trains its own.
 
     Returns:
       For each changed input, such as ``task rte's train rows``, the runs grouped by its contents.
     """
+    copied = store.names(sweep.adapters, "adapters") if sweep.adapters else ()
+    origins = {"the trunk": ("trunk",)} | {adapter_input(name): ("trunk", "adapter") for name in copied}
     runs: dict[tuple[tuple[str, ...], str], dict[str, list[Run]]] = {}
     for run in sweep.runs:
         if run.name not in outcomes or outcomes[run.name].score is None:
             continue
-        origin = tuple(select_settings(run.settings, INPUT_SETTINGS).values())
         for name, digest in (read_inputs(epath.Path(run_folder(workdir, run))) or {}).items():
-            if name.endswith(" rows"):
+            roots = INPUT_SETTINGS if name.endswith(" rows") else origins.get(name)
+            if roots is not None:
+                origin = tuple(select_settings(run.settings, roots).values())
                 runs.setdefault((origin, name), {}).setdefault(digest, []).append(run)
     mixed: dict[str, list[list[Run]]] = {}
     for (_, name), runs_by_digest in runs.items():
@@ -165,8 +171,8 @@ def _mixed_input_lines(sweep: Sweep, outcomes: Mapping[str, Outcome], workdir: P
         return []
     lines = [
         "",
-        f"Warning: {', '.join(mixed)} changed between the runs, so their scores are not comparable. To retrain the "
-        "runs on the old rows, delete their folders. Runs with equal rows:",
+        f"Warning: {', '.join(mixed)} changed between the runs, so their scores are not comparable. To retrain "
+        "runs, delete their folders. Runs with equal inputs:",
     ]
     groups = dict.fromkeys("; ".join(run.title for run in runs) for groups in mixed.values() for runs in groups)
     return [*lines, *(f"  {titles}" for titles in groups)]

@@ -27,6 +27,7 @@ from afjax.distributed import hosts
 from afjax.distributed.parts import find_devices
 from afjax.distributed.preemption import stopping_between_runs
 from afjax.errors import UserError
+from afjax.storage.locking import only_holder
 from afjax.storage.writing import write_json
 from afjax.train.workdir import RUN_LOG, last_log_line
 
@@ -61,13 +62,14 @@ def run_sweep(
       ``{run's name: outcome}`` for every run of this host, and for other finished runs in this workdir.
 
     Raises:
-      UserError: The workdir cannot be written, a run's result cannot be read, or JAX spans several hosts.
+      UserError: The workdir cannot be written, another process trains this host's runs, a run's result cannot be read,
+        or JAX spans several hosts.
       PreemptionError: SIGTERM was received. All active runs have saved their state.
     """
-    outcomes = {run.name: outcome for run in sweep.runs if (outcome := finished_outcome(workdir, run))}
     own = part_of(sweep.runs, host, num_hosts)
-    waiting = [run for run in own if run.name not in outcomes]
+    outcomes = _finished(sweep, workdir)
     with contextlib.ExitStack() as stack:
+        waiting = [run for run in own if run.name not in outcomes]
         if waiting and (isolate or num_hosts > 1):
             # Do not initialize jax.distributed, because each host trains its own runs on its own devices, and with
             # isolate, only the runs' processes use JAX.
@@ -80,11 +82,17 @@ def run_sweep(
                 raise UserError(
                     "JAX spans several hosts, but each host of a sweep trains its own runs; use --hosts=N --host=I."
                 )
-        part = f"host {host} of {num_hosts} trains {len(own)}, " if num_hosts > 1 else ""
-        logs = workdir / "runs" / "*" / RUN_LOG
-        print_line(f"{counted(len(sweep.runs), 'run')}, {part}{len(waiting)} to do; logs are {logs}")
         try:
             (workdir / "runs").mkdir(parents=True, exist_ok=True)
+            same = f" as host {host}" if num_hosts > 1 else ""
+            message = f"Another sweep is running in {workdir}{same}; wait until it ends, or choose another --workdir."
+            stack.enter_context(only_holder(workdir / f".lock-{host}", message))
+            # Another process may have finished runs before it released the lock.
+            outcomes = _finished(sweep, workdir)
+            waiting = [run for run in own if run.name not in outcomes]
+            part = f"host {host} of {num_hosts} trains {len(own)}, " if num_hosts > 1 else ""
+            logs = workdir / "runs" / "*" / RUN_LOG
+            print_line(f"{counted(len(sweep.runs), 'run')}, {part}{len(waiting)} to do; logs are {logs}")
             write_json(workdir / RECORD, dataclasses.asdict(sweep))
             write_tables(sweep, outcomes, workdir)
             progress = stack.enter_context(
@@ -103,6 +111,10 @@ def run_sweep(
                 "--workdir."
             ) from None
     return progress.outcomes
+
+
+def _finished(sweep: Sweep, workdir: Path) -> dict[str, Outcome]:
+    return {run.name: outcome for run in sweep.runs if (outcome := finished_outcome(workdir, run))}
 
 
 # Several runs per process
@@ -158,7 +170,11 @@ def _run_isolated(sweep: Sweep, workdir: Path, runs: Sequence[Run], progress: Sw
     for run in runs:
         progress.started(run)
         folder = run_folder(workdir, run)
-        arguments = begin_run(sweep, run, folder)
+        try:
+            arguments = begin_run(sweep, run, folder)
+        except UserError as error:
+            progress.ended(run, Outcome(), f"failed: {error}")
+            continue
         code = run_command([sys.executable, "-m", ISOLATED_RUN, *arguments], folder / RUN_LOG)
         outcome = finished_outcome(workdir, run)
         how = f"by signal {-code} ({signal.strsignal(-code)})" if code < 0 else f"with exit code {code}"

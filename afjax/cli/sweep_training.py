@@ -15,6 +15,7 @@ from afjax.cli.run_output import RunOutput
 from afjax.cli.sweep_plan import Run, Sweep, run_folder
 from afjax.cli.sweep_results import Outcome, finished_outcome, train_arguments
 from afjax.display.terminal import print_line
+from afjax.errors import UserError
 from afjax.storage.paths import cache_folder, open_path
 from afjax.train.experiment import experiment_training
 from afjax.train.loop import StepRequest, Training
@@ -111,13 +112,24 @@ def begin_run(sweep: Sweep, run: Run, folder: Path) -> list[str]:
 
     Returns:
       The ``afjax`` arguments that train the run.
+
+    Raises:
+      UserError: The sweep's adapters cannot be copied.
+      OSError: The folder cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     arguments = train_arguments(sweep, folder, run.overrides)
     if sweep.adapters and not (folder / "store").exists():
         part = folder / "store.part"
         shutil.rmtree(part, ignore_errors=True)
-        shutil.copytree(Path(sweep.adapters) / "adapters", part / "adapters")
+        try:
+            shutil.copytree(Path(sweep.adapters) / "adapters", part / "adapters")
+        except shutil.Error as error:
+            source, _, reason = error.args[0][0]
+            raise UserError(
+                f"--adapters={sweep.adapters} cannot be copied to {folder} ({source}: {reason}); repair the store, or "
+                "free up space."
+            ) from None
         part.rename(folder / "store")
     # Append, so that the log keeps the output of earlier attempts.
     with (folder / RUN_LOG).open("a", encoding="utf-8") as file:

@@ -105,8 +105,8 @@ class ExperimentConfig:
         if self.recipe == "fusion" and not self.sources:
             raise UserError("The fusion recipe needs config.sources: one {task, train} for each adapter to fuse.")
         names = [source.task.name for source in self.sources]
-        _check_distinct("sources", names)
-        _check_distinct("tasks", [task.name for task in self.tasks])
+        check_distinct("sources", names)
+        check_distinct("tasks", [task.name for task in self.tasks])
         for name in self.fused:
             if name not in names:
                 raise UserError(
@@ -145,6 +145,18 @@ class ExperimentConfig:
         """Whether any of the trunk's parameters are trained."""
         return self.recipe != "fusion" and self.method.trains_trunk
 
+    @property
+    def unused_settings(self) -> tuple[str, ...]:
+        """Names of settings that have no effect with this recipe and partition."""
+        unused = [] if self.recipe == "fusion" else ["fusion"]
+        if self.recipe != "multitask":
+            unused.append("sampling")
+        if self.recipe == "fusion":
+            unused.append("partition")
+        elif not self.has_adapter:
+            unused.append("adapter")
+        return tuple(unused)
+
     def artifact_name(self, task: TaskConfig) -> str:
         """Returns the store name of the artifacts trained for a task."""
         if self.tasks:
@@ -152,7 +164,8 @@ class ExperimentConfig:
         return self.name or task.name + ("-fusion" if self.recipe == "fusion" else "")
 
 
-def _check_distinct(field: str, names: list[str]) -> None:
+def check_distinct(field: str, names: list[str]) -> None:
+    """Raises UserError if two tasks of ``config.FIELD`` have the same name."""
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
         raise UserError(f"config.{field} has two tasks named {', '.join(repeated)}; task names must be distinct.")

@@ -22,6 +22,7 @@ import numpy as np
 from afjax.config.tasks import TaskConfig
 from afjax.data.columns import Columns, is_null, is_visible, is_visible_or_blank, no_labels
 from afjax.data.sources.files import shorten
+from afjax.display.terminal import print_line
 from afjax.display.words import counted
 from afjax.errors import UserError, did_you_mean
 from afjax.storage.json_files import read_json
@@ -166,6 +167,22 @@ def class_labels(columns: Columns, names: tuple[str, ...], *, listed: bool) -> n
             )
         indices[row] = index_of[name]
     return indices
+
+
+def note_indices(columns: Columns, names: Sequence[str]) -> None:
+    """Prints which labels the integers in a split stand for, if it has integers instead of names.
+
+    Args:
+      columns: The split.
+      names: The label names, in index order.
+    """
+    indices = {str(index) for index in range(len(names))}
+    if indices_are_clear(names) and any(str(label) in indices for label in columns.labels or ()):
+        listing = ", ".join(f"{index} = {name}" for index, name in enumerate(names[:_SHOWN]))
+        print_line(
+            f"Note: The integers in {columns.source} are read as the indices of the head's labels: {listing}"
+            f"{', ...' if len(names) > _SHOWN else ''}."
+        )
 
 
 def indices_are_clear(names: Sequence[str]) -> bool:

@@ -35,6 +35,7 @@ from afjax.interop.paper_tasks import paper_model, paper_task
 from afjax.model.saving import artifacts, save_models
 from afjax.model.task_model import TaskModel
 from afjax.storage.paths import AnyPath, fetched, open_path
+from afjax.store.saving import check_not_reserved
 from afjax.trees import Tree
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.config_file import trunk_config
@@ -306,7 +307,7 @@ def _task_model(
 
 
 def _check_free(store_folder: AnyPath, models: Sequence[TaskModel], overwrite: bool) -> None:
-    """Raises UserError if a name is repeated or taken, or the store is a file."""
+    """Raises UserError if a name is repeated, taken or reserved by a run, or the store is a file."""
     if open_path(store_folder).is_file():
         raise UserError(f"{store_folder} is a file; set --store to a folder.")
     names = [artifact for model in models for artifact in artifacts(model)]
@@ -319,3 +320,4 @@ def _check_free(store_folder: AnyPath, models: Sequence[TaskModel], overwrite: b
                 f'"{name}" already exists in {kind} of the store {store_folder}; choose another prefix with --name, or '
                 "replace it with --overwrite."
             )
+        check_not_reserved(str(store_folder), kind, name)

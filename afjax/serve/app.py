@@ -89,6 +89,14 @@ class _Service:
             max_queue=config.max_queue,
             on_batch=self._metrics.record_batch,
         )
+        # Few requests need the attention, so it is computed separately from the other requests' batches.
+        self._attention_batcher: Batcher[Sequences, tuple[np.ndarray, dict[str, np.ndarray]]] = Batcher(
+            lambda parts: list(zip(model.outputs(parts), model.attention(parts), strict=True)),
+            max_batch=model.max_batch,
+            max_wait_s=0.0,
+            max_queue=config.max_queue,
+            on_batch=self._metrics.record_batch,
+        )
         # Hugging Face tokenizers cannot be used by several threads at once.
         self._reading = asyncio.Lock()
         self._changing = asyncio.Lock()
@@ -97,11 +105,12 @@ class _Service:
     async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
         """Computes the queued rows before the server shuts down."""
         yield
-        await run_in_threadpool(self._batcher.close)
-        await run_in_threadpool(self._all_batcher.close)
+        for batcher in (self._batcher, self._all_batcher, self._attention_batcher):
+            await run_in_threadpool(batcher.close)
 
     def _num_sequences(self) -> int:
-        return self._batcher.num_sequences + self._all_batcher.num_sequences
+        batchers = (self._batcher, self._all_batcher, self._attention_batcher)
+        return sum(batcher.num_sequences for batcher in batchers)
 
     async def page(self, request: Request) -> Response:
         headers = {"Content-Security-Policy": _PAGE_POLICY, "X-Content-Type-Options": "nosniff"}
@@ -191,9 +200,12 @@ class _Service:
             ]
             return self._model.read(inputs, names)
 
-        parts, outputs = await self._compute(request, self._batcher, len(names), read)
-        # Few requests need the attention, so it is computed separately from the shared batches.
-        attention = await run_in_threadpool(self._model.attention, parts) if body.fusion_attention else None
+        if body.fusion_attention:
+            parts, results = await self._compute(request, self._attention_batcher, len(names), read)
+            outputs, attention = [result[0] for result in results], [result[1] for result in results]
+        else:
+            parts, outputs = await self._compute(request, self._batcher, len(names), read)
+            attention = None
         with _errors_of_outputs():
             predictions = await run_in_threadpool(predict_parts, parts, outputs, len(names), attention)
         self._metrics.record_rows(names)

@@ -1,8 +1,8 @@
 """Tokenizes requests for the routed program, and predicts from its outputs."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 from jaxtyping import Float
@@ -19,6 +19,8 @@ from afjax.tasks.load import rows_from_lists
 from afjax.tasks.tokenize import tokenize
 from afjax.trees import Tree
 from afjax.trunk.embedding import EmbeddingConfig, embedding_rows
+
+Key = TypeVar("Key", bound=Hashable)
 
 
 class UnknownTaskError(UserError):
@@ -110,6 +112,14 @@ def read_rows(
     own = check_rows(task, texts, rows)
     data = tokenize(own, tokenizer, task.model.task, max_length=task.model.max_length, training=False)
     return Sequences(task, data, tuple(rows))
+
+
+def positions(keys: Iterable[Key]) -> dict[Key, list[int]]:
+    """Groups positions by key: ``{key: [position, ...]}``."""
+    found: dict[Key, list[int]] = {}
+    for position, key in enumerate(keys):
+        found.setdefault(key, []).append(position)
+    return found
 
 
 def check_rows(task: ServedTask, texts: Sequence[Any], rows: Sequence[int]) -> AnyRows:

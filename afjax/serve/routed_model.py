@@ -37,6 +37,7 @@ from afjax.serve.requests import (
     check_rows,
     fusion_attention_of,
     groups_with_equal_tokens,
+    positions,
     predict_groups,
     predict_parts,
     read_rows,
@@ -228,9 +229,7 @@ class RoutedModel:
             )
         tasks = self._check_names([name for name in adapters if name is not None])
         # Single texts and pairs are tokenized separately, even if they are for the same task.
-        numbers: dict[tuple[str | None, bool], list[int]] = {}
-        for number, (row, name) in enumerate(zip(rows, adapters, strict=True)):
-            numbers.setdefault((name, isinstance(row, str)), []).append(number)
+        numbers = positions((name, isinstance(row, str)) for name, row in zip(adapters, rows, strict=True))
         return [
             self._read(None if name is None else tasks[name], [rows[number] for number in own], own)
             for (name, _), own in numbers.items()
@@ -279,10 +278,13 @@ class RoutedModel:
             )
         groups = []
         for group in groups_with_equal_tokens([tasks[name] for name in names]):
-            first = self._read(group[0], rows, range(len(rows)))
-            for task in group[1:]:
-                check_rows(task, rows, range(len(rows)))
-            groups.append(SharedSequences(tuple(group), first.data, first.rows))
+            # As in read, single texts and pairs are tokenized separately.
+            for numbers in positions(isinstance(row, str) for row in rows).values():
+                own = [rows[number] for number in numbers]
+                first = self._read(group[0], own, numbers)
+                for task in group[1:]:
+                    check_rows(task, own, numbers)
+                groups.append(SharedSequences(tuple(group), first.data, first.rows))
         return groups
 
     def outputs(self, parts: Sequence[Sequences]) -> list[np.ndarray]:

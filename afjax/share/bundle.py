@@ -8,6 +8,7 @@ is written from a store and when it is installed in one.
 import contextlib
 import dataclasses
 import re
+import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -25,6 +26,7 @@ from afjax.store.artifacts import (
     exists,
     folder_of,
     folders,
+    load,
     names,
     read_manifest,
     read_text,
@@ -61,10 +63,7 @@ def write(
     """
     if license and not re.fullmatch(r"[A-Za-z0-9][\w.+-]*", license, re.ASCII):
         raise UserError(f'The license "{license}" is not an identifier such as apache-2.0, mit or cc-by-4.0.')
-    for part_kind, part in _parts(store, name, kind):
-        source, _ = read_text(folder_of(store, part_kind, part), part_kind)
-        copy(source, epath.Path(folder) / part_kind / part)
-    manifests = tuple(shareable(manifest) for manifest in read(folder, where=str(store)))
+    manifests = tuple(shareable(manifest) for manifest in _copied(store, _parts(store, name, kind), folder))
     for manifest in manifests:
         path = folder / manifest.kind / manifest.name
         if COMMITTED in manifest.files:
@@ -73,6 +72,27 @@ def write(
     card = model_card(manifests, repository=repository, license=license)
     (folder / CARD).write_text(card, encoding="utf-8")
     return manifests
+
+
+def _copied(store: StorePath, parts: Sequence[tuple[str, str]], folder: Path) -> tuple[Manifest, ...]:
+    """Copies artifacts from a store to a bundle's folder and checks the copies."""
+
+    def current() -> list[tuple[epath.Path, str]]:
+        return [read_text(folder_of(store, kind, name), kind) for kind, name in parts]
+
+    texts = current()
+    while True:
+        try:
+            for (source, _), (kind, name) in zip(texts, parts, strict=True):
+                copy(source, epath.Path(folder) / kind / name)
+            return read(folder, where=str(store))
+        except (UserError, OSError):
+            seen, texts = texts, current()
+            # If a manifest has changed, a writer replaced the artifact while it was being copied, so copy it again.
+            if texts == seen:
+                raise
+            for kind, _ in parts:
+                shutil.rmtree(folder / kind, ignore_errors=True)
 
 
 def read(folder: Path, *, where: str, advice: str = REPAIR) -> tuple[Manifest, ...]:
@@ -267,8 +287,8 @@ def _kind_of(store: StorePath, name: str) -> str:
 
 
 def _is_same(store: StorePath, part: Manifest) -> bool:
-    """Checks whether the store has this artifact, up to local paths in manifests."""
+    """Checks whether the store has this artifact undamaged, up to local paths in manifests."""
     try:
-        return shareable(read_manifest(store, part.kind, part.name)) == shareable(part)
+        return shareable(load(store, part.kind, part.name).manifest) == shareable(part)
     except UserError:  # The stored artifact is damaged.
         return False

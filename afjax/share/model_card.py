@@ -17,7 +17,7 @@ from afjax.config.tasks import TaskConfig
 from afjax.errors import UserError
 from afjax.share.provenance import hub_id
 from afjax.store.manifest import Manifest
-from afjax.tasks.kind import KindSpec
+from afjax.tasks.kind import KindSpec, KindText
 from afjax.tasks.kinds import TASK_KINDS
 
 _NOUNS = {"adapters": "An adapter", "fusion": "A fusion of adapters", "heads": "A head"}
@@ -25,6 +25,11 @@ _NOUNS = {"adapters": "An adapter", "fusion": "A fusion of adapters", "heads": "
 _HUB_TAGS = {"adapters": "adapter", "fusion": "adapterfusion"}
 # The hub's names for metrics, if they differ from ours.
 _METRICS = {"matthews": "matthews_correlation", "pearson": "pearsonr", "spearman": "spearmanr"}
+# Example rows of text tasks, in JSON and in Python, by the recorded number of texts.
+_TEXT_EXAMPLES: Mapping[int | None, tuple[str, str]] = {
+    1: ('{"text": "..."}', '["A text."])'),
+    2: ('{"text_a": "...", "text_b": "..."}', '[("A text.", "Another.")])'),
+}
 
 
 def model_card(manifests: Sequence[Manifest], *, repository: str = "", license: str = "") -> str:
@@ -131,37 +136,51 @@ def _usage(manifests: Sequence[Manifest], repository: str) -> list[str]:
     trunk = trunk if hub_id(trunk) else "PATH/OF/THE/TRUNK"
     get = f"pull {repository}" if repository else f"unpack {shlex.quote(f'{main.name}.tar')}"
     lines = ["## Usage", "", "```bash", f"afjax store {get} --store=store"]
+    needed = dict(kinds["heads"].trained_with) if main.kind == "heads" else {}
     if "heads" not in kinds:
         command = f"afjax store show {shlex.quote(main.name)} --store=store"
         advice = "Train one, or fuse the adapter with others." if main.kind == "adapters" else "Train one."
         return [*lines, command, "```", "", f"It has no head. {advice}", ""]
-    under = {"adapters": "adapter", "fusion": "fusion"}.get(main.kind)
-    flags = [f"--{under}={main.name}"] if under else []
+    # A head that is shared by itself may need the adapter or fusion that it was trained with.
+    under = {"adapters": "adapter", "fusion": "fusion"}.get(_text(needed.get("kind")) if needed else main.kind)
+    member = _text(needed.get("name")) if needed else main.name
+    flags = [f"--{under}={member}"] if under else []
     flags += [f"--head={main.name}", "--input=rows.jsonl", "--output=predictions.jsonl"]
     max_length = kinds["heads"].config.get("max_length")
     if isinstance(max_length, int) and max_length != 128:  # 128 is the default of afjax predict.
         flags.append(f"--max_length={max_length}")
     arguments = ["afjax", "predict", "--store=store", f"--trunk={trunk}", *flags]
     kind_text = (_task_kind(main) or TASK_KINDS["classification"]).text
-    name = json.dumps(main.name, ensure_ascii=False)
-    chosen = f"head={name}" + (f", {under}={name}" if under else "")
+    row, texts = kind_text.row, kind_text.texts
+    if row == KindText.row:
+        row, texts = _TEXT_EXAMPLES.get(kinds["heads"].config.get("text_columns"), (row, texts))
+    chosen = f"head={_quoted(main.name)}" + (f", {under}={_quoted(member)}" if under else "")
+    note = []
+    if needed and under:
+        digest = code_span(_text(needed.get("sha256")))
+        note = [f"It needs the {under} {code_span(member)} (SHA-256 {digest}), which is not included.", ""]
     return [
         *lines,
         shlex.join(arguments),
         "```",
         "",
-        f"Rows are {code_span(kind_text.row)}, one per line. From Python:",
+        *note,
+        f"Rows are {code_span(row)}, one per line. From Python:",
         "",
         "```python",
         "import afjax",
         "",
         f"trunk = afjax.load_trunk({json.dumps(trunk)})",
         f'model = afjax.load_task_model("store", trunk, {chosen})',
-        f"predictions = model.predict({kind_text.texts}",
+        f"predictions = model.predict({texts}",
         "print(predictions.labels, predictions.probabilities)",
         "```",
         "",
     ]
+
+
+def _quoted(name: str) -> str:
+    return json.dumps(name, ensure_ascii=False)
 
 
 def _parts(manifests: Sequence[Manifest]) -> list[str]:

@@ -11,7 +11,7 @@ from jaxtyping import Float, Float64, Int
 
 from afjax.config.tasks import TaskConfig
 from afjax.data.columns import Columns, listing
-from afjax.data.labels import class_labels, find_label_names
+from afjax.data.labels import class_labels, find_label_names, note_indices
 from afjax.data.sources.kind import SplitSource
 from afjax.data.splits import Rows
 from afjax.data.tokenization import TokenizedRows
@@ -47,11 +47,13 @@ def padded_losses(
 def read(task: TaskConfig, source: SplitSource, labels: LabelReading) -> Rows:
     """Loads rows from a source; see :class:`afjax.tasks.kind.Read`."""
     columns = read_columns(task, source, labeled=labels.required)
-    names, listed = given_names(task, source, labels)
-    labeled = has_labels(columns, labels)
+    given = given_names(task, source, labels)
+    names, labeled = given.names, has_labels(columns, labels)
     if labeled and not names:
         names = find_label_names(read_columns(task, labels.train()) if labels.train else columns)
-    return make_rows(columns, names, listed=listed, labeled=labeled)
+    if labeled and given.of_head:
+        note_indices(columns, names)
+    return make_rows(columns, names, listed=given.listed, labeled=labeled)
 
 
 def from_lists(texts: list[Any], labels: list[Any] | None, label_names: tuple[str, ...]) -> Rows:

@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Float32, Float64, Int, Int64
 
 from afjax.config.tasks import MultiLabelConfig, TaskConfig
 from afjax.data.columns import Columns, is_null, no_labels
-from afjax.data.labels import class_labels, find_label_names
+from afjax.data.labels import class_labels, find_label_names, note_indices
 from afjax.data.sources.files import shorten
 from afjax.data.sources.kind import SplitSource
 from afjax.data.splits import MultiLabelRows
@@ -64,12 +64,20 @@ def output_bias(labels: Float[np.ndarray, "rows num_labels"]) -> Float32[np.ndar
 def read(task: TaskConfig, source: SplitSource, labels: LabelReading) -> MultiLabelRows:
     """Loads rows from a source; see :class:`afjax.tasks.kind.Read`."""
     columns = read_columns(task, source, labeled=labels.required)
-    names, listed = given_names(task, source, labels)
-    separator = task.multi_label.separator
+    given = given_names(task, source, labels)
+    names, separator = given.names, task.multi_label.separator
     if not (any_labels(columns) if labels.required is None else labels.required):
         return MultiLabelRows(columns.text_a, columns.text_b, None, names, ids=columns.ids)
     names = names or find_names(read_columns(task, labels.train()) if labels.train else columns, separator)
-    return make_rows(columns, names, separator, listed=listed)
+    if given.of_head:
+        note_indices(split_labels(columns, separator)[0], names)
+    return make_rows(columns, names, separator, listed=given.listed)
+
+
+_NAMES = (
+    "A row's labels are its names or indices, not a 0 or 1 for every label of the task; list the names of the labels "
+    "that are 1."
+)
 
 
 def any_labels(columns: Columns) -> bool:
@@ -117,14 +125,15 @@ def split_labels(columns: Columns, separator: str) -> tuple[Columns, Int64[np.nd
       Columns with one entry per label and no texts, and each entry's row index.
 
     Raises:
-      UserError: The label column is missing; or a row's value is not a list, a string or an integer, or contains the
-        same integer twice.
+      UserError: The label column is missing; a row's value is not a list, a string or an integer; or the lists look
+        like a 0 or 1 for every label of the task.
     """
     if columns.labels is None:
         raise no_labels(columns)
     places: list[str] = []
     single_labels: list[Any] = []
     row_of: list[int] = []
+    orders: set[tuple[str, ...]] = set()
     for row, value in enumerate(columns.labels):
         row_labels: list[Any]
         if isinstance(value, str):
@@ -139,15 +148,17 @@ def split_labels(columns: Columns, separator: str) -> tuple[Columns, Int64[np.nd
                 f'or a string of labels separated by "{separator}".'
             )
         indices = [str(label) for label in row_labels if str(label).isdecimal()]
-        if repeated := [index for index in indices if indices.count(index) > 1]:
-            raise UserError(
-                f"{columns.places[row]} has the labels {shorten(value)}, which contain {repeated[0]} more than once. A "
-                "row's labels are its names or indices, not a 0 or 1 for every label of the task; list the names of "
-                "the labels that are 1."
-            )
+        repeated = [f"{index} more than once" for index in indices if indices.count(index) > 1]
+        truth_values = [f"the truth value {label}" for label in row_labels if isinstance(label, bool | np.bool_)]
+        if problems := repeated + truth_values:
+            place = columns.places[row]
+            raise UserError(f"{place} has the labels {shorten(value)}, which contain {problems[0]}. {_NAMES}")
+        orders.add(tuple(indices))
         places += [columns.places[row]] * len(row_labels)
         single_labels += row_labels
         row_of += [row] * len(row_labels)
+    if {("0", "1"), ("1", "0")} <= orders <= {("0", "1"), ("1", "0"), ()}:
+        raise UserError(f"All rows of {columns.source} have the labels 0 and 1, in different orders. {_NAMES}")
     split = Columns(columns.source, places, [], None, single_labels, names=columns.names, label=columns.label)
     return split, np.array(row_of, np.int64)
 

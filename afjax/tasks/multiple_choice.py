@@ -25,7 +25,7 @@ from afjax.tasks.weighted_scores import Weighted, mean_scores
 
 def read(task: TaskConfig, source: SplitSource, labels: LabelReading) -> ChoiceRows:
     """Loads rows from a source; see :class:`afjax.tasks.kind.Read`."""
-    names, _ = given_names(task, source, labels)
+    names = given_names(task, source, labels).names
     rows = pick_choices(task, source, label_names=names, labeled=labels.required)
     return rows if source.has_questions else dataclasses.replace(rows, has_question=None)
 

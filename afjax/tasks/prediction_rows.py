@@ -1,5 +1,6 @@
 """Reads prediction inputs from a file or standard input."""
 
+import csv
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -110,7 +111,7 @@ def pick_input(place: str, row: dict[str, Any], task: TaskConfig, text_columns: 
 def parse_keep(text: str, outputs: Sequence[str]) -> dict[str, str]:
     """Parses ``--keep=COLUMN,COLUMN:FIELD`` into ``{column: field}``.
 
-    A column without a field keeps its name.
+    A column without a field keeps its name. As in CSV, a name with a comma is quoted.
 
     Args:
       text: The flag's value; empty to keep no columns.
@@ -120,7 +121,7 @@ def parse_keep(text: str, outputs: Sequence[str]) -> dict[str, str]:
       UserError: A name is empty, a column or field is repeated, or a field is in ``outputs``.
     """
     keep: dict[str, str] = {}
-    for item in text.split(",") if text else ():
+    for item in next(csv.reader([text])) if text else ():
         column, colon, field = item.partition(":")
         field = field if colon else column
         if not column or not field:

@@ -58,7 +58,7 @@ def padded_losses(
 
 def read(task: TaskConfig, source: SplitSource, labels: LabelReading) -> TagRows:
     """Loads rows from a source; see :class:`afjax.tasks.kind.Read`."""
-    names, _ = given_names(task, source, labels)
+    names = given_names(task, source, labels).names
     sentences, tags, places, ids = _columns(task, source, labels.required)
     if tags is not None and not names:
         train = _columns(task, labels.train(), True)[1] if labels.train else tags

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from afjax.config.tasks import TaskConfig
 from afjax.data.columns import TEXT_COLUMNS, Columns, check_text, is_missing, pick_columns, text_of
@@ -33,21 +33,37 @@ def has_labels(columns: Columns, labels: LabelReading) -> bool:
     """Whether to use labels: if they are required, or optional and some row has one."""
     if labels.required is not None:
         return labels.required
-    return columns.labels is not None and not all(map(is_missing, columns.labels))
+    # A class may be called "-1".
+    return columns.labels is not None and any(
+        str(label) in labels.names or not is_missing(label) for label in columns.labels
+    )
 
 
-def given_names(task: TaskConfig, source: SplitSource, labels: LabelReading) -> tuple[tuple[str, ...], bool]:
+class GivenNames(NamedTuple):
+    """Label names that are known before the rows are loaded.
+
+    Attributes:
+      names: The names; may be empty.
+      listed: Whether integer labels can be indices into the names.
+      of_head: Whether the names are only a head's labels, whose order the user may not know.
+    """
+
+    names: tuple[str, ...]
+    listed: bool
+    of_head: bool
+
+
+def given_names(task: TaskConfig, source: SplitSource, labels: LabelReading) -> GivenNames:
     """Determines the label names that are known before the rows are loaded.
-
-    Returns:
-      The names, which can be empty, and whether integer labels can be indices into them.
 
     Raises:
       UserError: The task or the source lists invalid names.
     """
     listed_names = task.labels or source.label_names
     names = labels.names or (listed_names and check_label_names(listed_names, f"The task {task.name}"))
-    return names, bool(listed_names) if labels.listed is None else labels.listed
+    if labels.listed is None:
+        return GivenNames(names, bool(listed_names), of_head=False)
+    return GivenNames(names, labels.listed, of_head=labels.listed and not listed_names)
 
 
 def columns_from_lists(texts: Sequence[Any], labels: list[Any] | None) -> Columns:

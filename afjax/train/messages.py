@@ -45,6 +45,7 @@ def print_run(
     devices = f"{counted(mesh.size, 'device')} ({mesh.devices.flat[0].device_kind})"
     dtype = "" if trunk.dtype == "float32" else f" in {trunk.dtype}"
     every = f"every {eval_every:,} steps" if eval_every > 1 else "after every step"
+    every = every if eval_every < run.num_steps else "after the last step"
     print_line(f"{name}: {method}; trunk {trunk.name}{dtype} on {devices}")
     print_line(f"{name}: {trained:,} of {total:,} parameters are trained ({trained / total:.2%})")
     print_line(f"{name}: {counted(run.num_steps, 'step')}, {counted(dev_rows, 'dev row')} evaluated {every}")

@@ -14,7 +14,6 @@ choose different lengths for the same rows, but a resumed run keeps the recorded
 
 import contextlib
 import dataclasses
-import fcntl
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,6 +27,7 @@ from afjax.display.terminal import print_line
 from afjax.distributed.hosts import all_hosts_or_raise, is_first_host
 from afjax.errors import UserError
 from afjax.storage.json_files import read_json
+from afjax.storage.locking import only_holder
 from afjax.storage.paths import is_remote
 from afjax.storage.writing import write_json
 from afjax.trees import flatten
@@ -213,19 +213,12 @@ def only_process(folder: epath.Path) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         with all_hosts_or_raise():
             if is_first_host() and not is_remote(folder):
+                message = f"Another process is training in {folder}; wait until it ends, or choose another workdir."
                 try:
                     folder.mkdir(parents=True, exist_ok=True)
-                    lock = stack.enter_context(open(folder / ".lock", "a"))
+                    stack.enter_context(only_holder(folder / ".lock", message))
                 except OSError as error:
                     raise folder_error(folder, error) from None
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    raise UserError(
-                        f"Another process is training in {folder}; wait until it ends, or choose another workdir."
-                    ) from None
-                except OSError:
-                    pass  # Some network file systems have no locks.
         yield
 
 

@@ -53,8 +53,17 @@ FAMILY = dataclasses.replace(
             **norm_weights("output.LayerNorm", "ffn/norm"),
         },
         # Pretraining adds absolute positions after the encoder. The pooler is part of task heads, although it has the
-        # same name as BERT's pooler.
-        unused=frozenset({"embeddings.position_embeddings.weight", "pooler.dense.weight", "pooler.dense.bias"}),
+        # same name as BERT's pooler. The tensors called "_weight" are left over from DeBERTa-v3's pretraining, for
+        # example in microsoft/mdeberta-v3-base.
+        unused=frozenset(
+            {
+                "embeddings.position_embeddings.weight",
+                "embeddings.position_embeddings._weight",
+                "embeddings.word_embeddings._weight",
+                "pooler.dense.weight",
+                "pooler.dense.bias",
+            }
+        ),
     ),
     position_embeddings=None,
 )

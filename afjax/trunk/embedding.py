@@ -285,14 +285,15 @@ def embed_texts(
 def embedding_rows(texts: Sequence[Any], config: EmbeddingConfig) -> Rows:
     """Converts texts or text pairs to rows, after applying the settings ``prompt`` and ``lowercase``.
 
+    White space at the ends is removed, as in sentence-transformers. Byte-level tokenizers would encode it.
+
     Raises:
       UserError: There are no texts, or some are not strings or pairs of strings.
     """
     rows = rows_from_lists(texts)
     assert isinstance(rows, Rows), "the default kind of task is classification"
-    if not (config.prompt or config.lowercase):
-        return rows
-    first, second = [f"{config.prompt}{text}" for text in rows.text_a], rows.text_b
+    first = [f"{config.prompt}{text}".strip() for text in rows.text_a]
+    second = rows.text_b and [text.strip() for text in rows.text_b]
     if config.lowercase:
         first, second = [text.lower() for text in first], second and [text.lower() for text in second]
     return dataclasses.replace(rows, text_a=first, text_b=second)

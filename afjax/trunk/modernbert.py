@@ -54,12 +54,14 @@ def _global_every(kinds: Any, num_layers: Any, where: str) -> int:
 def _rotary_settings(rotary: Any, kind: str, where: str) -> Mapping[str, Any]:
     """Returns the settings of the rotary positions in one kind of layers."""
     settings = (rotary.get(kind) or {}) if isinstance(rotary, Mapping) else None
-    if not isinstance(settings, Mapping):
+    if not isinstance(settings, Mapping) or not set(rotary) <= {_GLOBAL, _LOCAL}:
         raise UserError(f"{where}: rope_parameters must map {_GLOBAL} and {_LOCAL} to objects.")
-    if settings.get("rope_type", "default") != "default":
+    # Older files call this setting "type".
+    scaling = settings.get("rope_type", settings.get("type", "default"))
+    if scaling != "default":
         raise UserError(
-            f'{where}: in rope_parameters, the rope_type of {kind} is "{settings["rope_type"]}"; afjax only supports '
-            '"default", which has no scaling.'
+            f'{where}: in rope_parameters, the rope_type of {kind} is "{scaling}"; afjax only supports "default", '
+            "which has no scaling."
         )
     return settings
 

@@ -400,8 +400,8 @@ def save_trunk(folder: str | Path, trunk: Trunk) -> None:
 
     Args:
       folder: The folder to write, local or ``gs://``. The files are config.json, model.safetensors (float32), and the
-        tokenizer and pooling files of ``trunk.folder``. If ``trunk.config`` differs from this folder's config.json, the
-        written config.json has the changed values.
+        tokenizer and pooling files of ``trunk.folder``; other tokenizer and pooling files are deleted. If
+        ``trunk.config`` differs from this folder's config.json, the written config.json has the changed values.
       trunk: A trunk that was loaded, or that was trained from a loaded trunk.
 
     Raises:
@@ -437,6 +437,9 @@ def save_trunk(folder: str | Path, trunk: Trunk) -> None:
             if "/" in name and not is_remote(target):
                 (target / name).parent.mkdir(exist_ok=True)
             write_bytes(target / name, (trunk.folder / name).read_bytes())
+        # Files of an earlier trunk, such as a tokenizer.json next to the new vocab.txt, would be loaded too.
+        for name in {*TOKENIZER_FILES, *EMBEDDING_FILES}.difference(files):
+            (target / name).unlink(missing_ok=True)
         values = read_json(trunk.folder / "config.json") or {}
         saved = saved_values(values, trunk.config, is_changed=trunk.config != read_trunk_config(trunk.folder))
         if saved != values:

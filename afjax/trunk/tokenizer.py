@@ -101,7 +101,15 @@ def load_tokenizer(folder: Path, vocab_size: int, type_vocab_size: int = 0) -> A
       UserError: The folder has no tokenizer, or the tokenizer cannot be read, has no vocabulary, cannot encode text or
         has more tokens than the trunk has embeddings.
     """
-    tokenizer = _match_file(_load_class(folder), folder, type_vocab_size)
+    try:
+        tokenizer = _match_file(_load_class(folder), folder, type_vocab_size)
+    except UserError:
+        input_names = _inputs_of_class(folder)
+        if input_names is None:
+            raise
+        general = _import_transformers().PreTrainedTokenizerFast
+        tokenizer = _read(lambda: general.from_pretrained(folder, model_input_names=input_names), folder)
+    check_fast(tokenizer)
     vocabulary = tokenizer.get_vocab()
     # If the files have no vocabulary, transformers returns a tokenizer that only has special tokens.
     if not vocabulary.keys() - set(tokenizer.all_special_tokens):
@@ -135,7 +143,11 @@ def former_digests(folder: Path, tokenizer: Any) -> dict[str, str]:
     """
     if type(tokenizer).__name__ not in _GENERAL:  # load_tokenizer did not replace or change the tokenizer.
         return {}
-    digests, former = tokenizer_digests(tokenizer), tokenizer_digests(_load_class(folder))
+    try:
+        former = tokenizer_digests(_load_class(folder))
+    except UserError:  # Earlier versions refused this tokenizer.
+        return {}
+    digests = tokenizer_digests(tokenizer)
     return {part: digest for part, digest in former.items() if digest != digests[part]}
 
 
@@ -156,6 +168,24 @@ def _load_class(folder: Path) -> Any:
     return _read(
         lambda: transformers.AutoTokenizer.from_pretrained(folder, use_fast=True, trust_remote_code=False), folder
     )
+
+
+def _inputs_of_class(folder: Path) -> list[str] | None:
+    """Returns the inputs of a tokenizer whose class cannot be built from its ``tokenizer.json``.
+
+    This happens if the class expects another kind of vocabulary than the file has.
+
+    Returns:
+      The class's names of the inputs, or None if there is no ``tokenizer.json``, if the folder has its own code,
+      or if the class is unknown or has no fast tokenizers.
+    """
+    transformers = _import_transformers()
+    settings = read_json(folder / "tokenizer_config.json", advice="fetch it again") or {}
+    found: Any = getattr(transformers, str(settings.get("tokenizer_class")), None)
+    is_fast = isinstance(found, type) and issubclass(found, transformers.PreTrainedTokenizerFast)
+    if not (folder / "tokenizer.json").exists() or "auto_map" in settings or not is_fast:
+        return None
+    return list(found.model_input_names)
 
 
 def _match_file(tokenizer: Any, folder: Path, type_vocab_size: int) -> Any:

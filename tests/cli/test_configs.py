@@ -103,6 +103,9 @@ def test_path_may_contain_colons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         ("", ("sources.mnli.train.epoch=1",), r'sources\[0\].train.epoch .*Did you mean "epochs"\?'),
         (":taks=rte", (), r'"taks".*task, seed.*Did you mean "task"\?'),
         (":rte", (), '"rte".*key=value'),
+        (":task=a,seed=1,task=b", (), r'"task" is given twice \(a, b\)'),
+        ("", ("task.data_dir=there", "task.source=x.csv"), "rte.*data_dir=there and source=x.csv"),
+        ("", ("sources.mnli.train.class_weights.yes.more=2",), "class_weights"),
     ],
 )
 def test_invalid_setting_is_refused(tmp_path: Path, arguments: str, overrides: tuple[str, ...], facts: str) -> None:
@@ -129,6 +132,75 @@ def test_failing_config_file_is_refused(tmp_path: Path, text: str | bytes, facts
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(UserError, match=facts):
         load_experiment(str(path))
+
+
+SEQUENTIAL = """
+import ml_collections
+
+def get_config():
+    config = ml_collections.ConfigDict({"recipe": "sequential", "partition": "full"})
+    config.tasks = TASKS
+    return config
+"""
+
+
+def test_sequential_tasks_keep_their_order(tmp_path: Path) -> None:
+    tasks = "[{'name': 'rte'}, {'name': 'cb', 'metric': 'f1'}, {'name': 'mrpc'}]"
+    config = load(SEQUENTIAL.replace("TASKS", tasks), tmp_path, "", ("tasks.mrpc.source=there",))
+    assert [(task.name, task.metric, task.source) for task in config.tasks] == [
+        ("rte", "", ""),
+        ("cb", "f1", ""),
+        ("mrpc", "", "there"),
+    ]
+    built_in = load_experiment("sequential:tasks=rte+stsb+cb,data=there", reads_rows=False)
+    assert [(task.name, task.kind, task.scale) for task in built_in.tasks] == [
+        ("rte", "classification", 1.0),
+        ("stsb", "regression", 5.0),
+        ("cb", "classification", 1.0),
+    ]
+    # A ConfigDict sorts the keys of a dict.
+    with pytest.raises(UserError, match=r"config\.py .*dict of tasks.*a list: config\.tasks = "):
+        load(SEQUENTIAL.replace("TASKS", "{'rte': {}, 'cb': {}}"), tmp_path)
+    with pytest.raises(UserError, match=r"config\.tasks has two tasks named rte"):
+        load(SEQUENTIAL.replace("TASKS", "[{'name': 'rte'}, {'name': 'rte'}]"), tmp_path)
+    with pytest.raises(UserError, match=r"config\.py is invalid .*'name'"):
+        load(SEQUENTIAL.replace("TASKS", "[{'source': 'rte'}]"), tmp_path)
+
+
+def test_presets_and_nested_settings_override_a_recorded_config(tmp_path: Path) -> None:
+    config = load(SMALL, tmp_path, "", ("recipe=single", "sources=()", "adapter.reduction_factor=4"))
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(to_dict(config)))
+    assert load_experiment(str(path), ["adapter.preset=houlsby"]).adapter == ADAPTER_PRESETS["houlsby"]
+    changed = load_experiment(str(path), ["adapter.size=8", "adapter.preset=houlsby"])
+    assert changed.adapter == dataclasses.replace(ADAPTER_PRESETS["houlsby"], size=8)
+    assert load_experiment(str(path), ["train.class_weights.yes=2.0"]).train.class_weights == {"yes": 2.0}
+    for override in ("task.data_dir=there", "task.preset=cb", "tasks.rte.data_dir=there"):
+        with pytest.raises(UserError, match=rf"--config\.{override} .*config\.json.*\.source"):
+            load_experiment(str(path), [override])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "source"),
+    [
+        ("task=rte", "builtin:rte"),
+        ("task=rte,data=mine.csv", "mine.csv"),
+        ("task=TOML", "FOLDER/there.csv"),
+        ("task=TOML,data=mine.csv", "mine.csv"),
+    ],
+)
+def test_single_reads_the_given_data(arguments: str, source: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text('source = "there.csv"\n')
+    given = arguments.replace("TOML", str(tmp_path / "mine.toml"))
+    task = load_experiment(f"single:{given}").task
+    assert task is not None
+    assert task.source == source.replace("FOLDER", str(tmp_path))
+
+
+@pytest.mark.parametrize("arguments", ["task=rte,data=mine.csv,data_dir=there", "task=mine.toml,data_dir=there"])
+def test_single_refuses_two_sources(arguments: str) -> None:
+    with pytest.raises(UserError, match=r"single .*data_dir=there"):
+        load_experiment(f"single:{arguments}")
 
 
 def test_missing_config_gets_a_suggestion() -> None:

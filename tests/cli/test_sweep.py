@@ -839,6 +839,7 @@ def test_best_mean_over_seeds_is_chosen(words: list[str], train: StandIn, tmp_pa
     assert [float(row["std"]) for row in summary] == pytest.approx([0.1, 0.13**0.5])
     assert [(row["train.learning_rate"], row["best"]) for row in summary] == [("0.01", "best"), ("0.001", "")]
     assert sorted(path.name for path in (tmp_path / "sweep").iterdir()) == [
+        ".lock-0",
         "runs",
         "summary.csv",
         "sweep.csv",
@@ -922,6 +923,75 @@ def test_rows_that_changed_between_runs_are_reported(
     assert out.splitlines()[-2:] == ["  seed=0; seed=2", "  seed=1"]
     assert main([*words, "--seeds=0,1,2,3"]) == 0
     assert "task rte's dev rows" in capsys.readouterr().out
+
+
+def test_trunks_and_adapters_that_changed_between_runs_are_reported(
+    words: list[str], train: StandIn, tmp_path: Path, capsys: Capsys
+) -> None:
+    (tmp_path / "there" / "adapters" / "one").mkdir(parents=True)
+    (tmp_path / "there" / "adapters" / "one" / "manifest.json").write_text("{}")
+    swept = [*words, "--grid.trunk=a,b", "--seeds=0,1", f"--adapters={tmp_path / 'there'}"]
+    assert main(swept) == 0
+    folders = sorted((tmp_path / "sweep" / "runs").iterdir())
+
+    def write_inputs(trunks: str, adapters: str) -> None:
+        for folder, trunk, adapter in zip(folders, trunks, adapters, strict=True):
+            inputs = {"the trunk": trunk, "the adapter one": adapter, "the adapter of this run": folder.name}
+            (folder / "inputs.json").write_text(json.dumps(inputs))
+
+    write_inputs("1122", "3344")
+    assert main(swept) == 0
+    assert "Warning" not in capsys.readouterr().out
+    write_inputs("1322", "3345")
+    assert main(swept) == 0
+    out = capsys.readouterr().out
+    assert "Warning: the trunk, the adapter one changed" in out
+    groups = "".join(f"  trunk={trunk}, seed={seed}\n" for trunk in "ab" for seed in "01")
+    assert f"Runs with equal inputs:\n{groups}" in out
+
+
+def test_second_sweep_in_a_workdir_is_refused(
+    words: list[str], train: StandIn, tmp_path: Path, refused: Refused
+) -> None:
+    sentences = []
+
+    def run_twice(settings: dict[str, str]) -> float:
+        sentences.append(refused(*words, RATES))
+        return 0.5
+
+    train.score = run_twice
+    assert main([*words, RATES]) == 0
+    assert len(sentences) == 2
+    assert all(f"Another sweep is running in {tmp_path / 'sweep'};" in sentence for sentence in sentences)
+    assert len(train.commands) == 2
+
+
+def test_adapters_that_cannot_be_copied_fail_the_runs(
+    words: list[str], train: StandIn, tmp_path: Path, capsys: Capsys
+) -> None:
+    there = tmp_path / "there"
+    (there / "adapters" / "one").mkdir(parents=True)
+    (there / "adapters" / "one" / "manifest.json").symlink_to("missing")
+    assert main([*words, RATES, f"--adapters={there}"]) == 1
+    assert capsys.readouterr().err.count(f"failed: --adapters={there} cannot be copied") == 2
+    assert train.commands == []
+
+
+def test_config_argument_of_a_swept_setting_is_refused(
+    config: Path, words: list[str], train: StandIn, refused: Refused
+) -> None:
+    config.write_text(
+        config.read_text()
+        .replace('task="rte"', 'task="rte", rate=1e-2, seed=0')
+        .replace('"trunk": TRUNK', '"trunk": TRUNK, "seed": seed')
+        .replace("train = {", 'train = {"learning_rate": rate, ')
+    )
+    given = [words[0], f"{words[1]}:rate=1e-3", *words[2:]]
+    assert has_facts(refused(*given, RATES), '"train.learning_rate"', "config argument rate=1e-3")
+    assert has_facts(refused(words[0], f"{words[1]}:seed=4", *words[2:], RATES), '"seed"', "--seeds=0,1,2")
+    assert train.commands == []
+    # An argument that is not a swept setting, and one that has its default value.
+    assert main([words[0], f"{words[1]}:task=cb,rate=1e-2", *words[2:], RATES]) == 0
 
 
 def test_different_tasks_have_different_rows(words: list[str], train: StandIn, tmp_path: Path, capsys: Capsys) -> None:
@@ -1039,6 +1109,11 @@ def test_remaining_time_is_estimated(
         ([RATES, "--grid.train={'epochs': 3.0}"], ('"train.learning_rate"', 'swept "train"')),
         (["--grid.seed=0,1"], ('"seed"', "--seeds=0,1,2")),
         ([RATES, "--config.seed=1"], ('"seed"', "--seeds=0,1,2")),
+        (["--grid.fusion.temperature=1.0,5.0"], ('"fusion.temperature"', "recipe=single", "temperature=VALUE")),
+        (
+            ["--grid.adapter.reduction_factor=8,16", "--config.partition=head"],
+            ('"adapter.reduction_factor"', "partition=head"),
+        ),
         ([RATES, "--seeds=a"], ('--seeds is "a"', "integers")),
         ([RATES, "--seeds="], ("--seeds is empty",)),
         ([RATES, "--seeds=1,2,1"], ('--seeds is "1,2,1"', "once")),

@@ -131,6 +131,22 @@ def test_index_requires_listed_names(label: Any, tmp_path: Path) -> None:
         assert (dev.label_names[dev.labels[0]], dev.labels.tolist()) == ("bad", [1, 0])
 
 
+@pytest.mark.parametrize("label", [1, "1"])
+def test_indices_into_the_labels_of_a_head_are_noted(
+    label: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The user may not know the order of labels that were collected from the train split."""
+    write_split(tmp_path, "dev", label, 0)
+    names = ("bad", "good")
+    rows = load_split(task(tmp_path), "dev", label_names=names, listed=True)
+    assert rows.labels.tolist() == [1, 0]
+    assert has_facts(capsys.readouterr().err, "Note", "dev", "0 = bad, 1 = good")
+    load_split(task(tmp_path, labels=names), "dev", label_names=names, listed=True)
+    write_split(tmp_path, "dev", "good", "bad")
+    load_split(task(tmp_path), "dev", label_names=names, listed=True)
+    assert capsys.readouterr().err == ""
+
+
 @pytest.mark.parametrize(
     ("names", "expected"),
     [

@@ -315,6 +315,7 @@ def test_unsupported_compositions_are_refused(bert: Folders, setup: Path, tmp_pa
         ({"num_labels": 4, "label2id": None}, "[3, 32] (wanted: [4, 32])"),
         ({"label2id": {"a": 0, "b": 1, "c": 3}}, "number 3 labels"),
         ({"label2id": {"a": 0, "b": 1, "c": "two"}}, "number 3 labels"),
+        ({"label2id": {"a": 0, "": 1, "c": 2}}, "empty label name"),
         ({"dropout_prob": "much"}, "dropout_prob='much'"),
     ],
 )

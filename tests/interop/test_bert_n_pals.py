@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from etils import epath
 from facts import has_facts
 from papers_reference import (
     CONFIG,
@@ -35,6 +36,7 @@ from afjax.interop.bert_files import hugging_face_config
 from afjax.interop.bert_n_pals import Checkpoint, from_bert_n_pals
 from afjax.model.loading import load_task_model
 from afjax.model.model import Model
+from afjax.store import reservations
 from afjax.trees import flatten
 from afjax.trunk.config_file import trunk_config
 from afjax.trunk.pretrained import load_trunk
@@ -356,6 +358,13 @@ def test_existing_files_are_only_replaced_with_overwrite(
     assert main([*arguments, "--tasks=rte,stsb,mine", other]) == 2
     assert has_facts(capsys.readouterr().err, '"stsb" already exists', "adapters", "store")
     assert artifacts.names(tmp_path / "store", "heads") == ["cola", "mnli", "stsb"]
+    assert not (tmp_path / "other").exists()
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / reservations.WORKDIR_FILE).write_text('{"run": "another"}')
+    reservations.write(epath.Path(tmp_path / "store"), "heads", "c-rte", run="another", workdir=run)
+    assert main([*arguments, "--tasks=rte,stsb,mine", other, "--name=c"]) == 2
+    assert has_facts(capsys.readouterr().err, f"run in {run} is unfinished", "heads/c-rte")
     assert not (tmp_path / "other").exists()
     assert main([*arguments, "--tasks=mine,stsb,mine", other, "--name=b"]) == 2
     assert has_facts(capsys.readouterr().err, "--tasks ", "b-mine", "twice")

@@ -39,7 +39,14 @@ TRAIN = ("afjax", "train", "--config=configs/quickstart.py", "--workdir=gs://buc
 FAKE_COMMANDS = {
     "curl": """#!/bin/bash
 case "$*" in
-  *agent-worker-number) echo -n "$FAKE_WORKER" ;;
+  *agent-worker-number)
+    # The metadata server does not answer a worker that is listed in this file.
+    if grep --quiet --line-regexp "$FAKE_WORKER" "$FAKE_CLOUD/no-metadata" 2>/dev/null; then
+      rm "$FAKE_CLOUD/no-metadata"
+      echo -n " 000"
+      exit 28
+    fi
+    echo -n "$FAKE_WORKER 200" ;;
   *install.sh) echo 'mkdir -p "$UV_UNMANAGED_INSTALL" && cp "$FAKE_CLOUD/bin/uv" "$UV_UNMANAGED_INSTALL/uv"' ;;
 esac
 """,
@@ -407,6 +414,8 @@ def test_missing_settings_are_refused(cloud: Cloud, settings: dict, message: str
         (("create", "--accelerator_type=v4", "--spot"), "--topology is not given; pass a type with a size"),
         (("run",), "The command is missing; run expects -- afjax ..."),
         (("run", "--", "rm", "-r"), "The command is rm -r; run expects -- afjax ..."),
+        (("run", "--", "afjax", "sweep", "--workdir=runs/x"), "--workdir is runs/x; pass --workdir=gs://BUCKET/FOLDER"),
+        (("run", "--", *TRAIN, "--store", "store"), "--store is store; pass --store=gs://BUCKET/FOLDER or an absolute"),
         (("status", "--", "afjax"), "only run and babysit take a command"),
         (
             ("babysit", *SPOT, "--", *TRAIN[:3]),
@@ -481,6 +490,8 @@ def test_gcloud_output_that_is_not_a_json_object_is_refused(cloud: Cloud, call: 
             "PERMISSION_DENIED: Cloud TPU API has not been used in project 1 before or it is disabled.",
             "services enable",
         ),
+        # Only the project's name contains "quota".
+        ("INVALID_ARGUMENT: projects/quota-test/locations/z: bad", "gcloud rejected the arguments"),
         ("crashed (ConnectionError)", "gcloud failed, try again. (ERROR: (gcloud.compute"),
     ],
 )
@@ -512,7 +523,7 @@ def test_existing_slice_name_is_refused(slice_: Cloud) -> None:
     assert slice_.calls == []
 
 
-@pytest.mark.parametrize(("request_", "node"), [("ACTIVE", ""), ("", "CREATING")])
+@pytest.mark.parametrize(("request_", "node"), [("ACTIVE", ""), ("", "STOPPED")])
 def test_incomplete_slice_must_be_deleted(cloud: Cloud, request_: str, node: str) -> None:
     cloud.set(request=[request_] if request_ else [], node=node)
     assert "slice is incomplete" in cloud.refused("create", *SPOT)
@@ -666,6 +677,13 @@ def test_start_is_retried_without_starting_a_worker_twice(set_up: Cloud) -> None
     assert len(set_up.runs(0)) == 1
 
 
+def test_start_is_retried_if_a_worker_does_not_know_its_number(set_up: Cloud) -> None:
+    (set_up.folder / "no-metadata").write_text("1\n")
+    set_up.run("run", "--", "afjax", "sweep", "--host={worker}")
+    set_up.wait_for_end()
+    assert [set_up.runs(worker) for worker in (0, 1)] == [[["sweep", "--host=0"]], [["sweep", "--host=1"]]]
+
+
 def test_unreachable_workers_are_reported(set_up: Cloud) -> None:
     set_up.set(errors={"tpu-vm ssh": ["Connection refused"] * 99})
     assert "0 of 2 workers answered over ssh; check that the network's firewall allows port 22" in set_up.refused(
@@ -804,6 +822,23 @@ def test_babysit_stops_the_remaining_workers_after_a_failure(set_up: Cloud) -> N
     done = set_up.run("babysit", *SPOT, "--", *TRAIN)
     assert "some workers failed and others are still running; stopping the others" in done.stderr
     assert len(set_up.runs(1)) == 2
+
+
+def test_babysit_starts_the_command_again_if_a_worker_missed_it(set_up: Cloud) -> None:
+    set_up.codes("wait 0", "0")
+    # Each start is tried four times.
+    set_up.set(unreachable={"start": [1, 1, 1, 1]})
+    done = set_up.run("babysit", *SPOT, "--", *TRAIN)
+    assert "some workers have not started the command; restarting it on all workers" in done.stderr
+    assert (len(set_up.runs(0)), len(set_up.runs(1))) == (2, 1)
+
+
+@pytest.mark.parametrize("state", ["CREATING", "REPAIRING"])
+def test_node_without_a_request_is_kept_until_it_is_ready(cloud: Cloud, state: str) -> None:
+    cloud.set(node=state)
+    assert "already exists" in cloud.refused("create", *SPOT)
+    assert "it is not ready yet" in cloud.refused("run", "--", *TRAIN)
+    assert cloud.calls == []
 
 
 STILL_EXISTS = "slice still exists; it costs money until `delete slice`."

@@ -351,6 +351,30 @@ def test_full_queue_refuses_requests(routed: RoutedModel, monkeypatch: pytest.Mo
         assert predict(client, [VALID_ROW] * 3).status_code == 200
 
 
+def test_full_queue_refuses_requests_for_attention(routed: RoutedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    started, release = threading.Event(), threading.Event()
+    attention = routed.attention
+
+    def blocked(parts: Any) -> Any:
+        started.set()
+        release.wait()
+        return attention(parts)
+
+    def send(client: TestClient, num_rows: int) -> Any:
+        return client.post("/predict", json={"rows": [VALID_ROW] * num_rows, "fusion_attention": True})
+
+    monkeypatch.setattr(routed, "attention", blocked)
+    with TestClient(make_app(routed, None, LIMITS)) as client, ThreadPoolExecutor() as pool:
+        first = pool.submit(send, client, 6)
+        started.wait()
+        assert send(client, 3).status_code == 429
+        # Requests without attention do not wait.
+        assert predict(client, [VALID_ROW]).status_code == 200
+        release.set()
+        assert first.result().status_code == 200
+        assert send(client, 3).status_code == 200
+
+
 def test_internal_errors_show_no_traceback(routed: RoutedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(parts: Any) -> Any:
         raise RuntimeError("secret")

@@ -435,6 +435,9 @@ def test_single_texts_and_pairs_can_be_mixed(tiny_trunk: Trunk, many: dict[str, 
     routed = RoutedModel(tiny_trunk, many, SMALL)
     rows: list[Any] = [TEXTS[0], (TEXTS[0], TEXTS[1]), TEXTS[1], (TEXTS[1], TEXTS[2])]
     check_rows(routed, many, rows, ["task0", "task0", None, None])
+    for row, predictions in zip(rows, routed.predict_all(rows, ["task0", "task1"]), strict=True):
+        for name, prediction in predictions.items():
+            check_equal(prediction, many[name].predict([row]).as_json(0), name)
 
 
 @pytest.mark.parametrize(

@@ -236,6 +236,35 @@ def test_interrupted_unpack_leaves_no_files(
     assert [path.name for path in new.rglob("*")] == [".lock"]
 
 
+def test_overwrite_restores_a_damaged_artifact(archive: Path, tmp_path: Path) -> None:
+    new = tmp_path / "new"
+    share.unpack(archive, new)
+    before = digests(new)
+    damaged = new / "heads" / "rte" / "params" / "_CHECKPOINT_METADATA"
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"x")
+    assert store.verify(new) != []
+    share.unpack(archive, new, overwrite=True)
+    assert digests(new) == before
+
+
+def test_artifact_that_is_replaced_while_it_is_packed_is_copied_again(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replaced = []
+
+    def copy(source_folder: Path, target: Path) -> None:
+        files.copy(source_folder, target)
+        if not replaced:
+            replaced.append(save(source, "adapters", "mnli", 8, overwrite=True))
+            (target / "params" / "_CHECKPOINT_METADATA").write_text("half of another version")
+
+    monkeypatch.setattr(bundle, "copy", copy)
+    (packed_manifest,) = share.pack(source, "mnli", tmp_path / "mnli.tar")
+    assert packed_manifest.digest == replaced[0].digest
+    share.unpack(tmp_path / "mnli.tar", tmp_path / "new")
+    assert digests(tmp_path / "new") == {"adapters/mnli": replaced[0].digest}
+
+
 def test_unpacking_again_adds_missing_artifacts(fusion: Path, tmp_path: Path) -> None:
     new = tmp_path / "new"
     share.unpack(fusion, new)

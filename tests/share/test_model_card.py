@@ -89,6 +89,32 @@ def test_card_of_an_adapter_without_head_says_so(tmp_path: Path) -> None:
     assert "It has no head" in text
 
 
+@pytest.mark.parametrize(
+    ("text_columns", "row", "call"),
+    [
+        (1, '`{"text": "..."}`', 'predict(["A text."])'),
+        (2, '`{"text_a": "...", "text_b": "..."}`', 'predict([("A text.", "Another.")])'),
+        (None, '`{"text": "..."} or {"text_a"', 'predict([("A text.", "Another.")])  # or'),
+    ],
+)
+def test_card_shows_rows_as_in_training(tmp_path: Path, text_columns: int | None, row: str, call: str) -> None:
+    config = {"num_outputs": 2, "max_length": 32} | ({} if text_columns is None else {"text_columns": text_columns})
+    text = card_of(tmp_path, "heads", config=config)
+    assert f"Rows are {row}" in text
+    assert call in text
+
+
+def test_card_of_a_head_names_the_adapter_that_it_needs(tmp_path: Path) -> None:
+    used = {"kind": "adapters", "name": "other", "sha256": "cd" * 32}
+    text = card_of(tmp_path, "heads", trained_with=used)
+    assert f"It needs the adapter `other` (SHA-256 `{'cd' * 32}`)" in text
+    assert "--adapter=other --head=rte" in text
+    assert 'head="rte", adapter="other"' in text
+    only_trunk = card_of(tmp_path, "heads", "own", trained_with={**used, "kind": "trunk"})
+    assert "needs" not in only_trunk
+    assert "--adapter" not in only_trunk
+
+
 def test_untrusted_text_is_escaped(tmp_path: Path) -> None:
     task = {**to_dict(TaskConfig(name="t")), "name": NASTY.replace("\ud800", "")}
     nasty = NASTY.replace("\ud800", "")

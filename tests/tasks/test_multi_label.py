@@ -71,6 +71,9 @@ def test_integer_labels_are_indices_if_label_names_are_given() -> None:
         (("", ""), {}, ("No row", "table", "label names")),
         (([2], [0, 1, 1]), {"labels": ("a", "b", "c")}, ("table:1", "[0, 1, 1]", "1 more than once")),
         ((np.array([0, 1, 0]), [2]), {}, ("table:0", "0 more than once")),
+        (([True, False], [True]), {}, ("table:0", "truth value True")),
+        ((np.array([False, True]), []), {}, ("table:0", "truth value False")),
+        (([1, 0], [0, 1]), {"labels": ("a", "b")}, ("table", "0 and 1", "different orders")),
         (("0|0|1", "2"), {"labels": ("a", "b", "c")}, ("table:0", "0|0|1", "0 more than once")),
     ],
 )

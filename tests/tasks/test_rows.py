@@ -221,6 +221,13 @@ def test_missing_labels_of_the_test_split_are_recognized(kind: Any, missing: Any
     assert splits["test"].labels is None
 
 
+def test_class_called_minus_one_is_a_label() -> None:
+    labeled, negative = {"text": ["one", "two"], "label": [-1, 1]}, {"text": ["one", "two"], "label": [-1, "-1"]}
+    with pytest.warns(UserWarning, match="label"):
+        splits = rows_by_split(of_kind("classification"), {"train": labeled, "dev": labeled, "test": negative})
+    assert splits["test"].labels.tolist() == [0, 0]
+
+
 def test_missing_labels_of_pandas_are_recognized() -> None:
     pandas = pytest.importorskip("pandas")
     labeled = pandas.DataFrame({"text": ["one", "two"], "label": [1, 2]})

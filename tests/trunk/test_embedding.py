@@ -12,7 +12,7 @@ import pytest
 from afjax.errors import UserError
 from afjax.trees import tree_digest
 from afjax.trunk import pretrained
-from afjax.trunk.embedding import EmbeddingConfig, read_embedding_config
+from afjax.trunk.embedding import EmbeddingConfig, embedding_rows, read_embedding_config
 from afjax.trunk.encoder import encode
 from afjax.trunk.pretrained import Trunk, load_trunk, save_trunk, write_if_trained
 
@@ -133,6 +133,32 @@ def test_embedding_is_the_mean_over_the_tokens_of_each_text(tiny_trunk: Trunk) -
         np.testing.assert_allclose(embedding, np.asarray(hidden[0]).mean(0), atol=1e-5)
         first = tiny_trunk.embed([text], pooling="first", normalize=True)
         np.testing.assert_allclose(first[0], hidden[0, 0] / np.linalg.norm(hidden[0, 0]), atol=1e-5)
+
+
+def test_white_space_at_the_ends_is_removed() -> None:
+    """As in sentence-transformers. WordPiece ignores it, but byte-level tokenizers do not."""
+    plain = EmbeddingConfig()
+    assert embedding_rows([" one two\n", "\n"], plain).text_a == ["one two", ""]
+    pairs = embedding_rows([(" one ", "\ttwo ")], plain)
+    assert (pairs.text_a, pairs.text_b) == (["one"], ["two"])
+    prompted = embedding_rows([" ONE "], EmbeddingConfig(prompt="query: ", lowercase=True))
+    assert prompted.text_a == ["query:  one"]
+
+
+def test_saved_trunk_replaces_all_tokenizer_and_pooling_files(tiny_trunk: Trunk, tmp_path: Path) -> None:
+    """An old tokenizer.json would be used instead of the new vocab.txt."""
+    write_files(tmp_path, pooling=modes("cls_token"), prompts=QUERY)
+    for name in ("vocab.txt", "special_tokens_map.json", "notes.txt"):
+        (tmp_path / name).write_text("old")
+    save_trunk(tmp_path, tiny_trunk)
+    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()) == [
+        "afjax_trunk.json",
+        "config.json",
+        "model.safetensors",
+        "notes.txt",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ]
 
 
 def test_settings_in_the_trunks_files_are_used_and_saved(tiny_trunk_folder: Path, tmp_path: Path) -> None:

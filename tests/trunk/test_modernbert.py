@@ -104,6 +104,8 @@ def test_null_local_rope_theta_is_replaced_by_global_rope_theta() -> None:
         ({"rope_scaling": {"rope_type": "yarn"}}, ["rope_scaling", "yarn", "null"]),
         ({"rope_parameters": {"full_attention": {"rope_type": "linear"}}}, ["rope_parameters", "linear", "default"]),
         ({"rope_parameters": {"sliding_attention": {"rope_type": ["x"]}}}, ["rope_parameters", "sliding_attention"]),
+        ({"rope_parameters": {"full_attention": {"type": "linear", "factor": 2}}}, ["rope_parameters", "linear"]),
+        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e6}}, ["rope_parameters", "full_attention"]),
         ({"rope_parameters": [1]}, ["rope_parameters"]),
         ({"rope_parameters": {"full_attention": 3}}, ["rope_parameters"]),
         ({"rope_parameters": {"full_attention": {"rope_theta": "x"}}}, ["global_rope_theta", '"x"']),

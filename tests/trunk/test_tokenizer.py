@@ -25,7 +25,7 @@ from afjax.store import trunk_difference
 from afjax.tasks.load import rows_from_lists
 from afjax.train.record import input_differences, trunk_inputs
 from afjax.trunk.pretrained import Trunk, load_trunk
-from afjax.trunk.tokenizer import TOKENIZER_FILES, has_tokenizer, load_tokenizer, tokenizer_digests
+from afjax.trunk.tokenizer import TOKENIZER_FILES, former_digests, has_tokenizer, load_tokenizer, tokenizer_digests
 
 CODE = """
 from pathlib import Path
@@ -203,6 +203,25 @@ def test_transformers_gives_different_ids_than_tokenizer_json(tmp_path: Path) ->
     file = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     loaded = transformers.AutoTokenizer.from_pretrained(tmp_path)
     assert loaded(TEXTS[0])["input_ids"] != file.encode(TEXTS[0]).ids
+
+
+@pytest.mark.parametrize(
+    ("name", "has_types"),
+    [("XLMRobertaTokenizer", False), ("CamembertTokenizer", False), ("DebertaV2Tokenizer", True)],
+)
+def test_file_is_read_if_its_model_does_not_fit_the_class(
+    name: str, has_types: bool, tiny_trunk_folder: Path, tmp_path: Path
+) -> None:
+    """For example, a DeBERTa with a WordPiece vocabulary."""
+    folder = edited(tiny_trunk_folder, tmp_path / "trunk", tokenizer_class=name)
+    file = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer = load_tokenizer(folder, 10_000, 2)
+    assert tokenizer("All some", "cats")["input_ids"] == file.encode("All some", "cats").ids
+    assert ("token_type_ids" in tokenizer.model_input_names) == has_types
+    assert former_digests(folder, tokenizer) == {}
+    (folder / "tokenizer.json").write_text("{")
+    with pytest.raises(UserError, match="cannot be read"):
+        load_tokenizer(folder, 10_000, 2)
 
 
 def test_tokenizer_that_matches_its_file_keeps_its_class(tiny_trunk_folder: Path) -> None:

@@ -287,6 +287,8 @@ def _labels(settings: Mapping[str, Any], count: int | None, where: str) -> tuple
         raise UserError(
             f"{where} has label2id={dict(given)}, which does not number {count or 'its'} labels consecutively from 0."
         )
+    if "" in labels_by_number.values():
+        raise UserError(f"{where} has label2id={dict(given)}, which has an empty label name.")
     return tuple(labels_by_number[number] for number in range(len(given)))
 
 
