@@ -435,7 +435,7 @@ def check_command(arguments: argparse.Namespace) -> None:
         raise LaunchError(
             f"The command is {shlex.join(words) or 'missing'}; {action.__name__} expects -- {' '.join(expected)} ..."
         )
-    for flag in ("--workdir", "--store"):
+    for flag in ("--workdir", "--store", "--output"):
         folder = flag_value(words, flag)
         if action is run and folder and not folder.startswith(("gs://", "/", "~")):
             raise LaunchError(
