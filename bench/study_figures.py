@@ -76,14 +76,20 @@ def activations(results: Results, output: Path) -> list[Path]:
 
 
 def tradeoff(results: Results, output: Path) -> list[Path]:
-    """Draws the median difference to full fine-tuning against the number of trained parameters."""
+    """Draws the median difference to full fine-tuning against the number of trained parameters.
+
+    Only tasks that have all recorded methods are used, so that all medians are over the same tasks.
+    """
+    chosen = [run for run in results if run.task in SIZE_TASKS and run.method in {**TABLE, **SIZES}]
+    recorded = {(run.task, run.method) for run in chosen}
+    complete = {run.task for run in chosen if all((run.task, other.method) in recorded for other in chosen)}
     records = []
-    for run, line in results.items():
-        if run.task in SIZE_TASKS and run.method in {**TABLE, **SIZES}:
+    for run in chosen:
+        if run.task in complete:
             name = run.method.partition(":")[0]
             method = run.method.replace(":", "-") if name == "top_k" else name
-            records.append(record(run, line, method=method.replace("top_k", "top")))
-    methods = {run.method for run in records}
+            records.append(record(run, results[run], method=method.replace("top_k", "top")))
+    methods = {run.method for run in chosen}
     if "full" not in methods or len(methods) < 2:
         return []
     grid = make_grid(Collection(tuple(records)), by_size=True)
