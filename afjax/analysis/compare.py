@@ -192,20 +192,26 @@ def to_lines(found: Comparison) -> list[str]:
 def shortened_settings(settings: Mapping[str, tuple[str, str]]) -> dict[str, tuple[str, str]]:
     """Replaces each section that only A or only B has with its number of settings.
 
-    Such a section is, for example, ``fusion`` or ``sources``.
+    Such a section is, for example, ``fusion`` or ``sources``. An empty list of sources counts as absent.
 
     Example:
       >>> shortened_settings({"step": ("1", "2"), "fusion.value": ("not set", "True"), "fusion.name": ("not set", "f")})
       {'step': ('1', '2'), 'fusion': ('not set', '2 settings')}
+      >>> shortened_settings({"a": ("not set", "[]"), "a.0.x": ("1", "not set"), "a.0.y": ("2", "not set")})
+      {'a': ('2 settings', 'not set')}
     """
     sections: dict[str, list[str]] = {}
     for name in settings:
         sections.setdefault(name.partition(".")[0], []).append(name)
     short: dict[str, tuple[str, str]] = {}
     for section, names in sections.items():
-        absent = [all(settings[name][side] == NOT_SET for name in names) for side in (0, 1)]
-        if len(names) > 1 and any(absent):
-            texts = [NOT_SET if missing else counted(len(names), "setting") for missing in absent]
+        nested = [name for name in names if name != section]
+        own = settings.get(section, (NOT_SET, NOT_SET))
+        absent = [
+            own[side] in (NOT_SET, "[]") and all(settings[name][side] == NOT_SET for name in nested) for side in (0, 1)
+        ]
+        if len(nested) > 1 and any(absent):
+            texts = [NOT_SET if missing else counted(len(nested), "setting") for missing in absent]
             short[section] = (texts[0], texts[1])
         else:
             short |= {name: settings[name] for name in names}

@@ -116,7 +116,8 @@ def _name(origin: str, row: dict[str, Any]) -> str | None:
     name = row[ADAPTER_COLUMN]
     if not (name is None or (isinstance(name, str) and name)):
         raise UserError(
-            f'{origin} has {shorten(name)} as "{ADAPTER_COLUMN}"; it must be a name, or null for an embedding.'
+            f'{origin} has {shorten(name)} as "{ADAPTER_COLUMN}"; it must be a name, or null for an embedding (CSV and '
+            "TSV have no null)."
         )
     return name
 

@@ -165,9 +165,9 @@ class SamplingConfig:
     """Task sampling in multi-task training.
 
     Attributes:
-      sampler: A task with N train rows is sampled with probability proportional to N^α. ``proportional`` sets α = 1,
-        ``square_root`` sets α = 0.5, and ``annealed`` sets ``α = 1 - 0.8 (e - 1) / (E - 1)`` in epoch e of E.
-        ``round_robin`` cycles through the tasks instead.
+      sampler: A task with N train rows (windows, for span and tagging) is sampled with probability proportional to N^α.
+        ``proportional`` sets α = 1, ``square_root`` sets α = 0.5, and ``annealed`` sets
+        ``α = 1 - 0.8 (e - 1) / (E - 1)`` in epoch e of E. ``round_robin`` cycles through the tasks instead.
       steps_per_epoch: Steps counted as one epoch. How often a task's rows are seen depends on the sampler.
 
     Raises:

@@ -16,6 +16,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from afjax.config.from_dict import shown
 from afjax.config.training import MeshConfig
 from afjax.display.words import counted
 from afjax.errors import UserError
@@ -89,6 +90,20 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
     # Keep JAX's order, in which the devices of a host are adjacent, so that the last mesh axis has adjacent devices.
     shaped = np.asarray(devices, dtype=object).reshape(sizes)
     return Mesh(shaped, AXES, axis_types=(AxisType.Auto,) * len(AXES))
+
+
+def usable_mesh(mesh: Any) -> Mesh:
+    """Returns a user's mesh with axes of the type ``Auto``, on which JAX chooses the shardings of activations.
+
+    Raises:
+      UserError: ``mesh`` is not a mesh, or has other axes than ``AXES``.
+    """
+    if not isinstance(mesh, Mesh):
+        raise UserError(f"The mesh is {shown(mesh)}; pass a jax.sharding.Mesh, or None for all devices.")
+    if mesh.axis_names != AXES:
+        example = f"jax.make_mesh((jax.device_count(), 1, 1), {AXES})"
+        raise UserError(f"The mesh's axes are {', '.join(mesh.axis_names)}; they must be {', '.join(AXES)}: {example}.")
+    return Mesh(mesh.devices, AXES, axis_types=(AxisType.Auto,) * len(AXES))
 
 
 def check_batch(batch_size: int, mesh: Mesh) -> None:

@@ -31,6 +31,7 @@ from afjax.config.from_dict import check_value
 from afjax.config.fusion import FusionConfig
 from afjax.config.heads import HeadConfig
 from afjax.config.values import Remat, TrunkDtype
+from afjax.errors import UserError
 from afjax.fusion.bank import make_bank
 from afjax.fusion.checks import check_fusible, is_factored
 from afjax.fusion.folded import FoldedFusion, fold_fusion
@@ -109,8 +110,9 @@ class Model:
         if self.fusion_name:
             check_fusible(dict(self.adapters), self.trunk.num_layers)
             check_kept(self.fusion, [config for _, config in self.adapters], self.trunk.num_layers)
-        else:
-            assert len(self.adapters) <= 1, "several adapters need a fusion"
+        elif len(self.adapters) > 1:
+            names = ", ".join(name for name, _ in self.adapters)
+            raise UserError(f"There are several adapters ({names}) but no fusion; add a fusion, or pass one adapter.")
 
     def __call__(
         self,

@@ -1,6 +1,7 @@
 """Trains many runs on one trunk in one process."""
 
 import dataclasses
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from afjax.distributed.hosts import several_hosts
 from afjax.distributed.preemption import stopping_between_runs
 from afjax.errors import UserError
 from afjax.model.task_model import TaskModel
-from afjax.storage.paths import absolute, open_path
+from afjax.storage.paths import absolute, is_remote, open_path
 from afjax.train.arguments import check_task, check_types
 from afjax.train.fusion import fusion_training
 from afjax.train.loop import Training
@@ -104,7 +105,8 @@ def train_many(trunk: Trunk, runs: Iterable[PlannedRun], *, slots: int = 1) -> l
         check_task(run.task)
         kind = FusionMethod if isinstance(run.method, FusionMethod) else Method
         check_types(trunk, run.method, kind, run.config, run.options)
-    folders = [str(absolute(open_path(run.workdir))) for run in runs]
+    paths = [absolute(open_path(run.workdir)) for run in runs]
+    folders = [str(path) if is_remote(path) else os.path.realpath(path) for path in paths]
     for folder in folders:
         if folders.count(folder) > 1:
             raise UserError(f"Several runs have the workdir {folder}; choose a different workdir for each run.")

@@ -2,11 +2,14 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from afjax.data.batches import padding_share
 from afjax.data.tokenization import TokenizedRows
 from afjax.display.terminal import duration, print_line
 from afjax.display.words import counted, one_of
 from afjax.distributed.hosts import is_first_host
+from afjax.tasks.windows import TokenizedWindows
 from afjax.train.loop import Run
 from afjax.trunk.pretrained import Trunk
 
@@ -59,9 +62,16 @@ def print_padding(name: str, train: TokenizedRows, lengths: Sequence[int], batch
         return
     padding = padding_share(train, batch_size=batch_size, lengths=lengths, padding_rows=False)
     padded = one_of(lengths)
-    print_line(
-        f"{name}: {counted(len(train), 'train row')} in batches of {batch_size}, padded to {padded} tokens "
-        f"({padding:.1%} padding)"
-    )
-    if train.truncated:
-        print_line(f"{name}: {train.truncated / len(train):.1%} of the train rows are longer and are truncated")
+    rows = counted(len(train), "train row")
+    if isinstance(train, TokenizedWindows):
+        num_windows = np.bincount(train.row_of)  # [rows]
+        rows = f"{counted(len(num_windows), 'train row')} ({counted(len(train), 'window')})"
+        longer, action = (num_windows > 1).mean(), "train rows are longer and are split into windows"
+    else:
+        # Each choice of a multiple-choice row is a sequence.
+        num_sequences = len(train.offsets) - 1
+        noun = "train rows" if num_sequences == len(train) else "choices"
+        longer, action = train.truncated / num_sequences, f"{noun} are longer and are truncated"
+    print_line(f"{name}: {rows} in batches of {batch_size}, padded to {padded} tokens ({padding:.1%} padding)")
+    if longer:
+        print_line(f"{name}: {longer:.1%} of the {action}")

@@ -25,6 +25,7 @@ from afjax.model.setup import Setup, single_setup
 from afjax.model.task_model import TaskModel
 from afjax.storage.paths import open_path
 from afjax.tasks.class_loss import check_class_settings, make_class_loss
+from afjax.tasks.kind import Reads
 from afjax.tasks.kinds import TASK_KINDS, check_metric, initial_output_bias
 from afjax.train.arguments import check_adapter_size, check_data, check_tasks, check_types, data_of
 from afjax.train.defaults import choose_learning_rate, choose_pooling
@@ -113,7 +114,9 @@ def train_multitask(
         make_class_loss(config, rows[task.name]["train"].label_names, rows[task.name]["train"].labels) for task in tasks
     ]
     splits = [tokenize_splits(trunk, task, rows[task.name], config.max_length, options.cache_dir) for task in tasks]
-    drawn_setup = single_setup(method, trunk.config, name=DRAWN, reads="pooled", num_outputs=1).computed(**compute)
+    # If no head uses the trunk's pooler, it is not trained.
+    reads: Reads = "pooled" if any(TASK_KINDS[task.kind].reads == "pooled" for task in tasks) else "tokens"
+    drawn_setup = single_setup(method, trunk.config, name=DRAWN, reads=reads, num_outputs=1).computed(**compute)
     run = MultitaskRun(
         drawn_setup,
         trunk_params,
@@ -139,7 +142,7 @@ def train_multitask(
         method=f"partition {method.partition} on {counted(len(tasks), 'task')}",
         trained=count(trained_trunk) + own_size,
         total=count(trunk_params) + own_size,
-        dev_rows=sum(len(task_splits["dev"]) for task_splits in splits),
+        dev_rows=sum(len(rows[task.name]["dev"]) for task in tasks),
     )
     del task_params, trained_trunk
     for setup, task_splits in zip(setups, splits, strict=True):

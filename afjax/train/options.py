@@ -8,8 +8,9 @@ from jax.sharding import Mesh
 from afjax.config.from_dict import check_value, shown
 from afjax.config.training import MeshConfig
 from afjax.config.values import Remat, check_name, check_seed
-from afjax.distributed.sharding import make_mesh
+from afjax.distributed.sharding import make_mesh, usable_mesh
 from afjax.errors import UserError
+from afjax.storage.paths import expanded, is_remote
 from afjax.train.shared import Shared
 
 
@@ -21,11 +22,12 @@ class RunOptions:
       name: The name of the trained adapter or fusion, and of the head. Defaults to the task's name, followed by
         ``-fusion`` for a fusion. A run on several tasks appends each task's name: ``NAME-TASK``.
       seed: The seed of all randomness, 0 to 4294967295.
-      mesh: The devices. By default, batches are split across all devices.
+      mesh: The devices, with the axes ``data``, ``fsdp`` and ``tensor``. By default, batches are split across all
+        devices.
       scan_layers: Whether to compile the layers as one loop, which more than halves the compile time.
       remat: Which of a layer's activations the backward pass rematerializes: ``none``, all except matrix products and
         dropout masks (``matmuls``), or all (``layers``).
-      cache_dir: Folder for cached tokenized rows. None disables the cache.
+      cache_dir: Local folder for cached tokenized rows. None disables the cache.
       overwrite: Whether to discard the run in the workdir and train from the beginning.
       shared: Compiled functions and parameters to share with other runs. None shares nothing.
       detail: Text after the run's name in printed lines, such as ``seed=1``. :func:`afjax.train_many` sets it if
@@ -60,14 +62,14 @@ class RunOptions:
         check_value(Remat, self.remat, "remat")
         for field in ("scan_layers", "overwrite"):
             check_value(bool, getattr(self, field), field)
-        if self.mesh is not None and not isinstance(self.mesh, Mesh):
-            raise UserError(f"The mesh is {shown(self.mesh)}; pass a jax.sharding.Mesh, or None for all devices.")
+        if self.mesh is not None:
+            object.__setattr__(self, "mesh", usable_mesh(self.mesh))
         if self.shared is not None and not isinstance(self.shared, Shared):
             raise UserError(f"shared is {shown(self.shared)}; pass an afjax.Shared, or None.")
         if self.cache_dir is not None:
-            if not isinstance(self.cache_dir, str | Path):
-                raise UserError(f"The cache_dir is {shown(self.cache_dir)}; pass a path, or None.")
-            object.__setattr__(self, "cache_dir", Path(self.cache_dir))
+            if not isinstance(self.cache_dir, str | Path) or is_remote(self.cache_dir):
+                raise UserError(f"The cache_dir is {shown(self.cache_dir)}; pass a local path, or None.")
+            object.__setattr__(self, "cache_dir", expanded(self.cache_dir))
 
     def name_of(self, task: str) -> str:
         """Returns the name of one task's adapter and head in a run on several tasks.

@@ -76,6 +76,7 @@ def test_bad_arguments_are_refused(runs: Path, tmp_path: Path, capsys: Capsys) -
     sentence = refused(capsys, "table", "arrows", given, "--format=html")
     assert has_facts(sentence, 'format "html"', "text, markdown")
     assert has_facts(refused(capsys, "table", "arrows", given), "no fusions", "arrows")
+    assert has_facts(refused(capsys, "table", "arrows", given, "--by_size"), "--by_size", "arrows")
     assert f"no folder {runs / 'none'}" in refused(capsys, "table", "pals", f"--runs={runs},{runs / 'none'}")
     assert "--runs is" in refused(capsys, "plot", "search", f"--runs={runs},", picture)
     for output in (tmp_path, tmp_path / "none" / "table.md"):

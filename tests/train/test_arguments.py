@@ -11,7 +11,9 @@ from facts import has_facts
 
 from afjax.config.methods import FusionMethod, Method, MultitaskMethod
 from afjax.config.tasks import TaskConfig
+from afjax.config.training import MeshConfig
 from afjax.data.splits import Rows
+from afjax.distributed.sharding import make_mesh
 from afjax.errors import UserError
 from afjax.model.setup import single_setup
 from afjax.model.task_model import TaskModel
@@ -95,7 +97,9 @@ def test_tasks_can_come_from_a_generator(task: TaskConfig) -> None:
     ("make", "facts"),
     [
         (lambda: RunOptions(cache_dir=3), ("cache_dir", "3")),  # type: ignore[arg-type]
+        (lambda: RunOptions(cache_dir="gs://bucket/cache"), ("cache_dir", "gs://bucket/cache", "local")),  # type: ignore[arg-type]
         (lambda: RunOptions(mesh="all"), ("mesh", "'all'")),  # type: ignore[arg-type]
+        (lambda: RunOptions(mesh=jax.make_mesh((1, 1), ("data", "x"))), ("axes are data, x", "data, fsdp, tensor")),
         (lambda: RunOptions(overwrite="yes"), ("overwrite", "'yes'")),  # type: ignore[arg-type]
         (lambda: RunOptions(name="x" * 236).name_of("task"), ("241 bytes",)),
         (lambda: FusionMethod(adapters="entail", store="store"), ("adapters", "'entail'")),  # type: ignore[arg-type]
@@ -112,8 +116,15 @@ def test_options_and_methods_refuse_invalid_values(make: Callable[[], Any], fact
     assert all(fact in str(refused.value) for fact in facts)
 
 
-def test_cache_folder_can_be_a_string() -> None:
+def test_cache_folder_can_be_a_string(monkeypatch: pytest.MonkeyPatch) -> None:
     assert RunOptions(cache_dir="cache").cache_dir == Path("cache")  # type: ignore[arg-type]
+    monkeypatch.setenv("HOME", "/home/alice")
+    assert RunOptions(cache_dir="~/cache").cache_dir == Path("/home/alice/cache")  # type: ignore[arg-type]
+
+
+def test_mesh_with_explicit_axes_is_used_with_automatic_ones() -> None:
+    mesh = RunOptions(mesh=jax.make_mesh((1, 1, 1), ("data", "fsdp", "tensor"))).mesh
+    assert mesh == make_mesh(MeshConfig())
 
 
 def test_head_with_a_wrong_number_of_outputs_is_refused(

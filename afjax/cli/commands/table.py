@@ -35,6 +35,7 @@ def add(commands: Any) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     from afjax.analysis import formats, runs, tables
+    from afjax.errors import UserError
 
     # Check the flags before reading the runs, which may take a while.
     for given, names, kind in (
@@ -42,6 +43,8 @@ def _run(arguments: argparse.Namespace) -> int:
         (arguments.format, formats.FORMATS, "format"),
     ):
         formats.check_choice(given, names, kind)
+    if arguments.by_size and arguments.layout == "arrows":
+        raise UserError("--by_size does not work with the layout arrows; leave it out.")
     output = arguments.output
     if output is not None:
         check_output(output)
