@@ -42,8 +42,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     # After realpath, only a link that points to itself (directly or through other links) is still a link.
     if os.path.islink(target):
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
-    # The process's number keeps two processes from writing the same temporary file.
-    part = target.with_name(f"{target.name}.{os.getpid()}.part")
+    part = target.with_name(target.name + ".part")
     try:
         yield part
         os.replace(part, target)
