@@ -274,7 +274,10 @@ def argument_settings(config: str) -> dict[str, str]:
     values = _leaves(_run_config(given, arguments))
     for key, argument in arguments.items():
         others = {name: value for name, value in arguments.items() if name != key}
-        without = _leaves(_run_config(given, others))
+        try:
+            without = _leaves(_run_config(given, others))
+        except UserError:  # The config requires this argument.
+            continue
         for setting, value in values.items():
             if value == parse_value(argument) and without.get(setting) != value:
                 found[setting] = f"{key}={argument}"

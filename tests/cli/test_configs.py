@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from afjax.cli.configs import load_experiment
+from afjax.cli.configs import argument_settings, load_experiment
 from afjax.config.adapters import ADAPTER_PRESETS, AdapterConfig, PalConfig
 from afjax.config.experiment import ExperimentConfig
 from afjax.config.from_dict import to_dict
@@ -198,6 +198,18 @@ def test_single_reads_the_given_data(arguments: str, source: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("arguments", ["task=rte,data=mine.csv,data_dir=there", "task=mine.toml,data_dir=there"])
+def test_settings_of_arguments(tmp_path: Path) -> None:
+    """An argument that the config requires has no value to compare with."""
+    path = tmp_path / "config.py"
+    path.write_text(
+        "def get_config(task, rate: float = 1e-3, size: int = 8):\n"
+        "    return {'task': {'name': task}, 'train': {'learning_rate': rate, 'batch_size': 2 * size}}\n"
+    )
+    assert argument_settings(str(path)) == {}
+    assert argument_settings(f"{path}:task=rte,rate=0.01,size=4") == {"train.learning_rate": "rate=0.01"}
+    assert argument_settings(f"{path}:task=rte,rate=0.001,size=16") == {}
+
+
 def test_single_refuses_two_sources(arguments: str) -> None:
     with pytest.raises(UserError, match=r"single .*data_dir=there"):
         load_experiment(f"single:{arguments}")
