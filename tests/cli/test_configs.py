@@ -197,7 +197,6 @@ def test_single_reads_the_given_data(arguments: str, source: str, tmp_path: Path
     assert task.source == source.replace("FOLDER", str(tmp_path))
 
 
-@pytest.mark.parametrize("arguments", ["task=rte,data=mine.csv,data_dir=there", "task=mine.toml,data_dir=there"])
 def test_settings_of_arguments(tmp_path: Path) -> None:
     """An argument that the config requires has no value to compare with."""
     path = tmp_path / "config.py"
@@ -210,6 +209,7 @@ def test_settings_of_arguments(tmp_path: Path) -> None:
     assert argument_settings(f"{path}:task=rte,rate=0.001,size=16") == {}
 
 
+@pytest.mark.parametrize("arguments", ["task=rte,data=mine.csv,data_dir=there", "task=mine.toml,data_dir=there"])
 def test_single_refuses_two_sources(arguments: str) -> None:
     with pytest.raises(UserError, match=r"single .*data_dir=there"):
         load_experiment(f"single:{arguments}")
