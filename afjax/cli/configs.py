@@ -87,7 +87,7 @@ def load_experiment(
         task's data is missing.
     """
     given, arguments = split_arguments(config)
-    values = _run_config(given, split_pairs(arguments))
+    values = _run_config(given, _split_pairs(arguments))
     if given.endswith(".json"):
         _check_shorthands(values, overrides)
     for override in overrides:
@@ -202,16 +202,7 @@ def split_arguments(config: str) -> tuple[str, str]:
     return name, arguments
 
 
-def split_pairs(text: str) -> dict[str, str]:
-    """Splits a config's arguments.
-
-    Raises:
-      UserError: An argument has no value or is given twice.
-
-    Example:
-      >>> split_pairs("task=rte,epochs=3")
-      {'task': 'rte', 'epochs': '3'}
-    """
+def _split_pairs(text: str) -> dict[str, str]:
     arguments: dict[str, str] = {}
     for part in filter(None, text.split(",")):
         key, equals, value = part.partition("=")
@@ -267,7 +258,7 @@ def argument_settings(config: str) -> dict[str, str]:
     An argument sets a setting if the two have the same value, and the setting has another value without the argument.
     """
     given, text = split_arguments(config)
-    arguments = split_pairs(text)
+    arguments = _split_pairs(text)
     found: dict[str, str] = {}
     if not arguments or given.endswith(".json"):
         return found

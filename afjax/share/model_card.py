@@ -17,7 +17,7 @@ from afjax.config.tasks import TaskConfig
 from afjax.errors import UserError
 from afjax.share.provenance import hub_id
 from afjax.store.manifest import Manifest
-from afjax.tasks.kind import KindSpec, KindText
+from afjax.tasks.kind import KindSpec
 from afjax.tasks.kinds import TASK_KINDS
 
 _NOUNS = {"adapters": "An adapter", "fusion": "A fusion of adapters", "heads": "A head"}
@@ -25,11 +25,6 @@ _NOUNS = {"adapters": "An adapter", "fusion": "A fusion of adapters", "heads": "
 _HUB_TAGS = {"adapters": "adapter", "fusion": "adapterfusion"}
 # The hub's names for metrics, if they differ from ours.
 _METRICS = {"matthews": "matthews_correlation", "pearson": "pearsonr", "spearman": "spearmanr"}
-# Example rows of text tasks, in JSON and in Python, by the recorded number of texts.
-_TEXT_EXAMPLES: Mapping[int | None, tuple[str, str]] = {
-    1: ('{"text": "..."}', '["A text."])'),
-    2: ('{"text_a": "...", "text_b": "..."}', '[("A text.", "Another.")])'),
-}
 
 
 def model_card(manifests: Sequence[Manifest], *, repository: str = "", license: str = "") -> str:
@@ -151,9 +146,7 @@ def _usage(manifests: Sequence[Manifest], repository: str) -> list[str]:
         flags.append(f"--max_length={max_length}")
     arguments = ["afjax", "predict", "--store=store", f"--trunk={trunk}", *flags]
     kind_text = (_task_kind(main) or TASK_KINDS["classification"]).text
-    row, texts = kind_text.row, kind_text.texts
-    if row == KindText.row:
-        row, texts = _TEXT_EXAMPLES.get(kinds["heads"].config.get("text_columns"), (row, texts))
+    row, texts = kind_text.examples(kinds["heads"].config.get("text_columns"))
     chosen = f"head={_quoted(main.name)}" + (f", {under}={_quoted(member)}" if under else "")
     note = []
     if needed and under:

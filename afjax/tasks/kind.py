@@ -71,8 +71,9 @@ class KindText:
 
     Attributes:
       pipeline_tag: The hub's pipeline tag.
-      row: An example row of an input file, as JSON.
-      texts: An example argument of ``TaskModel.predict`` in Python, with the closing parenthesis.
+      row: An example row of an input file, as JSON. Empty if rows are texts or text pairs.
+      texts: An example argument of ``TaskModel.predict`` in Python, with the closing parenthesis. Empty if rows are
+        texts or text pairs.
       logits: Describes the logits of an exported program.
       per_output: Describes a head's outputs, printed after their number; may be empty.
       second_text: A noun for the second text, such as "a context", if rows must have one; otherwise empty.
@@ -80,12 +81,25 @@ class KindText:
     """
 
     pipeline_tag: str
-    row: str = '{"text": "..."} or {"text_a": "...", "text_b": "..."}'
-    texts: str = '[("A text.", "Another.")])  # or single texts, as in training'
+    row: str = ""
+    texts: str = ""
     logits: str
     per_output: str = ""
     second_text: str = ""
     label: str = "label"
+
+    def examples(self, text_columns: int | None) -> tuple[str, str]:
+        """Returns an example row and an example argument; see ``row`` and ``texts``.
+
+        Args:
+          text_columns: The number of texts per row, or None if unknown.
+        """
+        if self.row:
+            return self.row, self.texts
+        single, pair = '{"text": "..."}', '{"text_a": "...", "text_b": "..."}'
+        if text_columns is None:
+            return f"{single} or {pair}", '[("A text.", "Another.")])  # or single texts, as in training'
+        return (single, '["A text."])') if text_columns == 1 else (pair, '[("A text.", "Another.")])')
 
 
 class Read(Protocol):
