@@ -439,8 +439,8 @@ def check_command(arguments: argparse.Namespace) -> None:
         folder = flag_value(words, flag)
         if action is run and folder and not folder.startswith(("gs://", "/", "~")):
             raise LaunchError(
-                f"{flag} is {folder}; pass {flag}=gs://BUCKET/FOLDER or an absolute path, because `setup` replaces the "
-                "folder in which the command runs."
+                f"{flag} is {folder}; pass {flag}=gs://BUCKET/FOLDER or an absolute path, because the command runs in "
+                "a folder that `setup` replaces."
             )
         if action is run:
             continue

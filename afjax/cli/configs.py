@@ -344,8 +344,8 @@ def _by_task_name(values: dict[str, Any], problem: str, advice: str) -> dict[str
 def _check_shorthands(values: dict[str, Any], overrides: Sequence[str]) -> None:
     """Prepares the values of a ``config.json`` for overrides that are expanded to other settings.
 
-    The file contains every setting, and settings override what a shorthand is expanded to. An adapter's preset
-    therefore replaces the recorded adapter.
+    The file contains every setting, and these would override the settings of a shorthand. An adapter's preset therefore
+    replaces the recorded adapter.
 
     Raises:
       UserError: An override is a shorthand of a task. It could not replace the recorded task, because most of its

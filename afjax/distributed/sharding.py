@@ -93,7 +93,7 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
 
 
 def usable_mesh(mesh: Any) -> Mesh:
-    """Returns a user's mesh with axes of the type ``Auto``, on which JAX chooses the shardings of activations.
+    """Returns a user's mesh with axes of the type ``Auto``, so that JAX chooses the shardings of activations.
 
     Raises:
       UserError: ``mesh`` is not a mesh, or has other axes than ``AXES``.

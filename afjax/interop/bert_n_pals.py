@@ -307,7 +307,7 @@ def _task_model(
 
 
 def _check_free(store_folder: AnyPath, models: Sequence[TaskModel], overwrite: bool) -> None:
-    """Raises UserError if a name is repeated, taken or reserved by a run, or the store is a file."""
+    """Raises UserError for a repeated, taken or reserved name, or if the store is a file."""
     if open_path(store_folder).is_file():
         raise UserError(f"{store_folder} is a file; set --store to a folder.")
     names = [artifact for model in models for artifact in artifacts(model)]

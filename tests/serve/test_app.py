@@ -328,16 +328,25 @@ def test_non_finite_outputs_fail_only_their_request(
         routed.remove("nan")
 
 
-def test_full_queue_refuses_requests(routed: RoutedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def block(model: RoutedModel, name: str, patch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event]:
+    """Makes a model's method wait.
+
+    Returns the event that the method has started, and the event that lets it continue.
+    """
     started, release = threading.Event(), threading.Event()
-    outputs = routed.outputs
+    method = getattr(model, name)
 
     def blocked(parts: Any) -> Any:
         started.set()
         release.wait()
-        return outputs(parts)
+        return method(parts)
 
-    monkeypatch.setattr(routed, "outputs", blocked)
+    patch.setattr(model, name, blocked)
+    return started, release
+
+
+def test_full_queue_refuses_requests(routed: RoutedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    started, release = block(routed, "outputs", monkeypatch)
     limits = dataclasses.replace(LIMITS, max_rows=9)
     with TestClient(make_app(routed, None, limits)) as client, ThreadPoolExecutor() as pool:
         # The request has more rows than the queue can hold, so it can never be accepted.
@@ -352,18 +361,11 @@ def test_full_queue_refuses_requests(routed: RoutedModel, monkeypatch: pytest.Mo
 
 
 def test_full_queue_refuses_requests_for_attention(routed: RoutedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    started, release = threading.Event(), threading.Event()
-    attention = routed.attention
-
-    def blocked(parts: Any) -> Any:
-        started.set()
-        release.wait()
-        return attention(parts)
+    started, release = block(routed, "attention", monkeypatch)
 
     def send(client: TestClient, num_rows: int) -> Any:
         return client.post("/predict", json={"rows": [VALID_ROW] * num_rows, "fusion_attention": True})
 
-    monkeypatch.setattr(routed, "attention", blocked)
     with TestClient(make_app(routed, None, LIMITS)) as client, ThreadPoolExecutor() as pool:
         first = pool.submit(send, client, 6)
         started.wait()

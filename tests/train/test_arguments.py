@@ -119,7 +119,7 @@ def test_options_and_methods_refuse_invalid_values(make: Callable[[], Any], fact
 def test_cache_folder_can_be_a_string(monkeypatch: pytest.MonkeyPatch) -> None:
     assert RunOptions(cache_dir="cache").cache_dir == Path("cache")  # type: ignore[arg-type]
     monkeypatch.setenv("HOME", "/home/alice")
-    assert RunOptions(cache_dir="~/cache").cache_dir == Path("/home/alice/cache")  # type: ignore[arg-type]
+    assert RunOptions(cache_dir=Path("~/cache")).cache_dir == Path("/home/alice/cache")
 
 
 def test_mesh_with_explicit_axes_is_used_with_automatic_ones() -> None:
