@@ -1,20 +1,23 @@
-"""Repeats AdapterFusion's main experiment (table 1) on a small encoder.
+"""Repeats AdapterFusion's main experiment (table 1) on gte-small, and part of it on mpnet-base.
 
     python bench/fusion_study.py --data=DATA --trunk=GTE_SMALL --folder=FOLDER
+    python bench/fusion_study.py --data=DATA --trunk=MPNET_BASE --folder=FOLDER --encoder=mpnet-base
     python bench/fusion_study.py --table
 
 DATA contains one folder per task, each with train and dev files. GTE_SMALL is a local copy of gte-small (BERT with 12
-layers and hidden size 384, MIT license; thenlper/gte-small on the Hugging Face hub). Each run appends one line to the
-results file (``bench/results/fusion_study.jsonl``). To resume, repeat the command: finished runs are skipped, and the
-interrupted run continues from its last checkpoint. If a line in the file records a different trunk, different rows or
-different settings, the script stops with an error. FOLDER stores the adapters for the fusions; missing adapters are
-retrained. ``--processes=N`` trains N runs at a time, on a machine with many cores or on a GPU. ``--methods``,
-``--tasks`` and ``--seeds`` select runs; the adapters that these runs fuse are trained too:
+layers and hidden size 384, MIT license; thenlper/gte-small on the Hugging Face hub). MPNET_BASE is a local copy of
+all-mpnet-base-v2 (12 layers and hidden size 768, Apache 2.0 license). Each run appends one line to the encoder's
+results file (``bench/results/fusion_study.jsonl`` or ``fusion_study_mpnet.jsonl``). To resume, repeat the command:
+finished runs are skipped, and the interrupted run continues from its last checkpoint. If a line in the file records a
+different trunk, different rows or different settings, the script stops with an error. FOLDER stores the adapters for
+the fusions; missing adapters are retrained. ``--processes=N`` trains N runs at a time, on a machine with many cores or
+on a GPU. ``--methods``, ``--tasks`` and ``--seeds`` select runs; the adapters that these runs fuse are trained too:
 
     python bench/fusion_study.py ... --methods=fusion_nli --tasks=rte,cb --seeds=1,2
 
-The study covers twelve of the paper's sixteen tasks, with at most 1,000 train rows each and three seeds. The methods
-are:
+The study covers twelve of the paper's sixteen tasks, with at most 1,000 train rows each and three seeds. On mpnet-base,
+a step takes four times as long, so the study has eleven tasks, fewer methods, steps and dev rows, and smaller batches
+(``MPNET_BASE``). The methods are:
 
 - ``head``: trains only the head, on the frozen trunk.
 - ``full``: trains the entire trunk and the head.
@@ -33,9 +36,9 @@ are:
 - ``fusion_mt``: fuses the adapters from ``mt``, on the trunk trained jointly with them ("F. w/ MT-A").
 
 ``fusion_nli``, ``fusion_without_own`` and the averages are only run on the four small tasks. Scores are the best of
-three dev evaluations, so they are optimistic. ``mt`` selects one checkpoint for all tasks; the other methods select one
-per task. gte-small was tuned on NLI pairs and duplicate questions. The three ``average_seeds`` runs share the same
-adapter and differ only in the head.
+three dev evaluations (two on mpnet-base), so they are optimistic. ``mt`` selects one checkpoint for all tasks; the
+other methods select one per task. Both encoders were tuned on NLI pairs and duplicate questions. The three
+``average_seeds`` runs share the same adapter and differ only in the head.
 """
 
 import argparse
@@ -71,7 +74,6 @@ from afjax.config.tasks import TaskKind
 from afjax.config.values import Partition
 from afjax.data.splits import AnyRows
 
-RESULTS = Path(__file__).with_name("results") / "fusion_study.jsonl"
 TRAIN_ROWS, DEV_ROWS = 1000, 500
 STEPS, EVALUATIONS = 150, 3
 NLI_STEPS = 937
@@ -127,6 +129,67 @@ ALL = "all"
 ACTIVATIONS = "activations"
 
 
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """The extent of the study on an encoder.
+
+    Attributes:
+      results: Default results file.
+      tasks: The tasks by name.
+      methods: The methods, in the order in which they are trained. Each comes after those whose adapters it uses.
+      num_steps: Steps per run, except for ``nli`` and ``mt``.
+      num_evaluations: Evaluations per run, at equal distances.
+      batch_size: Rows per step.
+      dev_rows: Maximum number of dev rows per task.
+    """
+
+    results: Path
+    tasks: Mapping[str, Task]
+    methods: tuple[str, ...]
+    num_steps: int
+    num_evaluations: int
+    batch_size: int
+    dev_rows: int
+
+
+_RESULTS = Path(__file__).with_name("results")
+GTE_SMALL = Plan(
+    results=_RESULTS / "fusion_study.jsonl",
+    tasks=TASKS,
+    methods=(
+        "nli",
+        "head",
+        "pfeiffer",
+        "fusion",
+        "fusion_nli",
+        "fusion_without_own",
+        *WEIGHTS,
+        "houlsby",
+        "full",
+        "mt",
+        "fusion_mt",
+        "average_seeds",
+    ),
+    num_steps=STEPS,
+    num_evaluations=EVALUATIONS,
+    batch_size=32,
+    dev_rows=DEV_ROWS,
+)
+MPNET_BASE = Plan(
+    results=_RESULTS / "fusion_study_mpnet.jsonl",
+    tasks={name: task for name, task in TASKS.items() if name != "sst2"},
+    methods=("pfeiffer", "fusion", "head", "full"),
+    # About one epoch.
+    num_steps=60,
+    num_evaluations=2,
+    batch_size=16,
+    dev_rows=300,
+)
+PLANS = {"gte-small": GTE_SMALL, "mpnet-base": MPNET_BASE}
+# Methods that are only run on the small tasks.
+ON_SMALL = ("fusion_nli", "fusion_without_own", *AVERAGES)
+
+
 @dataclasses.dataclass(frozen=True, order=True)
 class Run:
     """One training run. For joint training, the task is ``all``."""
@@ -136,39 +199,41 @@ class Run:
     seed: int
 
 
-def all_runs() -> list[Run]:
+def all_runs(plan: Plan) -> list[Run]:
     """Lists all runs, seed by seed, with each run after its sources."""
-    return [
-        run
-        for seed in SEEDS
-        for run in (
-            Run("nli", "nli", seed),
-            *(Run(method, task, seed) for method in ("head", "pfeiffer", "fusion") for task in TASKS),
-            *(Run(method, task, seed) for method in ("fusion_nli", "fusion_without_own", *WEIGHTS) for task in SMALL),
-            *(Run(method, task, seed) for method in ("houlsby", "full") for task in TASKS),
-            Run("mt", ALL, seed),
-            *(Run("fusion_mt", task, seed) for task in TASKS),
-        )
-    ] + [Run("average_seeds", task, seed) for seed in SEEDS for task in SMALL]
+    runs = [
+        Run(method, task, seed) for seed in SEEDS for method in plan.methods for task in _tasks_of_method(plan, method)
+    ]
+    # These use the adapters of all seeds.
+    return sorted(runs, key=lambda run: run.method == "average_seeds")
+
+
+def _tasks_of_method(plan: Plan, method: str) -> tuple[str, ...]:
+    if method in ON_SMALL:
+        return SMALL
+    return {"nli": ("nli",), "mt": (ALL,)}.get(method, tuple(plan.tasks))
 
 
 class Study:
     """The trunk, the rows and the folder of a study."""
 
-    def __init__(self, data: Path, trunk: afjax.Trunk, folder: Path, *, scan_layers: bool = False) -> None:
-        self.trunk, self.folder, self.scan_layers = trunk, folder, scan_layers
+    def __init__(
+        self, plan: Plan, data: Path, trunk: afjax.Trunk, folder: Path, *, scan_layers: bool = False
+    ) -> None:
+        self.plan, self.trunk, self.folder, self.scan_layers = plan, trunk, folder, scan_layers
+        with_nli = {"nli": NLI} if "nli" in plan.methods else {}
         self.tasks = {
             name: afjax.TaskConfig(
                 name=name, source=str(data / task.folder), kind=task.kind, train_rows=0 if name == "nli" else TRAIN_ROWS
             )
-            for name, task in {**TASKS, "nli": NLI}.items()
+            for name, task in {**plan.tasks, **with_nli}.items()
         }
         self.rows = {name: self._rows(task) for name, task in self.tasks.items()}
         self.digests = {name: f"{rows['train'].digest()} {rows['dev'].digest()}" for name, rows in self.rows.items()}
 
     def _rows(self, task: afjax.TaskConfig) -> dict[str, AnyRows]:
         rows = afjax.load_task(task)
-        return {"train": rows["train"], "dev": rows["dev"].every(DEV_ROWS)}
+        return {"train": rows["train"], "dev": rows["dev"].every(self.plan.dev_rows)}
 
     def inputs(self, run: Run) -> dict[str, Any]:
         """Describes a run's inputs: trunk, rows and settings, but not the code."""
@@ -190,17 +255,13 @@ class Study:
         }
 
     def _targets(self, run: Run) -> tuple[str, ...]:
-        return tuple(TASKS) if run.task == ALL else (run.task,)
+        return tuple(self.plan.tasks) if run.task == ALL else (run.task,)
 
     def _source_adapters(self, run: Run) -> tuple[str, ...]:
         """Lists the adapters of a fusion. Other methods have none."""
-        with_nli = (*TASKS, "nli")
-        sources = {
-            "fusion": tuple(TASKS),
-            "fusion_nli": with_nli,
-            "fusion_without_own": with_nli,
-            "fusion_mt": tuple(TASKS),
-        }
+        tasks = tuple(self.plan.tasks)
+        with_nli = (*tasks, "nli")
+        sources = {"fusion": tasks, "fusion_nli": with_nli, "fusion_without_own": with_nli, "fusion_mt": tasks}
         own = run.task if run.method == "fusion_without_own" else ""
         return tuple(name for name in sources.get(run.method, ()) if name != own)
 
@@ -208,20 +269,21 @@ class Study:
         return hashlib.sha256("\n".join(self.digests[name] for name in names).encode()).hexdigest()[:12]
 
     def config(self, run: Run) -> afjax.TrainConfig:
-        num_steps = {"nli": NLI_STEPS, "mt": MT_STEPS}.get(run.method, STEPS)
+        num_steps = {"nli": NLI_STEPS, "mt": MT_STEPS}.get(run.method, self.plan.num_steps)
         max_length = 128 if run.task == ALL else {**TASKS, "nli": NLI}[run.task].max_length
         return afjax.TrainConfig(
             learning_rate=LEARNING_RATES[PARTITIONS[run.method]],
+            batch_size=self.plan.batch_size,
             # Use one padded length per task, so that few programs are compiled.
             buckets=(max_length,),
             max_length=max_length,
             max_steps=num_steps,
-            eval_every=-(-num_steps // EVALUATIONS),
+            eval_every=-(-num_steps // self.plan.num_evaluations),
         )
 
     def method(self, run: Run) -> afjax.Method | afjax.FusionMethod:
         partition = PARTITIONS[run.method]
-        # gte-small was pretrained with mean pooling. A trained trunk can learn to represent the row in its first
+        # Both encoders were pretrained with mean pooling. A trained trunk can learn to represent the row in its first
         # token.
         head = afjax.HeadConfig(pooling="mean" if run.method in FROZEN else "first")
         adapter = afjax.ADAPTER_PRESETS["houlsby" if run.method == "houlsby" else "pfeiffer"]
@@ -315,11 +377,11 @@ class Study:
 
     def with_sources(self, runs: Iterable[Run]) -> list[Run]:
         """Adds the runs whose adapters these runs use, in the order of :func:`all_runs`."""
-        needed = set(runs)
-        for run in reversed(all_runs()):
+        needed, in_order = set(runs), all_runs(self.plan)
+        for run in reversed(in_order):
             if run in needed:
                 needed.update(self.sources(run))
-        return [run for run in all_runs() if run in needed]
+        return [run for run in in_order if run in needed]
 
     def is_stored(self, run: Run) -> bool:
         """Whether the adapters of this run are stored.
@@ -331,13 +393,13 @@ class Study:
         return (self.folder / self._store(run.seed) / "heads" / run.task).exists()
 
     def _joint_models(self, run: Run) -> dict[str, afjax.TaskModel]:
-        workdir, tasks = self.folder / f"{run.seed}/mt", [self.tasks[name] for name in TASKS]
+        workdir, tasks = self.folder / f"{run.seed}/mt", [self.tasks[name] for name in self.plan.tasks]
         method = self.method(run)
         assert isinstance(method, afjax.MultitaskMethod)
         models = afjax.train_multitask(
             self.trunk,
             tasks,
-            {name: self.rows[name] for name in TASKS},
+            {name: self.rows[name] for name in self.plan.tasks},
             workdir=workdir,
             method=method,
             config=self.config(run),
@@ -353,15 +415,15 @@ class Study:
         return afjax.load_trunk(str(self.folder / f"{seed}/joint/trunk"))
 
 
-def table(results: Mapping[Run, Mapping[str, Any]]) -> Iterator[str]:
+def table(plan: Plan, results: Mapping[Run, Mapping[str, Any]]) -> Iterator[str]:
     """Formats the results as a table with one row per task and one column per method.
 
     The cells contain the mean and standard deviation over the finished seeds.
     """
-    methods = [*(method for method in PARTITIONS if method != "nli"), *AVERAGES]
+    methods = [method for method in (*PARTITIONS, *AVERAGES) if method != "nli" and method in plan.methods]
     yield f"| task | {' | '.join(methods)} | seeds |"
     yield "|" + "---|" * (2 + len(methods))
-    for task in TASKS:
+    for task in plan.tasks:
         cells, counts = [], []
         for method in methods:
             scores = [score for seed in SEEDS if (score := _score(results, method, task, seed)) is not None]
@@ -369,7 +431,7 @@ def table(results: Mapping[Run, Mapping[str, Any]]) -> Iterator[str]:
             deviation = f" ± {100 * statistics.stdev(scores):.1f}" if len(scores) > 1 else ""
             cells.append(f"{100 * statistics.mean(scores):.1f}{deviation}" if scores else "")
         yield f"| {task} | {' | '.join(cells)} | {'/'.join(map(str, counts))} |"
-    missing = [run for run in all_runs() if run not in results]
+    missing = [run for run in all_runs(plan) if run not in results]
     minutes = sum(line["minutes"] for line in results.values())
     yield f"\n{len(results)} runs took {minutes / 60:.1f} hours; {len(missing)} runs are missing."
 
@@ -384,7 +446,9 @@ def open_study(arguments: argparse.Namespace) -> Study:
     """Loads the trunk and all rows."""
     jax.config.update("jax_compilation_cache_dir", str(Path(tempfile.gettempdir()) / "afjax-fusion-study-compiled"))
     trunk = afjax.load_trunk(str(arguments.trunk))
-    return Study(arguments.data, trunk, arguments.folder, scan_layers=arguments.scan_layers)
+    return Study(
+        PLANS[arguments.encoder], arguments.data, trunk, arguments.folder, scan_layers=arguments.scan_layers
+    )
 
 
 def open_measure(arguments: argparse.Namespace) -> Callable[[Run], dict[str, Any]]:
@@ -393,20 +457,25 @@ def open_measure(arguments: argparse.Namespace) -> Callable[[Run], dict[str, Any
 
 
 def main() -> None:
-    parser = study_parser(__doc__, RESULTS)
+    parser = study_parser(__doc__, GTE_SMALL.results)
+    parser.add_argument("--encoder", choices=PLANS, default="gte-small", help="the encoder in --trunk (gte-small)")
+    # The default depends on the encoder.
+    parser.set_defaults(results=None)
     parser.add_argument("--processes", type=int, default=1, help="runs at a time, each in its own process (1)")
     parser.add_argument("--scan_layers", action="store_true", help="compile the layers as one loop, to save time")
     add_selection(parser, method=(*PARTITIONS, *AVERAGES), task=(*TASKS, "nli", ALL), seed=SEEDS)
     arguments = parse_study(parser)
+    plan = PLANS[arguments.encoder]
+    arguments.results = arguments.results or plan.results
     if arguments.table:
-        print("\n".join(table(read_results(arguments.results, Run))))
+        print("\n".join(table(plan, read_results(arguments.results, Run))))
         return
     if arguments.processes < 1:
         parser.error(f"--processes={arguments.processes}; it must be at least 1")
-    selected = selected_runs(all_runs(), arguments)
+    selected = selected_runs(all_runs(plan), arguments)
     study = open_study(arguments)
     runs = study.with_sources(selected)
-    results = read_results(arguments.results, Run, study.inputs, all_runs())
+    results = read_results(arguments.results, Run, study.inputs, all_runs(plan))
     repeated = sources_to_repeat(runs, results, study.sources, study.is_stored)
     if arguments.processes == 1:
         # Train in this process, because only one process can use a TPU's chips.

@@ -76,7 +76,7 @@ def _check_inputs(location: str, recorded: Inputs, expected: Inputs) -> None:
 
 
 def study_parser(description: str | None, results: Path) -> argparse.ArgumentParser:
-    """Makes a parser with the flags of a study of gte-small.
+    """Makes a parser with the flags of a study.
 
     Args:
       description: The script's docstring.
@@ -84,7 +84,7 @@ def study_parser(description: str | None, results: Path) -> argparse.ArgumentPar
     """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="folder with one folder per task")
-    parser.add_argument("--trunk", type=Path, help="folder that contains gte-small")
+    parser.add_argument("--trunk", type=Path, help="folder that contains the encoder")
     parser.add_argument("--folder", type=Path, help="folder for stored adapters and unfinished runs")
     parser.add_argument("--results", type=Path, default=results, help=f"results file (bench/results/{results.name})")
     parser.add_argument("--table", action="store_true", help="print tables of the recorded runs, without training")

@@ -168,7 +168,9 @@ def figures(fusion_results: Results, houlsby_results: Results, folder: Path) -> 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, required=True, help="folder for the figures")
-    parser.add_argument("--fusion_results", type=Path, default=fusion_study.RESULTS, help="results of fusion_study.py")
+    parser.add_argument(
+        "--fusion_results", type=Path, default=fusion_study.GTE_SMALL.results, help="results of fusion_study.py"
+    )
     parser.add_argument(
         "--houlsby_results", type=Path, default=houlsby_pals_study.RESULTS, help="results of houlsby_pals_study.py"
     )
