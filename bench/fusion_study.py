@@ -217,9 +217,7 @@ def _tasks_of_method(plan: Plan, method: str) -> tuple[str, ...]:
 class Study:
     """The trunk, the rows and the folder of a study."""
 
-    def __init__(
-        self, plan: Plan, data: Path, trunk: afjax.Trunk, folder: Path, *, scan_layers: bool = False
-    ) -> None:
+    def __init__(self, plan: Plan, data: Path, trunk: afjax.Trunk, folder: Path, *, scan_layers: bool = False) -> None:
         self.plan, self.trunk, self.folder, self.scan_layers = plan, trunk, folder, scan_layers
         with_nli = {"nli": NLI} if "nli" in plan.methods else {}
         self.tasks = {
@@ -446,9 +444,7 @@ def open_study(arguments: argparse.Namespace) -> Study:
     """Loads the trunk and all rows."""
     jax.config.update("jax_compilation_cache_dir", str(Path(tempfile.gettempdir()) / "afjax-fusion-study-compiled"))
     trunk = afjax.load_trunk(str(arguments.trunk))
-    return Study(
-        PLANS[arguments.encoder], arguments.data, trunk, arguments.folder, scan_layers=arguments.scan_layers
-    )
+    return Study(PLANS[arguments.encoder], arguments.data, trunk, arguments.folder, scan_layers=arguments.scan_layers)
 
 
 def open_measure(arguments: argparse.Namespace) -> Callable[[Run], dict[str, Any]]:
