@@ -4,16 +4,17 @@ import dataclasses
 import functools
 import typing
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from afjax.config.defaults import LEARNING_RATES, POOL_LIKE_TRUNK
 from afjax.config.experiment import ExperimentConfig
-from afjax.config.from_dict import UNIONS, shown
+from afjax.config.from_dict import UNIONS, field_types, shown
+from afjax.config.ranges import Range
 
 
 @functools.cache
 def settings_text() -> str:
-    """Returns the help text with every setting, its default and its allowed names."""
+    """Returns the help text with every setting, its default and its allowed values."""
     lines = [
         "settings and their defaults, as in --config.train.epochs=3 (a config may set others):",
         *(f"  {line}" for line in _settings(ExperimentConfig)),
@@ -23,7 +24,7 @@ def settings_text() -> str:
 
 def _settings(cls: Any, prefix: str = "") -> Iterator[str]:
     """Yields one line per setting of a dataclass and of its nested dataclasses."""
-    hints = typing.get_type_hints(cls)
+    hints = field_types(cls)
     for field in dataclasses.fields(cls):
         path, members = f"{prefix}{field.name}", _dataclasses(hints[field.name])
         if not members:
@@ -34,7 +35,7 @@ def _settings(cls: Any, prefix: str = "") -> Iterator[str]:
             yield from _settings(members[0], f"{path}.")
         else:
             for member in members:
-                (kind,) = typing.get_args(typing.get_type_hints(member)["kind"])
+                (kind,) = typing.get_args(field_types(member)["kind"])
                 yield f"{path}.kind={kind}"
                 yield from (
                     f"  {line}" for line in _settings(member, f"{path}.") if not line.startswith(f"{path}.kind=")
@@ -46,20 +47,20 @@ def _parts(cls: Any) -> str:
 
     Other lines of the help list them in full.
     """
-    hints = typing.get_type_hints(cls)
+    hints = field_types(cls)
     parts = [field.name for field in dataclasses.fields(cls) if _dataclasses(hints[field.name])]
     return ", ".join(f"{part}.SETTING" for part in parts) if "task" in parts else "as task.SETTING"
 
 
 def _setting(field: Any, hint: Any, path: str) -> str:
-    names = [str(name) for name in _literals(hint) if name != ""]
+    names = _allowed(hint)
     if path == "train.learning_rate":
         # The default depends on the partition.
         names = [f"{partition}: {rate:g}" for partition, rate in LEARNING_RATES.items()]
     if path == "head.pooling":
         # The default depends on the trunk.
         names += [f"default: the trunk's own pooling for {', '.join(sorted(POOL_LIKE_TRUNK))}; otherwise first"]
-    allowed = f"  ({', '.join(names)})" if len(names) > 1 else ""
+    allowed = f"  ({', '.join(names)})" if names else ""
     default = "" if field.default is dataclasses.MISSING else default_text(field.default)
     return f"{path}={default}{allowed}"
 
@@ -73,12 +74,15 @@ def _dataclasses(hint: Any) -> list[Any]:
     return []
 
 
-def _literals(hint: Any) -> list[Any]:
-    """Returns the values that a ``Literal`` type hint allows."""
+def _allowed(hint: Any) -> list[str]:
+    """Lists the names or the range of numbers that a type hint allows."""
     if typing.get_origin(hint) is Literal:
-        return list(typing.get_args(hint))
+        names = [str(name) for name in typing.get_args(hint) if name != ""]
+        return names if len(names) > 1 else []
+    if typing.get_origin(hint) is Annotated:
+        return [str(item) for item in typing.get_args(hint) if isinstance(item, Range) and str(item)]
     if typing.get_origin(hint) in UNIONS:
-        return [value for argument in typing.get_args(hint) for value in _literals(argument)]
+        return [value for argument in typing.get_args(hint) for value in _allowed(argument)]
     return []
 
 

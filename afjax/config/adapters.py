@@ -10,13 +10,13 @@ The second and third groups are the task modules of Stickland & Murray 2019, who
 """
 
 import dataclasses
-import math
 import types
 from collections.abc import Mapping
 from typing import Literal
 
 from afjax.config.from_dict import check_fields, settings_repr
-from afjax.config.values import Activation, check_dropout
+from afjax.config.ranges import FiniteFloat, NonNegativeFloat, PositiveFloat, PositiveInt, Proportion
+from afjax.config.values import Activation
 from afjax.errors import UserError
 
 Position = Literal["attention", "ffn", "both"]
@@ -86,12 +86,12 @@ class AdapterConfig:
     new_layer_norm: LayerNormPlace = "none"
     residual_from: Literal["sublayer", "sum", "input"] = "sublayer"
     residual_before_new_layer_norm: bool = False
-    reduction_factor: float = 16.0
-    size: int | None = None
+    reduction_factor: PositiveFloat = 16.0
+    size: PositiveInt | None = None
     activation: Activation = "relu"
     init: Literal["normal", "truncated_normal"] = "normal"
-    init_scale: float = 0.02
-    scaling: float = 1.0
+    init_scale: NonNegativeFloat = 0.02
+    scaling: FiniteFloat = 1.0
     layer_norms: bool = False
     layers: tuple[int, ...] | None = None
 
@@ -99,13 +99,6 @@ class AdapterConfig:
 
     def __post_init__(self) -> None:
         check_fields(self, "adapter")
-        if self.size is not None:
-            _check_at_least_one(self, "size")
-        if not (math.isfinite(self.reduction_factor) and self.reduction_factor > 0):
-            raise UserError(f"adapter.reduction_factor is {self.reduction_factor}; it must be above 0.")
-        _check_init_scale(self.init_scale)
-        if not math.isfinite(self.scaling):
-            raise UserError(f"adapter.scaling is {self.scaling}; it must be finite.")
         object.__setattr__(self, "layers", _sorted_layers(self.layers))
         if self.residual_from == "sum" and self.pretrained_layer_norm not in ("before", "both"):
             raise UserError(
@@ -193,20 +186,18 @@ class PalConfig(_BesideLayers):
     """
 
     kind: Literal["pal"] = "pal"
-    size: int = 204
-    num_heads: int = 12
+    size: PositiveInt = 204
+    num_heads: PositiveInt = 12
     shared_projections: bool = True
     output_activation: Activation | Literal["none"] = "none"
-    dropout: float | None = None
-    init_scale: float = 0.02
+    dropout: Proportion | None = None
+    init_scale: NonNegativeFloat = 0.02
 
     __repr__ = settings_repr
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_heads(self.size, self.num_heads)
-        check_dropout("adapter", self.dropout)
-        _check_init_scale(self.init_scale)
 
     @property
     def linear_output(self) -> bool:
@@ -226,16 +217,11 @@ class LowRankConfig(_BesideLayers):
     """
 
     kind: Literal["low_rank"] = "low_rank"
-    size: int = 100
+    size: PositiveInt = 100
     activation: Activation | Literal["none"] = "none"
-    init_scale: float = 0.02
+    init_scale: NonNegativeFloat = 0.02
 
     __repr__ = settings_repr
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_at_least_one(self, "size")
-        _check_init_scale(self.init_scale)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -253,19 +239,13 @@ class ProjectedFfnConfig(_BesideLayers):
     """
 
     kind: Literal["projected_ffn"] = "projected_ffn"
-    size: int = 204
-    intermediate_size: int = 306
+    size: PositiveInt = 204
+    intermediate_size: PositiveInt = 306
     activation: Activation = "gelu"
     shared_projections: bool = True
-    init_scale: float = 0.02
+    init_scale: NonNegativeFloat = 0.02
 
     __repr__ = settings_repr
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for field in ("size", "intermediate_size"):
-            _check_at_least_one(self, field)
-        _check_init_scale(self.init_scale)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -293,11 +273,10 @@ class LhucConfig(_BesideLayers):
 class _OnTop:
     """Base class of modules on top of the encoder, which do not occupy any slots."""
 
-    init_scale: float = 0.02
+    init_scale: NonNegativeFloat = 0.02
 
     def __post_init__(self) -> None:
         check_fields(self, "adapter")
-        _check_init_scale(self.init_scale)
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -320,15 +299,14 @@ class TopAttentionConfig(_OnTop):
     """
 
     kind: Literal["top_attention"] = "top_attention"
-    size: int = 204
-    num_layers: int = 6
-    num_heads: int = 12
+    size: PositiveInt = 204
+    num_layers: PositiveInt = 6
+    num_heads: PositiveInt = 12
 
     __repr__ = settings_repr
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_at_least_one(self, "num_layers")
         _check_heads(self.size, self.num_heads)
 
 
@@ -348,18 +326,16 @@ class TopFfnConfig(_OnTop):
     """
 
     kind: Literal["top_ffn"] = "top_ffn"
-    size: int = 204
-    num_layers: int = 6
-    hidden_sizes: tuple[int, ...] = (408,)
+    size: PositiveInt = 204
+    num_layers: PositiveInt = 6
+    hidden_sizes: tuple[PositiveInt, ...] = (408,)
 
     __repr__ = settings_repr
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for field in ("size", "num_layers"):
-            _check_at_least_one(self, field)
-        if not self.hidden_sizes or min(self.hidden_sizes) < 1:
-            raise UserError(f"adapter.hidden_sizes is {self.hidden_sizes}; it must have one or more positive sizes.")
+        if not self.hidden_sizes:
+            raise UserError("adapter.hidden_sizes is empty; it must have one or more sizes.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -440,18 +416,11 @@ class LoraConfig(_InDenseLayers):
 
     kind: Literal["lora"] = "lora"
     target_modules: tuple[DenseLayer, ...] = ("query", "value")
-    rank: int = 8
-    alpha: float = 8.0
-    dropout: float = 0.0
+    rank: PositiveInt = 8
+    alpha: PositiveFloat = 8.0
+    dropout: Proportion = 0.0
 
     __repr__ = settings_repr
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_at_least_one(self, "rank")
-        check_dropout("adapter", self.dropout)
-        if not (math.isfinite(self.alpha) and self.alpha > 0):
-            raise UserError(f"adapter.alpha is {self.alpha}; it must be finite and above 0.")
 
     @property
     def has_dropout(self) -> bool:
@@ -508,22 +477,9 @@ def _sorted_layers(layers: tuple[int, ...] | None) -> tuple[int, ...] | None:
     return tuple(sorted(layers))
 
 
-def _check_init_scale(scale: float) -> None:
-    if not (math.isfinite(scale) and scale >= 0):
-        raise UserError(f"adapter.init_scale is {scale}; it must be finite and 0 or more.")
-
-
-def _check_at_least_one(config: object, field: str) -> None:
-    if getattr(config, field) < 1:
-        raise UserError(f"adapter.{field} is {getattr(config, field)}; it must be at least 1.")
-
-
 def _check_heads(size: int, num_heads: int) -> None:
-    if size < 1 or num_heads < 1 or size % num_heads:
-        raise UserError(
-            f"adapter.size is {size} and adapter.num_heads is {num_heads}; both must be at least 1, and num_heads must "
-            "divide size."
-        )
+    if size % num_heads:
+        raise UserError(f"adapter.size is {size} and adapter.num_heads is {num_heads}; num_heads must divide size.")
 
 
 # Architectures by name, with the papers' settings.

@@ -3,6 +3,7 @@
 import dataclasses
 
 from afjax.config.from_dict import check_fields, settings_repr
+from afjax.config.ranges import PositiveInt
 from afjax.errors import UserError
 
 
@@ -31,24 +32,20 @@ class Capacity:
       Capacity(resident=64, batch_sizes=(1, 32), lengths=(32, 128))
     """
 
-    resident: int | None = None
-    batch_sizes: tuple[int, ...] = (1, 8, 32)
-    tasks_per_row: int = 16
-    lengths: tuple[int, ...] = ()
+    resident: PositiveInt | None = None
+    batch_sizes: tuple[PositiveInt, ...] = (1, 8, 32)
+    tasks_per_row: PositiveInt = 16
+    lengths: tuple[PositiveInt, ...] = ()
 
     __repr__ = settings_repr
 
     def __post_init__(self) -> None:
         check_fields(self, "capacity")
-        if self.resident is not None and self.resident < 1:
-            raise UserError(f"capacity.resident is {self.resident}; it must be at least 1, or None.")
-        if self.tasks_per_row < 1:
-            raise UserError(f"capacity.tasks_per_row is {self.tasks_per_row}; it must be at least 1.")
         if not self.batch_sizes:
             raise UserError("capacity.batch_sizes is empty; set at least one batch size, for example (8, 32).")
         for field in ("batch_sizes", "lengths"):
             values = getattr(self, field)
-            if list(values) != sorted(set(values)) or min(values, default=1) < 1:
+            if list(values) != sorted(set(values)):
                 raise UserError(
-                    f"capacity.{field} is {values}; use positive numbers in ascending order, such as (8, 32)."
+                    f"capacity.{field} is {values}; use distinct numbers in ascending order, such as (8, 32)."
                 )

@@ -11,7 +11,7 @@ import numbers
 import types
 import typing
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from afjax.errors import UserError, did_you_mean
 
@@ -51,7 +51,7 @@ def from_dict(cls: Any, values: Mapping[str, Any], path: str = "config") -> Any:
         raise UserError(f"{path} is {shown(values)}; it must be a mapping of settings.")
     if typing.get_origin(cls) in UNIONS:
         cls = _member(typing.get_args(cls), values, path)
-    hints = _hints(cls)
+    hints = field_types(cls)
     fields = {field.name: field for field in dataclasses.fields(cls)}
     for key in values:
         if key not in fields:
@@ -75,11 +75,11 @@ def check_fields(config: Any, path: str, *, unbounded: tuple[str, ...] = ()) -> 
       unbounded: Integer fields that may exceed ``MAX_INT``, because the caller checks their range.
 
     Raises:
-      UserError: A value has the wrong type, a string is not one of the allowed values (with a suggestion), or the
-        absolute value of an integer exceeds ``MAX_INT``.
+      UserError: A value has the wrong type, a number is outside its range, a string is not one of the allowed values
+        (with a suggestion), or the absolute value of an integer exceeds ``MAX_INT``.
     """
     cls: Any = type(config)
-    for name, hint in _hints(cls).items():
+    for name, hint in field_types(cls).items():
         value = getattr(config, name)
         checked = check_value(hint, value, f"{path}.{name}")
         if checked is not value:
@@ -89,9 +89,9 @@ def check_fields(config: Any, path: str, *, unbounded: tuple[str, ...] = ()) -> 
 
 
 @functools.cache
-def _hints(cls: Any) -> Mapping[str, Any]:
-    """Returns the types of a dataclass's fields by name."""
-    hints = typing.get_type_hints(cls)
+def field_types(cls: Any) -> Mapping[str, Any]:
+    """Returns the types of a dataclass's fields by name, including their ranges."""
+    hints = typing.get_type_hints(cls, include_extras=True)
     return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
 
 
@@ -105,7 +105,7 @@ def _check_bounds(value: Any, path: str) -> None:
 
 def _member(classes: tuple[Any, ...], values: Mapping[str, Any], path: str) -> Any:
     """Selects the member of a union of dataclasses by ``values["kind"]``."""
-    kinds = {kind: cls for cls in classes for kind in typing.get_args(_hints(cls)["kind"])}
+    kinds = {kind: cls for cls in classes for kind in typing.get_args(field_types(cls)["kind"])}
     kind = values.get("kind", next(iter(kinds)))
     return kinds[check_value(Literal[tuple(kinds)], kind, f"{path}.kind")]
 
@@ -116,19 +116,25 @@ def check_value(hint: Any, value: Any, path: str) -> Any:
     The conversions are described in :func:`check_fields`.
 
     Args:
-      hint: ``int``, ``float``, ``bool``, ``str``, a ``Literal`` of strings, a tuple, a mapping from strings, a
-        dataclass, or a union of these.
+      hint: ``int``, ``float``, ``bool``, ``str``, a number with a :class:`~afjax.config.ranges.Range`, a ``Literal`` of
+        strings, a tuple, a mapping from strings, a dataclass, or a union of these.
       value: The value.
       path: The name of the value in error messages.
 
     Raises:
-      UserError: The value does not match the type hint.
+      UserError: The value does not match the type hint, or is outside its range.
 
     Example:
       >>> check_value(float, 3, "train.epochs")
       3.0
     """
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        number_type, allowed_range = arguments
+        number = check_value(number_type, value, path)
+        if number not in allowed_range:
+            raise UserError(f"{path} is {shown(number)}; it must be {allowed_range.requirement(number)}.")
+        return number
     if origin in UNIONS:
         if value is None and type(None) in arguments:
             return None

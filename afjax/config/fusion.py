@@ -1,10 +1,9 @@
 """The fusion config."""
 
 import dataclasses
-import math
 
 from afjax.config.from_dict import check_fields, settings_repr
-from afjax.config.values import check_dropout
+from afjax.config.ranges import NonNegativeFloat, PositiveFloat, PositiveInt, Proportion
 from afjax.errors import UserError
 
 
@@ -37,20 +36,18 @@ class FusionConfig:
     """
 
     value: bool = True
-    dropout: float | None = None
-    temperature: float = 1.0
-    init_scale: float = 0.02
-    value_init_scale: float = 1e-6
-    regularization: float = 0.01
-    subset: int | None = None
+    dropout: Proportion | None = None
+    temperature: PositiveFloat = 1.0
+    init_scale: NonNegativeFloat = 0.02
+    value_init_scale: NonNegativeFloat = 1e-6
+    regularization: NonNegativeFloat = 0.01
+    subset: PositiveInt | None = None
     kept: tuple[tuple[tuple[int, ...], ...], ...] | None = None
 
     __repr__ = settings_repr
 
     def __post_init__(self) -> None:
         check_fields(self, "fusion")
-        if self.subset is not None and self.subset < 1:
-            raise UserError(f"fusion.subset is {self.subset}; it must be at least 1, or None for all adapters.")
         rows = [layer_members for slot_layers in self.kept or () for layer_members in slot_layers]
         if self.kept is not None and (
             len({len(row) for row in rows}) != 1
@@ -59,10 +56,3 @@ class FusionConfig:
             raise UserError(
                 f"fusion.kept is {self.kept}; every layer must have the same number of distinct adapter indices."
             )
-        if not (math.isfinite(self.temperature) and self.temperature > 0):
-            raise UserError(f"fusion.temperature is {self.temperature}; it must be finite and above 0.")
-        for field in ("init_scale", "value_init_scale", "regularization"):
-            value = getattr(self, field)
-            if not (math.isfinite(value) and value >= 0):
-                raise UserError(f"fusion.{field} is {value}; it must be finite and 0 or more.")
-        check_dropout("fusion", self.dropout)

@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 from afjax.config.defaults import FORMER_POOLING
 from afjax.config.from_dict import check_fields, from_dict, settings_repr
-from afjax.config.values import Activation, Pooling, check_dropout
-from afjax.errors import UserError
+from afjax.config.ranges import NonNegativeInt, Proportion
+from afjax.config.values import Activation, Pooling
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,17 +40,14 @@ class HeadConfig:
 
     pooling: Pooling | None = None
     pooler: Literal["head", "trunk", "none"] = "head"
-    hidden_layers: int = 0
+    hidden_layers: NonNegativeInt = 0
     activation: Activation = "tanh"
-    dropout: float | None = None
+    dropout: Proportion | None = None
 
     __repr__ = settings_repr
 
     def __post_init__(self) -> None:
         check_fields(self, "head")
-        if self.hidden_layers < 0:
-            raise UserError(f"head.hidden_layers is {self.hidden_layers}; it must be 0 or more.")
-        check_dropout("head", self.dropout)
 
     def with_pooling(self, pooling: Pooling) -> "HeadConfig":
         """Fills in ``pooling`` if it is not set."""

@@ -2,9 +2,13 @@
 
 import dataclasses
 import re
+from typing import Annotated
 
 from afjax.config.from_dict import check_fields
+from afjax.config.ranges import PositiveInt, Range
 from afjax.errors import UserError
+
+_Duration = Annotated[float, Range(least=0, below=1_000_000)]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -26,24 +30,18 @@ class ServerConfig:
       UserError: A field has the wrong type or an invalid value.
     """
 
-    max_wait_ms: float = 2.0
-    max_queue: int = 1024
-    max_body_bytes: int = 2**20
-    max_rows: int = 256
-    max_text_chars: int = 100_000
-    body_timeout_s: float = 10.0
-    max_connections: int = 512
+    max_wait_ms: _Duration = 2.0
+    max_queue: PositiveInt = 1024
+    max_body_bytes: PositiveInt = 2**20
+    max_rows: PositiveInt = 256
+    max_text_chars: PositiveInt = 100_000
+    body_timeout_s: _Duration = 10.0
+    max_connections: PositiveInt = 512
     predict_all: bool = False
     allowed_hosts: tuple[str, ...] = ("localhost", "127.0.0.1", "[::1]")
 
     def __post_init__(self) -> None:
         check_fields(self, "server")
-        for field in ("max_queue", "max_body_bytes", "max_rows", "max_text_chars", "max_connections"):
-            if getattr(self, field) < 1:
-                raise UserError(f"server.{field} is {getattr(self, field)}; it must be at least 1.")
-        for field in ("max_wait_ms", "body_timeout_s"):
-            if not 0 <= getattr(self, field) < 1e6:
-                raise UserError(f"server.{field} is {getattr(self, field)}; it must be 0 or more, and below 1000000.")
         if not self.allowed_hosts:
             raise UserError("server.allowed_hosts is empty; add at least one host name.")
         for name in self.allowed_hosts:

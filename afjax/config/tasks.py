@@ -1,12 +1,12 @@
 """Task configs: data source, kind, labels and metric."""
 
 import dataclasses
-import math
 import types
 from collections.abc import Mapping
-from typing import Literal
+from typing import Annotated, Literal
 
 from afjax.config.from_dict import check_fields, settings_repr
+from afjax.config.ranges import FiniteFloat, NonNegativeInt, PositiveFloat, PositiveInt, Proportion, Range
 from afjax.config.values import check_name
 from afjax.errors import UserError
 
@@ -64,22 +64,17 @@ class SpanConfig:
       SpanConfig(no_answer=True)
     """
 
-    doc_stride: int = 128
-    max_question_length: int = 64
-    max_answer_length: int = 30
+    doc_stride: PositiveInt = 128
+    max_question_length: PositiveInt = 64
+    max_answer_length: PositiveInt = 30
     no_answer: bool = False
-    no_answer_threshold: float = 0.0
-    num_best: int = 20
+    no_answer_threshold: FiniteFloat = 0.0
+    num_best: PositiveInt = 20
 
     __repr__ = settings_repr
 
     def __post_init__(self) -> None:
         check_fields(self, "span")
-        for field in ("doc_stride", "max_question_length", "max_answer_length", "num_best"):
-            if getattr(self, field) < 1:
-                raise UserError(f"A task's span.{field} is {getattr(self, field)}; it must be at least 1.")
-        if not math.isfinite(self.no_answer_threshold):
-            raise UserError(f"A task's span.no_answer_threshold is {self.no_answer_threshold}; it must be finite.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -102,7 +97,7 @@ class MultiLabelConfig:
     """
 
     separator: str = "|"
-    threshold: float = 0.5
+    threshold: Annotated[float, Range(above=0, below=1)] = 0.5
     tune_threshold: bool = False
 
     __repr__ = settings_repr
@@ -111,10 +106,6 @@ class MultiLabelConfig:
         check_fields(self, "multi_label")
         if not self.separator:
             raise UserError('A task\'s multi_label.separator is empty; set a separator, such as "|".')
-        if not 0 < self.threshold < 1:
-            raise UserError(
-                f"A task's multi_label.threshold is {self.threshold}; it must be a probability above 0 and below 1."
-            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -175,16 +166,16 @@ class TaskConfig:
     train: str = ""
     dev: str = ""
     test: str = ""
-    dev_share: float = 0.1
+    dev_share: Proportion = 0.1
     kind: TaskKind = "classification"
     labels: tuple[str, ...] = ()
     text_a: str = ""
     text_b: str = ""
     label: str = ""
     choices: tuple[str, ...] = ()
-    train_rows: int = 0
+    train_rows: NonNegativeInt = 0
     metric: Metric | Literal[""] = ""
-    scale: float = 1.0
+    scale: PositiveFloat = 1.0
     span: SpanConfig = SpanConfig()
     multi_label: MultiLabelConfig = MultiLabelConfig()
 
@@ -199,17 +190,8 @@ class TaskConfig:
                     f"The task {self.name} has the label names {list(self.labels)}; they must be distinct and not "
                     "blank."
                 )
-        if not (math.isfinite(self.scale) and self.scale > 0):
-            raise UserError(f"The task {self.name}'s scale is {self.scale}; it must be finite and above 0.")
         if self.scale != 1.0 and self.kind != "regression":
             raise UserError(f"The task {self.name} has scale {self.scale}, but scale only applies to regression.")
-        if not 0 <= self.dev_share < 1:
-            raise UserError(
-                f"The task {self.name}'s dev_share is {self.dev_share}; it is a fraction of the train rows and must be "
-                "at least 0 and below 1."
-            )
-        if self.train_rows < 0:
-            raise UserError(f"The task {self.name}'s train_rows is {self.train_rows}; it must be 0 or more.")
         if self.choices and self.kind != "multiple_choice":
             raise UserError(f'The task {self.name} sets choices, but its kind is "{self.kind}", not "multiple_choice".')
         if self.span != SpanConfig() and self.kind != "span":

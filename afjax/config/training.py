@@ -4,9 +4,10 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import Literal
+from typing import Annotated, Literal
 
 from afjax.config.from_dict import MAX_INT, check_fields, settings_repr
+from afjax.config.ranges import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Proportion, Range
 from afjax.errors import UserError
 
 Sampler = Literal["annealed", "square_root", "proportional", "round_robin"]
@@ -70,54 +71,35 @@ class TrainConfig:
       1000
     """
 
-    learning_rate: float | None = None
-    epochs: float = 10.0
-    max_steps: int = 0
-    batch_size: int = 32
-    max_length: int = 128
+    learning_rate: NonNegativeFloat | None = None
+    epochs: NonNegativeFloat = 10.0
+    max_steps: NonNegativeInt = 0
+    batch_size: PositiveInt = 32
+    max_length: Annotated[int, Range(least=4)] = 128
     buckets: tuple[int, ...] = ()
-    warmup: float = 0.0
+    warmup: Proportion = 0.0
     decay_from: Literal["warmup", "start"] = "warmup"
-    weight_decay: float = 0.01
+    weight_decay: NonNegativeFloat = 0.01
     weight_decay_on: Literal["kernels", "weights"] = "kernels"
-    clip_norm: float = 1.0
+    clip_norm: NonNegativeFloat = 1.0
     clip_by: Literal["all", "tensor"] = "all"
-    adam_b1: float = 0.9
-    adam_b2: float = 0.999
-    adam_epsilon: float = 1e-8
+    adam_b1: Proportion = 0.9
+    adam_b2: Proportion = 0.999
+    adam_epsilon: PositiveFloat = 1e-8
     adam_bias_correction: bool = True
     dropout: bool = True
-    eval_every: int = 0
-    patience: int = 0
-    checkpoint_every: int = 0
+    eval_every: NonNegativeInt = 0
+    patience: NonNegativeInt = 0
+    checkpoint_every: NonNegativeInt = 0
     # Excluded from the hash, because mappings are not hashable. Equal configs still have equal hashes.
     class_weights: Mapping[str, float] | Literal["", "balanced"] = dataclasses.field(default="", hash=False)
-    label_smoothing: float = 0.0
+    label_smoothing: Proportion = 0.0
     prng: Literal["rbg", "threefry2x32"] = "threefry2x32"
 
     __repr__ = settings_repr
 
     def __post_init__(self) -> None:
         check_fields(self, "train")
-        for field, low in (("learning_rate", 0), ("epochs", 0), ("weight_decay", 0), ("clip_norm", 0)):
-            value = getattr(self, field)
-            if value is not None and not (math.isfinite(value) and value >= low):
-                raise UserError(f"train.{field} is {value}; it must be finite and at least {low}.")
-        for field, least in (("batch_size", 1), ("max_length", 4)):
-            if getattr(self, field) < least:
-                raise UserError(f"train.{field} is {getattr(self, field)}; it must be at least {least}.")
-        for field in ("max_steps", "eval_every", "patience", "checkpoint_every"):
-            if getattr(self, field) < 0:
-                raise UserError(f"train.{field} is {getattr(self, field)}; it must be 0 or more.")
-        for field in ("adam_b1", "adam_b2"):
-            if not 0 <= getattr(self, field) < 1:
-                raise UserError(f"train.{field} is {getattr(self, field)}; it must be at least 0 and below 1.")
-        if not (math.isfinite(self.adam_epsilon) and self.adam_epsilon > 0):
-            raise UserError(f"train.adam_epsilon is {self.adam_epsilon}; it must be finite and above 0.")
-        if not 0 <= self.warmup < 1:
-            raise UserError(f"train.warmup is {self.warmup}; it is a fraction of the steps, at least 0 and below 1.")
-        if not 0 <= self.label_smoothing < 1:
-            raise UserError(f"train.label_smoothing is {self.label_smoothing}; it must be at least 0 and below 1.")
         if not self.class_weights:
             # An empty mapping is equivalent to "".
             object.__setattr__(self, "class_weights", "")
@@ -183,14 +165,12 @@ class SamplingConfig:
     """
 
     sampler: Sampler = "annealed"
-    steps_per_epoch: int = 2400
+    steps_per_epoch: PositiveInt = 2400
 
     __repr__ = settings_repr
 
     def __post_init__(self) -> None:
         check_fields(self, "sampling")
-        if self.steps_per_epoch < 1:
-            raise UserError(f"sampling.steps_per_epoch is {self.steps_per_epoch}; it must be at least 1.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -10,11 +10,6 @@ Pooling = Literal["first", "mean"]
 Activation = Literal["relu", "leaky_relu", "swish", "gelu", "gelu_tanh", "tanh"]
 
 
-def check_dropout(owner: str, rate: float | None) -> None:
-    if rate is not None and not 0 <= rate < 1:
-        raise UserError(f"{owner}.dropout is {rate}; it must be at least 0 and below 1.")
-
-
 # Partitions that train the trunk's layers, so their runs cannot share a frozen trunk with other runs.
 TRAINS_LAYERS = ("adapter+trunk", "full", "top_k")
 Partition = Literal["adapter", "adapter+trunk", "fusion", "head", "full", "layernorm", "top_k"]

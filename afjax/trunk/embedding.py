@@ -14,6 +14,7 @@ from jax.sharding import Mesh
 from jaxtyping import Float, Float32
 
 from afjax.config.from_dict import check_fields
+from afjax.config.ranges import PositiveInt
 from afjax.config.values import Pooling
 from afjax.data.batches import Batching
 from afjax.data.lengths import inference_lengths
@@ -63,7 +64,7 @@ class EmbeddingConfig:
 
     pooling: Pooling = "mean"
     normalize: bool = False
-    max_length: int | None = None
+    max_length: PositiveInt | None = None
     prompt: str = ""
     lowercase: bool = False
 

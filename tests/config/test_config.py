@@ -39,8 +39,8 @@ def message(make: Any, *args: Any, **kwargs: Any) -> str:
         ({"size": 0}, ("adapter.size is 0;", "at least 1.")),
         ({"reduction_factor": 0.0}, ("adapter.reduction_factor is 0.0;", "above 0.")),
         ({"reduction_factor": float("nan")}, ("adapter.reduction_factor is nan;", "above 0.")),
-        ({"init_scale": -0.1}, ("adapter.init_scale is -0.1;", "finite", "0 or more.")),
-        ({"init_scale": float("nan")}, ("adapter.init_scale is nan;", "finite", "0 or more.")),
+        ({"init_scale": -0.1}, ("adapter.init_scale is -0.1;", "finite", "at least 0.")),
+        ({"init_scale": float("nan")}, ("adapter.init_scale is nan;", "finite", "at least 0.")),
         ({"scaling": float("inf")}, ("adapter.scaling is inf;", "finite.")),
         ({"layers": ()}, ("adapter.layers is ();", "distinct", "at least 0,", "None")),
         ({"layers": (1, 1)}, ("adapter.layers is (1, 1);", "distinct", "at least 0,", "None")),
@@ -61,9 +61,9 @@ def test_adapter_config_checks(kwargs: dict[str, Any], facts: tuple[str, ...]) -
         ({"temperature": 0.0}, ("fusion.temperature is 0.0;", "finite", "above 0.")),
         ({"temperature": float("nan")}, ("fusion.temperature is nan;", "finite", "above 0.")),
         ({"dropout": 1.0}, ("fusion.dropout is 1.0;", "at least 0 ", "below 1.")),
-        ({"init_scale": -1.0}, ("fusion.init_scale is -1.0;", "finite", "0 or more.")),
-        ({"value_init_scale": -1.0}, ("fusion.value_init_scale is -1.0;", "finite", "0 or more.")),
-        ({"regularization": -1.0}, ("fusion.regularization is -1.0;", "finite", "0 or more.")),
+        ({"init_scale": -1.0}, ("fusion.init_scale is -1.0;", "finite", "at least 0.")),
+        ({"value_init_scale": -1.0}, ("fusion.value_init_scale is -1.0;", "finite", "at least 0.")),
+        ({"regularization": -1.0}, ("fusion.regularization is -1.0;", "finite", "at least 0.")),
     ],
 )
 def test_fusion_config_checks(kwargs: dict[str, Any], facts: tuple[str, ...]) -> None:
@@ -85,10 +85,10 @@ def test_head_config_checks() -> None:
         ({"batch_size": 0}, ("train.batch_size is 0;", "at least 1.")),
         ({"max_length": 3}, ("train.max_length is 3;", "at least 4.")),
         *(
-            ({field: -1}, (f"train.{field} is -1;", "0 or more."))
+            ({field: -1}, (f"train.{field} is -1;", "at least 0."))
             for field in ("max_steps", "eval_every", "patience", "checkpoint_every")
         ),
-        ({"warmup": 1.0}, ("train.warmup is 1.0;", "fraction", "at least 0 ", "below 1.")),
+        ({"warmup": 1.0}, ("train.warmup is 1.0;", "at least 0 ", "below 1.")),
         ({"adam_b1": 1.0}, ("train.adam_b1 is 1.0;", "at least 0 ", "below 1.")),
         ({"adam_b2": -0.1}, ("train.adam_b2 is -0.1;", "at least 0 ", "below 1.")),
         ({"adam_epsilon": 0.0}, ("train.adam_epsilon is 0.0;", "finite", "above 0.")),

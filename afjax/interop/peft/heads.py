@@ -12,6 +12,7 @@ import numpy as np
 
 from afjax.config.from_dict import check_fields
 from afjax.config.heads import HeadConfig
+from afjax.config.ranges import PositiveInt
 from afjax.config.tasks import TaskConfig, TaskKind
 from afjax.errors import UserError
 from afjax.interop.peft.families import CLASS_OF_KIND, POOLER, SEQUENCE, HeadLayout, PeftFamily, peft_family
@@ -47,7 +48,7 @@ class PeftHead:
 
     kind: TaskKind | None = None
     labels: tuple[str, ...] = ()
-    max_length: int | None = None
+    max_length: PositiveInt | None = None
 
     def __post_init__(self) -> None:
         check_fields(self, "head")
