@@ -7,6 +7,8 @@ import dataclasses
 import math
 from typing import Annotated
 
+from afjax.config.from_dict import settings_repr
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Range:
@@ -21,6 +23,8 @@ class Range:
     least: float = -math.inf
     above: float = -math.inf
     below: float = math.inf
+
+    __repr__ = settings_repr
 
     def __contains__(self, value: float) -> bool:
         return self.least <= value and self.above < value < self.below
