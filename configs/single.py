@@ -11,8 +11,8 @@ afjax train --config=configs/single.py:task=topics,data=topics.csv,kind=multi_la
 partition selects the trained parameters: adapter (the default), head, layernorm, top_k or full. data is the task's data
 source: a file, or a folder with train and dev files. data_dir is the folder of benchmark downloads, where the task is
 looked up by name. Without data and data_dir, the task must be a built-in one (entail, paraphrase or target). To
-describe your own task, use a TOML file. Set kind unless it is classification or known from the task. adapter is a
-preset, such as pfeiffer, houlsby, lora or ia3.
+describe your own task, use a TOML file. Set kind unless it is classification, or known because the task is a benchmark
+task from data_dir, TFDS or the Hugging Face hub. adapter is a preset, such as pfeiffer, houlsby, lora or ia3.
 """
 
 import pathlib
@@ -46,6 +46,9 @@ def get_config(
         config.task = {"preset": task, **({"source": data} if data else {})}
     elif data_dir:
         config.task = {"name": name, "data_dir": data_dir}
+    elif data.startswith(("tfds:", "hf:", "official:")) and not kind:
+        # A published dataset. If the task is a benchmark task, the preset sets its kind, metric and labels.
+        config.task = {"preset": name, "source": data}
     else:
         config.task = {"name": name, "source": data or f"builtin:{name}"}
     if kind:

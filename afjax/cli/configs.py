@@ -17,7 +17,7 @@ from afjax.config.from_dict import UnknownSettingError, from_dict, to_dict
 from afjax.errors import UserError, did_you_mean
 from afjax.storage.json_files import read_json
 from afjax.storage.paths import expanded, open_path
-from afjax.tasks.by_name import find_task, known_task
+from afjax.tasks.by_name import find_task, known_task, task_from_source
 
 # Settings that :func:`load_experiment` expands to other settings.
 TASK_SHORTHANDS = ("preset", "data_dir")
@@ -144,8 +144,8 @@ def _with_data_dir(task: Any, *, needs_data: bool) -> Any:
     """Expands a task's ``data_dir`` and ``preset`` to the known task's settings.
 
     The known task is looked up by ``preset`` (a task's name or a TOML file), or else by the task's own name. Other
-    settings in ``task`` override the known task's. Without ``data_dir`` and ``preset``, the task is returned
-    unchanged. If its data is missing and not needed, its source is the folder where the data would be.
+    settings in ``task``, including its ``source``, override the known task's. Without ``data_dir`` and ``preset``, the
+    task is returned unchanged. If its data is missing and not needed, its source is the folder where the data would be.
     """
     if not isinstance(task, Mapping) or not task.keys() & TASK_SHORTHANDS:
         return task
@@ -156,8 +156,12 @@ def _with_data_dir(task: Any, *, needs_data: bool) -> Any:
             f'The task "{settings.get("name", preset)}" has both data_dir={data_dir} and source={settings["source"]}; '
             "leave one of them out."
         )
+    source = settings.get("source")
     try:
-        known_settings = to_dict(find_task(preset, data_dir))
+        if isinstance(source, str) and source and not preset.endswith(".toml"):
+            known_settings = to_dict(task_from_source(preset, source))
+        else:
+            known_settings = to_dict(find_task(preset, data_dir))
     except UserError:
         if needs_data or preset.endswith(".toml"):
             raise

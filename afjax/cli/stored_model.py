@@ -1,7 +1,6 @@
 """Loads the stored model and the labeled rows that a command's flags select."""
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from afjax.cli.parsers import split_numbers
@@ -109,7 +108,7 @@ def rows_of(task_model: Any, arguments: argparse.Namespace, split: Any) -> Any:
     if arguments.data_dir:
         data_task = find_task(model_task.name, arguments.data_dir)
     elif source.endswith(".toml"):
-        data_task = read_task(Path(source))
+        data_task = read_task(source)
     elif source == model_task.source or _is_same_file(source, model_task.source):
         data_task = model_task
     elif source and open_path(source).is_file():

@@ -11,7 +11,6 @@ from afjax.config.tasks import MAIN_METRICS, NAMED_SOURCES, TaskConfig
 from afjax.config.training import TrainConfig
 from afjax.data.columns import first_row, missing_column
 from afjax.data.sources import official
-from afjax.data.sources.folder import is_one_file
 from afjax.data.sources.formats import ENDINGS, file_stem
 from afjax.data.sources.kinds import has_split, open_source, source_kind, split_files
 from afjax.data.sources.official import OFFICIAL, SPLITS
@@ -20,8 +19,7 @@ from afjax.display.tables import fitting_table
 from afjax.display.terminal import page_width, print_line, terminal_width, wrapped
 from afjax.display.words import counted, one_of
 from afjax.errors import UserError
-from afjax.storage.paths import fetched
-from afjax.tasks.by_name import find_task, known_task, read_task
+from afjax.tasks.by_name import find_task, read_task, task_from_source
 from afjax.tasks.kind import LabelReading
 from afjax.tasks.kinds import TASK_KINDS
 from afjax.tasks.load import load_split, read_source
@@ -77,8 +75,9 @@ def task_to_show(name: str, *, data_dir: str, source: str) -> TaskConfig:
         if name.endswith(ENDINGS):
             return TaskConfig(name=file_stem(Path(name).name), source=name)
         if source_kind(name).scheme:
-            # Name the task rte for tfds:glue/rte, and NAME for official:NAME:FOLDER.
-            return task_to_show(Path(name.split(":")[1]).name, data_dir="", source=name)
+            # Name the task imdb for tfds:imdb_reviews, rte for hf:glue/rte, and NAME for official:NAME:FOLDER.
+            benchmarks = (task for task, benchmark in OFFICIAL.items() if name == f"tfds:{benchmark.tfds}")
+            return task_to_show(next(benchmarks, Path(name.split(":")[1]).name), data_dir="", source=name)
     if not source:
         if not (data_dir or name.endswith(".toml")):
             raise UserError(
@@ -86,16 +85,9 @@ def task_to_show(name: str, *, data_dir: str, source: str) -> TaskConfig:
                 f"contains the tasks' folders), or --source (the task's own folder or file, {NAMED_SOURCES})."
             )
         return find_task(name, data_dir)
-    if source_kind(source) is official.KIND:
-        official_name, folder = official.split_official(source)
-        return dataclasses.replace(find_task(official_name, folder), name=name)
     if name.endswith(".toml"):
-        return dataclasses.replace(read_task(Path(name)), source=source, train="", dev="", test="")
-    task = dataclasses.replace(known_task(name), source=source)
-    if is_one_file(task):
-        return task
-    labels = () if (fetched(source) / "labels.json").is_file() else task.labels
-    return dataclasses.replace(task, labels=labels)
+        return dataclasses.replace(read_task(name), source=source, train="", dev="", test="")
+    return task_from_source(name, source)
 
 
 def show_lines(
@@ -151,6 +143,8 @@ def show_lines(
         "examples": {"split": first, "rows": [dataclasses.asdict(example) for example in examples]},
     }
     lines = _task_lines(facts)
+    if not split and "dev" not in rows:
+        lines += ["", 'dev: none; training needs one, and the task\'s "dev" setting can name it']
     for name, summary in summaries.items():
         lines += ["", *_split_lines(name, splits[name]["files"], summary, max_length)]
     lines += ["", f"the first rows of {first}"]

@@ -199,5 +199,6 @@ class MeshConfig:
         for axis, size in sizes.items():
             if size < 1 and size != -1:
                 raise UserError(f"mesh.{axis} is {size}; it must be at least 1, or -1 for all remaining devices.")
-        if list(sizes.values()).count(-1) > 1:
-            raise UserError(f"The mesh {sizes} has more than one size of -1; use -1 at most once.")
+        inferred = [f"mesh.{axis}" for axis, size in sizes.items() if size == -1]
+        if len(inferred) > 1:
+            raise UserError(f"{' and '.join(inferred)} are -1; set all but one of them to a number of devices.")

@@ -14,6 +14,7 @@ import numpy as np
 
 from afjax.config.tasks import TaskConfig
 from afjax.data.columns import is_visible
+from afjax.data.sources.official_tasks import OFFICIAL
 from afjax.data.splits import AnyRows, MultiLabelRows, Rows, SpanRows, TagRows, row_texts
 from afjax.data.tags import num_unmarked
 from afjax.display.words import counted
@@ -46,9 +47,24 @@ def data_notices(task: TaskConfig, splits: Mapping[str, AnyRows]) -> list[str]:
             unmarked_entities(name, rows),
         )
     ]
+    notices.append(benchmark_metric(task))
     if "train" in splits and "dev" in splits:
         notices.append(rows_in_both(task.name, splits["train"], splits["dev"]))
     return [notice for notice in notices if notice]
+
+
+def benchmark_metric(task: TaskConfig) -> str:
+    """Checks whether a task with a benchmark's name has another metric.
+
+    Returns a notice, or an empty string.
+    """
+    benchmark = OFFICIAL.get(task.name)
+    if benchmark is None or task.metric or benchmark.kind != task.kind or benchmark.metric in ("", task.main_metric):
+        return ""
+    return (
+        f"{task.name} is the name of a benchmark task with the metric {benchmark.metric}. This run uses "
+        f'{task.main_metric}; to change that, set the task\'s metric to "{benchmark.metric}".'
+    )
 
 
 def blank_texts(name: str, rows: AnyRows) -> str:

@@ -11,11 +11,13 @@ from typing import Any
 from afjax.config.from_dict import from_dict
 from afjax.config.tasks import Metric, SpanConfig, TaskConfig
 from afjax.data.sources.files import nearest_in_folder
+from afjax.data.sources.folder import is_one_file
 from afjax.data.sources.formats import FORMATS
 from afjax.data.sources.kinds import folder_kind, source_kind
-from afjax.data.sources.official import OFFICIAL, SPLITS, find_official
+from afjax.data.sources.official import KIND as OFFICIAL_KIND
+from afjax.data.sources.official import OFFICIAL, SPLITS, find_official, split_official
 from afjax.errors import UserError, did_you_mean
-from afjax.storage.paths import expanded, is_remote, local_path
+from afjax.storage.paths import expanded, fetched, is_remote, local_path
 
 # Split and column names in TFDS that differ from the defaults.
 TFDS_SETTINGS: Mapping[str, Mapping[str, Any]] = types.MappingProxyType(
@@ -59,14 +61,12 @@ def find_task(name: str, data_dir: str | Path = "") -> TaskConfig:
       TaskConfig(name='reviews', source='data/reviews')
     """
     if name.endswith(".toml"):
-        return read_task(Path(name))
+        return read_task(name)
     benchmark, task = OFFICIAL.get(name), known_task(name)
     if str(data_dir) == "tfds:":
         if not benchmark or not benchmark.tfds:
             raise UserError(f'afjax knows no TFDS dataset for the task "{name}"; set source="tfds:NAME" instead.')
-        # TFDS may order the labels differently, so take the names from the dataset.
-        settings = {"labels": (), **TFDS_SETTINGS.get(name, {})}
-        return dataclasses.replace(task, source=f"tfds:{benchmark.tfds}", **settings)
+        return dataclasses.replace(task, source=f"tfds:{benchmark.tfds}", **TFDS_SETTINGS.get(name, {}))
     folder = local_path(data_dir, "data_dir")
     if not str(data_dir) or not folder.is_dir():
         raise UserError(
@@ -99,6 +99,30 @@ def find_task(name: str, data_dir: str | Path = "") -> TaskConfig:
     )
 
 
+def task_from_source(name: str, source: str) -> TaskConfig:
+    """Builds a task from its name and its own source.
+
+    Args:
+      name: The task's name. If it is a benchmark task's, the task gets the benchmark's kind, metric and labels. A
+        ``labels.json`` in the source replaces the labels.
+      source: The source. ``official:NAME:FOLDER`` and a benchmark's TFDS dataset have the settings that
+        :func:`find_task` returns.
+
+    Raises:
+      UserError: The source does not exist.
+    """
+    if source_kind(source) is OFFICIAL_KIND:
+        official_name, folder = split_official(source)
+        return dataclasses.replace(find_task(official_name, folder), name=name)
+    if name in OFFICIAL and source == f"tfds:{OFFICIAL[name].tfds}":
+        return find_task(name, "tfds:")
+    task = dataclasses.replace(known_task(name), source=source)
+    if is_one_file(task):
+        return task
+    labels = () if (fetched(source) / "labels.json").is_file() else task.labels
+    return dataclasses.replace(task, labels=labels)
+
+
 def _expected_files(name: str, folder: Path) -> str:
     """Formats a benchmark's expected folders and files for an error message."""
     task = OFFICIAL[name]
@@ -121,15 +145,15 @@ def known_task(name: str) -> TaskConfig:
     return TaskConfig(name=name, kind=benchmark.kind, labels=benchmark.labels, metric=metric, span=span)
 
 
-def read_task(path: Path) -> TaskConfig:
+def read_task(file: str) -> TaskConfig:
     """Loads a task from a TOML file.
 
     Its name defaults to the file name without the extension.
 
     Raises:
-      UserError: The file is missing or not valid TOML, or one of its settings is invalid.
+      UserError: The file is missing, not local or not valid TOML, or one of its settings is invalid.
     """
-    path = expanded(path)
+    path = local_path(file, "The task file")
     if not path.is_file():
         raise UserError(f"The task file {path} does not exist; specify a TOML file.{nearest_in_folder(path)}")
     try:

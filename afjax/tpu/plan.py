@@ -129,14 +129,14 @@ class MethodCase:
     Attributes:
       method: One of :data:`METHODS`.
       trunk: Name of a trunk size, or a folder with a config.json.
-      num_adapters: Number of fused adapters.
-      num_tasks: Number of tasks in a run with PALs.
+      num_adapters: Number of fused adapters. Other methods than ``fusion`` ignore it.
+      num_tasks: Number of tasks in a run with PALs. Other methods than ``pals`` ignore it.
       batch_size: Rows per step, over all devices.
       max_length: Number of tokens per row, including padding.
       trunk_dtype: The trunk's dtype.
       remat: The rematerialization policy for the backward pass.
-      fsdp: Number of devices to shard the parameters over.
-      tensor: Number of devices to shard each layer's units over.
+      fsdp: Number of devices to shard the parameters over; -1 for all devices.
+      tensor: Number of devices to shard each layer's units over; -1 for all devices.
       unrolled: Whether to compile the layers as straight-line code, instead of a loop.
     """
 
@@ -188,7 +188,8 @@ def plan_method(case: MethodCase) -> Plan:
         trained=trained,
         multitask=several,
         settings=TrainConfig(batch_size=case.batch_size, max_length=case.max_length),
-        mesh=MeshConfig(fsdp=case.fsdp, tensor=case.tensor),
+        # Only one axis can take all remaining devices.
+        mesh=MeshConfig(data=1 if -1 in (case.fsdp, case.tensor) else -1, fsdp=case.fsdp, tensor=case.tensor),
     )
 
 

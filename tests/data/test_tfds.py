@@ -1,6 +1,8 @@
 """Prepared TFDS datasets are built and read without TensorFlow, which the tests do not install."""
 
 import importlib.util
+import re
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -96,6 +98,36 @@ def test_chosen_splits_and_columns(prepared: Path) -> None:
 def test_invalid_settings_are_refused(prepared: Path, settings: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words):
         load_split(TaskConfig(name="t", source=f"tfds:{prepared}", **settings), "dev")
+
+
+@pytest.mark.parametrize(("chosen", "num_rows"), [("train+validation", 10), ("train[:3]+validation[50%:]", 5)])
+def test_sums_of_splits(prepared: Path, chosen: str, num_rows: int) -> None:
+    assert len(load_split(TaskConfig(name="t", source=f"tfds:{prepared}", train=chosen), "train")) == num_rows
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    ["train[:50", "train[", "train[a:b]", "train[200%:]", "train[:0%]", "train[4:2]", "train+", "train[:2]+no"],
+)
+def test_invalid_slices_and_sums_of_splits_are_refused(prepared: Path, chosen: str) -> None:
+    with pytest.raises(UserError, match=r'the task\'s "train" setting|The task\'s "train" setting'):
+        load_split(TaskConfig(name="t", source=f"tfds:{prepared}", train=chosen), "train")
+
+
+@pytest.mark.parametrize("damage", ["no shard", "empty shard", "no features", "damaged info"])
+def test_damaged_dataset_is_refused(prepared: Path, tmp_path: Path, damage: str) -> None:
+    folder = Path(shutil.copytree(prepared, tmp_path / "copy" / "1.0.0"))
+    (shard,) = folder.glob("*-train.array_record-*")
+    if damage == "no shard":
+        shard.unlink()
+    elif damage == "empty shard":
+        shard.write_bytes(b"")
+    elif damage == "no features":
+        (folder / "features.json").unlink()
+    else:
+        (folder / "dataset_info.json").write_text("{")
+    with pytest.raises(UserError, match=re.escape(f"tfds:{folder}")):
+        load_split(TaskConfig(name="t", source=f"tfds:{folder}"), "train")
 
 
 def test_misspelled_test_split_is_refused_instead_of_skipped(prepared: Path) -> None:

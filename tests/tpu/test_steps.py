@@ -284,6 +284,13 @@ def test_command_neither_uses_the_compilation_cache_nor_leaves_it_disabled(
         (["--topology=v5e:2x4", "--method=full", "--config.seed=1"], ("--config.seed=1 ", "also pass --config")),
         (["--topology=v5e:2x4", "--method=full", "--trunk=bert-bas"], ('Did you mean "bert-base"?',)),
         (["--topology=v5e:2x4", "--method=full", "--max_length=513"], ("4 to 512 tokens",)),
+        (["--topology=v5e:2x4", "--method=fusion", "--num_tasks=5"], ("--num_tasks ", "--method=pals,", "=fusion;")),
+        (
+            ["--topology=v5e:2x4", "--method=head", "--num_adapters=7"],
+            ("--num_adapters ", "--method=fusion,", "=head;"),
+        ),
+        (["--topology=v5e:2x4", "--method=full", "--fsdp=0"], ("mesh.fsdp is 0;", "-1 ")),
+        (["--topology=v5e:2x4", "--method=full", "--fsdp=-1", "--tensor=-1"], ("mesh.fsdp and mesh.tensor are -1;",)),
     ],
 )
 def test_command_refuses_bad_arguments(
@@ -313,6 +320,11 @@ def test_method_flags_are_refused_with_a_config(flag: str, capsys: pytest.Captur
     output = capsys.readouterr().err
     assert has_facts(output, flag.partition("=")[0], "--method", "--config.")
     assert "--config.train.batch_size=64" in output
+
+
+@pytest.mark.parametrize("axis", ["fsdp", "tensor"])
+def test_one_axis_can_take_all_devices(tiny_trunk_folder: Path, axis: str) -> None:
+    assert plan_method(tiny_trunk_folder, "full", **{axis: -1}).mesh == MeshConfig(**{"data": 1, axis: -1})
 
 
 def test_help_shows_the_defaults_of_methods(

@@ -32,14 +32,14 @@ def add(commands: Any) -> None:
     parser.add_argument("--trunk", help="a named size, or a folder with a config.json (bert-base)")
     methods = ("adapter", "fusion", "full", "head", "houlsby", "ia3", "lora", "pals", "pfeiffer")
     parser.add_argument("--method", choices=methods, help="the method; adapter is a Pfeiffer adapter")
-    parser.add_argument("--num_adapters", type=int, help="number of fused adapters (16)")
-    parser.add_argument("--num_tasks", type=int, help="number of tasks with PALs (8)")
+    parser.add_argument("--num_adapters", type=int, help="number of fused adapters, for --method=fusion (16)")
+    parser.add_argument("--num_tasks", type=int, help="number of tasks, for --method=pals (8)")
     parser.add_argument("--batch_size", type=int, help="rows per step over all chips (256)")
     parser.add_argument("--max_length", type=int, help="tokens per row (128)")
     parser.add_argument("--trunk_dtype", choices=("float32", "bfloat16"), help="dtype of the frozen trunk (bfloat16)")
     parser.add_argument("--remat", choices=("none", "matmuls", "layers"), help="activations to rematerialize (none)")
-    parser.add_argument("--fsdp", type=int, help="number of devices to shard the parameters over (1)")
-    parser.add_argument("--tensor", type=int, help="number of devices to shard each layer's units over (1)")
+    parser.add_argument("--fsdp", type=int, help="number of devices to shard the parameters over; -1 for all (1)")
+    parser.add_argument("--tensor", type=int, help="number of devices to shard each layer's units over; -1 for all (1)")
     parser.add_argument(
         "--unrolled", action="store_true", default=None, help="compile the layers as straight-line code"
     )
@@ -73,6 +73,11 @@ def _run(arguments: argparse.Namespace) -> int:
             )
         planned = plan.plan_experiment(load_experiment(arguments.config, arguments.overrides, reads_rows=False))
     else:
+        for name, method in (("num_adapters", "fusion"), ("num_tasks", "pals")):
+            if name in given and arguments.method != method:
+                raise UserError(
+                    f"--{name} only applies to --method={method}, not to --method={arguments.method}; leave it out."
+                )
         planned = plan.plan_method(plan.MethodCase(method=arguments.method, **given))
     result = report.report(planned.with_slots(arguments.slots), topology, fit=not arguments.no_fit)
     print("\n".join(report.to_lines(result)))

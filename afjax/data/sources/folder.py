@@ -13,7 +13,7 @@ from afjax.data.labels import name_classes, read_label_names
 from afjax.data.sources.formats import ENDINGS, file_format, file_stem, find_split_files, is_split_file, read_rows
 from afjax.data.sources.kind import SourceKind, Split, SplitSource, looks_like_dev
 from afjax.errors import UserError, did_you_mean
-from afjax.storage.paths import fetched, last_part
+from afjax.storage.paths import fetched, is_remote, last_part, open_path
 
 
 def _open_split(task: TaskConfig, split: Split) -> SplitSource:
@@ -99,7 +99,10 @@ def split_paths(task: TaskConfig, split: Split) -> tuple[Path, ...]:
                 f"The task {task.name} has the train file {chosen} and the source {task.source}, which is also a "
                 "file; set only one of them."
             )
-        return (source.parent / fetched(chosen),) if chosen else (source,) if split == "train" else ()
+        if chosen and not is_remote(chosen):
+            # Files next to a file on an object store are copied one by one.
+            chosen = os.fspath(open_path(task.source).parent / chosen)
+        return (fetched(chosen),) if chosen else (source,) if split == "train" else ()
     if chosen:
         return (source / fetched(chosen),)
     return find_split_files(source, split) if task.source else ()

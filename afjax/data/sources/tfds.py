@@ -3,6 +3,7 @@
 TensorFlow is not needed for datasets prepared as array_record.
 """
 
+import contextlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -48,20 +49,32 @@ def find_tfds_split(task: TaskConfig, split: Split) -> str:
     """Returns the dataset's name for a split.
 
     Returns an empty string if the dataset has no such split. The name is the task's setting, or else the first name in
-    ``SPLIT_NAMES`` that exists.
+    ``SPLIT_NAMES`` that exists. A setting can also be a slice or a sum of splits, such as ``train[:10%]+validation``.
 
     Raises:
-      UserError: The dataset has no split with the name set in the task.
+      UserError: The task's setting is malformed, contains an unknown split, or selects no rows.
     """
     splits = open_builder(task.source).info.splits
     chosen = getattr(task, split)
-    # "train[:10%]" is a slice of the split "train".
-    if chosen and chosen.partition("[")[0] not in splits:
+    if not chosen:
+        return next((name for name in SPLIT_NAMES[split] if name in splits), "")
+    for name in (part.partition("[")[0] for part in chosen.split("+")):
+        if name not in splits:
+            raise UserError(
+                f"{task.source} has no split {name}; its splits are {', '.join(splits) or 'none at all'}. Change the "
+                f'task\'s "{split}" setting.{did_you_mean(name, splits)}'
+            )
+    try:
+        num_rows = splits[chosen].num_examples
+    except ValueError:
+        num_rows = None
+    if num_rows is None or num_rows < 1:
+        problem = "is not a valid slice" if num_rows is None else "selects no rows"
         raise UserError(
-            f"{task.source} has no split {chosen}; its splits are {', '.join(splits) or 'none at all'}. Change the "
-            f'task\'s "{split}" setting.{did_you_mean(chosen.partition("[")[0], splits)}'
+            f'The task\'s "{split}" setting "{chosen}" {problem} of {task.source}; use a split, such as '
+            f"{next(iter(splits))}, a slice of it, such as {next(iter(splits))}[:10%], or a sum of them."
         )
-    return chosen or next((name for name in SPLIT_NAMES[split] if name in splits), "")
+    return chosen
 
 
 def open_builder(source: str) -> Any:
@@ -77,7 +90,8 @@ def open_builder(source: str) -> Any:
         raise UserError('The source "tfds:" has no dataset; use tfds:NAME, or tfds:FOLDER with a prepared dataset.')
     folder = epath.Path(fetched(name))
     if (folder / "dataset_info.json").exists():
-        return tensorflow_datasets.builder_from_directory(folder)
+        with explain_errors(source):
+            return tensorflow_datasets.builder_from_directory(folder)
     if name.startswith(("/", "~", ".")) or is_remote(name):
         raise UserError(f"{name} has no dataset_info.json; use the version folder of a prepared TFDS dataset.")
     try:
@@ -100,7 +114,8 @@ def open_builder(source: str) -> Any:
         ) from error
     # TFDS_DATA_DIR can be on an object store.
     if is_remote(builder.data_path) and (open_path(builder.data_path) / "dataset_info.json").exists():
-        return tensorflow_datasets.builder_from_directory(fetched(builder.data_path))
+        with explain_errors(source):
+            return tensorflow_datasets.builder_from_directory(fetched(builder.data_path))
     return builder
 
 
@@ -108,18 +123,32 @@ def open_split(builder: Any, source: str, split: str) -> Iterable[dict[str, Any]
     """Opens a split, after downloading and preparing the dataset if necessary."""
     import tensorflow_datasets
 
-    try:
+    with explain_errors(source):
         builder.download_and_prepare()
         try:
             return builder.as_data_source(split=split)
         except NotImplementedError:  # The file format does not support random access.
             return tensorflow_datasets.as_numpy(builder.as_dataset(split=split))
+
+
+@contextlib.contextmanager
+def explain_errors(source: str) -> Iterator[None]:
+    """Converts the errors of TFDS to a UserError with a one-sentence message."""
+    try:
+        yield
+    except UserError:
+        raise
     except ImportError as error:
         raise UserError(missing_package(source, error)) from error
     except OSError as error:
         raise UserError(
             f"{source} could not be downloaded or read ({error}); check the network and disk, or use the folder of a "
             "prepared dataset."
+        ) from error
+    except Exception as error:  # TFDS and its readers raise many types for missing and damaged files.
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise UserError(
+            f"{source} cannot be read ({reason}); it may be damaged or incomplete. Copy or prepare the dataset again."
         ) from error
 
 
@@ -135,11 +164,18 @@ def decode(rows: Iterable[dict[str, Any]], source: str) -> Iterator[tuple[str, d
 
     Yields pairs of a row's name in error messages and the row.
     """
-    for number, row in enumerate(rows, start=1):
+    iterator, number = iter(rows), 0
+    while True:
+        with explain_errors(source):
+            row = next(iterator, None)
+        if row is None:
+            return
+        number += 1
         try:
-            yield f"{source}:{number}", {name: _plain(value) for name, value in row.items()}
+            plain = {name: _plain(value) for name, value in row.items()}
         except UnicodeDecodeError as error:
             raise UserError(f"{source}:{number} is not UTF-8; correct the dataset or drop the row.") from error
+        yield f"{source}:{number}", plain
 
 
 def _plain(value: Any) -> Any:
