@@ -227,6 +227,10 @@ def _check_sizes(config: TrunkConfig, where: str) -> None:
             f"{config.pad_id} needs more than {config.encoder_family.first_position(config.pad_id)}. {_ADVICE}"
         )
     buckets = config.relative_buckets
+    if buckets is not None and buckets.num_buckets % 2:
+        raise UserError(
+            f"{where}: position_buckets is {buckets.num_buckets}; afjax only supports even numbers, such as 256."
+        )
     if buckets is not None and buckets.num_buckets // 2 >= buckets.max_distance - 1:
         raise UserError(
             f"{where}: position_buckets is {buckets.num_buckets}; with {buckets.max_distance} relative positions it "

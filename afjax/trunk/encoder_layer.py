@@ -86,7 +86,8 @@ class Embeddings(nn.Module):
             parts.append(family.position_embeddings(replicate(position), tokens, config.pad_id))
         if config.type_vocab_size:
             type_ = self.param("type", init, (config.type_vocab_size, config.input_size))
-            parts.append(replicate(type_)[types])
+            # Some tokenizers give the second text of a pair type 1, although the encoder has only one type.
+            parts.append(replicate(type_)[types if config.type_vocab_size > 1 else jnp.zeros_like(types)])
         if family.relative_bias is not None:
             self.param(RELATIVE_POSITION, init, (family.relative_bias.num_entries, config.num_heads))
         if config.relative_buckets is not None and self.is_initializing():
@@ -224,7 +225,8 @@ class AttentionBlock(nn.Module):
             attend = functools.partial(attend, bias=bias)
             context = attend_tokens(query, keys, values, config.num_heads, attend, pair_scores)
         output = dense_layer("output", context)
-        output = dropout(dropout_keys.attention, output, config.hidden_dropout)
+        if config.encoder_family.attention_output_dropout:
+            output = dropout(dropout_keys.attention, output, config.hidden_dropout)
         norm = LayerNorm(config.layer_norm_epsilon, name="norm")
         sublayer = Sublayer(output=output, residual=queries, norm=norm, layer_input=x, mask=mask)
         return slots.sublayer("attention")(sublayer)

@@ -144,6 +144,8 @@ class EncoderFamily:
       relative_bias: The bias of the attention scores, or None.
       layer: The form of the layers: ``post_norm`` (:mod:`afjax.trunk.encoder_layer`) or ``pre_norm``
         (:mod:`afjax.trunk.pre_norm_layer`). An encoder with ``pre_norm`` layers has a LayerNorm after the top layer.
+      attention_output_dropout: Whether ``post_norm`` layers apply dropout to the attention block's output. They always
+        apply it to the feed-forward network's output.
       pooling_field: The field of ``config.json`` with the pooling of classifiers, ``cls`` or ``mean``. None if there is
         no such field, and classifiers pool the first token.
     """
@@ -162,6 +164,7 @@ class EncoderFamily:
     position_embeddings: Callable[[AnyArray, AnyArray, int], AnyArray] | None
     relative_bias: RelativeBias | None = None
     layer: Literal["post_norm", "pre_norm"] = "post_norm"
+    attention_output_dropout: bool = True
     pooling_field: str | None = None
 
     @property

@@ -46,6 +46,8 @@ MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9d
 
 # save_trunk writes the digest of the weights to this file. write_if_trained reads it; load_trunk does not.
 WEIGHTS_DIGEST = "afjax_trunk.json"
+# Older versions of transformers only read safetensors files with this entry.
+_METADATA = {"format": "pt"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -450,10 +452,10 @@ def save_trunk(folder: str | Path, trunk: Trunk) -> None:
         # saves can skip a trunk that has already been written.
         weights = target / "model.safetensors"
         if is_remote(target):
-            weights.write_bytes(save(to_hugging_face(trunk.params, trunk.config.encoder_family)))
+            weights.write_bytes(save(to_hugging_face(trunk.params, trunk.config.encoder_family), _METADATA))
         else:
             with replacing(weights) as part:
-                save_file(to_hugging_face(trunk.params, trunk.config.encoder_family), part)
+                save_file(to_hugging_face(trunk.params, trunk.config.encoder_family), part, _METADATA)
         write_json(target / WEIGHTS_DIGEST, {"sha256": trunk.sha256})
     except (OSError, SafetensorError) as error:
         raise UserError(

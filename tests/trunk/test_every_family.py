@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from facts import has_facts
+from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from afjax.errors import UserError
@@ -25,6 +26,7 @@ from afjax.trees import Tree, flatten, map_with_path, tree_digest
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.config_file import config_values, trunk_config
 from afjax.trunk.encoder import EncoderOptions, cast_trunk, encode, init_trunk
+from afjax.trunk.encoder_layer import EncoderLayer, LayerKeys, attention_bias, relative_embeddings
 from afjax.trunk.families import ENCODER_FAMILIES
 from afjax.trunk.hugging_face import to_hugging_face
 from afjax.trunk.layer_masks import encode_under_masks
@@ -199,6 +201,8 @@ def test_config_and_weights_round_trip(family: str, tmp_path: Path) -> None:
     assert trunk.sha256 == tree_digest(jax.tree.map(np.asarray, params))
     assert trunk.config == small_trunk(family)
     save_trunk(tmp_path / "copy", trunk)
+    with safe_open(tmp_path / "copy" / "model.safetensors", "numpy") as file:
+        assert file.metadata() == {"format": "pt"}
     assert load_trunk(str(tmp_path / "copy")).sha256 == trunk.sha256
     config = dataclasses.replace(trunk.config, hidden_dropout=0.3, attention_dropout=0.2, activation="relu")
     save_trunk(tmp_path / "changed", dataclasses.replace(trunk, config=config))
@@ -301,6 +305,46 @@ def test_electra_projects_embeddings_only_if_the_sizes_differ(tmp_path: Path) ->
         load_trunk(str(tmp_path))
 
 
+@pytest.mark.parametrize("family", [name for name in DISTINCT if ENCODER_FAMILIES[name].layer == "post_norm"])
+def test_only_distilbert_lacks_dropout_after_the_attention(family: str) -> None:
+    """The attention's output has no dropout in Hugging Face's DistilBERT, in any of its layers."""
+    config = small_trunk(family, hidden_dropout=0.5, attention_dropout=0.0)
+    trunk = jax.jit(init_trunk, static_argnums=1)(jax.random.key(0), config)
+    x = jax.random.normal(jax.random.key(1), (2, 7, config.hidden_size))
+    mask = jnp.ones((2, 7), bool)
+    layer = jax.tree.map(lambda leaf: leaf[0], trunk["layers"])
+    relative = relative_embeddings(trunk, config, 7, jnp.float32)
+    bias = attention_bias(trunk, config, 7)
+    outputs = [
+        EncoderLayer(config).apply({"params": layer}, x, mask, dropout_keys=keys, bias=bias, relative=relative)[0]
+        for keys in (LayerKeys(), LayerKeys(attention=jax.random.key(2)))
+    ]
+    assert np.array_equal(*outputs) == (family == "distilbert")
+
+
+@pytest.mark.parametrize("as_numpy", [False, True])
+def test_trunk_with_one_token_type_uses_it_for_both_texts(as_numpy: bool) -> None:
+    config = small_trunk("roberta", init_scale=0.3, type_vocab_size=1)
+    trunk = jax.jit(init_trunk, static_argnums=1)(jax.random.key(0), config)
+    trunk = jax.tree.map(np.asarray, trunk) if as_numpy else trunk
+    batch = make_batch(config)
+    expected, _ = encode(trunk, config, batch)
+    hidden, _ = encode(trunk, config, {**batch, "types": jnp.ones_like(batch["types"])})
+    np.testing.assert_array_equal(hidden, expected)
+
+
+def test_distilbert_config_can_have_berts_names() -> None:
+    values = config_values(small_trunk("distilbert"))
+    names = {"dim": "hidden_size", "n_heads": "num_attention_heads", "n_layers": "num_hidden_layers"}
+    renamed = {names.get(field, field): value for field, value in values.items()}
+    assert renamed.keys() >= set(names.values())
+    assert trunk_config(renamed, where="config.json") == small_trunk("distilbert")
+    assert trunk_config({**values, **renamed}, where="config.json") == small_trunk("distilbert")
+    with pytest.raises(UserError) as raised:
+        trunk_config({**values, "num_attention_heads": 3}, where="config.json")
+    assert has_facts(str(raised.value), "config.json", f"n_heads is {values['n_heads']}", "num_attention_heads", "3;")
+
+
 def test_mpnet_has_a_fixed_number_of_buckets() -> None:
     values = config_values(small_trunk("mpnet"))
     config = trunk_config({**values, "relative_attention_num_buckets": 32}, where="config.json")
@@ -322,6 +366,7 @@ def test_mpnet_has_a_fixed_number_of_buckets() -> None:
         ("conv_kernel_size", 3),
         ("z_steps", 2),
         ("position_buckets", -1),
+        ("position_buckets", 5),
         ("position_buckets", 256),
         ("max_relative_positions", "12"),
         ("embedding_size", 8),
