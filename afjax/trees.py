@@ -14,6 +14,8 @@ import jax
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
+from afjax.errors import UserError
+
 Tree = dict[str, Any]
 # Arrays that callers may pass: JAX arrays, traced or concrete, and NumPy arrays.
 AnyArray = jax.Array | np.ndarray
@@ -84,11 +86,15 @@ def merge(*trees: Mapping[str, Any]) -> Tree:
 
 
 def _merge_two(first: Mapping[str, Any], second: Mapping[str, Any], path: str) -> Any:
-    assert isinstance(first, Mapping), f"leaf in two trees: {path}"
-    assert isinstance(second, Mapping), f"leaf in two trees: {path}"
+    if not isinstance(first, Mapping) or not isinstance(second, Mapping):
+        raise UserError(f"Two of the trees have a leaf at {path or 'their root'}; each leaf must be in only one tree.")
     if not first or not second:
         return second or first
-    assert type(first) is type(second), f"{path} is a {type(first).__name__} and a {type(second).__name__}"
+    if type(first) is not type(second):
+        raise UserError(
+            f"The trees cannot be merged: {path or 'their root'} is a {type(first).__name__} in one of them, and a "
+            f"{type(second).__name__} in another."
+        )
     merged = {key: _merge_two(first[key], second[key], f"{path}/{key}") for key in first if key in second}
     return _like(first, {**first, **second, **merged})
 

@@ -203,8 +203,15 @@ def replicate(x: jax.Array) -> jax.Array:
 
 def _constrained(x: jax.Array, spec: PartitionSpec) -> jax.Array:
     mesh = jax.sharding.get_abstract_mesh()
-    on_mesh = set(AXES) <= set(mesh.axis_names) and mesh.size > 1
+    on_mesh = set(AXES) <= _automatic_axes().keys() and mesh.size > 1
     return jax.lax.with_sharding_constraint(x, spec) if on_mesh else x
+
+
+def _automatic_axes() -> dict[str, int]:
+    """Returns the sizes of the mesh axes over which the compiler shards arrays. In ``shard_map`` there are none."""
+    mesh = jax.sharding.get_abstract_mesh()
+    types = zip(mesh.axis_names, mesh.axis_types, strict=True)
+    return {name: mesh.shape[name] for name, kind in types if kind == AxisType.Auto}
 
 
 def num_parts() -> int:
@@ -212,8 +219,7 @@ def num_parts() -> int:
 
     It is 1 without a mesh.
     """
-    mesh = jax.sharding.get_abstract_mesh()
-    return math.prod(dict(mesh.shape).get(axis, 1) for axis in ROWS)
+    return math.prod(_automatic_axes().get(axis, 1) for axis in ROWS)
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:

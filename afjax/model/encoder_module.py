@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float, Int, PRNGKeyArray
 
 from afjax.config.adapters import Adapter
 from afjax.config.fusion import FusionConfig
+from afjax.errors import UserError
 from afjax.model.model import Model
 from afjax.trees import AnyArray, Tree
 from afjax.trunk.config import TrunkConfig
@@ -64,15 +65,27 @@ class Encoder(nn.Module):
           mask: bool ``[batch, length]``, False at padding.
           adapters: The adapters' trees by name; :func:`afjax.load_adapter` loads one.
           fusion: The fusion's tree, if the module has a fusion.
-          key: The dropout key, or None for no dropout.
+          key: The dropout key, or None for no dropout. Linen's ``rngs`` are not used.
 
         Returns:
           ``[batch, length, hidden_size]``, in the dtype of the trunk's word embeddings.
 
         Raises:
-          UserError: An adapter is in a layer that the trunk does not have, the adapters cannot be fused, or the rows
+          UserError: The names of ``adapters`` differ from the module's, or only one of the module and the call has a
+            fusion; an adapter is in a layer that the trunk does not have, or the adapters cannot be fused; or the rows
             have more tokens than the trunk has positions.
         """
+        expected, given = sorted(name for name, _ in self.adapters), sorted(adapters or {})
+        if expected != given:
+            raise UserError(
+                f"The call has the adapters {', '.join(given) or 'none'}, but the Encoder was created with "
+                f"{', '.join(expected) or 'none'}; pass one tree for each adapter of the Encoder."
+            )
+        if (fusion is None) != (self.fusion is None):
+            given_fusion, own_fusion = ("no" if part is None else "a" for part in (fusion, self.fusion))
+            raise UserError(
+                f"The call has {given_fusion} fusion, but the Encoder was created with {own_fusion} fusion."
+            )
         # A pretrained trunk has the same tree, plus a pooler that is not used here.
         norm = ("norm",) if self.config.encoder_family.layer == "pre_norm" else ()
         trunk = {

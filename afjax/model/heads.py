@@ -60,7 +60,8 @@ def init_head(
     if config.pooler != "head":
         return head
     if "pooler" in trunk:
-        head["pooler"] = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), trunk["pooler"])
+        # A step that donates the head must not delete the trunk's arrays.
+        head["pooler"] = jax.tree.map(lambda leaf: jnp.array(leaf, jnp.float32, copy=True), trunk["pooler"])
     else:
         kernel = init_scale * jax.random.normal(named_key(key, "pooler"), (size, size))
         head["pooler"] = {"kernel": kernel, "bias": jnp.zeros(size)}

@@ -1,7 +1,7 @@
 """Sets up a method on a trunk: its model, initial parameters, trained leaves."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import jax
 from jaxtyping import Float
@@ -11,12 +11,15 @@ from afjax.config.adapters import Adapter, AdapterConfig
 from afjax.config.fusion import FusionConfig
 from afjax.config.heads import HeadConfig
 from afjax.config.methods import Method
-from afjax.config.values import Remat, TrunkDtype
+from afjax.config.tasks import TaskConfig
+from afjax.config.values import Remat, TrunkDtype, check_name
+from afjax.errors import UserError, did_you_mean
 from afjax.fusion.parameters import init_fusion
 from afjax.model import partition
 from afjax.model.heads import init_head
 from afjax.model.model import Model, trunk_layer_norms
 from afjax.tasks.kind import Reads
+from afjax.tasks.kinds import TASK_KINDS
 from afjax.trees import AnyArray, Tree, flatten, named_key
 from afjax.trunk.config import TrunkConfig
 
@@ -70,9 +73,20 @@ class Setup:
 
         Raises:
           UserError: ``top_k`` exceeds the trunk's number of layers, a LoRA adapter's rank exceeds the hidden size, the
-            head uses the trunk's pooler but the trunk has none, or ``output_bias`` does not have one entry per output.
+            head uses the trunk's pooler but the trunk has none, ``output_bias`` does not have one entry per output, the
+            model has no adapter with a name in ``adapters``, or one of these trees does not match its config.
         """
-        model, trained = self.model, adapters or {}
+        model, trained, configs = self.model, adapters or {}, dict(self.model.adapters)
+        if not isinstance(trunk, Mapping):
+            raise UserError(f"trunk is a {type(trunk).__name__}; pass the trunk's tree, such as trunk.params.")
+        for name, tree in trained.items():
+            if name not in configs:
+                raise UserError(
+                    f'The model has no adapter "{name}"; its adapters are {", ".join(configs) or "none"}.'
+                    f"{did_you_mean(name, configs)}"
+                )
+            if problem := wrong_leaf(configs[name], tree, model.trunk, trunk):
+                raise UserError(f'The adapter "{name}" does not fit: {problem}.')
         params: Tree = {
             "trunk": partition.split_layers(trunk, self.top_k) if self.top_k else trunk,
             "adapters": {
@@ -168,6 +182,49 @@ def wrong_leaf(config: Adapter, tree: Tree, trunk: TrunkConfig, params: Tree) ->
     return ""
 
 
+def check_params(model: Model, params: Tree, trunk: TrunkConfig, trunk_params: Tree) -> None:
+    """Checks that a model and its adapters match a trunk. Dropout rates may differ.
+
+    Args:
+      model: The model.
+      params: The tree with the root ``adapters``.
+      trunk: The trunk's architecture.
+      trunk_params: The trunk's tree.
+
+    Raises:
+      UserError: The architecture differs, or an adapter is missing or does not match its config.
+    """
+    rates = ("hidden_dropout", "attention_dropout", "embedding_dropout")
+    if dataclasses.replace(trunk, **{rate: getattr(model.trunk, rate) for rate in rates}) != model.trunk:
+        raise UserError(f"The model was set up for {model.trunk}, but the trunk is {trunk}; pass the model's trunk.")
+    for name, config in model.adapters:
+        tree = params.get("adapters", {}).get(name)
+        problem = "it is missing" if tree is None else wrong_leaf(config, tree, trunk, trunk_params)
+        if problem:
+            raise UserError(f'The adapter "{name}" in params["adapters"] does not fit: {problem}.')
+
+
+def check_head(model: Model, params: Tree, task: TaskConfig, label_names: Sequence[str]) -> None:
+    """Checks that a model's head matches a task.
+
+    Raises:
+      UserError: The task's kind needs another input of the head, or the labels another number of outputs.
+    """
+    kind = TASK_KINDS[task.kind]
+    if model.reads != kind.reads:
+        raise UserError(
+            f'The model reads "{model.reads}", but tasks of the kind {task.kind} need "{kind.reads}"; set up the model '
+            f'with reads="{kind.reads}".'
+        )
+    outputs = params["heads"][model.head_name]["output"]["bias"].shape[0]
+    needed = kind.num_outputs(label_names)
+    if outputs != needed:
+        raise UserError(
+            f"The head has {outputs} outputs, but the task {task.name} needs {needed} "
+            f"(labels: {', '.join(label_names) or 'none'}). Set up the model with num_outputs={needed}."
+        )
+
+
 def single_setup(method: Method, trunk: TrunkConfig, *, name: str, reads: Reads, num_outputs: int) -> Setup:
     """Sets up a method on one task.
 
@@ -182,7 +239,8 @@ def single_setup(method: Method, trunk: TrunkConfig, *, name: str, reads: Reads,
       The setup. :meth:`Setup.init` initializes its parameters.
 
     Raises:
-      UserError: The adapter is in a layer that the trunk does not have.
+      UserError: The adapter is in a layer that the trunk does not have, the name cannot be used, or ``num_outputs`` is
+        less than 1.
 
     Example:
       >>> import jax
@@ -198,6 +256,7 @@ def single_setup(method: Method, trunk: TrunkConfig, *, name: str, reads: Reads,
       >>> sorted(trained), sorted(frozen)
       (['adapters', 'heads'], ['trunk'])
     """
+    _check_arguments(trunk, name, num_outputs)
     model = Model(
         trunk=trunk,
         head_name=name,
@@ -235,8 +294,8 @@ def fusion_setup(
       The setup. :meth:`Setup.init` initializes its parameters.
 
     Raises:
-      UserError: The adapters cannot be fused, one of them is in a layer that the trunk does not have, or
-        ``fusion.kept`` is not valid for them.
+      UserError: The adapters cannot be fused, one of them is in a layer that the trunk does not have, ``fusion.kept``
+        is not valid for them, the name cannot be used, or ``num_outputs`` is less than 1.
 
     Example:
       >>> from afjax import AdapterConfig, FusionConfig, HeadConfig, fusion_setup
@@ -250,6 +309,7 @@ def fusion_setup(
     Reference:
       Pfeiffer et al. 2021, *AdapterFusion*, section 3.1.
     """
+    _check_arguments(trunk, name, num_outputs)
     model = Model(
         trunk=trunk,
         head_name=name,
@@ -260,3 +320,11 @@ def fusion_setup(
         fusion=fusion,
     )
     return Setup(model=model, rules=partition.preset("fusion"), num_outputs=num_outputs)
+
+
+def _check_arguments(trunk: TrunkConfig, name: str, num_outputs: int) -> None:
+    if not isinstance(trunk, TrunkConfig):
+        raise UserError(f"trunk is a {type(trunk).__name__}; pass the trunk's architecture, such as trunk.config.")
+    check_name(name, "adapter or head")
+    if num_outputs < 1:
+        raise UserError(f"num_outputs is {num_outputs}; it must be at least 1.")

@@ -29,6 +29,7 @@ from afjax.model.facts import facts
 from afjax.model.model import Model
 from afjax.model.names import common_names, renamed, with_common_names
 from afjax.model.saving import save_models
+from afjax.model.setup import check_head, check_params
 from afjax.tasks.kinds import TASK_KINDS
 from afjax.tasks.load import rows_from_lists, rows_from_table
 from afjax.tasks.metrics import confusion_matrix
@@ -44,7 +45,8 @@ from afjax.trunk.pretrained import Trunk, check_length
 ModelStep = Callable[..., Any]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+# Models are compared by identity, because comparing all parameters would be slow.
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class TaskModel:
     """A trained model for one task: a trunk, a head, and optional adapters.
 
@@ -113,22 +115,18 @@ class TaskModel:
           The model, on the host, with seed 0 and without dev metrics.
 
         Raises:
-          UserError: The trunk in ``params`` does not match ``trunk``, or the head's number of outputs does not match
-            the rows' labels.
+          UserError: The trunk in ``params``, the model's architecture or an adapter does not match ``trunk``, the trunk
+            does not support ``max_length``, or the head does not match the task's kind or the rows' labels.
         """
         if "trunk" in params and tree_digest(partition.join_layers(params["trunk"])) != trunk.sha256:
             raise UserError(
                 'params["trunk"] does not match the argument trunk, so it would be ignored. If your code trained it, '
-                "save it with save_trunk(folder, dataclasses.replace(trunk, params=...)), and pass "
-                'load_trunk(folder) as trunk. If only its dtype or form differs, remove params["trunk"].'
+                "pass trunk.with_params(...) as trunk, and save it with save_trunk. If only its dtype or form differs, "
+                'remove params["trunk"].'
             )
-        outputs = params["heads"][model.head_name]["output"]["bias"].shape[0]
-        needed = TASK_KINDS[task.kind].num_outputs(rows.label_names)
-        if outputs != needed:
-            raise UserError(
-                f"The head has {outputs} outputs, but the task {task.name} needs {needed} "
-                f"(labels: {', '.join(rows.label_names) or 'none'}). Set up the model with num_outputs={needed}."
-            )
+        check_length(max_length, trunk)
+        check_params(model, params, trunk.config, trunk.params)
+        check_head(model, params, task, rows.label_names)
         return cls(
             trunk=trunk,
             model=model,
@@ -140,6 +138,10 @@ class TaskModel:
             max_length=max_length,
             text_columns=rows.text_columns,
         )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Returns the state for pickling and copying, without cached values such as copies on devices."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     def __repr__(self) -> str:
         return f"<TaskModel {', '.join(f'{name} {value}' for name, value in facts(self))}>"
@@ -197,8 +199,11 @@ class TaskModel:
 
         Raises:
           UserError: ``rows`` is empty or differs in form from the training rows, ``batch_size`` is less than 1, the
-            trunk does not support ``max_length``, or the model's outputs are NaN or infinite.
+            trunk does not support ``max_length``, ``fusion_attention`` is set but the model has no fusion, or the
+            model's outputs are NaN or infinite.
         """
+        if fusion_attention:
+            editing.fused_adapters(self.model)
         data = self.tokenized(rows, max_length)
         logits, attention = self._run(data, batch_size, max_length, fusion_attention)
         predictions = TASK_KINDS[self.task.kind].predict(logits, data, self.task, self.labels)

@@ -7,7 +7,9 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, Int
 
+from afjax.config.from_dict import check_value
 from afjax.config.tasks import TaskKind
+from afjax.errors import UserError
 from afjax.tasks.class_loss import ClassLoss, mask_missing, weighted_cross_entropy
 from afjax.tasks.kinds import TASK_KINDS
 from afjax.trees import AnyArray
@@ -44,6 +46,9 @@ def task_loss(
     Returns:
       A scalar, float32 or wider.
 
+    Raises:
+      UserError: The kind is unknown, or the labels or weights are missing or have the wrong shape.
+
     Example:
       >>> import jax.numpy as jnp
       >>> from afjax import task_loss
@@ -51,13 +56,23 @@ def task_loss(
       >>> round(float(task_loss(jnp.zeros((2, 4)), batch, "classification")), 4)  # log(4)
       1.3863
     """
+    check_value(TaskKind, kind, "kind")
+    spec = TASK_KINDS[kind]
+    # Without this check, arrays with an additional axis of size 1 would be broadcast.
+    label_shape = spec.label_shape(logits.shape[-1], logits.shape[1] if logits.ndim > 1 else 1)
+    for name, shape in (("labels", (*logits.shape[:1], *label_shape)), ("weights", logits.shape[:1])):
+        if name not in batch or batch[name].shape != shape:
+            given = f"have the shape {batch[name].shape}" if name in batch else "are missing"
+            raise UserError(
+                f"The batch's {name} {given}; with logits of shape {logits.shape} and the kind {kind}, they must have "
+                f"the shape {shape}."
+            )
     labels, weights = batch["labels"], batch["weights"]
     if class_loss is not None:
         assert kind == "classification", kind
         if num_outputs is not None:
             logits = mask_missing(logits, jnp.asarray(num_outputs))
         return weighted_cross_entropy(logits, labels, weights, class_loss.weights, class_loss.label_smoothing)
-    spec = TASK_KINDS[kind]
     if num_outputs is not None and spec.padded_losses is not None:
         return weighted_mean(spec.padded_losses(logits, batch, jnp.asarray(num_outputs)), weights)
     return weighted_mean(spec.losses(logits, batch), weights)

@@ -16,6 +16,7 @@ from jax import Array
 from jaxtyping import Float, Int
 
 from afjax.config.training import TrainConfig
+from afjax.errors import UserError
 from afjax.trees import LEAF_AXES, AnyArray, Tree, map_with_path
 
 
@@ -27,11 +28,14 @@ def learning_rate(config: TrainConfig, step: int, num_steps: int) -> float:
 
     Args:
       config: The schedule. Its ``learning_rate`` must be set.
-      step: The step, counted from 0.
+      step: The step, counted from 0. It cannot be traced.
       num_steps: The total number of steps.
 
     Returns:
       The learning rate of the step.
+
+    Raises:
+      UserError: The learning rate is not set.
 
     Example:
       >>> from afjax import TrainConfig, learning_rate
@@ -39,7 +43,8 @@ def learning_rate(config: TrainConfig, step: int, num_steps: int) -> float:
       >>> [learning_rate(config, step, num_steps=4) for step in range(4)]
       [0.0, 0.0005, 0.001, 0.0005]
     """
-    assert config.learning_rate is not None, "recipes choose the learning rate"
+    if config.learning_rate is None:
+        raise UserError("The config has no learning_rate; set one, such as TrainConfig(learning_rate=1e-3).")
     warmup = round(config.warmup * num_steps)
     if step < warmup:
         return config.learning_rate * step / warmup

@@ -29,6 +29,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
@@ -134,8 +135,10 @@ def embed(
       dtype: The dtype of the activations; None for the dtype of the word embeddings.
 
     Raises:
-      UserError: The rows have more tokens than the trunk has positions.
+      UserError: An array is missing, or has the wrong shape or dtype, or the rows have more tokens than the trunk has
+        positions.
     """
+    _check_batch(batch)
     tokens = batch["tokens"]
     if tokens.shape[-1] > config.max_length:
         raise UserError(
@@ -145,6 +148,24 @@ def embed(
     embeddings = Embeddings(config, dtype)
     embedded: Any = embeddings.apply({"params": trunk["embeddings"]}, tokens, batch["types"], batch["mask"], key=key)
     return embedded
+
+
+def _check_batch(batch: Mapping[str, AnyArray]) -> None:
+    """Checks shapes and dtypes. Otherwise wrong arrays would be broadcast, or a mask of floats would be inverted."""
+    for name in ("tokens", "types", "mask"):
+        if name not in batch:
+            raise UserError(f"The batch has no {name}; it needs tokens, types and mask, each [batch, length].")
+        shape, allowed = batch[name].shape, (np.integer,) if name != "mask" else (np.bool_, np.integer)
+        if len(shape) != 2 or 0 in shape or shape != batch["tokens"].shape:
+            raise UserError(
+                f"The batch's {name} have the shape {shape}, and its tokens {batch['tokens'].shape}; tokens, types and "
+                "mask must have the same shape [batch, length], with at least one row and one token."
+            )
+        if not any(jnp.issubdtype(batch[name].dtype, kind) for kind in allowed):
+            raise UserError(
+                f"The batch's {name} have the dtype {batch[name].dtype}; tokens and types must be integers, and mask "
+                "must be bool (False at padding) or integers."
+            )
 
 
 def encode(

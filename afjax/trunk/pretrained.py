@@ -24,7 +24,7 @@ from afjax.errors import UserError, did_you_mean
 from afjax.storage.json_files import read_json
 from afjax.storage.paths import as_path, fetched, is_remote, open_path
 from afjax.storage.writing import replacing, write_bytes, write_json
-from afjax.trees import Tree, count, tree_digest
+from afjax.trees import Tree, count, flatten, tree_digest, unflatten
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.config_file import config_values, read_trunk_config, saved_values
 from afjax.trunk.embedding import (
@@ -50,7 +50,8 @@ WEIGHTS_DIGEST = "afjax_trunk.json"
 _METADATA = {"format": "pt"}
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+# Trunks are compared by identity, because comparing all parameters would be slow.
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Trunk:
     """A pretrained encoder.
 
@@ -84,6 +85,31 @@ class Trunk:
     folder: Path | None
     dtype: TrunkDtype = "float32"
     trained: bool = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Returns the state for pickling and copying, without cached values such as copies on devices."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+    def with_params(self, params: Tree) -> "Trunk":
+        """Returns the trunk with other parameters, such as ones that your own code trained.
+
+        Args:
+          params: The tree, with the same paths and shapes.
+
+        Returns:
+          The trunk, with the parameters' digest. Save it with :func:`save_trunk`.
+
+        Raises:
+          UserError: A path or a shape differs.
+        """
+        shapes = {path: leaf.shape for path, leaf in flatten(self.params).items()}
+        arrays = {path: np.asarray(leaf, np.float32) for path, leaf in flatten(params).items()}
+        for path in sorted(shapes.keys() | arrays.keys()):
+            shape = arrays[path].shape if path in arrays else None
+            if shape != shapes.get(path):
+                raise UserError(f"The parameter {path} is {shape}, but should be {shapes.get(path)} as in the trunk.")
+        tree = unflatten(arrays)
+        return dataclasses.replace(self, params=tree, sha256=tree_digest(tree))
 
     def __repr__(self) -> str:
         return f"<Trunk {', '.join(f'{name} {value}' for name, value in self._facts())}>"
@@ -456,7 +482,7 @@ def save_trunk(folder: str | Path, trunk: Trunk) -> None:
         else:
             with replacing(weights) as part:
                 save_file(to_hugging_face(trunk.params, trunk.config.encoder_family), part, _METADATA)
-        write_json(target / WEIGHTS_DIGEST, {"sha256": trunk.sha256})
+        write_json(target / WEIGHTS_DIGEST, {"sha256": tree_digest(trunk.params)})
     except (OSError, SafetensorError) as error:
         raise UserError(
             f"The trunk cannot be written to {target} ({error}); free some space or choose another folder, then "

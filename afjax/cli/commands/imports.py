@@ -10,6 +10,7 @@ from afjax.cli.stored_model import set_up_libraries
 from afjax.config.flags import split_names
 from afjax.config.tasks import TaskKind
 from afjax.display.words import counted
+from afjax.errors import UserError
 
 if TYPE_CHECKING:
     from afjax.interop.imported import Imported
@@ -161,6 +162,9 @@ def _peft(arguments: argparse.Namespace) -> int:
     from afjax.trunk.pretrained import load_trunk
 
     set_up_libraries()
+    flags = ("kind", "labels", "max_length")
+    if arguments.no_head and (given := [f"--{flag}" for flag in flags if getattr(arguments, flag)]):
+        raise UserError(f"{', '.join(given)} describe the head, but --no_head skips it; leave one of them out.")
     head = PeftHead(kind=arguments.kind, labels=tuple(split_names(arguments.labels)), max_length=arguments.max_length)
     imported = import_peft(
         arguments.source,

@@ -7,6 +7,7 @@ PEFT names a tensor after the module that it adapts. An encoder's module names c
 import dataclasses
 import types
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from afjax.config.adapters import DENSE_LAYERS, DenseLayer
 from afjax.config.heads import HeadConfig
@@ -27,10 +28,12 @@ class HeadLayout:
     Attributes:
       linear: Names of the linear layers, from input to output.
       config: The equivalent head in afjax.
+      needs: Fields of the trunk's ``config.json`` that affect the head, with the supported value, which is the default.
     """
 
     linear: tuple[str, ...]
     config: HeadConfig
+    needs: tuple[tuple[str, Any], ...] = ()
 
     @property
     def modules(self) -> tuple[str, ...]:
@@ -93,10 +96,14 @@ _DISTILBERT = {SEQUENCE: _RELU, CHOICE: _RELU, **_ON_TOKENS}
 _GELU = HeadConfig(pooling="first", pooler="none", hidden_layers=1, activation="gelu")
 _ELECTRA = {
     SEQUENCE: HeadLayout(_TWO_LAYERS, _GELU),
-    CHOICE: HeadLayout(("sequence_summary.summary", "classifier"), _GELU),
+    CHOICE: HeadLayout(
+        ("sequence_summary.summary", "classifier"),
+        _GELU,
+        (("summary_type", "first"), ("summary_use_proj", True), ("summary_activation", "gelu")),
+    ),
     **_ON_TOKENS,
 }
-_GELU_LAYER = HeadLayout(("pooler.dense", "classifier"), _GELU)
+_GELU_LAYER = HeadLayout(("pooler.dense", "classifier"), _GELU, (("pooler_hidden_act", "gelu"),))
 _DEBERTA = {SEQUENCE: _GELU_LAYER, CHOICE: _GELU_LAYER, **_ON_TOKENS}
 # Keys are afjax's names of the encoder families. ModernBERT's heads have a LayerNorm, which afjax's heads do not have.
 PEFT_FAMILIES: Mapping[str, PeftFamily] = types.MappingProxyType(

@@ -28,6 +28,8 @@ ROOT = "base_model.model."
 # Maximum size of a JSON file. PEFT's are far smaller, even if they list every dense layer (all-linear).
 _MAX_JSON_BYTES = 4 * 2**20
 _DTYPES = ("F64", "F32", "F16", "BF16")
+# A tensor of VeLoRA, which saves memory in training and does not change the adapter.
+_UNUSED = ".lora_velora_embed"
 _LORA = re.compile(r"(.+)\.lora_(A|B)\.weight")
 _ADVICE = "download the folder again"
 
@@ -99,6 +101,8 @@ def read_header(folder: Path) -> Header:
                         f"{path}: {key} has the dtype {part.get_dtype()}; save the adapter as one of "
                         f"{', '.join(_DTYPES)}."
                     )
+                if key.endswith(_UNUSED):
+                    continue
                 name, shape = key.removeprefix(ROOT), tuple(part.get_shape())
                 match = _LORA.fullmatch(name)
                 if match:

@@ -1,6 +1,7 @@
 """Imports PEFT's LoRA adapters into a store."""
 
 import dataclasses
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,13 @@ from afjax.config.values import check_name
 from afjax.errors import UserError
 from afjax.interop.folders import find_folder
 from afjax.interop.imported import Imported, save_imported
-from afjax.interop.peft.families import POOLER, HeadLayout, PeftFamily, peft_family
+from afjax.interop.peft.families import CLASS_OF_KIND, POOLER, PeftFamily, peft_family
 from afjax.interop.peft.files import CONFIG, Header, check_shapes, read_header, read_object, read_tensors, shortened
 from afjax.interop.peft.heads import HeadPlan, PeftHead, dense_tree, plan_head, read_head
 from afjax.interop.peft.lora import lora_shapes, merged_pooler, read_lora
 from afjax.interop.peft.record import Record, read_record
 from afjax.interop.peft.settings import PeftSettings, base_model, read_settings, read_targets
+from afjax.storage.json_files import read_json
 from afjax.tasks.kinds import TASK_KINDS
 from afjax.trees import Tree, tree_digest
 from afjax.trunk.families import ENCODER_FAMILIES
@@ -132,14 +134,15 @@ class _Files:
     def read(self, name: str, given: PeftHead | None) -> list[Imported]:
         """Loads the adapter and, unless ``given`` is None, the head."""
         trunk, prefix = self.trunk.config, self._prefix()
+        self._check_encoder(prefix)
         plan = self._plan_head(given, prefix)
-        layout = self._layout(plan)
-        targets = read_targets(self.settings, trunk, layout, prefix, with_head=given is not None)
+        outside = [module for module in self.header.lora if not self._in_encoder(module, prefix)]
+        skipped, in_head = ([], self._head_layers(plan, outside)) if given is not None else (outside, outside)
+        targets = read_targets(self.settings, trunk, in_head, prefix, with_head=given is not None)
         self._check_layers(list(targets))
         if prefix + POOLER not in self.header.lora:
             # PEFT's settings select the pooler, but the base model's class does not have one.
             targets = {module: scale for module, scale in targets.items() if module != POOLER}
-        skipped = [name for name in self.header.lora if given is None and layout and name in layout.linear]
         shapes = {
             f"{module}.lora_{part}.weight": shape
             for module, parts in self.header.lora.items()
@@ -190,9 +193,10 @@ class _Files:
         Raises:
           UserError: The tensor names belong to a different encoder family.
         """
-        own = ENCODER_FAMILIES[self.trunk.config.family].weight_names.prefix
-        first = {module.partition(".")[0] for module in self.header.lora}
-        has_prefix = self.settings.model_class != "Model" if self.settings.model_class else own in first
+        names = ENCODER_FAMILIES[self.trunk.config.family].weight_names
+        own, first = names.prefix, {module.partition(".")[0] for module in self.header.lora}
+        # The names decide, because task_type can be wrong: FEATURE_EXTRACTION for a model with a head, for example.
+        has_prefix = own in first or not (first & names.scopes or self.settings.model_class in ("", "Model"))
         foreign = first & ({family.weight_names.prefix for family in ENCODER_FAMILIES.values()} - {own})
         if has_prefix and own not in first:
             foreign |= first - {module for head in self.family.heads.values() for module in head.modules}
@@ -212,6 +216,13 @@ class _Files:
         if given is None:
             return None
         if not self.header.saved or self.settings.model_class == "Model":
+            layout = self.family.heads.get(self.settings.model_class)
+            if missing := [name for name in self.settings.modules_to_save if layout and name in layout.modules]:
+                raise UserError(
+                    f"{self.settings.where} has modules_to_save={json.dumps(missing)}, but {self.header.path} does not "
+                    "have their weights. A conversion to plain LoRA drops them: copy them from the file before the "
+                    "conversion, or skip the head with --no_head."
+                )
             if given != PeftHead():
                 raise UserError(f"{self.header.path} has no head; remove --kind, --labels and --max_length.")
             return None
@@ -225,12 +236,43 @@ class _Files:
             prefix=prefix,
         )
 
-    def _layout(self, plan: HeadPlan | None) -> HeadLayout | None:
-        """Returns the layout of the base model's head.
+    def _head_layers(self, plan: HeadPlan | None, with_lora: list[str]) -> list[str]:
+        """Returns the names of the head's linear layers, which target_modules can select.
 
-        The layout is needed because target_modules can select the head's layers.
+        Args:
+          plan: The head, or None if there is none to import.
+          with_lora: The modules outside the encoder that have LoRA.
+
+        Raises:
+          UserError: A module outside the encoder is not one of the head's linear layers.
         """
-        return plan.layout if plan else self.family.heads.get(self.settings.model_class)
+        layout = plan.layout if plan else self.family.heads.get(self.settings.model_class)
+        known = list(layout.linear) if layout else []
+        if unknown := [name for name in with_lora if name not in known]:
+            raise UserError(
+                f"{self.header.path} has LoRA in the head ({shortened(unknown)}), which afjax does not support; skip "
+                "the head with --no_head."
+            )
+        return known
+
+    def _in_encoder(self, name: str, prefix: str) -> bool:
+        """Whether a module or tensor belongs to the encoder, and not to the head."""
+        scopes = ENCODER_FAMILIES[self.trunk.config.family].weight_names.scopes
+        return name.startswith(prefix) and name.removeprefix(prefix).partition(".")[0] in scopes
+
+    def _check_encoder(self, prefix: str) -> None:
+        """Raises UserError if the file has weights of the encoder itself, except its pooler."""
+        trained = [
+            name
+            for name in self.header.saved
+            if self._in_encoder(name, prefix) and not name.startswith(prefix + POOLER)
+        ]
+        if trained:
+            raise UserError(
+                f"{self.header.path} has weights of the encoder itself ({shortened(trained)}), which a LoRA adapter in "
+                "afjax cannot replace. Train it without these modules in modules_to_save, and save it without "
+                "save_embedding_layers."
+            )
 
     def _check_layers(self, targets: list[str]) -> None:
         if targets == [POOLER]:
@@ -250,6 +292,14 @@ class _Files:
                 f'{self.header.path} has a head that uses the trunk\'s pooler, but the trunk "{self.trunk.name}" has '
                 "none; use the trunk that the adapter was trained on, or skip the head with --no_head."
             )
+        values = read_json(self.trunk.folder / "config.json") if self.trunk.folder else None
+        for field, supported in plan.layout.needs:
+            if (given := (values or {}).get(field, supported)) != supported:
+                raise UserError(
+                    f"The trunk's config.json has {field}={json.dumps(given)}, but for a head of a "
+                    f"{self.family.classes}{CLASS_OF_KIND[plan.kind]}, afjax only supports {json.dumps(supported)}. "
+                    "Skip the head with --no_head."
+                )
         check_length(self._max_length(plan), self.trunk)
 
     def _max_length(self, plan: HeadPlan) -> int:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from afjax.errors import UserError
-from afjax.interop.peft.families import POOLER, TASK_TYPES, HeadLayout, PeftFamily, encoder_modules, module_layers
+from afjax.interop.peft.families import POOLER, TASK_TYPES, PeftFamily, encoder_modules, module_layers
 from afjax.interop.peft.patterns import matching
 from afjax.interop.peft.scale import Scale, scale_of
 from afjax.storage.json_files import short_json
@@ -179,14 +179,14 @@ def base_model(values: Mapping[str, Any], where: str) -> tuple[str, str]:
 
 
 def read_targets(
-    settings: PeftSettings, trunk: TrunkConfig, head: HeadLayout | None, prefix: str, *, with_head: bool
+    settings: PeftSettings, trunk: TrunkConfig, in_head: Sequence[str], prefix: str, *, with_head: bool
 ) -> dict[str, Scale]:
     """Finds the modules with LoRA by PEFT's rules.
 
     Args:
       settings: The settings.
       trunk: The trunk's config.
-      head: The base model's head, or None.
+      in_head: Names of the head's layers that can have LoRA.
       prefix: Name prefix of the encoder's modules: ``bert.``, or empty for a model without a head.
       with_head: Whether the head is imported. Otherwise, LoRA in the head is ignored.
 
@@ -195,18 +195,12 @@ def read_targets(
       and the pooler.
 
     Raises:
-      UserError: A target does not exist or cannot have LoRA in afjax, no module has LoRA, a rank is too large for the
-        trunk, or a regular expression is invalid or takes too long to match.
+      UserError: A target cannot have LoRA in afjax, no module has LoRA, a rank is too large for the trunk, or a regular
+        expression is invalid or takes too long to match.
     """
     where = settings.where
     encoder = [prefix + module for module in encoder_modules(trunk)]
-    in_head = head.linear if head else ()
     names = [*encoder, *in_head]
-    if settings.layers_to_transform and max(settings.layers_to_transform) >= trunk.num_layers:
-        raise UserError(
-            f"{where} has LoRA in layer {max(settings.layers_to_transform)}, but the trunk has layers 0 to "
-            f"{trunk.num_layers - 1}; use the trunk that the adapter was trained on."
-        )
     selected = _selected(settings, names, trunk, prefix)
     selected -= _excluded(settings, names)
     supported = {prefix + module for module in _dense(trunk)} | {prefix + POOLER}
@@ -255,12 +249,7 @@ def _selected(settings: PeftSettings, names: Sequence[str], trunk: TrunkConfig, 
                 if weight.transposed
             }
         return linear & set(names)
-    unknown = [target for target in targets if not any(f".{name}".endswith(f".{target}") for name in names)]
-    if unknown:
-        raise UserError(
-            f"{where}: target_modules has {', '.join(map(short_json, unknown[:6]))}, which matches no module of the "
-            f"trunk, a {trunk.family} encoder; use the trunk that the adapter was trained on."
-        )
+    # As in PEFT, names and layers that match nothing are ignored, so that one list can serve several architectures.
     exact = {name for name in names if name in targets}
     found = {name for name in names if any(name.endswith(f".{target}") for target in targets)}
     if settings.layers_to_transform is not None:
@@ -348,7 +337,7 @@ def _check_init(init: Any, where: str) -> None:
         raise UserError(
             f"{where} has init_lora_weights={short_json(init)}, which changes the base model's weights when the "
             "adapter is loaded. Convert it to plain LoRA with PEFT: save_pretrained(..., "
-            "path_initial_model_for_weight_conversion=...)."
+            "path_initial_model_for_weight_conversion=...), which needs the adapter from before training."
         )
 
 
