@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from afjax.errors import UserError
 from afjax.trees import (
     Node,
     array_digest,
@@ -42,7 +43,7 @@ def test_paths_are_sorted_and_empty_subtrees_vanish() -> None:
 
 def test_merge_joins_trees_and_refuses_duplicate_leaves() -> None:
     assert merge({"a": {"x": 1}}, {"a": {"y": 2}, "b": 3}, {}) == {"a": {"x": 1, "y": 2}, "b": 3}
-    with pytest.raises(AssertionError, match="a/x"):
+    with pytest.raises(UserError, match="a/x"):
         merge({"a": {"x": 1}}, {"a": {"x": 1}})
 
 
@@ -89,7 +90,7 @@ def test_typed_dicts_have_the_leaf_order_and_paths_of_plain_dicts() -> None:
 
 
 def test_merge_refuses_different_types_for_one_subtree() -> None:
-    with pytest.raises(AssertionError, match="Kept"):
+    with pytest.raises(UserError, match="Kept"):
         merge({"a": Kept({"x": 1})}, {"a": {"y": 2}})
 
 

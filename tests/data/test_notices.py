@@ -110,6 +110,14 @@ def test_valid_data_gives_no_notice() -> None:
     assert data_notices(TASK, {"train": train, "dev": rows("e", "f", labels=["x", "y"])}) == []
 
 
+def test_another_metric_than_the_benchmarks_is_reported() -> None:
+    splits = {"train": rows("a", "b", labels=["x", "y"]), "dev": rows("e", "f", labels=["x", "y"])}
+    (notice,) = data_notices(TaskConfig(name="cola"), splits)
+    assert has_facts(notice, "cola ", "matthews", "accuracy")
+    for task in (TaskConfig(name="cola", metric="matthews"), TaskConfig(name="rte"), TaskConfig(name="mine")):
+        assert data_notices(task, splits) == []
+
+
 @pytest.mark.slow
 def test_many_rows_are_checked_quickly() -> None:
     texts = [(f"text number {row}", f"another text {row}") for row in range(200_000)]

@@ -505,6 +505,10 @@ def test_import_and_export_commands(
     assert store.read_manifest(tmp_path / "again", "heads", "exported").labels == ("a", "b", "c")
     assert main(["import", "peft", str(exported), again, "--name=plain", "--no_head"]) == 0
     assert "plain" not in store.names(tmp_path / "again", "heads")
+    assert (
+        main(["import", "peft", str(exported), again, "--name=b", "--no_head", "--labels=a,b", "--max_length=8"]) == 2
+    )
+    assert has_facts(capsys.readouterr().err, "--labels, --max_length", "--no_head")
     assert main([*arguments, f"--output={tmp_path / 'plain'}", "--no_head"]) == 0
     settings = json.loads((tmp_path / "plain/adapter_config.json").read_text())
     assert (settings["task_type"], settings["modules_to_save"]) == ("FEATURE_EXTRACTION", None)

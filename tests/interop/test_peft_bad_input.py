@@ -17,7 +17,9 @@ from safetensors.numpy import load_file, save_file
 
 from afjax import store
 from afjax.errors import UserError
-from afjax.interop.peft import export_peft, families, import_peft, patterns
+from afjax.interop.peft import PeftHead, export_peft, families, import_peft, patterns
+from afjax.trees import tree_digest
+from afjax.trunk.config_file import config_values
 from afjax.trunk.pretrained import Trunk
 from tests.interop.peft_folders import PeftFolders, unpack
 
@@ -97,7 +99,7 @@ def refused(trunk: Trunk, source: Path, *facts: str, **options: Any) -> None:
         ({"target_modules": []}, ("target_modules",)),
         ({"target_modules": [3]}, ("target_modules is [3]",)),
         ({"target_modules": {"query": 1}}, ("target_modules",)),
-        ({"target_modules": ["query", "value", "q_proj"]}, ('"q_proj"', "bert")),
+        ({"target_modules": ["q_proj", "v_proj"]}, ("selects no module",)),
         ({"target_modules": ["query", "value", "word_embeddings"]}, ("bert.embeddings.word_embeddings",)),
         ({"target_modules": ["query", "value", "LayerNorm"]}, ("LayerNorm", "attention.self.query")),
         ({"target_modules": ["bert.pooler.dense"]}, ("pooler",)),
@@ -114,7 +116,7 @@ def refused(trunk: Trunk, source: Path, *facts: str, **options: Any) -> None:
         ({"exclude_modules": ["value"]}, ("+bert.encoder.layer.0.attention.self.value",)),
         ({"exclude_modules": ["query", "value"]}, ("selects no module",)),
         ({"exclude_modules": "["}, ("exclude_modules", '"["')),
-        ({"layers_to_transform": [0, 12]}, ("layer 12", "0 to 2")),
+        ({"layers_to_transform": [12]}, ("selects no module",)),
         ({"layers_to_transform": [0]}, ("+bert.encoder.layer.1",)),
         ({"layers_to_transform": [-1]}, ("layers_to_transform is [-1]",)),
         ({"layers_to_transform": "0"}, ('layers_to_transform is "0"',)),
@@ -130,7 +132,7 @@ def refused(trunk: Trunk, source: Path, *facts: str, **options: Any) -> None:
         ({"task_type": "CAUSAL_LM"}, ('task_type="CAUSAL_LM"', "SEQ_CLS")),
         ({"task_type": ["SEQ_CLS"]}, ("task_type",)),
         ({"task_type": "QUESTION_ANS"}, ("classifier.bias", "qa_outputs.weight")),
-        ({"task_type": "FEATURE_EXTRACTION"}, ("-encoder.layer.0",)),
+        ({"task_type": "FEATURE_EXTRACTION"}, ("+classifier.bias",)),
         ({"task_type": None, "auto_mapping": {"base_model_class": "RobertaModel"}}, ("RobertaModel", "Bert")),
         (
             {"task_type": None, "auto_mapping": {"base_model_class": "BertForMaskedLM"}},
@@ -155,11 +157,11 @@ def test_invalid_or_unsupported_settings_are_refused(
         (lambda tensors: tensors.pop(f"{ROOT}classifier.weight"), ("classifier.weight",)),
         (
             lambda tensors: tensors.update({f"{ROOT}{QUERY}.lora_magnitude_vector": np.zeros(3, np.float32)}),
-            (f"+{QUERY}.lora_magnitude_vector",),
+            (f"{QUERY}.lora_magnitude_vector",),
         ),
         (
             lambda tensors: tensors.update({f"{ROOT}{QUERY}.bias": np.zeros(32, np.float32)}),
-            (f"+{QUERY}.bias",),
+            (f"{QUERY}.bias", "modules_to_save"),
         ),
         (
             lambda tensors: tensors.update(
@@ -169,7 +171,7 @@ def test_invalid_or_unsupported_settings_are_refused(
         ),
         (
             lambda tensors: tensors.update({f"{ROOT}../../a.lora_A.weight": np.zeros(3, np.float32)}),
-            ("+../../a.lora_A.weight",),
+            ("../../a", "--no_head"),
         ),
         (lambda tensors: tensors.update({f"{ROOT}x.weight": np.zeros(3, np.float32)}), ("+x.weight",)),
         (lambda tensors: tensors.update({"x": np.zeros(3, np.float32)}), ("tensor x", ROOT)),
@@ -235,6 +237,81 @@ def test_incomplete_lora_of_the_pooler_is_refused(bert: PeftFolders, tmp_path: P
     source = Path(shutil.copytree(bert.root / "all_linear", tmp_path / "source"))
     change_tensors(source, lambda tensors: tensors.pop(f"{ROOT}bert.pooler.dense.lora_B.weight"))
     refused(bert.trunk, source, "-bert.pooler.dense.lora_B.weight")
+
+
+@pytest.mark.parametrize("head", [PeftHead(), None])
+@pytest.mark.parametrize(
+    "name", ["bert.encoder.layer.2.output.LayerNorm.weight", "bert.embeddings.word_embeddings.weight"]
+)
+def test_trained_weights_of_the_encoder_are_refused(
+    bert: PeftFolders, adapter: Path, name: str, head: PeftHead | None
+) -> None:
+    change_tensors(adapter, lambda tensors: tensors.update({f"{ROOT}{name}": np.zeros(32, np.float32)}))
+    refused(bert.trunk, adapter, name, "modules_to_save", "save_embedding_layers", head=head)
+    assert not (adapter.parent / "store").exists()
+
+
+def test_head_that_a_conversion_has_dropped_is_refused(bert: PeftFolders, adapter: Path) -> None:
+    change_tensors(adapter, lambda tensors: [tensors.pop(f"{ROOT}classifier.{leaf}") for leaf in ("weight", "bias")])
+    refused(bert.trunk, adapter, "modules_to_save", '"classifier"', TENSORS, "--no_head")
+    imported = import_peft(adapter, adapter.parent / "store", trunk=bert.trunk, head=None)
+    assert [artifact.kind for artifact in imported] == ["adapters"]
+
+
+def test_lora_in_a_head_that_afjax_lacks_is_left_out_on_request(bert: PeftFolders, adapter: Path) -> None:
+    """The head of a masked language model, for example, or ModernBERT's."""
+    name = f"{ROOT}cls.predictions.transform.dense"
+    lora = {f"{name}.lora_{part}.weight": np.zeros((4, 32)[:: 1 if part == "A" else -1], np.float32) for part in "AB"}
+    change_tensors(adapter, lambda tensors: tensors.update(lora))
+    refused(bert.trunk, adapter, "cls.predictions.transform.dense", "--no_head")
+    (imported,) = import_peft(adapter, adapter.parent / "store", trunk=bert.trunk, head=None)
+    assert has_facts("; ".join(imported.notes), "cls.predictions.transform.dense", "left out")
+
+
+def test_names_and_layers_that_match_nothing_are_ignored(bert: PeftFolders, adapter: Path) -> None:
+    """PEFT's users pass one list of names for several architectures."""
+    (expected, _) = import_peft(adapter, adapter.parent / "expected", trunk=bert.trunk)
+    targets = {"target_modules": ["query", "value", "q_proj", "v_lin"], "layers_to_transform": [0, 1, 2, 12]}
+    change_json(adapter / CONFIG, lambda values: values.update(targets))
+    (imported, _) = import_peft(adapter, adapter.parent / "store", trunk=bert.trunk)
+    assert tree_digest(imported.params) == tree_digest(expected.params)
+
+
+@pytest.mark.parametrize("prefix", ["bert.", ""])
+@pytest.mark.parametrize("task_type", ["FEATURE_EXTRACTION", "SEQ_CLS"])
+def test_prefix_is_taken_from_the_names_of_tensors(
+    bert: PeftFolders, adapter: Path, prefix: str, task_type: str
+) -> None:
+    """PEFT does not compare ``task_type`` with the class of the base model."""
+    (expected, _) = import_peft(adapter, adapter.parent / "expected", trunk=bert.trunk)
+    tensors = load_file(adapter / TENSORS)
+    renamed = {
+        name.replace(f"{ROOT}bert.", f"{ROOT}{prefix}"): leaf for name, leaf in tensors.items() if "lora" in name
+    }
+    save_file(renamed, adapter / TENSORS)
+    change_json(adapter / CONFIG, lambda values: values.update({"task_type": task_type, "modules_to_save": None}))
+    (imported,) = import_peft(adapter, adapter.parent / "store", trunk=bert.trunk, head=None)
+    assert tree_digest(imported.params) == tree_digest(expected.params)
+
+
+def test_activation_of_the_head_must_be_supported(tmp_path: Path) -> None:
+    folders = unpack("deberta_v2", tmp_path)
+    values = config_values(folders.trunk.config)
+    (case, *_) = [path.name for path in sorted(folders.root.iterdir()) if has_saved_pooler(path)]
+    for activation in ("gelu", "tanh"):
+        folder = tmp_path / activation
+        folder.mkdir()
+        (folder / "config.json").write_text(json.dumps({**values, "pooler_hidden_act": activation}))
+        trunk = dataclasses.replace(folders.trunk, folder=folder)
+        source = Path(shutil.copytree(folders.root / case, folder / "source"))
+        if activation == "gelu":
+            assert len(import_peft(source, folder / "store", trunk=trunk)) == 2
+        else:
+            refused(trunk, source, 'pooler_hidden_act="tanh"', '"gelu"', "--no_head")
+
+
+def has_saved_pooler(folder: Path) -> bool:
+    return (folder / TENSORS).exists() and f"{ROOT}pooler.dense.weight" in load_file(folder / TENSORS)
 
 
 def test_tensors_of_an_excluded_head_are_not_read(bert: PeftFolders, adapter: Path) -> None:

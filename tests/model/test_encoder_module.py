@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from facts import has_facts
 from flax.errors import ScopeParamShapeError
 
 from afjax.config.adapters import ADAPTER_PRESETS, Adapter, AdapterConfig
@@ -93,5 +94,28 @@ def test_mismatched_parameters_and_layers_are_refused() -> None:
     with pytest.raises(ScopeParamShapeError):
         Encoder(TRUNK).apply({"params": wrong}, *INPUTS)
     with pytest.raises(UserError) as refused:
-        Encoder(TRUNK, adapters=(("a", AdapterConfig(layers=(7,))),)).apply({"params": params}, *INPUTS, adapters={})
+        Encoder(TRUNK, adapters=(("a", AdapterConfig(layers=(7,))),)).apply(
+            {"params": params}, *INPUTS, adapters={"a": {}}
+        )
     assert "7" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("adapters", "fusion", "given", "facts"),
+    [
+        ((), None, {"adapters": {"a": {}}}, ("adapters a,", "none;")),
+        ((("a", AdapterConfig()),), None, {}, ("adapters none,", "a;")),
+        ((("a", AdapterConfig()),), None, {"adapters": {"b": {}}}, ("adapters b,", "a;")),
+        ((), None, {"fusion": {}}, ("a fusion,", "no fusion")),
+    ],
+)
+def test_adapters_and_fusion_of_the_call_must_be_the_modules(
+    adapters: tuple[tuple[str, Adapter], ...],
+    fusion: FusionConfig | None,
+    given: dict[str, Tree],
+    facts: tuple[str, ...],
+) -> None:
+    params = init_trunk(jax.random.key(1), TRUNK)
+    with pytest.raises(UserError) as refused:
+        Encoder(TRUNK, adapters, fusion).apply({"params": params}, *INPUTS, **given)
+    assert has_facts(str(refused.value), *facts)

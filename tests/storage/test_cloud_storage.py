@@ -345,6 +345,15 @@ def test_trunk_and_data_are_read_from_a_bucket(
     assert runs[0] == runs[1]
 
 
+def test_dev_file_next_to_a_train_file_is_read_from_a_bucket(config: Path) -> None:
+    data = upload(config.parent / "data", "gs://bucket/files")
+    for dev in ("dev.jsonl", f"{data}/dev.jsonl", str(config.parent / "data" / "dev.jsonl")):
+        task = TaskConfig(name="quantity", source=f"{data}/train.jsonl", dev=dev)
+        assert list(load_split(task, "dev").text_a) == [row["text"] for row in ROWS]
+    with pytest.raises(UserError, match="gs://bucket/files/nothing"):
+        load_split(TaskConfig(name="quantity", source=f"{data}/train.jsonl", dev="nothing.jsonl"), "dev")
+
+
 def test_folder_is_fetched_again_only_after_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -475,6 +484,8 @@ def test_remote_paths_are_refused_for_flags_that_need_local_paths(config: Path, 
     assert has_facts(message, "--workdir is gs://bucket/sweep", "object store")
     message = refused("data", "show", "rte", "--data_dir=gs://bucket/glue")
     assert has_facts(message, "data_dir is gs://bucket/glue", "object store")
+    message = refused("data", "show", "gs://bucket/mine.toml")
+    assert has_facts(message, "task file is gs://bucket/mine.toml", "object store")
 
 
 def test_missing_gcsfs_is_reported(config: Path, refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import pytest
 from afjax.cli.configs import load_experiment
 from afjax.config.tasks import SpanConfig, TaskConfig
 from afjax.errors import UserError
-from afjax.tasks.by_name import find_task
+from afjax.tasks.by_name import find_task, task_from_source
 from afjax.tasks.load import load_split, load_task
 
 CSQA = {
@@ -88,10 +88,26 @@ def test_missing_tasks_are_refused(data: Path) -> None:
         find_task("rte")
 
 
+@pytest.mark.parametrize(
+    ("name", "source", "metric"),
+    [("cola", "hf:glue/cola", "matthews"), ("stsb", "hf:glue/stsb", "pearson"), ("mine", "hf:a/mine", "accuracy")],
+)
+def test_source_keeps_the_settings_of_a_benchmark_task(name: str, source: str, metric: str) -> None:
+    task = task_from_source(name, source)
+    assert (task.source, task.main_metric) == (source, metric)
+    experiment = load_experiment(f"single:task={name},data={source}")
+    assert experiment.task == task
+
+
+def test_tfds_source_of_a_benchmark_equals_the_task_in_tfds() -> None:
+    assert task_from_source("mnli", "tfds:glue/mnli") == find_task("mnli", "tfds:")
+    assert task_from_source("mine", "tfds:glue/mnli") == TaskConfig(name="mine", source="tfds:glue/mnli")
+
+
 def test_tasks_are_found_in_tfds() -> None:
     rte = find_task("rte", "tfds:")
-    # No labels are set, because the dataset defines its own label names and their order.
-    assert (rte.source, rte.labels) == ("tfds:glue/rte", ())
+    # If the dataset has other names for the classes, such as neg and pos, they are renamed in order.
+    assert (rte.source, rte.labels) == ("tfds:glue/rte", ("entailment", "not_entailment"))
     assert find_task("mnli", "tfds:").dev == "validation_matched"
     assert find_task("cosmosqa", "tfds:").choices[0] == "answer0"
     with pytest.raises(UserError, match=r'TFDS .*"csqa".*tfds:NAME'):
