@@ -91,7 +91,7 @@ class Trunk:
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     def with_params(self, params: Tree) -> "Trunk":
-        """Returns the trunk with other parameters, such as ones that your own code trained.
+        """Returns the trunk with other parameters, such as ones that you trained.
 
         Args:
           params: The tree, with the same paths and shapes.

@@ -296,9 +296,9 @@ class _Files:
         for field, supported in plan.layout.needs:
             if (given := (values or {}).get(field, supported)) != supported:
                 raise UserError(
-                    f"The trunk's config.json has {field}={json.dumps(given)}, but for a head of a "
-                    f"{self.family.classes}{CLASS_OF_KIND[plan.kind]}, afjax only supports {json.dumps(supported)}. "
-                    "Skip the head with --no_head."
+                    f"The trunk's config.json has {field}={json.dumps(given)}, but afjax only supports "
+                    f"{json.dumps(supported)} in the head of a {self.family.classes}{CLASS_OF_KIND[plan.kind]}. Skip "
+                    "the head with --no_head."
                 )
         check_length(self._max_length(plan), self.trunk)
 
