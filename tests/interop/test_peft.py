@@ -436,6 +436,24 @@ def test_trained_head_survives_a_round_trip(make_model: MakeModel, tmp_path: Pat
             assert (settings["task_type"], settings["modules_to_save"]) == ("SEQ_CLS", ["pooler", "classifier"])
 
 
+def test_scores_of_tensors_that_were_trained_again_are_left_out(make_model: MakeModel, tmp_path: Path) -> None:
+    model = dataclasses.replace(
+        make_model("reviews", {"reviews": LoraConfig(rank=2)}), metrics={"accuracy": 0.9}, seed=7
+    )
+    model = dataclasses.replace(model, model=dataclasses.replace(model.model, head=HeadConfig(pooling="first")))
+    model.save(tmp_path / "store")
+    exported = tmp_path / "exported"
+    export_peft(tmp_path / "store", "reviews", exported)
+    imported = import_peft(exported, tmp_path / "same", trunk=model.trunk)
+    assert [(part.details["metrics"], part.details["seed"]) for part in imported] == [({"accuracy": 0.9}, 7)] * 2
+    path = exported / "adapter_model.safetensors"
+    save_file({name: tensor + 1 for name, tensor in load_file(path).items()}, path)
+    imported = import_peft(exported, tmp_path / "changed", trunk=model.trunk)
+    assert [(part.details["metrics"], part.details["seed"]) for part in imported] == [({}, 0)] * 2
+    assert has_facts("; ".join(imported[0].notes), "changed", "scores")
+    assert imported[1].details["labels"] == model.labels
+
+
 def test_scale_of_a_regression_task_is_multiplied_into_the_head(make_model: MakeModel, tmp_path: Path) -> None:
     model = make_model("a", {"a": LoraConfig(rank=2)}, kind="regression", scale=5.0)
     model = dataclasses.replace(model, model=dataclasses.replace(model.model, head=HeadConfig(pooling="first")))
@@ -526,7 +544,7 @@ def test_import_from_a_hub_repository(bert: PeftFolders, tmp_path: Path, monkeyp
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
     imported = import_peft("user/reviews", tmp_path, trunk=bert.trunk)
     assert [artifact.name for artifact in imported] == ["reviews", "reviews"]
-    assert "*.bin" not in requested["user/reviews"]
+    assert set(requested["user/reviews"]) == {"adapter_config.json", "adapter_model.safetensors", "afjax.json"}
 
 
 def test_bfloat16_tensors_are_imported_as_float32(bert: PeftFolders, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ PEFT ignores ``afjax.json``. Tensor names consist of ``base_model.model.`` and t
 not include the adapter's name.
 """
 
+import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -85,7 +86,10 @@ def read_header(folder: Path) -> Header:
                 f"{folder / PICKLED} is a pickle, which can run code when loaded; afjax only loads {TENSORS}. To write "
                 "that file, load the adapter with PEFT and call save_pretrained."
             )
-        raise UserError(f"{path} does not exist; {_ADVICE}.")
+        raise UserError(
+            f"{path} does not exist; {_ADVICE}. If there is only {PICKLED}, which is a pickle, load the adapter with "
+            "PEFT and call save_pretrained."
+        )
     lora: dict[str, dict[str, tuple[int, ...]]] = {}
     saved: dict[str, tuple[int, ...]] = {}
     try:
@@ -114,6 +118,12 @@ def read_header(folder: Path) -> Header:
     if not lora:
         raise UserError(f"{path} has no LoRA tensors (lora_A, lora_B); {_ADVICE}.")
     return Header(path, lora, saved)
+
+
+def tensors_digest(path: Path) -> str:
+    """Computes the digest of a file of tensors, which :func:`write_folder` records."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_tensors(header: Header, names: Iterable[str]) -> dict[str, np.ndarray]:
@@ -175,11 +185,16 @@ def shortened(names: Iterable[str], most: int = 6) -> str:
 def write_folder(
     folder: Path, config: Mapping[str, Any], tensors: Mapping[str, np.ndarray], record: Mapping[str, Any]
 ) -> None:
-    """Writes an adapter's files. Names in ``tensors`` omit ``base_model.model.``."""
+    """Writes an adapter's files. Names in ``tensors`` omit ``base_model.model.``.
+
+    The record gets the digest of the tensors' file, so that an import notices if they were trained again.
+    """
     from safetensors.numpy import save
 
     arrays = {ROOT + name: np.ascontiguousarray(tensor, np.float32) for name, tensor in sorted(tensors.items())}
     # Serialize in memory. On a full disk, safetensors' own writer does not raise an OSError.
-    (folder / TENSORS).write_bytes(save(arrays, metadata={"format": "pt"}))
-    for name, values in ((CONFIG, config), (RECORD, record)):
+    contents = save(arrays, metadata={"format": "pt"})
+    (folder / TENSORS).write_bytes(contents)
+    digest = {"tensors_sha256": hashlib.sha256(contents).hexdigest()}
+    for name, values in ((CONFIG, config), (RECORD, {**record, **digest})):
         (folder / name).write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")

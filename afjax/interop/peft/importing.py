@@ -13,7 +13,18 @@ from afjax.errors import UserError
 from afjax.interop.folders import find_folder
 from afjax.interop.imported import Imported, save_imported
 from afjax.interop.peft.families import CLASS_OF_KIND, POOLER, PeftFamily, peft_family
-from afjax.interop.peft.files import CONFIG, Header, check_shapes, read_header, read_object, read_tensors, shortened
+from afjax.interop.peft.files import (
+    CONFIG,
+    RECORD,
+    TENSORS,
+    Header,
+    check_shapes,
+    read_header,
+    read_object,
+    read_tensors,
+    shortened,
+    tensors_digest,
+)
 from afjax.interop.peft.heads import HeadPlan, PeftHead, dense_tree, plan_head, read_head
 from afjax.interop.peft.lora import lora_shapes, merged_pooler, read_lora
 from afjax.interop.peft.record import Record, read_record
@@ -71,7 +82,7 @@ def import_peft(
     """
     if name:
         check_name(name, "artifact")
-    folder = find_folder(str(source), library="PEFT", patterns=("*.json", "*.safetensors"))
+    folder = find_folder(str(source), library="PEFT", patterns=(CONFIG, TENSORS, RECORD))
     path = folder / CONFIG
     values = read_object(path)
     if values is None:
@@ -82,8 +93,10 @@ def import_peft(
         trunk = _named_trunk(values, path)
     family = peft_family(trunk.config.family)
     settings = read_settings(values, str(path), family)
-    record = read_record(folder)
-    files = _Files(read_header(folder), settings, record, family, trunk)
+    record, header = read_record(folder), read_header(folder)
+    is_changed = record.tensors_sha256 not in ("", tensors_digest(header.path))
+    record = record.without_results() if is_changed else record
+    files = _Files(header, settings, record, family, trunk, is_changed)
     imported = files.read(_chosen_name(name or record.name, source, folder), head)
     save_imported(imported, store_folder, trunk=trunk, source=source, overwrite=overwrite)
     return imported
@@ -123,13 +136,17 @@ def _chosen_name(name: str, source: str | Path, folder: Path) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class _Files:
-    """An adapter's header, settings, record and trunk, before any tensor is loaded."""
+    """An adapter's header, settings, record and trunk, before any tensor is loaded.
+
+    ``is_changed`` is true if the tensors are not those that afjax exported.
+    """
 
     header: Header
     settings: PeftSettings
     record: Record
     family: PeftFamily
     trunk: Trunk
+    is_changed: bool
 
     def read(self, name: str, given: PeftHead | None) -> list[Imported]:
         """Loads the adapter and, unless ``given`` is None, the head."""
@@ -158,6 +175,8 @@ class _Files:
             self._check_head(plan)
         tensors = read_tensors(self.header, expected)
         config, tree, notes = read_lora(targets, tensors, trunk, prefix, self.settings, self.record.blocks)
+        if self.is_changed:
+            notes.append("its weights have changed since afjax exported them, so its scores and seed are left out")
         if skipped:
             notes.append(f"its LoRA in the head ({', '.join(skipped)}) is left out")
         if f"{prefix}{POOLER}" in self.header.lora:

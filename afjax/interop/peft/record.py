@@ -38,12 +38,19 @@ class Record:
       adapter: Facts from the adapter's manifest.
       blocks: The dense layers whose LoRA is a block of their module's LoRA, see :mod:`afjax.interop.peft.lora`.
       head: The head's metadata, or None.
+      tensors_sha256: Digest of the file of tensors. Empty if an earlier version of afjax wrote the folder.
     """
 
     name: str = ""
     adapter: Facts = dataclasses.field(default_factory=Facts)
     blocks: tuple[DenseLayer, ...] = ()
     head: HeadRecord | None = None
+    tensors_sha256: str = ""
+
+    def without_results(self) -> "Record":
+        """Returns the record without scores and seeds, for tensors that were trained again."""
+        head = None if self.head is None else dataclasses.replace(self.head, metrics={}, seed=0)
+        return dataclasses.replace(self, adapter=dataclasses.replace(self.adapter, metrics={}, seed=0), head=head)
 
 
 def read_record(folder: Path) -> Record:
