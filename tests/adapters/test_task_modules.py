@@ -362,12 +362,12 @@ def test_initial_values(config: Adapter) -> None:
 
 def test_invalid_sizes_and_layers_are_refused() -> None:
     makers: list[tuple[Callable[[], Any], tuple[str, ...]]] = [
-        (lambda: PalConfig(size=0), ("adapter.size is 0 ", "adapter.num_heads is 12")),
+        (lambda: PalConfig(size=0), ("adapter.size is 0;", "at least 1")),
         (lambda: PalConfig(size=10), ("adapter.size is 10 ", "divide")),
         (lambda: LowRankConfig(size=0), ("adapter.size is 0;", "at least 1")),
         (lambda: ProjectedFfnConfig(intermediate_size=0), ("adapter.intermediate_size is 0",)),
         (lambda: TopAttentionConfig(num_layers=0), ("adapter.num_layers is 0",)),
-        (lambda: TopFfnConfig(hidden_sizes=()), ("adapter.hidden_sizes is ()",)),
+        (lambda: TopFfnConfig(hidden_sizes=()), ("adapter.hidden_sizes is empty;",)),
         (lambda: LhucConfig(layers=(1, 1)), ("adapter.layers is (1, 1)",)),
         (lambda: PalConfig(dropout=1.0), ("adapter.dropout is 1.0",)),
         (lambda: model_with(dataclasses.replace(PAL, layers=(3,))), ("layer 3", "layers 0 to 2")),
