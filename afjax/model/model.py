@@ -47,7 +47,7 @@ from afjax.trunk.config import TrunkConfig
 from afjax.trunk.encoder import EncoderOptions, encode
 from afjax.trunk.encoder_layer import RELATIVE
 from afjax.trunk.layer_masks import encode_under_masks
-from afjax.trunk.layers import Layers, map_parts, num_layers, same_form, stack_layers, unstack_layers
+from afjax.trunk.layers import Layers, map_parts, same_form, stack_layers, unstack_layers
 from afjax.trunk.slots import FilledSlots, LayerSlots, Sublayer
 
 
@@ -408,19 +408,10 @@ class Model:
 
         Returns:
           The filled slots, for :func:`afjax.trunk.encoder.encode`.
-
-        Raises:
-          UserError: The adapters have a different number of layers than their config and the trunk.
         """
         contents, shared = self._slot_contents(params)
-        layers = adapter_layers(self.adapters[0][1], self.trunk.num_layers) if self.adapters else ()
-        if contents and num_layers(contents) != len(layers):
-            raise UserError(
-                f"{self.adapters[0][0]} has {num_layers(contents)} layers of parameters, but needs {len(layers)} for "
-                "this trunk; use adapters that were trained on it."
-            )
         return FilledSlots(
-            layers=layers,
+            layers=adapter_layers(self.adapters[0][1], self.trunk.num_layers) if self.adapters else (),
             contents=contents,
             shared=(shared, drawn),
             make=self.layer_slots,

@@ -197,7 +197,8 @@ def encode(
       ``[len(slots.layers), batch, length, num_adapters]``.
 
     Raises:
-      UserError: The rows have more tokens than the trunk has positions.
+      UserError: An array of the batch is missing, or has the wrong shape or dtype; the rows have more tokens than the
+        trunk has positions; or the slots' contents have another number of layers than the slots.
     """
     embeddings_key, layers_key = split_key(key, 2)
     # Split the key for all layers at once. Otherwise the code of the loop and the code of the last layer would each
@@ -311,6 +312,7 @@ def _segments(trunk: Tree, slots: FilledSlots, *, looped: bool) -> Iterator[_Seg
     A new segment begins where slots change between filled and empty, and where the trunk's layers continue in another
     tree, such as ``top_layers``.
     """
+    slots.check_depth()
     first = num_filled = 0
     for group in layer_groups(trunk):
         for layers in [group] if isinstance(group, UnstackedLayers) else stacks(group):

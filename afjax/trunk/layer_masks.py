@@ -56,6 +56,7 @@ def encode_under_masks(
     # Clear the ignored entries, so that masks that differ only in these entries become equal.
     has_slots = np.isin(np.arange(config.num_layers), slots.layers)
     parents, switches, ends = _branches(layer_masks & has_slots)
+    slots.check_depth()
     contents = dict(zip(slots.layers, each_layer(slots.contents), strict=True))
     x, num_rows = embed(trunk, config, batch, dtype=dtype), batch["tokens"].shape[0]
     forms, shared = layer_forms(config), shared_inputs(trunk, config, batch["mask"], x.dtype)

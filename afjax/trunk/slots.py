@@ -7,12 +7,14 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
 from jax import Array
 from jaxtyping import Bool, Float, PRNGKeyArray
 
+from afjax.errors import UserError
 from afjax.nn.layers import dense
 from afjax.trees import AnyArray, Tree
-from afjax.trunk.layers import Layers
+from afjax.trunk.layers import Layers, num_layers
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -116,6 +118,18 @@ class FilledSlots:
     contents: Layers = dataclasses.field(default_factory=Tree)
     shared: Any = None
     make: SlotMaker = no_slots
+
+    def check_depth(self) -> None:
+        """Raises UserError if the contents have another number of layers than ``layers``.
+
+        The encoder would otherwise ignore additional layers.
+        """
+        depth = num_layers(self.contents) if jax.tree.leaves(self.contents) else 0
+        if depth != len(self.layers):
+            raise UserError(
+                f"The adapter or fusion has parameters for {depth} layers, but this model needs {len(self.layers)} "
+                "layers; use adapters that were trained on this trunk."
+            )
 
 
 NO_SLOTS = FilledSlots()

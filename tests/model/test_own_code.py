@@ -52,7 +52,7 @@ def test_adapter_with_another_number_of_layers_is_refused(tiny_trunk: Trunk, cha
     wrong = {**params, "adapters": {"own": change(params["adapters"]["own"])}}
     with pytest.raises(UserError) as raised:
         setup.model(wrong, make_batch(tiny_trunk))
-    assert has_facts(str(raised.value), "own ", "2 ")
+    assert has_facts(str(raised.value), "layers", "2 layers")
     with pytest.raises(UserError, match="own"):
         setup.init(jax.random.key(0), tiny_trunk.params, adapters=wrong["adapters"])
     with pytest.raises(UserError, match="own"):

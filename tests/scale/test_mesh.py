@@ -81,7 +81,7 @@ def test_meshes_and_batches_that_do_not_fit_the_devices_are_refused() -> None:
             make_mesh(config, devices)
     with pytest.raises(UserError, match=r"mesh\.fsdp is 0; it must be at least 1, or -1"):
         MeshConfig(fsdp=0)
-    with pytest.raises(UserError, match="use -1 at most once"):
+    with pytest.raises(UserError, match=r"mesh\.data and mesh\.fsdp are -1;"):
         MeshConfig(fsdp=-1)
     check_batch(32, abstract(4, 2, 1))
     with pytest.raises(UserError, match="A batch of 30 rows cannot be split across 8 devices"):
