@@ -136,7 +136,7 @@ class Plan:
     Attributes:
       results: Default results file.
       tasks: The tasks by name.
-      methods: The methods, in the order in which they are trained. Each comes after those whose adapters it uses.
+      methods: The methods, in training order. A method comes after the methods whose adapters it uses.
       num_steps: Steps per run, except for ``nli`` and ``mt``.
       num_evaluations: Evaluations per run, at equal distances.
       batch_size: Rows per step.

@@ -208,7 +208,7 @@ def _constrained(x: jax.Array, spec: PartitionSpec) -> jax.Array:
 
 
 def _automatic_axes() -> dict[str, int]:
-    """Returns the sizes of the mesh axes over which the compiler shards arrays. In ``shard_map`` there are none."""
+    """Returns the sizes of the mesh axes that the compiler uses to shard arrays. In ``shard_map`` there are none."""
     mesh = jax.sharding.get_abstract_mesh()
     types = zip(mesh.axis_names, mesh.axis_types, strict=True)
     return {name: mesh.shape[name] for name, kind in types if kind == AxisType.Auto}

@@ -158,13 +158,13 @@ def _check_batch(batch: Mapping[str, AnyArray]) -> None:
         shape, allowed = batch[name].shape, (np.integer,) if name != "mask" else (np.bool_, np.integer)
         if len(shape) != 2 or 0 in shape or shape != batch["tokens"].shape:
             raise UserError(
-                f"The batch's {name} have the shape {shape}, and its tokens {batch['tokens'].shape}; tokens, types and "
-                "mask must have the same shape [batch, length], with at least one row and one token."
+                f'batch["{name}"] has the shape {shape}, and batch["tokens"] has {batch["tokens"].shape}; tokens, '
+                "types and mask must have the same shape [batch, length], with at least one row and one token."
             )
         if not any(jnp.issubdtype(batch[name].dtype, kind) for kind in allowed):
             raise UserError(
-                f"The batch's {name} have the dtype {batch[name].dtype}; tokens and types must be integers, and mask "
-                "must be bool (False at padding) or integers."
+                f'batch["{name}"] has the dtype {batch[name].dtype}; tokens and types must be integers, and mask must '
+                "be bool (False at padding) or integers."
             )
 
 

@@ -86,11 +86,11 @@ def test_invalid_arguments_of_a_setup_are_refused(tiny_trunk: Trunk, changes: di
     ("changes", "facts"),
     [
         ({"mask": None}, ("no mask",)),
-        ({"mask": jnp.ones((3, 4))}, ("mask ", "float32", "bool")),
-        ({"mask": jnp.ones((3, 1), bool)}, ("mask ", "(3, 1)", "(3, 4)")),
-        ({"types": jnp.zeros((1, 4), int)}, ("types ", "(1, 4)", "(3, 4)")),
-        ({"tokens": jnp.zeros((3, 4))}, ("tokens ", "float32")),
-        ({"tokens": jnp.zeros(4, int)}, ("tokens ", "(4,)", "[batch, length]")),
+        ({"mask": jnp.ones((3, 4))}, ('batch["mask"] ', "float32", "bool")),
+        ({"mask": jnp.ones((3, 1), bool)}, ('batch["mask"] ', "(3, 1)", "(3, 4)")),
+        ({"types": jnp.zeros((1, 4), int)}, ('batch["types"] ', "(1, 4)", "(3, 4)")),
+        ({"tokens": jnp.zeros((3, 4))}, ('batch["tokens"] ', "float32")),
+        ({"tokens": jnp.zeros(4, int)}, ('batch["tokens"] ', "(4,)", "[batch, length]")),
         (
             {name: jnp.zeros((0, 4), bool if name == "mask" else int) for name in ("tokens", "types", "mask")},
             ("(0, 4)",),

@@ -138,7 +138,7 @@ def _chosen_name(name: str, source: str | Path, folder: Path) -> str:
 class _Files:
     """An adapter's header, settings, record and trunk, before any tensor is loaded.
 
-    ``is_changed`` is true if the tensors are not those that afjax exported.
+    ``is_changed`` is true if afjax exported other tensors than the folder now has.
     """
 
     header: Header
@@ -316,7 +316,7 @@ class _Files:
             if (given := (values or {}).get(field, supported)) != supported:
                 raise UserError(
                     f"The trunk's config.json has {field}={json.dumps(given)}, but afjax only supports "
-                    f"{json.dumps(supported)} in the head of a {self.family.classes}{CLASS_OF_KIND[plan.kind]}. Skip "
+                    f"{json.dumps(supported)} in the head of {self.family.classes}{CLASS_OF_KIND[plan.kind]}. Skip "
                     "the head with --no_head."
                 )
         check_length(self._max_length(plan), self.trunk)
