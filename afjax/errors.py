@@ -8,8 +8,12 @@ PREEMPTED = 75
 HOST_LOST = 76
 
 
-class PreemptionError(Exception):
-    """A run was preempted and has saved everything needed to resume it."""
+class PreemptionError(BaseException):
+    """A run was preempted and has saved everything needed to resume it.
+
+    Like KeyboardInterrupt, this is not an Exception. A signal handler can raise it in any code, including code that
+    catches all Exceptions of a library.
+    """
 
 
 class UserError(ValueError):

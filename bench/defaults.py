@@ -15,7 +15,7 @@ the file are skipped. The study has three parts, in this order:
 
 Every part trains every method, except ``houlsby``, which is only in part 3.
 
-On two cores, a run takes about 40 seconds in parts 1 and 2, and two minutes in part 3.
+On two cores, a run takes about two minutes in parts 1 and 2, and four minutes in part 3.
 """
 
 import argparse

@@ -42,16 +42,29 @@ def stopping_between_runs(leave: Callable[[int, str], bool] | None = None) -> It
         yield
         return
 
-    def stop(number: int, frame: FrameType | None) -> None:
-        sentence = "The command was stopped by SIGTERM; run the same command again to resume."
-        if leave is None or not leave(PREEMPTED, sentence):
-            raise PreemptionError(sentence)
-
-    previous = signal.signal(signal.SIGTERM, stop)
+    previous = signal.signal(signal.SIGTERM, _Stop(leave))
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, previous)
+
+
+class _Stop:
+    """The SIGTERM handler of :func:`stopping_between_runs`.
+
+    Attributes:
+      received: Whether SIGTERM was received. Python ignores exceptions in some code, such as destructors. If it ignored
+        the PreemptionError, the next run reads this attribute.
+    """
+
+    def __init__(self, leave: Callable[[int, str], bool] | None) -> None:
+        self._leave, self.received = leave, False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        self.received = True
+        sentence = "The command was stopped by SIGTERM; run the same command again to resume."
+        if self._leave is None or not self._leave(PREEMPTED, sentence):
+            raise PreemptionError(sentence)
 
 
 @contextlib.contextmanager
@@ -104,6 +117,8 @@ class Preemption:
     def __enter__(self) -> "Preemption":
         if threading.current_thread() is threading.main_thread():
             self._before = signal.signal(signal.SIGTERM, self._on_signal)
+            if isinstance(self._before, _Stop):
+                self._received = self._received or self._before.received
             if (earlier := _preemption_of(self._before)) is not None:
                 self._received = self._received or earlier._received
         return self

@@ -42,7 +42,7 @@ CHECKPOINTS = "checkpoints"
 # The key for the digest of the array shapes in a checkpoint's inputs.
 SHAPES = "the arrays' shapes"
 # Everything that training writes into a run's folder.
-_FILES = ("metrics.jsonl", "usage.json", "scores.json", "result.json", RECORD, FORMER_RECORD, TRAINED)
+_FILES = ("metrics.jsonl", "usage.json", "scores.json", "result.json", TRAINED, FORMER_RECORD, RECORD)
 _FOLDERS = (CHECKPOINTS, "tensorboard")
 
 # Settings that earlier versions did not have, with values that reproduce their behavior. In those versions, every task
@@ -181,16 +181,17 @@ def claim_run(folder: epath.Path, spec: RunSpec, lengths: PaddedLengths, *, over
 def discard_run(folder: epath.Path) -> None:
     """Deletes the files that training wrote into a run's folder, and nothing else.
 
-    A folder without a run is left unchanged, because its files may be the user's.
+    A folder without a run is left unchanged, because its files may be the user's. The record is deleted last: if the
+    process is killed meanwhile, no checkpoint is left without its record.
     """
     if not (has_checkpoint(folder) or (folder / RECORD).exists()):
         return
-    for name in _FILES:
-        (folder / name).unlink(missing_ok=True)
     failed = [entry.name for entry in folder.iterdir() if entry.name.startswith("not_finite_step_")]
     for name in (*_FOLDERS, *failed):
         if (folder / name).exists():
             (folder / name).rmtree()
+    for name in _FILES:
+        (folder / name).unlink(missing_ok=True)
 
 
 def has_checkpoint(folder: epath.Path) -> bool:

@@ -1,5 +1,6 @@
 """A process that gets SIGTERM saves its run and exits. The run can be resumed."""
 
+import contextlib
 import os
 import signal
 from collections.abc import Iterator, Mapping
@@ -14,7 +15,7 @@ from afjax.config.training import TrainConfig
 from afjax.data.batches import Batch
 from afjax.data.splits import Rows
 from afjax.distributed.preemption import delayed_interrupt, stopping_between_runs
-from afjax.errors import PreemptionError
+from afjax.errors import PreemptionError, UserError
 from afjax.model.task_model import TaskModel
 from afjax.train.single import train_single
 from afjax.train.single_run import SingleRun
@@ -77,6 +78,29 @@ def test_sigterm_between_runs_stops_the_command() -> None:
     with pytest.raises(PreemptionError, match=r"stop.*resume"), stopping_between_runs():
         os.kill(os.getpid(), signal.SIGTERM)
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_code_that_catches_all_exceptions_does_not_hide_sigterm() -> None:
+    def damaged() -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+        except Exception as error:
+            raise UserError("The file is damaged.") from error
+
+    with pytest.raises(PreemptionError), stopping_between_runs():
+        damaged()
+
+
+def test_run_stops_if_python_ignored_the_exception_of_an_earlier_sigterm(
+    tiny_trunk: Trunk, task: TaskConfig, rows: Mapping[str, Rows], tiny: TrainConfig, tmp_path: Path
+) -> None:
+    with stopping_between_runs():
+        with contextlib.suppress(PreemptionError):
+            os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(PreemptionError, match="saved"):
+            train_single(tiny_trunk, task, rows, workdir=tmp_path, config=tiny)
+    assert (tmp_path / "checkpoints").is_dir()
+    assert not (tmp_path / "result.json").exists()
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ The run is only resumed or returned if the settings and inputs are the same.
 
 import dataclasses
 import fcntl
+import itertools
 import json
 import shutil
 from collections.abc import Callable, Mapping
@@ -32,7 +33,15 @@ from afjax.train import single_run
 from afjax.train.fusion import train_fusion
 from afjax.train.multitask import train_multitask
 from afjax.train.options import RunOptions
-from afjax.train.record import RunSpec, by_path, check_run, setting_differences
+from afjax.train.record import (
+    RECORD,
+    RunSpec,
+    by_path,
+    check_run,
+    discard_run,
+    has_checkpoint,
+    setting_differences,
+)
 from afjax.train.sequential import train_sequential
 from afjax.train.single import train_single
 from afjax.trees import tree_digest
@@ -209,6 +218,44 @@ def test_refused_run_overwrites_nothing(again: Train, settings: TrainConfig, tmp
     with pytest.raises(UserError):
         again(config=dataclasses.replace(settings, max_length=4096, buckets=()), overwrite=True)
     assert contents(tmp_path / "run") == before
+
+
+def test_killed_overwrite_leaves_no_checkpoint_without_its_record(
+    finished: tuple[Path, TaskModel], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        """Stops the deletion."""
+
+    deletions = 0
+
+    def deleting(delete: Callable[..., None]) -> Callable[..., None]:
+        def count(path: Any, **options: Any) -> None:
+            nonlocal deletions
+            if not path.exists():
+                return
+            deletions += 1
+            if deletions > limit:
+                raise Killed
+            delete(path, **options)
+
+        return count
+
+    path_type = type(epath.Path(tmp_path))
+    for name in ("unlink", "rmtree"):
+        monkeypatch.setattr(path_type, name, deleting(getattr(path_type, name)))
+    for limit in itertools.count():
+        folder = epath.Path(tmp_path / str(limit))
+        shutil.copytree(finished[0], folder)
+        deletions = 0
+        try:
+            discard_run(folder)
+        except Killed:
+            assert (folder / RECORD).exists() or not has_checkpoint(folder), limit
+        else:
+            break
+    # The checkpoints, the TensorBoard files, metrics.jsonl and run.json, at least.
+    assert limit >= 4
+    assert not (folder / RECORD).exists()
 
 
 def test_overwrite_deletes_nothing_in_a_folder_without_a_run(
