@@ -26,9 +26,11 @@ from afjax.display.words import counted
 from afjax.distributed import hosts
 from afjax.distributed.parts import find_devices
 from afjax.distributed.preemption import stopping_between_runs
+from afjax.distributed.sharding import make_mesh
 from afjax.errors import UserError
 from afjax.storage.locking import only_holder
 from afjax.storage.writing import write_json
+from afjax.train.checks import check_batches
 from afjax.train.workdir import RUN_LOG, last_log_line
 
 # The module that runs a command in a separate process.
@@ -147,6 +149,9 @@ def _run_in_groups(
         ordered = [run for group in groups.values() for run in group]
         train_in_workers(sweep, workdir, ordered, progress, slots, workers)
         return
+    # A worker checks this itself, because only it knows its devices.
+    for experiment in experiments:
+        check_batches(experiment, make_mesh(experiment.mesh))
     for group in groups.values():
         train_runs(sweep, workdir, group, progress, slots)
 

@@ -36,6 +36,7 @@ from afjax.cli.configs import load_experiment
 from afjax.cli.main import main
 from afjax.display.terminal import duration
 from afjax.distributed import parts
+from afjax.store import checkpoint as store_checkpoint
 from afjax.train.defaults import choose_defaults
 from afjax.train.workdir import claim_workdir
 
@@ -402,6 +403,27 @@ def test_stopped_sweep_resumes_every_run(
     assert has_facts(stopped_log.splitlines()[-1], "afjax: ", "step 2 of 2", "resume")
     assert main(words) == 0
     assert written(tmp_path / "sweep") == written(tmp_path / "undisturbed")
+
+
+def test_sweep_that_gets_sigterm_while_it_saves_an_adapter_stops(
+    real: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*args: Any, **options: Any) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store_checkpoint, "_checkpointer", stopped)
+        assert main([*real, "--seeds=0,1"]) == 75
+    assert not (tmp_path / "sweep" / "runs" / "seed=1" / "checkpoints").exists()
+    assert main([*real, "--seeds=0,1"]) == 0
+
+
+def test_mesh_that_does_not_fit_the_devices_is_refused_before_the_first_run(
+    real: list[str], tmp_path: Path, capsys: Capsys
+) -> None:
+    assert main([*real, "--grid.mesh.data=1,2"]) == 2
+    assert has_facts(capsys.readouterr().err.splitlines()[-1], "afjax: ", "data=2", "1 device")
+    assert not list((tmp_path / "sweep").glob("runs/*/checkpoints"))
 
 
 def test_runs_in_several_processes_write_what_one_process_writes(
