@@ -25,8 +25,8 @@ from vs_adapterhub import DEFAULT_VENV, ready_environment
 
 import afjax
 from afjax.config.adapters import DENSE_LAYERS
+from afjax.interop.model_heads import CLASS_OF_KIND, MODEL_CLASSES
 from afjax.interop.peft import export_peft, import_peft
-from afjax.interop.peft.families import CLASS_OF_KIND, PEFT_FAMILIES
 from afjax.model.model import Model
 from afjax.model.stored import load_adapter
 
@@ -116,7 +116,7 @@ def to_peft(
     for name, (adapter, kind) in cases(TO_PEFT, trunk).items():
         rows = tagged_rows() if kind == "tagging" else rows_of(kind)
         # Match the head architecture of the Hugging Face class.
-        layout = PEFT_FAMILIES[trunk.config.family].heads.get(CLASS_OF_KIND[kind])
+        layout = MODEL_CLASSES[trunk.config.family].heads.get(CLASS_OF_KIND[kind])
         head = layout.config if layout else afjax.HeadConfig()
         trained = afjax.train_single(
             trunk,
@@ -139,7 +139,7 @@ def to_peft(
 
 def cases(every: dict[str, Any], trunk: afjax.Trunk) -> dict[str, Any]:
     """Returns the cases for a trunk."""
-    heads = PEFT_FAMILIES[trunk.config.family].heads
+    heads = MODEL_CLASSES[trunk.config.family].heads
     return {name: case for name, case in every.items() if heads or name in NO_HEAD}
 
 

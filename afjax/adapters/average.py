@@ -26,7 +26,7 @@ def average_adapters(
 
     With ``of="outputs"``, the new adapter computes, in each layer, exactly the weighted sum of the adapters' outputs
     for the same input, before the residual and LayerNorm. For bottlenecks and LoRA, its size is the sum of the
-    adapters' sizes.
+    adapters' sizes. A LoRA adapter's rank is at most the hidden size.
 
     With ``of="parameters"``, each parameter is the weighted mean of the adapters' parameters, as in AdapterSoup
     (Chronopoulou et al. 2023), so the size does not change. This only works for adapters that started from the same

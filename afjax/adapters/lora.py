@@ -106,8 +106,8 @@ def weighted_sum(
 ) -> tuple[LoraConfig, Tree]:
     """Concatenates the adapters' matrices.
 
-    The new rank is the sum of the adapters' ranks. The dropout rate is taken from the first adapter. See
-    :class:`afjax.adapters.kind.WeightedSum`.
+    The new rank is the sum of the adapters' ranks, or the hidden size if that is smaller. The dropout rate is taken
+    from the first adapter. See :class:`afjax.adapters.kind.WeightedSum`.
     """
     check_equal(configs, ("target_modules", "layers"))
     factors = [weight * config.scaling for weight, config in zip(weights, configs, strict=True)]
@@ -121,8 +121,29 @@ def weighted_sum(
             [factor * part["up"]["kernel"] for factor, part in zip(factors, parts, strict=True)], axis=-2
         )  # [layers, ranks, outputs]
         total.setdefault(block, {})[layer] = {"down": {"kernel": down}, "up": {"kernel": up}}
+    parts = [part for block in total.values() for part in block.values()]
+    # The largest rank that the product of two matrices can have.
+    limit = max(min(part["down"]["kernel"].shape[-2], part["up"]["kernel"].shape[-1]) for part in parts)
     rank = sum(config.rank for config in configs)
+    if rank > limit:
+        rank, total = (
+            limit,
+            {
+                block: {layer: _with_rank(part, limit) for layer, part in layers.items()}
+                for block, layers in total.items()
+            },
+        )
     return dataclasses.replace(configs[0], rank=rank, alpha=float(rank)), total
+
+
+def _with_rank(part: Tree, rank: int) -> Tree:
+    """Replaces a module's A and B by matrices with the same product, one of which is an identity matrix."""
+    down, up = part["down"]["kernel"], part["up"]["kernel"]
+    product = np.asarray(np.matmul(down, up, dtype=np.float64), down.dtype)  # [layers, inputs, outputs]
+    layers, inputs, outputs = product.shape
+    identity = np.broadcast_to(np.eye(min(inputs, outputs), dtype=down.dtype), (layers, *2 * (min(inputs, outputs),)))
+    down, up = (identity, product) if inputs <= outputs else (product, identity)
+    return {"down": {"kernel": pad_axis(down, -1, rank)}, "up": {"kernel": pad_axis(up, -2, rank)}}
 
 
 def _wide_config(config: LoraConfig, size: int) -> LoraConfig:

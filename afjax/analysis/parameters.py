@@ -1,15 +1,15 @@
 """Counts a run's trunk parameters, and how many of them it trains."""
 
 import functools
-from pathlib import Path
 from typing import Any
 
 import jax
 from etils import epath
 
 from afjax.config.heads import HeadConfig
+from afjax.errors import UserError
 from afjax.model import partition
-from afjax.storage.paths import is_remote
+from afjax.storage.paths import client_errors, is_remote
 from afjax.trees import count
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.config_file import read_trunk_config
@@ -50,13 +50,17 @@ def trunk_architecture(name: str, kept: epath.Path | None) -> TrunkConfig | None
     """Finds a trunk's architecture. Returns None if it is unknown.
 
     Args:
-      name: A local folder, or the name of a known trunk.
+      name: A folder, or the name of a known trunk. A folder on an object store that cannot be read is unknown.
       kept: A workdir's folder with the trained trunk, which takes precedence, or None.
     """
-    folders = [Path(folder) for folder in (kept, name) if folder and not is_remote(folder)]
-    for folder in folders:
-        if (folder / "config.json").is_file():
-            return read_trunk_config(folder)
+    unreadable: tuple[type[Exception], ...] = (UserError, OSError, ImportError, *client_errors())
+    for folder in (epath.Path(folder) for folder in (kept, name) if folder):
+        try:
+            if (folder / "config.json").exists():
+                return read_trunk_config(folder)
+        except unreadable:
+            if not is_remote(folder):
+                raise
     return SIZES.get(name)
 
 

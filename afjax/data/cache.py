@@ -80,7 +80,8 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
                 file.close()
                 os.replace(file.name, path)
             except BaseException:
-                os.unlink(file.name)
+                # After an interrupt, the file may already be renamed.
+                Path(file.name).unlink(missing_ok=True)
                 raise
     except OSError as error:
         raise UserError(

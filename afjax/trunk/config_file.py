@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from etils import epath
 
 from afjax.errors import UserError
 from afjax.storage.json_files import read_json, short_json
@@ -84,7 +85,7 @@ _TRANSFORMERS_5 = ("layer_types", "rope_parameters")
 _ADVICE = "Fetch the trunk's config.json again, or correct it."
 
 
-def read_trunk_config(folder: Path) -> TrunkConfig:
+def read_trunk_config(folder: Path | epath.Path) -> TrunkConfig:
     """Reads a checkpoint's ``config.json``.
 
     Raises:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from facts import has_facts
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from afjax.adapters.average import average_adapters
@@ -85,15 +85,20 @@ def test_bottleneck_output_is_the_weighted_sum_of_member_outputs(
 
 
 @settings(max_examples=4, deadline=None)
-@given(WEIGHTS, st.sampled_from(["lora", "ia3"]))
+@given(WEIGHTS, st.sampled_from(["lora", "wide lora", "ia3"]))
+@example([0.5, -1.0, 2.0], "wide lora")
 def test_dense_layer_change_is_the_weighted_sum_of_member_changes(weights: list[float], kind: str) -> None:
     every = tuple(DENSE_LAYERS)
     configs = [
-        LoraConfig(rank=rank, alpha=alpha, target_modules=every) if kind == "lora" else Ia3Config(target_modules=every)
-        for rank, alpha, _ in zip((2, 1, 3, 4), (2.0, 3.0, 1.0, 8.0), weights, strict=False)
+        Ia3Config(target_modules=every) if kind == "ia3" else LoraConfig(rank=rank, alpha=alpha, target_modules=every)
+        for rank, alpha, _ in zip(
+            (8, 7, 6, 9) if kind == "wide lora" else (2, 1, 3, 4), (2.0, 3.0, 1.0, 8.0), weights, strict=False
+        )
     ]
     adapters = draw_all(configs)
     config, tree = average_adapters(adapters, weights)
+    if isinstance(config, LoraConfig):
+        assert config.rank == min(12, sum(config.rank for config in configs))
     for name, (block, dense_layer) in DENSE_LAYERS.items():
         inputs, outputs = {"intermediate": (12, 16), "output": (16, 12)}.get(name, (12, 12))
         keys = jax.random.split(jax.random.key(5), 3)

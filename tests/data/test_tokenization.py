@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerFast
 
 from afjax.config.tasks import SpanConfig
 from afjax.data import tokenization
+from afjax.data.cache import write_arrays
 from afjax.data.pieces import learn_template
 from afjax.data.splits import Rows, SpanRows, TagRows
 from afjax.data.tokenization import TokenizedRows, tokenize_rows
@@ -221,3 +222,18 @@ def test_requests_without_a_cache_do_little_work_on_the_tokenizer(monkeypatch: p
     assert len(tokenize_rows(SINGLES, tokenizer, max_length=8, cache_dir=None)) == 4
     assert len(tokenize_spans(spans, tokenizer, SpanConfig(), max_length=8, training=False, cache_dir=None)) == 1
     assert len(tokenize_tags(tags, tokenizer, max_length=8, cache_dir=None)) == 1
+
+
+def test_interrupt_after_the_cache_file_is_renamed_is_not_an_error_of_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename = os.replace
+
+    def interrupted(source: str, target: str) -> None:
+        rename(source, target)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_arrays(tmp_path / "arrays.npz", {"tokens": np.arange(3)})
+    assert [path.name for path in tmp_path.iterdir()] == ["arrays.npz"]

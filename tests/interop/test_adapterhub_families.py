@@ -1,13 +1,16 @@
 """AdapterHub's folders for encoders other than BERT and RoBERTa are supported."""
 
+import dataclasses
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from facts import has_facts
 from safetensors.numpy import load_file
 
 from afjax import store
+from afjax.errors import UserError
 from afjax.interop.adapterhub import export_adapterhub, import_adapterhub
 from afjax.interop.adapterhub.families import LIBRARY_FAMILIES
 from afjax.model.loading import load_task_model
@@ -69,6 +72,16 @@ def check_same_files(ours: Path, theirs: Path, *, kinds: tuple[str, ...]) -> Non
             assert found[key] == expected[key]
 
 
+def check_other_activation_is_refused(folders: Folders, source: Path, tmp_path: Path) -> None:
+    """Checks that the trunk's ``config.json`` decides whether a static head can be imported."""
+    (tmp_path / "config.json").write_text(json.dumps({"pooler_hidden_act": "tanh"}))
+    trunk = dataclasses.replace(folders.trunk, folder=tmp_path)
+    with pytest.raises(UserError) as raised:
+        import_adapterhub(source, tmp_path / "other", trunk=trunk, name="head")
+    assert has_facts(str(raised.value), 'pooler_hidden_act="tanh"', '"gelu"', "DebertaV2ForSequenceClassification")
+    assert not (tmp_path / "other").exists()
+
+
 def test_all_cases_are_tested(folders: Folders) -> None:
     found = {kind: {path.name for path in (folders.root / kind).iterdir()} for kind in ("adapters", "fusion", "heads")}
     assert found == {"adapters": set(ADAPTERS), "fusion": set(FUSIONS), "heads": set(HEADS)}
@@ -104,6 +117,8 @@ def test_heads_match_the_library(folders: Folders, tmp_path: Path, case: str) ->
     source = folders.root / "heads" / case / "safetensors"
     import_adapterhub(source, tmp_path / "store", trunk=folders.trunk, name="head")
     check_outputs(folders, tmp_path / "store", f"heads/{case}", head="head")
+    if folders.trunk.config.relative_buckets and case == "static_classification":
+        check_other_activation_is_refused(folders, source, tmp_path)
     if case in ("two_layers", "span"):
         export_adapterhub(tmp_path / "store", "head", tmp_path / "exported", kind="head")
         check_same_files(tmp_path / "exported", source, kinds=())

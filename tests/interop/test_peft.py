@@ -19,8 +19,9 @@ from afjax.config.adapters import DENSE_LAYERS, Ia3Config, LoraConfig
 from afjax.config.heads import HeadConfig
 from afjax.config.tasks import TaskConfig
 from afjax.errors import UserError
+from afjax.interop.model_heads import CLASS_OF_KIND, MODEL_CLASSES
 from afjax.interop.peft import PeftHead, export_peft, import_peft
-from afjax.interop.peft.families import CLASS_OF_KIND, PEFT_FAMILIES, dense_modules, module_layers, target_names
+from afjax.interop.peft.families import dense_modules, module_layers, target_names
 from afjax.model.loading import load_task_model
 from afjax.model.model import Model
 from afjax.model.stored import load_adapter
@@ -83,7 +84,7 @@ def outputs(saved: PeftFolders, store_folder: Path, name: str) -> dict[str, np.n
 def test_all_cases_are_tested(folders: dict[str, PeftFolders]) -> None:
     for family, saved in folders.items():
         assert {path.name for path in saved.root.iterdir()} == set(EVERY_CASE[family])
-    assert {saved.trunk.config.family for saved in folders.values()} == set(PEFT_FAMILIES)
+    assert {saved.trunk.config.family for saved in folders.values()} == set(MODEL_CLASSES)
 
 
 @pytest.mark.parametrize(("family", "case"), [(family, case) for family, cases in EVERY_CASE.items() for case in cases])
@@ -369,7 +370,7 @@ def lora_tree(config: LoraConfig, trunk: Trunk, seed: int = 0) -> Tree:
     return tree
 
 
-@pytest.mark.parametrize("family", PEFT_FAMILIES)
+@pytest.mark.parametrize("family", MODEL_CLASSES)
 def test_lora_in_subsets_of_dense_layers_survives_a_round_trip(family: str, tmp_path: Path) -> None:
     trunk = Trunk(name="tiny", config=small_trunk(family), params={}, sha256="ab", folder=None)
     names = list(DENSE_LAYERS)
@@ -396,7 +397,7 @@ def load_config(values: Any) -> LoraConfig:
     return LoraConfig(**{**values, "target_modules": tuple(values["target_modules"])})
 
 
-@pytest.mark.parametrize("family", PEFT_FAMILIES)
+@pytest.mark.parametrize("family", MODEL_CLASSES)
 def test_exported_targets_select_only_their_dense_layer(family: str) -> None:
     # PEFT selects a module if its name equals an entry, or ends with a dot followed by an entry.
     layer_list = ENCODER_FAMILIES[family].weight_names.layer
@@ -410,7 +411,7 @@ def test_exported_targets_select_only_their_dense_layer(family: str) -> None:
         assert len(targets) == len(set(targets))
         selected = {place for place, module in modules.items() if any(module.endswith(f".{end}") for end in targets)}
         assert selected == set(itertools.product(names, range(12))), module
-    assert PEFT_FAMILIES[family].heads.keys() == (set() if family == "modernbert" else set(CLASS_OF_KIND.values()))
+    assert MODEL_CLASSES[family].heads.keys() == (set() if family == "modernbert" else set(CLASS_OF_KIND.values()))
 
 
 def test_trained_head_survives_a_round_trip(make_model: MakeModel, tmp_path: Path) -> None:

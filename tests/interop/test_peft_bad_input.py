@@ -423,7 +423,7 @@ def test_unsupported_families_are_refused(
     bert: PeftFolders, adapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(families, "PEFT_FAMILIES", {"roberta": families.PEFT_FAMILIES["roberta"]})
+        patch.setattr(families, "MODEL_CLASSES", {"roberta": families.MODEL_CLASSES["roberta"]})
         refused(bert.trunk, adapter, '"bert"', "roberta")
     import_peft(adapter, tmp_path / "store", trunk=bert.trunk)
     stored = store.load(tmp_path / "store", "adapters", "adapter")

@@ -30,6 +30,7 @@ from gcp_storage_emulator.server import RequestHandler
 from gcp_storage_emulator.storage import Storage
 
 from afjax import share, store
+from afjax.analysis.parameters import trunk_architecture
 from afjax.cli.main import main
 from afjax.config.tasks import TaskConfig
 from afjax.errors import UserError
@@ -343,6 +344,11 @@ def test_trunk_and_data_are_read_from_a_bucket(
         )
         runs.append((store.read_manifest(f"{workdir}/store", "heads", "quantity").digest, capsys.readouterr().out))
     assert runs[0] == runs[1]
+    architecture = trunk_architecture(str(tiny_trunk_folder), None)
+    assert architecture is not None
+    assert trunk_architecture(trunk, None) == architecture
+    assert trunk_architecture("unknown", epath.Path("gs://bucket/full/trunk")) == architecture
+    assert trunk_architecture("gs://bucket/missing", None) is None
 
 
 def test_dev_file_next_to_a_train_file_is_read_from_a_bucket(config: Path) -> None:

@@ -16,10 +16,13 @@ from afjax.config.heads import HeadConfig, stored_head
 from afjax.config.tasks import TaskConfig, TaskKind
 from afjax.errors import UserError
 from afjax.interop.adapterhub.adapter_settings import ACTIVATIONS, TO_ACTIVATIONS
+from afjax.interop.adapterhub.families import LIBRARY_FAMILIES
 from afjax.interop.adapterhub.files import OWN, Part, check_fits, dropout_rate
+from afjax.interop.model_heads import CHOICE, MODEL_CLASSES, SEQUENCE, SPAN, TOKEN, HeadLayout, check_trunk_fields
 from afjax.tasks.kinds import TASK_KINDS
 from afjax.trees import Tree
 from afjax.trunk.config import TrunkConfig
+from afjax.trunk.pretrained import Trunk
 
 _KINDS: Mapping[str, TaskKind] = {
     "classification": "classification",
@@ -32,46 +35,17 @@ _TYPES: Mapping[TaskKind, str] = {**{kind: name for name, kind in _KINDS.items()
 
 # Maximum number of labels. Files are not trusted, and a huge number would exhaust the memory.
 MAX_OUTPUTS = 2**20
-# Prefixes of Hugging Face's model classes.
-_MODELS = ("Bert", "Roberta", "XLMRoberta", "DistilBert", "Electra", "DebertaV2")
-# Static heads, each as the settings of the equivalent flex head and the names of its linear layers.
-_POOLED = {"layers": 1, "activation_function": None, "use_pooler": True}
-_TOKENS = {"head_type": "question_answering", "layers": 1, "activation_function": None}
-_TAGS = {**_TOKENS, "head_type": "tagging"}
-_RELU = {"layers": 2, "activation_function": "relu", "use_pooler": False}
-_GELU = {"layers": 2, "activation_function": "gelu", "use_pooler": False}
-_TANH = {"layers": 2, "activation_function": "tanh", "use_pooler": False}
-_STATIC: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {
-    "BertForSequenceClassification": ({"head_type": "classification", **_POOLED}, ("classifier",)),
-    "BertForMultipleChoice": ({"head_type": "multiple_choice", **_POOLED}, ("classifier",)),
-    "DistilBertForSequenceClassification": (
-        {"head_type": "classification", **_RELU},
-        ("pre_classifier", "classifier"),
-    ),
-    "DistilBertForMultipleChoice": ({"head_type": "multiple_choice", **_RELU}, ("pre_classifier", "classifier")),
-    "ElectraForSequenceClassification": (
-        {"head_type": "classification", **_GELU},
-        ("classifier.dense", "classifier.out_proj"),
-    ),
-    "ElectraForMultipleChoice": (
-        {"head_type": "multiple_choice", **_GELU},
-        ("sequence_summary.summary", "classifier"),
-    ),
-    "DebertaV2ForSequenceClassification": ({"head_type": "classification", **_GELU}, ("pooler.dense", "classifier")),
-    "DebertaV2ForMultipleChoice": ({"head_type": "multiple_choice", **_GELU}, ("pooler.dense", "classifier")),
-    **{
-        f"{model}ForSequenceClassification": (
-            {"head_type": "classification", **_TANH},
-            ("classifier.dense", "classifier.out_proj"),
-        )
-        for model in ("Roberta", "XLMRoberta")
-    },
-    **{
-        f"{model}ForMultipleChoice": ({"head_type": "multiple_choice", **_POOLED}, ("classifier",))
-        for model in ("Roberta", "XLMRoberta")
-    },
-    **{f"{model}ForQuestionAnswering": (_TOKENS, ("qa_outputs",)) for model in _MODELS},
-    **{f"{model}ForTokenClassification": (_TAGS, ("classifier",)) for model in _MODELS},
+_HEAD_TYPES = {
+    SEQUENCE: "classification",
+    CHOICE: "multiple_choice",
+    TOKEN: "tagging",
+    SPAN: "question_answering",
+}
+# The heads of Hugging Face's models, by class name: the type of the equivalent flex head, and the layout.
+_STATIC: Mapping[str, tuple[str, HeadLayout]] = {
+    f"{MODEL_CLASSES[family].classes}{ending}": (_HEAD_TYPES[ending], layout)
+    for family in LIBRARY_FAMILIES
+    for ending, layout in MODEL_CLASSES[family].heads.items()
 }
 _DEFAULT_LENGTH = 128
 
@@ -91,7 +65,7 @@ class ReadHead:
     text_columns: int | None
 
 
-def read_head(part: Part, name: str, trunk: TrunkConfig) -> ReadHead:
+def read_head(part: Part, name: str, trunk: Trunk) -> ReadHead:
     """Converts a head from the library's format.
 
     The task is called ``name`` unless afjax wrote the part and recorded the task.
@@ -99,7 +73,7 @@ def read_head(part: Part, name: str, trunk: TrunkConfig) -> ReadHead:
     Raises:
       UserError: afjax does not support the head, or the tensors do not match its settings and the trunk.
     """
-    settings, modules = _settings(part)
+    settings, modules = _settings(part, trunk)
     kind, labels, outputs = _outputs(settings, part.where)
     config = _config(settings, kind, part.where).with_pooling("first")
     own_fields = part.own
@@ -110,7 +84,7 @@ def read_head(part: Part, name: str, trunk: TrunkConfig) -> ReadHead:
         choices = settings.get("num_choices")
         if head_settings(config, task, labels, choices, part.name) != {**settings, "label2id": _label_ids(labels)}:
             raise UserError(f'{part.where}: config and {OWN}.config disagree; remove "{OWN}" if config is correct.')
-    linear = _linear_layers(part, modules, outputs, trunk)
+    linear = _linear_layers(part, modules, outputs, trunk.config)
     output = linear[-1]
     params: Tree = {"output": output}
     hidden = linear[:-1]
@@ -124,7 +98,7 @@ def read_head(part: Part, name: str, trunk: TrunkConfig) -> ReadHead:
         task=task,
         labels=labels,
         num_outputs=outputs,
-        max_length=_max_length(own_fields, trunk, part.where),
+        max_length=_max_length(own_fields, trunk.config, part.where),
         metrics=part.facts.metrics,
         seed=part.facts.seed,
         text_columns=own_fields["text_columns"] if own_fields.get("text_columns") in (1, 2) else None,
@@ -224,7 +198,7 @@ def _max_length(own_fields: Mapping[str, Any], trunk: TrunkConfig, where: str) -
     return length
 
 
-def _settings(part: Part) -> tuple[dict[str, Any], tuple[str, ...]]:
+def _settings(part: Part, trunk: Trunk) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Returns a head's settings (as a flex head) and its linear layers' names."""
     given = part.envelope.get("config")
     if given is None:
@@ -234,7 +208,9 @@ def _settings(part: Part) -> tuple[dict[str, Any], tuple[str, ...]]:
                 f"{part.where} has the head of a {model}; afjax supports flex heads and the heads of "
                 f"{', '.join(_STATIC)}."
             )
-        settings, modules = _STATIC[model]
+        head_type, layout = _STATIC[model]
+        check_trunk_fields(layout, model, trunk)
+        settings, modules = _flex_settings(head_type, layout), layout.linear
         label_ids = part.envelope.get("label2id")
         named = len(label_ids) if isinstance(label_ids, Mapping) else 0
         count = part.envelope.get("num_labels") or named or 2
@@ -253,6 +229,18 @@ def _settings(part: Part) -> tuple[dict[str, Any], tuple[str, ...]]:
         )
     step = 3 if given.get("activation_function") else 2
     return dict(given), tuple(f"heads.{part.name}.{step * layer + 1}" for layer in range(layers))
+
+
+def _flex_settings(head_type: str, layout: HeadLayout) -> dict[str, Any]:
+    """Returns the settings of the flex head that is equivalent to a model's head."""
+    config = layout.config
+    activation = "tanh" if config.pooler == "head" else config.activation
+    return {
+        "head_type": head_type,
+        "layers": len(layout.linear),
+        "activation_function": activation if len(layout.linear) > 1 else None,
+        "use_pooler": config.pooler == "trunk",
+    }
 
 
 def _outputs(settings: Mapping[str, Any], where: str) -> tuple[TaskKind, tuple[str, ...], int]:

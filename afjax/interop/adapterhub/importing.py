@@ -232,7 +232,7 @@ def _read_head(folder: Path, trunk: Trunk, name: str, main: Imported | None) -> 
         raise UserError(f"{folder / HEAD.config} does not exist, but the setup needs that head; download it again.")
     part = read_part(folder, HEAD, trunk.config)
     chosen = _named(part, name or part.name or (main.name if main else ""))
-    head = read_head(part, chosen, trunk.config)
+    head = read_head(part, chosen, trunk)
     check_length(head.max_length, trunk)
     if TASK_KINDS[head.task.kind].reads == "pooled":
         check_pooler(head.config, trunk.params)

@@ -17,8 +17,8 @@ from afjax.config.tasks import TaskConfig
 from afjax.errors import UserError
 from afjax.interop.facts import without_paths
 from afjax.interop.folders import check_new_folder, new_folder
+from afjax.interop.model_heads import CLASS_OF_KIND
 from afjax.interop.peft.families import (
-    CLASS_OF_KIND,
     TASK_TYPES,
     can_list_layers,
     dense_modules,

@@ -1,18 +1,15 @@
-"""Module names of dense layers and heads in Hugging Face's models, by family.
+"""Module names of dense layers in Hugging Face's models, by family.
 
 PEFT names a tensor after the module that it adapts. An encoder's module names come from its family's
-``weight_names``; this module adds the heads' names.
+``weight_names``. The heads' names are in :mod:`afjax.interop.model_heads`.
 """
 
-import dataclasses
 import types
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from afjax.config.adapters import DENSE_LAYERS, DenseLayer
-from afjax.config.heads import HeadConfig
-from afjax.config.tasks import TaskKind
 from afjax.errors import UserError
+from afjax.interop.model_heads import MODEL_CLASSES, SEQUENCE, SPAN, TOKEN, ModelClasses
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.families import ENCODER_FAMILIES
 from afjax.trunk.family import Weight
@@ -21,117 +18,21 @@ from afjax.trunk.family import Weight
 POOLER = "pooler.dense"
 
 
-@dataclasses.dataclass(frozen=True)
-class HeadLayout:
-    """The head of a Hugging Face model class.
-
-    Attributes:
-      linear: Names of the linear layers, from input to output.
-      config: The equivalent head in afjax.
-      needs: Fields of the trunk's ``config.json`` that affect the head, with the supported value, which is the default.
-    """
-
-    linear: tuple[str, ...]
-    config: HeadConfig
-    needs: tuple[tuple[str, Any], ...] = ()
-
-    @property
-    def modules(self) -> tuple[str, ...]:
-        """The top-level modules that contain the linear layers."""
-        return tuple(dict.fromkeys(name.partition(".")[0] for name in self.linear))
-
-
-@dataclasses.dataclass(frozen=True)
-class PeftFamily:
-    """An encoder family's model classes in Hugging Face's transformers.
-
-    Attributes:
-      classes: Prefix of the class names, such as ``Bert``.
-      library: The Python module that defines the classes.
-      heads: The heads that afjax supports, by class name without the prefix.
-    """
-
-    classes: str
-    library: str
-    heads: Mapping[str, HeadLayout]
-
-
-SEQUENCE, CHOICE, TOKEN, SPAN = (
-    "ForSequenceClassification",
-    "ForMultipleChoice",
-    "ForTokenClassification",
-    "ForQuestionAnswering",
-)
-# The model class for each task kind, without the family's prefix.
-CLASS_OF_KIND: Mapping[TaskKind, str] = types.MappingProxyType(
-    {
-        "classification": SEQUENCE,
-        "regression": SEQUENCE,
-        "multi_label": SEQUENCE,
-        "multiple_choice": CHOICE,
-        "tagging": TOKEN,
-        "span": SPAN,
-    }
-)
 # PEFT's task_type for each model class. PEFT has none for multiple choice and records the class name instead.
 TASK_TYPES: Mapping[str, str] = types.MappingProxyType({SEQUENCE: "SEQ_CLS", TOKEN: "TOKEN_CLS", SPAN: "QUESTION_ANS"})
 
-_OUTPUT = HeadLayout(("classifier",), HeadConfig(pooling="first", pooler="trunk"))
-_ON_TOKENS = {
-    TOKEN: HeadLayout(("classifier",), HeadConfig(pooling="first")),
-    SPAN: HeadLayout(("qa_outputs",), HeadConfig(pooling="first")),
-}
-_TWO_LAYERS = ("classifier.dense", "classifier.out_proj")
-_BERT = {SEQUENCE: _OUTPUT, CHOICE: _OUTPUT, **_ON_TOKENS}
-_ROBERTA = {
-    SEQUENCE: HeadLayout(_TWO_LAYERS, HeadConfig(pooling="first", pooler="head")),
-    CHOICE: _OUTPUT,
-    **_ON_TOKENS,
-}
-_RELU = HeadLayout(
-    ("pre_classifier", "classifier"),
-    HeadConfig(pooling="first", pooler="none", hidden_layers=1, activation="relu"),
-)
-_DISTILBERT = {SEQUENCE: _RELU, CHOICE: _RELU, **_ON_TOKENS}
-_GELU = HeadConfig(pooling="first", pooler="none", hidden_layers=1, activation="gelu")
-_ELECTRA = {
-    SEQUENCE: HeadLayout(_TWO_LAYERS, _GELU),
-    CHOICE: HeadLayout(
-        ("sequence_summary.summary", "classifier"),
-        _GELU,
-        (("summary_type", "first"), ("summary_use_proj", True), ("summary_activation", "gelu")),
-    ),
-    **_ON_TOKENS,
-}
-_GELU_LAYER = HeadLayout(("pooler.dense", "classifier"), _GELU, (("pooler_hidden_act", "gelu"),))
-_DEBERTA = {SEQUENCE: _GELU_LAYER, CHOICE: _GELU_LAYER, **_ON_TOKENS}
-# Keys are afjax's names of the encoder families. ModernBERT's heads have a LayerNorm, which afjax's heads do not have.
-PEFT_FAMILIES: Mapping[str, PeftFamily] = types.MappingProxyType(
-    {
-        "bert": PeftFamily("Bert", "transformers.models.bert.modeling_bert", _BERT),
-        "roberta": PeftFamily("Roberta", "transformers.models.roberta.modeling_roberta", _ROBERTA),
-        "xlm-roberta": PeftFamily("XLMRoberta", "transformers.models.xlm_roberta.modeling_xlm_roberta", _ROBERTA),
-        "camembert": PeftFamily("Camembert", "transformers.models.camembert.modeling_camembert", _ROBERTA),
-        "mpnet": PeftFamily("MPNet", "transformers.models.mpnet.modeling_mpnet", _ROBERTA),
-        "distilbert": PeftFamily("DistilBert", "transformers.models.distilbert.modeling_distilbert", _DISTILBERT),
-        "electra": PeftFamily("Electra", "transformers.models.electra.modeling_electra", _ELECTRA),
-        "deberta-v2": PeftFamily("DebertaV2", "transformers.models.deberta_v2.modeling_deberta_v2", _DEBERTA),
-        "modernbert": PeftFamily("ModernBert", "transformers.models.modernbert.modeling_modernbert", {}),
-    }
-)
 
-
-def peft_family(name: str) -> PeftFamily:
+def peft_family(name: str) -> ModelClasses:
     """Looks up Hugging Face's names for an encoder family.
 
     Raises:
       UserError: afjax does not convert the family's adapters to or from PEFT.
     """
-    if name not in PEFT_FAMILIES:
+    if name not in MODEL_CLASSES:
         raise UserError(
-            f'The trunk is a "{name}" encoder; PEFT import and export only support {", ".join(PEFT_FAMILIES)} encoders.'
+            f'The trunk is a "{name}" encoder; PEFT import and export only support {", ".join(MODEL_CLASSES)} encoders.'
         )
-    return PEFT_FAMILIES[name]
+    return MODEL_CLASSES[name]
 
 
 def dense_modules(family: str) -> dict[DenseLayer, str]:

@@ -1,6 +1,6 @@
 """Converts heads between Hugging Face's model classes and afjax.
 
-A head in PEFT's files consists of the linear layers listed in :class:`~afjax.interop.peft.families.HeadLayout`. BERT's
+A head in PEFT's files consists of the linear layers listed in :class:`~afjax.interop.model_heads.HeadLayout`. BERT's
 classification head uses the trunk's pooler, but if the file has weights or LoRA for the pooler, the imported head gets
 its own pooler.
 """
@@ -15,7 +15,8 @@ from afjax.config.heads import HeadConfig
 from afjax.config.ranges import PositiveInt
 from afjax.config.tasks import TaskConfig, TaskKind
 from afjax.errors import UserError
-from afjax.interop.peft.families import CLASS_OF_KIND, POOLER, SEQUENCE, HeadLayout, PeftFamily, peft_family
+from afjax.interop.model_heads import CLASS_OF_KIND, SEQUENCE, HeadLayout, ModelClasses
+from afjax.interop.peft.families import POOLER, peft_family
 from afjax.interop.peft.files import RECORD, Header
 from afjax.interop.peft.record import HeadRecord
 from afjax.tasks.kinds import TASK_KINDS
@@ -90,7 +91,7 @@ class HeadPlan:
 
 def plan_head(
     header: Header,
-    family: PeftFamily,
+    family: ModelClasses,
     model_class: str,
     given: PeftHead,
     record: HeadRecord | None,

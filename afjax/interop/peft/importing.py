@@ -12,7 +12,8 @@ from afjax.config.values import check_name
 from afjax.errors import UserError
 from afjax.interop.folders import find_folder
 from afjax.interop.imported import Imported, save_imported
-from afjax.interop.peft.families import CLASS_OF_KIND, POOLER, PeftFamily, peft_family
+from afjax.interop.model_heads import CLASS_OF_KIND, ModelClasses, check_trunk_fields
+from afjax.interop.peft.families import POOLER, peft_family
 from afjax.interop.peft.files import (
     CONFIG,
     RECORD,
@@ -29,7 +30,6 @@ from afjax.interop.peft.heads import HeadPlan, PeftHead, dense_tree, plan_head, 
 from afjax.interop.peft.lora import lora_shapes, merged_pooler, read_lora
 from afjax.interop.peft.record import Record, read_record
 from afjax.interop.peft.settings import PeftSettings, base_model, read_settings, read_targets
-from afjax.storage.json_files import read_json
 from afjax.tasks.kinds import TASK_KINDS
 from afjax.trees import Tree, tree_digest
 from afjax.trunk.families import ENCODER_FAMILIES
@@ -144,7 +144,7 @@ class _Files:
     header: Header
     settings: PeftSettings
     record: Record
-    family: PeftFamily
+    family: ModelClasses
     trunk: Trunk
     is_changed: bool
 
@@ -311,14 +311,8 @@ class _Files:
                 f'{self.header.path} has a head that uses the trunk\'s pooler, but the trunk "{self.trunk.name}" has '
                 "none; use the trunk that the adapter was trained on, or skip the head with --no_head."
             )
-        values = read_json(self.trunk.folder / "config.json") if self.trunk.folder else None
-        for field, supported in plan.layout.needs:
-            if (given := (values or {}).get(field, supported)) != supported:
-                raise UserError(
-                    f"The trunk's config.json has {field}={json.dumps(given)}, but afjax only supports "
-                    f"{json.dumps(supported)} in the head of {self.family.classes}{CLASS_OF_KIND[plan.kind]}. Skip "
-                    "the head with --no_head."
-                )
+        class_name = f"{self.family.classes}{CLASS_OF_KIND[plan.kind]}"
+        check_trunk_fields(plan.layout, class_name, self.trunk, " Skip the head with --no_head.")
         check_length(self._max_length(plan), self.trunk)
 
     def _max_length(self, plan: HeadPlan) -> int:

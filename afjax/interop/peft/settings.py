@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from afjax.errors import UserError
-from afjax.interop.peft.families import POOLER, TASK_TYPES, PeftFamily, encoder_modules, module_layers
+from afjax.interop.model_heads import ModelClasses
+from afjax.interop.peft.families import POOLER, TASK_TYPES, encoder_modules, module_layers
 from afjax.interop.peft.patterns import matching
 from afjax.interop.peft.scale import Scale, scale_of
 from afjax.storage.json_files import short_json
@@ -111,7 +112,7 @@ def check_kind(values: Mapping[str, Any], where: str) -> None:
         raise UserError(f"{where} has peft_type={short_json(kind)}; afjax can only import LORA adapters.")
 
 
-def read_settings(values: Mapping[str, Any], where: str, family: PeftFamily) -> PeftSettings:
+def read_settings(values: Mapping[str, Any], where: str, family: ModelClasses) -> PeftSettings:
     """Parses and validates a LoRA adapter's settings.
 
     Args:
@@ -305,7 +306,7 @@ def _dense(trunk: TrunkConfig) -> list[str]:
     return [f"{layer_name}.{layer}.{module}" for layer in range(trunk.num_layers) for module in modules]
 
 
-def _model_class(values: Mapping[str, Any], where: str, family: PeftFamily) -> str:
+def _model_class(values: Mapping[str, Any], where: str, family: ModelClasses) -> str:
     """Returns the base model's class without the family's prefix; empty if unknown.
 
     Raises:
