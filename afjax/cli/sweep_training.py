@@ -15,7 +15,7 @@ from afjax.cli.run_output import RunOutput
 from afjax.cli.sweep_plan import Run, Sweep, run_folder
 from afjax.cli.sweep_results import Outcome, finished_outcome, train_arguments
 from afjax.display.terminal import print_line
-from afjax.errors import UserError
+from afjax.errors import PreemptionError, UserError
 from afjax.storage.paths import cache_folder, open_path
 from afjax.train.experiment import experiment_training
 from afjax.train.loop import StepRequest, Training
@@ -96,7 +96,7 @@ def _training(sweep: Sweep, workdir: Path, run: Run, progress: Progress, shared:
         outcome = finished_outcome(workdir, run)
         assert outcome is not None, "the experiment has written its result"
         return outcome
-    except Exception as error:
+    except (Exception, PreemptionError) as error:
         explained = explain(error)
         print_line(f"afjax: {explained[1]}" if explained else traceback.format_exc())
         raise
