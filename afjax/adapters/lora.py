@@ -137,7 +137,7 @@ def weighted_sum(
 
 
 def _with_rank(part: Tree, rank: int) -> Tree:
-    """Replaces a module's A and B by matrices with the same product, one of which is an identity matrix."""
+    """Replaces a module's A and B by an identity matrix and the product of A and B, in either order."""
     down, up = part["down"]["kernel"], part["up"]["kernel"]
     product = np.asarray(np.matmul(down, up, dtype=np.float64), down.dtype)  # [layers, inputs, outputs]
     layers, inputs, outputs = product.shape

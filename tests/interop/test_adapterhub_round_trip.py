@@ -40,6 +40,7 @@ TRUNK = TrunkConfig(
     type_vocab_size=1,
     family="roberta",
 )
+ENCODER = Trunk(name="a-trunk", config=TRUNK, params={}, sha256="0" * 64, folder=None)
 IDENTITY = {"name": "a-trunk", "family": "roberta", "hidden_size": 12, "num_layers": 4}
 LAYERS = st.none() | st.sets(st.integers(0, 3), min_size=1).map(lambda layers: tuple(sorted(layers)))
 ACTIVATIONS = st.sampled_from(["relu", "leaky_relu", "swish", "gelu", "gelu_tanh", "tanh"])
@@ -200,8 +201,8 @@ def test_round_trip_preserves_heads(config: HeadConfig, task: tuple[TaskConfig, 
     tree = head_tree(config, about.kind in ("span", "tagging"), outputs, seed)
     theirs, tensors = write_head(config, tree, "h", about, labels, None)
     part = write_and_read(HEAD, theirs, tensors, "h", own_head(config, about, 16, {"accuracy": 0.5}, 3, 2))
-    assert read_head(part, "h", TRUNK).text_columns == 2
-    head = read_head(part, "h", TRUNK)
+    assert read_head(part, "h", ENCODER).text_columns == 2
+    head = read_head(part, "h", ENCODER)
     assert (head.config, head.task, head.labels, head.num_outputs) == (config, about, labels, outputs)
     assert (head.max_length, head.metrics, head.seed) == (16, {"accuracy": 0.5}, 3)
     check_same_bits(tree, head.params)
@@ -219,8 +220,8 @@ def test_temperature_and_scale_are_multiplied_into_the_weights() -> None:
     head = head_tree(HeadConfig(pooling="first"), False, 1, 1)
     settings, tensors = write_head(HeadConfig(pooling="first"), head, "h", task, (), None)
     part = write_and_read(HEAD, settings, tensors, "h", own_head(HeadConfig(pooling="first"), task, 16, {}, 0))
-    assert read_head(part, "h", TRUNK).text_columns is None
-    read = read_head(part, "h", TRUNK)
+    assert read_head(part, "h", ENCODER).text_columns is None
+    read = read_head(part, "h", ENCODER)
     assert read.task.scale == 1.0
     np.testing.assert_array_equal(read.params["output"]["kernel"], head["output"]["kernel"] * np.float32(5))
 
