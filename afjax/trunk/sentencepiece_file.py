@@ -40,24 +40,9 @@ class _Class(NamedTuple):
     input_names: tuple[str, ...] = ("input_ids", "attention_mask")
 
 
-_ROBERTA_TOKENS = {
-    "bos_token": "<s>",
-    "eos_token": "</s>",
-    "unk_token": "<unk>",
-    "sep_token": "</s>",
-    "pad_token": "<pad>",
-    "cls_token": "<s>",
-    "mask_token": "<mask>",
-}
-_DEBERTA_TOKENS = {
-    "bos_token": "[CLS]",
-    "eos_token": "[SEP]",
-    "unk_token": "[UNK]",
-    "sep_token": "[SEP]",
-    "pad_token": "[PAD]",
-    "cls_token": "[CLS]",
-    "mask_token": "[MASK]",
-}
+_ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_ROBERTA_TOKENS = dict(zip(_ROLES, ("<s>", "</s>", "<unk>", "</s>", "<pad>", "<s>", "<mask>"), strict=True))
+_DEBERTA_TOKENS = dict(zip(_ROLES, ("[CLS]", "[SEP]", "[UNK]", "[SEP]", "[PAD]", "[CLS]", "[MASK]"), strict=True))
 _CLASSES = {
     "DebertaV2Tokenizer": _Class(
         converter="DebertaV2Converter",
@@ -112,9 +97,10 @@ def load_sentencepiece(path: Path) -> Any:
             f"{', '.join(sorted(_CLASSES))}. {_CONVERT}"
         )
     kind = _CLASSES[class_name]
-    _check_special_tokens(path, kind, {**_read(path.parent / "special_tokens_map.json"), **settings})
+    settings = {**_read(path.parent / "special_tokens_map.json"), **settings}
+    _check_special_tokens(path, kind, settings)
     tokenizer = _convert(path, kind, settings)
-    _check_ids(path, tokenizer, settings)
+    _check_added_tokens(path, tokenizer, settings)
     return tokenizer
 
 
@@ -161,23 +147,28 @@ def _convert(path: Path, kind: _Class, settings: Mapping[str, Any]) -> Any:
 
 def _check_special_tokens(path: Path, kind: _Class, given: Mapping[str, Any]) -> None:
     for role, token in kind.tokens.items():
-        value = given.get(role, token)
-        content = value.get("content") if isinstance(value, dict) else value
+        content = _content(given.get(role, token))
         if content != token:
             raise UserError(
                 f"The tokenizer of {path} has the {role} {content!r}, but its class has {token!r}. {_CONVERT}"
             )
 
 
-def _check_ids(path: Path, tokenizer: Any, settings: Mapping[str, Any]) -> None:
+def _check_added_tokens(path: Path, tokenizer: Any, settings: Mapping[str, Any]) -> None:
     """Raises UserError if the folder adds tokens that the converted tokenizer does not have."""
-    added = dict(_read(path.parent / "added_tokens.json"))
-    for index, token in (settings.get("added_tokens_decoder") or {}).items():
-        added[token["content"]] = int(index)
     vocabulary = tokenizer.get_vocab()
+    # The id of an additional special token is not specified.
+    added = {_content(token): None for token in settings.get("additional_special_tokens") or ()}
+    added |= _read(path.parent / "added_tokens.json")
+    added |= {token["content"]: int(index) for index, token in (settings.get("added_tokens_decoder") or {}).items()}
     for token, index in added.items():
-        if vocabulary.get(token) != index:
+        if token not in vocabulary or index not in (None, vocabulary[token]):
+            with_id = "" if index is None else f" with the id {index}"
             raise UserError(
-                f"The tokenizer of {path} adds the token {token!r} with the id {index}, which afjax does not read. "
-                f"{_CONVERT}"
+                f"The tokenizer of {path} adds the token {token!r}{with_id}; afjax cannot add it. {_CONVERT}"
             )
+
+
+def _content(token: Any) -> Any:
+    """Returns the text of a token, which a file may store with options."""
+    return token.get("content") if isinstance(token, dict) else token

@@ -1,4 +1,4 @@
-"""Tokenizers built from SentencePiece models are those of transformers 4."""
+"""SentencePiece models give the same tokenizers as in transformers 4."""
 
 import json
 import shutil
@@ -86,6 +86,8 @@ def test_options_of_the_tokenizer_are_read(tmp_path: Path) -> None:
         ({"sep_token": "<end>"}, ("sep_token", "<end>", "[SEP]")),
         ({"sep_token": {"content": "<end>"}}, ("sep_token", "<end>", "[SEP]")),
         ({"added_tokens_decoder": {"77": {"content": "<new>"}}}, ("<new>", "77")),
+        ({"additional_special_tokens": ["[CLS]", "<new>"]}, ("<new>",)),
+        ({"additional_special_tokens": [{"content": "<new>"}]}, ("<new>",)),
     ],
 )
 def test_tokenizer_that_the_class_does_not_have_is_refused(
