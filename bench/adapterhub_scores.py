@@ -96,11 +96,7 @@ class Study:
     def inputs(self, run: Run) -> dict[str, Any]:
         """Describes a run's inputs: trunk, rows and settings, but not the code."""
         tasks = TASKS if run.method == "fusion" else (run.task,)
-        return {
-            "trunk": self.trunk,
-            "rows": " ".join(self.rows[task] for task in tasks),
-            **train_settings(run),
-        }
+        return {"trunk": self.trunk, "rows": " ".join(self.rows[task] for task in tasks), **train_settings(run)}
 
     def sources(self, run: Run) -> list[Run]:
         """Lists the runs whose stored adapters this run uses."""

@@ -130,11 +130,7 @@ def to_peft(
         export_peft(store, name, exported / name, with_head=name not in NO_HEAD)
     ask(python, "load", trunk=str(trunk.folder), batch=str(work / "batch.npz"), folder=str(exported))
     for name in cases(TO_PEFT, trunk):
-        yield (
-            "afjax to PEFT",
-            name,
-            largest_difference(trunk, store, batch, exported / name / "computed.npz", name),
-        )
+        yield ("afjax to PEFT", name, largest_difference(trunk, store, batch, exported / name / "computed.npz", name))
 
 
 def cases(every: dict[str, Any], trunk: afjax.Trunk) -> dict[str, Any]:

@@ -64,8 +64,4 @@ def get_config(
 
 def get_sweep() -> dict:
     """Returns the paper's grid."""
-    return {
-        "train.learning_rate": [3e-5, 3e-4, 3e-3],
-        "train.epochs": [3.0, 20.0],
-        "adapter.size": [8, 64, 256],
-    }
+    return {"train.learning_rate": [3e-5, 3e-4, 3e-3], "train.epochs": [3.0, 20.0], "adapter.size": [8, 64, 256]}

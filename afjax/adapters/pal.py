@@ -103,12 +103,7 @@ def pal(
 
 
 def units(
-    params: Tree,
-    config: PalConfig,
-    sublayer: Sublayer,
-    *,
-    dropout_rate: float = 0.0,
-    key: PRNGKeyArray | None = None,
+    params: Tree, config: PalConfig, sublayer: Sublayer, *, dropout_rate: float = 0.0, key: PRNGKeyArray | None = None
 ) -> Float[Array, "batch queries units"]:
     """Applies the attention to ``VE x``; see :class:`afjax.adapters.kind.InSlot`."""
     x, num_queries = module_input(config, sublayer), sublayer.output.shape[1]
@@ -117,12 +112,7 @@ def units(
 
 
 def output(
-    params: Tree,
-    config: PalConfig,
-    sublayer: Sublayer,
-    *,
-    dropout_rate: float = 0.0,
-    key: PRNGKeyArray | None = None,
+    params: Tree, config: PalConfig, sublayer: Sublayer, *, dropout_rate: float = 0.0, key: PRNGKeyArray | None = None
 ) -> Float[Array, "batch queries hidden"]:
     """Computes the module's output ``TS(x)``; see :class:`afjax.adapters.kind.InSlot`."""
     return _decode(params, config, units(params, config, sublayer, dropout_rate=dropout_rate, key=key))
@@ -154,11 +144,7 @@ def _attention(
     """
     projected = dense(params["encode"], x)  # [batch, length, size]
     attend = functools.partial(
-        attend_to_tokens,
-        mask=mask,
-        head_size=config.size // config.num_heads,
-        dropout_rate=dropout_rate,
-        key=key,
+        attend_to_tokens, mask=mask, head_size=config.size // config.num_heads, dropout_rate=dropout_rate, key=key
     )
     if num_queries == 1:
         return first_token_attention(params["attention"], projected, config.num_heads, attend)

@@ -68,13 +68,7 @@ def _small_trunk(config: TopAttentionConfig, trunk: TrunkConfig) -> TrunkConfig:
 
 
 def count(
-    counter: MacCounter,
-    config: TopAttentionConfig,
-    trunk: TrunkConfig,
-    *,
-    trained: bool,
-    live: bool,
-    first_token: bool,
+    counter: MacCounter, config: TopAttentionConfig, trunk: TrunkConfig, *, trained: bool, live: bool, first_token: bool
 ) -> bool:
     """Counts multiply-adds; see :class:`afjax.adapters.kind.CountTop`."""
     all_tokens = n = counter.rows * counter.length

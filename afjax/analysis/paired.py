@@ -98,9 +98,6 @@ def _score_pairs(
     """Computes both models' scores by metric, for each pair of runs and each resample."""
     scored = [(first(weights), second(weights)) for first, second in pairs]
     return {
-        metric: (
-            np.stack([first[metric] for first, _ in scored]),
-            np.stack([second[metric] for _, second in scored]),
-        )
+        metric: (np.stack([first[metric] for first, _ in scored]), np.stack([second[metric] for _, second in scored]))
         for metric in scored[0][0]
     }

@@ -19,12 +19,7 @@ FIELDS = ("logits", "label", "probabilities", "answers", "entities", "embedding"
 
 
 def write_predictions(
-    output: str,
-    task_model: TaskModel,
-    rows: PredictionRows,
-    *,
-    batch_size: int,
-    max_length: int | None,
+    output: str, task_model: TaskModel, rows: PredictionRows, *, batch_size: int, max_length: int | None
 ) -> None:
     """Predicts rows and writes one line of JSON per row, in the order of the rows.
 

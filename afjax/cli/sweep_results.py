@@ -14,15 +14,7 @@ from typing import Any
 from etils import epath
 
 from afjax import store
-from afjax.cli.sweep_plan import (
-    INPUT_SETTINGS,
-    TASK_SETTINGS,
-    Run,
-    Sweep,
-    folder_name,
-    run_folder,
-    select_settings,
-)
+from afjax.cli.sweep_plan import INPUT_SETTINGS, TASK_SETTINGS, Run, Sweep, folder_name, run_folder, select_settings
 from afjax.display.tables import table_lines
 from afjax.display.words import counted
 from afjax.storage.writing import csv_text, write_text

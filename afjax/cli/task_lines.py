@@ -91,14 +91,7 @@ def task_to_show(name: str, *, data_dir: str, source: str) -> TaskConfig:
 
 
 def show_lines(
-    task: TaskConfig,
-    trunk: Trunk,
-    *,
-    max_length: int,
-    batch_size: int,
-    split: str,
-    platform: str,
-    as_json: bool,
+    task: TaskConfig, trunk: Trunk, *, max_length: int, batch_size: int, split: str, platform: str, as_json: bool
 ) -> list[str]:
     """Describes a task: its settings, statistics of its splits, and three examples.
 

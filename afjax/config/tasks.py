@@ -15,15 +15,7 @@ NAMED_SOURCES = "official:NAME:FOLDER, builtin:NAME, tfds:NAME or hf:NAME"
 
 TaskKind = Literal["classification", "regression", "multiple_choice", "span", "multi_label", "tagging"]
 Metric = Literal[
-    "accuracy",
-    "f1",
-    "macro_f1",
-    "matthews",
-    "pearson",
-    "spearman",
-    "exact_match",
-    "micro_f1",
-    "average_precision",
+    "accuracy", "f1", "macro_f1", "matthews", "pearson", "spearman", "exact_match", "micro_f1", "average_precision"
 ]
 # The default main metric of each kind of task.
 MAIN_METRICS: Mapping[TaskKind, Metric] = types.MappingProxyType(

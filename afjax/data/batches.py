@@ -67,13 +67,7 @@ def batches_per_epoch(num_rows: int, batch_size: int) -> int:
 
 
 def train_batches(
-    data: TokenizedRows,
-    batching: Batching,
-    *,
-    seed: int,
-    epoch: int,
-    start: int = 0,
-    part: slice = slice(None),
+    data: TokenizedRows, batching: Batching, *, seed: int, epoch: int, start: int = 0, part: slice = slice(None)
 ) -> Iterator[Batch]:
     """Yields one epoch of shuffled batches.
 

@@ -26,12 +26,7 @@ def jit_eval_step(step: Callable[[Any, Any], Any], mesh: Mesh) -> Any:
 
 
 def over_rows(
-    step: Callable[[Tree, Any], Any],
-    params: Tree,
-    data: TokenizedRows,
-    *,
-    batching: Batching,
-    mesh: Mesh,
+    step: Callable[[Tree, Any], Any], params: Tree, data: TokenizedRows, *, batching: Batching, mesh: Mesh
 ) -> Any:
     """Runs ``step(params, {"tokens", "types", "mask"})`` on every row.
 

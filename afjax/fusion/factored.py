@@ -143,14 +143,7 @@ def fuse_bank(
       The fused output ``[..., d]`` (before the residual), and the attention over adapters ``[..., N]``.
     """
     inner = inner_activations(bank["down"], z, layout)  # [..., R]
-    return fuse_units(
-        params,
-        bank["up"],
-        z,
-        inner,
-        sizes=layout.sizes,
-        options=options,
-    )
+    return fuse_units(params, bank["up"], z, inner, sizes=layout.sizes, options=options)
 
 
 def fuse_units(
@@ -173,13 +166,7 @@ def fuse_units(
       options: Temperature, dropout and the adapters to fuse.
     """
     if folding_pays(num_tokens(z), sizes, z.shape[-1], value="value" in params):
-        return fuse_folded(
-            fold_layer(params, up),
-            z,
-            inner,
-            sizes=sizes,
-            options=options,
-        )
+        return fuse_folded(fold_layer(params, up), z, inner, sizes=sizes, options=options)
     projected, constant = _project_query(params, z)  # [..., d], [..., 1]
     along_units = dense({"kernel": up["kernel"].T}, projected)  # [..., R]
     scores = sum_per_adapter(along_units * inner, sizes) + dense({"kernel": up["bias"].T}, projected)

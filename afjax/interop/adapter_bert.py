@@ -37,12 +37,7 @@ from afjax.trees import Tree, flatten
 from afjax.trunk.pretrained import Trunk, load_trunk
 
 _SLOTS = (("attention", "attention/output"), ("ffn", "output"))
-_PARTS = (
-    ("weights1", "down/kernel"),
-    ("biases1", "down/bias"),
-    ("weights2", "up/kernel"),
-    ("biases2", "up/bias"),
-)
+_PARTS = (("weights1", "down/kernel"), ("biases1", "down/bias"), ("weights2", "up/kernel"), ("biases2", "up/bias"))
 _FIRST_BIAS = f"{TENSORFLOW.layer_scope(0)}/attention/output/adapters/biases1"
 _HEAD: Table = {
     "output_weights": Place(path="output/kernel", transposed=True),
@@ -98,13 +93,7 @@ def from_adapter_bert(variables: Tensors, trunk: Trunk, *, where: str) -> tuple[
 
 
 def import_adapter_bert(
-    source: AnyPath,
-    trunk: str,
-    *,
-    name: str,
-    task: str = "",
-    labels: Sequence[str] = (),
-    max_length: int = 128,
+    source: AnyPath, trunk: str, *, name: str, task: str = "", labels: Sequence[str] = (), max_length: int = 128
 ) -> TaskModel:
     """Loads a checkpoint's adapter and head as a task model.
 

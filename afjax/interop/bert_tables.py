@@ -75,10 +75,7 @@ _DENSE = (
     (("intermediate", "dense"), "ffn/intermediate"),
     (("output", "dense"), "ffn/output"),
 )
-_NORMS = (
-    (("attention", "output", "LayerNorm"), "attention/norm"),
-    (("output", "LayerNorm"), "ffn/norm"),
-)
+_NORMS = ((("attention", "output", "LayerNorm"), "attention/norm"), (("output", "LayerNorm"), "ffn/norm"))
 _EMBEDDINGS = (
     ("word_embeddings", "embeddings/word"),
     ("position_embeddings", "embeddings/position"),

@@ -71,11 +71,7 @@ def save_imported(
         )
     drafts = [
         store.Draft(
-            kind=artifact.kind,
-            name=artifact.name,
-            params=artifact.params,
-            trunk=trunk.identity(),
-            **artifact.details,
+            kind=artifact.kind, name=artifact.name, params=artifact.params, trunk=trunk.identity(), **artifact.details
         )
         for artifact in imported
         if overwrite or artifact not in same

@@ -79,8 +79,7 @@ _ROBERTA = {
     **_ON_TOKENS,
 }
 _RELU = HeadLayout(
-    ("pre_classifier", "classifier"),
-    HeadConfig(pooling="first", pooler="none", hidden_layers=1, activation="relu"),
+    ("pre_classifier", "classifier"), HeadConfig(pooling="first", pooler="none", hidden_layers=1, activation="relu")
 )
 _DISTILBERT = {SEQUENCE: _RELU, CHOICE: _RELU, **_ON_TOKENS}
 _GELU = HeadConfig(pooling="first", pooler="none", hidden_layers=1, activation="gelu")

@@ -90,16 +90,9 @@ def paper_model(
         head = jax.tree.map(lambda leaf: leaf[..., order], head) if order else head
         task = dataclasses.replace(task, labels=standard_labels)
     model = Model(
-        trunk=trunk.config,
-        head_name=name,
-        head=head_config,
-        adapters=() if adapter is None else ((name, adapter[0]),),
+        trunk=trunk.config, head_name=name, head=head_config, adapters=() if adapter is None else ((name, adapter[0]),)
     )
-    params: Tree = {
-        "adapters": {} if adapter is None else {name: adapter[1]},
-        "fusion": {},
-        "heads": {name: head},
-    }
+    params: Tree = {"adapters": {} if adapter is None else {name: adapter[1]}, "fusion": {}, "heads": {name: head}}
     return TaskModel(
         trunk=trunk,
         model=model,

@@ -110,11 +110,7 @@ def _program(plan: Plan, params: Tree, max_length: int, platforms: tuple[str, ..
 
 
 def _description(
-    model: RoutedModel,
-    places: Mapping[str, Sequence[int]],
-    program: bytes,
-    max_length: int,
-    platforms: tuple[str, ...],
+    model: RoutedModel, places: Mapping[str, Sequence[int]], program: bytes, max_length: int, platforms: tuple[str, ...]
 ) -> dict[str, Any]:
     tasks = {}
     for name, row in places.items():

@@ -18,14 +18,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Bool, Float, PRNGKeyArray
 
-from afjax.adapters.kinds import (
-    adapter_layers,
-    adapter_slot,
-    dense_slots,
-    reads_all_tokens,
-    slot_contents,
-    top_kind,
-)
+from afjax.adapters.kinds import adapter_layers, adapter_slot, dense_slots, reads_all_tokens, slot_contents, top_kind
 from afjax.config.adapters import Adapter, AdapterConfig, BesideLayers, InDenseLayers, OnTop
 from afjax.config.from_dict import check_value
 from afjax.config.fusion import FusionConfig

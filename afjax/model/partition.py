@@ -63,12 +63,7 @@ def preset(name: str, head: HeadConfig = HeadConfig()) -> tuple[Rule, ...]:
             Rule("trunk/(?!(.*/)?norm/(scale|bias)).*", False),
             heads,
         ),
-        "top_k": (
-            Rule("trunk/(top_layers|norm)/.*", True),
-            Rule("trunk/(embeddings|layers)/.*", False),
-            pooler,
-            heads,
-        ),
+        "top_k": (Rule("trunk/(top_layers|norm)/.*", True), Rule("trunk/(embeddings|layers)/.*", False), pooler, heads),
     }
     return rules[name]
 

@@ -219,12 +219,7 @@ class TaskModel:
 
     @overload
     def evaluate(
-        self,
-        rows: Any,
-        *,
-        batch_size: int = ...,
-        max_length: int | None = ...,
-        confusion: Literal[False] = ...,
+        self, rows: Any, *, batch_size: int = ..., max_length: int | None = ..., confusion: Literal[False] = ...
     ) -> dict[str, float]: ...
     @overload
     def evaluate(

@@ -154,10 +154,7 @@ class PositionProjections:
         return wide_matmul(query, position_keys.swapaxes(2, 3)) + of_keys[:, :, None]
 
     def first_token_scores_without_keys(
-        self,
-        key_params: Tree,
-        x: Float[Array, "batch length inputs"],
-        query: Float[Array, "num_heads batch size"],
+        self, key_params: Tree, x: Float[Array, "batch length inputs"], query: Float[Array, "num_heads batch size"]
     ) -> Float[Array, "batch num_heads length"]:
         """Computes the first token's scores without computing keys.
 

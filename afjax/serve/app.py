@@ -61,9 +61,7 @@ def make_app(
         Route("/predict", service.predict, methods=["POST"]),
         Route("/predict_all", service.predict_all, methods=["POST"]),
     ]
-    middleware = [
-        Middleware(OriginMiddleware, allowed_hosts=config.allowed_hosts),
-    ]
+    middleware = [Middleware(OriginMiddleware, allowed_hosts=config.allowed_hosts)]
     handlers: Any = {HTTPException: _error_response, Exception: _internal_error}
     return Starlette(routes=routes, middleware=middleware, exception_handlers=handlers, lifespan=service.lifespan)
 

@@ -19,15 +19,7 @@ from afjax.errors import UserError, did_you_mean
 from afjax.model.task_model import TaskModel
 from afjax.serve.bank import Bank
 from afjax.serve.batching import RoutedBatch, estimate_tokens_per_call, num_fitting, routed_batches
-from afjax.serve.forms import (
-    HeadForm,
-    SlotForm,
-    head_entry,
-    head_form,
-    slot_entry,
-    slot_form,
-    widest_slot_form,
-)
+from afjax.serve.forms import HeadForm, SlotForm, head_entry, head_form, slot_entry, slot_form, widest_slot_form
 from afjax.serve.program import Plan
 from afjax.serve.requests import (
     Sequences,

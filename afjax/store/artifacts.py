@@ -12,14 +12,7 @@ from afjax.config.values import check_name
 from afjax.errors import UserError, did_you_mean
 from afjax.storage.paths import check_readable, is_remote, open_path
 from afjax.store import checkpoint, files
-from afjax.store.manifest import (
-    KINDS,
-    REPAIR,
-    Manifest,
-    check_unchanged,
-    from_json,
-    names_difference,
-)
+from afjax.store.manifest import KINDS, REPAIR, Manifest, check_unchanged, from_json, names_difference
 from afjax.store.trunk_identity import trunk_difference
 from afjax.trees import Tree
 

@@ -135,14 +135,7 @@ class Tokenize(Protocol):
     """Tokenizes rows."""
 
     def __call__(
-        self,
-        rows: Any,
-        tokenizer: Any,
-        task: TaskConfig,
-        *,
-        max_length: int,
-        training: bool,
-        cache_dir: Path | None,
+        self, rows: Any, tokenizer: Any, task: TaskConfig, *, max_length: int, training: bool, cache_dir: Path | None
     ) -> TokenizedRows:
         """Tokenizes the rows; see :func:`afjax.tokenize`."""
         ...

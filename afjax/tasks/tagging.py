@@ -225,10 +225,7 @@ def tokenize(
 
 
 def predict(
-    logits: Float[np.ndarray, "windows length num_labels"],
-    data: TokenizedRows,
-    task: TaskConfig,
-    names: Sequence[str],
+    logits: Float[np.ndarray, "windows length num_labels"], data: TokenizedRows, task: TaskConfig, names: Sequence[str]
 ) -> Predictions:
     """Predicts each word's most likely tag, and parses the tags into entities."""
     assert isinstance(data, TokenizedTags), "tagging rows are tokenized into windows"

@@ -318,7 +318,7 @@ def _step_lines(step: Step, topology: Topology) -> list[str]:
     lines += [
         f"  at best       {line.step_s * 1e3:8.2f} ms, bound by {line.bound} (compute {line.compute_s * 1e3:.2f}, hbm "
         f"{line.hbm_s * 1e3:.2f}, interconnect {line.interconnect_s * 1e3:.2f}); {line.sum_s * 1e3:.2f} without "
-        "overlap",
+        "overlap"
     ]
     if work.uncounted:
         lines.append(f"  not counted   {', '.join(work.uncounted)}")

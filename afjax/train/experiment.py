@@ -216,11 +216,7 @@ def _source_rows(source: SourceConfig, store_folder: str | Path) -> dict[str, An
 
 
 def _inputs(
-    config: ExperimentConfig,
-    tasks: Tasks,
-    trunk: Trunk,
-    sources: Collection[TaskConfig],
-    store_folder: str | Path,
+    config: ExperimentConfig, tasks: Tasks, trunk: Trunk, sources: Collection[TaskConfig], store_folder: str | Path
 ) -> dict[str, str]:
     """Computes digests of an experiment's inputs, except its config.
 

@@ -143,12 +143,7 @@ def _details(runs: Sequence[PlannedRun]) -> list[str]:
     """
     settings_per_run = [
         by_path(
-            {
-                "task": to_dict(run.task),
-                **to_dict(run.method),
-                "train": to_dict(run.config),
-                "seed": run.options.seed,
-            }
+            {"task": to_dict(run.task), **to_dict(run.method), "train": to_dict(run.config), "seed": run.options.seed}
         )
         for run in runs
     ]

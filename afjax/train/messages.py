@@ -21,16 +21,7 @@ def print_notices(notices: Sequence[str]) -> None:
             print_line(f"Note: {notice}")
 
 
-def print_run(
-    name: str,
-    trunk: Trunk,
-    run: Run,
-    *,
-    method: str,
-    trained: int,
-    total: int,
-    dev_rows: int,
-) -> None:
+def print_run(name: str, trunk: Trunk, run: Run, *, method: str, trained: int, total: int, dev_rows: int) -> None:
     """Prints a run's summary before training.
 
     Args:

@@ -189,10 +189,7 @@ def make_multitask_step(
         new_shared, shared_state, number = old_if_failed(failed, before, after)
         new = {
             "trained": {"shared": new_shared, "own": put_task(stacked, task, new_own)},
-            "optimizer": {
-                "shared": shared_state,
-                "own": put_task(state["optimizer"]["own"], task, new_own_state),
-            },
+            "optimizer": {"shared": shared_state, "own": put_task(state["optimizer"]["own"], task, new_own_state)},
             "step": number,
             "failed": failed,
         }

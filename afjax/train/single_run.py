@@ -96,12 +96,7 @@ class SingleRun:
         }
         platform = mesh.devices.flat[0].platform
         self.lengths = lengths or choose_lengths(
-            [data["train"]],
-            [data["dev"]],
-            config,
-            program_tokens(model.trunk, platform),
-            **schedule,
-            common=True,
+            [data["train"]], [data["dev"]], config, program_tokens(model.trunk, platform), **schedule, common=True
         )
         trained, frozen = split_params(setup, self.from_checkpoint(renamed(params, names)))
         # A method that trains the trunk's layers may still freeze its pooler, which is not worth sharing.

@@ -196,11 +196,7 @@ class AttentionBlock(nn.Module):
             relative = relative[None]
             head_size *= NUM_TERMS
         attend = functools.partial(
-            attend_to_tokens,
-            mask=mask,
-            head_size=head_size,
-            dropout_rate=config.attention_dropout,
-            key=weights_key,
+            attend_to_tokens, mask=mask, head_size=head_size, dropout_rate=config.attention_dropout, key=weights_key
         )
         queries = x[:, :1] if first_token_only else x
         if bias is not None and first_token_only:

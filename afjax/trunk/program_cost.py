@@ -69,13 +69,7 @@ class RunSeconds:
 
 
 def run_seconds(
-    trunk: TrunkConfig,
-    platform: str,
-    lengths: PaddedLengths,
-    tokens: RunTokens,
-    *,
-    num_devices: int,
-    train_passes: int,
+    trunk: TrunkConfig, platform: str, lengths: PaddedLengths, tokens: RunTokens, *, num_devices: int, train_passes: int
 ) -> RunSeconds:
     """Estimates the time that a run takes.
 

@@ -112,14 +112,7 @@ class Drawing:
             self.label(x, y + number * leading, line, **options)
 
     def box(
-        self,
-        x: float,
-        y: float,
-        width: float,
-        height: float,
-        *lines: str,
-        style: Style = "frozen",
-        icon: bool = True,
+        self, x: float, y: float, width: float, height: float, *lines: str, style: Style = "frozen", icon: bool = True
     ) -> Box:
         """Adds a box with centered text. The first line is larger than the others.
 

@@ -40,11 +40,7 @@ CONFIGS: dict[str, InDenseLayers] = {
     "ia3 of every dense layer": Ia3Config(target_modules=EVERY_LAYER, layers=(0, 2)),
 }
 MASK = np.array([[True] * 5, [True] * 3 + [False] * 2])
-BATCH = {
-    "tokens": np.arange(10).reshape(2, 5) + 4,
-    "types": np.zeros((2, 5), int),
-    "mask": MASK,
-}
+BATCH = {"tokens": np.arange(10).reshape(2, 5) + 4, "types": np.zeros((2, 5), int), "mask": MASK}
 
 
 def draw(tree: Tree, seed: int = 1) -> Tree:

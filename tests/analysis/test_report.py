@@ -150,13 +150,7 @@ def test_hostile_texts_are_shown_as_text(page: str) -> None:
 
 def test_page_shows_the_main_figures(page: str) -> None:
     words = " ".join(Elements(page).texts)
-    for part in (
-        "0.7500",
-        "1.00%",
-        "1 min 15 s",
-        "87.5% sure",
-        "digests differ",
-    ):
+    for part in ("0.7500", "1.00%", "1 min 15 s", "87.5% sure", "digests differ"):
         assert part in words
     assert has_facts(words, "3 of 10 dev rows", "wrong (30.0%)")
 

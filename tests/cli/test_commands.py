@@ -96,10 +96,7 @@ def test_predict_writes_every_row_in_order(
     path = write_rows(tmp_path / "rows.jsonl", [{"text_b": b, "text_a": a, "extra": 1} for a, b in texts])
     assert main(["predict", *model, f"--input={path}", f"--output={tmp_path / 'out.jsonl'}", "--batch_size=2"]) == 0
     task_model = load_task_model(
-        trained / "run" / "store",
-        load_trunk(str(tiny_trunk_folder)),
-        head="target-fusion",
-        fusion="target-fusion",
+        trained / "run" / "store", load_trunk(str(tiny_trunk_folder)), head="target-fusion", fusion="target-fusion"
     )
     expected = task_model.predict(texts, max_length=128)
     rows = read(tmp_path / "out.jsonl")

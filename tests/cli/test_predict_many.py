@@ -91,11 +91,7 @@ def test_all_adapters_predict_each_row(
 
 
 def test_adapters_without_a_head_are_skipped_with_a_note(
-    store: Path,
-    tiny_trunk_folder: Path,
-    write_rows: WriteRows,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    store: Path, tiny_trunk_folder: Path, write_rows: WriteRows, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for path in store.glob("heads/second*"):
         path.rename(tmp_path / path.name)

@@ -22,13 +22,7 @@ def test_report(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert main(["report", f"--workdir={trained / 'run'}", f"--output={output}", "--mistakes=2"]) == 0
     assert capsys.readouterr().out == f"{output}\n"
     page = output.read_text(encoding="utf-8")
-    for part in (
-        "evaluated again",
-        "first, second",
-        "Mean attention",
-        "GiB",
-        "adapters/second",
-    ):
+    for part in ("evaluated again", "first, second", "Mean attention", "GiB", "adapters/second"):
         assert part in page
     assert "their digests differ" not in page
     assert page.count("<li><dl>") <= 2

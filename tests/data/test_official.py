@@ -121,10 +121,7 @@ GLUE: Cases = {
             "glue/STS-B/test.tsv": "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2\n"
             "0\tmain-captions\tMSRvid\t2012test\t0024\tnone\tnone\tA girl.\tA boy.\n",
         },
-        {
-            "train": [pair("A plane.", "A jet.", label="4.250", id="0")],
-            "test": [pair("A girl.", "A boy.", id="0")],
-        },
+        {"train": [pair("A plane.", "A jet.", label="4.250", id="0")], "test": [pair("A girl.", "A boy.", id="0")]},
     ),
     "mnli": (
         {
@@ -184,7 +181,7 @@ GLUE: Cases = {
     "diagnostics": (
         {
             "glue/MNLI/diagnostic-full.tsv": "Lexical Semantics\tPredicate-Argument Structure\tLogic\tKnowledge\t"
-            "Domain\tPremise\tHypothesis\tLabel\n\t\tNegation\t\tNews\tThe cat sat.\tNo cat sat.\tcontradiction\n",
+            "Domain\tPremise\tHypothesis\tLabel\n\t\tNegation\t\tNews\tThe cat sat.\tNo cat sat.\tcontradiction\n"
         },
         {"test": [pair("The cat sat.", "No cat sat.", label="contradiction", id="0")]},
     ),
@@ -366,10 +363,7 @@ OTHERS: Cases = {
             ),
         },
         {
-            "train": [
-                pair('A "half quote.', "Three.", label="neutral"),
-                pair("Two", "Three", label="entails"),
-            ],
+            "train": [pair('A "half quote.', "Three.", label="neutral"), pair("Two", "Three", label="entails")],
             "dev": [pair("p", "h", label="entails")],
             "test": [pair("q", "i", label="neutral")],
         },
@@ -550,10 +544,7 @@ def test_wnut17_has_words_and_tags(tmp_path: Path) -> None:
     lines = "Ada\tB-person\nwrote\tO\n\t\n\n-DOCSTART-\tO\n\nLondon\tB-location"
     for name in ("wnut17train.conll", "emerging.dev.conll", "emerging.test.annotated"):
         write(tmp_path / "wnut17" / name, lines)
-    expected = [
-        {"words": ["Ada", "wrote"], "tags": ["B-person", "O"]},
-        {"words": ["London"], "tags": ["B-location"]},
-    ]
+    expected = [{"words": ["Ada", "wrote"], "tags": ["B-person", "O"]}, {"words": ["London"], "tags": ["B-location"]}]
     assert rows_of("wnut17", tmp_path) == dict.fromkeys(SPLITS, expected)
     write(tmp_path / "wnut17/emerging.dev.conll", "Ada\tB-person\n\ufe0f\tO\nwrote\tO\n")
     with pytest.warns(UserWarning, match=r" 1 word .*emerging.dev.conll:1"):

@@ -43,14 +43,7 @@ import torch
 from adapters.composition import Fuse
 from adapters.methods.modeling import BertFusion
 from reference import TRUNK, model_inputs, padded_batch, randomize, run_checked, save, state_arrays
-from transformers import (
-    BertConfig,
-    DebertaV2Config,
-    DistilBertConfig,
-    ElectraConfig,
-    RobertaConfig,
-    XLMRobertaConfig,
-)
+from transformers import BertConfig, DebertaV2Config, DistilBertConfig, ElectraConfig, RobertaConfig, XLMRobertaConfig
 
 LIMIT = 1e-5
 LAYERS = {**TRUNK, "num_hidden_layers": 2}
@@ -67,11 +60,7 @@ DEBERTA = {
 }
 FAMILIES = {
     "bert": (adapters.BertAdapterModel, BertConfig, LAYERS),
-    "roberta": (
-        adapters.RobertaAdapterModel,
-        RobertaConfig,
-        {**LAYERS, **ROBERTA},
-    ),
+    "roberta": (adapters.RobertaAdapterModel, RobertaConfig, {**LAYERS, **ROBERTA}),
     "xlm_roberta": (adapters.XLMRobertaAdapterModel, XLMRobertaConfig, {**LAYERS, **ROBERTA}),
     "distilbert": (
         adapters.DistilBertAdapterModel,

@@ -67,13 +67,7 @@ DISTILBERT = {DISTILBERT_NAMES.get(name, name): value for name, value in SHORT.i
 MORE_LENGTHS = (34, *LENGTHS)
 # The first and fourth layers have global attention. The rows of 12 and 34 tokens exceed the local window of the other
 # layers. Eager attention computes its softmax in float32, where the float64 check's masks become infinite.
-MODERNBERT = {
-    **TRUNK,
-    "num_hidden_layers": 4,
-    "local_attention": 8,
-    "pad_token_id": 1,
-    "attn_implementation": "sdpa",
-}
+MODERNBERT = {**TRUNK, "num_hidden_layers": 4, "local_attention": 8, "pad_token_id": 1, "attn_implementation": "sdpa"}
 MODERNBERT_BIASES = {
     **MODERNBERT,
     "num_hidden_layers": 3,

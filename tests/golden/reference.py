@@ -48,10 +48,7 @@ def randomize(module: nn.Module, seed: int, scale: float = 0.2) -> None:
 
 
 def padded_batch(
-    pad_id: int,
-    num_types: int,
-    vocabulary_size: int = VOCABULARY_SIZE,
-    lengths: Sequence[int] = LENGTHS,
+    pad_id: int, num_types: int, vocabulary_size: int = VOCABULARY_SIZE, lengths: Sequence[int] = LENGTHS
 ) -> dict[str, np.ndarray]:
     """Draws int32 ``tokens``, ``types`` and ``mask``, each [rows, max(lengths)], for rows of these lengths.
 

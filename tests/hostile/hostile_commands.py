@@ -368,10 +368,7 @@ def good_inputs() -> Iterator[Case]:
         "predict-onto-a-file": (PREDICT, (write("out.jsonl", b"old\n"),)),
         "predict-into-a-device": (changed(PREDICT, "--output=/dev/null"), ()),
         "predict-with-a-byte-order-mark": (PREDICT, (write("rows.jsonl", b"\xef\xbb\xbf" + jsonl(pair_rows())),)),
-        "predict-windows-line-ends": (
-            PREDICT,
-            (write("rows.jsonl", jsonl(pair_rows()).replace(b"\n", b"\r\n")),),
-        ),
+        "predict-windows-line-ends": (PREDICT, (write("rows.jsonl", jsonl(pair_rows()).replace(b"\n", b"\r\n")),)),
         "predict-blank-lines": (PREDICT, (write("rows.jsonl", b"\n" + jsonl(pair_rows()) + b"\n\n"),)),
         "predict-other-columns": (
             PREDICT,

@@ -333,11 +333,7 @@ CLASSES: Mapping[str, tuple[str, dict[str, Any], dict[str, tuple[Any, ...]]]] = 
             "dropout": (1.0, "0.1"),
         },
     ),
-    "PalConfig": (
-        "afjax.config.adapters",
-        {},
-        {"size": (0, 205, 1.5), "num_heads": (0, 7, "12"), "placement": ("x",)},
-    ),
+    "PalConfig": ("afjax.config.adapters", {}, {"size": (0, 205, 1.5), "num_heads": (0, 7, "12"), "placement": ("x",)}),
     "SamplingConfig": (
         "afjax.config.training",
         {},

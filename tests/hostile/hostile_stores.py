@@ -156,12 +156,7 @@ SEALED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 
 
 # Changes that do not affect predictions: missing default values, and settings that prediction does not use.
-CHANGES_NOTHING = (
-    "config-kind-missing",
-    "config-empty",
-    "fusion-config-subset-huge",
-    "head-task-metric-misspelled",
-)
+CHANGES_NOTHING = ("config-kind-missing", "config-empty", "fusion-config-subset-huge", "head-task-metric-misspelled")
 
 
 def sealed_manifests() -> Iterator[Case]:

@@ -212,10 +212,7 @@ def test_invalid_or_unsupported_settings_are_refused(
             lambda tensors: tensors.update({f"{ROOT}classifier.bias": np.zeros(4, np.float32)}),
             ("classifier.bias [4]", "[3]"),
         ),
-        (
-            lambda tensors: [tensors.pop(name) for name in list(tensors) if "lora" in name],
-            ("lora_A",),
-        ),
+        (lambda tensors: [tensors.pop(name) for name in list(tensors) if "lora" in name], ("lora_A",)),
     ],
 )
 def test_mismatched_or_invalid_tensors_are_refused(

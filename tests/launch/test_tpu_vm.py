@@ -123,18 +123,7 @@ class Cloud:
             arguments = (arguments[0], f"--source={self.checkout}", *arguments[1:])
         end = arguments.index("--") if "--" in arguments else len(arguments)
         (verb, *flags), command = arguments[:end], arguments[end:]
-        return [
-            sys.executable,
-            "-S",
-            "-W",
-            "error",
-            str(SCRIPT),
-            verb,
-            "slice",
-            *flags,
-            "--poll_seconds=0",
-            *command,
-        ]
+        return [sys.executable, "-S", "-W", "error", str(SCRIPT), verb, "slice", *flags, "--poll_seconds=0", *command]
 
     def run(self, *arguments: str, code: int = 0, answer: str = "") -> subprocess.CompletedProcess[str]:
         """Runs a command of tpu_vm.py on ``slice`` and checks its exit code."""
@@ -285,14 +274,8 @@ def test_slice_life_cycle(cloud: Cloud) -> None:
 @pytest.mark.parametrize(
     ("options", "flags"),
     [
-        (
-            "--accelerator_type=v4-32 --on_demand",
-            "--accelerator-type=v4-32 --runtime-version=tpu-ubuntu2204-base",
-        ),
-        (
-            "--accelerator_type=v5p-8 --reserved",
-            "--accelerator-type=v5p-8 --runtime-version=v2-alpha-tpuv5 --reserved",
-        ),
+        ("--accelerator_type=v4-32 --on_demand", "--accelerator-type=v4-32 --runtime-version=tpu-ubuntu2204-base"),
+        ("--accelerator_type=v5p-8 --reserved", "--accelerator-type=v5p-8 --runtime-version=v2-alpha-tpuv5 --reserved"),
         (
             "--accelerator_type=v6e-16 --spot --zone=z --project=q",
             "--accelerator-type=v6e-16 --runtime-version=v2-alpha-tpuv6e --spot --zone=z --project=q",

@@ -73,11 +73,7 @@ def interrupt(trunk: Path, folder: Path, compiled: Path) -> None:
 
 
 def test_interrupted_job_resumes_bit_identically_or_on_fewer_hosts(
-    tiny_trunk_folder: Path,
-    compiled: Path,
-    tmp_path: Path,
-    folders: tuple[Path, Path],
-    expected: dict[str, np.ndarray],
+    tiny_trunk_folder: Path, compiled: Path, tmp_path: Path, folders: tuple[Path, Path], expected: dict[str, np.ndarray]
 ) -> None:
     same, fewer = tmp_path / "same", tmp_path / "fewer"
     for folder in (same, fewer):
@@ -227,13 +223,7 @@ def test_all_hosts_print_how_to_resume_if_one_host_is_aborted() -> None:
     ],
 )
 def test_all_hosts_exit_with_the_reason_if_one_host_fails(
-    fault: str,
-    code: int,
-    other_code: int,
-    message: str,
-    tiny_trunk_folder: Path,
-    compiled: Path,
-    tmp_path: Path,
+    fault: str, code: int, other_code: int, message: str, tiny_trunk_folder: Path, compiled: Path, tmp_path: Path
 ) -> None:
     def start(host: int) -> Job:
         arguments = [*ARGUMENTS, f"--fault={fault.format(host)}"]

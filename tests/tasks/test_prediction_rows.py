@@ -50,12 +50,7 @@ def test_every_format_is_read_with_the_task_columns(
     kept = {"id": "id"}
     from_file = read_prediction_rows(path, REVIEWS, 1, keep=kept)
     piped = read_prediction_rows("-", REVIEWS, 1, keep=kept, file_format=path.suffix[1:])
-    renamed = read_prediction_rows(
-        path.rename(tmp_path / "a.txt"),
-        REVIEWS,
-        keep=kept,
-        file_format=path.suffix[1:],
-    )
+    renamed = read_prediction_rows(path.rename(tmp_path / "a.txt"), REVIEWS, keep=kept, file_format=path.suffix[1:])
     for found in (from_file, piped, renamed):
         ((numbers, rows),) = found.forms
         assert isinstance(rows, Rows)

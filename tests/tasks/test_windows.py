@@ -165,10 +165,7 @@ def test_windows_are_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 @settings(deadline=None, max_examples=60)
 @given(
-    context=st.text("abc é,s ", max_size=30),
-    room=st.integers(1, 9),
-    stride=st.integers(1, 12),
-    roberta=st.booleans(),
+    context=st.text("abc é,s ", max_size=30), room=st.integers(1, 9), stride=st.integers(1, 12), roberta=st.booleans()
 )
 def test_every_token_is_in_a_window_with_its_characters(context: str, room: int, stride: int, roberta: bool) -> None:
     tokenizer = ROBERTA if roberta else TOKENIZER

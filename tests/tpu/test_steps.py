@@ -105,13 +105,7 @@ def test_plan_has_the_shapes_of_the_run(
     if name == "multitask":
         data_by_task = {task.name: data for task in config.tasks}
         with pytest.raises(StopError):
-            multitask.train_multitask(
-                tiny_trunk,
-                config.tasks,
-                data_by_task,
-                method=config.method,
-                **shared,
-            )
+            multitask.train_multitask(tiny_trunk, config.tasks, data_by_task, method=config.method, **shared)
     else:
         with pytest.raises(StopError):
             single.train_single(tiny_trunk, task, data, method=config.method, **shared)

@@ -251,9 +251,7 @@ def test_experiment_records_its_defaults_and_keeps_recorded_ones(
     # An earlier version recorded other defaults. A resumed run keeps the recorded defaults.
     monkeypatch.setattr(defaults, "FORMER_LEARNING_RATE", 0.125)
     old = dataclasses.replace(
-        config,
-        head=HeadConfig(pooling="first"),
-        train=dataclasses.replace(config.train, learning_rate=0.125),
+        config, head=HeadConfig(pooling="first"), train=dataclasses.replace(config.train, learning_rate=0.125)
     )
     earlier = epath.Path(tmp_path / "old")
     results = run_experiment(old, workdir=earlier)

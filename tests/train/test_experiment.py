@@ -422,10 +422,7 @@ def test_jointly_trained_adapters_are_fused_on_their_trunk(
     two_tasks: MakeConfig, fusion: MakeConfig, tiny_trunk_folder: Path, tmp_path: Path
 ) -> None:
     results = run_experiment(two_tasks(), workdir=tmp_path / "mt", store_folder=tmp_path / "store")
-    assert summary(results) == [
-        ("one", "adapter+trunk, multitask", "one"),
-        ("two", "adapter+trunk, multitask", "two"),
-    ]
+    assert summary(results) == [("one", "adapter+trunk, multitask", "one"), ("two", "adapter+trunk, multitask", "two")]
     trunk = load_trunk(str(tmp_path / "mt" / "trunk"))
     for kind in ("adapters", "heads"):
         assert store.names(tmp_path / "store", kind) == ["one", "two"]

@@ -142,12 +142,7 @@ def test_each_program_is_compiled_once(tiny_trunk: Trunk, planned: Plan, caplog:
 
 @pytest.mark.parametrize(
     "method",
-    [
-        Method(),
-        Method(adapter=ADAPTER_PRESETS["lora"]),
-        Method(partition="head"),
-        Method(partition="layernorm"),
-    ],
+    [Method(), Method(adapter=ADAPTER_PRESETS["lora"]), Method(partition="head"), Method(partition="layernorm")],
     ids=["adapter", "lora", "head", "layernorm"],
 )
 def test_runs_in_one_step_equal_separate_runs_up_to_rounding(

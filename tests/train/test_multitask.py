@@ -92,8 +92,7 @@ def test_predictions_of_a_scaled_task_are_in_the_original_units(tiny_trunk: Trun
 
 
 @pytest.mark.parametrize(
-    ("name", "changes"),
-    [("adapter", {}), ("head", {}), ("full", {}), ("layernorm", {}), ("top_k", {"top_k": 1})],
+    ("name", "changes"), [("adapter", {}), ("head", {}), ("full", {}), ("layernorm", {}), ("top_k", {"top_k": 1})]
 )
 def test_every_partition_trains_only_its_parameters(
     tiny_trunk: Trunk, data: Any, tmp_path: Path, name: Any, changes: Any

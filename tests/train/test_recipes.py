@@ -85,11 +85,7 @@ def test_frozen_trunk_does_not_change(single: Any, tiny_trunk: Trunk, tmp_path: 
 
 @pytest.mark.parametrize(
     ("partition_name", "top_k", "trained"),
-    [
-        ("full", 0, {"embeddings", "layers"}),
-        ("layernorm", 0, {"norm"}),
-        ("top_k", 1, {"layers"}),
-    ],
+    [("full", 0, {"embeddings", "layers"}), ("layernorm", 0, {"norm"}), ("top_k", 1, {"layers"})],
 )
 def test_trained_trunk_is_restored_from_its_folder(
     single: Any, tiny_trunk: Trunk, tmp_path: Path, partition_name: str, top_k: int, trained: set[str]

@@ -33,15 +33,7 @@ from afjax.train import single_run
 from afjax.train.fusion import train_fusion
 from afjax.train.multitask import train_multitask
 from afjax.train.options import RunOptions
-from afjax.train.record import (
-    RECORD,
-    RunSpec,
-    by_path,
-    check_run,
-    discard_run,
-    has_checkpoint,
-    setting_differences,
-)
+from afjax.train.record import RECORD, RunSpec, by_path, check_run, discard_run, has_checkpoint, setting_differences
 from afjax.train.sequential import train_sequential
 from afjax.train.single import train_single
 from afjax.trees import tree_digest

@@ -172,11 +172,7 @@ def test_run_is_resumed_in_the_same_process(
 
 
 def test_checkpoint_of_another_run_is_refused(
-    tiny_trunk: Trunk,
-    task: TaskConfig,
-    rows: Mapping[str, Rows],
-    tiny: TrainConfig,
-    tmp_path: Path,
+    tiny_trunk: Trunk, task: TaskConfig, rows: Mapping[str, Rows], tiny: TrainConfig, tmp_path: Path
 ) -> None:
     settings = dataclasses.replace(tiny, max_steps=3, eval_every=3, checkpoint_every=3)
     train_single(tiny_trunk, task, rows, workdir=tmp_path, config=settings)

@@ -210,9 +210,7 @@ def test_rows_that_pad_a_batch_are_not_returned() -> None:
     assert logits[:, 0].tolist() == list(range(7))
 
 
-def test_non_finite_loss_keeps_the_state(
-    step_and_params: tuple[TrainStep, State, Tree],
-) -> None:
+def test_non_finite_loss_keeps_the_state(step_and_params: tuple[TrainStep, State, Tree]) -> None:
     before, _ = run(step_and_params, make_batch(6))
     bad = make_batch(6)
     bad["weights"] = np.full(6, np.inf, np.float32)

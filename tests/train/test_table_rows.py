@@ -48,10 +48,7 @@ def tables(rows: Mapping[str, Rows]) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def from_tables(
-    tiny_trunk: Trunk,
-    tables: dict[str, Any],
-    settings: TrainConfig,
-    tmp_path_factory: pytest.TempPathFactory,
+    tiny_trunk: Trunk, tables: dict[str, Any], settings: TrainConfig, tmp_path_factory: pytest.TempPathFactory
 ) -> TaskModel:
     folder = tmp_path_factory.mktemp("tables") / "run"
     return train_single(tiny_trunk, COLUMNS, tables, workdir=folder, config=settings, method=Method(adapter=ADAPTER))

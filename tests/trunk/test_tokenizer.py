@@ -126,9 +126,7 @@ def unigram_tokenizer(vocabulary: list[tuple[str, float]]) -> Tokenizer:
     tokenizer.normalizer = NFKC()
     tokenizer.pre_tokenizer = Metaspace()
     tokenizer.post_processor = TemplateProcessing(
-        single="[CLS] $A [SEP]",
-        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-        special_tokens=[("[CLS]", 1), ("[SEP]", 2)],
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
     )
     return tokenizer
 
@@ -205,8 +203,7 @@ def test_transformers_gives_different_ids_than_tokenizer_json(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("name", "has_types"),
-    [("XLMRobertaTokenizer", False), ("CamembertTokenizer", False), ("DebertaV2Tokenizer", True)],
+    ("name", "has_types"), [("XLMRobertaTokenizer", False), ("CamembertTokenizer", False), ("DebertaV2Tokenizer", True)]
 )
 def test_file_is_read_if_its_model_does_not_fit_the_class(
     name: str, has_types: bool, tiny_trunk_folder: Path, tmp_path: Path

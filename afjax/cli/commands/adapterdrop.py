@@ -17,11 +17,7 @@ example:
 def add(commands: Any) -> None:
     """Adds the command to the parser's commands."""
     parser = add_command(
-        commands,
-        "adapterdrop",
-        "measure score and speed as adapters are dropped layer by layer",
-        EXAMPLE,
-        run=_run,
+        commands, "adapterdrop", "measure score and speed as adapters are dropped layer by layer", EXAMPLE, run=_run
     )
     add_model_flags(parser)
     add_curve_flags(parser)

@@ -87,11 +87,7 @@ def _run(arguments: argparse.Namespace) -> int:
         return 0
     task_model = load_stored_model(arguments)
     rows = read_prediction_rows(
-        arguments.input,
-        task_model.task,
-        task_model.text_columns,
-        keep=keep,
-        file_format=arguments.input_format,
+        arguments.input, task_model.task, task_model.text_columns, keep=keep, file_format=arguments.input_format
     )
     write_predictions(
         arguments.output, task_model, rows, batch_size=arguments.batch_size, max_length=arguments.max_length

@@ -51,12 +51,7 @@ def add(commands: Any) -> None:
     push.add_argument("--repo", required=True, metavar="USER/REPO", help="the repository; created if missing")
     push.add_argument("--private", action="store_true", help="make the repository private if it is new")
     unpack = add_command(
-        actions,
-        "unpack",
-        "check a packed file and add it to a store",
-        SHARE_EXAMPLE,
-        group="store",
-        run=_unpack,
+        actions, "unpack", "check a packed file and add it to a store", SHARE_EXAMPLE, group="store", run=_unpack
     )
     unpack.add_argument("file", metavar="FILE.tar", help="a file from afjax store pack")
     pull = add_command(

@@ -40,20 +40,13 @@ def add(commands: Any) -> None:
     parser.add_argument("--workdir", required=True, help="the sweep's own folder, which will contain its runs")
     parser.add_argument("--seeds", default="0", metavar="SEED,...", help="random seeds to train each setting with (0)")
     parser.add_argument(
-        "--grid.SETTING",
-        dest="_",
-        metavar="VALUE,...",
-        help="values of one setting, as in --grid.train.epochs=3,10",
+        "--grid.SETTING", dest="_", metavar="VALUE,...", help="values of one setting, as in --grid.train.epochs=3,10"
     )
     parser.add_argument(
         "--slots", type=int, default=1, metavar="N", help="train N runs at a time, in shared steps if possible (1)"
     )
     parser.add_argument(
-        "--processes",
-        type=int,
-        default=1,
-        metavar="N",
-        help="train in N processes, each on a part of the machine (1)",
+        "--processes", type=int, default=1, metavar="N", help="train in N processes, each on a part of the machine (1)"
     )
     parser.add_argument("--hosts", type=int, metavar="N", help="divide the runs between N hosts (1)")
     parser.add_argument("--host", type=int, metavar="I", help="this host's number, from 0 to N - 1")

@@ -273,10 +273,5 @@ def _split_files(task: TaskConfig, split: Split) -> list[str]:
 
 
 KIND = SourceKind(
-    scheme="builtin",
-    open_split=_open_split,
-    has_split=_has_split,
-    split_files=_split_files,
-    portable=True,
-    num_texts=2,
+    scheme="builtin", open_split=_open_split, has_split=_has_split, split_files=_split_files, portable=True, num_texts=2
 )

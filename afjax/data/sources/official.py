@@ -149,9 +149,5 @@ def split_official(source: str) -> tuple[str, Path]:
 
 
 KIND = SourceKind(
-    scheme="official",
-    open_split=_open_split,
-    has_split=_has_split,
-    split_files=_split_files,
-    shared_form=_shared_form,
+    scheme="official", open_split=_open_split, has_split=_has_split, split_files=_split_files, shared_form=_shared_form
 )

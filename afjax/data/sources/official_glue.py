@@ -3,10 +3,7 @@
 from collections.abc import Mapping
 
 from afjax.data.sources.layouts import JsonLines, RowReader, Table
-from afjax.data.sources.official_rows import (
-    by_dev_ids,
-    fields,
-)
+from afjax.data.sources.official_rows import by_dev_ids, fields
 from afjax.data.sources.official_task import OfficialTask
 
 NLI_LABELS = ("entailment", "neutral", "contradiction")

@@ -8,11 +8,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from afjax.data.sources.layouts import Folders, RowReader, Table
-from afjax.data.sources.official_rows import (
-    by_hash,
-    fields,
-    hashed_split,
-)
+from afjax.data.sources.official_rows import by_hash, fields, hashed_split
 from afjax.data.sources.official_task import OfficialTask
 
 NEWSGROUPS = tuple(

@@ -3,13 +3,7 @@
 from collections.abc import Mapping
 
 from afjax.data.sources.layouts import JsonLines, Table
-from afjax.data.sources.official_rows import (
-    cosmosqa_row,
-    csqa_row,
-    hellaswag_row,
-    socialiqa_row,
-    winogrande_row,
-)
+from afjax.data.sources.official_rows import cosmosqa_row, csqa_row, hellaswag_row, socialiqa_row, winogrande_row
 from afjax.data.sources.official_task import OfficialTask
 
 

@@ -7,12 +7,7 @@ from collections.abc import Mapping
 
 from afjax.config.tasks import TaskKind
 from afjax.data.sources.layouts import Conll, Folders, JsonLines, Split, Squad, Table
-from afjax.data.sources.official_rows import (
-    argument_row,
-    by_column,
-    fields,
-    label_set_row,
-)
+from afjax.data.sources.official_rows import argument_row, by_column, fields, label_set_row
 from afjax.data.sources.official_task import OfficialTask
 
 UKP_TOPICS = tuple(
@@ -144,10 +139,7 @@ TEXT_TASKS: Mapping[str, OfficialTask] = {
             ),
         ),
         kind="tagging",
-        labels=(
-            *(f"{prefix}-{entity}" for prefix in "BI" for entity in ENTITIES),
-            "O",
-        ),
+        labels=(*(f"{prefix}-{entity}" for prefix in "BI" for entity in ENTITIES), "O"),
     ),
     "squad": squad(
         "SQuAD v1.1: answers are spans of paragraphs (Rajpurkar 2016).",

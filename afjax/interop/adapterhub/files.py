@@ -51,10 +51,7 @@ class Files:
 
 ADAPTER = Files("adapter", "adapter_config.json", "adapter.safetensors", "pytorch_adapter.bin")
 FUSION = Files(
-    "fusion",
-    "adapter_fusion_config.json",
-    "model_adapter_fusion.safetensors",
-    "pytorch_model_adapter_fusion.bin",
+    "fusion", "adapter_fusion_config.json", "model_adapter_fusion.safetensors", "pytorch_model_adapter_fusion.bin"
 )
 HEAD = Files("head", "head_config.json", "model_head.safetensors", "pytorch_model_head.bin")
 

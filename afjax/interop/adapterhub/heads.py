@@ -35,12 +35,7 @@ _TYPES: Mapping[TaskKind, str] = {**{kind: name for name, kind in _KINDS.items()
 
 # Maximum number of labels. Files are not trusted, and a huge number would exhaust the memory.
 MAX_OUTPUTS = 2**20
-_HEAD_TYPES = {
-    SEQUENCE: "classification",
-    CHOICE: "multiple_choice",
-    TOKEN: "tagging",
-    SPAN: "question_answering",
-}
+_HEAD_TYPES = {SEQUENCE: "classification", CHOICE: "multiple_choice", TOKEN: "tagging", SPAN: "question_answering"}
 # The heads of Hugging Face's models, by class name: the type of the equivalent flex head, and the layout.
 _STATIC: Mapping[str, tuple[str, HeadLayout]] = {
     f"{MODEL_CLASSES[family].classes}{ending}": (_HEAD_TYPES[ending], layout)

@@ -25,12 +25,7 @@ from afjax.trunk.pretrained import Trunk, check_length, load_trunk
 
 
 def import_adapterhub(
-    source: str | Path,
-    store_folder: str | Path,
-    *,
-    name: str = "",
-    trunk: Trunk | None = None,
-    overwrite: bool = False,
+    source: str | Path, store_folder: str | Path, *, name: str = "", trunk: Trunk | None = None, overwrite: bool = False
 ) -> list[Imported]:
     """Imports a folder of the ``adapters`` library into a store, all or nothing.
 

@@ -220,10 +220,7 @@ def merged_pooler(pooler: Tree, scale: Scale, tensors: Mapping[str, np.ndarray],
     """Merges LoRA into the trunk's pooler: ``{kernel, bias}`` in float32."""
     a, b = (tensors[f"{prefix}{POOLER}.lora_{part}.weight"] for part in "AB")
     change = np.float32(scale.scaling) * (a.T @ b.T)  # [inputs, outputs]
-    return {
-        "kernel": np.asarray(pooler["kernel"], np.float32) + change,
-        "bias": np.asarray(pooler["bias"], np.float32),
-    }
+    return {"kernel": np.asarray(pooler["kernel"], np.float32) + change, "bias": np.asarray(pooler["bias"], np.float32)}
 
 
 def _places(trunk: TrunkConfig) -> dict[str, tuple[tuple[DenseLayer, ...], int]]:
