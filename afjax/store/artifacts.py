@@ -12,7 +12,7 @@ from afjax.config.values import check_name
 from afjax.errors import UserError, did_you_mean
 from afjax.storage.paths import check_readable, is_remote, open_path
 from afjax.store import checkpoint, files
-from afjax.store.manifest import KINDS, REPAIR, Manifest, check_unchanged, from_json, names_difference
+from afjax.store.manifest import KINDS, REPAIR, Manifest, check_unchanged, from_json
 from afjax.store.trunk_identity import trunk_difference
 from afjax.trees import Tree
 
@@ -41,14 +41,7 @@ class Artifact:
     params: Tree
 
 
-def load(
-    store: StorePath,
-    kind: str,
-    name: str,
-    *,
-    trunk: Mapping[str, Any] | None = None,
-    shapes: Mapping[str, tuple[int, ...]] | None = None,
-) -> Artifact:
+def load(store: StorePath, kind: str, name: str, *, trunk: Mapping[str, Any] | None = None) -> Artifact:
     """Loads an artifact as NumPy arrays and checks its integrity.
 
     Args:
@@ -56,14 +49,13 @@ def load(
       kind, name: The artifact's kind (one of ``KINDS``) and name.
       trunk: ``Trunk.identity()`` of the trunk in use, or the part of it to compare, such as ``{"sha256": digest}``.
         None accepts any trunk. See :func:`trunk_difference`.
-      shapes: ``{leaf path: shape}`` of the model that will use the artifact. None accepts any shapes.
 
     Returns:
       The manifest and the parameters, with the saved shapes and dtypes.
 
     Raises:
       UserError: The artifact does not exist (the message suggests the closest name), was trained on a different trunk,
-        does not match ``shapes``, or is damaged (for example, a leaf is missing or a bit was flipped).
+        or is damaged (for example, a leaf is missing or a bit was flipped).
 
     Example:
       >>> import numpy as np
@@ -78,7 +70,7 @@ def load(
     location, text = read_text(folder, kind)
     while True:
         try:
-            return _load(location, text, kind, name, trunk, shapes)
+            return _load(location, text, kind, name, trunk)
         except UserError:
             seen = location, text
             location, text = read_text(folder, kind)
@@ -208,14 +200,7 @@ def title(kind: str, name: str) -> str:
     return f'The {_noun(kind)} "{name}"'
 
 
-def _load(
-    location: epath.Path,
-    text: str,
-    kind: str,
-    name: str,
-    trunk: Mapping[str, Any] | None,
-    shapes: Mapping[str, tuple[int, ...]] | None,
-) -> Artifact:
+def _load(location: epath.Path, text: str, kind: str, name: str, trunk: Mapping[str, Any] | None) -> Artifact:
     where = str(location / files.MANIFEST)
     manifest = from_json(text, where)
     if (manifest.kind, manifest.name) != (kind, name):
@@ -227,8 +212,6 @@ def _load(
         _check_trunk(manifest, trunk, str(location.parent.parent))
     params = checkpoint.read(location / "params", manifest, str(location))
     check_unchanged(text, where)
-    if shapes is not None:
-        _check_shapes(manifest, shapes)
     return Artifact(manifest, params)
 
 
@@ -249,20 +232,6 @@ def _check_trunk(manifest: Manifest, trunk: Mapping[str, Any], store: str) -> No
             "that the trunk's config.json and tokenizer are the same as in the training run.",
             stacklevel=2,
         )
-
-
-def _check_shapes(manifest: Manifest, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    does_not_fit = f"{title(manifest.kind, manifest.name)} does not fit the model"
-    advice = "build the model with the settings in the manifest, or train the artifact again for this model"
-    difference = names_difference(shapes, manifest.leaves)
-    if difference:
-        raise UserError(f"{does_not_fit} (- missing leaf, + leaf not in the model): {difference}; {advice}.")
-    for path, shape in shapes.items():
-        saved = tuple(manifest.leaves[path]["shape"])
-        if tuple(shape) != saved:
-            raise UserError(
-                f'{does_not_fit}: the leaf "{path}" has shape {saved}, but the model has {tuple(shape)}; {advice}.'
-            )
 
 
 def folder_of(store: StorePath, kind: str, name: str) -> epath.Path:

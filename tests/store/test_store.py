@@ -220,17 +220,6 @@ def test_mismatched_trunk_error_names_both_trunks(saved: pathlib.Path) -> None:
     assert "ef" * 32 in message
 
 
-def test_mismatched_shapes_error_names_the_leaves(saved: pathlib.Path) -> None:
-    shapes = {path: leaf.shape for path, leaf in trees.flatten(make_params()).items()}
-    store.load(saved, "adapters", "rte", shapes=shapes)
-    message = load_error(saved, shapes={**shapes, "ffn/down/kernel": (2, 4, 5)})
-    assert has_facts(message, '"ffn/down/kernel"', "(2, 4, 3)", "(2, 4, 5)")
-    del shapes["layers"]
-    message = load_error(saved, shapes={**shapes, "ffn/up/bias": (2, 4)})
-    assert "-ffn/up/bias" in message
-    assert "+layers" in message
-
-
 def test_folder_moved_to_another_kind_or_name_is_refused(saved: pathlib.Path, folder: pathlib.Path) -> None:
     shutil.copytree(folder, saved / "heads" / "rte")
     shutil.copytree(folder, saved / "adapters" / "cb")
