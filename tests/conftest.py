@@ -34,8 +34,8 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 # This must be called before the checked modules are imported.
 check_shapes()
 
-from afjax.cli.server import return_free_memory
 from afjax.data.sources.builtin import GRAMMARS, builtin_rows
+from afjax.distributed.host_memory import return_freed_memory
 from afjax.trunk.config_file import trunk_config
 from afjax.trunk.encoder import init_trunk
 from afjax.trunk.hugging_face import to_hugging_face
@@ -89,7 +89,7 @@ def limited_memory() -> Iterator[None]:
         jax.clear_caches()
         gc.collect()
         # Otherwise the process would stay above the limit, and drop its programs after each file.
-        return_free_memory()
+        return_freed_memory()
 
 
 def resident_bytes() -> int:

@@ -2,7 +2,6 @@
 
 import argparse
 import contextlib
-import ctypes
 import signal
 import socket
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from afjax.config.flags import split_names
 from afjax.config.server import ServerConfig
 from afjax.display.terminal import print_line
 from afjax.display.words import counted
+from afjax.distributed.host_memory import return_freed_memory
 from afjax.errors import UserError
 from afjax.model.task_model import TaskModel
 from afjax.serve.loading import find_artifact, load_model, load_routed_model, names_with_heads
@@ -63,7 +63,7 @@ def serve(arguments: argparse.Namespace) -> None:
 
         def load(name: str) -> TaskModel:
             loaded = load_model(arguments.store, model.trunk, *find_artifact(arguments.store, name))
-            return_free_memory()
+            return_freed_memory()
             return loaded
 
         app = make_app(model, load, config)
@@ -83,18 +83,6 @@ def serve(arguments: argparse.Namespace) -> None:
         with _signals_end_only_the_server():
             server.run(sockets=[listener])
         print_line("The server has ended.")
-
-
-def return_free_memory() -> None:
-    """Returns free memory to the system, if the C library is glibc.
-
-    Several threads load an adapter, and glibc has a heap per thread. It would keep the memory that they free, so a
-    server whose adapters change would grow for a long time.
-    """
-    # Other C libraries do not have this function.
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from afjax.config.from_dict import from_dict
 from afjax.config.tasks import TaskConfig
 from afjax.display.tables import fitting_table, table_lines
 from afjax.display.terminal import fitted, terminal_width
-from afjax.errors import UserError, did_you_mean
+from afjax.errors import UserError
 from afjax.store import KINDS, Manifest
 
 StorePath = str | os.PathLike[str]
@@ -42,16 +42,8 @@ def show_lines(path: StorePath, name: str) -> list[str]:
       UserError: The store does not exist, no artifact has the name (the message suggests the closest one), or a
         manifest is damaged.
     """
-    artifacts = _artifacts(path)
-    kinds = [kind for kind, other in artifacts if other == name]
-    if not kinds:
-        all_names = sorted({other for _, other in artifacts})
-        raise UserError(
-            f'Nothing in the store {path} is named "{name}".{did_you_mean(name, all_names)}'
-            f" It has: {', '.join(all_names) or 'nothing'}."
-        )
     lines: list[str] = []
-    for kind in kinds:
+    for kind in store.kinds_of(path, name):
         lines += [*([""] if lines else []), *_manifest_lines(store.read_manifest(path, kind, name))]
     return _printable(lines)
 

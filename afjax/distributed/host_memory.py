@@ -30,7 +30,8 @@ def return_freed_memory() -> None:
     """Trims the C library's heap, which returns freed memory to the system.
 
     XLA's compiler frees several hundred megabytes that the C library would keep, which increases a run's peak memory on
-    a CPU. Does nothing if the C library is not glibc.
+    a CPU. glibc also has a heap per thread and keeps the memory that its threads free, so a server whose adapters
+    change would grow for a long time. Does nothing if the C library is not glibc.
     """
     if sys.platform == "linux":
         libc = ctypes.CDLL(None)

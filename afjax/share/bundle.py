@@ -16,16 +16,16 @@ from pathlib import Path
 from etils import epath
 
 from afjax.config.values import check_name
-from afjax.errors import UserError, did_you_mean
+from afjax.errors import UserError
 from afjax.share.model_card import model_card
 from afjax.share.provenance import COMMITTED, COMMITTED_TEXT, shareable
 from afjax.storage.paths import is_remote
 from afjax.store import reservations
 from afjax.store.artifacts import (
     StorePath,
-    exists,
     folder_of,
     folders,
+    kinds_of,
     load,
     names,
     read_manifest,
@@ -270,15 +270,7 @@ def _parts(store: StorePath, name: str, kind: str) -> list[tuple[str, str]]:
 
 
 def _kind_of(store: StorePath, name: str) -> str:
-    if not exists(store):
-        raise UserError(f"There is no store at {store}; pass the folder that holds {', '.join(KINDS)}.")
-    kinds = [kind for kind in KINDS if name in names(store, kind)]
-    if not kinds:
-        all_names = sorted({other for kind in KINDS for other in names(store, kind)})
-        raise UserError(
-            f'Nothing in the store {store} is named "{name}".{did_you_mean(name, all_names)} It has: '
-            f"{', '.join(all_names) or 'nothing'}."
-        )
+    kinds = kinds_of(store, name)
     if kinds[:2] == ["adapters", "fusion"]:
         raise UserError(
             f'The store {store} has an adapter and a fusion named "{name}"; pass --kind=adapters or --kind=fusion.'

@@ -22,7 +22,7 @@ Example:
   (2, 8, 4)
 """
 
-from afjax.store.artifacts import Artifact, entries, exists, folders, load, names, read_manifest
+from afjax.store.artifacts import Artifact, entries, exists, folders, kinds_of, load, names, read_manifest
 from afjax.store.checks import adapter_problems, problems, verify
 from afjax.store.manifest import KINDS, Manifest
 from afjax.store.saving import Draft, reserve, save, save_all
@@ -38,6 +38,7 @@ __all__ = [
     "entries",
     "exists",
     "folders",
+    "kinds_of",
     "load",
     "names",
     "problems",

@@ -195,6 +195,41 @@ def folders(store: StorePath) -> list[tuple[str, str]]:
     return [(kind, name) for kind in KINDS for name in _names(store, kind, incomplete=True)]
 
 
+def kinds_of(store: StorePath, name: str) -> list[str]:
+    """Finds the artifacts with a name.
+
+    Args:
+      store: The store's folder, local or ``gs://``.
+      name: The artifacts' name.
+
+    Returns:
+      The kinds of the complete and incomplete artifacts with this name, in the order of ``KINDS``.
+
+    Raises:
+      UserError: The store does not exist or cannot be read, or no artifact has the name (the message suggests the
+        closest one).
+
+    Example:
+      >>> import numpy as np
+      >>> from afjax import store
+      >>> tree = {"ffn": {"down": {"kernel": np.zeros((2, 8, 4), np.float32)}}}
+      >>> manifest = store.save("stores/kinds", "adapters", "rte", tree, config={"size": 4}, trunk={"sha256": "ab"})
+      >>> store.kinds_of("stores/kinds", "rte")
+      ['adapters']
+    """
+    artifacts = folders(store)
+    if not artifacts and not exists(store):
+        raise UserError(f"There is no store at {store}; pass the folder that contains {', '.join(KINDS)}.")
+    kinds = [kind for kind, other in artifacts if other == name]
+    if not kinds:
+        all_names = sorted({other for _, other in artifacts})
+        raise UserError(
+            f'Nothing in the store {store} is named "{name}".{did_you_mean(name, all_names)} It has: '
+            f"{', '.join(all_names) or 'nothing'}."
+        )
+    return kinds
+
+
 def title(kind: str, name: str) -> str:
     """Names the artifact in an error message, such as ``The adapter "entail"``."""
     return f'The {_noun(kind)} "{name}"'

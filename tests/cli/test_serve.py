@@ -30,7 +30,7 @@ PAIR = {"text_a": "all of the two", "text_b": "some of the two"}
 # The last block keeps free() from returning the memory.
 FREE_MEMORY = """
 import ctypes, resource
-from afjax.cli.server import return_free_memory
+from afjax.distributed.host_memory import return_freed_memory
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
 blocks = [libc.malloc(2**15) for _ in range(5_000)]
@@ -42,7 +42,7 @@ def resident():
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * resource.getpagesize()
 before = resident()
-return_free_memory()
+return_freed_memory()
 print(before - resident())
 """
 

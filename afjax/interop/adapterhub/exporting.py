@@ -96,21 +96,15 @@ def export_adapterhub(
 
 def _kind_to_export(store_folder: str | Path, name: str, kind: Kind | None) -> Kind:
     """Returns the kind of the artifact to export."""
-    kinds: list[Kind] = [
-        candidate for candidate, folder in _FOLDERS.items() if name in store.names(store_folder, folder)
-    ]
     if kind is not None:
         # For a missing artifact, read_manifest raises an error that suggests the closest name.
         store.read_manifest(store_folder, _FOLDERS[kind], name)
         return kind
+    stored = store.kinds_of(store_folder, name)
+    kinds: list[Kind] = [candidate for candidate, folder in _FOLDERS.items() if folder in stored]
     if "adapter" in kinds and "fusion" in kinds:
         raise UserError(
             f'The store {store_folder} has both an adapter and a fusion named "{name}"; choose one with --kind.'
-        )
-    if not kinds:
-        names = {other for folder in _FOLDERS.values() for other in store.names(store_folder, folder)}
-        raise UserError(
-            f'Nothing in the store {store_folder} is named "{name}"; it has: {", ".join(sorted(names)) or "nothing"}.'
         )
     return "fusion" if "fusion" in kinds else kinds[0]
 
