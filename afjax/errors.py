@@ -16,6 +16,10 @@ class PreemptionError(BaseException):
     """
 
 
+class OtherHostError(Exception):
+    """Another host of this run has crashed. Its log has the traceback."""
+
+
 class UserError(ValueError):
     """A mistake in a file, flag, config or argument.
 
@@ -28,6 +32,13 @@ class UserError(ValueError):
       Traceback (most recent call last):
           ...
       afjax.errors.UserError: task.kind is "classificaton"; allowed: ... Did you mean "classification"?
+    """
+
+
+class TemporaryError(UserError):
+    """Cloud Storage failed in a way that may not happen again.
+
+    Commands exit with code 1, so that launch scripts start them again.
     """
 
 

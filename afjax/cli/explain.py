@@ -4,8 +4,8 @@ import contextlib
 import signal
 from collections.abc import Iterator
 
-from afjax.errors import PREEMPTED, PreemptionError, UserError
-from afjax.storage.paths import client_errors
+from afjax.errors import HOST_LOST, PREEMPTED, OtherHostError, PreemptionError, TemporaryError, UserError
+from afjax.storage.paths import client_errors, is_temporary
 
 
 def explain(error: BaseException) -> tuple[int, str] | None:
@@ -17,19 +17,24 @@ def explain(error: BaseException) -> tuple[int, str] | None:
         return PREEMPTED, str(error)
     if isinstance(error, UserError):
         # Join lines, because the message can contain a library's multi-line message.
-        return 2, " ".join(str(error).split())
+        return 1 if isinstance(error, TemporaryError) else 2, " ".join(str(error).split())
+    if isinstance(error, OtherHostError):
+        return HOST_LOST, str(error)
     if isinstance(error, BrokenPipeError):
         return 128 + signal.SIGPIPE, "The program reading this command's output has exited."
+    if isinstance(error, Exception) and is_temporary(error):
+        return 1, f"Google Cloud Storage failed ({_sentence(error)}); try again."
     if isinstance(error, OSError):
         return 2, f"{error.filename or 'A file'} cannot be used ({error.strerror or error})."
     if isinstance(error, KeyboardInterrupt):
         return 130, "interrupted; run the same command again to resume from the last checkpoint."
     if isinstance(error, client_errors()):
-        message = " ".join(str(error).split()) or type(error).__name__
-        # The user can correct credentials, permissions and names. Other errors may be temporary.
-        code = 2 if getattr(error, "code", None) in (401, 403, 404) else 1
-        return code, f"Google Cloud Storage failed ({message}); try again."
+        return 2, f"Google Cloud Storage failed ({_sentence(error)}); check the credentials, permissions and names."
     return None
+
+
+def _sentence(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 @contextlib.contextmanager

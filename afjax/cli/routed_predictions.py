@@ -8,6 +8,8 @@ from afjax.cli.predictions import prediction_line, write_lines
 from afjax.cli.stored_model import load_recorded_trunk, set_up_libraries
 from afjax.config.capacity import Capacity
 from afjax.config.flags import split_names
+from afjax.config.from_dict import check_value
+from afjax.config.ranges import PositiveInt
 from afjax.data.sources.files import shorten
 from afjax.display.terminal import print_line
 from afjax.errors import UserError
@@ -123,8 +125,7 @@ def _name(origin: str, row: dict[str, Any]) -> str | None:
 
 
 def _load(arguments: argparse.Namespace, names: list[str]) -> RoutedModel:
-    if arguments.batch_size < 1:
-        raise UserError(f"batch_size is {arguments.batch_size}; it must be at least 1.")
+    check_value(PositiveInt, arguments.batch_size, "batch_size")
     set_up_libraries()
     trunk = load_recorded_trunk(arguments.trunk, arguments.store, *find_artifact(arguments.store, names[0]))
     capacity = Capacity(batch_sizes=(arguments.batch_size,))

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from afjax import store
 from afjax.cli.submit_plan import Job
+from afjax.config.from_dict import check_value
+from afjax.config.ranges import PositiveInt
 from afjax.data.sources.official import OFFICIAL
 from afjax.data.splits import AnyRows
 from afjax.display.terminal import progress_bar
@@ -50,8 +52,7 @@ def write(
     Raises:
       UserError: The length or batch size is out of range, or the folder cannot be written.
     """
-    if batch_size < 1:
-        raise UserError(f"batch_size is {batch_size}; it must be at least 1.")
+    check_value(PositiveInt, batch_size, "batch_size")
     if max_length is not None:
         for model in models.values():
             check_length(max_length, model.trunk)

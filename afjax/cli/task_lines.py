@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from afjax.config.from_dict import check_value
+from afjax.config.ranges import PositiveInt
 from afjax.config.tasks import MAIN_METRICS, NAMED_SOURCES, TaskConfig
 from afjax.config.training import TrainConfig
 from afjax.data.columns import first_row, missing_column
@@ -103,8 +105,7 @@ def show_lines(
         trunk does not support the length.
     """
     check_length(max_length, trunk)
-    if batch_size < 1:
-        raise UserError(f"batch_size is {batch_size}; it must be at least 1.")
+    check_value(PositiveInt, batch_size, "batch_size")
     config = TrainConfig(max_length=max_length, batch_size=batch_size)
     rows = load_splits(task, split)
     tokenizer = trunk.tokenizer()

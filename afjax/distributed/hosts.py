@@ -25,7 +25,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from afjax.errors import HOST_LOST, PreemptionError, UserError
+from afjax.errors import HOST_LOST, OtherHostError, PreemptionError, TemporaryError, UserError
+from afjax.storage.paths import is_temporary
 
 # Seconds without a heartbeat after which a host is considered lost.
 HEARTBEAT_SECONDS = 30
@@ -103,6 +104,8 @@ class Job:
         self._shell: subprocess.Popen[bytes] | None = None
         self._stopped = threading.Event()
         self._watcher = threading.Thread(target=self._watch, daemon=True)
+        # Set if an exception ends the block, so that the main thread is about to end the process.
+        self._failed = threading.Event()
         # _ending is the identifier of the thread that ends the process.
         self._lock, self._ending = threading.Lock(), 0
 
@@ -205,7 +208,8 @@ class Job:
         while not self._stopped.wait(_POLL_SECONDS):
             if self._service.reason() is None:
                 continue
-            if self._stopped.wait(_GRACE_SECONDS):
+            # A host that has failed itself prints its own reason, perhaps with a traceback.
+            if self._stopped.wait(_GRACE_SECONDS) or (self._failed.is_set() and self._stopped.wait(FAREWELL_SECONDS)):
                 return
             # Read the reason again: another host may have reported a more precise one in the meantime.
             code, sentence = self._service.reason() or (HOST_LOST, "another host has ended.")
@@ -214,6 +218,7 @@ class Job:
 
     def _end_with(self, error: BaseException) -> None:
         """Ends this process because of an exception, if it is one of several hosts."""
+        self._failed.set()
         if self._service is None:
             self._stop_shell()
             return
@@ -385,7 +390,8 @@ def all_hosts_or_raise() -> Iterator[None]:
 
     Raises:
       Exception: This host's own error.
-      UserError: The first failing host's error, if this host succeeded.
+      UserError: The first failing host's error, if this host succeeded. A TemporaryError if Cloud Storage failed there.
+      OtherHostError: The first failing host crashed, and this host succeeded.
     """
     error: Exception | None = None
     try:
@@ -393,12 +399,28 @@ def all_hosts_or_raise() -> Iterator[None]:
     except Exception as raised:
         error = raised
     if several_hosts():
-        messages = _gather_text((str(error) or type(error).__name__) if error else "")
+        messages = _gather_text("" if error is None else _message_to_others(error))
         if error is None and any(messages):
-            host, sentence = next((host, sentence) for host, sentence in enumerate(messages) if sentence)
-            error = UserError(f"On host {host}: {sentence}")
+            host, message = next((host, message) for host, message in enumerate(messages) if message)
+            kind, _, sentence = message.partition(" ")
+            error = _KINDS[kind](f"On host {host}: {sentence}")
     if error is not None:
         raise error
+
+
+# The exceptions that the other hosts raise if one host fails, by the word that names them in its message.
+_KINDS: Mapping[str, type[Exception]] = {"temporary": TemporaryError, "user": UserError, "crash": OtherHostError}
+
+
+def _message_to_others(error: Exception) -> str:
+    """Returns a kind of ``_KINDS`` and a sentence."""
+    if is_temporary(error):
+        return f"temporary {error or type(error).__name__}"
+    # Commands explain a system error to the user, such as a full disk.
+    if isinstance(error, UserError | OSError):
+        return f"user {error}"
+    first = f"{type(error).__name__}: {error}".partition("\n")[0]
+    return f"crash this host failed with {first}; its log has the traceback."
 
 
 def check_same(what: Mapping[str, str]) -> None:

@@ -1,5 +1,6 @@
 """Loads TensorFlow checkpoints. No other module imports TensorFlow."""
 
+import glob
 import importlib.util
 import os
 from pathlib import Path
@@ -10,6 +11,7 @@ from afjax.errors import UserError
 from afjax.storage.paths import AnyPath, fetched
 
 _INDEX = ".index"
+_DATA = ".data-"
 
 
 def read_variables(source: AnyPath) -> dict[str, np.ndarray]:
@@ -56,6 +58,11 @@ def find_checkpoint(source: AnyPath) -> Path:
             return path / checkpoints[0]
     prefix = path.with_name(path.name.removesuffix(_INDEX))
     if path.is_dir() or not prefix.with_name(prefix.name + _INDEX).is_file():
+        parts = path.glob(f"*{_DATA}*") if path.is_dir() else prefix.parent.glob(f"{glob.escape(prefix.name)}{_DATA}*")
+        if found := sorted(part.name.partition(_DATA)[0] for part in parts):
+            raise UserError(
+                f"The checkpoint {source} has no file {found[0]}{_INDEX}; copy all files of the checkpoint again."
+            )
         raise UserError(
             f"There is no TensorFlow checkpoint {source}; use the path of its files without their suffixes "
             "(bert_model.ckpt for bert_model.ckpt.index), or their folder."

@@ -13,6 +13,8 @@ from jax.sharding import Mesh
 from jaxtyping import Float
 
 from afjax.config.adapters import Adapter
+from afjax.config.from_dict import check_value
+from afjax.config.ranges import PositiveInt
 from afjax.config.tasks import TaskConfig
 from afjax.config.values import Pooling
 from afjax.data.batches import Batching
@@ -474,8 +476,7 @@ class TaskModel:
 
     def _batches(self, data: TokenizedRows, batch_size: int, max_length: int | None) -> dict[str, Any]:
         """Returns the batching arguments for the functions in :mod:`afjax.data.over_rows`."""
-        if batch_size < 1:
-            raise UserError(f"batch_size is {batch_size}; it must be at least 1.")
+        check_value(PositiveInt, batch_size, "batch_size")
         devices = self._mesh.size
         # Round the batch size up, so that every device gets the same number of rows.
         batch_size = -(-batch_size // devices) * devices

@@ -6,6 +6,7 @@ import logging
 import os
 import re
 import shutil
+import sys
 import tempfile
 import uuid
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from typing import Any
 from etils import epath
 
 from afjax.display.terminal import print_line, progress_bar, shows_bars
-from afjax.errors import UserError
+from afjax.errors import TemporaryError, UserError
 
 AnyPath = str | os.PathLike[str]
 
@@ -113,12 +114,53 @@ def client_errors() -> tuple[type[Exception], ...]:
     """
     try:
         import aiohttp
-        from gcsfs.retry import HttpError, NonRetryableError
+        from gcsfs.retry import ChecksumError, HttpError, NonRetryableError
         from google.api_core.exceptions import GoogleAPIError
         from google.auth.exceptions import GoogleAuthError
     except ImportError:
         return (OSError,)
-    return OSError, HttpError, NonRetryableError, aiohttp.ClientError, GoogleAPIError, GoogleAuthError
+    return OSError, ChecksumError, HttpError, NonRetryableError, aiohttp.ClientError, GoogleAPIError, GoogleAuthError
+
+
+def is_temporary(error: Exception) -> bool:
+    """Checks whether an error is a failure of Cloud Storage that may not happen again.
+
+    Missing credentials, permissions, buckets and files are not temporary.
+    """
+    if isinstance(error, TemporaryError):
+        return True
+    # Without gcsfs, no path is on Cloud Storage. Do not import it here, because that takes seconds.
+    if "gcsfs" not in sys.modules:
+        return False
+    from gcsfs.retry import is_retriable
+    from google.auth.exceptions import GoogleAuthError
+
+    if isinstance(error, GoogleAuthError):
+        return bool(error.retryable)
+    if getattr(error, "code", None) in (401, "401"):
+        return False  # gcsfs retries this too, because new credentials may help.
+    if isinstance(error, TimeoutError):
+        return error.errno is None  # An error of the operating system has a number.
+    # TensorStore raises ValueError with a status code.
+    unavailable = isinstance(error, ValueError) and re.match("(ABORTED|DEADLINE_EXCEEDED|UNAVAILABLE): ", str(error))
+    return bool(unavailable or is_retriable(error))
+
+
+def file_error(what: str, error: Exception, *, cause: str, advice: str) -> UserError:
+    """Creates the error for a file or folder that cannot be read or written.
+
+    Args:
+      what: A clause, such as ``The run's folder FOLDER cannot be written``.
+      error: The exception.
+      cause: The exception's message.
+      advice: Sentences that tell the user what to do, unless the error is temporary.
+
+    Returns:
+      A ``TemporaryError`` if the error is temporary, otherwise a ``UserError``.
+    """
+    if is_temporary(error):
+        return TemporaryError(f"{what} ({cause}). Cloud Storage failed; start the same command again.")
+    return UserError(f"{what} ({cause}). {advice}")
 
 
 def check_readable(folder: epath.Path, what: str) -> None:
@@ -254,7 +296,8 @@ def _explain_errors(path: epath.Path, role: str, done: str) -> Iterator[None]:
     try:
         yield
     except client_errors() as error:
-        raise UserError(f"The {role} {path} cannot be {done}: {reason(error, path)}.") from error
+        kind = TemporaryError if is_temporary(error) else UserError
+        raise kind(f"The {role} {path} cannot be {done}: {reason(error, path)}.") from error
 
 
 def reason(error: Exception, path: epath.Path) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 from etils import epath
 
 from afjax.errors import UserError
-from afjax.storage.paths import is_remote
+from afjax.storage.paths import file_error, is_remote
 from afjax.store import checkpoint, files, reservations
 from afjax.store.artifacts import StorePath, folder_of, load, names, read_manifest, store_folder, title
 from afjax.store.manifest import FORMAT_VERSION, Manifest, describe, plain, to_json
@@ -150,7 +150,12 @@ def save_all(
     except OSError as error:
         first, *other_titles = (title(draft.kind, draft.name) for draft in drafts)
         titles = " and ".join([first, *(f"the{other.removeprefix('The')}" for other in other_titles)])
-        raise UserError(f"{titles} cannot be written to {store}: {error.strerror or error}.") from error
+        raise file_error(
+            f"{titles} cannot be written to {store}",
+            error,
+            cause=error.strerror or str(error),
+            advice="Free up space there or choose another folder.",
+        ) from error
     if is_remote(root):
         check_still_there(store, manifests)
     return tuple(manifests)

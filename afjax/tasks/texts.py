@@ -79,7 +79,8 @@ def columns_from_lists(texts: Sequence[Any], labels: list[Any] | None) -> Column
         parts: list[Any] = list(text) if pairs and isinstance(text, (tuple, list)) else [text]
         if len(parts) != 1 + pairs or not all(isinstance(part, str) for part in parts):
             expected = "a pair of strings" if pairs else "a string"
-            raise UserError(f"texts:{row} is {shorten(text)}; like the first text, it must be {expected}.")
+            like_first = "like the first text, " if row else ""
+            raise UserError(f"texts:{row} is {shorten(text)}; {like_first}it must be {expected}.")
         for part in parts:
             check_text(f"texts:{row}", part)
         first.append(parts[0])

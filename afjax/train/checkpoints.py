@@ -1,5 +1,6 @@
 """A run's checkpoints, with everything needed to resume bit-identically."""
 
+import contextlib
 import errno
 import os
 import shutil
@@ -15,7 +16,7 @@ from etils import epath
 from afjax.distributed.hosts import is_runtime_error, several_hosts
 from afjax.distributed.preemption import delayed_interrupt
 from afjax.errors import UserError
-from afjax.storage.paths import absolute, is_remote
+from afjax.storage.paths import absolute, file_error, is_remote
 from afjax.store.checkpoint import quiet_orbax, system_reason
 from afjax.train.record import input_differences
 from afjax.trees import Tree
@@ -30,7 +31,7 @@ class RunCheckpoints:
     ``state`` is the training state, ``best`` is the trained tree with the best dev metric so far, and ``progress`` is a
     JSON object. Checkpoints are atomic, so a killed run resumes from the last complete one. All hosts must call
     :meth:`save` and :meth:`restore`. Saving is asynchronous, but the state may be donated as soon as :meth:`save`
-    returns.
+    returns. :meth:`save` and :meth:`wait` are called within a ``with`` block, which silences Orbax's log messages.
 
     Args:
       folder: The folder of the run's checkpoints.
@@ -42,7 +43,7 @@ class RunCheckpoints:
         import orbax.checkpoint as ocp
 
         self._ocp = ocp
-        self._inputs = dict(inputs)
+        self._inputs, self._quiet = dict(inputs), contextlib.ExitStack()
         options = ocp.CheckpointManagerOptions(
             max_to_keep=2, create=True, async_options=ocp.AsyncOptions(barrier_sync_fn=_wait_unless_failed)
         )
@@ -72,7 +73,7 @@ class RunCheckpoints:
             if not is_remote(folder) and shutil.disk_usage(folder).free < size:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             # An interrupt during this call would make Orbax's threads print tracebacks at exit.
-            with quiet_orbax(), delayed_interrupt():
+            with delayed_interrupt():
                 self._manager.save(step, args=items)
         except Exception as error:  # TensorStore raises ValueError for system errors.
             if is_runtime_error(error):  # Another host was lost.
@@ -86,8 +87,7 @@ class RunCheckpoints:
           UserError: The checkpoint could not be written.
         """
         try:
-            with quiet_orbax():
-                self._manager.wait_until_finished()
+            self._manager.wait_until_finished()
         except Exception as error:  # TensorStore raises ValueError for system errors.
             if is_runtime_error(error):  # Another host was lost.
                 raise
@@ -95,9 +95,11 @@ class RunCheckpoints:
 
     def _not_written(self, error: Exception) -> UserError:
         # The previous checkpoint may have failed in the background, so the message does not name a step.
-        return UserError(
-            f"A checkpoint could not be written to {self._manager.directory} ({system_reason(error)}). Free up space, "
-            "then run the same command again."
+        return file_error(
+            f"A checkpoint could not be written to {self._manager.directory}",
+            error,
+            cause=system_reason(error),
+            advice="Free up space, then run the same command again.",
         )
 
     def restore(self, state: Any, best: Tree) -> tuple[Any, Tree, dict[str, Any]] | None:
@@ -150,20 +152,25 @@ class RunCheckpoints:
                 raise
             # Orbax's other reads are still running and print tracebacks when they fail. Wait so that our error is last.
             time.sleep(1)
-            raise UserError(
-                f"The checkpoint {self._manager.directory / str(step)} cannot be read ({system_reason(error)}); remove "
-                "it to resume from the previous one."
+            raise file_error(
+                f"The checkpoint {self._manager.directory / str(step)} cannot be read",
+                error,
+                cause=system_reason(error),
+                advice="Remove it to resume from the previous one.",
             ) from error
 
     def __enter__(self) -> "RunCheckpoints":
+        # Orbax also logs from its own threads, between calls.
+        self._quiet.enter_context(quiet_orbax())
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # After an error, closing would wait for a save that the other hosts may never finish.
-        if kind is None or not several_hosts() or not self._manager.is_saving_in_progress():
-            self._manager.close()
+        with self._quiet:
+            # After an error, closing would wait for a save that the other hosts may never finish.
+            if kind is None or not several_hosts() or not self._manager.is_saving_in_progress():
+                self._manager.close()
 
 
 def _wait_unless_failed(*, key: str, timeout_ms: int) -> None:

@@ -28,7 +28,7 @@ from afjax.distributed.hosts import all_hosts_or_raise, is_first_host
 from afjax.errors import UserError
 from afjax.storage.json_files import read_json
 from afjax.storage.locking import only_holder
-from afjax.storage.paths import is_remote
+from afjax.storage.paths import file_error, is_remote
 from afjax.storage.writing import write_json
 from afjax.trees import flatten
 from afjax.trunk.pretrained import Trunk
@@ -225,9 +225,11 @@ def only_process(folder: epath.Path) -> Iterator[None]:
 
 def folder_error(folder: epath.Path, error: OSError) -> UserError:
     """Creates the error for a run's folder that cannot be written."""
-    return UserError(
-        f"The run's folder {folder} cannot be written ({error.strerror or error}). Free up space there or choose "
-        "another workdir, then start the run again."
+    return file_error(
+        f"The run's folder {folder} cannot be written",
+        error,
+        cause=error.strerror or str(error),
+        advice="Free up space there or choose another workdir, then start the run again.",
     )
 
 

@@ -13,7 +13,7 @@ from jax import Array
 from jax.sharding import Mesh
 from jaxtyping import Float, Float32
 
-from afjax.config.from_dict import check_fields
+from afjax.config.from_dict import check_fields, check_value
 from afjax.config.ranges import PositiveInt
 from afjax.config.values import Pooling
 from afjax.data.batches import Batching
@@ -271,8 +271,7 @@ def embed_texts(
     """
     longest = model.trunk.max_length
     max_length = min(config.max_length or longest, longest)
-    if batch_size < 1:
-        raise UserError(f"batch_size is {batch_size}; it must be at least 1.")
+    check_value(PositiveInt, batch_size, "batch_size")
     data = tokenize_rows(embedding_rows(texts, config), tokenizer, max_length=max_length, cache_dir=None)
     step = functools.partial(_embed_step, model, config.pooling, config.normalize)
     # Round the batch size up, so that every device gets the same number of rows.

@@ -138,7 +138,11 @@ def relative_embeddings(
     """
     if config.relative_buckets is None:
         return None
-    embeddings: Any = RelativeEmbeddings(config).apply({"params": trunk["embeddings"][RELATIVE]}, length)
+    params = trunk["embeddings"][RELATIVE]
+    # Like all other tables, this one is cast before it is used. Otherwise, a trained trunk would compute other values
+    # than a trunk whose weights are stored in this dtype.
+    params = {**params, "position": params["position"].astype(dtype)}
+    embeddings: Any = RelativeEmbeddings(config).apply({"params": params}, length)
     return embeddings.astype(dtype)
 
 

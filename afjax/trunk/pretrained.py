@@ -311,6 +311,7 @@ class Trunk:
 
 def check_length(max_length: int, trunk: Trunk) -> None:
     """Raises UserError if the trunk does not support rows of ``max_length`` tokens."""
+    check_value(int, max_length, "max_length")
     if not 4 <= max_length <= trunk.config.max_length:
         raise UserError(
             f"max_length is {max_length}; the trunk {trunk.name} takes rows of 4 to {trunk.config.max_length} tokens."

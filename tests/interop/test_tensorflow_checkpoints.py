@@ -104,6 +104,13 @@ def test_checkpoint_is_found_by_name_or_as_the_only_one_in_a_folder(tmp_path: Pa
         assert find_checkpoint(source) == tmp_path / "model.ckpt-2"
     with pytest.raises(UserError, match=r"no TensorFlow checkpoint .*model\.ckpt-1;"):
         find_checkpoint(tmp_path / "model.ckpt-1")
+    (tmp_path / "model.ckpt-1.data-00000-of-00001").touch()
+    with pytest.raises(UserError, match=r"no file model\.ckpt-1\.index;"):
+        find_checkpoint(tmp_path / "model.ckpt-1")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "bert_model.ckpt.data-00000-of-00001").touch()
+    with pytest.raises(UserError, match=r"no file bert_model\.ckpt\.index;"):
+        find_checkpoint(tmp_path / "folder")
     (tmp_path / "model.ckpt-3.index").touch()
     with pytest.raises(UserError, match=r"several.* model\.ckpt-2, model\.ckpt-3;"):
         find_checkpoint(tmp_path)

@@ -116,12 +116,12 @@ def start_python(*arguments: str, devices: int = 1) -> subprocess.Popen[str]:
     )
 
 
-def agree(*given: tuple[str, str, int]) -> list[subprocess.Popen[str]]:
-    """Starts one host per ``(digest, failing host, number of devices)``."""
+def agree(*given: tuple[str, str, int], error: str = "user") -> list[subprocess.Popen[str]]:
+    """Starts one host per ``(digest, failing host, number of devices)``; see ``agree.py``."""
     address = f"127.0.0.1:{free_port()}"
     script = str(Path(__file__).with_name("agree.py"))
     return [
-        start_python(script, address, str(number), digest, fails, devices=devices)
+        start_python(script, address, str(number), digest, fails, error, devices=devices)
         for number, (digest, fails, devices) in enumerate(given)
     ]
 
@@ -163,6 +163,25 @@ def test_hosts_exit_before_training_if_they_differ_or_one_fails(
     for (code, errors), message in zip(outcome(agree(*given)), expected, strict=True):
         assert message in reason(errors)
         assert code == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "other_code", "message"),
+    [
+        ("disk", 2, 2, "No space left on device"),
+        ("cloud", 1, 1, "Service Unavailable, 503"),
+        ("crash", 1, HOST_LOST, "this host failed with RuntimeError: A bug.; its log has the traceback."),
+    ],
+)
+def test_other_hosts_exit_with_the_code_of_the_failure(error: str, code: int, other_code: int, message: str) -> None:
+    """The first host fails, which runs the coordination service."""
+    failed, other = outcome(agree(("a", "0", 1), ("a", "0", 1), error=error))
+    assert (failed[0], other[0]) == (code, other_code)
+    assert message in reason(failed[1])
+    assert message in reason(other[1])
+    assert reason(other[1]).startswith("On host 0: ")
+    assert ("Traceback" in failed[1]) == (error == "crash")
+    assert "Traceback" not in other[1]
 
 
 def test_host_exits_with_a_message_if_other_hosts_do_not_join() -> None:

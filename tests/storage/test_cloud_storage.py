@@ -21,6 +21,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import numpy as np
 import pytest
 from etils import epath
@@ -28,13 +29,17 @@ from facts import has_facts
 from gcp_storage_emulator.handlers.buckets import create_bucket
 from gcp_storage_emulator.server import RequestHandler
 from gcp_storage_emulator.storage import Storage
+from gcsfs.retry import ChecksumError, HttpError
+from google.auth.exceptions import DefaultCredentialsError, TransportError
 
 from afjax import share, store
 from afjax.analysis.parameters import trunk_architecture
+from afjax.cli.explain import explain
 from afjax.cli.main import main
 from afjax.config.tasks import TaskConfig
-from afjax.errors import UserError
+from afjax.errors import TemporaryError, UserError
 from afjax.storage import paths
+from afjax.storage.paths import file_error, is_temporary
 from afjax.tasks.load import load_split
 
 pytestmark = pytest.mark.slow
@@ -504,15 +509,75 @@ def test_missing_gcsfs_is_reported(config: Path, refused: Callable[..., str], mo
 def test_bucket_error_during_a_run_is_reported(
     config: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gcsfs.retry import HttpError
-
     def expired(*arguments: object) -> None:
         raise HttpError({"code": 401, "message": "Invalid Credentials"})
 
     with monkeypatch.context() as patch:
         patch.setattr("afjax.train.logs.write_text", expired)
         assert main(["train", f"--config={config}:max_steps=2", "--workdir=gs://bucket/expired"]) == 2
-    assert "(Invalid Credentials, 401); try again." in capsys.readouterr().err.splitlines()[-1]
+    assert has_facts(capsys.readouterr().err.splitlines()[-1], "(Invalid Credentials, 401)", "credentials")
+
+
+def unavailable(*arguments: object) -> None:
+    raise HttpError({"code": 503, "message": "Service Unavailable"})
+
+
+@pytest.mark.parametrize(
+    "failing",
+    [
+        "afjax.train.logs.write_text",
+        "afjax.train.record.write_json",
+        "afjax.store.saving._write",
+        "orbax.checkpoint.CheckpointManager.wait_until_finished",
+    ],
+)
+def test_temporary_failure_during_a_run_has_its_own_exit_code(
+    failing: str,
+    config: Path,
+    cloud: Bucket,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    arguments = ["train", f"--config={config}:max_steps=2", f"--workdir=gs://bucket/{failing}"]
+    with monkeypatch.context() as patch:
+        patch.setattr(failing, unavailable)
+        assert main(arguments) == 1
+    errors = capsys.readouterr().err
+    assert has_facts(errors.splitlines()[-1], "503", "again")
+    assert "Free up space" not in errors
+    assert "Traceback" not in errors
+    # The same command then finishes the run.
+    assert main(arguments) == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (HttpError({"code": 503, "message": "Service Unavailable"}), 1),
+        (HttpError({"code": 429, "message": "Too Many Requests"}), 1),
+        (HttpError({"code": 403, "message": "Forbidden"}), 2),
+        (HttpError({"code": 412, "message": "Precondition Failed"}), 2),
+        (ChecksumError("The digests differ."), 1),
+        (aiohttp.ClientConnectionError("Connect call failed"), 1),
+        (aiohttp.ServerTimeoutError(), 1),
+        (TimeoutError(), 1),
+        (TransportError("no route", retryable=True), 1),
+        (DefaultCredentialsError("no credentials"), 2),
+        (OSError(28, "No space left on device", "file"), 2),
+        (TimeoutError(110, "Connection timed out", "file"), 2),
+    ],
+)
+def test_exit_code_tells_temporary_failures_from_others(error: Exception, code: int) -> None:
+    assert explain(error) is not None
+    assert explain(error)[0] == code
+    assert is_temporary(error) == (code == 1)
+    assert isinstance(file_error("F", error, cause="c", advice="A."), TemporaryError) == (code == 1)
+
+
+def test_tensorstore_reports_temporary_failures_by_their_status() -> None:
+    assert is_temporary(ValueError("UNAVAILABLE: Error writing gs://bucket/x"))
+    assert not is_temporary(ValueError("NOT_FOUND: Error opening gs://bucket/x"))
 
 
 def test_home_folder_is_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

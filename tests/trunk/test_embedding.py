@@ -190,8 +190,12 @@ def test_settings_in_the_trunks_files_are_used_and_saved(tiny_trunk_folder: Path
 def test_invalid_arguments_of_embed_are_refused(tiny_trunk: Trunk) -> None:
     with pytest.raises(UserError, match="128"):
         tiny_trunk.embed(TEXTS, max_length=129)
+    with pytest.raises(UserError, match="max_length is '8'"):
+        tiny_trunk.embed(TEXTS, max_length="8")  # type: ignore[arg-type]
     with pytest.raises(UserError, match="batch_size is 0"):
         tiny_trunk.embed(TEXTS, batch_size=0)
+    with pytest.raises(UserError, match=r"^batch_size is 2\.0"):
+        tiny_trunk.embed(TEXTS, batch_size=2.0)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="max"):
         tiny_trunk.embed(TEXTS, pooling="max")  # type: ignore[arg-type]
     with pytest.raises(UserError):

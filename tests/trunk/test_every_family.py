@@ -181,6 +181,16 @@ def test_bfloat16_is_close_to_float32(family: str) -> None:
     assert np.abs(hidden.astype(jnp.float32) - expected).max() < 0.1
 
 
+@pytest.mark.parametrize("family", DISTINCT)
+def test_weights_are_rounded_before_they_are_used(family: str) -> None:
+    """A trained trunk has float32 weights, and a loaded one may have bfloat16 weights. Both compute the same."""
+    config, trunk = make_trunk(family)
+    batch = make_batch(config)
+    trained, _ = encode(trunk, config, batch, options=EncoderOptions(dtype="bfloat16"))
+    loaded, _ = encode(cast_trunk(trunk, "bfloat16"), config, batch)
+    np.testing.assert_array_equal(trained.astype(jnp.float32), loaded.astype(jnp.float32))
+
+
 # Tests of files.
 
 
