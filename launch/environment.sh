@@ -6,11 +6,12 @@ venv="${AFJAX_VENV:-.venv}"
 # PATH needs an absolute path.
 [[ "$venv" = /* ]] || venv="$PWD/$venv"
 stamp="$venv/.installed"
-python="${PYTHON:-$(command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)}"
-wanted="$(cat setup.py launch/environment.sh | sha256sum | cut -d' ' -f1)"
+python="${PYTHON:-$(command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3 || true)}"
+# The folder is part of it, because a copied environment would import the other checkout's afjax.
+wanted="$({ pwd; cat setup.py launch/environment.sh; } | sha256sum | cut -d' ' -f1)"
 
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {
-  echo "afjax needs Python 3.11 or newer; $python is older. Set PYTHON to a newer one." >&2
+  echo "afjax needs Python 3.11 or newer, but found ${python:-none}. Set PYTHON to a newer one." >&2
   exit 2
 }
 if [[ ! -f "$stamp" || "$(cat "$stamp")" != "$wanted" ]]; then

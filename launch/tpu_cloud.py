@@ -127,7 +127,8 @@ class Slice:
             return "waiting"
         # A node created without a queued resource is usable too.
         if self.node == "READY":
-            return "ready"
+            # A node that does not list its workers yet cannot run anything.
+            return "ready" if self.workers else "waiting"
         return "waiting" if (self.request and self.node) or self.node in BECOMES_READY else "lost"
 
     def __str__(self) -> str:

@@ -23,7 +23,7 @@ from afjax.config.from_dict import from_dict
 from afjax.config.tasks import TaskConfig
 from afjax.errors import UserError
 from afjax.storage.json_files import read_json
-from afjax.storage.paths import is_remote, open_path
+from afjax.storage.paths import check_readable, is_remote, open_path
 from afjax.store import Manifest
 from afjax.train.checks import target_kinds
 from afjax.train.results import Result, read_results
@@ -50,6 +50,8 @@ def collect(folders: Sequence[str | os.PathLike[str]]) -> Collection:
     store_folders: dict[str, epath.Path] = {}
     for given in folders:
         folder = open_path(given)
+        if is_remote(folder):
+            check_readable(folder, "folder")
         if not folder.is_dir():
             raise UserError(f"There is no folder {given}; set --runs to workdirs, sweep folders or stores.")
         for is_workdir, path in _search(folder, _DEPTH):

@@ -12,7 +12,7 @@ from afjax.errors import UserError, did_you_mean
 from afjax.model.loading import load_task_model
 from afjax.model.stored import recorded_trunk
 from afjax.model.task_model import TaskModel
-from afjax.storage.paths import open_path
+from afjax.storage.paths import check_readable, is_remote, open_path
 from afjax.trunk.pretrained import Trunk
 
 _MODEL = re.compile(r"(adapter|fusion|head):([^:]+)(?::([^:]+))?")
@@ -63,8 +63,11 @@ def open_sides(
     for name in split_words(text):
         if match := _MODEL.fullmatch(name):
             sides.append(_stored_side(name, match, load_trunk, store_folder, trunk, allow_mismatch))
-        elif open_path(name).is_dir():
-            sides += _run_sides(epath.Path(name), load_trunk, store_folder, trunk, task)
+            continue
+        if is_remote(folder := open_path(name)):
+            check_readable(folder, "workdir")
+        if folder.is_dir():
+            sides += _run_sides(folder, load_trunk, store_folder, trunk, task)
         else:
             raise UserError(
                 f'"{name}" is neither a workdir nor a model; pass a workdir created by afjax train, or '

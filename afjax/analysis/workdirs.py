@@ -13,7 +13,7 @@ from afjax.errors import UserError
 from afjax.model.loading import load_task_model
 from afjax.model.task_model import TaskModel
 from afjax.storage.json_files import parse_json, read_json
-from afjax.storage.paths import absolute, open_path
+from afjax.storage.paths import absolute, check_readable, is_remote, open_path
 from afjax.store import Manifest
 from afjax.train.record import RECORD, TRAINED, by_path
 from afjax.train.results import Result, parse_results, read_results
@@ -130,6 +130,8 @@ def find_experiments(workdir: epath.Path) -> list[ExperimentRecord]:
       UserError: No experiment is finished, or a file of an experiment is damaged.
     """
     workdir = open_path(workdir)
+    if is_remote(workdir):
+        check_readable(workdir, "workdir")
     if (workdir / CONFIG).exists() or (workdir / RECORD).exists():
         experiments = [_experiment(workdir, absolute(workdir).name)]
     else:

@@ -5,9 +5,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from afjax.cli.parsers import add_source_flags
+from afjax.cli.parsers import add_source_flags, local_file
 from afjax.display.terminal import print_line
-from afjax.storage.paths import expanded
 from afjax.storage.writing import write_output
 
 if TYPE_CHECKING:
@@ -18,7 +17,7 @@ def add_curve_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the flags for the rows to score and the output file."""
     add_source_flags(parser)
     parser.add_argument("--split", default="dev", choices=("train", "dev", "test"), help="the rows to score (dev)")
-    parser.add_argument("--output", type=expanded, help="CSV file for the curve")
+    parser.add_argument("--output", type=local_file, help="CSV file for the curve")
 
 
 def show_curve(points: "Iterable[Point]", metric: str, output: Path | None) -> "list[Point]":

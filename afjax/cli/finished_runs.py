@@ -4,7 +4,6 @@ import argparse
 from collections.abc import Sequence
 
 from afjax.errors import UserError
-from afjax.storage.paths import expanded
 
 
 def add_runs_flags(parser: argparse.ArgumentParser) -> None:
@@ -24,4 +23,4 @@ def split_folders(given: str) -> Sequence[str]:
             f'--runs is "{given}", which has an empty entry; use comma-separated folders, such as '
             "--runs=runs/rte,runs/mrpc."
         )
-    return [folder if folder.startswith("gs://") else str(expanded(folder)) for folder in folders]
+    return folders

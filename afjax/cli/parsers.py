@@ -7,12 +7,25 @@ from typing import Any
 
 from afjax.config.tasks import NAMED_SOURCES
 from afjax.errors import UserError, did_you_mean
-from afjax.storage.paths import expanded
+from afjax.storage.paths import expanded, is_remote
 
 
 def file_name(text: str) -> str:
     """Expands ``~`` in a flag's file name. ``-`` means standard input or output."""
     return str(expanded(text)) if text.startswith("~") else text
+
+
+def local_file(text: str) -> Path:
+    """Parses a flag's path, which must be local, and expands ``~``."""
+    if is_remote(text):
+        raise argparse.ArgumentTypeError(f"{text} is on an object store; use a local path.")
+    return expanded(text)
+
+
+def local_file_name(text: str) -> str:
+    """Parses a flag's file name like :func:`file_name`. The file must be local."""
+    local_file(text)
+    return file_name(text)
 
 
 def add_group(commands: Any, name: str, summary: str, example: str | None = None, metavar: str = "FORMAT") -> Any:

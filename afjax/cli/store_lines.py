@@ -11,6 +11,7 @@ from afjax.config.tasks import TaskConfig
 from afjax.display.tables import fitting_table, table_lines
 from afjax.display.terminal import fitted, terminal_width
 from afjax.errors import UserError
+from afjax.storage.paths import open_path
 from afjax.store import KINDS, Manifest
 
 StorePath = str | os.PathLike[str]
@@ -87,6 +88,11 @@ def _artifacts(path: StorePath) -> list[tuple[str, str]]:
     artifacts = store.folders(path)
     if not artifacts and not store.exists(path):
         raise UserError(f"There is no store at {path}; pass the folder that contains {', '.join(KINDS)}.")
+    if not artifacts:
+        entries = {entry.name for entry in open_path(path).iterdir() if not entry.name.startswith(".")}
+        if entries and not entries & set(KINDS):
+            inner = f" Did you mean {open_path(path) / 'store'}?" if "store" in entries else ""
+            raise UserError(f"{path} is not a store: it has none of the folders {', '.join(KINDS)}.{inner}")
     return artifacts
 
 

@@ -136,7 +136,15 @@ def recorded_trunk(store_folder: StorePath, kind: str, name: str) -> str:
 
 
 class NoHeadError(UserError):
-    """No head, or more than one, was trained with an adapter or a fusion."""
+    """No head, or more than one, was trained with an adapter or a fusion.
+
+    Attributes:
+      fact: A clause without the advice, which does not help callers that load all models of a store.
+    """
+
+    def __init__(self, fact: str, advice: str) -> None:
+        self.fact = fact
+        super().__init__(f"{fact}; {advice}.")
 
 
 def recorded_head(store_folder: StorePath, kind: str, name: str) -> str:
@@ -162,8 +170,11 @@ def recorded_head(store_folder: StorePath, kind: str, name: str) -> str:
     if len(fitting) == 1:
         return fitting[0]
     subject = f"{len(fitting)} heads were" if fitting else "no head was"
-    advice = f"set --head to one of {', '.join(fitting or heads)}" if heads else "the store has no heads"
+    if fitting:
+        advice = f"set --head to one of {', '.join(fitting)}"
+    else:
+        advice = "use one of the others with --head and --allow_mismatch" if heads else "the store has no heads"
     raise NoHeadError(
-        f"In the store {store_folder} {subject} trained with {title(kind, name)[0].lower()}{title(kind, name)[1:]}; "
-        f"{advice}."
+        f"In the store {store_folder} {subject} trained with {title(kind, name)[0].lower()}{title(kind, name)[1:]}",
+        advice,
     )

@@ -125,7 +125,7 @@ def names_with_heads(store_folder: str | Path) -> tuple[list[str], dict[str, str
             try:
                 recorded_head(store_folder, kind, own_name)
             except NoHeadError as error:
-                left_out[name] = str(error)
+                left_out[name] = f"{error.fact}."
             else:
                 names.append(name)
     return names, left_out

@@ -1,6 +1,7 @@
 """Tokenizes requests for the routed program, and predicts from its outputs."""
 
 import dataclasses
+import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -140,7 +141,9 @@ def check_rows(task: ServedTask, texts: Sequence[Any], rows: Sequence[int]) -> A
             try:
                 _as_split(task, [text])
             except UserError as own_error:
-                raise UserError(f'Row {row + 1}, for "{task.name}": {own_error}') from None
+                # The list of rows that was checked has only one row.
+                problem = re.sub(r"^texts:0\b", "the text", str(own_error))
+                raise UserError(f'Row {row + 1}, for "{task.name}": {problem}') from None
         raise UserError(f'Rows for "{task.name}": {error}') from None
 
 

@@ -130,7 +130,13 @@ def _extract_all(path: Path, folder: Path) -> None:
             _check(tar, members, path)
             for name, member in members.items():
                 if name != bundle.CARD:
-                    _extract(tar, member, folder / name)
+                    try:
+                        _extract(tar, member, folder / name)
+                    except OSError as error:
+                        reason = error.strerror or error
+                        raise UserError(
+                            f"{path} cannot be unpacked to {folder.parent} ({reason}); free up space there."
+                        ) from error
     except UserError:
         raise
     # The standard library raises these for files that are not valid archives.

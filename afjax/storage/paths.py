@@ -53,6 +53,9 @@ def open_path(path: AnyPath) -> epath.Path:
     # Check the scheme before epath does, because epath's error for an unknown scheme is unhelpful.
     if not re.match("gs://[^/]", os.fspath(path)):
         raise UserError(f"{path} is on an unsupported object store; use a local path or gs://BUCKET/PATH.")
+    # TensorStore ends a path at "?" and "#", and gcsfs expands brackets.
+    if wrong := re.search(r"[?#\[\]]", os.fspath(path)):
+        raise UserError(f'{path} contains "{wrong[0]}", which paths on Cloud Storage cannot; rename the folder.')
     opened = epath.Path(path)
     try:
         import fsspec

@@ -211,6 +211,15 @@ def test_adapterdrop_prints_and_writes_a_curve(
     assert "layers dropped: 1" in out_lines(capsys, *words, "--from_top")[2]
 
 
+def test_folder_that_is_not_a_store_is_not_verified(trained: Path, refused: Callable[..., str], tmp_path: Path) -> None:
+    (tmp_path / "archives").mkdir()
+    (tmp_path / "archives" / "rte.tar").touch()
+    for action in ("ls", "verify"):
+        assert has_facts(refused("store", action, f"--store={tmp_path / 'archives'}"), "archives is not a store")
+        run = trained / "run"
+        assert has_facts(refused("store", action, f"--store={run}"), "is not a store", f"Did you mean {run / 'store'}?")
+
+
 def test_prune_prints_a_ranking_and_stores_the_result(
     store: Path, trained: Path, tiny_trunk_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -150,6 +150,7 @@ def test_flags_for_one_adapter_are_refused(
     for words, fact in (
         (("--all", "--adapter=first"), "--adapter"),
         (("--max_length=8",), "--max_length"),
+        (("--max_length=0",), "--max_length"),
         (("--with=second",), "--with"),
         (("--all=first,first",), '"first" is listed twice'),
         (("--all=frist",), 'Did you mean "first"'),

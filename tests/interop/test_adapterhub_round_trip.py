@@ -242,6 +242,18 @@ def test_round_trip_preserves_a_fusion_with_its_adapters_and_head(bert: Folders,
             assert getattr(ours, field) == getattr(theirs, field), (kind, name, field)
 
 
+def test_labels_of_an_exported_head_are_in_the_order_of_its_outputs(bert: Folders, tmp_path: Path) -> None:
+    """The library's ``get_labels`` lists them in the order of the file."""
+    import_adapterhub(bert.root / "heads/two_layers/safetensors", tmp_path / "store", trunk=bert.trunk, name="head")
+    head = store.load(tmp_path / "store", "heads", "head")
+    labels = ("neutral", "entailment", "contradiction")[: len(head.manifest.labels)]
+    changed = {"config": head.manifest.config, "task": head.manifest.task, "labels": labels}
+    store.save(tmp_path / "other", "heads", "head", head.params, trunk=bert.trunk.identity(), **changed)
+    export_adapterhub(tmp_path / "other", "head", tmp_path / "exported")
+    config = json.loads((tmp_path / "exported" / "head_config.json").read_text())["config"]
+    assert list(config["label2id"].items()) == [(label, index) for index, label in enumerate(labels)]
+
+
 def test_artifacts_without_a_counterpart_in_the_library_are_refused(bert: Folders, tmp_path: Path) -> None:
     identity = bert.trunk.identity()
 

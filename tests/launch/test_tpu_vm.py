@@ -397,7 +397,7 @@ def test_missing_settings_are_refused(cloud: Cloud, settings: dict, message: str
         (("create", "--accelerator_type=v4", "--spot"), "--topology is not given; pass a type with a size"),
         (("run",), "The command is missing; run expects -- afjax ..."),
         (("run", "--", "rm", "-r"), "The command is rm -r; run expects -- afjax ..."),
-        (("run", "--", "afjax", "sweep", "--workdir=runs/x"), "--workdir is runs/x; pass --workdir=gs://BUCKET/FOLDER"),
+        (("run", "--", "afjax", "sweep", "--workdir=runs/x"), "--workdir is runs/x; pass an absolute path, because"),
         (("run", "--", *TRAIN, "--store", "store"), "--store is store; pass --store=gs://BUCKET/FOLDER or an absolute"),
         (("status", "--", "afjax"), "only run and babysit take a command"),
         (
@@ -665,6 +665,11 @@ def test_start_is_retried_if_a_worker_does_not_know_its_number(set_up: Cloud) ->
     set_up.run("run", "--", "afjax", "sweep", "--host={worker}")
     set_up.wait_for_end()
     assert [set_up.runs(worker) for worker in (0, 1)] == [[["sweep", "--host=0"]], [["sweep", "--host=1"]]]
+
+
+def test_slice_without_workers_is_not_ready(set_up: Cloud) -> None:
+    set_up.set(workers=0)
+    assert "it is not ready yet; try again later." in set_up.refused("run", "--", *TRAIN)
 
 
 def test_unreachable_workers_are_reported(set_up: Cloud) -> None:

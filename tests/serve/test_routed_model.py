@@ -267,7 +267,7 @@ def test_every_row_is_predicted_for_all_tasks(tiny_trunk: Trunk) -> None:
             routed.predict_all(TEXTS, names)
     with pytest.raises(UserError, match="0 rows"):
         routed.predict_all([])
-    with pytest.raises(UserError, match='Row 1, for "probe": texts:0 is 7'):
+    with pytest.raises(UserError, match='Row 1, for "probe": the text is 7'):
         routed.predict_all([7], ["probe"])
 
 
@@ -395,7 +395,7 @@ def test_invalid_requests_are_refused_before_anything_is_computed(
         routed.predict(TEXTS[:2], ["task1"])
     with pytest.raises(UserError, match="0 rows and 0 names"):
         routed.predict([], [])
-    with pytest.raises(UserError, match='Row 3, for "task1": texts:0 is 7'):
+    with pytest.raises(UserError, match='Row 3, for "task1": the text is 7'):
         routed.predict([TEXTS[0], TEXTS[1], 7], ["task0", "task1", "task1"])
     with pytest.raises(UserError, match='"task12" is not in service'):
         routed.remove("task12")

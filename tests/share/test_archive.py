@@ -288,6 +288,20 @@ def test_full_disk_is_reported(
             share.unpack(archive, tmp_path / "new")
 
 
+def test_full_disk_during_extraction_is_not_blamed_on_the_archive(
+    archive: Path, tmp_path: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def raise_no_space(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    (tmp_path / "new").mkdir()
+    with monkeypatch.context() as patch:
+        patch.setattr("afjax.share.archive.shutil.copyfileobj", raise_no_space)
+        with refused("unpacked to", str(tmp_path / "new"), "No space left on device"):
+            share.unpack(archive, tmp_path / "new")
+    assert list((tmp_path / "new").iterdir()) == []
+
+
 def test_unpack_into_an_object_store(
     archive: Path, tmp_path: Path, example_store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

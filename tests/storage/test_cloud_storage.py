@@ -462,6 +462,9 @@ def refused(cloud: Bucket, capsys: pytest.CaptureFixture[str]) -> Callable[..., 
         (f"gs://{PRIVATE}/x", ("credentials", "gcloud auth application-default login")),
         ("gs://", ("unsupported object store",)),
         ("s3://bucket/x", ("unsupported object store", "gs://BUCKET/PATH")),
+        ("gs://bucket/x#1", ("gs://bucket/x#1 ", '"#"')),
+        ("gs://bucket/x?y", ("gs://bucket/x?y ", '"?"')),
+        ("gs://bucket/x[1]", ("gs://bucket/x[1] ", '"["')),
     ],
 )
 def test_unusable_paths_are_refused(
@@ -480,6 +483,9 @@ def test_unusable_paths_are_refused(
         ["store", "verify", f"--store={place}"],
         ["eval", f"--store={place}", f"--trunk={tiny_trunk_folder}", "--head=x", source],
         ["eval", f"--store={tmp_path}", f"--trunk={place}", "--head=x", source],
+        ["table", "pals", f"--runs={place}"],
+        ["report", f"--workdir={place}", f"--output={tmp_path / 'report.html'}"],
+        ["compare", place, place, source],
     ):
         assert has_facts(refused(*arguments), *facts)
         assert not (tmp_path / "run").exists()
@@ -497,6 +503,29 @@ def test_remote_paths_are_refused_for_flags_that_need_local_paths(config: Path, 
     assert has_facts(message, "data_dir is gs://bucket/glue", "object store")
     message = refused("data", "show", "gs://bucket/mine.toml")
     assert has_facts(message, "task file is gs://bucket/mine.toml", "object store")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "report --workdir=x --output",
+        "table pals --runs=x --output",
+        "plot tradeoff --runs=x --output",
+        "plot activations --store=x --fusion=f --source=y --output",
+        "plot spans --store=x --adapter=a --source=y --output",
+        "export adapterhub --store=x --name=a --output",
+        "export stablehlo --store=x --adapter=a --output",
+        "predict --store=x --adapter=a --input",
+        "submit --benchmark=glue --store=x --output=y --data_dir",
+    ],
+)
+def test_remote_files_are_refused_for_flags_that_need_local_files(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*command.split()[:-1], f"{command.split()[-1]}=gs://bucket/file"])
+    assert ended.value.code == 2
+    assert has_facts(capsys.readouterr().err.splitlines()[-1], command.split()[-1], "gs://bucket/file ", "local path")
 
 
 def test_missing_gcsfs_is_reported(config: Path, refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,10 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from afjax.cli.parsers import add_command, add_group, add_length_flag, add_stored_model_flags
+from afjax.cli.parsers import add_command, add_group, add_length_flag, add_stored_model_flags, local_file
 from afjax.cli.stored_model import load_stored_model
 from afjax.config.flags import split_names
-from afjax.storage.paths import expanded
 
 EXPORT_ADAPTERHUB_EXAMPLE = """\
 examples:
@@ -50,7 +49,7 @@ def add(commands: Any) -> None:
     )
     adapterhub.add_argument("name", metavar="NAME", help="name of an adapter, a fusion or a head")
     adapterhub.add_argument("--store", required=True, help="the store's folder, or gs://...")
-    adapterhub.add_argument("--output", required=True, type=expanded, help="the folder to create")
+    adapterhub.add_argument("--output", required=True, type=local_file, help="the folder to create")
     adapterhub.add_argument(
         "--kind", choices=("adapter", "fusion", "head"), help="the artifact's kind, if several share the name"
     )
@@ -66,7 +65,7 @@ def add(commands: Any) -> None:
     peft = add_command(exports, "peft", "export a LoRA adapter to PEFT", EXPORT_PEFT_EXAMPLE, group="export", run=_peft)
     peft.add_argument("name", metavar="NAME", help="name of a LoRA adapter")
     peft.add_argument("--store", required=True, help="the store's folder, or gs://...")
-    peft.add_argument("--output", required=True, type=expanded, help="the folder to create")
+    peft.add_argument("--output", required=True, type=local_file, help="the folder to create")
     peft.add_argument("--no_head", action="store_true", help="leave out the head of the adapter")
 
     stablehlo = add_command(
@@ -78,7 +77,9 @@ def add(commands: Any) -> None:
         run=_stablehlo,
     )
     add_stored_model_flags(stablehlo)
-    stablehlo.add_argument("--output", required=True, metavar="FILE", help="the output file; FILE.json describes it")
+    stablehlo.add_argument(
+        "--output", required=True, type=local_file, metavar="FILE", help="the output file; FILE.json describes it"
+    )
     add_length_flag(stablehlo)
     stablehlo.add_argument(
         "--platforms", default="cpu,cuda,tpu", metavar="NAME,...", help="platforms to export for (cpu,cuda,tpu)"

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from afjax.cli.commands import plot_activations, plot_spans
 from afjax.cli.finished_runs import add_runs_flags, split_folders
-from afjax.cli.parsers import add_command, add_group
+from afjax.cli.parsers import add_command, add_group, local_file
 from afjax.display.terminal import print_line
 from afjax.errors import UserError
-from afjax.storage.paths import expanded
 
 if TYPE_CHECKING:
     from afjax.analysis.run_records import Collection
@@ -58,7 +57,9 @@ def add(commands: Any) -> None:
     for name, (summary, example) in figures.items():
         parser = add_command(plots, name, summary, example, group="plot", run=functools.partial(_run, name))
         add_runs_flags(parser)
-        parser.add_argument("--output", required=True, type=expanded, help="output path, for .png, .svg and .csv files")
+        parser.add_argument(
+            "--output", required=True, type=local_file, help="output path, for .png, .svg and .csv files"
+        )
         if name == "differences":
             parser.add_argument(
                 "--methods", default="", metavar="NAME,...", help="the methods to show, in this order (all)"

@@ -3,12 +3,11 @@
 import argparse
 from typing import Any
 
-from afjax.cli.parsers import add_command, add_mismatch_flag, add_trunk_flag, print_written, split_numbers
+from afjax.cli.parsers import add_command, add_mismatch_flag, add_trunk_flag, local_file, print_written, split_numbers
 from afjax.cli.stored_model import load_recorded_trunk, rows_of, set_up_libraries
 from afjax.config.flags import split_names
 from afjax.display.terminal import print_line
 from afjax.errors import UserError
-from afjax.storage.paths import expanded
 
 EXAMPLE = """\
 examples:
@@ -43,7 +42,9 @@ def add(plots: Any) -> None:
     parser.add_argument("--layers", default="", metavar="0,1", help="the layers to show (all)")
     parser.add_argument("--by_label", action="store_true", help="also plot each label's rows separately")
     parser.add_argument("--batch_size", type=int, default=32, help="rows per step (32)")
-    parser.add_argument("--output", required=True, type=expanded, metavar="NAME", help="output path, without a suffix")
+    parser.add_argument(
+        "--output", required=True, type=local_file, metavar="NAME", help="output path, without a suffix"
+    )
 
 
 def _run(arguments: argparse.Namespace) -> int:

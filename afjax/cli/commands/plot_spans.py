@@ -3,10 +3,9 @@
 import argparse
 from typing import Any
 
-from afjax.cli.parsers import add_command, add_model_flags, add_source_flags, print_written
+from afjax.cli.parsers import add_command, add_model_flags, add_source_flags, local_file, print_written
 from afjax.cli.stored_model import load_stored_model, rows_of
 from afjax.display.words import counted
-from afjax.storage.paths import expanded
 
 EXAMPLE = """\
 example:
@@ -25,7 +24,9 @@ def add(plots: Any) -> None:
     add_source_flags(parser)
     parser.add_argument("--split", default="dev", choices=("train", "dev", "test"), help="the rows to score (dev)")
     parser.add_argument("--metric", default="", help="the metric to plot (the task's main metric)")
-    parser.add_argument("--output", required=True, type=expanded, metavar="NAME", help="output path, without a suffix")
+    parser.add_argument(
+        "--output", required=True, type=local_file, metavar="NAME", help="output path, without a suffix"
+    )
 
 
 def _run(arguments: argparse.Namespace) -> int:

@@ -4,7 +4,7 @@ import argparse
 import os
 from typing import Any
 
-from afjax.cli.parsers import add_command, add_model_flags, file_name
+from afjax.cli.parsers import add_command, add_model_flags, local_file_name
 from afjax.cli.stored_model import load_stored_model
 from afjax.data.sources.formats import ENDINGS, FORMATS
 from afjax.errors import UserError
@@ -43,7 +43,7 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--input",
         required=True,
-        type=file_name,
+        type=local_file_name,
         metavar="FILE",
         help=f"the rows: {', '.join(ENDINGS)}; - for standard input",
     )
@@ -55,7 +55,7 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--output",
         default="-",
-        type=file_name,
+        type=local_file_name,
         metavar="FILE",
         help="the predictions, as .jsonl; - for standard output (-)",
     )
@@ -102,7 +102,8 @@ def _predict_many(arguments: argparse.Namespace, keep: dict[str, str]) -> None:
     from afjax.tasks.prediction_rows import STANDARD
 
     for flag in ("adapter", "fusion", "head", "allow_mismatch", "drop_layers", "without", "added", "max_length"):
-        if getattr(arguments, flag):
+        # max_length can be 0.
+        if getattr(arguments, flag) not in ("", None) and getattr(arguments, flag) is not False:
             name = "with" if flag == "added" else flag
             raise UserError(
                 f"--{name} does not work with several adapters; leave it out, or choose one adapter and no --all."

@@ -4,10 +4,11 @@ import argparse
 import functools
 from typing import Any
 
-from afjax.cli.parsers import add_command, add_source_flags
+from afjax.cli.parsers import add_command, add_source_flags, local_file
 from afjax.cli.stored_model import own_rows, set_up_libraries
-from afjax.errors import UserError
-from afjax.storage.paths import expanded, open_path
+from afjax.config.from_dict import check_value
+from afjax.config.ranges import NonNegativeInt, PositiveInt
+from afjax.storage.paths import open_path
 
 EXAMPLE = """\
 examples:
@@ -21,8 +22,8 @@ spread over seeds, and evaluates the best run."""
 def add(commands: Any) -> None:
     """Adds the command to the parser's commands."""
     parser = add_command(commands, "report", "write an HTML report on a workdir's runs", EXAMPLE, run=_run)
-    parser.add_argument("--workdir", required=True, type=open_path, help="a run's or a sweep's folder, or gs://...")
-    parser.add_argument("--output", required=True, type=expanded, metavar="FILE.html", help="the output file")
+    parser.add_argument("--workdir", required=True, help="a run's or a sweep's folder, or gs://...")
+    parser.add_argument("--output", required=True, type=local_file, metavar="FILE.html", help="the output file")
     parser.add_argument("--store", default="", help="the runs' store, if it was moved")
     parser.add_argument("--trunk", default="", help="the runs' trunk, if it was moved (as in the config)")
     add_source_flags(parser, required=False)
@@ -36,12 +37,10 @@ def _run(arguments: argparse.Namespace) -> int:
     from afjax.trunk.pretrained import load_trunk
 
     set_up_libraries()
-    if arguments.mistakes < 0:
-        raise UserError(f"--mistakes is {arguments.mistakes}; it must be at least 0.")
-    if arguments.batch_size < 1:
-        raise UserError(f"--batch_size is {arguments.batch_size}; it must be at least 1.")
+    check_value(NonNegativeInt, arguments.mistakes, "--mistakes")
+    check_value(PositiveInt, arguments.batch_size, "--batch_size")
     write_report(
-        arguments.workdir,
+        open_path(arguments.workdir),
         arguments.output,
         rows_of=lambda model: own_rows(model, arguments, "dev"),
         load_trunk=functools.cache(load_trunk),

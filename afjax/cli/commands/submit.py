@@ -3,10 +3,9 @@
 import argparse
 from typing import Any
 
-from afjax.cli.parsers import add_command, add_mismatch_flag, add_trunk_flag, one_of
+from afjax.cli.parsers import add_command, add_mismatch_flag, add_trunk_flag, local_file, one_of
 from afjax.cli.stored_model import load_recorded_trunk, set_up_libraries
 from afjax.errors import UserError
-from afjax.storage.paths import expanded
 
 EXAMPLE = """\
 examples:
@@ -25,8 +24,10 @@ def add(commands: Any) -> None:
     parser.add_argument("benchmark", metavar="{glue,superglue,squad}", type=one_of("glue", "superglue", "squad"))
     parser.add_argument("--store", required=True, help="the store's folder, or gs://...")
     add_trunk_flag(parser)
-    parser.add_argument("--data_dir", required=True, type=expanded, help="the folder that contains the tasks' folders")
-    parser.add_argument("--output", required=True, type=expanded, help="folder for the files")
+    parser.add_argument(
+        "--data_dir", required=True, type=local_file, help="the folder that contains the tasks' folders"
+    )
+    parser.add_argument("--output", required=True, type=local_file, help="folder for the files")
     parser.add_argument("--names", default="{task}", help="pattern for the heads' names ({task})")
     parser.add_argument("--tasks", default="", metavar="TASK,TASK", help="the tasks to predict (the benchmark's)")
     parser.add_argument(

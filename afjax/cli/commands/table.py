@@ -4,9 +4,8 @@ import argparse
 from typing import Any
 
 from afjax.cli.finished_runs import add_runs_flags, split_folders
-from afjax.cli.parsers import add_command
+from afjax.cli.parsers import add_command, local_file
 from afjax.display.terminal import print_line
-from afjax.storage.paths import expanded
 from afjax.storage.writing import check_output, write_output
 
 EXAMPLE = """\
@@ -30,7 +29,7 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("--by_size", action="store_true", help="treat each adapter size as a separate method")
     parser.add_argument("--format", default="text", metavar="NAME", help="text, markdown, latex or csv (text)")
-    parser.add_argument("--output", type=expanded, help="the output file (the terminal)")
+    parser.add_argument("--output", type=local_file, help="the output file (the terminal)")
 
 
 def _run(arguments: argparse.Namespace) -> int:

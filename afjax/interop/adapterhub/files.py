@@ -154,7 +154,8 @@ def write_part(
         import torch
 
         torch.save({name: torch.from_numpy(tensor) for name, tensor in tensors.items()}, folder / files.pickled)
-    (folder / files.config).write_text(json.dumps(envelope, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    # The order is kept: adapters lists a head's labels in the order of label2id.
+    (folder / files.config).write_text(json.dumps(envelope, indent=2) + "\n", encoding="utf-8")
 
 
 def check_can_write(weights: Weights) -> None:

@@ -246,7 +246,10 @@ def _read_head(folder: Path, trunk: Trunk, name: str, main: Imported | None) -> 
     }
     if main:
         details["trained_with"] = {"kind": main.kind, "name": main.name, "sha256": tree_digest(main.params)}
-    return Imported(kind="heads", name=chosen, params=head.params, details=details)
+    # A head of Hugging Face's model has no config in the file.
+    unclear = part.envelope.get("config") is None and head.task.kind == "classification"
+    notes = ["its file does not record problem_type, so the task is classification with one label per row"]
+    return Imported(kind="heads", name=chosen, params=head.params, details=details, notes=notes if unclear else ())
 
 
 def _stored_members(part: Part, trunk: Trunk, store_folder: str | Path) -> dict[str, tuple[AdapterConfig, str]]:
