@@ -434,7 +434,7 @@ def test_full_disk_loses_no_data(saved: pathlib.Path, monkeypatch: pytest.Monkey
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
-        with pytest.raises(UserError, match=r'adapter "rte" .*: No space left on device'):
+        with pytest.raises(UserError, match=r'adapter "rte" .*No space left on device'):
             save(saved, make_params(1), overwrite=True)
         with pytest.raises(UserError, match="No space left"):
             save(saved, make_params(1), name="new")

@@ -77,9 +77,7 @@ def add(commands: Any) -> None:
         run=_stablehlo,
     )
     add_stored_model_flags(stablehlo)
-    stablehlo.add_argument(
-        "--output", required=True, type=local_file, metavar="FILE", help="the output file; FILE.json describes it"
-    )
+    stablehlo.add_argument("--output", required=True, metavar="FILE", help="the output file; FILE.json describes it")
     add_length_flag(stablehlo)
     stablehlo.add_argument(
         "--platforms", default="cpu,cuda,tpu", metavar="NAME,...", help="platforms to export for (cpu,cuda,tpu)"
