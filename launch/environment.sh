@@ -7,7 +7,7 @@ venv="${AFJAX_VENV:-.venv}"
 [[ "$venv" = /* ]] || venv="$PWD/$venv"
 stamp="$venv/.installed"
 python="${PYTHON:-$(command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3 || true)}"
-# The folder is part of it, because a copied environment would import the other checkout's afjax.
+# The digest includes the folder, because an environment copied with its checkout would import the other afjax.
 wanted="$({ pwd; cat setup.py launch/environment.sh; } | sha256sum | cut -d' ' -f1)"
 
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {

@@ -134,6 +134,7 @@ class Slice:
     def __str__(self) -> str:
         states = (("queued resource", self.request), ("node", self.node))
         text = ", ".join(f"{kind} {state}" if state else f"no {kind}" for kind, state in states)
+        text += ", no workers" if self.node == "READY" and not self.workers else ""
         return text + (f": {self.reason}" if self.reason else "")
 
 

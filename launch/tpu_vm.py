@@ -438,8 +438,9 @@ def check_command(arguments: argparse.Namespace) -> None:
     for flag in ("--workdir", "--store", "--output"):
         folder = flag_value(words, flag)
         if action is run and folder and not folder.startswith(("gs://", "/", "~")):
-            # Only these can be on Cloud Storage; see docs/how_to/cloud_storage.md.
-            remote = f"{flag}=gs://BUCKET/FOLDER or " if flag != "--output" and words[1:2] != ["sweep"] else ""
+            # docs/how_to/cloud_storage.md lists what can be on Cloud Storage.
+            local = words[1:2] == ["sweep"] or (flag == "--output" and words[1:2] != ["import"])
+            remote = "" if local else f"{flag}=gs://BUCKET/FOLDER or "
             raise LaunchError(
                 f"{flag} is {folder}; pass {remote}an absolute path, because the command runs in a folder that `setup` "
                 "replaces."

@@ -5,7 +5,7 @@ import signal
 from collections.abc import Iterator
 
 from afjax.errors import HOST_LOST, PREEMPTED, OtherHostError, PreemptionError, TemporaryError, UserError
-from afjax.storage.paths import client_errors, is_temporary
+from afjax.storage.paths import client_error_text, is_temporary
 
 
 def explain(error: BaseException) -> tuple[int, str] | None:
@@ -17,24 +17,23 @@ def explain(error: BaseException) -> tuple[int, str] | None:
         return PREEMPTED, str(error)
     if isinstance(error, UserError):
         # Join lines, because the message can contain a library's multi-line message.
-        return 1 if isinstance(error, TemporaryError) else 2, " ".join(str(error).split())
+        message = " ".join(str(error).split())
+        if isinstance(error, TemporaryError):
+            return 1, message
+        # The message may give advice for a permanent error.
+        retry = "The network or Google Cloud Storage failed, so run the same command again first."
+        return (1, f"{message} {retry}") if is_temporary(error) else (2, message)
     if isinstance(error, OtherHostError):
         return HOST_LOST, str(error)
     if isinstance(error, BrokenPipeError):
         return 128 + signal.SIGPIPE, "The program reading this command's output has exited."
-    if isinstance(error, Exception) and is_temporary(error):
-        return 1, f"Google Cloud Storage failed ({_sentence(error)}); try again."
+    if isinstance(error, Exception) and (text := client_error_text(error)):
+        return 1 if is_temporary(error) else 2, text
     if isinstance(error, OSError):
         return 2, f"{error.filename or 'A file'} cannot be used ({error.strerror or error})."
     if isinstance(error, KeyboardInterrupt):
         return 130, "interrupted; run the same command again to resume from the last checkpoint."
-    if isinstance(error, client_errors()):
-        return 2, f"Google Cloud Storage failed ({_sentence(error)}); check the credentials, permissions and names."
     return None
-
-
-def _sentence(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
 
 
 @contextlib.contextmanager

@@ -18,8 +18,11 @@ def file_name(text: str) -> str:
 def local_file(text: str) -> Path:
     """Parses a flag's path, which must be local, and expands ``~``."""
     if is_remote(text):
-        raise argparse.ArgumentTypeError(f"{text} is on an object store; use a local path.")
-    return expanded(text)
+        raise argparse.ArgumentTypeError(f"{text} is not a local path; use one.")
+    try:
+        return expanded(text)
+    except UserError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def local_file_name(text: str) -> str:

@@ -11,8 +11,9 @@ from afjax.config.tasks import TaskConfig
 from afjax.display.tables import fitting_table, table_lines
 from afjax.display.terminal import fitted, terminal_width
 from afjax.errors import UserError
-from afjax.storage.paths import open_path
-from afjax.store import KINDS, Manifest
+from afjax.storage.paths import is_temporary
+from afjax.store import Manifest
+from afjax.store.artifacts import check_is_store
 
 StorePath = str | os.PathLike[str]
 
@@ -31,7 +32,9 @@ def list_lines(path: StorePath) -> list[str]:
     for kind, name in _artifacts(path):
         try:
             rows.append(_row(store.read_manifest(path, kind, name)))
-        except UserError:
+        except UserError as error:
+            if is_temporary(error):
+                raise
             rows.append((kind, name, "damaged: see afjax store verify", "", "", "", "", "", ""))
     return fitting_table([_printable(row) for row in rows], terminal_width(sys.stdout), first=4)
 
@@ -86,13 +89,8 @@ def shared_lines(where: str, manifests: Sequence[Manifest]) -> list[str]:
 
 def _artifacts(path: StorePath) -> list[tuple[str, str]]:
     artifacts = store.folders(path)
-    if not artifacts and not store.exists(path):
-        raise UserError(f"There is no store at {path}; pass the folder that contains {', '.join(KINDS)}.")
     if not artifacts:
-        entries = {entry.name for entry in open_path(path).iterdir() if not entry.name.startswith(".")}
-        if entries and not entries & set(KINDS):
-            inner = f" Did you mean {open_path(path) / 'store'}?" if "store" in entries else ""
-            raise UserError(f"{path} is not a store: it has none of the folders {', '.join(KINDS)}.{inner}")
+        check_is_store(path)
     return artifacts
 
 

@@ -26,7 +26,7 @@ import jax
 import numpy as np
 
 from afjax.errors import HOST_LOST, OtherHostError, PreemptionError, TemporaryError, UserError
-from afjax.storage.paths import is_temporary
+from afjax.storage.paths import client_error_text, is_temporary
 
 # Seconds without a heartbeat after which a host is considered lost.
 HEARTBEAT_SECONDS = 30
@@ -414,10 +414,12 @@ _KINDS: Mapping[str, type[Exception]] = {"temporary": TemporaryError, "user": Us
 
 def _message_to_others(error: Exception) -> str:
     """Returns a kind of ``_KINDS`` and a sentence."""
-    if is_temporary(error):
-        return f"temporary {error or type(error).__name__}"
-    # Commands explain a system error to the user, such as a full disk.
-    if isinstance(error, UserError | OSError):
+    if isinstance(error, UserError):
+        return f"{'temporary' if is_temporary(error) else 'user'} {error}"
+    # Commands also explain the errors of Cloud Storage and of the system, such as a full disk, to the user.
+    if message := client_error_text(error):
+        return f"{'temporary' if is_temporary(error) else 'user'} {message}"
+    if isinstance(error, OSError):
         return f"user {error}"
     first = f"{type(error).__name__}: {error}".partition("\n")[0]
     return f"crash this host failed with {first}; its log has the traceback."

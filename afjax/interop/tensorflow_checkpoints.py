@@ -19,7 +19,7 @@ def read_variables(source: AnyPath) -> dict[str, np.ndarray]:
 
     Args:
       source: The checkpoint (``model.ckpt-343``, with or without ``.index``), or a folder that contains exactly one
-        checkpoint. Local or ``gs://``.
+        checkpoint. On ``gs://``, it must be a folder, because a checkpoint consists of several files.
 
     Raises:
       UserError: There is no checkpoint, more than one, or a damaged one, or TensorFlow is not installed.

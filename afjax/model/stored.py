@@ -139,12 +139,16 @@ class NoHeadError(UserError):
     """No head, or more than one, was trained with an adapter or a fusion.
 
     Attributes:
-      fact: A clause without the advice, which does not help callers that load all models of a store.
+      fact: What is wrong, as a clause.
+      advice: What to do, as a clause. It does not help callers that load all models of a store.
     """
 
     def __init__(self, fact: str, advice: str) -> None:
-        self.fact = fact
-        super().__init__(f"{fact}; {advice}.")
+        self.fact, self.advice = fact, advice
+        super().__init__(fact, advice)
+
+    def __str__(self) -> str:
+        return f"{self.fact}; {self.advice}."
 
 
 def recorded_head(store_folder: StorePath, kind: str, name: str) -> str:

@@ -5,6 +5,7 @@ and an uncompressed archive cannot unpack to more than its own size. Timestamps,
 archives with equal contents are bit-identical. Unpacked with ``tar xf``, the archive is a store with a model card.
 """
 
+import errno
 import shutil
 import tarfile
 import tempfile
@@ -133,9 +134,10 @@ def _extract_all(path: Path, folder: Path) -> None:
                     try:
                         _extract(tar, member, folder / name)
                     except OSError as error:
-                        reason = error.strerror or error
+                        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                            raise
                         raise UserError(
-                            f"{path} cannot be unpacked to {folder.parent} ({reason}); free up space there."
+                            f"{path} cannot be unpacked to {folder.parent} ({error.strerror}); free up space there."
                         ) from error
     except UserError:
         raise

@@ -92,7 +92,7 @@ def read_json(
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror or error}); {advice}.") from None
+        raise UserError(f"{path} cannot be read ({error.strerror or error}); {advice}.") from error
     return parse_json(text, str(path), expected=expected, advice=advice, constants=constants)
 
 

@@ -53,8 +53,8 @@ def open_path(path: AnyPath) -> epath.Path:
     # Check the scheme before epath does, because epath's error for an unknown scheme is unhelpful.
     if not re.match("gs://[^/]", os.fspath(path)):
         raise UserError(f"{path} is on an unsupported object store; use a local path or gs://BUCKET/PATH.")
-    # TensorStore ends a path at "?" and "#", and gcsfs expands brackets.
-    if wrong := re.search(r"[?#\[\]]", os.fspath(path)):
+    # TensorStore ends a path at "?" and "#". gcsfs expands patterns, even when it deletes files.
+    if wrong := re.search(r"[*?#\[\]]", os.fspath(path)):
         raise UserError(f'{path} contains "{wrong[0]}", which paths on Cloud Storage cannot; rename the folder.')
     opened = epath.Path(path)
     try:
@@ -125,23 +125,29 @@ def client_errors() -> tuple[type[Exception], ...]:
     return OSError, ChecksumError, HttpError, NonRetryableError, aiohttp.ClientError, GoogleAPIError, GoogleAuthError
 
 
-def is_temporary(error: Exception) -> bool:
-    """Checks whether an error is a failure of Cloud Storage that may not happen again.
+def is_temporary(error: BaseException | None) -> bool:
+    """Checks whether an error was caused by a failure of Cloud Storage or the network that may not happen again.
 
     Missing credentials, permissions, buckets and files are not temporary.
     """
-    if isinstance(error, TemporaryError):
-        return True
     # Without gcsfs, no path is on Cloud Storage. Do not import it here, because that takes seconds.
-    if "gcsfs" not in sys.modules:
-        return False
-    from gcsfs.retry import is_retriable
-    from google.auth.exceptions import GoogleAuthError
+    if not isinstance(error, Exception) or isinstance(error, TemporaryError) or "gcsfs" not in sys.modules:
+        return isinstance(error, TemporaryError)
+    import aiohttp
+    from gcsfs.retry import errs, is_retriable
+    from google.api_core.exceptions import GoogleAPIError
+    from google.auth.exceptions import GoogleAuthError, TransportError
 
+    if is_temporary(error.__cause__):
+        return True
     if isinstance(error, GoogleAuthError):
-        return bool(error.retryable)
-    if getattr(error, "code", None) in (401, "401"):
-        return False  # gcsfs retries this too, because new credentials may help.
+        return isinstance(error, TransportError) or bool(error.retryable)
+    # gcsfs retries 401 too, because new credentials may help.
+    code = getattr(error, "status" if isinstance(error, aiohttp.ClientResponseError) else "code", None)
+    if isinstance(error, aiohttp.InvalidURL) or code in (401, "401"):
+        return False
+    if isinstance(error, GoogleAPIError | aiohttp.ClientResponseError):
+        return code in errs
     if isinstance(error, TimeoutError):
         return error.errno is None  # An error of the operating system has a number.
     # TensorStore raises ValueError with a status code.
@@ -149,18 +155,34 @@ def is_temporary(error: Exception) -> bool:
     return bool(unavailable or is_retriable(error))
 
 
-def file_error(what: str, error: Exception, *, cause: str, advice: str) -> UserError:
+def error_text(error: Exception) -> str:
+    """Returns the system's message for an error, or else the first line of its text, or else its type."""
+    return getattr(error, "strerror", None) or str(error).partition("\n")[0] or type(error).__name__
+
+
+def client_error_text(error: Exception) -> str | None:
+    """Returns a sentence about an error of gcsfs or Google's libraries; None for other errors."""
+    if is_temporary(error):
+        return f"The network or Google Cloud Storage failed ({error_text(error)}); try again."
+    # See is_temporary for this condition.
+    if "gcsfs" in sys.modules and isinstance(error, client_errors()) and not isinstance(error, OSError):
+        return f"Google Cloud Storage failed ({error_text(error)}); check the credentials, permissions and names."
+    return None
+
+
+def file_error(what: str, error: Exception, *, advice: str, cause: str = "") -> UserError:
     """Creates the error for a file or folder that cannot be read or written.
 
     Args:
       what: A clause, such as ``The run's folder FOLDER cannot be written``.
       error: The exception.
-      cause: The exception's message.
       advice: Sentences that tell the user what to do, unless the error is temporary.
+      cause: The reason; empty for :func:`error_text`.
 
     Returns:
       A ``TemporaryError`` if the error is temporary, otherwise a ``UserError``.
     """
+    cause = cause or error_text(error)
     if is_temporary(error):
         return TemporaryError(f"{what} ({cause}). Cloud Storage failed; start the same command again.")
     return UserError(f"{what} ({cause}). {advice}")
@@ -307,6 +329,8 @@ def reason(error: Exception, path: epath.Path) -> str:
     """Explains an object store error and how to fix it."""
     import google.auth.exceptions
 
+    if is_temporary(error):
+        return f"{error_text(error)}; try again"
     if isinstance(error, google.auth.exceptions.GoogleAuthError) or getattr(error, "code", None) == 401:
         return (
             "there are no valid credentials for Google Cloud; run gcloud auth application-default login, or set "
@@ -316,5 +340,4 @@ def reason(error: Exception, path: epath.Path) -> str:
         return f"permission denied (403); ask for the role Storage Object Admin on {_bucket(path)}"
     if isinstance(error, FileNotFoundError):
         return f"the path or the bucket {_bucket(path)} does not exist; check the name, or create the bucket"
-    message = getattr(error, "strerror", None) or str(error).partition("\n")[0] or type(error).__name__
-    return f"{message}; try again"
+    return f"{error_text(error)}; try again"

@@ -10,7 +10,7 @@ from etils import epath
 
 from afjax.config.values import check_name
 from afjax.errors import UserError, did_you_mean
-from afjax.storage.paths import check_readable, is_remote, open_path
+from afjax.storage.paths import check_readable, error_text, is_remote, open_path
 from afjax.store import checkpoint, files
 from afjax.store.manifest import KINDS, REPAIR, Manifest, check_unchanged, from_json
 from afjax.store.trunk_identity import trunk_difference
@@ -203,7 +203,7 @@ def kinds_of(store: StorePath, name: str) -> list[str]:
       name: The artifacts' name.
 
     Returns:
-      The kinds of the complete and incomplete artifacts with this name, in the order of ``KINDS``.
+      The kinds of the complete artifacts with this name, or else of the incomplete ones, in the order of ``KINDS``.
 
     Raises:
       UserError: The store does not exist or cannot be read, or no artifact has the name (the message suggests the
@@ -218,9 +218,10 @@ def kinds_of(store: StorePath, name: str) -> list[str]:
       ['adapters']
     """
     artifacts = folders(store)
-    if not artifacts and not exists(store):
-        raise UserError(f"There is no store at {store}; pass the folder that contains {', '.join(KINDS)}.")
-    kinds = [kind for kind, other in artifacts if other == name]
+    if not artifacts:
+        check_is_store(store)
+    complete = [kind for kind in KINDS if name in names(store, kind)]
+    kinds = complete or [kind for kind, other in artifacts if other == name]
     if not kinds:
         all_names = sorted({other for _, other in artifacts})
         raise UserError(
@@ -228,6 +229,16 @@ def kinds_of(store: StorePath, name: str) -> list[str]:
             f"{', '.join(all_names) or 'nothing'}."
         )
     return kinds
+
+
+def check_is_store(folder: StorePath) -> None:
+    """Raises UserError if a folder does not exist, or has files but none of a store's folders."""
+    if not exists(folder):
+        raise UserError(f"There is no store at {folder}; pass the folder that contains {', '.join(KINDS)}.")
+    entries = {entry.name for entry in store_folder(folder).iterdir() if not entry.name.startswith(".")}
+    if entries and not entries & set(KINDS):
+        inner = f" Did you mean {store_folder(folder) / 'store'}?" if "store" in entries else ""
+        raise UserError(f"{folder} is not a store: it has none of the folders {', '.join(KINDS)}.{inner}")
 
 
 def title(kind: str, name: str) -> str:
@@ -297,7 +308,7 @@ def _names(store: StorePath, kind: str, *, incomplete: bool) -> list[str]:
     try:
         return files.folder_names(_kind_folder(store, kind), incomplete=incomplete)
     except OSError as error:
-        raise UserError(f"The store {store} cannot be read: {error.strerror or error}.") from error
+        raise UserError(f"The store {store} cannot be read: {error_text(error)}.") from error
 
 
 def read_text(folder: epath.Path, kind: str) -> tuple[epath.Path, str]:
@@ -316,7 +327,7 @@ def read_text(folder: epath.Path, kind: str) -> tuple[epath.Path, str]:
     try:
         current = files.read_current(folder)
     except OSError as error:
-        raise UserError(f"{folder / files.MANIFEST} cannot be read: {error.strerror or error}.") from error
+        raise UserError(f"{folder / files.MANIFEST} cannot be read: {error_text(error)}.") from error
     if current is None:
         store = folder.parent.parent
         if folder.exists():

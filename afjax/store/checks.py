@@ -1,6 +1,7 @@
 """Verifies the artifacts in a store."""
 
 from afjax.errors import UserError
+from afjax.storage.paths import is_temporary
 from afjax.store.artifacts import StorePath, folders, load, read_manifest, title
 from afjax.store.manifest import Manifest
 
@@ -49,6 +50,8 @@ def problems(store: StorePath, kind: str, name: str) -> list[str]:
     try:
         manifest = load(store, kind, name).manifest
     except UserError as error:
+        if is_temporary(error):
+            raise
         return [str(error)]
     return adapter_problems(store, manifest)
 
@@ -79,6 +82,8 @@ def adapter_problems(store: StorePath, fusion: Manifest) -> list[str]:
         try:
             digest = read_manifest(store, "adapters", adapter["name"]).digest
         except UserError as error:
+            if is_temporary(error):
+                raise
             sentences.append(f"{needs}: {error}")
             continue
         if digest != adapter["sha256"]:

@@ -10,7 +10,7 @@ import numpy as np
 from etils import epath
 
 from afjax.errors import UserError
-from afjax.storage.paths import file_error, is_remote
+from afjax.storage.paths import file_error, is_remote, is_temporary
 from afjax.store import checkpoint, files, reservations
 from afjax.store.artifacts import StorePath, folder_of, load, names, read_manifest, store_folder, title
 from afjax.store.manifest import FORMAT_VERSION, Manifest, describe, plain, to_json
@@ -151,10 +151,7 @@ def save_all(
         first, *other_titles = (title(draft.kind, draft.name) for draft in drafts)
         titles = " and ".join([first, *(f"the{other.removeprefix('The')}" for other in other_titles)])
         raise file_error(
-            f"{titles} cannot be written to {store}",
-            error,
-            cause=error.strerror or str(error),
-            advice="Free up space there or choose another folder.",
+            f"{titles} cannot be written to {store}", error, advice="Free up space there or choose another folder."
         ) from error
     if is_remote(root):
         check_still_there(store, manifests)
@@ -229,7 +226,9 @@ def check_still_there(store: StorePath, manifests: Sequence[Manifest]) -> None:
     for manifest in manifests:
         try:
             current: Manifest | None = read_manifest(store, manifest.kind, manifest.name)
-        except UserError:
+        except UserError as error:
+            if is_temporary(error):
+                raise
             current = None
         if current != manifest:
             raise UserError(

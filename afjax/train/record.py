@@ -228,7 +228,6 @@ def folder_error(folder: epath.Path, error: OSError) -> UserError:
     return file_error(
         f"The run's folder {folder} cannot be written",
         error,
-        cause=error.strerror or str(error),
         advice="Free up space there or choose another workdir, then start the run again.",
     )
 

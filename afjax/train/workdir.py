@@ -218,7 +218,7 @@ def claim_workdir(
     except OSError as error:
         raise UserError(
             f"The workdir {workdir} cannot be written ({error.strerror or error}); choose another --workdir."
-        ) from None
+        ) from error
     return is_new
 
 

@@ -4,6 +4,7 @@ Using the head with anything else requires a flag.
 """
 
 import dataclasses
+import pickle
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ from afjax.errors import UserError
 from afjax.interop.adapterhub import export_adapterhub
 from afjax.model.loading import load_adapters, load_task_model
 from afjax.model.saving import drafts
+from afjax.model.stored import NoHeadError
 from afjax.model.task_model import TaskModel
 from afjax.serve.loading import names_with_heads
 from afjax.store.manifest import to_json
@@ -86,6 +88,8 @@ def test_head_is_found_by_its_record(saved: Path, tiny_trunk: Trunk, models: dic
     # No head in the store was trained with the adapter, so --head does not help by itself.
     with pytest.raises(UserError, match=r"no head was .*--allow_mismatch"):
         load_task_model(saved, tiny_trunk, adapter="a")
+    error = pickle.loads(pickle.dumps(NoHeadError("no head was trained", "train one")))
+    assert (error.fact, str(error)) == ("no head was trained", "no head was trained; train one.")
     assert "--head" not in names_with_heads(saved)[1]["a"]
     with pytest.raises(UserError, match="adapter, fusion or head"):
         load_task_model(saved, tiny_trunk)

@@ -22,6 +22,8 @@ ERRORS = {
     "user": UserError("The trunk was not found."),
     "disk": OSError(28, "No space left on device", "result.json"),
     "cloud": HttpError({"code": 503, "message": "Service Unavailable"}),
+    "credentials": HttpError({"code": 401, "message": "Invalid Credentials"}),
+    "timeout": TimeoutError(),
     "crash": RuntimeError("A bug."),
 }
 

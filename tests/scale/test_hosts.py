@@ -170,6 +170,8 @@ def test_hosts_exit_before_training_if_they_differ_or_one_fails(
     [
         ("disk", 2, 2, "No space left on device"),
         ("cloud", 1, 1, "Service Unavailable, 503"),
+        ("credentials", 2, 2, "Invalid Credentials, 401"),
+        ("timeout", 1, 1, "TimeoutError"),
         ("crash", 1, HOST_LOST, "this host failed with RuntimeError: A bug.; its log has the traceback."),
     ],
 )

@@ -24,12 +24,14 @@ from typing import Any
 import aiohttp
 import numpy as np
 import pytest
+import requests
 from etils import epath
 from facts import has_facts
 from gcp_storage_emulator.handlers.buckets import create_bucket
 from gcp_storage_emulator.server import RequestHandler
 from gcp_storage_emulator.storage import Storage
 from gcsfs.retry import ChecksumError, HttpError
+from google.api_core.exceptions import Forbidden, ServiceUnavailable
 from google.auth.exceptions import DefaultCredentialsError, TransportError
 
 from afjax import share, store
@@ -463,6 +465,7 @@ def refused(cloud: Bucket, capsys: pytest.CaptureFixture[str]) -> Callable[..., 
         ("gs://", ("unsupported object store",)),
         ("s3://bucket/x", ("unsupported object store", "gs://BUCKET/PATH")),
         ("gs://bucket/x#1", ("gs://bucket/x#1 ", '"#"')),
+        ("gs://bucket/x*", ("gs://bucket/x* ", '"*"')),
         ("gs://bucket/x?y", ("gs://bucket/x?y ", '"?"')),
         ("gs://bucket/x[1]", ("gs://bucket/x[1] ", '"["')),
     ],
@@ -556,6 +559,8 @@ def unavailable(*arguments: object) -> None:
         "afjax.train.logs.write_text",
         "afjax.train.record.write_json",
         "afjax.store.saving._write",
+        "afjax.store.checkpoint._checkpointer",
+        "afjax.store.files.read_current",
         "orbax.checkpoint.CheckpointManager.wait_until_finished",
     ],
 )
@@ -590,17 +595,30 @@ def test_temporary_failure_during_a_run_has_its_own_exit_code(
         (aiohttp.ClientConnectionError("Connect call failed"), 1),
         (aiohttp.ServerTimeoutError(), 1),
         (TimeoutError(), 1),
-        (TransportError("no route", retryable=True), 1),
+        (TransportError(OSError("no route")), 1),
+        (ServiceUnavailable("busy"), 1),
+        (Forbidden("no"), 2),
+        (requests.exceptions.ProxyError(), 1),
+        (aiohttp.InvalidURL("gs"), 2),
         (DefaultCredentialsError("no credentials"), 2),
         (OSError(28, "No space left on device", "file"), 2),
         (TimeoutError(110, "Connection timed out", "file"), 2),
     ],
 )
 def test_exit_code_tells_temporary_failures_from_others(error: Exception, code: int) -> None:
-    assert explain(error) is not None
-    assert explain(error)[0] == code
+    given, message = explain(error) or (0, "")
+    assert given == code
+    assert "()" not in message
     assert is_temporary(error) == (code == 1)
     assert isinstance(file_error("F", error, cause="c", advice="A."), TemporaryError) == (code == 1)
+
+
+def test_error_with_a_temporary_cause_is_temporary() -> None:
+    error = UserError("The artifact cannot be read; train it again.")
+    error.__cause__ = HttpError({"code": 503, "message": "Service Unavailable"})
+    code, message = explain(error) or (0, "")
+    assert code == 1
+    assert has_facts(message, "train it again.", "failed", "run the same command again")
 
 
 def test_tensorstore_reports_temporary_failures_by_their_status() -> None:

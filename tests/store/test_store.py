@@ -220,6 +220,17 @@ def test_mismatched_trunk_error_names_both_trunks(saved: pathlib.Path) -> None:
     assert "ef" * 32 in message
 
 
+def test_incomplete_artifacts_only_count_if_there_are_no_complete_ones(saved: pathlib.Path) -> None:
+    (saved / "fusion" / "rte").mkdir(parents=True)
+    assert store.kinds_of(saved, "rte") == ["adapters"]
+    (saved / "fusion" / "started").mkdir()
+    assert store.kinds_of(saved, "started") == ["fusion"]
+    with pytest.raises(UserError, match="rte"):
+        store.kinds_of(saved, "rta")
+    with pytest.raises(UserError, match="no store"):
+        store.kinds_of(saved / "missing", "rte")
+
+
 def test_folder_moved_to_another_kind_or_name_is_refused(saved: pathlib.Path, folder: pathlib.Path) -> None:
     shutil.copytree(folder, saved / "heads" / "rte")
     shutil.copytree(folder, saved / "adapters" / "cb")
