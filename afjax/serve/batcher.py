@@ -132,10 +132,17 @@ class Batcher(Generic[Part, PartOutputs]):
         while requests := self._next_requests():
             # A cancelled request is not computed.
             active = [request for request in requests if request.future.set_running_or_notify_cancel()]
-            if active:
-                self._compute_together(active)
+            outputs = self._compute_together(active) if active else []
+            # Release the space first. Otherwise, a client that sends its next request at once could be refused.
             with self._changed:
                 self._num_sequences -= sum(request.num_sequences for request in requests)
+            first = 0
+            for request in active:
+                if isinstance(outputs, Exception):
+                    request.future.set_exception(outputs)
+                else:
+                    request.future.set_result(outputs[first : first + len(request.parts)])
+                first += len(request.parts)
 
     def _next_requests(self) -> list[_Request[Part, PartOutputs]]:
         """Waits for requests, and returns the next ones to compute together.
@@ -160,16 +167,10 @@ class Batcher(Generic[Part, PartOutputs]):
     def _waiting_sequences(self) -> int:
         return sum(request.num_sequences for request in self._waiting)
 
-    def _compute_together(self, requests: Sequence[_Request[Part, PartOutputs]]) -> None:
-        """Computes requests and sets the results of their futures, or an error for all."""
+    def _compute_together(self, requests: Sequence[_Request[Part, PartOutputs]]) -> list[PartOutputs] | Exception:
+        """Returns the outputs of all parts of the requests, or an error for all requests."""
         try:
             self._on_batch(len(requests), sum(request.num_sequences for request in requests))
-            outputs = self._compute([part for request in requests for part in request.parts])
+            return self._compute([part for request in requests for part in request.parts])
         except Exception as error:
-            for request in requests:
-                request.future.set_exception(error)
-            return
-        first = 0
-        for request in requests:
-            request.future.set_result(outputs[first : first + len(request.parts)])
-            first += len(request.parts)
+            return error

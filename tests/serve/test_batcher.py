@@ -42,6 +42,18 @@ def values(future: "Future[Any]") -> list[list[int]]:
     return [outputs.tolist() for outputs in future.result()]
 
 
+@pytest.mark.parametrize("token", [1, -1], ids=["answered", "failed"])
+def test_space_is_free_again_when_a_client_has_its_answer(token: int) -> None:
+    model, seen = FakeModel(), []
+    batcher = Batcher(model, max_batch=4, max_wait_s=0.0, max_queue=1)
+    future = batcher.submit([part(token)])
+    # The batcher's thread calls this when it sets the result.
+    future.add_done_callback(lambda _: seen.append(batcher.num_sequences))
+    model.released.release()
+    batcher.close()
+    assert seen == [0]
+
+
 def test_requests_that_arrive_during_a_call_share_the_next_batches() -> None:
     model = FakeModel()
     batcher = Batcher(model, max_batch=4, max_wait_s=0.0, max_queue=100)
