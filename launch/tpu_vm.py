@@ -438,7 +438,7 @@ def check_command(arguments: argparse.Namespace) -> None:
     for flag in ("--workdir", "--store", "--output"):
         folder = flag_value(words, flag)
         if action is run and folder and not folder.startswith(("gs://", "/", "~")):
-            # docs/how_to/cloud_storage.md lists what can be on Cloud Storage.
+            # See docs/how_to/cloud_storage.md for the paths that can be on Cloud Storage.
             local = words[1:2] == ["sweep"] or (flag == "--output" and words[1:2] != ["import"])
             remote = "" if local else f"{flag}=gs://BUCKET/FOLDER or "
             raise LaunchError(

@@ -18,7 +18,7 @@ def file_name(text: str) -> str:
 def local_file(text: str) -> Path:
     """Parses a flag's path, which must be local, and expands ``~``."""
     if is_remote(text):
-        raise argparse.ArgumentTypeError(f"{text} is not a local path; use one.")
+        raise argparse.ArgumentTypeError(f"{text} is not a local path, which this flag needs.")
     try:
         return expanded(text)
     except UserError as error:

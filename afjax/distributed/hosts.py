@@ -408,12 +408,12 @@ def all_hosts_or_raise() -> Iterator[None]:
         raise error
 
 
-# The exceptions that the other hosts raise if one host fails, by the word that names them in its message.
+# The exceptions that the other hosts raise if one host fails. The keys are the first words of its message to them.
 _KINDS: Mapping[str, type[Exception]] = {"temporary": TemporaryError, "user": UserError, "crash": OtherHostError}
 
 
 def _message_to_others(error: Exception) -> str:
-    """Returns a kind of ``_KINDS`` and a sentence."""
+    """Returns a key of ``_KINDS`` and a sentence, separated by a space."""
     if isinstance(error, UserError):
         return f"{'temporary' if is_temporary(error) else 'user'} {error}"
     # Commands also explain the errors of Cloud Storage and of the system, such as a full disk, to the user.

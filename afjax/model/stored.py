@@ -139,8 +139,8 @@ class NoHeadError(UserError):
     """No head, or more than one, was trained with an adapter or a fusion.
 
     Attributes:
-      fact: What is wrong, as a clause.
-      advice: What to do, as a clause. It does not help callers that load all models of a store.
+      fact: A clause that describes the problem.
+      advice: A clause with the remedy, for callers that load one model.
     """
 
     def __init__(self, fact: str, advice: str) -> None:

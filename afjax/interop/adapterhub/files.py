@@ -154,7 +154,7 @@ def write_part(
         import torch
 
         torch.save({name: torch.from_numpy(tensor) for name, tensor in tensors.items()}, folder / files.pickled)
-    # The order is kept: adapters lists a head's labels in the order of label2id.
+    # Keep the order, because the library's get_labels() follows the order of label2id.
     (folder / files.config).write_text(json.dumps(envelope, indent=2) + "\n", encoding="utf-8")
 
 
