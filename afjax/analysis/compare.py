@@ -14,7 +14,8 @@ from jaxtyping import Float
 from afjax.analysis.paired import Paired, paired_bootstrap
 from afjax.analysis.sides import Side
 from afjax.analysis.workdirs import NOT_SET, differing_settings
-from afjax.config.from_dict import to_dict
+from afjax.config.from_dict import check_value, to_dict
+from afjax.config.ranges import PositiveInt
 from afjax.data.splits import AnyRows
 from afjax.display.tables import table_lines
 from afjax.display.words import counted
@@ -45,8 +46,7 @@ class Bootstrap:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.num_resamples < 1:
-            raise UserError(f"The number of resamples is {self.num_resamples}; it must be at least 1.")
+        check_value(PositiveInt, self.num_resamples, "num_resamples")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,6 +24,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from afjax.config.from_dict import check_value
+from afjax.config.ranges import PositiveInt
 from afjax.data.tokenization import TokenizedRows
 from afjax.errors import UserError
 
@@ -53,8 +55,7 @@ class Batching:
     pad_id: int
 
     def __post_init__(self) -> None:
-        if self.batch_size < 1:
-            raise UserError(f"batch_size is {self.batch_size}; it must be at least 1.")
+        check_value(PositiveInt, self.batch_size, "batch_size")
         if not self.lengths or self.lengths[0] < 1 or list(self.lengths) != sorted(set(self.lengths)):
             raise UserError(
                 f"lengths is {self.lengths}; it must have one or more positive lengths in strictly increasing order, "

@@ -8,9 +8,11 @@ from jaxtyping import Float
 
 from afjax.adapters.kinds import init_adapter
 from afjax.config.adapters import Adapter, AdapterConfig
+from afjax.config.from_dict import check_value
 from afjax.config.fusion import FusionConfig
 from afjax.config.heads import HeadConfig
 from afjax.config.methods import Method
+from afjax.config.ranges import PositiveInt
 from afjax.config.tasks import TaskConfig
 from afjax.config.values import Remat, TrunkDtype, check_name
 from afjax.errors import UserError, did_you_mean
@@ -326,5 +328,4 @@ def _check_arguments(trunk: TrunkConfig, name: str, num_outputs: int) -> None:
     if not isinstance(trunk, TrunkConfig):
         raise UserError(f"trunk is a {type(trunk).__name__}; pass the trunk's architecture, such as trunk.config.")
     check_name(name, "adapter or head")
-    if num_outputs < 1:
-        raise UserError(f"num_outputs is {num_outputs}; it must be at least 1.")
+    check_value(PositiveInt, num_outputs, "num_outputs")

@@ -8,9 +8,11 @@ import jax
 
 from afjax.config.adapters import ADAPTER_PRESETS, AdapterConfig
 from afjax.config.experiment import ExperimentConfig
+from afjax.config.from_dict import check_value
 from afjax.config.fusion import FusionConfig
 from afjax.config.heads import HeadConfig
 from afjax.config.methods import Method
+from afjax.config.ranges import PositiveInt
 from afjax.config.tasks import TaskConfig, TaskKind
 from afjax.config.training import MeshConfig, TrainConfig
 from afjax.config.values import TRAINS_LAYERS, Partition, Remat, TrunkDtype
@@ -98,8 +100,7 @@ class Plan:
         Raises:
           UserError: The number is not positive, or runs with this partition cannot be trained together.
         """
-        if slots < 1:
-            raise UserError(f"slots is {slots}; it must be at least 1.")
+        check_value(PositiveInt, slots, "slots")
         if slots > 1 and (self.multitask or self.trained in TRAINS_LAYERS):
             raise UserError(
                 f"slots is {slots}, but runs with the partition {self.trained}"

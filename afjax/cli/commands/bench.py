@@ -5,7 +5,8 @@ import json
 from typing import Any
 
 from afjax.cli.parsers import add_command
-from afjax.errors import UserError
+from afjax.config.from_dict import check_value
+from afjax.config.ranges import PositiveInt
 
 EXAMPLE = """\
 example:
@@ -33,8 +34,7 @@ def add(commands: Any) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     from afjax.bench import step_time as bench
 
-    if arguments.num_steps < 1:
-        raise UserError(f"--num_steps is {arguments.num_steps}; it must be at least 1.")
+    check_value(PositiveInt, arguments.num_steps, "--num_steps")
     prepared = bench.prepare(
         bench.Case(
             trunk=arguments.trunk,

@@ -7,7 +7,8 @@ from typing import Any
 
 from afjax.cli.parsers import add_command, add_mismatch_flag, add_source_flags
 from afjax.cli.stored_model import own_rows, set_up_libraries
-from afjax.errors import UserError
+from afjax.config.from_dict import check_value
+from afjax.config.ranges import NonNegativeInt, PositiveInt
 
 EXAMPLE = """\
 examples:
@@ -46,10 +47,8 @@ def _run(arguments: argparse.Namespace) -> int:
     from afjax.trunk.pretrained import load_trunk
 
     set_up_libraries()
-    if arguments.resamples < 1:
-        raise UserError(f"--resamples is {arguments.resamples}; it must be at least 1.")
-    if arguments.seed < 0:
-        raise UserError(f"--seed is {arguments.seed}; it must be at least 0.")
+    check_value(PositiveInt, arguments.resamples, "--resamples")
+    check_value(NonNegativeInt, arguments.seed, "--seed")
     options: dict[str, Any] = {
         "store_folder": arguments.store,
         "trunk": arguments.trunk,

@@ -7,6 +7,8 @@ from typing import Any
 from afjax.cli.curves import add_curve_flags, show_curve
 from afjax.cli.parsers import add_command, add_model_flags
 from afjax.cli.stored_model import load_stored_model, rows_of
+from afjax.config.from_dict import check_value
+from afjax.config.ranges import PositiveInt
 from afjax.config.values import check_name
 from afjax.errors import UserError
 from afjax.storage.writing import check_output
@@ -40,8 +42,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from afjax.store import names
 
     keep, name, store, output = arguments.keep, arguments.name, arguments.store, arguments.output
-    if arguments.rank_rows < 1:
-        raise UserError(f"--rank_rows is {arguments.rank_rows}; it must be at least 1.")
+    check_value(PositiveInt, arguments.rank_rows, "--rank_rows")
     if name and arguments.drop_layers:
         raise UserError(
             "--drop_layers cannot be stored with a pruned fusion; leave out --drop_layers, or --keep and --name."

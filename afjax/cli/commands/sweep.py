@@ -4,6 +4,8 @@ import argparse
 from typing import Any
 
 from afjax.cli.parsers import add_command, file_name
+from afjax.config.from_dict import check_value
+from afjax.config.ranges import PositiveInt
 from afjax.errors import UserError
 from afjax.storage.paths import local_path
 
@@ -63,10 +65,8 @@ def _run(arguments: argparse.Namespace) -> int:
     from afjax.cli.sweep_results import report_lines
     from afjax.distributed.parts import check_processes, find_devices
 
-    if arguments.slots < 1:
-        raise UserError(f"--slots is {arguments.slots}; the number of runs to train at a time must be at least 1.")
-    if arguments.processes < 1:
-        raise UserError(f"--processes is {arguments.processes}; the number of processes must be at least 1.")
+    check_value(PositiveInt, arguments.slots, "--slots")
+    check_value(PositiveInt, arguments.processes, "--processes")
     for flag, value in (("--slots", arguments.slots), ("--processes", arguments.processes)):
         if arguments.isolate and value > 1:
             raise UserError(f"--isolate trains one run at a time; leave out --isolate or {flag}={value}.")
@@ -74,9 +74,7 @@ def _run(arguments: argparse.Namespace) -> int:
         raise UserError(
             f"--host={arguments.host} is given without --hosts; add the number of hosts, as in --hosts=4 --host=0."
         )
-    arguments.hosts = 1 if arguments.hosts is None else arguments.hosts
-    if arguments.hosts < 1:
-        raise UserError(f"--hosts is {arguments.hosts}; the number of hosts must be at least 1.")
+    arguments.hosts = check_value(PositiveInt, 1 if arguments.hosts is None else arguments.hosts, "--hosts")
     if (arguments.hosts > 1 and arguments.host is None) or not 0 <= (arguments.host or 0) < arguments.hosts:
         given = "is missing" if arguments.host is None else f"is {arguments.host}"
         raise UserError(
