@@ -411,7 +411,7 @@ def _notes(grid: Grid) -> list[str]:
 
 
 def warnings(grid: Grid) -> list[str]:
-    """Notes how cells were chosen among settings and repeated runs, and tasks whose runs have different dev rows."""
+    """Notes how cells were chosen among settings and repeated runs, and tasks whose runs have different rows."""
     cells, notes = grid.shown_cells, []
     picked = [f"{cell.method} on {cell.task} ({cell.num_settings} settings)" for cell in cells if cell.num_settings > 1]
     if picked:
@@ -422,13 +422,15 @@ def warnings(grid: Grid) -> list[str]:
         for folder in cell.repeated
     ]
     for task in grid.tasks:
-        folders: dict[str | None, str] = {}
-        for record in (record for cell in cells if cell.task == task for record in cell.records):
-            folders.setdefault(record.rows_digest(task, "dev"), str(record.folder))
-        # Stores and runs of earlier versions have no digests.
-        folders.pop(None, None)
-        if len(folders) > 1:
-            notes.append(f"Scores on {task} are on different dev rows in {', '.join(folders.values())}.")
+        records = [record for cell in cells if cell.task == task for record in cell.records]
+        for split, what in (("train", f"Runs on {task} were trained"), ("dev", f"Scores on {task} are")):
+            folders: dict[str | None, str] = {}
+            for record in records:
+                folders.setdefault(record.rows_digest(task, split), str(record.folder))
+            # Stores and runs of earlier versions have no digests.
+            folders.pop(None, None)
+            if len(folders) > 1:
+                notes.append(f"{what} on different {split} rows in {', '.join(folders.values())}.")
     return notes
 
 

@@ -9,8 +9,11 @@ import contextlib
 import dataclasses
 import functools
 import multiprocessing
+import os
 import signal
 import sys
+import threading
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection, wait
@@ -26,6 +29,9 @@ from afjax.display.terminal import warnings_in_one_line
 from afjax.distributed.parts import use_part
 from afjax.distributed.preemption import stopping_between_runs
 from afjax.errors import PREEMPTED, PreemptionError, UserError
+
+# If the parent was killed, seconds until a worker exits without having saved its state.
+_GRACE = 20.0
 
 
 @dataclasses.dataclass(eq=False)
@@ -195,6 +201,7 @@ class _Reports:
 
 def _work(connection: Connection, sweep: Sweep, workdir: Path, slots: int, number: int, processes: int) -> None:
     """The worker's main function: trains the runs that the parent sends."""
+    threading.Thread(target=end_with_parent, args=(_GRACE,), daemon=True).start()
     use_part(number, processes)
     try:
         with stopping_between_runs(), warnings_in_one_line():
@@ -202,6 +209,23 @@ def _work(connection: Connection, sweep: Sweep, workdir: Path, slots: int, numbe
             train_runs(sweep, workdir, _taken(connection), _Reports(connection), slots)
     except PreemptionError:
         sys.exit(PREEMPTED)
+
+
+def end_with_parent(grace: float) -> None:
+    """Waits until the parent exits, and stops this process.
+
+    Active runs save their state at their next step. A process that does not exit in time, for example because it
+    compiles a program, is ended to release the runs' folders for a restarted sweep.
+
+    Args:
+      grace: Seconds to wait for this process to exit.
+    """
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "workers are child processes"
+    parent.join()
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(grace)
+    os._exit(PREEMPTED)
 
 
 def _taken(connection: Connection) -> Iterator[Run]:

@@ -63,7 +63,7 @@ def task_to_show(name: str, *, data_dir: str, source: str) -> TaskConfig:
     """Finds the task to show.
 
     Args:
-      name: A task's name, a TOML file, a data file, or a source such as ``builtin:entail``.
+      name: A task's name, a TOML file, a data file, the task's folder, or a source such as ``builtin:entail``.
       data_dir: The folder with the tasks' folders; may be empty.
       source: The task's own source; may be empty.
 
@@ -76,6 +76,8 @@ def task_to_show(name: str, *, data_dir: str, source: str) -> TaskConfig:
     if not (source or data_dir):
         if name.endswith(ENDINGS):
             return TaskConfig(name=file_stem(Path(name).name), source=name)
+        if Path(name).is_dir():
+            return task_to_show(Path(name).resolve().name, data_dir="", source=name)
         if source_kind(name).scheme:
             # Name the task imdb for tfds:imdb_reviews, rte for hf:glue/rte, and NAME for official:NAME:FOLDER.
             benchmarks = (task for task, benchmark in OFFICIAL.items() if name == f"tfds:{benchmark.tfds}")

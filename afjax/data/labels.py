@@ -223,8 +223,12 @@ def label_name(columns: Columns, row: int) -> str:
         return str(label)
     if is_null(label) or isinstance(label, str):
         raise UserError(f"{columns.places[row]} has no label; add one or drop the row.")
+    # pandas stores integers as floats if some are missing.
+    is_whole = isinstance(label, float | np.floating) and float(label).is_integer()
+    advice = " Drop the rows without a label, and convert the column to integers." if is_whole else ""
     raise UserError(
-        f"{columns.places[row]} has the label {shorten(label)}; a class label must be a name or an integer index."
+        f"{columns.places[row]} has the label {shorten(label)}; a class label must be a name or an integer "
+        f"index.{advice}"
     )
 
 

@@ -114,7 +114,18 @@ def many_labels(name: str, rows: AnyRows) -> str:
     distinct = len(np.unique(rows.labels))
     if distinct < 3 or (distinct < len(rows) and (len(rows) < _MANY_ROWS or 2 * distinct <= len(rows))):
         return ""
-    return f"The {len(rows)} rows of {name} have {distinct} different labels; check that the label column is correct."
+    advice = "check that the label column is correct"
+    if all(map(_is_number, rows.label_names)):
+        advice += '. To predict numbers, set the task\'s kind to "regression"'
+    return f"The {len(rows)} rows of {name} have {distinct} different labels; {advice}."
+
+
+def _is_number(name: str) -> bool:
+    try:
+        float(name)
+    except ValueError:
+        return False
+    return True
 
 
 def misspelled_label(name: str, rows: AnyRows) -> str:

@@ -6,7 +6,9 @@ from typing import Any
 from afjax.config.from_dict import from_dict, to_dict
 from afjax.config.tasks import TaskConfig
 from afjax.data.sources.kinds import source_kind
+from afjax.model.stored import NoHeadError, recorded_head
 from afjax.store import Manifest
+from afjax.store.artifacts import StorePath
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -25,6 +27,23 @@ def facts_of(manifest: Manifest) -> dict[str, Any]:
     if task:
         task = to_dict(without_paths(from_dict(TaskConfig, task, f'the task of "{manifest.name}"')))
     return {"task": task, "labels": list(manifest.labels), "metrics": manifest.metrics, "seed": manifest.seed}
+
+
+def head_to_export(store_folder: StorePath, kind: str, name: str) -> str:
+    """Finds the head that was trained with an adapter or a fusion.
+
+    Args:
+      store_folder: The store.
+      kind: ``adapters`` or ``fusion``.
+      name: The name of the adapter or fusion.
+
+    Returns:
+      The head's name. Empty if there is no such head, or if there are several and none has the given name.
+    """
+    try:
+        return recorded_head(store_folder, kind, name)
+    except NoHeadError:
+        return ""
 
 
 def without_paths(task: TaskConfig) -> TaskConfig:

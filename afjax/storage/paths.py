@@ -56,6 +56,9 @@ def open_path(path: AnyPath) -> epath.Path:
     # TensorStore ends a path at "?" and "#". gcsfs expands patterns, even when it deletes files.
     if wrong := re.search(r"[*?#\[\]]", os.fspath(path)):
         raise UserError(f'{path} contains "{wrong[0]}", which paths on Cloud Storage cannot; rename the folder.')
+    # Cloud Storage has no folders, so "..", as part of an object's name, would not lead to a parent folder.
+    if {".", ".."} & set(os.fspath(path).split("/")):
+        raise UserError(f'{path} has a part "." or ".."; write the path on Cloud Storage without it.')
     opened = epath.Path(path)
     try:
         import fsspec
@@ -106,8 +109,13 @@ def expanded(path: AnyPath) -> Path:
 
 
 def absolute(path: epath.Path) -> epath.Path:
-    """Returns the absolute path. Paths on object stores are always absolute."""
-    return path if is_remote(path) else path.absolute()
+    """Returns the absolute path. Paths on object stores are always absolute.
+
+    If the path contains ``..``, symbolic links are resolved, because ``LINK/..`` is the parent of the link's target.
+    """
+    if is_remote(path):
+        return path
+    return epath.Path(os.path.realpath(path)) if ".." in path.parts else path.absolute()
 
 
 def client_errors() -> tuple[type[Exception], ...]:

@@ -10,7 +10,7 @@ from etils import epath
 
 from afjax.config.values import check_name
 from afjax.errors import UserError, did_you_mean
-from afjax.storage.paths import check_readable, error_text, is_remote, open_path
+from afjax.storage.paths import absolute, check_readable, error_text, is_remote, open_path
 from afjax.store import checkpoint, files
 from afjax.store.manifest import KINDS, REPAIR, Manifest, check_unchanged, from_json
 from afjax.store.trunk_identity import trunk_difference
@@ -299,7 +299,7 @@ def _kind_folder(store: StorePath, kind: str) -> epath.Path:
 def store_folder(store: StorePath) -> epath.Path:
     folder = open_path(store)
     if not is_remote(folder):
-        return folder.expanduser().resolve()
+        return absolute(folder)
     check_readable(folder, "store")
     return folder
 

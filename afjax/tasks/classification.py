@@ -84,7 +84,7 @@ def one_class(columns: Columns, name: str) -> str:
             f' in the column "{columns.label}" ({columns.places[0]} to '
             f"{columns.places[-1]}; the columns are {listing(columns.names)})"
         )
-    return f"{rows}: nothing can be learned from them."
+    return f"{rows}; to learn a task and to measure scores, rows with different labels are needed."
 
 
 def predict(

@@ -1,8 +1,8 @@
 """Tokenizes questions and contexts, and splits long contexts into windows."""
 
+import dataclasses
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from afjax.errors import UserError
 FORMAT_VERSION = 1
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class TokenizedWindows(TokenizedRows):
     """The windows of a split. Each window is an entry of :class:`TokenizedRows`.
 
@@ -53,7 +53,7 @@ class TokenizedWindows(TokenizedRows):
         return int(self.row_of[index]), len(self.rows)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class TokenizedSpans(TokenizedWindows):
     """The windows of a span split.
 
@@ -68,7 +68,7 @@ class TokenizedSpans(TokenizedWindows):
 
 def tokenize_spans(
     rows: SpanRows, tokenizer: Any, config: SpanConfig, *, max_length: int, training: bool, cache_dir: Path | None
-) -> TokenizedRows:
+) -> TokenizedSpans:
     """Tokenizes questions and contexts, or loads their token ids from the cache.
 
     A window contains the special tokens, the question and part of the context. Consecutive windows start
@@ -86,7 +86,7 @@ def tokenize_spans(
         token ids depend on.
 
     Returns:
-      :class:`TokenizedSpans` or, if ``training`` is true, :class:`TokenizedRows` with one labeled entry per window.
+      The windows. They are labeled if ``training`` is true.
 
     Raises:
       UserError: The tokenizer is not fast, ``max_length`` leaves no room for a question and context, no row is usable
@@ -120,9 +120,7 @@ def tokenize_spans(
         characters=arrays["characters"],
         rows=rows,
     )
-    if training:
-        return TokenizedRows(data.tokens, data.types, data.offsets, _labels(data), data.truncated)
-    return data
+    return dataclasses.replace(data, labels=_labels(data)) if training else data
 
 
 def _make_windows(rows: SpanRows, tokenizer: Any, config: SpanConfig, max_length: int) -> Arrays:

@@ -84,9 +84,10 @@ def check_place(folder: epath.Path, flag: str) -> None:
         check_writable(folder, flag)
         return
     path = expanded(folder).absolute()
-    existing = next(parent for parent in (path, *path.parents) if parent.exists())
+    existing = next(parent for parent in (path, *path.parents) if parent.exists() or parent.is_symlink())
     if not existing.is_dir() or not os.access(existing, os.W_OK):
-        problem = "cannot be written" if existing.is_dir() else "is not a folder"
+        no_folder = "is not a folder" if existing.exists() else "is a link to a missing folder"
+        problem = "cannot be written" if existing.is_dir() else no_folder
         raise UserError(f"The {flag} {folder} cannot be used because {existing} {problem}; choose another --{flag}.")
 
 

@@ -299,7 +299,7 @@ class _Loop:
         progress.record(step, scores, self.state["trained"])
         shown_scores = {name: scores[name] for name in run.shown_metrics}
         self.log.evaluated(step, shown_scores, progress.best_scores, run.main_metric)
-        if progress.stopped:
+        if progress.stopped and step < run.num_steps:
             self.log.say(f"stops early: {self.config.patience} evaluations without a better {run.main_metric}")
 
     def _save(self) -> None:

@@ -79,15 +79,16 @@ class Embeddings(nn.Module):
         family = config.encoder_family
         word = self.param("word", init, (config.vocab_size, config.input_size))
         dtype = word.dtype if self.dtype is None else self.dtype
-        # Each part is [batch, length, input_size]. If the parameters are NumPy arrays, a part can be a NumPy array.
-        parts: list[Any] = [replicate(word)[tokens]]
+        # Each part is [batch, length, input_size]. Traced tokens cannot index the parameters if these are NumPy arrays.
+        parts: list[Any] = [jnp.asarray(replicate(word))[tokens]]
         if family.position_embeddings is not None:
             position = self.param("position", init, (config.max_positions, config.input_size))
-            parts.append(family.position_embeddings(replicate(position), tokens, config.pad_id))
+            parts.append(family.position_embeddings(jnp.asarray(replicate(position)), tokens, config.pad_id))
         if config.type_vocab_size:
             type_ = self.param("type", init, (config.type_vocab_size, config.input_size))
             # Some tokenizers give the second text of a pair type 1, although the encoder has only one type.
-            parts.append(replicate(type_)[types if config.type_vocab_size > 1 else jnp.zeros_like(types)])
+            types = types if config.type_vocab_size > 1 else jnp.zeros_like(types)
+            parts.append(jnp.asarray(replicate(type_))[types])
         if family.relative_bias is not None:
             self.param(RELATIVE_POSITION, init, (family.relative_bias.num_entries, config.num_heads))
         if config.relative_buckets is not None and self.is_initializing():

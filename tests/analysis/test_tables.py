@@ -109,7 +109,7 @@ def test_scores_with_fewer_seeds_than_the_others_are_marked(tmp_path: Path) -> N
     assert table.commands == ()
 
 
-def test_different_dev_rows_are_noted(tmp_path: Path) -> None:
+def test_different_train_and_dev_rows_are_noted(tmp_path: Path) -> None:
     for task, digests in (("rte", ("aa", "bb")), ("cb", ("aa", "aa"))):
         for method, digest in zip(("full", "head"), digests, strict=True):
             rows = {f"task {task}'s {split} rows": digest for split in ("train", "dev")}
@@ -117,9 +117,12 @@ def test_different_dev_rows_are_noted(tmp_path: Path) -> None:
     # Runs of earlier versions have no digests.
     finish(tmp_path / "cb-old", experiment("cb", "layernorm"), 0.5)
     found = collect([tmp_path])
-    (note,) = [note for note in make_table("differences", make_grid(found)).notes if "dev rows" in note]
-    assert has_facts(note, "rte", "different dev rows", str(tmp_path / "rte-full"), str(tmp_path / "rte-head"))
-    assert not any("dev rows" in note for note in make_table("adapterfusion", make_grid(found, methods="head")).notes)
+    for split in ("train", "dev"):
+        rows = f"different {split} rows"
+        (note,) = [note for note in make_table("differences", make_grid(found)).notes if rows in note]
+        assert has_facts(note, "rte", rows, str(tmp_path / "rte-full"), str(tmp_path / "rte-head"))
+        one_method = make_table("adapterfusion", make_grid(found, methods="head"))
+        assert not any(rows in note for note in one_method.notes)
 
 
 def test_metric_for_which_lower_is_better_is_refused(tmp_path: Path) -> None:

@@ -77,6 +77,16 @@ def show(folder: Path, tiny_trunk_folder: Path, capsys: pytest.CaptureFixture[st
     return run
 
 
+def test_folder_of_a_task(tmp_path: Path, tiny_trunk_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "reviews").mkdir()
+    for name in ("train.csv", "dev.csv"):
+        (tmp_path / "reviews" / name).write_text("text,label\nfine,good\npoor,bad\n")
+    words = ["data", "show", str(tmp_path / "reviews"), f"--trunk={tiny_trunk_folder}", "--json"]
+    assert main(words) == 0
+    task = json.loads(capsys.readouterr().out.splitlines()[-1])["task"]
+    assert (task["name"], task["labels"]) == ("reviews", ["bad", "good"])
+
+
 def test_classification_task(show: Show, folder: Path) -> None:
     lines, found = show("rte")
     task = found["task"]

@@ -526,6 +526,19 @@ def test_isolated_run_ends_if_the_sweep_is_killed(real: list[str], tmp_path: Pat
     assert not (target / "result.json").exists()
 
 
+def test_process_that_cannot_save_ends_if_the_command_is_killed() -> None:
+    """A process handles signals between steps, so one that compiles a program does not save its state in time."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.cli.busy_worker"], stdout=subprocess.PIPE, cwd=Path(__file__).parents[2]
+    )
+    assert process.stdout is not None
+    with process:
+        assert process.stdout.readline() == b"started\n"
+        process.kill()
+        # The worker holds the other end of this pipe until it exits.
+        assert process.stdout.read() == b"SIGTERM\n"
+
+
 def test_processes_save_and_end_if_the_command_fails(
     real: list[str], tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -43,6 +43,8 @@ def test_all_distinct_labels_are_counted() -> None:
     assert "35 different" in many_labels("train", rows(*texts, labels=[f"id{min(row, 34)}" for row in range(40)]))
     assert many_labels("train", rows(*texts, labels=[f"id{row // 2}" for row in range(40)])) == ""
     assert "3 different" in many_labels("train", rows(*"abc", labels=["x", "y", "z"]))
+    assert "regression" not in many_labels("train", rows(*"abc", labels=["1", "2", "z"]))
+    assert '"regression"' in many_labels("train", rows(*"abc", labels=["0.5", "2", "-1e3"]))
     assert many_labels("train", rows(*"ab", labels=["x", "y"])) == ""
     assert many_labels("train", rows(*texts, labels=[row / 7 for row in range(40)], kind="regression")) == ""
     assert many_labels("train", rows(*texts)) == ""

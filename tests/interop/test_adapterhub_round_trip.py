@@ -229,7 +229,7 @@ def test_temperature_and_scale_are_multiplied_into_the_weights() -> None:
 def test_round_trip_preserves_a_fusion_with_its_adapters_and_head(bert: Folders, tmp_path: Path) -> None:
     first, again = tmp_path / "first", tmp_path / "again"
     import_adapterhub(bert.root / "fusion/pfeiffer/safetensors", first, trunk=bert.trunk, name="abc")
-    # A fusion is exported together with the head of the same name.
+    # The head of the same name has precedence.
     import_adapterhub(bert.root / "heads/two_layers/safetensors", first, trunk=bert.trunk, name="abc")
     written = export_adapterhub(first, "abc", tmp_path / "setup")
     assert [part for part, _ in written] == ["adapter a", "adapter b", "adapter c", "fusion abc", "head abc"]
@@ -240,6 +240,21 @@ def test_round_trip_preserves_a_fusion_with_its_adapters_and_head(bert: Folders,
         ours, theirs = (store.read_manifest(folder, kind, name) for folder in (first, again))
         for field in ("config", "digest", "labels", "task", "metrics", "seed", "trunk", "adapters"):
             assert getattr(ours, field) == getattr(theirs, field), (kind, name, field)
+
+
+def test_fusion_is_exported_with_the_head_that_was_trained_with_it(bert: Folders, tmp_path: Path) -> None:
+    """The library's files do not name the fusion, so the head rarely has the same name."""
+    setup = bert.root / "fusion/pfeiffer/safetensors"
+    imported = import_adapterhub(setup, tmp_path / "first", trunk=bert.trunk, name="abc")
+    (head,) = [artifact.name for artifact in imported if artifact.kind == "heads"]
+    assert head != "abc"
+    written = export_adapterhub(tmp_path / "first", "abc", tmp_path / "setup")
+    assert [part for part, _ in written] == ["adapter a", "adapter b", "adapter c", "fusion abc", f"head {head}"]
+    import_adapterhub(tmp_path / "setup", tmp_path / "again", trunk=bert.trunk)
+    first, again = (store.read_manifest(tmp_path / folder, "heads", head) for folder in ("first", "again"))
+    assert (first.digest, first.trained_with) == (again.digest, again.trained_with)
+    without = export_adapterhub(tmp_path / "first", "abc", tmp_path / "without", with_head=False)
+    assert [part for part, _ in without] == ["adapter a", "adapter b", "adapter c", "fusion abc"]
 
 
 def test_labels_of_an_exported_head_are_in_the_order_of_its_outputs(bert: Folders, tmp_path: Path) -> None:

@@ -468,6 +468,8 @@ def refused(cloud: Bucket, capsys: pytest.CaptureFixture[str]) -> Callable[..., 
         ("gs://bucket/x*", ("gs://bucket/x* ", '"*"')),
         ("gs://bucket/x?y", ("gs://bucket/x?y ", '"?"')),
         ("gs://bucket/x[1]", ("gs://bucket/x[1] ", '"["')),
+        ("gs://bucket/x/../y", ("gs://bucket/x/../y ", '".."')),
+        ("gs://bucket/./x", ("gs://bucket/./x ", '"."')),
     ],
 )
 def test_unusable_paths_are_refused(

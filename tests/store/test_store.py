@@ -213,6 +213,17 @@ def test_missing_store_and_parent_of_a_store_are_reported(saved: pathlib.Path, t
     assert str(workdir / "store") in str(refused.value)
 
 
+def test_parent_of_a_symbolic_link_is_the_parent_of_its_target(saved: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """Python's and etils' abspath would find the parent of the link itself."""
+    (saved.parent / "sub").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "link").symlink_to(saved.parent / "sub", target_is_directory=True)
+    path = tmp_path / "elsewhere" / "link" / ".." / saved.name
+    assert path.exists()
+    assert store.names(path, "adapters") == store.names(saved, "adapters") != []
+    assert store.verify(path) == []
+
+
 def test_mismatched_trunk_error_names_both_trunks(saved: pathlib.Path) -> None:
     message = load_error(saved, trunk={"sha256": "ef" * 32})
     assert "minilm" in message

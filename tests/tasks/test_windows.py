@@ -102,6 +102,7 @@ def test_labels_are_the_first_and_last_answer_tokens() -> None:
     rows = spans([context] * 3, [(("d e", 6),), (("a", 0), ("b", 2)), ()])
     data = tokenize_spans(rows, TOKENIZER, config, max_length=9, training=True, cache_dir=None)
     assert data.labels is not None
+    assert data.row_of.tolist() == [0] * 4 + [1] * 4 + [2] * 4
     # The windows are abcde, cdefg, efghi and ghij. In each window, three tokens come before the context.
     assert data.labels.tolist() == [
         [6, 7], [4, 5], [0, 0], [0, 0],

@@ -101,6 +101,10 @@ def test_early_stopping_is_reported(
     assert any("stops early: 2 evaluations" in line for line in lines)
     assert sum("loss" in line for line in lines) == 3
     assert sum(bool(re.search(r"finished in \d+ s, including \d+ s", line)) for line in lines) == 1
+    # After the last step, there is nothing left to stop.
+    config = dataclasses.replace(config, max_steps=3)
+    train_single(tiny_trunk, task, rows, workdir=tmp_path / "b", config=config, method=Method(partition="head"))
+    assert not any("stops early" in line for line in capsys.readouterr().err.splitlines())
 
 
 def test_multitask_run_prints_the_main_metric_of_each_task(

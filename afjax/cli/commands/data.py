@@ -24,7 +24,9 @@ def add(commands: Any) -> None:
     """Adds the command to the parser's commands."""
     parser = add_command(commands, "data", "show a task's splits, or list the known tasks", EXAMPLE, run=_run)
     parser.add_argument("action", metavar="{show,list}", type=one_of("show", "list"))
-    parser.add_argument("task", nargs="?", metavar="TASK", help="a task's name, .toml file, data file or source")
+    parser.add_argument(
+        "task", nargs="?", metavar="TASK", help="a task's name, .toml file, data file, folder or source"
+    )
     parser.add_argument("--data_dir", default="", help="the folder that contains the tasks' folders, or tfds:")
     parser.add_argument("--source", default="", help=f"the task's folder or file, {NAMED_SOURCES}")
     for setting in ("text_a", "text_b", "label"):

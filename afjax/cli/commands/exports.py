@@ -14,7 +14,7 @@ examples:
   afjax export adapterhub entail --store=runs/quickstart/store --output=entail
   afjax export adapterhub target-fusion --store=runs/quickstart/store --output=target-fusion --weights=bin
 
-An adapter is exported with the head of the same name, and a fusion also with its adapters. To load them in Python:
+An adapter is exported with its head, and a fusion also with its adapters. To load them in Python:
   model.load_adapter("entail", use_safetensors=True)
   model.load_adapter_setup("target-fusion", set_active=True)"""
 
@@ -22,7 +22,7 @@ EXPORT_PEFT_EXAMPLE = """\
 example:
   afjax export peft reviews --store=runs/reviews/store --output=reviews
 
-The adapter is exported with the head of the same name. To load it in Python:
+The adapter is exported with its head. To load it in Python:
   base = AutoModelForSequenceClassification.from_pretrained("bert-base-uncased", num_labels=2)
   model = PeftModel.from_pretrained(base, "reviews")"""
 

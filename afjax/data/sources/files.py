@@ -229,7 +229,10 @@ def split_commas(
                 yield number, values
             number = reader.line_num + 1
     except csv.Error as error:
-        raise UserError(f"{path}:{number} is not valid CSV ({error}); check this row's quotes.") from error
+        # csv's message about a carriage return recommends a mode for opening the file.
+        is_line_end = "new-line character" in str(error)
+        problem = "its lines end in CR; save it with LF or CRLF" if is_line_end else f"{error}; check this row's quotes"
+        raise UserError(f"{path}:{number} is not valid CSV: {problem}.") from error
 
 
 def shown_path(path: Path) -> str:

@@ -29,7 +29,7 @@ from afjax.interop.adapterhub.files import (
 )
 from afjax.interop.adapterhub.fusion import own_fusion, write_fusion
 from afjax.interop.adapterhub.heads import own_head, write_head
-from afjax.interop.facts import facts_of, without_paths
+from afjax.interop.facts import facts_of, head_to_export, without_paths
 from afjax.interop.folders import check_new_folder, new_folder
 from afjax.store import Artifact, Manifest
 
@@ -49,10 +49,10 @@ def export_adapterhub(
 ) -> list[tuple[str, Path]]:
     """Exports an artifact in the format of the ``adapters`` library.
 
-    An adapter is exported together with the head of the same name; load both with ``load_adapter(output)``. A fusion
-    is exported as a setup that includes its adapters and the head of the same name; load it with
-    ``load_adapter_setup(output)``. The head is left out if it was trained with a different artifact. If the export
-    fails, ``output`` is not created.
+    An adapter is exported together with its head; load both with ``load_adapter(output)``. A fusion is exported as a
+    setup that includes its adapters and its head; load it with ``load_adapter_setup(output)``. The head is the one that
+    was trained with the adapter or fusion. If there are several, it is the one of the same name, or else none. If the
+    export fails, ``output`` is not created.
 
     Args:
       store_folder: The store.
@@ -120,14 +120,14 @@ class _Writer:
     with_head: bool
 
     def adapter(self, name: str, folder: Path) -> list[tuple[str, Path]]:
-        """Writes an adapter together with the head of the same name."""
+        """Writes an adapter together with its head."""
         written = self._adapter_without_head(name, folder)
-        if self._has_head("adapters", name):
-            written += self.head(name, folder)
+        if head := self._head_of("adapters", name):
+            written += self.head(head, folder)
         return written
 
     def fusion(self, name: str, folder: Path) -> list[tuple[str, Path]]:
-        """Writes a setup: a fusion, its adapters and the head of the same name."""
+        """Writes a setup: a fusion, its adapters and its head."""
         loaded = self._load("fusion", name)
         for problem in store.adapter_problems(self.store_folder, loaded.manifest):
             raise UserError(problem)
@@ -148,15 +148,15 @@ class _Writer:
         values = envelope(settings, trunk, fusion_name, adapter_names=members, **{OWN: own_fields})
         write_part(folder / fusion_name, FUSION, values, tensors, self.weights)
         written.append((f"fusion {name}", folder / fusion_name))
-        has_head = self._has_head("fusion", name)
-        if has_head:
-            written += self.head(name, folder / name)
+        head = self._head_of("fusion", name)
+        if head:
+            written += self.head(head, folder / head)
         setup = {
             "adapter_setup": {
                 "type": "Fuse",
                 "children": [{"type": "single", "children": [member]} for member in members],
             },
-            "head_setup": name if has_head else None,
+            "head_setup": head or None,
             "version": VERSION,
         }
         (folder / SETUP).write_text(json.dumps(setup, indent=2) + "\n", encoding="utf-8")
@@ -176,15 +176,9 @@ class _Writer:
         write_part(folder, HEAD, envelope(settings, manifest.trunk, name, **{OWN: own_fields}), tensors, self.weights)
         return [(f"head {name}", folder)]
 
-    def _has_head(self, kind: str, name: str) -> bool:
-        """Returns whether a head of the same name was trained with this adapter or fusion.
-
-        A head without a training record only has to match the trunk.
-        """
-        if not self.with_head or name not in store.names(self.store_folder, "heads"):
-            return False
-        main, head = (store.read_manifest(self.store_folder, artifact_kind, name) for artifact_kind in (kind, "heads"))
-        return head.belongs_to(main)
+    def _head_of(self, kind: str, name: str) -> str:
+        """Returns the name of the head to write with an adapter or fusion; empty for none."""
+        return head_to_export(self.store_folder, kind, name) if self.with_head else ""
 
     def _adapter_without_head(self, name: str, folder: Path) -> list[tuple[str, Path]]:
         loaded = self._load("adapters", name)

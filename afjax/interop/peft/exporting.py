@@ -15,7 +15,7 @@ from afjax.config.from_dict import from_dict
 from afjax.config.heads import stored_head
 from afjax.config.tasks import TaskConfig
 from afjax.errors import UserError
-from afjax.interop.facts import without_paths
+from afjax.interop.facts import head_to_export, without_paths
 from afjax.interop.folders import check_new_folder, new_folder
 from afjax.interop.model_heads import CLASS_OF_KIND
 from afjax.interop.peft.families import (
@@ -37,9 +37,10 @@ from afjax.trunk.families import ENCODER_FAMILIES
 def export_peft(
     store_folder: str | Path, name: str, output: str | Path, *, with_head: bool = True
 ) -> list[tuple[str, Path]]:
-    """Exports a LoRA adapter in PEFT's format, with the head of the same name.
+    """Exports a LoRA adapter in PEFT's format, with its head.
 
-    The head is left out if it was trained with a different artifact. If the export fails, ``output`` is not created.
+    The head is the one that was trained with the adapter. If there are several, it is the one of the same name, or else
+    none. If the export fails, ``output`` is not created.
 
     Args:
       store_folder: The store.
@@ -73,7 +74,8 @@ def export_peft(
     config = _lora(manifest)
     family, num_layers = str(manifest.trunk["family"]), int(manifest.trunk["num_layers"])
     classes = peft_family(family)
-    head = _head_manifest(store_folder, manifest) if with_head else None
+    head_name = head_to_export(store_folder, "adapters", name) if with_head else ""
+    head = store.read_manifest(store_folder, "heads", head_name) if head_name else None
     prefix = f"{ENCODER_FAMILIES[family].weight_names.prefix}." if head else ""
     tensors, blocks = write_lora(config, adapter.params, family, num_layers, prefix)
     settings = _settings(config, manifest, family, num_layers, blocks)
@@ -90,7 +92,7 @@ def export_peft(
             }
     with new_folder(output) as new:
         write_folder(new, settings, tensors, write_record(name, manifest, blocks, record))
-    return [(f"adapter {name}", output), *([(f"head {name}", output)] if head else [])]
+    return [(f"adapter {name}", output), *([(f"head {head_name}", output)] if head else [])]
 
 
 def _lora(manifest: Manifest) -> LoraConfig:
@@ -137,18 +139,6 @@ def _settings(
         "task_type": "FEATURE_EXTRACTION",
         "use_rslora": False,
     }
-
-
-def _head_manifest(store_folder: str | Path, adapter: Manifest) -> Manifest | None:
-    """Returns the manifest of the head with the adapter's name.
-
-    Returns None if there is no such head, or it was not trained with the adapter. A head without a training record only
-    has to match the trunk.
-    """
-    if adapter.name not in store.names(store_folder, "heads"):
-        return None
-    head = store.read_manifest(store_folder, "heads", adapter.name)
-    return head if head.belongs_to(adapter) else None
 
 
 def _head(

@@ -85,7 +85,7 @@ def read_lora(
       The adapter config, its parameters (float32) and notes for the user.
 
     Raises:
-      UserError: A module does not have the recorded blocks.
+      UserError: A module does not have the recorded blocks, or a rank exceeds the trunk's hidden size.
     """
     block_scale = scale_of(settings.rank, settings.alpha, settings.rank_stabilized)
     parts: dict[tuple[DenseLayer, int], _Part] = {}
@@ -100,6 +100,11 @@ def read_lora(
     layers = sorted({layer for _, layer in parts})
     scales = {part.scale for part in parts.values()}
     rank = max(scale.rank for scale in scales)
+    if rank > trunk.hidden_size:
+        raise UserError(
+            f"{settings.where} has LoRA of rank {rank}; afjax only supports ranks up to the trunk's hidden size, "
+            f"{trunk.hidden_size}."
+        )
     notes = []
     if len(scales) == 1:
         alpha = next(iter(scales)).alpha

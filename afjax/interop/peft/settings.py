@@ -196,8 +196,8 @@ def read_targets(
       and the pooler.
 
     Raises:
-      UserError: A target cannot have LoRA in afjax, no module has LoRA, a rank is too large for the trunk, or a regular
-        expression is invalid or takes too long to match.
+      UserError: A target cannot have LoRA in afjax, no module has LoRA, or a regular expression is invalid or takes too
+        long to match.
     """
     where = settings.where
     encoder = [prefix + module for module in encoder_modules(trunk)]
@@ -222,18 +222,12 @@ def read_targets(
         )
     ranks = _by_pattern(settings.rank_pattern, targets, f"{where}: rank_pattern")
     alphas = _by_pattern(settings.alpha_pattern, targets, f"{where}: alpha_pattern")
-    # If afjax exported the adapter, a joint module's LoRA has a block for each of its dense layers.
-    highest = trunk.hidden_size * max(map(len, module_layers(trunk.family).values()))
-    scales = {}
-    for name in targets:
-        rank, alpha = ranks.get(name, settings.rank), alphas.get(name, settings.alpha)
-        if rank > highest:
-            raise UserError(
-                f"{where} has rank {rank} in {name}, but its rank can be at most {highest}; use the trunk that the "
-                "adapter was trained on."
-            )
-        scales[name.removeprefix(prefix)] = scale_of(rank, alpha, settings.rank_stabilized)
-    return scales
+    return {
+        name.removeprefix(prefix): scale_of(
+            ranks.get(name, settings.rank), alphas.get(name, settings.alpha), settings.rank_stabilized
+        )
+        for name in targets
+    }
 
 
 def _selected(settings: PeftSettings, names: Sequence[str], trunk: TrunkConfig, prefix: str) -> set[str]:
