@@ -424,9 +424,7 @@ def warnings(grid: Grid) -> list[str]:
     for task in grid.tasks:
         records = [record for cell in cells if cell.task == task for record in cell.records]
         for split, what in (("train", f"Runs on {task} were trained"), ("dev", f"Scores on {task} are")):
-            folders: dict[str | None, str] = {}
-            for record in records:
-                folders.setdefault(record.rows_digest(task, split), str(record.folder))
+            folders = {record.rows_digest(task, split): str(record.folder) for record in records}
             # Stores and runs of earlier versions have no digests.
             folders.pop(None, None)
             if len(folders) > 1:

@@ -243,9 +243,14 @@ def _read_store(workdir: epath.Path) -> dict[str, Any]:
 
 
 def _has_saved(store_folder: epath.Path, run: str) -> bool:
-    """Whether a run has saved artifacts in a store. Artifacts of earlier versions do not record their run."""
+    """Whether a run has saved artifacts in a store.
+
+    Runs of earlier versions have no identifier. They may have saved artifacts if the store exists.
+    """
+    if not run:
+        return store_folder.exists()
     artifacts = [(kind, name) for kind in KINDS for name in names(store_folder, kind)]
-    return any(read_manifest(store_folder, kind, name).run in ("", run) for kind, name in artifacts)
+    return any(read_manifest(store_folder, kind, name).run == run for kind, name in artifacts)
 
 
 def _may_be_store(folder: epath.Path) -> bool:
