@@ -30,7 +30,7 @@ from afjax.distributed.parts import use_part
 from afjax.distributed.preemption import stopping_between_runs
 from afjax.errors import PREEMPTED, PreemptionError, UserError
 
-# If the parent was killed, seconds until a worker exits without having saved its state.
+# Seconds that a worker has to save its state and exit after its parent was killed.
 _GRACE = 20.0
 
 
@@ -212,10 +212,10 @@ def _work(connection: Connection, sweep: Sweep, workdir: Path, slots: int, numbe
 
 
 def end_with_parent(grace: float) -> None:
-    """Waits until the parent exits, and stops this process.
+    """Stops this process when its parent exits.
 
     Active runs save their state at their next step. A process that does not exit in time, for example because it
-    compiles a program, is ended to release the runs' folders for a restarted sweep.
+    compiles a program, is ended without saving, to release the runs' folders for a restarted sweep.
 
     Args:
       grace: Seconds to wait for this process to exit.

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -76,8 +77,8 @@ def task_to_show(name: str, *, data_dir: str, source: str) -> TaskConfig:
     if not (source or data_dir):
         if name.endswith(ENDINGS):
             return TaskConfig(name=file_stem(Path(name).name), source=name)
-        if Path(name).is_dir():
-            return task_to_show(Path(name).resolve().name, data_dir="", source=name)
+        if name and Path(name).is_dir():
+            return task_to_show(os.path.basename(os.path.abspath(name)), data_dir="", source=name)
         if source_kind(name).scheme:
             # Name the task imdb for tfds:imdb_reviews, rte for hf:glue/rte, and NAME for official:NAME:FOLDER.
             benchmarks = (task for task, benchmark in OFFICIAL.items() if name == f"tfds:{benchmark.tfds}")

@@ -196,7 +196,8 @@ def reserve(store: StorePath, names: Sequence[tuple[str, str]], *, run: str, wor
                 elif read_manifest(store, kind, name).run not in ("", run):
                     raise UserError(
                         f"{title(kind, name)} in the store {store} was saved by another run. Rename this run "
-                        "(--config.name=NAME) or the source's task, or choose another --store."
+                        "(--config.name=NAME) or the source's task, choose another --store, or move the other run's "
+                        "artifact out of the store."
                     )
             for kind, name in missing:
                 reservations.write(root, kind, name, run=run, workdir=workdir)
@@ -270,8 +271,8 @@ def _check_free(store: StorePath, draft: Draft, folder: epath.Path, tree: Tree, 
     # Manifests before format 2 do not record a run. If this run saved the artifact, its tree is bit-identical.
     if manifest.run != run and (manifest.run or manifest.digest != tree_digest(tree)):
         raise UserError(
-            f"{clash} and was saved by another run, so nothing was saved. Rename this run (--config.name=NAME), or "
-            "choose another --store."
+            f"{clash} and was saved by another run, so nothing was saved. To save this run's, move the other run's out "
+            "of the store, and run the same command again."
         )
 
 

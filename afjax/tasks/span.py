@@ -96,7 +96,7 @@ def predict(
     logits: Float[np.ndarray, "windows length 2"], data: TokenizedRows, task: TaskConfig, names: Sequence[str]
 ) -> Predictions:
     """Predicts the best answers to each row."""
-    assert isinstance(data, TokenizedSpans), "rows were tokenized for evaluation"
+    assert isinstance(data, TokenizedSpans), "span tasks are tokenized into windows"
     answers = best_answers(logits, data, task.span)
     counts = np.array([len(row_answers) for row_answers in answers])
     answer_scores = np.full((len(answers), counts.max()), np.finfo(np.float32).min, np.float32)

@@ -86,8 +86,8 @@ def check_place(folder: epath.Path, flag: str) -> None:
     path = expanded(folder).absolute()
     existing = next(parent for parent in (path, *path.parents) if parent.exists() or parent.is_symlink())
     if not existing.is_dir() or not os.access(existing, os.W_OK):
-        no_folder = "is not a folder" if existing.exists() else "is a link to a missing folder"
-        problem = "cannot be written" if existing.is_dir() else no_folder
+        not_folder = "is not a folder" if existing.exists() else "is a broken link"
+        problem = "cannot be written" if existing.is_dir() else not_folder
         raise UserError(f"The {flag} {folder} cannot be used because {existing} {problem}; choose another --{flag}.")
 
 
@@ -199,7 +199,8 @@ def _check_names(
         if saved:
             raise UserError(
                 f'The store {store_folder} already has "{name}" in {" and ".join(saved)}. Rename this run '
-                "(--config.name=NAME, or the name of the source's task), or choose another --store."
+                "(--config.name=NAME, or the name of the source's task), choose another --store, or move "
+                f"{'it' if len(saved) == 1 else 'them'} out of the store."
             )
 
 

@@ -14,7 +14,6 @@ from afjax.errors import UserError
 from afjax.storage.json_files import read_json
 from afjax.storage.paths import absolute, is_remote, open_path
 from afjax.storage.writing import write_json
-from afjax.store.artifacts import names, read_manifest
 from afjax.store.manifest import KINDS
 from afjax.train.record import (
     adapter_input,
@@ -157,18 +156,18 @@ def find_store(workdir: epath.Path, given: str | Path | None = None) -> epath.Pa
       given: The store to use. None means the store that the run began with, or ``workdir/store`` for a new run.
 
     Raises:
-      UserError: The run has saved artifacts in a different store, which still exists (if the store was moved, pass its
-        new path), or the recorded path is an existing folder that is not a store. In the second case, the workdir may
-        be from another person, who must not decide where files are written.
+      UserError: The run began with a different store, which still exists (if the store was moved, pass its new path),
+        or the recorded path is an existing folder that is not a store. In the second case, the workdir may be from
+        another person, who must not decide where files are written.
     """
     record = _read_store(workdir)
     if not record:
         return open_path(given) if given else workdir / "store"
     store = _from_workdir(record["store"], workdir)
     if given and not _same_folder(store, open_path(given)):
-        if _has_saved(store, str(record.get("run", ""))):
+        if store.exists():
             raise UserError(
-                f"The run in {workdir} has saved artifacts in the store {store}, not {given}. Omit --store to use the "
+                f"The run in {workdir} began with the store {store}, not {given}. Omit --store to use the "
                 "original store, or choose another --workdir."
             )
         return open_path(given)
@@ -240,17 +239,6 @@ def _read_store(workdir: epath.Path) -> dict[str, Any]:
     if not valid or not record.get("store"):
         raise UserError(f"{workdir / STORE} is damaged (it does not name a store); delete it and pass --store.")
     return record
-
-
-def _has_saved(store_folder: epath.Path, run: str) -> bool:
-    """Whether a run has saved artifacts in a store.
-
-    Runs of earlier versions have no identifier. They may have saved artifacts if the store exists.
-    """
-    if not run:
-        return store_folder.exists()
-    artifacts = [(kind, name) for kind in KINDS for name in names(store_folder, kind)]
-    return any(read_manifest(store_folder, kind, name).run == run for kind, name in artifacts)
 
 
 def _may_be_store(folder: epath.Path) -> bool:

@@ -15,10 +15,10 @@ def _report(*signal_and_frame: Any) -> None:
 
 def _work() -> None:
     signal.signal(signal.SIGTERM, _report)
-    threading.Thread(target=end_with_parent, args=(0.1,), daemon=True).start()
+    threading.Thread(target=end_with_parent, args=(2.0,), daemon=True).start()
     print("started", flush=True)
-    while True:
-        time.sleep(60)
+    time.sleep(120)
+    print("not ended", flush=True)
 
 
 if __name__ == "__main__":

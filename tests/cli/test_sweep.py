@@ -533,8 +533,10 @@ def test_process_that_cannot_save_ends_if_the_command_is_killed() -> None:
     )
     assert process.stdout is not None
     with process:
-        assert process.stdout.readline() == b"started\n"
-        process.kill()
+        try:
+            assert process.stdout.readline() == b"started\n"
+        finally:
+            process.kill()
         # The worker holds the other end of this pipe until it exits.
         assert process.stdout.read() == b"SIGTERM\n"
 

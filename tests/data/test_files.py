@@ -213,7 +213,7 @@ def test_csv_as_written_by_spreadsheets(tmp_path: Path) -> None:
     assert [row["v2"] for _, row in table(path, lenient=True)] == ['a b" c"']
     refused(path, ":1 ", 'two columns named ""')
     refused(write(tmp_path / "a.csv", 'v1,v2\nham,"a "b" c"\n'), ":2 ", "is not valid CSV")
-    refused(write(tmp_path / "a.csv", "text,label\rone,x\rtwo,y\r"), ":1 ", "end in CR")
+    refused(write(tmp_path / "a.csv", "text,label\rone,x\rtwo,y\r"), ":1 ", "(CR) outside quotes")
 
 
 @pytest.mark.parametrize(

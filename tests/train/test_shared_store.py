@@ -29,13 +29,13 @@ Start = Callable[..., Any]
 def start(data: Path, tiny_trunk_folder: Path, tmp_path: Path) -> Start:
     """Returns a function that runs an experiment in a workdir.
 
-    By default, all runs save to the same store, under the name ``quantity``.
+    All runs save to the same store, by default under the name ``quantity``.
     """
 
-    def run(workdir: str, *, store_folder: Path | None = tmp_path / "store", **changes: Any) -> Any:
+    def run(workdir: str, **changes: Any) -> Any:
         task = TaskConfig(name="quantity", source=str(data))
         config = ExperimentConfig(**{"trunk": str(tiny_trunk_folder), "task": task, "train": SETTINGS, **changes})
-        return run_experiment(config, workdir=tmp_path / workdir, store_folder=store_folder)
+        return run_experiment(config, workdir=tmp_path / workdir, store_folder=tmp_path / "store")
 
     return run
 
@@ -81,19 +81,17 @@ def test_deleting_a_workdir_frees_its_names(start: Start, tmp_path: Path) -> Non
 
 
 @pytest.mark.usefixtures("unfinished")
-def test_run_whose_names_were_taken_resumes_with_another_store(start: Start, tmp_path: Path) -> None:
+def test_run_whose_names_were_taken_resumes_after_they_are_free(start: Start, tmp_path: Path) -> None:
+    # The moved workdir no longer reserves the names.
     (tmp_path / "first").rename(tmp_path / "moved")
     start("second", seed=1)
     with pytest.raises(UserError) as refused:
         start("moved")
-    assert has_facts(str(refused.value), "quantity", "--store")
-    assert start("moved", store_folder=tmp_path / "store 2")
-    assert store.names(tmp_path / "store 2", "heads") == ["quantity"]
-    # From then on, the run uses this store by default, but it cannot use a third one.
-    assert start("moved", store_folder=None)
-    with pytest.raises(UserError) as refused:
-        start("moved", store_folder=tmp_path / "store 3")
-    assert has_facts(str(refused.value), str(tmp_path / "store 2"), str(tmp_path / "store 3"))
+    assert has_facts(str(refused.value), '"quantity"', "adapters and heads", "move them out of the store")
+    for kind in ("adapters", "heads"):
+        (tmp_path / "store" / kind / "quantity").rename(tmp_path / kind)
+    assert start("moved")
+    assert store.verify(tmp_path / "store") == []
 
 
 def test_repeated_run_only_overwrites_its_own_artifacts(start: Start, tmp_path: Path) -> None:

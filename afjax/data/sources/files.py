@@ -229,9 +229,9 @@ def split_commas(
                 yield number, values
             number = reader.line_num + 1
     except csv.Error as error:
-        # csv's message about a carriage return recommends a mode for opening the file.
-        is_line_end = "new-line character" in str(error)
-        problem = "its lines end in CR; save it with LF or CRLF" if is_line_end else f"{error}; check this row's quotes"
+        problem = f"{error}; check this row's quotes"
+        if "new-line character" in str(error):  # csv recommends another mode for opening the file.
+            problem = "it has a carriage return (CR) outside quotes; end lines with LF or CRLF, and quote other CRs"
         raise UserError(f"{path}:{number} is not valid CSV: {problem}.") from error
 
 

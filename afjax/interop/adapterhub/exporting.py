@@ -51,8 +51,8 @@ def export_adapterhub(
 
     An adapter is exported together with its head; load both with ``load_adapter(output)``. A fusion is exported as a
     setup that includes its adapters and its head; load it with ``load_adapter_setup(output)``. The head is the one that
-    was trained with the adapter or fusion. If there are several, it is the one of the same name, or else none. If the
-    export fails, ``output`` is not created.
+    was trained with the adapter or fusion. If there are several, the one with the same name is exported, or none if
+    there is no such head. If the export fails, ``output`` is not created.
 
     Args:
       store_folder: The store.

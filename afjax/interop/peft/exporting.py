@@ -39,8 +39,8 @@ def export_peft(
 ) -> list[tuple[str, Path]]:
     """Exports a LoRA adapter in PEFT's format, with its head.
 
-    The head is the one that was trained with the adapter. If there are several, it is the one of the same name, or else
-    none. If the export fails, ``output`` is not created.
+    The head is the one that was trained with the adapter. If there are several, the one with the same name is exported,
+    or none if there is no such head. If the export fails, ``output`` is not created.
 
     Args:
       store_folder: The store.
