@@ -77,7 +77,7 @@ def task_to_show(name: str, *, data_dir: str, source: str) -> TaskConfig:
     if not (source or data_dir):
         if name.endswith(ENDINGS):
             return TaskConfig(name=file_stem(Path(name).name), source=name)
-        if name and Path(name).is_dir():
+        if os.path.isdir(name):
             return task_to_show(os.path.basename(os.path.abspath(name)), data_dir="", source=name)
         if source_kind(name).scheme:
             # Name the task imdb for tfds:imdb_reviews, rte for hf:glue/rte, and NAME for official:NAME:FOLDER.
