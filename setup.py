@@ -70,8 +70,8 @@ setup(
             "equinox>=0.13",
             "gcp-storage-emulator>=2026.7",
             "gcsfs>=2024.6",
-            # The client of Starlette's tests.
-            "httpx>=0.28",
+            # Starlette's test client needs it.
+            "httpx2>=2.0",
             "hypothesis>=6.100",
             # Tests compile for TPUs. The compiler is only available on this platform.
             "jax[tpu]>=0.10; sys_platform == 'linux' and platform_machine == 'x86_64'",
@@ -82,6 +82,7 @@ setup(
             "pyyaml>=6.0",
             "ruff~=0.17.6",  # another version may format differently
             "seqeval>=1.2",
+            "setuptools>=65.0",  # Python 3.12 does not come with it
             "types-tabulate",
             "types-tqdm",
         ],

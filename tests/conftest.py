@@ -11,18 +11,10 @@ import resource
 from collections.abc import Iterator
 from pathlib import Path
 
-# These settings must be made before jax is imported. Tests run tiny programs on the CPU and spend nearly all of their
-# time compiling them, so the compiler skips expensive optimizations. A training step then compiles in a quarter of the
-# time. (Tests that need several devices are in tests/scale and start separate processes.)
-XLA_FLAGS = (
-    "--xla_backend_optimization_level=0",
-    "--xla_llvm_disable_expensive_passes=true",
-    "--xla_cpu_opt_preset=FAST_COMPILE",
-    "--xla_cpu_use_fusion_emitters=false",
-    "--xla_cpu_parallel_codegen_split_count=1",
-)
-os.environ.setdefault("JAX_PLATFORMS", "cpu")
-os.environ["XLA_FLAGS"] = " ".join((os.environ.get("XLA_FLAGS", ""), *XLA_FLAGS)).strip()
+from xla_flags import compile_quickly
+
+# (Tests that need several devices are in tests/scale and start separate processes.)
+compile_quickly()
 
 import jax
 import pytest

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import numpy as np
 import pytest
 from facts import has_facts
@@ -116,13 +116,13 @@ def test_clients_get_their_own_answers_until_the_server_is_stopped(
     def ask(number: int) -> None:
         name, row = list(models)[number % 3], number // 3 % 3
         pair = dict(zip(("text_a", "text_b"), texts[row], strict=True))
-        response = httpx.post(f"{server.url}/predict", json={"rows": [{"adapter": name, **pair}]}, timeout=60)
+        response = httpx2.post(f"{server.url}/predict", json={"rows": [{"adapter": name, **pair}]}, timeout=60)
         (prediction,) = response.json()["predictions"]
         np.testing.assert_allclose(prediction["logits"], expected[name][row], rtol=1e-4, atol=1e-5)
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(ask, range(60)))
-    assert {adapter["name"] for adapter in httpx.get(f"{server.url}/adapters").json()["adapters"]} == models.keys()
+    assert {adapter["name"] for adapter in httpx2.get(f"{server.url}/adapters").json()["adapters"]} == models.keys()
     # A request in progress is answered even if the server is asked to stop.
     connection, body = started_request(server, [{"adapter": "first", **PAIR}])
     with connection:
@@ -152,13 +152,13 @@ def test_adapters_are_added_from_the_store_by_name(flags: list[str]) -> None:
     server = Server([*flags, "--adapters=first", "--resident=1"])
     try:
         row = {"adapter": "second", **PAIR}
-        assert httpx.post(f"{server.url}/predict", json={"rows": [row]}).status_code == 404
+        assert httpx2.post(f"{server.url}/predict", json={"rows": [row]}).status_code == 404
         for name, status in (("secnod", 404), ("..%2Fsecond", 404), ("second", 201), ("second", 409)):
-            answer = httpx.put(f"{server.url}/adapters/{name}")
+            answer = httpx2.put(f"{server.url}/adapters/{name}")
             assert (answer.status_code, "/run/store" in answer.text) == (status, False)
-        assert httpx.post(f"{server.url}/predict", json={"rows": [row]}, timeout=60).status_code == 200
+        assert httpx2.post(f"{server.url}/predict", json={"rows": [row]}, timeout=60).status_code == 200
         # The server's program has no fusions, so the fusion cannot be added.
-        refused = httpx.put(f"{server.url}/adapters/target-fusion")
+        refused = httpx2.put(f"{server.url}/adapters/target-fusion")
         assert (refused.status_code, "store" in refused.text) == (422, False)
     finally:
         server.process.send_signal(signal.SIGINT)
@@ -185,7 +185,7 @@ def test_page_in_a_browser_shows_predictions_and_attention(server: Server) -> No
     assert shown["message"] == ""
     rows = [{"adapter": name, **PAIR} for name in names]
     body = {"rows": rows, "fusion_attention": True}
-    predictions = httpx.post(f"{server.url}/predict", json=body, timeout=60).json()["predictions"]
+    predictions = httpx2.post(f"{server.url}/predict", json=body, timeout=60).json()["predictions"]
     for name, prediction in zip(names, predictions, strict=True):
         assert [name, prediction["label"], f"{max(prediction['probabilities']):.3f}"] in shown["results"]
     (table,) = shown["attention"]

@@ -7,7 +7,6 @@ afjax and everything else by afjax's commands, so that the same cases can test o
 import contextlib
 import io
 import json
-import os
 import shutil
 from pathlib import Path
 
@@ -180,16 +179,3 @@ def write_tokenizer(folder: Path, vocabulary: list[str]) -> None:
     names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), SPECIAL_TOKENS, strict=True))
     settings = {"tokenizer_class": "BertTokenizer", "do_lower_case": True, "model_max_length": POSITIONS, **names}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=1))
-
-
-def quick_compilation() -> None:
-    """Sets XLA flags for compiling many tiny programs. Call this before importing JAX."""
-    os.environ.setdefault("JAX_PLATFORMS", "cpu")
-    flags = (
-        "--xla_backend_optimization_level=0",
-        "--xla_llvm_disable_expensive_passes=true",
-        "--xla_cpu_opt_preset=FAST_COMPILE",
-        "--xla_cpu_use_fusion_emitters=false",
-        "--xla_cpu_parallel_codegen_split_count=1",
-    )
-    os.environ["XLA_FLAGS"] = " ".join((os.environ.get("XLA_FLAGS", ""), *flags)).strip()

@@ -25,11 +25,13 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 
-from hostile_base import prepare, quick_compilation
+from hostile_base import prepare
 from hostile_cases import all_cases, select
 from hostile_harness import OUTCOMES, Outcome, run_case
+from xla_flags import compile_quickly
 
 # Limits for a case that runs in a separate process: address space in bytes, and seconds. JAX and its libraries reserve
 # 2 GB of address space on import.
@@ -54,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("\n".join(case.id for case in cases))
         return 0
     # These must be set before JAX and the Hugging Face libraries are imported.
-    quick_compilation()
+    compile_quickly()
     os.environ["HF_HUB_OFFLINE"] = "1"
     if arguments.one:
         return _run_one(arguments.one, arguments.base)

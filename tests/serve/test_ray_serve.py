@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import httpx
+import httpx2
 import numpy as np
 import pytest
 from random_tasks import random_task
@@ -47,7 +47,7 @@ def test_replica_predicts_with_the_adapters_of_a_store(
     with subprocess.Popen(command, cwd=LAUNCH, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
         assert any(line == "ready\n" for line in process.stdout), "the server has ended"
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
+        with httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
             row = {"adapter": "topic", "text": "no dogs"}
             (prediction,) = client.post("/predict", json={"rows": [row]}).json()["predictions"]
             np.testing.assert_allclose(prediction["logits"], model.predict(["no dogs"]).logits[0], rtol=1e-4, atol=1e-5)
