@@ -2,9 +2,10 @@
 
     python bench/whole_runs.py --data=DATA --results=bench/results/whole_runs.jsonl
     python bench/whole_runs.py --results=bench/results/whole_runs.jsonl --table
+    python bench/whole_runs.py --parts=accelerator --platform=cuda,cpu --data=DATA --results=accelerator.jsonl
 
 DATA contains the folders cb, rte, mrpc and sick, each with train and dev files. A run is timed from the start of its
-process until its adapter is stored. The benchmark has two parts:
+process until its adapter is stored. The benchmark has three parts:
 
 1. ``short``: times one run on CB (4 epochs) and one on MRPC (1 epoch) with afjax and a cold compilation cache, with
    afjax and a warm cache, and with `adapters`.
@@ -12,6 +13,9 @@ process until its adapter is stored. The benchmark has two parts:
    ``afjax train`` per run, and as one `adapters` process per run. afjax's compilation cache is warm. The sweep runs
    before and after the other two, which alternate run by run. At the end, sweeps with two processes and with one
    process follow.
+3. ``accelerator``: 24 runs of 200 steps on a GPU or TPU: as one sweep that trains one run at a time, as one that trains
+   24 at a time (``--slots=24``), and as one with eight processes. The first two are timed with a cold and a warm cache.
+   One run per task is timed as a separate ``afjax train`` with a warm cache, and one with a cold cache.
 
 The trunk is minilm in float32, and batches in the first part have 32 rows. `adapters` runs in a separate virtual
 environment, as in ``vs_adapterhub.py``. It trains with a plain loop on two threads, and pads each batch to its longest
@@ -29,7 +33,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,10 +48,17 @@ WORKER = Path(__file__).with_name("whole_runs_worker.py")
 TASKS = ("cb", "rte", "mrpc", "sick")
 LEARNING_RATES, SEEDS = (1e-3, 3e-3), (0, 1, 2)
 WEIGHT_DECAY = 0.01
-BATCH_SIZES = {"short": 32, "study": 16}
-# Ways to run the study as one sweep, with the number of processes for each.
-SWEEPS = {"sweep": 1, "processes": 2}
-STUDY_STEPS, STUDY_LENGTH = 20, 64
+BATCH_SIZES = {"short": 32, "study": 16, "accelerator": 16}
+# Ways to run the study as one sweep, with the flags of each.
+SWEEPS: Mapping[str, Sequence[str]] = {
+    "sweep": (),
+    "processes": ("--processes=2",),
+    "slots": ("--slots=24",),
+    "eight_processes": ("--processes=8",),
+}
+# Before a measurement with one of these ways, the compilation cache is removed.
+COLD = "cold"
+STUDY_STEPS, STUDY_LENGTH = {"study": 20, "accelerator": 200}, 64
 SHORT_LENGTH, SHORT_EPOCHS = 128, {"cb": 4, "mrpc": 1}
 
 
@@ -56,8 +67,9 @@ class Measurement:
     """One measurement.
 
     Attributes:
-      part: ``short`` or ``study``.
-      way: ``cold``, ``warm``, ``adapters``, ``separate``, ``sweep``, or ``processes`` for a sweep with two processes.
+      part: ``short``, ``study`` or ``accelerator``.
+      way: ``cold``, ``warm``, ``adapters``, ``separate``, or a sweep in :data:`SWEEPS`. In the part ``accelerator``,
+        ways that end with ``_cold`` start with an empty compilation cache.
       task: The task, or empty for a sweep over all tasks.
       learning_rate, seed: The run's learning rate and seed, or 0 for a sweep.
       repeat: The index of the repetition.
@@ -85,7 +97,13 @@ def measurements() -> list[Measurement]:
             for seed in SEEDS:
                 listed += [Measurement("study", way, task, rate, seed) for way in ("separate", "adapters")]
     listed += [Measurement("study", "sweep", repeat=1), Measurement("study", "processes")]
-    return [*listed, Measurement("study", "sweep", repeat=2), Measurement("study", "processes", repeat=1)]
+    listed += [Measurement("study", "sweep", repeat=2), Measurement("study", "processes", repeat=1)]
+    separate = [Measurement("accelerator", "separate", task, LEARNING_RATES[0]) for task in TASKS]
+    # A measurement with a cold cache leaves the programs for the next ones.
+    listed += [Measurement("accelerator", way) for way in ("slots_cold", "slots")]
+    listed += [Measurement("accelerator", "slots", repeat=1), Measurement("accelerator", "sweep_cold")]
+    listed += [Measurement("accelerator", "sweep"), *separate, Measurement("accelerator", "eight_processes")]
+    return [*listed, Measurement("accelerator", "separate_cold", TASKS[0], LEARNING_RATES[0])]
 
 
 class Machine:
@@ -94,12 +112,13 @@ class Machine:
     Args:
       data: The folder with the tasks.
       folder: The temporary folder.
+      platform: The platforms of ``JAX_PLATFORMS``.
+      trunk: ``minilm``, or a folder with its weights.
     """
 
-    def __init__(self, data: Path, folder: Path) -> None:
-        self.data, self.folder = data, folder
-        self.python = ready_environment(DEFAULT_VENV)
-        save_trunk(folder / "trunk", load_trunk("minilm"))
+    def __init__(self, data: Path, folder: Path, platform: str, trunk: str) -> None:
+        self.data, self.folder, self.platform, self.trunk = data, folder, platform, trunk
+        save_trunk(folder / "trunk", load_trunk(trunk))
         for task in TASKS:
             rows = load_task(TaskConfig(name=task, source=str(data / task)))
             (folder / f"{task}.json").write_text(json.dumps({name: listed(split) for name, split in rows.items()}))
@@ -108,44 +127,51 @@ class Machine:
     def measure(self, wanted: Measurement) -> dict[str, Any]:
         output = self.folder / "output"
         shutil.rmtree(output, ignore_errors=True)
-        if wanted.way == "cold":
+        if wanted.way.endswith(COLD):
             shutil.rmtree(self.folder / "cache", ignore_errors=True)
         elif wanted.part == "study" and not self.warm:
             # This untimed run fills the caches of compiled programs and tokenized rows.
-            self._sweep(output, seeds=(0,), rates=LEARNING_RATES[:1])
+            self._sweep(wanted, output, seeds=(0,), rates=LEARNING_RATES[:1])
             shutil.rmtree(output)
             self.warm = True
         begin = time.monotonic()
         if wanted.way == "adapters":
             scores, memory = self._adapters(wanted, output)
-        elif wanted.way in SWEEPS:
-            scores, memory = self._sweep(output, seeds=SEEDS, rates=LEARNING_RATES, processes=SWEEPS[wanted.way])
+        elif flags_of(wanted) is not None:
+            scores, memory = self._sweep(
+                wanted, output, seeds=SEEDS, rates=LEARNING_RATES, flags=flags_of(wanted) or ()
+            )
         else:
             scores, memory = self._afjax(wanted, output)
         seconds = round(time.monotonic() - begin, 1)
         return {"seconds": seconds, "memory_gb": memory, "accuracy": scores, "processor": processor_name()}
 
     def _afjax(self, wanted: Measurement, output: Path) -> tuple[Any, float]:
-        settings = {"train.learning_rate": wanted.learning_rate, "seed": wanted.seed, **train_settings(wanted)}
-        memory = self._run([*afjax("train", self.data / wanted.task, output), *overrides(settings)])
+        settings = {
+            "task.source": self.data / wanted.task,
+            "train.learning_rate": wanted.learning_rate,
+            "seed": wanted.seed,
+            **train_settings(wanted),
+        }
+        memory = self._run([*afjax("train", self.trunk, output), *overrides(settings)])
         return round(result(output), 4), memory
 
     def _sweep(
-        self, output: Path, seeds: Sequence[int], rates: Sequence[float], processes: int = 1
+        self, wanted: Measurement, output: Path, seeds: Sequence[int], rates: Sequence[float], flags: Sequence[str] = ()
     ) -> tuple[Any, float]:
-        settings = train_settings(Measurement("study", "sweep"))
+        settings = train_settings(wanted)
         grid = {
             "task.source": ",".join(str(self.data / task) for task in TASKS),
             "train.learning_rate": ",".join(map(str, rates)),
         }
-        command = [*afjax("sweep", self.data / TASKS[0], output), *overrides(settings)]
+        command = [*afjax("sweep", self.trunk, output), *overrides(settings)]
         command += [f"--grid.{name}={values}" for name, values in grid.items()]
-        memory = self._run([*command, f"--seeds={','.join(map(str, seeds))}", f"--processes={processes}"])
+        memory = self._run([*command, f"--seeds={','.join(map(str, seeds))}", *flags])
         return [round(result(folder), 4) for folder in sorted((output / "runs").iterdir())], memory
 
     def _adapters(self, wanted: Measurement, output: Path) -> tuple[Any, float]:
         steps = (
-            {"steps": STUDY_STEPS, "max_length": STUDY_LENGTH}
+            {"steps": STUDY_STEPS["study"], "max_length": STUDY_LENGTH}
             if wanted.part == "study"
             else {"epochs": SHORT_EPOCHS[wanted.task], "max_length": SHORT_LENGTH}
         )
@@ -159,12 +185,13 @@ class Machine:
             **steps,
         }
         answer = self.folder / "answer"
-        memory = self._run([str(self.python), str(WORKER), str(self.folder), json.dumps(settings)], answer)
+        python = ready_environment(DEFAULT_VENV)
+        memory = self._run([str(python), str(WORKER), str(self.folder), json.dumps(settings)], answer)
         return round(json.loads(answer.read_text().splitlines()[-1])["accuracy"], 4), memory
 
     def _run(self, command: list[str], answer: Path = Path(os.devnull)) -> float:
         """Runs a command, and returns the peak memory of its largest process, in GB."""
-        environment = {**os.environ, "AFJAX_CACHE": str(self.folder / "cache"), "JAX_PLATFORMS": "cpu"}
+        environment = {**os.environ, "AFJAX_CACHE": str(self.folder / "cache"), "JAX_PLATFORMS": self.platform}
         with answer.open("w") as file, (self.folder / "log").open("w") as log:
             process = subprocess.Popen(command, env=environment, stdout=file, stderr=log)
             _, status, usage = os.wait4(process.pid, 0)
@@ -172,6 +199,11 @@ class Machine:
             raise SystemExit(f"{' '.join(command)} failed:\n{(self.folder / 'log').read_text()}")
         # macOS reports bytes, other systems report kilobytes.
         return round(usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e9, 2)
+
+
+def flags_of(wanted: Measurement) -> Sequence[str] | None:
+    """Returns the flags of a sweep, or None for other measurements."""
+    return SWEEPS.get(wanted.way.removesuffix(f"_{COLD}"))
 
 
 def listed(rows: Any) -> dict[str, Any]:
@@ -182,16 +214,18 @@ def listed(rows: Any) -> dict[str, Any]:
 
 def train_settings(wanted: Measurement) -> dict[str, Any]:
     length: dict[str, float]
-    if wanted.part == "study":
-        length = {"train.max_steps": STUDY_STEPS, "train.eval_every": STUDY_STEPS, "train.max_length": STUDY_LENGTH}
+    if wanted.part in STUDY_STEPS:
+        steps = STUDY_STEPS[wanted.part]
+        length = {"train.max_steps": steps, "train.eval_every": steps, "train.max_length": STUDY_LENGTH}
     else:
         length = {"train.epochs": float(SHORT_EPOCHS[wanted.task]), "train.max_length": SHORT_LENGTH}
     return {"train.batch_size": BATCH_SIZES[wanted.part], "train.weight_decay": WEIGHT_DECAY, **length}
 
 
-def afjax(command: str, data: Path, output: Path) -> list[str]:
+def afjax(command: str, trunk: str, output: Path) -> list[str]:
     # Use the same task name in all runs. Only the location of the rows differs.
-    return [sys.executable, "-m", "afjax", command, f"--config=single:task=small,data={data}", f"--workdir={output}"]
+    flags = ("--config=single:task=small", f"--config.trunk={trunk}", f"--workdir={output}")
+    return [sys.executable, "-m", "afjax", command, *flags]
 
 
 def overrides(settings: dict[str, Any]) -> list[str]:
@@ -204,7 +238,10 @@ def result(workdir: Path) -> float:
 
 
 def table(results: dict[Measurement, dict[str, Any]]) -> Iterator[str]:
-    """Formats the results of both parts as Markdown tables."""
+    """Formats the results of each part as a Markdown table.
+
+    The time of separate runs is the mean of the measured ones, times the number of runs.
+    """
 
     def seconds(**wanted: Any) -> list[float]:
         return [
@@ -213,20 +250,25 @@ def table(results: dict[Measurement, dict[str, Any]]) -> Iterator[str]:
             if all(getattr(run, name) == value for name, value in wanted.items())
         ]
 
-    yield "| run | cold cache | warm cache | `adapters` | cold | warm |"
-    yield "|---|---|---|---|---|---|"
-    for task, epochs in SHORT_EPOCHS.items():
+    parts = {run.part for run in results}
+    if "short" in parts:
+        yield "| run | cold cache | warm cache | `adapters` | cold | warm |"
+        yield "|---|---|---|---|---|---|"
+    for task, epochs in SHORT_EPOCHS.items() if "short" in parts else ():
         ways = [statistics.mean(seconds(part="short", way=way, task=task)) for way in ("cold", "warm", "adapters")]
         cells = [f"{value:.1f} s" for value in ways] + [f"{ways[2] / value:.2f}x" for value in ways[:2]]
         yield f"| {task}, {counted(epochs, 'epoch')} | {' | '.join(cells)} |"
-    yield "\n| the study, as | seconds | peak memory of a process, GB | mean accuracy |"
-    yield "|---|---|---|---|"
-    for way in (*SWEEPS, "separate", "adapters"):
-        lines = [line for run, line in results.items() if (run.part, run.way) == ("study", way)]
-        total = sum(line["seconds"] for line in lines) / (len(lines) if way in SWEEPS else 1)
-        scores = [score for line in lines for score in (line["accuracy"] if way in SWEEPS else [line["accuracy"]])]
-        memory = max(line["memory_gb"] for line in lines)
-        yield f"| {way} | {total:.1f} | {memory:.2f} | {statistics.mean(scores):.4f} |"
+    num_runs = len(TASKS) * len(LEARNING_RATES) * len(SEEDS)
+    for part in sorted(parts - {"short"}):
+        yield f"\n| {part}, {num_runs} runs | seconds | measurements | peak memory of a process, GB | mean accuracy |"
+        yield "|---|---|---|---|---|"
+        kinds = dict.fromkeys((run.way, flags_of(run) is not None) for run in results if run.part == part)
+        for way, is_sweep in kinds:
+            lines = [line for run, line in results.items() if (run.part, run.way) == (part, way)]
+            total = statistics.mean(line["seconds"] for line in lines) * (1 if is_sweep else num_runs)
+            scores = [score for line in lines for score in (line["accuracy"] if is_sweep else [line["accuracy"]])]
+            memory = max(line["memory_gb"] for line in lines)
+            yield f"| {way} | {total:.1f} | {len(lines)} | {memory:.2f} | {statistics.mean(scores):.4f} |"
 
 
 def main() -> None:
@@ -234,6 +276,8 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="folder with the tasks")
     parser.add_argument("--results", required=True, type=Path, help="output file with one line per measurement")
     parser.add_argument("--parts", default="short,study", help="the parts to measure")
+    parser.add_argument("--platform", default="cpu", help="JAX_PLATFORMS of afjax's processes (cpu)")
+    parser.add_argument("--trunk", default="minilm", help="minilm, or a folder with its weights (minilm)")
     parser.add_argument(
         "--table", action="store_true", help="print tables of the recorded measurements, without measuring"
     )
@@ -243,7 +287,7 @@ def main() -> None:
         print("\n".join(table(results)))
         return
     with tempfile.TemporaryDirectory() as folder:
-        machine = Machine(arguments.data, Path(folder))
+        machine = Machine(arguments.data, Path(folder), arguments.platform, arguments.trunk)
         wanted = [each for each in measurements() if each.part in arguments.parts.split(",")]
         add_missing(arguments.results, wanted, results, machine.measure)
 
