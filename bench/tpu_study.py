@@ -105,7 +105,7 @@ def main() -> None:
     parser.add_argument(
         "--start", type=float, default=2.9, help="seconds until a process traces its first program (2.9)"
     )
-    parser.add_argument("--host", type=float, default=0.63, help="seconds of other host work per run (0.63)")
+    parser.add_argument("--host", type=float, default=0.27, help="seconds of other host work per run (0.27)")
     parser.add_argument("--read", type=float, default=2.0, help="seconds to trace and load a cached program (2.0)")
     arguments = parser.parse_args()
     works = {task: work_of(task, arguments.data) for task in TASKS}

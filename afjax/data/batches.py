@@ -262,8 +262,9 @@ def eval_padding_share(
 def _padding_fraction(
     data: TokenizedRows, groups: Sequence[np.ndarray], batch_size: int, lengths: Sequence[int], padding_rows: bool
 ) -> float:
-    tokens = sum(
-        (batch_size if padding_rows else len(rows)) * lengths[bucket_of(data.lengths[rows], lengths).max()]
-        for rows in groups
-    )
+    sizes = np.array([len(rows) for rows in groups])
+    starts = np.cumsum(sizes) - sizes
+    longest = np.maximum.reduceat(data.lengths[np.concatenate(groups)], starts)
+    padded = np.asarray(lengths)[bucket_of(longest, lengths)]
+    tokens = int(np.sum(padded * (batch_size if padding_rows else sizes)))
     return 1.0 - float(data.offsets[-1]) / (tokens * data.num_choices)

@@ -6,6 +6,7 @@ Mistakes should not surface after hours of training.
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from etils import epath
 from jax.sharding import Mesh
@@ -37,6 +38,7 @@ def check_experiment(
     config: ExperimentConfig,
     tasks: Mapping[TaskConfig, Mapping[str, AnyRows]],
     trunk: Trunk,
+    tokenizer: Any,
     workdir: epath.Path,
     store_folder: str | Path,
     from_store: Sequence[str],
@@ -47,10 +49,10 @@ def check_experiment(
       config: The experiment.
       tasks: The rows of every task to train.
       trunk: The trunk.
+      tokenizer: The trunk's tokenizer.
       workdir, store_folder: The run's folder, and the store for its artifacts.
       from_store: The result of :func:`stored_sources`.
     """
-    tokenizer = trunk.tokenizer()
     runs: list[tuple[TaskConfig, TrainConfig]] = [(task, config.train) for task in config.tasks or (config.target,)]
     runs += [(source.task, source.train) for source in config.sources if source.task.name not in from_store]
     for task, settings in runs:

@@ -4,6 +4,7 @@ They can be killed and resumed at any time.
 """
 
 import dataclasses
+import functools
 import hashlib
 import json
 import math
@@ -44,13 +45,14 @@ from afjax.train.checks import (
 )
 from afjax.train.defaults import choose_defaults
 from afjax.train.fusion import fusion_training
+from afjax.train.inputs import shared_tokenizer
 from afjax.train.loop import Training, run_alone
 from afjax.train.multitask import train_multitask
 from afjax.train.options import RunOptions
 from afjax.train.record import adapter_input, note, trunk_inputs
 from afjax.train.results import Result, read_results, results_of
 from afjax.train.sequential import train_sequential
-from afjax.train.shared import TRUNKS, Shared
+from afjax.train.shared import ROWS, TRUNKS, Shared
 from afjax.train.single import single_training
 from afjax.train.workdir import (
     FORGETTING,
@@ -142,10 +144,11 @@ def experiment_training(
         read = sources_with_rows(config, from_store, recorded)
         tasks: dict[TaskConfig, Mapping[str, AnyRows]] = {}
         for task in config.tasks or (config.target,):
-            tasks[task] = tasks.get(task) or load_task(task)
+            tasks[task] = tasks.get(task) or shared.once("rows", task, functools.partial(load_task, task), kept=ROWS)
         for source in read:
             tasks[source.task] = tasks.get(source.task) or _source_rows(source, store_folder)
-        check_experiment(config, tasks, trunk, workdir, store_folder, from_store)
+        tokenizer = shared_tokenizer(trunk, shared)
+        check_experiment(config, tasks, trunk, tokenizer, workdir, store_folder, from_store)
         inputs = _inputs(config, tasks, trunk, [source.task for source in read], store_folder)
         check_inputs(workdir, inputs)
     check_same({"the config": _digest(config), "the code": code_digest(), **inputs})
@@ -190,6 +193,7 @@ def _claim(
         raise
 
 
+@functools.cache
 def code_digest() -> str:
     """Returns a digest of this package's source, JAX's version and Python's version.
 

@@ -16,6 +16,7 @@ from afjax.tasks.load import check_forms
 from afjax.tasks.tokenize import tokenize
 from afjax.train.messages import print_notices
 from afjax.train.record import trunk_inputs
+from afjax.train.shared import TRUNKS, Shared
 from afjax.trunk.pretrained import Trunk
 
 
@@ -50,13 +51,21 @@ def task_settings(task: TaskConfig) -> dict[str, Any]:
     }
 
 
+def shared_tokenizer(trunk: Trunk, shared: Shared | None) -> Any:
+    """Returns the trunk's tokenizer. Runs with the same ``shared`` load it once."""
+    if shared is None:
+        return trunk.tokenizer()
+    # The value holds a reference to the trunk, so that its id is not reused.
+    _, tokenizer = shared.once("tokenizer", id(trunk), lambda: (trunk, trunk.tokenizer()), kept=TRUNKS)
+    return tokenizer
+
+
 def tokenize_splits(
-    trunk: Trunk, task: TaskConfig, data: Mapping[str, AnyRows], max_length: int, cache_dir: Path | None
+    tokenizer: Any, task: TaskConfig, data: Mapping[str, AnyRows], max_length: int, cache_dir: Path | None
 ) -> dict[str, TokenizedRows]:
     """Checks and tokenizes train and dev rows, and prints notices about them."""
     check_forms(task, {split: data[split] for split in ("train", "dev")})
     print_notices(data_notices(task, {split: data[split] for split in ("train", "dev")}))
-    tokenizer = trunk.tokenizer()
     return {
         split: tokenize(
             data[split], tokenizer, task, max_length=max_length, training=split == "train", cache_dir=cache_dir

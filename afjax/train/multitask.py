@@ -29,7 +29,7 @@ from afjax.tasks.kind import Reads
 from afjax.tasks.kinds import TASK_KINDS, check_metric, initial_output_bias
 from afjax.train.arguments import check_adapter_size, check_data, check_tasks, check_types, data_of
 from afjax.train.defaults import choose_learning_rate, choose_pooling
-from afjax.train.inputs import run_inputs, task_settings, tokenize_splits
+from afjax.train.inputs import run_inputs, shared_tokenizer, task_settings, tokenize_splits
 from afjax.train.loop import run_alone, run_loop
 from afjax.train.messages import print_notices, print_padding, print_run
 from afjax.train.multitask_run import DRAWN, MultitaskRun
@@ -113,7 +113,8 @@ def train_multitask(
     class_losses = [
         make_class_loss(config, rows[task.name]["train"].label_names, rows[task.name]["train"].labels) for task in tasks
     ]
-    splits = [tokenize_splits(trunk, task, rows[task.name], config.max_length, options.cache_dir) for task in tasks]
+    tokenizer = shared_tokenizer(trunk, options.shared)
+    splits = [tokenize_splits(tokenizer, task, rows[task.name], config.max_length, options.cache_dir) for task in tasks]
     # If no head uses the trunk's pooler, it is not trained.
     reads: Reads = "pooled" if any(TASK_KINDS[task.kind].reads == "pooled" for task in tasks) else "tokens"
     drawn_setup = single_setup(method, trunk.config, name=DRAWN, reads=reads, num_outputs=1).computed(**compute)

@@ -10,6 +10,8 @@ KEPT = 16
 # How many trunks to keep in memory, and frozen trunks on the devices. A sequential run that trains LayerNorms creates a
 # new trunk per task.
 TRUNKS = 2
+# For how many tasks to keep the rows in memory.
+ROWS = 4
 
 
 class Shared:
@@ -17,8 +19,8 @@ class Shared:
 
     Pass the same object to several runs as ``RunOptions.shared``. Runs that differ only in name, seed, rows, learning
     rate or schedule then compile once, and the devices hold one copy of the frozen trunk. Results do not change. The
-    object keeps the most recently used values: the compiled functions of at most 16 different kinds of runs, and at
-    most two trunks.
+    object keeps the most recently used values: the compiled functions of at most 16 different kinds of runs, at most
+    two trunks with their tokenizers, and the rows of at most four tasks.
 
     Example:
       >>> from afjax import RunOptions, Shared

@@ -22,7 +22,7 @@ from afjax.tasks.class_loss import check_class_settings, make_class_loss
 from afjax.tasks.kinds import TASK_KINDS, check_metric, initial_output_bias
 from afjax.train.arguments import check_adapter_size, check_data, check_types
 from afjax.train.defaults import choose_learning_rate, choose_pooling
-from afjax.train.inputs import run_inputs, task_settings, tokenize_splits
+from afjax.train.inputs import run_inputs, shared_tokenizer, task_settings, tokenize_splits
 from afjax.train.loop import Training, run_alone, run_loop
 from afjax.train.messages import print_notices, print_padding, print_run
 from afjax.train.options import RunOptions
@@ -185,7 +185,8 @@ def task_training(
         lengths = None if options.overwrite else check_run(folder, spec)
     name, key, bias = setup.model.head_name, jax.random.key(options.seed), initial_output_bias(task.kind, data["train"])
     params = setup.init(key, trunk.params, task_run.adapters, output_bias=bias)
-    splits = tokenize_splits(trunk, task, data, config.max_length, options.cache_dir)
+    tokenizer = shared_tokenizer(trunk, options.shared)
+    splits = tokenize_splits(tokenizer, task, data, config.max_length, options.cache_dir)
     run = SingleRun(
         setup,
         params,
