@@ -227,6 +227,11 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec(ROWS))
 
 
+def stacked(sharding: NamedSharding) -> NamedSharding:
+    """Returns the sharding of stacked arrays. Their leading axis is not sharded."""
+    return NamedSharding(sharding.mesh, PartitionSpec(None, *sharding.spec))
+
+
 def host_rows(batch_size: int, mesh: Mesh) -> slice:
     """Returns the rows of a batch that belong to this host's devices."""
     indices = batch_sharding(mesh).addressable_devices_indices_map((batch_size,)).values()

@@ -12,7 +12,7 @@ from jax.experimental.compilation_cache import compilation_cache
 from jax.sharding import Mesh
 
 from afjax.data.over_rows import jit_eval_step
-from afjax.distributed.sharding import batch_sharding, replicated, tree_sharding
+from afjax.distributed.sharding import batch_sharding, replicated, stacked, tree_sharding
 from afjax.tasks.kinds import TASK_KINDS
 from afjax.tpu.plan import Plan
 from afjax.train.multitask_step import (
@@ -26,8 +26,8 @@ from afjax.train.multitask_step import (
 )
 from afjax.train.optimizer import make_optimizer, step_settings
 from afjax.train.single_run import split_params
+from afjax.train.stack import jit_step_together
 from afjax.train.step import State, init_state, jit_step, make_eval_step, make_train_step
-from afjax.train.together import jit_step_together
 from afjax.trees import Tree, merge
 
 
@@ -57,12 +57,16 @@ def compile_train_step(plan: Plan, mesh: Mesh) -> tuple[jax.stages.Compiled, flo
     settings = rate if plan.multitask else jax.eval_shape(lambda: step_settings(plan.settings, 0.0, num_outputs=2))
     with jax.set_mesh(mesh):
         if plan.slots > 1:
-            shardings = [leaf.sharding for leaf in jax.tree.leaves(state)]
-            jitted = jit_step_together(step, plan.slots, shardings, replicated(mesh))
+            jitted = jit_step_together(step, state, mesh)
             others = {root: tree for root, tree in frozen.items() if root != "trunk"}
-            per_run = [[each] * plan.slots for each in (others, batch, _placed(key, replicated(mesh)))]
-            per_slot = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((plan.slots,), leaf.dtype), settings)
-            inputs: Any = ([state] * plan.slots, {"trunk": frozen["trunk"]}, *per_run, per_slot)
+            per_run = (jax.tree.leaves(state), others, batch, _placed(key, replicated(mesh)))
+            states, others, batches, keys = (_stacked(each, plan.slots) for each in per_run)
+            active = jax.ShapeDtypeStruct((), bool)
+            per_slot = (
+                jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((plan.slots, *leaf.shape), leaf.dtype), each)
+                for each in (settings, active)
+            )
+            inputs: Any = (states, frozen["trunk"], others, batches, keys, *per_slot)
         else:
             jitted = jit_step(step, state, mesh)
             inputs = (state, frozen, batch, *(_on_mesh(each, mesh) for each in (key, settings)))
@@ -161,6 +165,12 @@ def _batch(plan: Plan, mesh: Mesh, *, training: bool) -> dict[str, jax.ShapeDtyp
 
 def _on_mesh(tree: Any, mesh: Mesh) -> Any:
     return jax.tree.map(_placed, tree, tree_sharding(tree, mesh))
+
+
+def _stacked(tree: Any, slots: int) -> Any:
+    return jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct((slots, *leaf.shape), leaf.dtype, sharding=stacked(leaf.sharding)), tree
+    )
 
 
 def _placed(shape: Any, sharding: jax.sharding.NamedSharding) -> jax.ShapeDtypeStruct:

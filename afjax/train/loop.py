@@ -28,7 +28,7 @@ from afjax.train.logs import RunLog, SilentLog
 from afjax.train.optimizer import learning_rate
 from afjax.train.progress import RunProgress, copy_tree
 from afjax.train.record import CHECKPOINTS, SHAPES, folder_error, note, only_process
-from afjax.train.step import State
+from afjax.train.step import SlotState, State, state_tree
 from afjax.train.usage import Usage
 from afjax.trees import Tree
 from afjax.trunk.program_cost import RunSeconds
@@ -113,7 +113,7 @@ class StepRequest:
 
     run: Run
     done: int
-    state: State
+    state: State | SlotState
     batch: Batch
     learning_rate: float
 
@@ -121,7 +121,7 @@ class StepRequest:
 T = TypeVar("T")
 # Yields step requests, receives the results of ``run.step`` and returns a T. A device may still be computing a result
 # when it is sent.
-Training = Generator[StepRequest, tuple[State, dict[str, Any]], T]
+Training = Generator[StepRequest, tuple[State | SlotState, Mapping[str, Any]], T]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,7 +139,7 @@ class _PendingStep:
     number: int
     batch: Batch
     rate: float
-    scalars: dict[str, Any]
+    scalars: Mapping[str, Any]
     stop: Any
 
 
@@ -150,7 +150,7 @@ def run_alone(training: Training[T]) -> T:
             request = next(training)
             while True:
                 try:
-                    done = request.run.step(request.state, request.batch, request.learning_rate)
+                    done = request.run.step(state_tree(request.state), request.batch, request.learning_rate)
                 except BaseException as error:
                     # Raise the error where the step was requested, so that the training can handle it.
                     request = training.throw(error)
@@ -206,7 +206,8 @@ class _Loop:
             saved_state, saved_best, values = restored
             state = run.from_checkpoint(saved_state)
             self.progress.restore(values, run.from_checkpoint(saved_best), str(folder / CHECKPOINTS))
-        self.state, self.step = state, int(state["step"])
+        self.state: State | SlotState = state
+        self.step = int(state["step"])
         self.pending: _PendingStep | None = None
         self.preempted = False
 
@@ -246,7 +247,7 @@ class _Loop:
                     f"{run.num_steps:,}. Run the same command again to resume."
                 )
         # Free device memory even if the caller keeps a reference to the last state.
-        for leaf in jax.tree.leaves(self.state):
+        for leaf in jax.tree.leaves(state_tree(self.state)):
             leaf.delete()
         return LoopResult(run.to_checkpoint(progress.best_params), progress.best_scores)
 
@@ -282,21 +283,21 @@ class _Loop:
         done, self.pending = self.pending, None
         extra = self.run.extra_metrics(done.batch)
         if bool(done.scalars["failed"]):
-            raise _not_finite(done, self.run.to_checkpoint(self.state), extra, self.folder)
+            raise _not_finite(done, self.run.to_checkpoint(state_tree(self.state)), extra, self.folder)
         loss, norm = float(done.scalars["loss"]), float(done.scalars["gradient_norm"])
         self.log.advance(loss)
         self.log.write(done.number, {"loss": loss, "gradient_norm": norm, "learning_rate": done.rate, **extra})
         self.preempted = self.preempted or self.preemption.answer(done.stop)
 
     def _evaluate(self) -> None:
-        run, progress, step = self.run, self.progress, self.step
+        run, progress, step, trained = self.run, self.progress, self.step, state_tree(self.state)["trained"]
         try:
             with self.log.evaluating():
-                scores = run.evaluate(self.state["trained"])
+                scores = run.evaluate(trained)
         except UserError as error:  # Some outputs for the dev rows are NaN or infinite.
             raise UserError(f"{self.title}, dev rows after step {step}: {error}") from error
         self.log.write(step, {f"dev/{name}": value for name, value in scores.items()})
-        progress.record(step, scores, self.state["trained"])
+        progress.record(step, scores, trained)
         shown_scores = {name: scores[name] for name in run.shown_metrics}
         self.log.evaluated(step, shown_scores, progress.best_scores, run.main_metric)
         if progress.stopped and step < run.num_steps:
@@ -305,7 +306,7 @@ class _Loop:
     def _save(self) -> None:
         self._finish_pending_step()
         self.log.flush()
-        state, best = self.run.to_checkpoint(self.state), self.run.to_checkpoint(self.progress.best_params)
+        state, best = self.run.to_checkpoint(state_tree(self.state)), self.run.to_checkpoint(self.progress.best_params)
         self.checkpoints.save(self.step, state, best, self.progress.to_json())
         if is_first_host():
             self.usage.write(self.step)

@@ -264,7 +264,12 @@ def map_layers(params: Tree, function: Callable[[Tree], Tree]) -> Tree:
 
 def step_inputs(batch: Batch, batch_size: int, mesh: Mesh) -> dict[str, jax.Array]:
     """Copies a batch, without its row numbers, to the mesh."""
-    return shard_batch({name: array for name, array in batch.items() if name != "rows"}, batch_size, mesh)
+    return shard_batch(device_arrays(batch), batch_size, mesh)
+
+
+def device_arrays(batch: Batch) -> Batch:
+    """Returns a batch without its row numbers, which the step does not use."""
+    return {name: array for name, array in batch.items() if name != "rows"}
 
 
 def scale_labels(batch: Batch, task: TaskConfig) -> Batch:

@@ -1,32 +1,24 @@
 """Trains several runs in one process.
 
-Steps with the same compiled program and shapes are computed together. The state of each run stays a separate tree; only
-the compiled step stacks the states. Everything else, from early stopping to checkpoints, works as in a single run.
+Steps with the same compiled program and shapes are computed together (:mod:`afjax.train.stack`). Everything else, from
+early stopping to checkpoints, works as in a single run.
 """
 
 import contextlib
 import functools
 import traceback
 import types
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeGuard, TypeVar
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-from jax import Array
-
-from afjax.distributed.sharding import replicated
 from afjax.errors import PreemptionError, UserError
 from afjax.train.loop import Run, StepRequest, Training
-from afjax.train.optimizer import StepSettings
 from afjax.train.shared import Shared
 from afjax.train.single_run import SingleRun
-from afjax.train.step import State, TrainStep
-from afjax.trees import Tree, merge
+from afjax.train.stack import Stack
+from afjax.train.step import SlotState, State, state_tree
 
 T = TypeVar("T")
-Scalars = dict[str, Any]
 
 
 def run_together(
@@ -92,6 +84,7 @@ class _Queue(Generic[T]):
         self.waiting, self.begun = iter(trainings), list[Training[T]]()
         self.within, self.requested, self.ended = within, requested, ended
         self.active: dict[int, StepRequest] = {}
+        self.stacks: dict[Hashable, Stack] = {}
         self.outcomes: dict[int, T | Exception] = {}
         self.preempted: PreemptionError | None = None
 
@@ -116,6 +109,7 @@ class _Queue(Generic[T]):
 
     def _compute(self) -> None:
         """Computes the step that most active trainings wait for."""
+        self._free_slots()
         groups: dict[Hashable, list[int]] = {}
         for number, request in self.active.items():
             groups.setdefault(_group(number, request, self.slots), []).append(number)
@@ -123,8 +117,9 @@ class _Queue(Generic[T]):
         numbers = max(groups.values(), key=len)
         requests = [self.active[number] for number in numbers]
         try:
-            results = _step_together(requests, self.slots, self.shared)
+            results = _step_together(requests, self.slots, self.shared, self.stacks)
         except Exception as error:  # The step fails to compile or runs out of memory.
+            numbers = self._with_stacked_runs(numbers)
             if len(numbers) > 1 and str(error).startswith("RESOURCE_EXHAUSTED"):
                 error = _too_many_slots(error, self.slots)
             for number in numbers:
@@ -132,6 +127,23 @@ class _Queue(Generic[T]):
         else:
             for number, result in zip(numbers, results, strict=True):
                 self._advance(number, functools.partial(self.begun[number].send, result))
+
+    def _with_stacked_runs(self, numbers: Sequence[int]) -> list[int]:
+        """Drops the stack of trainings whose step has failed, and adds the trainings whose states are lost with it.
+
+        The failed step may have donated the states.
+        """
+        run = self.active[numbers[0]].run
+        stack = self.stacks.pop(_stack_key(run), None) if _can_share(run) else None
+        lost = {id(each) for each in stack.runs} if stack else set()
+        return [number for number, request in self.active.items() if number in numbers or id(request.run) in lost]
+
+    def _free_slots(self) -> None:
+        """Frees the slots of runs that have ended, and drops stacks without runs."""
+        training = {id(request.run) for request in self.active.values()}
+        for stack in self.stacks.values():
+            stack.keep(training)
+        self.stacks = {key: stack for key, stack in self.stacks.items() if any(stack.runs)}
 
     def _advance(self, number: int, proceed: Callable[[], StepRequest]) -> None:
         """Continues a training until it requests its next step or ends."""
@@ -204,90 +216,33 @@ def _can_share(run: Run) -> TypeGuard[SingleRun]:
     return isinstance(run, SingleRun) and run.shares_steps
 
 
+def _stack_key(run: SingleRun) -> Hashable:
+    """Returns a key that is equal for runs whose states can be stacked."""
+    return run.programs, id(run.frozen["trunk"])
+
+
 def _group(number: int, request: StepRequest, slots: int) -> Hashable:
     """Returns a key that is equal for requests whose steps can be computed together."""
     run = request.run
     if slots == 1 or not _can_share(run):
         return number
     shapes = tuple((name, array.shape, array.dtype) for name, array in sorted(request.batch.items()))
-    return run.programs, id(run.frozen["trunk"]), shapes
+    return _stack_key(run), shapes
 
 
-def _step_together(requests: Sequence[StepRequest], slots: int, shared: Shared) -> list[tuple[State, Scalars]]:
-    """Computes the next step of all runs in a group.
-
-    Unused slots compute a step that is discarded.
-    """
-    first, runs = requests[0].run, [request.run for request in requests if _can_share(request.run)]
+def _step_together(
+    requests: Sequence[StepRequest], slots: int, shared: Shared, stacks: dict[Hashable, Stack]
+) -> Sequence[tuple[State | SlotState, Mapping[str, Any]]]:
+    """Computes the next step of all runs in a group."""
+    first = requests[0].run
     if slots == 1 or not _can_share(first):
         [request] = requests
-        return [first.step(request.state, request.batch, request.learning_rate)]
-    states = [run.without_names(request.state) for run, request in zip(runs, requests, strict=True)]
-    shardings, structure = [leaf.sharding for leaf in jax.tree.leaves(states[0])], jax.tree.structure(states[0])
-    step = shared.once(
-        "step together",
-        (first.programs, slots),
-        lambda: jit_step_together(first.programs.pure_step, slots, shardings, replicated(first.mesh)),
-    )
-    unused = slots - len(requests)
-    # Steps donate their states, so an unused slot needs buffers of its own.
-    states += [jax.tree.map(jnp.zeros_like, states[0]) for _ in range(unused)]
-    batches = [run.inputs(request.batch) for run, request in zip(runs, requests, strict=True)]
-    settings = [run.settings(request.learning_rate) for run, request in zip(runs, requests, strict=True)]
-    frozen_per_run = [{root: tree for root, tree in run.frozen.items() if root != "trunk"} for run in runs]
-    with jax.set_mesh(first.mesh):
-        leaves, scalars = step(
-            states,
-            {"trunk": first.frozen["trunk"]},
-            frozen_per_run + frozen_per_run[:1] * unused,
-            batches + batches[:1] * unused,
-            [run.key for run in runs] + [first.key] * unused,
-            jax.tree.map(lambda *values: np.stack(values), *settings, *settings[:1] * unused),
-        )
-    new = [jax.tree.unflatten(structure, each) for each in leaves[: len(runs)]]
-    return [(run.with_names(state), scalar) for run, state, scalar in zip(runs, new, scalars, strict=False)]
-
-
-def jit_step_together(pure_step: TrainStep, slots: int, shardings: Sequence[Any], replicated_sharding: Any) -> Any:
-    """Compiles one step for several runs with the same structure and shapes.
-
-    Args:
-      pure_step: The step of one run.
-      slots: The number of runs.
-      shardings: The shardings of the leaves of one run's state.
-      replicated_sharding: The sharding of the step's metrics.
-
-    Returns:
-      The jitted ``step(states, trunk, frozen, batches, keys, settings)``. ``trunk`` is ``{"trunk": tree}``, shared by
-      all runs. ``states``, ``frozen`` (without the trunk), ``batches`` and ``keys`` are lists with one entry per run.
-      The leaves of ``settings`` have a leading axis of size ``slots``. The function returns a list with the leaves of
-      each run's state, and a list with each run's metrics. It donates the states.
-    """
-
-    def one_run(
-        trunk: Tree, state: State, frozen: Tree, batch: Any, key: Array, settings: StepSettings
-    ) -> tuple[State, Scalars]:
-        return pure_step(state, merge(trunk, frozen), batch, key, settings)
-
-    def step(
-        states: Sequence[State],
-        trunk: Tree,
-        frozen_per_run: Sequence[Tree],
-        batches: Sequence[Any],
-        keys: Sequence[Array],
-        settings: StepSettings,
-    ) -> tuple[list[list[Array]], list[Scalars]]:
-        stacked = [
-            jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees) for trees in (states, frozen_per_run, batches, keys)
-        ]
-        # Every leaf of the results has shape [slots, ...].
-        state, frozen, batch, key = stacked
-        new, scalars = jax.vmap(one_run, in_axes=(None, 0, 0, 0, 0, 0))(trunk, state, frozen, batch, key, settings)
-        leaves = [jax.tree.leaves(_slot(new, slot)) for slot in range(slots)]
-        return leaves, [_slot(scalars, slot) for slot in range(slots)]
-
-    return jax.jit(step, donate_argnums=0, out_shardings=([list(shardings)] * slots, replicated_sharding))
-
-
-def _slot(tree: Any, slot: int) -> Any:
-    return jax.tree.map(lambda leaf: leaf[slot], tree)
+        return [first.step(state_tree(request.state), request.batch, request.learning_rate)]
+    inputs = [
+        (request.run, request.state, request.batch, request.learning_rate)
+        for request in requests
+        if _can_share(request.run)
+    ]
+    key = _stack_key(first)
+    once = functools.partial(shared.once, "step together", (first.programs, slots))
+    return stacks.setdefault(key, Stack(slots, once)).step(inputs)

@@ -26,7 +26,7 @@ from afjax.data.batches import Batch
 from afjax.data.splits import Rows
 from afjax.errors import PreemptionError, UserError
 from afjax.model.task_model import TaskModel
-from afjax.train import single_run, together
+from afjax.train import single_run, stack, together
 from afjax.train.loop import Training
 from afjax.train.many import PlannedRun, _with_details, train_many
 from afjax.train.options import RunOptions
@@ -347,7 +347,7 @@ def test_runs_that_train_layers_of_the_trunk_do_not_share_steps(
 ) -> None:
     sizes = group_sizes(monkeypatch)
     runs = [planned(seed, method=method, max_steps=3) for seed in range(2)]
-    monkeypatch.setattr(together, "jit_step_together", None)
+    monkeypatch.setattr(stack, "jit_step_together", None)
     outcomes = train_many(tiny_trunk, runs, slots=SLOTS)
     assert sizes == [1] * 6
     separate = [train_separately(tiny_trunk, run, tmp_path / f"separate {run.workdir.name}") for run in runs]
@@ -426,7 +426,7 @@ def test_error_in_a_step_fails_only_the_runs_of_the_step(
     def fails(*given: Any) -> Any:
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(together, "jit_step_together", fails)
+    monkeypatch.setattr(stack, "jit_step_together", fails)
     outcomes = train_many(tiny_trunk, [planned(0), planned(1), planned(2, prng="rbg")], slots=SLOTS)
     assert [type(outcome) for outcome in outcomes] == [RuntimeError, RuntimeError, TaskModel]
 
