@@ -26,6 +26,7 @@ from afjax.data.batches import Batch
 from afjax.data.splits import Rows
 from afjax.errors import PreemptionError, UserError
 from afjax.model.task_model import TaskModel
+from afjax.tasks.load import rows_from_lists
 from afjax.train import single_run, stack, together
 from afjax.train.loop import Training
 from afjax.train.many import PlannedRun, _with_details, train_many
@@ -249,10 +250,23 @@ def test_other_runs_do_not_change_the_parameters_of_a_run(tiny_trunk: Trunk, pla
     assert digests(with_others)[-1] == one
 
 
-def test_runs_of_several_padded_lengths_do_not_depend_on_each_other(tiny_trunk: Trunk, planned: Plan) -> None:
-    lengths: dict[str, Any] = {"buckets": (6,), "batch_size": 4}
-    [one] = digests(train_many(tiny_trunk, [planned(1, folder="one", **lengths)], slots=SLOTS))
-    outcomes = train_many(tiny_trunk, [planned(seed, **lengths) for seed in range(4)], slots=SLOTS)
+def of_two_lengths(run: PlannedRun) -> PlannedRun:
+    """Makes every second train row longer, and uses two padded lengths."""
+    rows = run.data["train"]
+    texts = [f"{text} of three" if number % 2 else text for number, text in enumerate(rows.text_a)]
+    train = rows_from_lists(texts, [rows.label_names[label] for label in rows.labels], label_names=rows.label_names)
+    config = dataclasses.replace(run.config, buckets=(6,), batch_size=4)
+    return dataclasses.replace(run, data={**run.data, "train": train}, config=config)
+
+
+def test_runs_of_several_padded_lengths_do_not_depend_on_each_other(
+    tiny_trunk: Trunk, planned: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [one] = digests(train_many(tiny_trunk, [of_two_lengths(planned(1, folder="one"))], slots=SLOTS))
+    sizes = group_sizes(monkeypatch)
+    outcomes = train_many(tiny_trunk, [of_two_lengths(planned(seed)) for seed in range(4)], slots=SLOTS)
+    # In some rounds, runs wait because their next batch has another length.
+    assert {2, 3} <= set(sizes)
     assert digests(outcomes)[1] == one
 
 
@@ -429,6 +443,29 @@ def test_error_in_a_step_fails_only_the_runs_of_the_step(
     monkeypatch.setattr(stack, "jit_step_together", fails)
     outcomes = train_many(tiny_trunk, [planned(0), planned(1), planned(2, prng="rbg")], slots=SLOTS)
     assert [type(outcome) for outcome in outcomes] == [RuntimeError, RuntimeError, TaskModel]
+
+
+def test_error_in_a_step_fails_all_runs_whose_states_it_has_lost(
+    tiny_trunk: Trunk, planned: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compute, waiting = stack.Stack.step, list[int]()
+
+    def fails(self: stack.Stack, requests: Any) -> Any:
+        done = compute(self, requests)
+        # The batches have several padded lengths, so some runs wait while others take a step.
+        waiting.append(sum(run is not None for run in self.runs) - len(requests))
+        if waiting[-1]:
+            assert self._arrays is not None
+            for leaf in self._arrays[0]:
+                leaf.delete()
+            raise RuntimeError("out of memory")
+        return done
+
+    monkeypatch.setattr(stack.Stack, "step", fails)
+    runs = [of_two_lengths(planned(seed)) for seed in range(3)]
+    outcomes = train_many(tiny_trunk, [*runs, planned(3, prng="rbg")], slots=4)
+    assert waiting[-1]
+    assert [type(outcome) for outcome in outcomes] == [RuntimeError, RuntimeError, RuntimeError, TaskModel]
 
 
 @pytest.mark.parametrize("slots", [1, SLOTS])
