@@ -86,7 +86,7 @@ class CompiledStep:
         """Runs consecutive steps, and returns the mean time of one step in seconds."""
         begin = time.perf_counter()
         for _ in range(num_steps):
-            # The state is the first result. A step for several runs returns its leaves as lists.
+            # The state is the first result, as a list of its leaves.
             state, scalars = self._compiled(jax.tree.unflatten(self._structure, self._leaves), *self._inputs)
             self._leaves = jax.tree.leaves(state)
         jax.block_until_ready((self._leaves, scalars))
@@ -103,7 +103,7 @@ def _minimum(plan: Plan, case: Case) -> int:
 def _random(shape: Any) -> jax.Array:
     """Creates an input of the given shape: small positive numbers, token ids, true, or a key."""
     if jnp.issubdtype(shape.dtype, jax.dtypes.prng_key):
-        return jax.random.key(0)
+        return jax.random.split(jax.random.key(0), shape.shape) if shape.shape else jax.random.key(0)
     generator = np.random.default_rng(0)
     if jnp.issubdtype(shape.dtype, jnp.floating):
         return jnp.asarray(generator.uniform(0, 0.03, shape.shape), shape.dtype)

@@ -122,18 +122,16 @@ class Machine:
         for task in TASKS:
             rows = load_task(TaskConfig(name=task, source=str(data / task)))
             (folder / f"{task}.json").write_text(json.dumps({name: listed(split) for name, split in rows.items()}))
-        self.warm = False
 
     def measure(self, wanted: Measurement) -> dict[str, Any]:
         output = self.folder / "output"
         shutil.rmtree(output, ignore_errors=True)
         if wanted.way.endswith(COLD):
             shutil.rmtree(self.folder / "cache", ignore_errors=True)
-        elif wanted.part == "study" and not self.warm:
+        elif wanted.part in STUDY_STEPS and not (self.folder / "cache").exists():
             # This untimed run fills the caches of compiled programs and tokenized rows.
-            self._sweep(wanted, output, seeds=(0,), rates=LEARNING_RATES[:1])
+            self._sweep(wanted, output, seeds=(0,), rates=LEARNING_RATES[:1], flags=flags_of(wanted) or ())
             shutil.rmtree(output)
-            self.warm = True
         begin = time.monotonic()
         if wanted.way == "adapters":
             scores, memory = self._adapters(wanted, output)

@@ -39,7 +39,7 @@ class Run(Protocol):
 
     Attributes:
       mesh: The devices.
-      start: The state before the first step. The first step donates it.
+      start: The state before the first step. The first step donates it, or copies it to a stack.
       num_steps: Total number of steps.
       eval_every: Steps between evaluations of the dev split.
       main_metric: The dev metric used for early stopping.
@@ -246,9 +246,10 @@ class _Loop:
                     f"{self.title} was stopped by SIGTERM and saved its state after step {self.step:,} of "
                     f"{run.num_steps:,}. Run the same command again to resume."
                 )
-        # Free device memory even if the caller keeps a reference to the last state.
-        for leaf in jax.tree.leaves(state_tree(self.state)):
-            leaf.delete()
+        if not isinstance(self.state, SlotState):
+            # Free device memory even if the caller keeps a reference to the last state.
+            for leaf in jax.tree.leaves(self.state):
+                leaf.delete()
         return LoopResult(run.to_checkpoint(progress.best_params), progress.best_scores)
 
     @property

@@ -117,8 +117,16 @@ class Stack:
     def __init__(self, slots: int, once: Callable[[Callable[[], StackPrograms]], StackPrograms]) -> None:
         self._once = once
         self.runs: list[SingleRun | None] = [None] * slots
-        # The states' leaves, the frozen trees and the keys. None before the first run.
+        # The number of steps that each slot has computed.
+        self._steps = [0] * slots
+        # The states' leaves, the frozen trees and the keys. The first run sets these two.
         self._arrays: tuple[list[Array], Tree, Array] | None = None
+        self._programs: StackPrograms | None = None
+
+    @property
+    def lost(self) -> bool:
+        """Whether a failed step has donated the states."""
+        return self._arrays is not None and any(leaf.is_deleted() for leaf in self._arrays[0])
 
     def keep(self, runs: Collection[int]) -> None:
         """Frees the slots of all runs except the given ones, which are identified by ``id``."""
@@ -136,14 +144,15 @@ class Stack:
         by_slot = dict(zip(slots, requests, strict=True))
         # A slot without a request computes the first request's step, and discards it.
         inputs = [by_slot.get(slot, requests[0]) for slot in range(len(self.runs))]
-        first, arrays = requests[0][0], self._arrays
+        first, arrays, programs = requests[0][0], self._arrays, self._programs
         assert arrays is not None, "the first run has filled the stack"
+        assert programs is not None, "the first run has compiled the programs"
         states, frozen, keys = arrays
         batches = jax.tree.map(lambda *parts: np.stack(parts), *(device_arrays(batch) for _, _, batch, _ in inputs))
         settings = jax.tree.map(lambda *parts: np.stack(parts), *(run.settings(rate) for run, _, _, rate in inputs))
         active = np.array([slot in by_slot for slot in range(len(self.runs))])
         with jax.set_mesh(first.mesh):
-            states, metrics = self._programs(first).step(
+            states, metrics = programs.step(
                 states,
                 first.frozen["trunk"],
                 frozen,
@@ -152,19 +161,13 @@ class Stack:
                 settings,
                 active,
             )
-        self._arrays = (states, frozen, keys)
-        shared = _Metrics(metrics)
-        return [
-            (SlotState(functools.partial(self._read, slot, run)), _SlotMetrics(shared, slot))
-            for slot, (run, *_) in zip(slots, requests, strict=True)
-        ]
-
-    def _programs(self, run: SingleRun, state: State | None = None) -> StackPrograms:
-        def compile_programs() -> StackPrograms:
-            assert state is not None, "the programs are compiled before the first step"
-            return StackPrograms.compile(run, state, len(self.runs))
-
-        return self._once(compile_programs)
+        self._arrays, shared = (states, frozen, keys), _Metrics(metrics)
+        results: list[tuple[SlotState, Scalars]] = []
+        for slot, (run, *_) in zip(slots, requests, strict=True):
+            self._steps[slot] += 1
+            read = functools.partial(self._read, slot, run, self._steps[slot])
+            results.append((SlotState(read), _SlotMetrics(shared, slot)))
+        return results
 
     def _slot(self, run: SingleRun, state: State | SlotState) -> int:
         """Returns the slot of a run. A run without one is added."""
@@ -174,17 +177,21 @@ class Stack:
         slot = self.runs.index(None)
         own = run.without_names(state_tree(state))
         values = (jax.tree.leaves(own), _others(run), run.key)
-        programs = self._programs(run, own)
+        if self._programs is None:
+            self._programs = self._once(lambda: StackPrograms.compile(run, own, len(self.runs)))
+        programs = self._programs
         with jax.set_mesh(run.mesh):
             self._arrays = programs.fill(values) if self._arrays is None else programs.set(self._arrays, values, slot)
         self.runs[slot] = run
         return slot
 
-    def _read(self, slot: int, run: SingleRun) -> State:
+    def _read(self, slot: int, run: SingleRun, step: int) -> State:
         assert self.runs[slot] is run, "the run has left its slot"
+        assert self._steps[slot] == step, "the run has computed another step"
         assert self._arrays is not None, "the run has filled the slot"
+        assert self._programs is not None, "the run has compiled the programs"
         with jax.set_mesh(run.mesh):
-            return run.with_names(self._programs(run).get(self._arrays[0], slot))
+            return run.with_names(self._programs.get(self._arrays[0], slot))
 
 
 class _Metrics:

@@ -28,21 +28,16 @@ class SlotState:
     """A state that is stored among the states of other runs, until the run's next step.
 
     Args:
-      read: Reads the state.
+      read: Copies the state to arrays of its own.
     """
 
     def __init__(self, read: Callable[[], State]) -> None:
-        self._read = read
-
-    @functools.cached_property
-    def tree(self) -> State:
-        """The state, in arrays of its own."""
-        return self._read()
+        self.read = read
 
 
 def state_tree(state: State | SlotState) -> State:
     """Returns a state as a tree."""
-    return state.tree if isinstance(state, SlotState) else state
+    return state.read() if isinstance(state, SlotState) else state
 
 
 def init_state(trained: Tree, optimizer: optax.GradientTransformation) -> State:

@@ -33,7 +33,8 @@ def run_together(
     """Trains several runs, and computes their steps together where possible.
 
     At most ``slots`` runs train at a time. When one ends, the next one starts. Each round computes the step that most
-    runs wait for. A failed run does not affect the others, unless the failed step was computed for several runs.
+    runs wait for. A failed run does not affect the others, unless the failed step was computed for several runs. A
+    step that fails on the device can also end runs with the same program that wait for another padded length.
 
     A run's results do not depend on the other runs. With one slot, they are bit-identical to a separate run's.
 
@@ -119,23 +120,25 @@ class _Queue(Generic[T]):
         try:
             results = _step_together(requests, self.slots, self.shared, self.stacks)
         except Exception as error:  # The step fails to compile or runs out of memory.
-            numbers = self._with_stacked_runs(numbers)
+            numbers = self._with_lost_runs(numbers)
             if len(numbers) > 1 and str(error).startswith("RESOURCE_EXHAUSTED"):
                 error = _too_many_slots(error, self.slots)
             for number in numbers:
                 self._advance(number, functools.partial(self.begun[number].throw, error))
         else:
+            # The requests refer to earlier states.
+            del requests
             for number, result in zip(numbers, results, strict=True):
                 self._advance(number, functools.partial(self.begun[number].send, result))
 
-    def _with_stacked_runs(self, numbers: Sequence[int]) -> list[int]:
-        """Drops the stack of trainings whose step has failed, and adds the trainings whose states are lost with it.
+    def _with_lost_runs(self, numbers: Sequence[int]) -> list[int]:
+        """Adds the trainings whose states were lost in a failed step.
 
-        The failed step may have donated the states.
+        A step that fails after it has started has donated the states of all runs in the stack.
         """
         run = self.active[numbers[0]].run
-        stack = self.stacks.pop(_stack_key(run), None) if _can_share(run) else None
-        lost = {id(each) for each in stack.runs} if stack else set()
+        stack = self.stacks.get(_stack_key(run)) if _can_share(run) else None
+        lost = {id(each) for each in stack.runs} if stack and stack.lost else set()
         return [number for number, request in self.active.items() if number in numbers or id(request.run) in lost]
 
     def _free_slots(self) -> None:
@@ -169,6 +172,7 @@ class _Queue(Generic[T]):
             self.requested(number, request)
             return
         self.outcomes[number] = outcome
+        self._free_slots()
         self.ended(number, outcome)
 
 

@@ -23,9 +23,14 @@ from afjax.config.tasks import TaskConfig
 from afjax.config.training import TrainConfig
 from afjax.errors import UserError
 from afjax.model.stored import load_adapter
-from afjax.train.experiment import run_experiment
+from afjax.storage.paths import open_path
+from afjax.tasks.load import load_task
+from afjax.train import experiment
+from afjax.train.experiment import experiment_training, run_experiment
+from afjax.train.loop import run_alone
 from afjax.train.results import Result
-from afjax.trunk.pretrained import load_trunk
+from afjax.train.shared import Shared
+from afjax.trunk.pretrained import Trunk, load_trunk
 
 pytestmark = pytest.mark.slow
 
@@ -573,3 +578,28 @@ def test_adapter_too_large_for_memory_is_refused_before_the_workdir_is_claimed(
 def test_empty_workdir_is_refused(single: MakeConfig) -> None:
     with pytest.raises(UserError):
         run_experiment(single(), workdir="")  # type: ignore[arg-type]
+
+
+def test_experiments_in_one_process_load_tokenizer_and_rows_once(
+    single: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded, tokenizer = list[str](), Trunk.tokenizer
+
+    def counted_tokenizer(self: Trunk) -> Any:
+        loaded.append("tokenizer")
+        return tokenizer(self)
+
+    def counted_rows(task: TaskConfig) -> Any:
+        loaded.append("rows")
+        return load_task(task)
+
+    monkeypatch.setattr(Trunk, "tokenizer", counted_tokenizer)
+    monkeypatch.setattr(experiment, "load_task", counted_rows)
+    shared = Shared()
+    for seed in (0, 1):
+        run_alone(experiment_training(single(seed=seed), workdir=open_path(tmp_path / str(seed)), shared=shared))
+    in_turn = loaded.copy()
+    # The trunk's digests need a tokenizer too.
+    assert sorted(in_turn) == ["rows", "tokenizer", "tokenizer"]
+    own = run_experiment(single(seed=1), workdir=tmp_path / "own")
+    assert json.loads((tmp_path / "1/target/result.json").read_text())[0]["metrics"] == own[0].metrics

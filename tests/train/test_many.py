@@ -141,6 +141,36 @@ def test_each_program_is_compiled_once(tiny_trunk: Trunk, planned: Plan, caplog:
     assert sorted(found[1] for found in compiled if found) == ["rest", "step", "train_step"]
 
 
+def test_each_program_of_runs_in_one_step_is_compiled_once(
+    tiny_trunk: Trunk, planned: Plan, caplog: pytest.LogCaptureFixture
+) -> None:
+    train_many(tiny_trunk, [planned(0)])
+    with jax.log_compiles():
+        models(train_many(tiny_trunk, [planned(seed, max_steps=seed) for seed in (1, 2, 3, 4)], slots=SLOTS))
+    compiled = [re.match(r"Compiling jit\((\w+)\)", message) for message in caplog.messages]
+    # The fourth run takes the slot of the first one.
+    assert sorted(found[1] for found in compiled if found) == [
+        "fill",
+        "get_slot",
+        "one_run",
+        "rest",
+        "set_slot",
+        "step",
+    ]
+
+
+def test_runs_train_if_shared_values_are_dropped(
+    tiny_trunk: Trunk, planned: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kinds = [Method(), Method(partition="head"), Method(adapter=ADAPTER_PRESETS["lora"])]
+    runs = [planned(seed, method=method, max_steps=4) for seed, method in enumerate(kinds)]
+    expected = digests(train_many(tiny_trunk, runs, slots=SLOTS))
+    once = Shared.once
+    monkeypatch.setattr(Shared, "once", lambda self, kind, key, make, **kept: once(self, kind, key, make, kept=1))
+    again = [dataclasses.replace(run, workdir=tmp_path / f"again {run.options.seed}") for run in runs]
+    assert digests(train_many(tiny_trunk, again, slots=SLOTS)) == expected
+
+
 @pytest.mark.parametrize(
     "method",
     [Method(), Method(adapter=ADAPTER_PRESETS["lora"]), Method(partition="head"), Method(partition="layernorm")],
@@ -468,6 +498,23 @@ def test_error_in_a_step_fails_all_runs_whose_states_it_has_lost(
     assert [type(outcome) for outcome in outcomes] == [RuntimeError, RuntimeError, RuntimeError, TaskModel]
 
 
+def test_step_that_does_not_compile_fails_only_the_runs_that_take_it(
+    tiny_trunk: Trunk, planned: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compute, taken = stack.Stack.step, list[int]()
+
+    def fails(self: stack.Stack, requests: Any) -> Any:
+        if sum(run is not None for run in self.runs) > len(requests) and not taken:
+            taken.extend(range(len(requests)))
+            raise RuntimeError("cannot be compiled")
+        return compute(self, requests)
+
+    monkeypatch.setattr(stack.Stack, "step", fails)
+    outcomes = train_many(tiny_trunk, [of_two_lengths(planned(seed)) for seed in range(3)], slots=SLOTS)
+    assert sum(isinstance(outcome, RuntimeError) for outcome in outcomes) == len(taken)
+    assert any(isinstance(outcome, TaskModel) for outcome in outcomes)
+
+
 @pytest.mark.parametrize("slots", [1, SLOTS])
 def test_returned_errors_keep_no_arrays_in_memory(
     tiny_trunk: Trunk, planned: Plan, monkeypatch: pytest.MonkeyPatch, slots: int
@@ -483,9 +530,13 @@ def test_returned_errors_keep_no_arrays_in_memory(
         return found
 
     [not_finite] = train_many(tiny_trunk, [planned(0, learning_rate=1e30)], slots=slots)
+    with monkeypatch.context() as patched:
+        patched.setattr(stack, "_Metrics", fails)
+        patched.setattr(single_run, "run_step", fails)
+        [broken_step] = train_many(tiny_trunk, [planned(1)], slots=slots)
     monkeypatch.setattr(together, "_step_together", fails)
     [broken] = train_many(tiny_trunk, [planned(1)], slots=slots)
-    for outcome in (not_finite, broken):
+    for outcome in (not_finite, broken_step, broken):
         assert isinstance(outcome, Exception)
         assert frames(outcome)
         assert all(not frame.f_locals for frame in frames(outcome))
