@@ -3,10 +3,9 @@
     python bench/device_steps.py --output=steps.csv
     python bench/device_steps.py --methods=pfeiffer --slots=1,4,8,16 --rows=8 --length=64 --output=slots.csv
 
-The steps are those of ``bench/tpu.py``, which computes their cost on TPUs. Their programs are compiled several at a
-time, and then run one after another on random inputs, in several rounds. A round times consecutive steps, and waits
-only for the last one, as in training. With several slots, a step trains several runs with the given number of rows
-each.
+``bench/tpu.py`` computes the cost of the same steps on TPUs. Several programs are compiled at a time, and then run one
+after another on random inputs, in several rounds. A round times consecutive steps, and waits only for the last one, as
+in training. With several slots, a step trains several runs with the given number of rows each.
 
 ``TFLOP/s`` is the minimum number of operations (``afjax.tpu.minimum_flops``) divided by the time, and ``share`` is its
 share of the rate of a product of two bfloat16 matrices with 8,192 rows and columns, which is timed in each round. Close

@@ -25,7 +25,7 @@ from afjax.train.multitask_step import (
     stack_tasks,
 )
 from afjax.train.optimizer import make_optimizer, step_settings
-from afjax.train.single_run import split_params
+from afjax.train.single_run import split_params, without_trunk
 from afjax.train.stack import jit_step_together
 from afjax.train.step import State, init_state, jit_step, make_eval_step, make_train_step
 from afjax.trees import Tree, merge
@@ -58,8 +58,7 @@ def compile_train_step(plan: Plan, mesh: Mesh) -> tuple[jax.stages.Compiled, flo
     with jax.set_mesh(mesh):
         if plan.slots > 1:
             jitted = jit_step_together(step, state, mesh)
-            others = {root: tree for root, tree in frozen.items() if root != "trunk"}
-            per_run = (jax.tree.leaves(state), others, batch, _placed(key, replicated(mesh)))
+            per_run = (jax.tree.leaves(state), without_trunk(frozen), batch, _placed(key, replicated(mesh)))
             states, others, batches, keys = (_stacked(each, plan.slots) for each in per_run)
             active = jax.ShapeDtypeStruct((), bool)
             per_slot = (

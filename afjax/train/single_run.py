@@ -220,8 +220,12 @@ def _shared_trunk(frozen: Tree, trunk: Tree, mesh: Mesh, shared: Shared) -> Tree
     # The value holds a reference to the trunk, so that its id is not reused.
     key = (id(trunk), structure, tuple(leaf.dtype for leaf in leaves), mesh)
     _, placed = shared.once("frozen trunk", key, lambda: (trunk, shard(frozen["trunk"], mesh)), kept=TRUNKS)
-    others = {root: tree for root, tree in frozen.items() if root != "trunk"}
-    return {"trunk": placed, **shard(others, mesh)}
+    return {"trunk": placed, **shard(without_trunk(frozen), mesh)}
+
+
+def without_trunk(frozen: Tree) -> Tree:
+    """Returns the parts of a frozen tree that runs do not share."""
+    return {root: tree for root, tree in frozen.items() if root != "trunk"}
 
 
 def split_params(setup: Setup, params: Tree) -> tuple[Tree, Tree]:

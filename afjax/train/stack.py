@@ -19,7 +19,7 @@ from jaxtyping import Bool
 from afjax.data.batches import Batch
 from afjax.distributed.sharding import batch_sharding, replicated, stacked, tree_sharding
 from afjax.train.optimizer import StepSettings
-from afjax.train.single_run import SingleRun, device_arrays
+from afjax.train.single_run import SingleRun, device_arrays, without_trunk
 from afjax.train.step import SlotState, State, TrainStep, state_tree
 from afjax.trees import Tree, merge
 
@@ -82,7 +82,11 @@ class StackPrograms:
     def compile(cls, run: SingleRun, state: State, slots: int) -> "StackPrograms":
         """Compiles the functions for runs with the same programs."""
         mesh = run.mesh
-        own = (jax.tree.leaves(tree_sharding(state, mesh)), tree_sharding(_others(run), mesh), replicated(mesh))
+        own = (
+            jax.tree.leaves(tree_sharding(state, mesh)),
+            tree_sharding(without_trunk(run.frozen), mesh),
+            replicated(mesh),
+        )
         placed = jax.tree.map(stacked, own)
 
         def fill(values: Any) -> Any:
@@ -100,10 +104,6 @@ class StackPrograms:
             set=jax.jit(set_slot, donate_argnums=0, out_shardings=placed),
             get=jax.jit(get_slot, out_shardings=own[0]),
         )
-
-
-def _others(run: SingleRun) -> Tree:
-    return {root: tree for root, tree in run.frozen.items() if root != "trunk"}
 
 
 class Stack:
@@ -176,7 +176,7 @@ class Stack:
                 return slot
         slot = self.runs.index(None)
         own = run.without_names(state_tree(state))
-        values = (jax.tree.leaves(own), _others(run), run.key)
+        values = (jax.tree.leaves(own), without_trunk(run.frozen), run.key)
         if self._programs is None:
             self._programs = self._once(lambda: StackPrograms.compile(run, own, len(self.runs)))
         programs = self._programs

@@ -6,6 +6,7 @@ Tests run ``train_together.py TRUNK FOLDER``. The four runs take three slots, so
 import sys
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import jax
 import numpy as np
@@ -50,8 +51,8 @@ def trained(name: str, devices: Any, mesh: MeshConfig, slots: int) -> list[TaskM
 
 
 separate = trained("separate", jax.devices()[:1], MeshConfig(), slots=1)
-stack.Stack.step = recorded_step  # type: ignore[method-assign]
-together = trained("together", jax.devices(), MeshConfig(data=2, fsdp=2), slots=3)
+with mock.patch.object(stack.Stack, "step", recorded_step):
+    together = trained("together", jax.devices(), MeshConfig(data=2, fsdp=2), slots=3)
 for model, own in zip(together, separate, strict=True):
     leaves, others = flatten(model.params), flatten(own.params)
     assert leaves.keys() == others.keys()
