@@ -1,5 +1,6 @@
 """Tokenizes splits and caches the token ids by content."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -81,6 +82,13 @@ class TokenizedRows:
         row can have several windows.
         """
         return index, len(self)
+
+    def source_rows(self, indices: Iterable[int]) -> list[int]:
+        """Maps the indices of a batch's rows or windows to rows of the split.
+
+        Padding (index -1) and repeated rows are left out.
+        """
+        return list(dict.fromkeys(self.source_row(int(index))[0] for index in indices if index >= 0))
 
 
 def tokenize_rows(rows: Rows | ChoiceRows, tokenizer: Any, *, max_length: int, cache_dir: Path | None) -> TokenizedRows:

@@ -141,11 +141,12 @@ class NoHeadError(UserError):
     Attributes:
       fact: A clause that describes the problem.
       advice: A clause with the remedy, for callers that load one model.
+      heads: The names of the heads trained with the adapter or fusion.
     """
 
-    def __init__(self, fact: str, advice: str) -> None:
-        self.fact, self.advice = fact, advice
-        super().__init__(fact, advice)
+    def __init__(self, fact: str, advice: str, heads: tuple[str, ...] = ()) -> None:
+        self.fact, self.advice, self.heads = fact, advice, heads
+        super().__init__(fact, advice, heads)
 
     def __str__(self) -> str:
         return f"{self.fact}; {self.advice}."
@@ -181,4 +182,5 @@ def recorded_head(store_folder: StorePath, kind: str, name: str) -> str:
     raise NoHeadError(
         f"In the store {store_folder} {subject} trained with {title(kind, name)[0].lower()}{title(kind, name)[1:]}",
         advice,
+        tuple(fitting),
     )

@@ -87,6 +87,10 @@ class Run(Protocol):
         """
         ...
 
+    def train_rows(self, batch: Batch) -> list[int]:
+        """Returns the indices of a batch's train rows, without padding and repetitions."""
+        ...
+
 
 @dataclasses.dataclass(frozen=True)
 class LoopResult:
@@ -284,7 +288,8 @@ class _Loop:
         done, self.pending = self.pending, None
         extra = self.run.extra_metrics(done.batch)
         if bool(done.scalars["failed"]):
-            raise _not_finite(done, self.run.to_checkpoint(state_tree(self.state)), extra, self.folder)
+            report = {"train_rows": self.run.train_rows(done.batch), **extra}
+            raise _not_finite(done, self.run.to_checkpoint(state_tree(self.state)), report, self.folder)
         loss, norm = float(done.scalars["loss"]), float(done.scalars["gradient_norm"])
         self.log.advance(loss)
         self.log.write(done.number, {"loss": loss, "gradient_norm": norm, "learning_rate": done.rate, **extra})
@@ -319,8 +324,8 @@ def _shapes_digest(state: State) -> str:
     return hashlib.sha256("\n".join(shapes).encode()).hexdigest()
 
 
-def _not_finite(done: _PendingStep, state: State, extra: dict[str, float], folder: epath.Path) -> UserError:
-    """Saves the state before the failed step and its batch's row numbers.
+def _not_finite(done: _PendingStep, state: State, report: dict[str, Any], folder: epath.Path) -> UserError:
+    """Saves the state before the failed step and a report about its batch.
 
     Returns the error to raise.
     """
@@ -328,10 +333,9 @@ def _not_finite(done: _PendingStep, state: State, extra: dict[str, float], folde
 
     loss = float(done.scalars["loss"])
     target = folder / f"not_finite_step_{done.number}"
-    rows = [int(row) for row in done.batch["rows"] if row >= 0]
     with ocp.StandardCheckpointer() as checkpointer:
         checkpointer.save(absolute(target / "state"), state, force=True)
-    report = {"step": done.number, "loss": repr(loss), "train_rows": rows, **extra}
+    report = {"step": done.number, "loss": repr(loss), **report}
     with all_hosts_or_raise():
         if is_first_host():
             (target / "report.json").write_text(json.dumps(report, indent=1) + os.linesep)

@@ -180,3 +180,6 @@ class MultitaskRun:
 
     def extra_metrics(self, batch: Batch) -> dict[str, float]:
         return {"task": int(batch["task"])}
+
+    def train_rows(self, batch: Batch) -> list[int]:
+        return self._data[int(batch["task"])]["train"].source_rows(batch["rows"])

@@ -188,6 +188,9 @@ class SingleRun:
     def extra_metrics(self, batch: Batch) -> dict[str, float]:
         return {}
 
+    def train_rows(self, batch: Batch) -> list[int]:
+        return self._data["train"].source_rows(batch["rows"])
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Programs:

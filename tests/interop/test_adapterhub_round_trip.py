@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from facts import has_facts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -255,6 +256,32 @@ def test_fusion_is_exported_with_the_head_that_was_trained_with_it(bert: Folders
     assert (first.digest, first.trained_with) == (again.digest, again.trained_with)
     without = export_adapterhub(tmp_path / "first", "abc", tmp_path / "without", with_head=False)
     assert [part for part, _ in without] == ["adapter a", "adapter b", "adapter c", "fusion abc"]
+
+
+def test_one_of_several_heads_is_chosen(bert: Folders, tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    imported = import_adapterhub(bert.root / "fusion/pfeiffer/safetensors", folder, trunk=bert.trunk, name="abc")
+    (head,) = [artifact.name for artifact in imported if artifact.kind == "heads"]
+    loaded = store.load(folder, "heads", head)
+    fields = {name: getattr(loaded.manifest, name) for name in ("config", "trunk", "task", "labels", "trained_with")}
+    store.save(folder, "heads", "second", loaded.params, **fields)
+    fields["trained_with"] = {**loaded.manifest.trained_with, "kind": "adapters"}
+    store.save(folder, "heads", "foreign", loaded.params, **fields)
+    names = sorted([head, "second"])
+    for chosen, facts in (
+        ("", ('2 heads were trained with the fusion "abc"', f"--head ({', '.join(names)}", "--no_head")),
+        ("foreign", ('"foreign"', 'fusion "abc"', "--no_head")),
+        ("secnd", ('"secnd"', '"second"')),
+    ):
+        with pytest.raises(UserError) as raised:
+            export_adapterhub(folder, "abc", tmp_path / "setup", head=chosen)
+        assert has_facts(str(raised.value), *facts)
+    assert not (tmp_path / "setup").exists()
+    written = export_adapterhub(folder, "abc", tmp_path / "setup", head="second")
+    assert written[-1][0] == "head second"
+    # A head with the same name is the default.
+    store.save(folder, "heads", "abc", loaded.params, **{**fields, "trained_with": loaded.manifest.trained_with})
+    assert export_adapterhub(folder, "abc", tmp_path / "again")[-1][0] == "head abc"
 
 
 def test_labels_of_an_exported_head_are_in_the_order_of_its_outputs(bert: Folders, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ The fake hub has the arguments and errors of the real client.
 """
 
 import contextlib
+import errno
 import fnmatch
 import inspect
 from collections.abc import Callable
@@ -222,6 +223,7 @@ def http_error(kind: type[errors.HfHubHTTPError], status: int) -> Exception:
         (errors.LocalTokenNotFoundError("none"), ("not logged in", "hf auth login")),
         (errors.OfflineModeIsEnabled("offline"), ("(OfflineModeIsEnabled: offline)", "network")),
         (errors.HTTPError("no route"), ("network",)),
+        (OSError(errno.ENOSPC, "No space left on device"), ("(No space left on device)", "disk")),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
 )

@@ -83,6 +83,8 @@ def test_windows_start_one_stride_apart() -> None:
     assert pieces == ["abcde", "cdefg", "efghi", "ghij"]
     assert data.row_of.tolist() == [0, 0, 0, 0]
     assert data.truncated == 1
+    # Rows are named without padding and repetitions.
+    assert data.source_rows(np.array([3, 0, 1, -1])) == [0]
     # A stride of more than half a window is reduced to half a window, so that consecutive windows overlap.
     assert len(evaluated(spans(["a b c d e f g h i j"]), SpanConfig(doc_stride=128), max_length=9)) == 4
 

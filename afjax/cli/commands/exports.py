@@ -60,13 +60,13 @@ def add(commands: Any) -> None:
         help="format of the weights; bin needs PyTorch (safetensors)",
     )
     adapterhub.add_argument("--num_choices", type=int, help="choices per row, if the head does not record it")
-    adapterhub.add_argument("--no_head", action="store_true", help="leave out the head of the adapter or fusion")
+    _add_head_flags(adapterhub, "adapter or fusion")
 
     peft = add_command(exports, "peft", "export a LoRA adapter to PEFT", EXPORT_PEFT_EXAMPLE, group="export", run=_peft)
     peft.add_argument("name", metavar="NAME", help="name of a LoRA adapter")
     peft.add_argument("--store", required=True, help="the store's folder, or gs://...")
     peft.add_argument("--output", required=True, type=local_file, help="the folder to create")
-    peft.add_argument("--no_head", action="store_true", help="leave out the head of the adapter")
+    _add_head_flags(peft, "adapter")
 
     stablehlo = add_command(
         exports,
@@ -84,6 +84,14 @@ def add(commands: Any) -> None:
     )
 
 
+def _add_head_flags(parser: argparse.ArgumentParser, trained_with: str) -> None:
+    heads = parser.add_mutually_exclusive_group()
+    heads.add_argument(
+        "--head", default="", metavar="NAME", help=f"the head to export (the one trained with the {trained_with})"
+    )
+    heads.add_argument("--no_head", action="store_true", help=f"leave out the head of the {trained_with}")
+
+
 def _adapterhub(arguments: argparse.Namespace) -> int:
     from afjax.interop.adapterhub import export_adapterhub
 
@@ -95,6 +103,7 @@ def _adapterhub(arguments: argparse.Namespace) -> int:
         weights=arguments.weights,
         num_choices=arguments.num_choices,
         with_head=not arguments.no_head,
+        head=arguments.head,
     )
     _print_written(written)
     return 0
@@ -103,7 +112,10 @@ def _adapterhub(arguments: argparse.Namespace) -> int:
 def _peft(arguments: argparse.Namespace) -> int:
     from afjax.interop.peft import export_peft
 
-    _print_written(export_peft(arguments.store, arguments.name, arguments.output, with_head=not arguments.no_head))
+    written = export_peft(
+        arguments.store, arguments.name, arguments.output, with_head=not arguments.no_head, head=arguments.head
+    )
+    _print_written(written)
     return 0
 
 

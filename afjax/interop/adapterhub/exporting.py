@@ -46,13 +46,13 @@ def export_adapterhub(
     weights: Weights = "safetensors",
     num_choices: int | None = None,
     with_head: bool = True,
+    head: str = "",
 ) -> list[tuple[str, Path]]:
     """Exports an artifact in the format of the ``adapters`` library.
 
     An adapter is exported together with its head; load both with ``load_adapter(output)``. A fusion is exported as a
-    setup that includes its adapters and its head; load it with ``load_adapter_setup(output)``. The head is the one that
-    was trained with the adapter or fusion. If there are several, the one with the same name is exported, or none if
-    there is no such head. If the export fails, ``output`` is not created.
+    setup that includes its adapters and its head; load it with ``load_adapter_setup(output)``. If the
+    export fails, ``output`` is not created.
 
     Args:
       store_folder: The store.
@@ -64,13 +64,15 @@ def export_adapterhub(
       num_choices: Choices per row, for a multiple-choice head whose choices have no names.
       with_head: Whether to export an adapter or a fusion with its head. The library's heads only use the first token,
         so a head with mean pooling cannot be exported.
+      head: The head to export with an adapter or a fusion. Defaults to the head that was trained with it. If there are
+        several, it is the one with the same name.
 
     Returns:
       ``(description, path)`` of each part.
 
     Raises:
-      UserError: No artifact or more than one has this name, the library does not support the artifact, or ``output``
-        exists or cannot be written.
+      UserError: No artifact or more than one has this name, the head was trained with something else, the library does
+        not support the artifact, or ``output`` exists or cannot be written.
 
     Example:
       >>> import numpy as np
@@ -89,7 +91,7 @@ def export_adapterhub(
     check_can_write(weights)
     chosen = _kind_to_export(store_folder, name, kind)
     with new_folder(output) as new:
-        writer = _Writer(store_folder, new, weights, num_choices, with_head)
+        writer = _Writer(store_folder, new, weights, num_choices, with_head, head)
         written = {"adapter": writer.adapter, "fusion": writer.fusion, "head": writer.head}[chosen](name, new)
     return [(description, output / path.relative_to(new)) for description, path in written]
 
@@ -118,6 +120,7 @@ class _Writer:
     weights: Weights
     num_choices: int | None
     with_head: bool
+    head_name: str
 
     def adapter(self, name: str, folder: Path) -> list[tuple[str, Path]]:
         """Writes an adapter together with its head."""
@@ -178,7 +181,7 @@ class _Writer:
 
     def _head_of(self, kind: str, name: str) -> str:
         """Returns the name of the head to write with an adapter or fusion; empty for none."""
-        return head_to_export(self.store_folder, kind, name) if self.with_head else ""
+        return head_to_export(self.store_folder, kind, name, self.head_name) if self.with_head else ""
 
     def _adapter_without_head(self, name: str, folder: Path) -> list[tuple[str, Path]]:
         loaded = self._load("adapters", name)

@@ -35,12 +35,11 @@ from afjax.trunk.families import ENCODER_FAMILIES
 
 
 def export_peft(
-    store_folder: str | Path, name: str, output: str | Path, *, with_head: bool = True
+    store_folder: str | Path, name: str, output: str | Path, *, with_head: bool = True, head: str = ""
 ) -> list[tuple[str, Path]]:
     """Exports a LoRA adapter in PEFT's format, with its head.
 
-    The head is the one that was trained with the adapter. If there are several, the one with the same name is exported,
-    or none if there is no such head. If the export fails, ``output`` is not created.
+    If the export fails, ``output`` is not created.
 
     Args:
       store_folder: The store.
@@ -48,13 +47,15 @@ def export_peft(
       output: The folder to create.
       with_head: Whether to export the adapter with its head. PEFT uses the heads of Hugging Face's model classes, which
         only use the first token, so a head with mean pooling cannot be exported.
+      head: The head to export. Defaults to the head that was trained with the adapter. If there are several, it is the
+        one with the same name.
 
     Returns:
       ``(description, path)`` of each part.
 
     Raises:
-      UserError: The store has no LoRA adapter with this name, Hugging Face's model has a different head, or ``output``
-        exists or cannot be written.
+      UserError: The store has no LoRA adapter with this name, the head was trained with something else, Hugging Face's
+        model has a different head, or ``output`` exists or cannot be written.
 
     Example:
       >>> import numpy as np
@@ -74,14 +75,14 @@ def export_peft(
     config = _lora(manifest)
     family, num_layers = str(manifest.trunk["family"]), int(manifest.trunk["num_layers"])
     classes = peft_family(family)
-    head_name = head_to_export(store_folder, "adapters", name) if with_head else ""
-    head = store.read_manifest(store_folder, "heads", head_name) if head_name else None
-    prefix = f"{ENCODER_FAMILIES[family].weight_names.prefix}." if head else ""
+    head_name = head_to_export(store_folder, "adapters", name, head) if with_head else ""
+    head_manifest = store.read_manifest(store_folder, "heads", head_name) if head_name else None
+    prefix = f"{ENCODER_FAMILIES[family].weight_names.prefix}." if head_manifest else ""
     tensors, blocks = write_lora(config, adapter.params, family, num_layers, prefix)
     settings = _settings(config, manifest, family, num_layers, blocks)
     record = None
-    if head:
-        record, modules, head_tensors = _head(store_folder, head, family, prefix)
+    if head_manifest:
+        record, modules, head_tensors = _head(store_folder, head_manifest, family, prefix)
         tensors |= head_tensors
         model_class = CLASS_OF_KIND[record.task.kind]
         settings |= {"task_type": TASK_TYPES.get(model_class), "modules_to_save": modules}
@@ -92,7 +93,7 @@ def export_peft(
             }
     with new_folder(output) as new:
         write_folder(new, settings, tensors, write_record(name, manifest, blocks, record))
-    return [(f"adapter {name}", output), *([(f"head {head_name}", output)] if head else [])]
+    return [(f"adapter {name}", output), *([(f"head {head_name}", output)] if head_name else [])]
 
 
 def _lora(manifest: Manifest) -> LoraConfig:
