@@ -119,11 +119,11 @@ def rows_of(task_model: Any, arguments: argparse.Namespace, split: Any) -> Any:
                 "inflated."
             )
         files = {"train": "", "dev": "", "test": "", split: source}
-        data_task = dataclasses.replace(model_task, source="", dev_share=0.0, **files)
+        data_task = dataclasses.replace(model_task, source="", dev_share=0.0, train_rows=0, **files)
     else:
-        data_task = dataclasses.replace(model_task, source=source, train="", dev="", test="")
-    locations = {name: getattr(data_task, name) for name in ("source", "train", "dev", "test", "dev_share")}
-    task = dataclasses.replace(model_task, **locations)
+        data_task = dataclasses.replace(model_task, source=source, train="", dev="", test="", train_rows=0)
+    located = ("source", "train", "dev", "test", "dev_share", "train_rows")
+    task = dataclasses.replace(model_task, **{name: getattr(data_task, name) for name in located})
     if source.endswith(".toml") and not arguments.data_dir:
         task = _with_columns(task, data_task, source)
     # If the source names its labels, they must match the head's labels, which evaluate checks.

@@ -39,7 +39,7 @@ _INPUTS = {
 
 
 def export_routed(
-    model: RoutedModel, folder: AnyPath, *, max_length: int = 128, platforms: Sequence[str] = PLATFORMS
+    model: RoutedModel, folder: AnyPath, *, max_length: int | None = None, platforms: Sequence[str] = PLATFORMS
 ) -> dict[str, Any]:
     """Writes a routed model for ``jax.export.deserialize``, and its arrays.
 
@@ -48,7 +48,8 @@ def export_routed(
     Args:
       model: The model. All of its tasks must fit on the device at once.
       folder: The folder for the three files, created if necessary.
-      max_length: Maximum number of tokens per row.
+      max_length: Maximum number of tokens per row. The program refuses longer rows. Defaults to the largest
+        that ``model`` supports.
       platforms: The platforms to export for. They need not be available on this machine.
 
     Returns:
@@ -63,6 +64,7 @@ def export_routed(
             f"The output {folder} is on an object store; export to a local folder and copy the files there."
         )
     platforms = check_platforms(platforms)
+    max_length = model.max_length if max_length is None else max_length
     check_length(max_length, model.trunk)
     places = model.place_all()
     params = model.params()

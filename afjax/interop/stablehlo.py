@@ -39,7 +39,7 @@ _INPUTS = {
 
 
 def export_stablehlo(
-    task_model: TaskModel, path: AnyPath, *, max_length: int = 128, platforms: Sequence[str] = PLATFORMS
+    task_model: TaskModel, path: AnyPath, *, max_length: int | None = None, platforms: Sequence[str] = PLATFORMS
 ) -> dict[str, Any]:
     """Writes a task model for ``jax.export.deserialize``, and a JSON description.
 
@@ -48,7 +48,7 @@ def export_stablehlo(
     Args:
       task_model: The model. A fusion is folded with its adapters, as for prediction.
       path: The file to write. Its description is written to :func:`description_path`.
-      max_length: Maximum number of tokens per row.
+      max_length: Maximum number of tokens per row. The program refuses longer rows. Defaults to the training run's.
       platforms: The platforms to export for, from ``PLATFORMS``. They need not be available on this machine.
 
     Returns:
@@ -61,6 +61,7 @@ def export_stablehlo(
     if is_remote(path):
         raise UserError(f"The output {path} is on an object store; export to a local file and copy both files there.")
     platforms = check_platforms(platforms)
+    max_length = task_model.max_length if max_length is None else max_length
     check_length(max_length, task_model.trunk)
     targets = (expanded(path), description_path(path))
     # Check the output paths first, because exporting takes a while.

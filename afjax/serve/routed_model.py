@@ -400,6 +400,11 @@ class RoutedModel:
         return self._runner.bytes_per_task(self.task(name))
 
     @property
+    def max_length(self) -> int:
+        """The maximum number of tokens per row or, for span and tagging tasks, per window."""
+        return self._lengths[-1]
+
+    @property
     def plan(self) -> Plan:
         """The static part of the programs."""
         return self._plan

@@ -21,7 +21,8 @@ def pick_choices(
       task: The task, whose settings select the columns:
 
         - ``text_a``: the context; default ``context``;
-        - ``text_b``: a question to append to the context; default ``question``, if that column exists;
+        - ``text_b``: a question to append to the context; default ``question``, if that column exists and is not the
+          context;
         - ``choices``: one column with a list of choices, or one column per choice; default ``choices``;
         - ``label``: the correct choice, as its index or its name in ``label_names``; default ``label``.
       source: The split, with at least one row.
@@ -34,7 +35,7 @@ def pick_choices(
     """
     place, first, rows = first_row(source.name, source.rows)
     names, label, context = task.choices or ("choices",), task.label or "label", task.text_a or "context"
-    question = task.text_b or ("question" if "question" in first else "")
+    question = task.text_b or ("question" if "question" in {*first} - {context} else "")
     if labeled and label not in first:
         raise missing_column(place, label, first, "label")
     places: list[str] = []
@@ -44,7 +45,7 @@ def pick_choices(
     ids: list[str] | None = [] if "id" in first else None
     for place, row in rows:
         places.append(place)
-        if not question and "question" in row:
+        if not question and "question" in {*row} - {context}:
             raise UserError(
                 f"{place} has a question, but the first row of {source.name} has none; either all rows or none must "
                 "have one."

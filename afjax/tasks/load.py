@@ -100,7 +100,8 @@ def load_split(
 ) -> AnyRows:
     """Loads one split of a task.
 
-    See :func:`load_task` for label names and for tasks without a dev split.
+    See :func:`load_task` for label names and for tasks without a dev split. As there, the train split is limited to
+    ``task.train_rows``.
 
     Args:
       task: The task.
@@ -133,9 +134,12 @@ def load_split(
     train = None if collects else functools.partial(open_source, task, "train")
     labels = LabelReading(names=label_names, listed=listed, required=labeled, train=train)
     rows = read_source(task, source, labels)
-    if not made or split == "test":
-        return rows
-    return divide(task, rows, source.name)[1] if split == "dev" else split_part(task, rows, source.name, split)
+    if split == "dev" and made:
+        return divide(task, rows, source.name)[1]
+    if split == "train":
+        rows = split_part(task, rows, source.name, split) if made else rows
+        return rows.every(task.train_rows) if task.train_rows else rows
+    return rows
 
 
 def read_source(task: TaskConfig, source: SplitSource, labels: LabelReading = NEEDS_LABELS) -> AnyRows:

@@ -53,7 +53,9 @@ def from_lists(texts: list[Any], labels: list[Any] | None, label_names: tuple[st
 
 def forms(task: TaskConfig, text_columns: int | None) -> list[Form]:
     """Lists the supported input columns for prediction; see ``KindSpec.forms``."""
-    task_form = Form((task.text_a or "context", task.text_b or "question"), task.choices or ("choices",))
+    context = task.text_a or "context"
+    question = task.text_b or ("question" if context != "question" else "")
+    task_form = Form((context, question) if question else (context,), task.choices or ("choices",))
     default_form = Form(("context", "question"), ("choices",))
     # If the number of texts is unknown, the question is optional.
     allowed = {1: (1,), 2: (2,)}.get(text_columns or 0, (2, 1))

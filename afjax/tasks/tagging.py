@@ -111,7 +111,7 @@ def _columns(
         if ids is not None:
             ids.append(id_of(place, row))
     check_ids(places, ids)
-    return sentences, tags if reads_tags and any(tags) else None, places, ids
+    return sentences, tags if reads_tags and (required or any(tags)) else None, places, ids
 
 
 def _sentence(place: str, value: Any) -> Sentence:

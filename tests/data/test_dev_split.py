@@ -119,8 +119,10 @@ def test_label_names_come_from_all_rows(tmp_path: Path) -> None:
 
 def test_train_rows_are_limited_after_the_split(tmp_path: Path) -> None:
     path = write_table(tmp_path / "reviews.csv", TEXTS)
-    splits = load_task(TaskConfig(name="t", source=str(path), train_rows=50))
+    task = TaskConfig(name="t", source=str(path), train_rows=50)
+    splits = load_task(task)
     assert len(splits["train"]) == 50
+    assert load_split(task, "train").digest() == splits["train"].digest()
     assert len(splits["dev"]) == len(dev_texts(path))
 
 

@@ -106,7 +106,8 @@ def test_adapter_is_replaced_by_overwriting_its_arrays(
 def test_rows_above_the_maximum_length_are_refused(folder: Path) -> None:
     arrays, exported = load_file(folder / ARRAYS), export.deserialize(bytearray((folder / PROGRAM).read_bytes()))
     num_banks = exported.in_avals[-1].shape[-1]
-    for length, is_allowed in ((128, True), (129, False)):
+    # The default is the largest length that the model supports.
+    for length, is_allowed in ((16, True), (17, False)):
         tokens, places = np.ones((1, length), np.int32), np.zeros((1, num_banks), np.int32)
         refused = contextlib.nullcontext() if is_allowed else pytest.raises(ValueError, match="refining shapes")
         with refused:

@@ -180,7 +180,7 @@ def test_command_writes_a_file_and_its_description(
     saved, file = make_model("first", {"first": FUSED["first"]}), tmp_path / "first.stablehlo"
     saved.save(tmp_path / "store")
     arguments = [f"--store={tmp_path / 'store'}", f"--trunk={tiny_trunk_folder}", "--adapter=first", "--head=first"]
-    assert main(["export", "stablehlo", *arguments, f"--output={file}", "--max_length=32", "--platforms=cpu, tpu"]) == 0
+    assert main(["export", "stablehlo", *arguments, f"--output={file}", "--platforms=cpu, tpu"]) == 0
     assert has_facts(capsys.readouterr().out, f"{file}: ", "MB", "cpu, tpu; ", f"{file}.json")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["first.stablehlo", "first.stablehlo.json", "store"]
     about = json.loads(Path(f"{file}.json").read_text())
@@ -188,7 +188,7 @@ def test_command_writes_a_file_and_its_description(
     assert [entry["name"] for entry in about["inputs"]] == ["tokens", "types", "mask"]
     assert [entry["shape"] for entry in about["inputs"]] == ["[batch, length]"] * 3
     assert about["outputs"][0]["shape"] == "[batch, 3]"
-    assert (about["max_length"], about["platforms"], about["labels"]) == (32, ["cpu", "tpu"], ["no", "perhaps", "yes"])
+    assert (about["max_length"], about["platforms"], about["labels"]) == (saved.max_length, ["cpu", "tpu"], ["no", "perhaps", "yes"])
     assert about["trunk"] == tiny_trunk.identity() | {"name": str(tiny_trunk_folder)}
     assert about["sha256_of_trees"] == {
         f"{root}/first": tree_digest(saved.params[root]["first"]) for root in ("adapters", "heads")

@@ -34,6 +34,10 @@ def test_rows_can_have_different_numbers_of_choices() -> None:
 def test_question_is_appended_to_the_context() -> None:
     for name, settings in (("q", {"text_b": "q"}), ("question", {})):
         assert pick({**ROW, name: "Which?"}, **settings).contexts == ["grass Which?"]
+    # A column named "question" that is the context is not also the question.
+    row = {name: value for name, value in ROW.items() if name != "context"} | {"question": "Which?"}
+    rows = pick(row, text_a="question")
+    assert (rows.contexts, rows.text_columns) == (["Which?"], 1)
 
 
 def test_choices_can_be_in_columns_and_labels_can_be_names() -> None:
@@ -83,6 +87,8 @@ def test_inputs_for_prediction_have_the_same_contexts_as_training_rows(context: 
         row = {**ROW, "context": context, **changes}
         (form,) = [form for form in multiple_choice.forms(task, columns) if "context" in form.texts][:1]
         assert multiple_choice.pick("file:1", row, form) == (pick(row).contexts[0], ("red", "green"))
+    task = TaskConfig(name="choices", kind="multiple_choice", text_a="question")
+    assert multiple_choice.forms(task, None)[0].texts == ("question",)
 
 
 @pytest.mark.parametrize("label", [-1, None, "", "-1", "-1.0", math.nan])

@@ -111,6 +111,7 @@ def test_words_and_tags_can_be_lists_or_texts() -> None:
     ("words", "tags", "facts"),
     [
         (["a", "b c"], ["O", "O"], ("table:1", "2 words", "1 tag;")),
+        (["a", "b"], [[], ""], ("table:0", "1 word", "0 tags;")),
         (["a", []], ["O", []], ("table:1", "no words")),
         (["a", "  "], ["O", ""], ("table:1", "no words")),
         (["a", ["b", ""]], ["O", "O O"], ("table:1", "''", "number 2")),

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from afjax.cli.parsers import add_command, add_group, add_length_flag, add_stored_model_flags, local_file
+from afjax.cli.parsers import add_command, add_group, add_stored_model_flags, local_file
 from afjax.cli.stored_model import load_stored_model
 from afjax.config.flags import split_names
 
@@ -78,7 +78,9 @@ def add(commands: Any) -> None:
     )
     add_stored_model_flags(stablehlo)
     stablehlo.add_argument("--output", required=True, metavar="FILE", help="the output file; FILE.json describes it")
-    add_length_flag(stablehlo)
+    stablehlo.add_argument(
+        "--max_length", type=int, help="maximum tokens per row; longer rows are refused (as in training)"
+    )
     stablehlo.add_argument(
         "--platforms", default="cpu,cuda,tpu", metavar="NAME,...", help="platforms to export for (cpu,cuda,tpu)"
     )
