@@ -113,7 +113,8 @@ class RunRecord:
         if task is None:
             return None
         rows = [self.rows_digest(task["name"], split) for split in ("train", "dev")]
-        return {**task, "source": "", "data_dir": "", "rows": rows} if all(rows) else task
+        paths = dict.fromkeys(("source", "train", "dev", "test"), "")
+        return {**task, **paths, "rows": rows} if all(rows) else task
 
     def rows_digest(self, task: str, split: str) -> str | None:
         """Returns the digest of a task's rows, or None if it is not recorded."""

@@ -152,6 +152,39 @@ class NoHeadError(UserError):
         return f"{self.fact}; {self.advice}."
 
 
+def head_to_share(store_folder: StorePath, kind: str, name: str, head: str = "") -> str:
+    """Finds the head to share or export with an adapter or a fusion.
+
+    Args:
+      store_folder: The store.
+      kind: ``adapters`` or ``fusion``.
+      name: The name of the adapter or fusion.
+      head: The head's name. Defaults to :func:`recorded_head`.
+
+    Returns:
+      The head's name. Empty if no head was trained with the adapter or fusion.
+
+    Raises:
+      UserError: Several heads were trained with it, and none has its name; or ``head`` does not exist or was trained
+        with something else.
+    """
+    if head:
+        manifest = store.read_manifest(store_folder, kind, name)
+        if not store.read_manifest(store_folder, "heads", head).belongs_to(manifest):
+            raise UserError(
+                f'The head "{head}" was not trained with {_lower_title(kind, name)}; choose another --head.'
+            )
+        return head
+    try:
+        return recorded_head(store_folder, kind, name)
+    except NoHeadError as error:
+        if not error.heads:
+            return ""
+        raise UserError(
+            f"{error.fact}; choose one of them with --head ({', '.join(error.heads)}; head=NAME in Python)."
+        ) from error
+
+
 def recorded_head(store_folder: StorePath, kind: str, name: str) -> str:
     """Finds the name of the head that was trained with an adapter or a fusion.
 
@@ -180,7 +213,10 @@ def recorded_head(store_folder: StorePath, kind: str, name: str) -> str:
     else:
         advice = "use one of the others with --head and --allow_mismatch" if heads else "the store has no heads"
     raise NoHeadError(
-        f"In the store {store_folder} {subject} trained with {title(kind, name)[0].lower()}{title(kind, name)[1:]}",
-        advice,
-        tuple(fitting),
+        f"In the store {store_folder} {subject} trained with {_lower_title(kind, name)}", advice, tuple(fitting)
     )
+
+
+def _lower_title(kind: str, name: str) -> str:
+    text = title(kind, name)
+    return text[0].lower() + text[1:]

@@ -52,8 +52,15 @@ class Bank:
         Args:
           entries: ``{unique number: entry}``, no more than there are places.
         """
-        for number, place in self.places.assign(entries).items():
-            self.arrays = self._insert(self.arrays, np.int32(place), entries[number])
+        missing = self.places.assign(entries)
+        try:
+            for number in list(missing):
+                self.arrays = self._insert(self.arrays, np.int32(missing[number]), entries[number])
+                del missing[number]
+        finally:
+            # If a copy failed, a later batch must not find another entry's parameters in these places.
+            for number in missing:
+                self.places.discard(number)
 
     def check(self, name: str, entry: Tree) -> None:
         """Raises UserError unless an entry matches the bank's leaves, shapes and dtypes."""

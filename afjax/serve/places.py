@@ -17,6 +17,7 @@ class Places:
 
     def __init__(self, num_places: int) -> None:
         self.num_places = num_places
+        self._free = list(range(num_places, 0, -1))
         # {entry: place}, in the order of last use.
         self._places: dict[int, int] = {}
 
@@ -48,7 +49,9 @@ class Places:
                 added[entry] = self._places[entry] = self._free_place()
         return added
 
+    def discard(self, entry: int) -> None:
+        """Frees an entry's place; the entry must have one."""
+        self._free.append(self._places.pop(entry))
+
     def _free_place(self) -> int:
-        if len(self._places) == self.num_places:
-            return self._places.pop(next(iter(self._places)))
-        return len(self._places) + 1
+        return self._free.pop() if self._free else self._places.pop(next(iter(self._places)))

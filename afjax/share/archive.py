@@ -31,17 +31,22 @@ from afjax.store.manifest import Manifest
 ENDING = ".tar"
 
 
-def pack(store: StorePath, name: str, file: AnyPath, *, kind: str = "", license: str = "") -> tuple[Manifest, ...]:
+def pack(
+    store: StorePath, name: str, file: AnyPath, *, kind: str = "", head: str = "", license: str = ""
+) -> tuple[Manifest, ...]:
     """Packs an artifact with its dependencies and a model card into one file.
 
-    An adapter is packed with the head of the same name, if there is one. A fusion is packed with its adapters and its
-    head. Local paths in the manifests are shortened to their last part. If packing fails, no file is written.
+    An adapter is packed with its head, and a fusion with its adapters and its head. In the file, the head has the name
+    of its adapter or fusion. Local paths in the manifests are shortened to their last part. If packing fails, no file
+    is written.
 
     Args:
       store: The store, local or ``gs://``.
       name: The artifact's name.
       file: A local path that ends in ``.tar``. An existing file is replaced.
       kind: ``adapters``, ``fusion`` or ``heads``. Defaults to the adapter or fusion of that name, or else the head.
+      head: The head to pack with an adapter or a fusion. Defaults to the head that was trained with it. If there are
+        several, it is the one with the same name.
       license: An identifier such as ``apache-2.0`` for the card. Empty if unknown.
 
     Returns:
@@ -49,7 +54,8 @@ def pack(store: StorePath, name: str, file: AnyPath, *, kind: str = "", license:
 
     Raises:
       UserError: No artifact has this name, or an adapter and a fusion do; a fusion's adapters are missing or have
-        changed; an artifact is damaged; or the file cannot be written.
+        changed; several heads could be packed, or ``head`` was trained with something else; an artifact is damaged; or
+        the file cannot be written.
 
     Example:
       >>> import numpy as np
@@ -66,7 +72,7 @@ def pack(store: StorePath, name: str, file: AnyPath, *, kind: str = "", license:
         raise UserError(f"{path} cannot be written: {'it is' if path.is_dir() else 'its parent is not'} a folder.")
     with tempfile.TemporaryDirectory(prefix="afjax-") as temporary:
         folder = Path(temporary)
-        manifests = bundle.write(store, name, folder, kind=kind, license=license)
+        manifests = bundle.write(store, name, folder, kind=kind, head=head, license=license)
         _write(path, folder)
     return manifests
 

@@ -1,8 +1,8 @@
 """Writes bundles and installs them in stores.
 
 A bundle holds one artifact and everything it needs for predictions, in a folder that is itself a store. An adapter is
-bundled with the head of the same name, and a fusion with its adapters and its head. The same checks apply when a bundle
-is written from a store and when it is installed in one.
+bundled with its head, and a fusion with its adapters and its head. A head takes the name of its adapter or fusion. The
+same checks apply when a bundle is written from a store and when it is installed in one.
 """
 
 import contextlib
@@ -17,6 +17,7 @@ from etils import epath
 
 from afjax.config.values import check_name
 from afjax.errors import UserError
+from afjax.model.stored import head_to_share
 from afjax.share.model_card import model_card
 from afjax.share.provenance import COMMITTED, COMMITTED_TEXT, shareable
 from afjax.storage.paths import is_remote
@@ -34,7 +35,7 @@ from afjax.store.artifacts import (
 )
 from afjax.store.checks import problems
 from afjax.store.files import MANIFEST, copy, only_writer, replaced
-from afjax.store.manifest import KINDS, REPAIR, Manifest, to_json
+from afjax.store.manifest import KINDS, REPAIR, Manifest, from_json, to_json
 from afjax.store.saving import check_not_reserved, check_still_there
 from afjax.store.trunk_identity import trunk_difference
 
@@ -42,7 +43,14 @@ CARD = "README.md"
 
 
 def write(
-    store: StorePath, name: str, folder: Path, *, kind: str = "", license: str = "", repository: str = ""
+    store: StorePath,
+    name: str,
+    folder: Path,
+    *,
+    kind: str = "",
+    head: str = "",
+    license: str = "",
+    repository: str = "",
 ) -> tuple[Manifest, ...]:
     """Copies an artifact and its dependencies, checks them and adds a model card.
 
@@ -51,6 +59,7 @@ def write(
       name: The artifact's name.
       folder: An empty local folder.
       kind: One of ``KINDS``. Defaults to the adapter or fusion of that name, or else the head.
+      head: The head to bundle with an adapter or a fusion; see :func:`afjax.model.stored.head_to_share`.
       license: An identifier such as ``apache-2.0``. Empty if unknown.
       repository: The hub repository, for the usage example in the model card. Empty for an archive.
 
@@ -63,7 +72,7 @@ def write(
     """
     if license and not re.fullmatch(r"[A-Za-z0-9][\w.+-]*", license, re.ASCII):
         raise UserError(f'The license "{license}" is not an identifier such as apache-2.0, mit or cc-by-4.0.')
-    manifests = tuple(shareable(manifest) for manifest in _copied(store, _parts(store, name, kind), folder))
+    manifests = tuple(shareable(manifest) for manifest in _copied(store, _parts(store, name, kind, head), folder))
     for manifest in manifests:
         path = folder / manifest.kind / manifest.name
         if COMMITTED in manifest.files:
@@ -75,7 +84,14 @@ def write(
 
 
 def _copied(store: StorePath, parts: Sequence[tuple[str, str]], folder: Path) -> tuple[Manifest, ...]:
-    """Copies artifacts from a store to a bundle's folder and checks the copies."""
+    """Copies artifacts from a store to a bundle's folder and checks the copies.
+
+    Args:
+      store: The store.
+      parts: ``(kind, name)`` of the artifacts. A head takes the name of the last one.
+      folder: The bundle's folder.
+    """
+    main = parts[-1][1]
 
     def current() -> list[tuple[epath.Path, str]]:
         return [read_text(folder_of(store, kind, name), kind) for kind, name in parts]
@@ -84,7 +100,11 @@ def _copied(store: StorePath, parts: Sequence[tuple[str, str]], folder: Path) ->
     while True:
         try:
             for (source, _), (kind, name) in zip(texts, parts, strict=True):
-                copy(source, epath.Path(folder) / kind / name)
+                target = epath.Path(folder) / kind / (main if kind == "heads" else name)
+                copy(source, target)
+                if target.name != name:
+                    manifest = from_json((target / MANIFEST).read_text(), str(source / MANIFEST))
+                    (target / MANIFEST).write_text(to_json(dataclasses.replace(manifest, name=main)))
             return read(folder, where=str(store))
         except (UserError, OSError):
             seen, texts = texts, current()
@@ -249,17 +269,15 @@ def staging_folder(store: StorePath) -> Iterator[Path]:
         yield Path(folder)
 
 
-def _parts(store: StorePath, name: str, kind: str) -> list[tuple[str, str]]:
+def _parts(store: StorePath, name: str, kind: str, head: str) -> list[tuple[str, str]]:
     """Lists ``(kind, name)`` of an artifact's dependencies and the artifact itself.
 
     The artifact itself comes last.
     """
     main = read_manifest(store, kind or _kind_of(store, name), name)
     parts = [("adapters", str(member["name"])) for member in main.adapters]
-    has_head = main.kind != "heads" and name in names(store, "heads")
-    # A head of the same name may have been trained with another artifact.
-    if has_head and read_manifest(store, "heads", name).belongs_to(main):
-        parts.append(("heads", name))
+    if main.kind != "heads" and (head := head_to_share(store, main.kind, name, head)):
+        parts.append(("heads", head))
     for part_kind, part in parts:
         if part not in names(store, part_kind):
             raise UserError(

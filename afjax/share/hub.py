@@ -34,7 +34,14 @@ _NEUTRAL = (".gitattributes", "LICENSE", bundle.CARD)
 
 
 def push(
-    store: StorePath, name: str, repository: str, *, kind: str = "", license: str = "", private: bool = False
+    store: StorePath,
+    name: str,
+    repository: str,
+    *,
+    kind: str = "",
+    head: str = "",
+    license: str = "",
+    private: bool = False,
 ) -> str:
     """Pushes an artifact to the Hugging Face hub.
 
@@ -46,6 +53,7 @@ def push(
       name: The artifact's name.
       repository: ``USER/REPO``.
       kind: ``adapters``, ``fusion`` or ``heads``. Defaults to the adapter or fusion of that name, or else the head.
+      head: The head to push with an adapter or a fusion; see :func:`afjax.share.pack`.
       license: An identifier such as ``apache-2.0`` for the card. Empty if unknown.
       private: Whether to make a new repository private.
 
@@ -64,7 +72,7 @@ def push(
     _check_repository(repository)
     with tempfile.TemporaryDirectory(prefix="afjax-") as temporary:
         folder = Path(temporary)
-        main = bundle.write(store, name, folder, kind=kind, license=license, repository=repository)[-1]
+        main = bundle.write(store, name, folder, kind=kind, head=head, license=license, repository=repository)[-1]
         files = {file.relative_to(folder).as_posix(): file for file in folder.rglob("*") if file.is_file()}
         with _explain_hub_errors(repository, "written"):
             return _commit(_client(), repository, files, main, private)

@@ -159,7 +159,7 @@ def test_runs_on_a_jointly_trained_trunk_belong_to_the_pretrained_trunk(tmp_path
 def test_trunks_and_rows_are_identified_by_content_not_by_path(tmp_path: Path) -> None:
     rows = {f"task rte's {split} rows": split for split in ("train", "dev")}
     for seed, place in enumerate(("data/rte", "elsewhere/rte")):
-        of = TaskConfig(name="rte", source=place)
+        of = TaskConfig(name="rte", source=place, dev=f"{place}.csv")
         finish(tmp_path / f"head{seed}", experiment("rte", "head", seed=seed, of=of), 0.5, rows=rows)
     other = experiment("rte", "head", seed=2)
     finish(tmp_path / "others", other, 0.9, rows={**rows, "task rte's dev rows": "others"})

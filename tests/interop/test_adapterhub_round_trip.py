@@ -269,8 +269,8 @@ def test_one_of_several_heads_is_chosen(bert: Folders, tmp_path: Path) -> None:
     store.save(folder, "heads", "foreign", loaded.params, **fields)
     names = sorted([head, "second"])
     for chosen, facts in (
-        ("", ('2 heads were trained with the fusion "abc"', f"--head ({', '.join(names)}", "--no_head")),
-        ("foreign", ('"foreign"', 'fusion "abc"', "--no_head")),
+        ("", ('2 heads were trained with the fusion "abc"', f"--head ({', '.join(names)}")),
+        ("foreign", ('"foreign"', 'fusion "abc"', "--head")),
         ("secnd", ('"secnd"', '"second"')),
     ):
         with pytest.raises(UserError) as raised:

@@ -188,7 +188,11 @@ def test_command_writes_a_file_and_its_description(
     assert [entry["name"] for entry in about["inputs"]] == ["tokens", "types", "mask"]
     assert [entry["shape"] for entry in about["inputs"]] == ["[batch, length]"] * 3
     assert about["outputs"][0]["shape"] == "[batch, 3]"
-    assert (about["max_length"], about["platforms"], about["labels"]) == (saved.max_length, ["cpu", "tpu"], ["no", "perhaps", "yes"])
+    assert (about["max_length"], about["platforms"], about["labels"]) == (
+        saved.max_length,
+        ["cpu", "tpu"],
+        ["no", "perhaps", "yes"],
+    )
     assert about["trunk"] == tiny_trunk.identity() | {"name": str(tiny_trunk_folder)}
     assert about["sha256_of_trees"] == {
         f"{root}/first": tree_digest(saved.params[root]["first"]) for root in ("adapters", "heads")

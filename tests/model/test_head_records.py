@@ -183,15 +183,16 @@ def test_only_a_matching_head_is_packed(saved: Path, tmp_path: Path) -> None:
     assert [manifest.kind for manifest in packed] == ["heads", "adapters"]
     share.unpack(tmp_path / "a.tar", tmp_path / "new", name="x")
     assert store.read_manifest(tmp_path / "new", "heads", "x").trained_with["name"] == "x"
-    # Save another adapter under the name "a". The head "a" was not trained with this adapter, so it is not packed.
+    # Save another adapter under the name "a". The head "b" was trained with its parameters, the head "a" was not.
     other = dataclasses.replace(store.load(saved, "adapters", "b").manifest, name="a")
     params = store.load(saved, "adapters", "b").params
     store.save(saved, "adapters", "a", params, config=other.config, trunk=other.trunk, overwrite=True)
-    assert [manifest.kind for manifest in share.pack(saved, "a", tmp_path / "other.tar")] == ["adapters"]
-    # An export can have a head with another name. The head "b" was trained with these parameters.
+    head, _ = share.pack(saved, "a", tmp_path / "other.tar")
+    assert (head.name, head.digest) == ("a", store.read_manifest(saved, "heads", "b").digest)
     assert [part for part, _ in export_adapterhub(saved, "a", tmp_path / "out")] == ["adapter a", "head b"]
     shutil.rmtree(saved / "heads" / "b")
     assert [part for part, _ in export_adapterhub(saved, "a", tmp_path / "without")] == ["adapter a"]
+    assert [manifest.kind for manifest in share.pack(saved, "a", tmp_path / "without.tar")] == ["adapters"]
 
 
 def test_packing_removes_the_path_of_the_trunk_folder(saved: Path, tiny_trunk: Trunk, tmp_path: Path) -> None:

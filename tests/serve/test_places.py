@@ -35,3 +35,13 @@ def test_entry_keeps_its_place() -> None:
     assert places.assign([6]) == {}
     assert places.assign([7]) == {7: 1}
     assert (places.place_of(6), 5 in places) == (2, False)
+
+
+def test_discarded_entries_free_their_places() -> None:
+    places = Places(3)
+    places.assign([5, 6, 7])
+    places.discard(5)
+    places.discard(7)
+    assert [entry in places for entry in (5, 6, 7)] == [False, True, False]
+    assert sorted(places.assign([7, 8]).values()) == [1, 3]
+    assert places.assign([9]) == {9: 2}

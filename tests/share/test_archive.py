@@ -115,6 +115,29 @@ def test_head_of_another_trunk_is_not_packed_with_the_adapter(source: Path, tmp_
     assert names(share.pack(source, "mnli", tmp_path / "x.tar", kind="heads")) == ["heads/mnli"]
 
 
+def test_head_with_another_name_is_packed_under_the_name_of_its_adapter(
+    source: Path, tmp_path: Path, refused: Refused
+) -> None:
+    adapter, old = (store.read_manifest(source, kind, "rte") for kind in ("adapters", "heads"))
+    record = {"kind": "adapters", "name": "rte", "sha256": adapter.digest}
+    shutil.rmtree(source / "heads" / "rte")
+    save(source, "heads", "first", 2, trained_with=record)
+    assert names(share.pack(source, "rte", tmp_path / "x.tar")) == ["heads/rte", "adapters/rte"]
+    head, _ = share.unpack(tmp_path / "x.tar", tmp_path / "new")
+    assert (head.digest, head.trained_with) == (old.digest, record)
+    assert store.load(tmp_path / "new", "heads", "rte").manifest == head
+    # With two heads, the user chooses.
+    save(source, "heads", "second", 3, trained_with=record)
+    save(source, "heads", "foreign", 4, trained_with={**record, "sha256": "ab" * 32})
+    with refused("2 heads", '"rte"', "--head (first, second"):
+        share.pack(source, "rte", tmp_path / "y.tar")
+    with refused('"foreign"', 'adapter "rte"', "--head"):
+        share.pack(source, "rte", tmp_path / "y.tar", head="foreign")
+    assert not (tmp_path / "y.tar").exists()
+    head, _ = share.pack(source, "rte", tmp_path / "y.tar", head="second")
+    assert (head.name, head.digest) == ("rte", store.read_manifest(source, "heads", "second").digest)
+
+
 def test_head_without_adapter_is_packed_and_ambiguous_name_is_refused(
     source: Path, tmp_path: Path, refused: Refused
 ) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import errno
 import fnmatch
 import inspect
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -115,7 +116,7 @@ def test_pushed_artifacts_can_be_pulled(example_store: Path, tmp_path: Path, fak
 def test_pushing_again_replaces_the_files(source: Path, tmp_path: Path, fake_hub: Hub) -> None:
     share.push(source, "rte", "me/rte")
     fake_hub.commits["me/rte"][-1]["picture.png"] = b""
-    (source / "heads" / "rte").rename(source / "heads" / "other")
+    shutil.rmtree(source / "heads" / "rte")
     save(source, "adapters", "rte", 9, overwrite=True)
     share.push(source, "rte", "me/rte")
     assert [path for path in fake_hub.commits["me/rte"][-1] if path.startswith("heads")] == []

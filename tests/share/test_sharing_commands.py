@@ -70,7 +70,7 @@ def test_push_and_pull_pass_their_flags(
     out = run(capsys, "pull", "me/rte", "--store=s", "--revision=v1", "--name=mine", "--overwrite")
     assert has_facts(out, "s ", "adapters/rte, ")
     assert calls == [
-        ("s", "rte", "me/rte", {"kind": "adapters", "license": "mit", "private": True}),
+        ("s", "rte", "me/rte", {"kind": "adapters", "head": "", "license": "mit", "private": True}),
         ("me/rte", "s", {"revision": "v1", "name": "mine", "overwrite": True}),
     ]
 

@@ -45,6 +45,9 @@ def add(commands: Any) -> None:
             help="the artifact's kind, if several share the name",
         )
         out.add_argument(
+            "--head", default="", metavar="NAME", help="the head to share with an adapter or a fusion (its own)"
+        )
+        out.add_argument(
             "--license", default="", metavar="ID", help="license for the model card, such as apache-2.0 (unknown)"
         )
     pack.add_argument("--output", required=True, metavar="FILE.tar", help="the output file; replaced if it exists")
@@ -97,9 +100,8 @@ def _pack(arguments: argparse.Namespace) -> int:
     from afjax import share
     from afjax.cli.store_lines import shared_lines
 
-    shared = share.pack(
-        arguments.store, arguments.name, arguments.output, kind=arguments.kind, license=arguments.license
-    )
+    options = {"kind": arguments.kind, "head": arguments.head, "license": arguments.license}
+    shared = share.pack(arguments.store, arguments.name, arguments.output, **options)
     print("\n".join(shared_lines(f"{arguments.output} contains", shared)))
     return 0
 
@@ -116,7 +118,8 @@ def _unpack(arguments: argparse.Namespace) -> int:
 def _push(arguments: argparse.Namespace) -> int:
     from afjax import share
 
-    options = {"kind": arguments.kind, "license": arguments.license, "private": arguments.private}
+    names = ("kind", "head", "license", "private")
+    options = {name: getattr(arguments, name) for name in names}
     print(share.push(arguments.store, arguments.name, arguments.repo, **options))
     return 0
 

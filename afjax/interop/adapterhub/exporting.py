@@ -29,8 +29,9 @@ from afjax.interop.adapterhub.files import (
 )
 from afjax.interop.adapterhub.fusion import own_fusion, write_fusion
 from afjax.interop.adapterhub.heads import own_head, write_head
-from afjax.interop.facts import facts_of, head_to_export, without_paths
+from afjax.interop.facts import facts_of, without_paths
 from afjax.interop.folders import check_new_folder, new_folder
+from afjax.model.stored import head_to_share
 from afjax.store import Artifact, Manifest
 
 Kind = Literal["adapter", "fusion", "head"]
@@ -181,7 +182,7 @@ class _Writer:
 
     def _head_of(self, kind: str, name: str) -> str:
         """Returns the name of the head to write with an adapter or fusion; empty for none."""
-        return head_to_export(self.store_folder, kind, name, self.head_name) if self.with_head else ""
+        return head_to_share(self.store_folder, kind, name, self.head_name) if self.with_head else ""
 
     def _adapter_without_head(self, name: str, folder: Path) -> list[tuple[str, Path]]:
         loaded = self._load("adapters", name)

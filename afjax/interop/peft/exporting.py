@@ -15,7 +15,7 @@ from afjax.config.from_dict import from_dict
 from afjax.config.heads import stored_head
 from afjax.config.tasks import TaskConfig
 from afjax.errors import UserError
-from afjax.interop.facts import head_to_export, without_paths
+from afjax.interop.facts import without_paths
 from afjax.interop.folders import check_new_folder, new_folder
 from afjax.interop.model_heads import CLASS_OF_KIND
 from afjax.interop.peft.families import (
@@ -30,6 +30,7 @@ from afjax.interop.peft.files import write_folder
 from afjax.interop.peft.heads import write_head
 from afjax.interop.peft.lora import write_lora
 from afjax.interop.peft.record import HeadRecord, write_record
+from afjax.model.stored import head_to_share
 from afjax.store import Manifest
 from afjax.trunk.families import ENCODER_FAMILIES
 
@@ -75,7 +76,7 @@ def export_peft(
     config = _lora(manifest)
     family, num_layers = str(manifest.trunk["family"]), int(manifest.trunk["num_layers"])
     classes = peft_family(family)
-    head_name = head_to_export(store_folder, "adapters", name, head) if with_head else ""
+    head_name = head_to_share(store_folder, "adapters", name, head) if with_head else ""
     head_manifest = store.read_manifest(store_folder, "heads", head_name) if head_name else None
     prefix = f"{ENCODER_FAMILIES[family].weight_names.prefix}." if head_manifest else ""
     tensors, blocks = write_lora(config, adapter.params, family, num_layers, prefix)
