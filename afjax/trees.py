@@ -144,6 +144,34 @@ LEAF_AXES: Mapping[str, int] = {
 }
 
 
+def shape_difference(tree: Mapping[str, Any], expected: Mapping[str, Any]) -> str:
+    """Describes the first leaf of a tree that is missing, unexpected or misshapen. Empty if there is none.
+
+    Args:
+      tree: A tree of arrays.
+      expected: A tree of arrays or ``jax.ShapeDtypeStruct`` with the expected paths and shapes.
+
+    Example:
+      >>> import numpy as np
+      >>> from afjax.trees import shape_difference
+      >>> shape_difference({"bias": np.zeros(3)}, {"bias": np.zeros(2)})
+      'bias is (3,), but should be (2,)'
+      >>> shape_difference({}, {"bias": np.zeros(2)})
+      'bias is missing'
+    """
+    shapes, expected_shapes = (
+        {path: leaf.shape for path, leaf in flatten(leaves).items()} for leaves in (tree, expected)
+    )
+    for path in sorted(shapes.keys() | expected_shapes.keys()):
+        if path not in shapes:
+            return f"{path} is missing"
+        if path not in expected_shapes:
+            return f"{path} is unexpected"
+        if shapes[path] != expected_shapes[path]:
+            return f"{path} is {shapes[path]}, but should be {expected_shapes[path]}"
+    return ""
+
+
 def pad_axis(array: AnyArray, axis: int, size: int, *, value: float = 0.0) -> np.ndarray:
     """Pads an axis at its end to a given size.
 

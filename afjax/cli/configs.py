@@ -150,6 +150,8 @@ def _with_data_dir(task: Any, *, needs_data: bool) -> Any:
     if not isinstance(task, Mapping) or not task.keys() & TASK_SHORTHANDS:
         return task
     settings = dict(task)
+    if not settings.keys() & {"preset", "name"}:
+        raise UserError("A task with data_dir needs a name or a preset; add one of them.")
     data_dir, preset = str(settings.pop("data_dir", "")), str(settings.pop("preset", settings.get("name")))
     if data_dir and settings.get("source"):
         raise UserError(

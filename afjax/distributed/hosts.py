@@ -10,6 +10,7 @@ JAX's coordination service, and waits for a limited time until the others have r
 
 import collections
 import contextlib
+import hashlib
 import importlib.util
 import os
 import secrets
@@ -429,12 +430,13 @@ def check_same(what: Mapping[str, str]) -> None:
     """Raises UserError on every host if digests differ between hosts.
 
     Args:
-      what: ``{name: digest}``. The names must be the same on every host.
+      what: ``{name: digest or other text}``. The names must be the same on every host.
     """
     if not several_hosts():
         return
     for name, digest in what.items():
-        digests = _gather_text(digest)
+        # Hash the text, because _gather_text truncates it.
+        digests = _gather_text(hashlib.sha256(digest.encode()).hexdigest())
         other = [str(host) for host, host_digest in enumerate(digests) if host_digest != digests[0]]
         if other:
             raise UserError(

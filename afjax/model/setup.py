@@ -22,7 +22,7 @@ from afjax.model.heads import init_head
 from afjax.model.model import Model, trunk_layer_norms
 from afjax.tasks.kind import Reads
 from afjax.tasks.kinds import TASK_KINDS
-from afjax.trees import AnyArray, Tree, flatten, named_key
+from afjax.trees import AnyArray, Tree, named_key, shape_difference
 from afjax.trunk.config import TrunkConfig
 
 
@@ -175,13 +175,9 @@ def wrong_leaf(config: Adapter, tree: Tree, trunk: TrunkConfig, params: Tree) ->
       trunk: The trunk's architecture.
       params: The trunk's tree.
     """
-    expected = flatten(jax.eval_shape(lambda: new_adapter(jax.random.key(0), "", config, trunk, params)))
-    shapes = {path: leaf.shape for path, leaf in flatten(tree).items()}
-    for path in sorted(expected.keys() | shapes.keys()):
-        right = expected[path].shape if path in expected else None
-        if shapes.get(path) != right:
-            return f"{path} is {shapes.get(path)}, but should be {right} according to its config and the trunk"
-    return ""
+    expected = jax.eval_shape(lambda: new_adapter(jax.random.key(0), "", config, trunk, params))
+    difference = shape_difference(tree, expected)
+    return f"{difference} according to its config and the trunk" if difference else ""
 
 
 def check_params(model: Model, params: Tree, trunk: TrunkConfig, trunk_params: Tree) -> None:
@@ -189,12 +185,12 @@ def check_params(model: Model, params: Tree, trunk: TrunkConfig, trunk_params: T
 
     Args:
       model: The model.
-      params: The tree with the root ``adapters``.
+      params: The tree with the roots ``adapters`` and ``fusion``.
       trunk: The trunk's architecture.
       trunk_params: The trunk's tree.
 
     Raises:
-      UserError: The architecture differs, or an adapter is missing or does not match its config.
+      UserError: The architecture differs, or an adapter or the fusion is missing or does not match its config.
     """
     rates = ("hidden_dropout", "attention_dropout", "embedding_dropout")
     if dataclasses.replace(trunk, **{rate: getattr(model.trunk, rate) for rate in rates}) != model.trunk:
@@ -204,13 +200,22 @@ def check_params(model: Model, params: Tree, trunk: TrunkConfig, trunk_params: T
         problem = "it is missing" if tree is None else wrong_leaf(config, tree, trunk, trunk_params)
         if problem:
             raise UserError(f'The adapter "{name}" in params["adapters"] does not fit: {problem}.')
+    if name := model.fusion_name:
+        size = {"hidden_size": trunk.hidden_size, "num_layers": trunk.num_layers}
+        adapter = model.adapters[0][1]
+        expected = jax.eval_shape(lambda: init_fusion(jax.random.key(0), model.fusion, adapter, **size))
+        tree = params.get("fusion", {}).get(name)
+        problem = "it is missing" if tree is None else shape_difference(tree, expected)
+        if problem:
+            raise UserError(f'The fusion "{name}" in params["fusion"] does not fit: {problem}.')
 
 
 def check_head(model: Model, params: Tree, task: TaskConfig, label_names: Sequence[str]) -> None:
     """Checks that a model's head matches a task.
 
     Raises:
-      UserError: The task's kind needs another input of the head, or the labels another number of outputs.
+      UserError: The head is missing, the task's kind needs another input of the head, or the labels another number of
+        outputs.
     """
     kind = TASK_KINDS[task.kind]
     if model.reads != kind.reads:
@@ -218,7 +223,10 @@ def check_head(model: Model, params: Tree, task: TaskConfig, label_names: Sequen
             f'The model reads "{model.reads}", but tasks of the kind {task.kind} need "{kind.reads}"; set up the model '
             f'with reads="{kind.reads}".'
         )
-    outputs = params["heads"][model.head_name]["output"]["bias"].shape[0]
+    head = params.get("heads", {}).get(model.head_name)
+    if head is None:
+        raise UserError(f'The head "{model.head_name}" is missing in params["heads"]; pass the head\'s parameters too.')
+    outputs = head["output"]["bias"].shape[0]
     needed = kind.num_outputs(label_names)
     if outputs != needed:
         raise UserError(

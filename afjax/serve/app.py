@@ -157,15 +157,16 @@ class _Service:
                 # The error may contain paths on the server, so it is logged and not sent to the client.
                 print_line(f'Adding "{name}" failed: {error}')
                 raise HTTPException(422, f'"{name}" cannot be served; see the server\'s log.') from None
-        return JSONResponse(self._description(name), 201)
+            return JSONResponse(self._description(name), 201)
 
     async def remove(self, request: Request) -> Response:
         if self._load is None:
             raise HTTPException(403, "Adapters cannot be removed from this server.")
-        try:
-            self._model.remove(request.path_params["name"])
-        except UnknownTaskError as error:
-            raise HTTPException(404, str(error)) from None
+        async with self._changing:
+            try:
+                self._model.remove(request.path_params["name"])
+            except UnknownTaskError as error:
+                raise HTTPException(404, str(error)) from None
         return Response(status_code=204)
 
     async def predict(self, request: Request) -> Response:
@@ -214,6 +215,8 @@ class _Service:
             raise HTTPException(403, "This server does not predict rows with all adapters.")
         body = parse_predict_all(await self._body(request), self._config)
         rows, names = body.rows, list(self._model.names if body.names is None else body.names)
+        if not names:
+            raise HTTPException(404, "No adapter is in service.")
 
         def read() -> list[SharedSequences]:
             groups = []
@@ -225,6 +228,7 @@ class _Service:
         groups, outputs = await self._compute(request, self._all_batcher, len(rows) * len(names), read)
         with _errors_of_outputs():
             predictions = await run_in_threadpool(predict_groups, groups, outputs, len(rows))
+        predictions = [{name: row[name] for name in names} for row in predictions]
         self._metrics.record_rows(names * len(rows))
         return JSONResponse({"predictions": predictions})
 

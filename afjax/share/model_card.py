@@ -141,9 +141,6 @@ def _usage(manifests: Sequence[Manifest], repository: str) -> list[str]:
     member = _text(needed.get("name")) if needed else main.name
     flags = [f"--{under}={member}"] if under else []
     flags += [f"--head={main.name}", "--input=rows.jsonl", "--output=predictions.jsonl"]
-    max_length = kinds["heads"].config.get("max_length")
-    if isinstance(max_length, int) and max_length != 128:  # 128 is the default of afjax predict.
-        flags.append(f"--max_length={max_length}")
     arguments = ["afjax", "predict", "--store=store", f"--trunk={trunk}", *flags]
     kind_text = (_task_kind(main) or TASK_KINDS["classification"]).text
     row, texts = kind_text.examples(kinds["heads"].config.get("text_columns"))

@@ -14,6 +14,7 @@ from collections.abc import Generator, Iterator, Mapping
 from typing import Any, Protocol, TypeVar
 
 import jax
+import numpy as np
 from etils import epath
 from jax.sharding import Mesh
 
@@ -44,7 +45,7 @@ class Run(Protocol):
       eval_every: Steps between evaluations of the dev split.
       main_metric: The dev metric used for early stopping.
       shown_metrics: The metrics to print after an evaluation, including the main metric.
-      compiled: The batch shapes for which the step has been compiled.
+      compiled: The shapes of the batches for which the step has been compiled, as tuples with one shape per array.
       estimate: The estimated time of the run.
     """
 
@@ -54,7 +55,7 @@ class Run(Protocol):
     eval_every: int
     main_metric: str
     shown_metrics: tuple[str, ...]
-    compiled: set[tuple[int, ...]]
+    compiled: set[tuple[tuple[int, ...], ...]]
     estimate: RunSeconds
 
     def batches(self, step: int) -> Iterator[Batch]:
@@ -266,13 +267,15 @@ class _Loop:
         The caller sends the result before the device has computed it, so the host can build the next batch meanwhile.
         """
         rate = learning_rate(self.config, self.step, self.run.num_steps)
-        request, shape = StepRequest(self.run, self.step, self.state, batch, rate), batch["tokens"].shape
-        if shape in self.run.compiled:
+        request = StepRequest(self.run, self.step, self.state, batch, rate)
+        # Tasks of different kinds have programs of their own, because their labels have different shapes.
+        shapes = tuple(np.shape(batch[name]) for name in sorted(batch))
+        if shapes in self.run.compiled:
             self.state, scalars = yield request
         else:
-            with self.log.compiling(f"for {shape[-1]} tokens"):
+            with self.log.compiling(f"for {batch['tokens'].shape[-1]} tokens"):
                 self.state, scalars = yield request
-            self.run.compiled.add(shape)
+            self.run.compiled.add(shapes)
         self._finish_pending_step()
         self.step += 1
         self.pending = _PendingStep(self.step, batch, rate, scalars, self.preemption.ask())

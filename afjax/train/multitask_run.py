@@ -98,7 +98,7 @@ class MultitaskRun:
             reads: jit_eval_step(make_multitask_eval_step(dataclasses.replace(model, reads=reads)), mesh)
             for reads in {TASK_KINDS[task.kind].reads for task in tasks}
         }
-        self.compiled: set[tuple[int, ...]] = set()
+        self.compiled: set[tuple[tuple[int, ...], ...]] = set()
         self._key = dropout_key(seed, config.prng, mesh)
         sizes = [len(splits["train"]) for splits in data]
         self.drawn = draw_tasks(sampling, sizes, num_steps=num_steps, seed=seed)

@@ -1,12 +1,12 @@
 """One multi-task training step.
 
-The task's index is an input, so all tasks share one compiled program. Each task's own leaves (its head, and its adapter
-if it has one) are stacked on a leading task axis. A step takes the drawn task's slice, trains it together with the
-shared leaves, and puts it back. The slices of the other tasks, their Adam moments and their Adam step counts do not
-change. A task's own leaves are therefore trained as if the steps of other tasks did not exist, except that the learning
-rate follows the steps of the run. If gradients are clipped by their global norm, the norm covers the shared leaves and
-the drawn task's own leaves. (In Stickland & Murray's code, whether momentum and weight decay also change the other
-tasks' leaves depends on the PyTorch version.)
+The task's index is an input, so tasks whose batches have the same structure share one compiled program. Each task's own
+leaves (its head, and its adapter if it has one) are stacked on a leading task axis. A step takes the drawn task's
+slice, trains it together with the shared leaves, and puts it back. The slices of the other tasks, their Adam moments
+and their Adam step counts do not change. A task's own leaves are therefore trained as if the steps of other tasks did
+not exist, except that the learning rate follows the steps of the run. If gradients are clipped by their global norm,
+the norm covers the shared leaves and the drawn task's own leaves. (In Stickland & Murray's code, whether momentum and
+weight decay also change the other tasks' leaves depends on the PyTorch version.)
 """
 
 import dataclasses

@@ -94,7 +94,7 @@ def read_results(folder: epath.Path) -> list[Result]:
     """
     path = folder / RESULT
     advice = "delete it, then run the same command to write it again"
-    # A score may be NaN, such as the correlation of constant predictions.
+    # A score is NaN if the adapter comes from a store that does not record it.
     return parse_results(read_json(path, expected=list, advice=advice, constants=True) or [], path, advice)
 
 

@@ -134,7 +134,7 @@ def _scores(
     """
     inputs = {name: _inputs(model, data[name]["dev"]) for name, model in models.items()}
     with all_hosts_or_raise():
-        # A score may be NaN, such as the correlation of constant predictions.
+        # Earlier versions wrote NaN for the correlation of constant predictions.
         advice = f"delete {path} to evaluate the models again"
         stored = read_json(path, expected=None, advice=advice, constants=True)
     # Earlier versions wrote a list of metrics, without inputs.

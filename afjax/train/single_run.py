@@ -200,13 +200,13 @@ class Programs:
       pure_step: The step before compilation.
       step: The compiled step; see :func:`run_step`.
       eval_step: The compiled evaluation step.
-      shapes: The batch shapes for which ``step`` has been compiled.
+      shapes: The shapes of the batches for which ``step`` has been compiled; see ``Run.compiled``.
     """
 
     pure_step: TrainStep
     step: Any
     eval_step: Any
-    shapes: set[tuple[int, ...]] = dataclasses.field(default_factory=set)
+    shapes: set[tuple[tuple[int, ...], ...]] = dataclasses.field(default_factory=set)
 
 
 def _compile(step: TrainStep, model: Model, state: State, mesh: Mesh) -> Programs:

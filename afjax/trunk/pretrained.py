@@ -24,7 +24,7 @@ from afjax.errors import UserError, did_you_mean
 from afjax.storage.json_files import read_json
 from afjax.storage.paths import as_path, fetched, is_remote, open_path
 from afjax.storage.writing import replacing, write_bytes, write_json
-from afjax.trees import Tree, count, flatten, tree_digest, unflatten
+from afjax.trees import Tree, count, flatten, shape_difference, tree_digest, unflatten
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.config_file import config_values, read_trunk_config, saved_values
 from afjax.trunk.embedding import (
@@ -102,13 +102,9 @@ class Trunk:
         Raises:
           UserError: A path or a shape differs.
         """
-        shapes = {path: leaf.shape for path, leaf in flatten(self.params).items()}
-        arrays = {path: np.asarray(leaf, np.float32) for path, leaf in flatten(params).items()}
-        for path in sorted(shapes.keys() | arrays.keys()):
-            shape = arrays[path].shape if path in arrays else None
-            if shape != shapes.get(path):
-                raise UserError(f"The parameter {path} is {shape}, but should be {shapes.get(path)} as in the trunk.")
-        tree = unflatten(arrays)
+        tree = unflatten({path: np.asarray(leaf, np.float32) for path, leaf in flatten(params).items()})
+        if difference := shape_difference(tree, self.params):
+            raise UserError(f"The parameters differ from the trunk's: {difference}.")
         return dataclasses.replace(self, params=tree, sha256=tree_digest(tree))
 
     def __repr__(self) -> str:

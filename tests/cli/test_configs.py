@@ -62,6 +62,11 @@ def test_text_that_looks_like_a_number_stays_text(tmp_path: Path) -> None:
     assert (config.task.name, config.seed) == ("5", 3)
 
 
+def test_task_with_data_dir_needs_a_name(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="data_dir needs a name or a preset"):
+        load(SMALL.replace('"name": task', '"data_dir": task'), tmp_path)
+
+
 def test_home_folder_is_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "mine.toml").write_text('source = "mine.csv"\n')

@@ -98,7 +98,7 @@ def test_other_models_and_sizes_are_refused(bert: Folders, adapter: Path, tmp_pa
     # The hidden size is now correct, but the reduction factor does not fit the weights.
     change_json(path, lambda values: values.update(hidden_size=32))
     change_json(path, lambda values: values["config"].update(reduction_factor=8))
-    refused(bert, adapter, tmp_path / "store", "adapter_down.0.weight [8, 32] (wanted: [4, 32])")
+    refused(bert, adapter, tmp_path / "store", "adapter_down.0.weight [8, 32] (expected: [4, 32])")
     path.write_text('{"peft_type": "LORA"}')
     refused(bert, adapter, tmp_path / "store", "PEFT", "LORA")
     for contents, words in {
@@ -191,7 +191,7 @@ def test_unknown_or_mismatched_named_configs_are_refused(bert: Folders, adapter:
     refused(bert, adapter, tmp_path / "store", '"compacter"', "pfeiffer")
     change_json(path, lambda values: values.update(config="pfeiffer"))
     # The reduction factor of "pfeiffer" is 16, but these weights have a reduction factor of 4.
-    refused(bert, adapter, tmp_path / "store", "adapter_down.0.weight [8, 32] (wanted: [2, 32])")
+    refused(bert, adapter, tmp_path / "store", "adapter_down.0.weight [8, 32] (expected: [2, 32])")
 
 
 def test_unnamed_head_takes_the_name_of_its_adapter(bert: Folders, adapter: Path, tmp_path: Path) -> None:
@@ -312,7 +312,7 @@ def test_unsupported_compositions_are_refused(bert: Folders, setup: Path, tmp_pa
         ({"layers": 10**12}, "layers=1000000000000"),
         ({"num_labels": 10**12, "label2id": None}, "num_labels=1000000000000"),
         ({"layers": 1}, "+heads.two_layers.4.weight"),
-        ({"num_labels": 4, "label2id": None}, "[3, 32] (wanted: [4, 32])"),
+        ({"num_labels": 4, "label2id": None}, "[3, 32] (expected: [4, 32])"),
         ({"label2id": {"a": 0, "b": 1, "c": 3}}, "number 3 labels"),
         ({"label2id": {"a": 0, "b": 1, "c": "two"}}, "number 3 labels"),
         ({"label2id": {"a": 0, "": 1, "c": 2}}, "empty label name"),

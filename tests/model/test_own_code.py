@@ -13,12 +13,14 @@ import pytest
 from facts import has_facts
 
 from afjax.config.adapters import AdapterConfig
+from afjax.config.fusion import FusionConfig
+from afjax.config.heads import HeadConfig
 from afjax.config.methods import Method
 from afjax.config.tasks import TaskConfig, TaskKind
 from afjax.config.training import MeshConfig, TrainConfig
 from afjax.distributed.sharding import make_mesh, num_parts, replicate, shard_rows
 from afjax.errors import UserError
-from afjax.model.setup import Setup, single_setup
+from afjax.model.setup import Setup, fusion_setup, single_setup
 from afjax.model.task_model import TaskModel
 from afjax.tasks.load import rows_from_lists
 from afjax.train.loss import task_loss
@@ -164,7 +166,8 @@ def test_models_can_be_pickled_after_a_prediction(tiny_trunk: Trunk) -> None:
     [
         ({"max_length": 5000}, ("5000", "128")),
         ({"task": TaskConfig(name="own", kind="tagging")}, ("pooled", "tagging", "tokens")),
-        ({"params": {}}, ("own", "missing")),
+        ({"params": ("heads",)}, ('adapter "own"', "missing")),
+        ({"params": ("adapters",)}, ('head "own"', "missing")),
     ],
 )
 def test_parameters_of_another_model_are_refused(
@@ -173,7 +176,7 @@ def test_parameters_of_another_model_are_refused(
     setup = make_setup(tiny_trunk)
     params = setup.init(jax.random.key(0), tiny_trunk.params)
     if "params" in changes:
-        changes = {"params": {"heads": params["heads"]}}
+        changes = {"params": {root: params[root] for root in changes["params"]}}
     given = {"model": setup.model, "params": params, "trunk": tiny_trunk, "task": TaskConfig(name="own"), "rows": ROWS}
     with pytest.raises(UserError) as raised:
         TaskModel.from_params(**{**given, "max_length": 8, **changes})
@@ -190,8 +193,21 @@ def test_trained_trunk_gets_its_own_digest(tiny_trunk: Trunk, tmp_path: Path) ->
     save_trunk(tmp_path / "trunk", trunk)
     assert load_trunk(str(tmp_path / "trunk")).sha256 == trunk.sha256
     path = sorted(flatten(params))[0]
-    with pytest.raises(UserError, match="embeddings/norm/bias is None"):
+    with pytest.raises(UserError, match="embeddings/norm/bias is missing"):
         tiny_trunk.with_params({name: leaf for name, leaf in params.items() if name != path.partition("/")[0]})
+
+
+def test_missing_or_misshapen_fusion_is_refused(tiny_trunk: Trunk) -> None:
+    adapter = {"own": AdapterConfig(size=4)}
+    given = {"name": "own", "reads": "pooled", "num_outputs": 2}
+    setup = fusion_setup(adapter, FusionConfig(), HeadConfig(pooling="first"), tiny_trunk.config, **given)
+    params = setup.init(jax.random.key(0), tiny_trunk.params)
+    for wrong, fact in (({}, "missing"), ({"own": deeper(params["fusion"]["own"])}, "(4, ")):
+        with pytest.raises(UserError) as raised:
+            TaskModel.from_params(
+                setup.model, {**params, "fusion": wrong}, tiny_trunk, TaskConfig(name="own"), ROWS, max_length=8
+            )
+        assert has_facts(str(raised.value), 'fusion "own"', fact)
 
 
 def test_fusion_attention_needs_a_fusion(tiny_trunk: Trunk) -> None:

@@ -220,12 +220,17 @@ def test_rows_are_predicted_with_several_adapters(tiny_trunk: Trunk, models: dic
             response = predict_all(**body)
             assert response.status_code == status, response.text
             assert fact in response.json()["error"]
+        (answer,) = predict_all(rows=[{"text": "no dogs"}], adapters=["topic", "entail"]).json()["predictions"]
+        assert list(answer) == ["topic", "entail"]
         body_bytes = b'{"rows": [{"text": "no dogs"}], "adapters": ["\\ud800"]}'
         response = client.post("/predict_all", content=body_bytes, headers={"Content-Type": "application/json"})
         assert (response.status_code, list(response.json())) == (400, ["error"])
         lines = client.get("/metrics").text.splitlines()
-        assert 'afjax_rows_total{adapter="topic"} 6.0' in lines
+        assert 'afjax_rows_total{adapter="topic"} 7.0' in lines
         assert "afjax_queue_sequences 0.0" in lines
+        for name in names:
+            routed.remove(name)
+        assert predict_all(rows=rows).status_code == 404
 
 
 def test_rows_are_not_predicted_with_all_adapters_by_default(client: TestClient) -> None:

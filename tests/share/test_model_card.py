@@ -71,7 +71,7 @@ def test_commands_and_python_code_are_valid(example_store: Path, tmp_path: Path,
     ((unpack, predict),) = [block.splitlines() for block in re.findall("```bash\n(.*?)```", text, re.DOTALL)]
     arguments = make_parser()[0].parse_args(shlex.split(predict)[1:])
     assert (arguments.adapter, arguments.head, arguments.trunk) == (name, name, "org/model")
-    assert arguments.max_length == 32
+    assert arguments.max_length is None
     assert make_parser()[0].parse_args(shlex.split(unpack)[1:]).file == f"{name}.tar"
     (python,) = re.findall("```python\n(.*?)```", text, re.DOTALL)
     assert len(python.strip().splitlines()) == 6

@@ -27,10 +27,10 @@ def add(commands: Any) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     from afjax.analysis.adapterdrop import adapterdrop_curve
 
-    task_model = load_stored_model(arguments)
-    rows = rows_of(task_model, arguments, arguments.split)
     if arguments.output is not None:
         check_output(arguments.output)
+    task_model = load_stored_model(arguments)
+    rows = rows_of(task_model, arguments, arguments.split)
     points = adapterdrop_curve(task_model, rows, from_top=arguments.from_top, batch_size=arguments.batch_size)
     show_curve(points, task_model.task.main_metric, arguments.output)
     return 0

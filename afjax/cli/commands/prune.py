@@ -47,9 +47,6 @@ def _run(arguments: argparse.Namespace) -> int:
         raise UserError(
             "--drop_layers cannot be stored with a pruned fusion; leave out --drop_layers, or --keep and --name."
         )
-    task_model = load_stored_model(arguments)
-    rows = rows_of(task_model, arguments, arguments.split)
-    ranking_rows = rows_of(task_model, arguments, "train").every(arguments.rank_rows)
     if (keep is None) != (not name):
         raise UserError(
             "Pass --keep and --name together: the number of adapters to keep per layer, and the pruned fusion's name."
@@ -61,6 +58,9 @@ def _run(arguments: argparse.Namespace) -> int:
             raise UserError(f'The store {store} already has "{name}" in {" and ".join(existing)}; choose a new --name.')
     if output is not None:
         check_output(output)
+    task_model = load_stored_model(arguments)
+    rows = rows_of(task_model, arguments, arguments.split)
+    ranking_rows = rows_of(task_model, arguments, "train").every(arguments.rank_rows)
     members = [member for member, _ in task_model.model.adapters]
     shares = rank_adapters(task_model, ranking_rows, batch_size=arguments.batch_size)
     # Raise an error before printing anything if the fusion cannot be pruned.

@@ -240,7 +240,7 @@ def stacked(
             if tensor is None:
                 missing.append(title)
             elif tensor.shape != shape:
-                wrong.append(f"{title} {list(tensor.shape)} (wanted: {list(shape)})")
+                wrong.append(f"{title} {list(tensor.shape)} (expected: {list(shape)})")
             else:
                 rows.setdefault((slot, leaf), []).append(tensor.astype(np.float32))
     extra = [f"layer {layer} {sublayers[slot]} {leaf}" for (slot, layer), unused in found.items() for leaf in unused]

@@ -321,7 +321,7 @@ def _linear_layers(part: Part, modules: tuple[str, ...], outputs: int, trunk: Tr
             if tensor is None:
                 missing.append(key)
             elif tensor.shape != shapes[key]:
-                wrong.append(f"{key} {list(tensor.shape)} (wanted: {list(shapes[key])})")
+                wrong.append(f"{key} {list(tensor.shape)} (expected: {list(shapes[key])})")
         if kernel is not None and bias is not None:
             kernel, bias = kernel.astype(np.float32), bias.astype(np.float32)
             layers.append({"kernel": np.ascontiguousarray(kernel.T), "bias": bias})

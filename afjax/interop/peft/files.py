@@ -164,7 +164,7 @@ def check_shapes(path: Path, expected: Shapes, actual: Shapes) -> None:
             "Download the folder again, or use the trunk that the adapter was trained on."
         )
     wrong = [
-        f"{name} {list(actual[name])} (wanted: {list(shape)})"
+        f"{name} {list(actual[name])} (expected: {list(shape)})"
         for name, shape in expected.items()
         if name in actual and actual[name] != shape
     ]
