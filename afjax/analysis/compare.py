@@ -28,9 +28,9 @@ from afjax.train.record import by_path
 
 # Display names of the row counts.
 _ROWS = {
-    "both_right": "both right",
-    "only_a": "only A right",
-    "only_b": "only B right",
+    "both_right": "both correct",
+    "only_a": "only A correct",
+    "only_b": "only B correct",
     "both_wrong": "both wrong",
     "nearer_a": "A nearer",
     "nearer_b": "B nearer",

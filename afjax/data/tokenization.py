@@ -61,7 +61,7 @@ class TokenizedRows:
         return 1 if self.choices is None else int(np.diff(self.choices).max())
 
     @property
-    def right_labels(self) -> Any:
+    def true_labels(self) -> Any:
         """The true labels for evaluation, one per row of the split.
 
         None if the split is unlabeled.

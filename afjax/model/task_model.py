@@ -626,7 +626,7 @@ class TaskModel:
         self.check_labels(rows)
         data = self.tokenized(rows)
         logits = self.logits(data, batch_size=batch_size)
-        task = with_best_threshold(self.task, logits, data.right_labels)
+        task = with_best_threshold(self.task, logits, data.true_labels)
         scores = split_scores(logits, data, task, self.labels)
         return dataclasses.replace(self, task=task, metrics={**self.metrics, **scores})
 

@@ -161,7 +161,7 @@ class ConfusionMatrix:
     def _cells(self) -> list[list[str]]:
         names = [shortened(name, 30) for name in self.labels]
         counts = zip(names, self.counts, strict=True)
-        return [["right \\ predicted", *names], *([name, *map(str, label_counts)] for name, label_counts in counts)]
+        return [["true \\ predicted", *names], *([name, *map(str, label_counts)] for name, label_counts in counts)]
 
 
 def confusion_matrix(

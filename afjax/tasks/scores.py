@@ -23,5 +23,5 @@ def split_scores(
       names: The label names.
     """
     kind = TASK_KINDS[task.kind]
-    assert data.right_labels is not None, "a split without labels is not scored"
-    return kind.scores(kind.predict(logits, data, task, names), data.right_labels, task)
+    assert data.true_labels is not None, "a split without labels is not scored"
+    return kind.scores(kind.predict(logits, data, task, names), data.true_labels, task)

@@ -33,7 +33,7 @@ class TokenizedWindows(TokenizedRows):
     rows: AnyRows
 
     @property
-    def right_labels(self) -> Any:
+    def true_labels(self) -> Any:
         return self.rows.labels
 
     @property

@@ -87,7 +87,7 @@ def test_lines(low: float, high: float, p_value: float, words: str) -> None:
     assert has_facts("\n".join(lines), "4 rows", "made", "2 pairs")
     assert [line.split()[0] for line in lines[4:7]] == ["metric", "f1", "accuracy"]
     assert any(line.startswith(words) for line in lines)
-    assert has_facts("\n".join(lines), "both right 1.5", "A right 0", "B right 2", "both wrong 0.5")
+    assert has_facts("\n".join(lines), "both correct 1.5", "A correct 0", "B correct 2", "both wrong 0.5")
     assert compare.to_json(found)["models"] == {"a": ["x", "y"], "b": ["u", "v"]}
     assert "99 resamples" in "\n".join(lines)
     assert "1 resample)" in "\n".join(compare.to_lines(dataclasses.replace(found, num_resamples=1)))
