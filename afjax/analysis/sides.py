@@ -8,6 +8,7 @@ from typing import Any
 from etils import epath
 
 from afjax.analysis.workdirs import ExperimentRecord, Moved, differing_settings, find_experiments, load_result
+from afjax.display.words import first_of
 from afjax.errors import UserError, did_you_mean
 from afjax.model.loading import load_task_model
 from afjax.model.stored import recorded_trunk
@@ -122,10 +123,9 @@ def _run_sides(
     finished = [experiment for experiment in find_experiments(folder) if experiment.results]
     swept = differing_settings([experiment.conditions for experiment in finished])
     if swept:
-        names = ", ".join(list(swept)[:4]) + (f" and {len(swept) - 4} more" if len(swept) > 4 else "")
         raise UserError(
-            f"{folder} has runs with different settings or inputs ({names} differ); pass the workdirs to compare, "
-            "separated by commas."
+            f"{folder} has runs with different settings or inputs ({first_of(list(swept), 4)} differ); pass the "
+            "workdirs to compare, separated by commas."
         )
     by_seed: dict[int, ExperimentRecord] = {}
     for experiment in finished:

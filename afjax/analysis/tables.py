@@ -12,7 +12,7 @@ from afjax.analysis.cells import Cell, cell_method, chosen, make_cells, order, t
 from afjax.analysis.missing import command, is_baseline
 from afjax.analysis.run_records import Collection
 from afjax.config.flags import split_names
-from afjax.display.words import counted
+from afjax.display.words import counted, first_of
 from afjax.errors import UserError
 
 GAP = "-"
@@ -295,8 +295,9 @@ def _unknown_sizes_note(grid: Grid) -> list[str]:
     folders = [str(record.folder) for record in records if record.own_parameters is None]
     if not folders:
         return []
-    more = f" and {len(folders) - 1} more" if len(folders) > 1 else ""
-    return [f"No artifacts of {folders[0]}{more} were found, so parameters cannot be counted; add the store to --runs."]
+    return [
+        f"No artifacts of {first_of(folders, 1)} were found, so parameters cannot be counted; add the store to --runs."
+    ]
 
 
 _PARAMETERS = (

@@ -5,6 +5,8 @@ import html
 import re
 from collections.abc import Sequence
 
+from afjax.display.words import first_of
+
 # Characters that browsers cannot display: control characters and unpaired surrogates.
 _NO_TEXT = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 
@@ -80,12 +82,6 @@ def shortened(words: str, limit: int) -> str:
     return line if len(line) <= limit else f"{line[: limit - 1]}…"
 
 
-def listed(names: Sequence[str], *, most: int = 6) -> str:
-    """Lists the first names and counts the rest.
-
-    Example:
-      >>> listed(["a", "b", "c"], most=2)
-      'a, b and 1 more'
-    """
-    listing = ", ".join(shortened(name, 40) for name in names[:most])
-    return listing if len(names) <= most else f"{listing} and {len(names) - most} more"
+def listed(names: Sequence[str]) -> str:
+    """Lists the first names, each truncated, and counts the others."""
+    return first_of([shortened(name, 40) for name in names])

@@ -17,6 +17,21 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
+def first_of(items: Sequence[str], most: int = 6) -> str:
+    """Joins the first items and counts the others.
+
+    Args:
+      items: Names or short descriptions.
+      most: The number of items to list.
+
+    Example:
+      >>> first_of(["a", "b", "c"], most=2)
+      'a, b and 1 more'
+    """
+    more = f" and {len(items) - most} more" if len(items) > most else ""
+    return ", ".join(items[:most]) + more
+
+
 def one_of(numbers: Sequence[int]) -> str:
     """Formats numbers as alternatives.
 

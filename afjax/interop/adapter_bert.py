@@ -14,6 +14,7 @@ import numpy as np
 from afjax.adapters.kinds import init_adapter
 from afjax.config.adapters import ADAPTER_PRESETS, AdapterConfig
 from afjax.config.heads import HeadConfig
+from afjax.display.words import first_of
 from afjax.errors import UserError
 from afjax.interop.bert_tables import (
     TENSORFLOW,
@@ -22,7 +23,6 @@ from afjax.interop.bert_tables import (
     Tensors,
     check_names,
     fill,
-    shortened,
     slice_of,
     trunk_norms_table,
     trunk_table,
@@ -139,6 +139,6 @@ def _check_frozen(variables: Tensors, table: Table, trunk: Trunk, where: str) ->
     )
     if different:
         raise UserError(
-            f"Frozen weights in {where} do not match the trunk {trunk.name}: {shortened(different)} differ; "
+            f"Frozen weights in {where} do not match the trunk {trunk.name}: {first_of(different)} differ; "
             "set --trunk to the BERT that training started from (afjax import bert converts Google's checkpoints)."
         )

@@ -5,12 +5,13 @@ first PyTorch ports share the scopes but spell names differently.
 """
 
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import jax
 import numpy as np
 
+from afjax.display.words import first_of
 from afjax.errors import UserError
 from afjax.trees import Tree, flatten, unflatten
 from afjax.trunk.config import TrunkConfig
@@ -151,7 +152,7 @@ def check_names(tensors: Tensors, wanted: Collection[str], *, known: Collection[
     problems = [f"- {name}" for name in missing] + [f"+ {name}" for name in unknown]
     if problems:
         raise UserError(
-            f"{where} does not have the expected variables (- missing, + unknown): {shortened(problems)}; check that "
+            f"{where} does not have the expected variables (- missing, + unknown): {first_of(problems)}; check that "
             "the file was saved by the authors' code, and that its kind and number of layers are correct."
         )
 
@@ -179,7 +180,7 @@ def fill(shapes: Tree, table: Table, tensors: Tensors, *, where: str) -> Tree:
         if tensors[name].shape != shape:
             wrong.append(f"{name} is {list(tensors[name].shape)} instead of {list(shape)}")
     if wrong:
-        raise UserError(f"{where} has the wrong shapes: {shortened(wrong)}; check that it belongs to this BERT.")
+        raise UserError(f"{where} has the wrong shapes: {first_of(wrong)}; check that it belongs to this BERT.")
     # Allocate the arrays after the check, because with a wrong config they may not fit in memory.
     leaves = {path: np.empty(leaf.shape, np.float32) for path, leaf in expected.items()}
     for name, place in table.items():
@@ -194,10 +195,3 @@ def slice_of(leaves: Mapping[str, Any], place: Place) -> Any:
     ``leaves`` is the flattened tree.
     """
     return leaves[place.path] if place.index is None else leaves[place.path][place.index]
-
-
-def shortened(problems: Iterable[str], most: int = 8) -> str:
-    """Joins the first ``most`` problems, and appends the number of others."""
-    problems = list(problems)
-    more = f" and {len(problems) - most} more" if len(problems) > most else ""
-    return ", ".join(problems[:most]) + more

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from afjax.display.words import first_of
 from afjax.errors import UserError
 from afjax.trees import Tree, flatten, unflatten
 from afjax.trunk.config import TrunkConfig
@@ -72,9 +73,8 @@ def from_hugging_face(tensors: Mapping[str, np.ndarray], config: TrunkConfig, *,
     extra = sorted(name for name in named if name.partition(".")[0] in _TRUNK_SCOPES and name not in known)
     problems = [f"- {name}" for name in missing] + [f"+ {name}" for name in extra]
     if problems:
-        more = f" and {len(problems) - 8} more" if len(problems) > 8 else ""
         raise UserError(
-            f"The weights in {where} do not fit its config (- missing, + unknown): {', '.join(problems[:8])}{more}; "
+            f"The weights in {where} do not fit its config (- missing, + unknown): {first_of(problems, 8)}; "
             f"fetch the trunk again, or check that it is a {config.family} encoder."
         )
     _check_sizes(named, config, where)

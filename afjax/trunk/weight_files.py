@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from afjax.display.words import first_of
 from afjax.errors import UserError
 from afjax.storage.json_files import read_json, short_json
 
@@ -163,9 +164,8 @@ def _not_tensors(values: Any) -> str:
         return f"a value of the type {type(values).__name__}"
     wrong = [(name, value) for name, value in values.items() if not isinstance(value, torch.Tensor)]
     wrong += [(name, value) for name, value in values.items() if not isinstance(name, str)]
-    entries = [f"{short_json(name)} ({type(value).__name__})" for name, value in wrong[:4]]
-    more = f" and {len(wrong) - 4} more" if len(wrong) > 4 else ""
-    return f"entries that are not tensors: {', '.join(entries)}{more}" if wrong else ""
+    entries = [f"{short_json(name)} ({type(value).__name__})" for name, value in wrong]
+    return f"entries that are not tensors: {first_of(entries, 4)}" if wrong else ""
 
 
 def _to_numpy(tensor: Any) -> np.ndarray:

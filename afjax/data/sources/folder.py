@@ -12,6 +12,7 @@ from afjax.config.tasks import TaskConfig
 from afjax.data.labels import name_classes, read_label_names
 from afjax.data.sources.formats import ENDINGS, file_format, file_stem, find_split_files, is_split_file, read_rows
 from afjax.data.sources.kind import SourceKind, Split, SplitSource, looks_like_dev
+from afjax.display.words import first_of
 from afjax.errors import UserError, did_you_mean
 from afjax.storage.paths import fetched, is_remote, last_part, open_path
 
@@ -27,8 +28,7 @@ def _open_split(task: TaskConfig, split: Split) -> SplitSource:
     named_task = task if task.labels else dataclasses.replace(task, labels=listed_names)
     stored_names = [file_format(str(path)).label_names(path, task.label_column) for path in paths]
     rows = (name_classes(named_task, read_rows(path), names) for path, names in zip(paths, stored_names, strict=True))
-    name = str(paths[0]) if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
-    return SplitSource(name, chain.from_iterable(rows), listed_names or stored_names[0])
+    return SplitSource(first_of(list(map(str, paths)), 1), chain.from_iterable(rows), listed_names or stored_names[0])
 
 
 def _has_split(task: TaskConfig, split: Split) -> bool:

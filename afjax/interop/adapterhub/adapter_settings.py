@@ -8,8 +8,9 @@ from afjax.adapters.kinds import adapter_layers
 from afjax.config.adapters import AdapterConfig, LayerNormPlace, Position
 from afjax.config.from_dict import from_dict
 from afjax.config.values import Activation
+from afjax.display.words import first_of
 from afjax.errors import UserError
-from afjax.interop.adapterhub.files import OWN, Part, shortened
+from afjax.interop.adapterhub.files import OWN, Part
 from afjax.trunk.config import TrunkConfig
 
 # The library's defaults for the settings that change an adapter's output.
@@ -119,7 +120,7 @@ def read_settings(part: Part) -> dict[str, Any]:
     known_settings = {*_NEEDED, *_DEFAULTS, *_ABSENT, *_IDLE, "invertible_adapter", "architecture"}
     unknown = [str(setting) for setting, value in given.items() if setting not in known_settings and value]
     if unknown:
-        raise UserError(f"{part.where} has unknown settings: {shortened(unknown)}.")
+        raise UserError(f"{part.where} has unknown settings: {first_of(unknown)}.")
     missing = [setting for setting in _NEEDED if setting not in given]
     if missing:
         raise UserError(f"{part.where} lacks the settings {', '.join(missing)}; download it again.")
@@ -207,7 +208,7 @@ def own_config(part: Part, trunk: TrunkConfig) -> AdapterConfig | None:
     if written != given:
         changed = [key for key in written if written[key] != given.get(key)]
         raise UserError(
-            f"{part.where}: config and {OWN}.config differ in {shortened(changed) or 'unknown settings'}; "
+            f"{part.where}: config and {OWN}.config differ in {first_of(changed) or 'unknown settings'}; "
             f'remove "{OWN}" if config is correct.'
         )
     return config

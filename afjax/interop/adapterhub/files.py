@@ -23,6 +23,7 @@ import numpy as np
 
 from afjax.config.from_dict import from_dict
 from afjax.config.tasks import TaskConfig
+from afjax.display.words import first_of
 from afjax.errors import UserError
 from afjax.interop.adapterhub.families import LibraryFamily, library_family
 from afjax.interop.facts import Facts
@@ -193,11 +194,11 @@ def module_tensors(part: Part, kinds: tuple[str, ...]) -> dict[tuple[str, int], 
         else:
             modules.setdefault((slots[match[2]], int(match[1])), {})[match[5]] = tensor
     if unknown:
-        raise UserError(f"{part.where}: the weights contain tensors of other modules: {shortened(unknown)}.")
+        raise UserError(f"{part.where}: the weights contain tensors of other modules: {first_of(unknown)}.")
     if not modules:
         raise UserError(
             f'{part.where} is for "{part.name}", but its weights are for '
-            f"{shortened(other_names) or 'nothing'}; download both files again."
+            f"{first_of(sorted(other_names)) or 'nothing'}; download both files again."
         )
     return modules
 
@@ -261,12 +262,12 @@ def check_fits(part: Part, missing: Iterable[str], extra: Iterable[str], wrong: 
     listed = [*(f"-{title}" for title in missing), *(f"+{title}" for title in extra)]
     if listed:
         raise UserError(
-            f"{part.where}: the tensors do not match the config (- missing, + unknown): {shortened(listed)}. Download "
+            f"{part.where}: the tensors do not match the config (- missing, + unknown): {first_of(listed)}. Download "
             "both files again, or use the trunk that they were trained on."
         )
     if wrong:
         raise UserError(
-            f"{part.where}: some tensor shapes do not match the config and the trunk: {shortened(wrong)}; use the "
+            f"{part.where}: some tensor shapes do not match the config and the trunk: {first_of(wrong)}; use the "
             "trunk that the weights were trained on."
         )
 
@@ -281,13 +282,6 @@ def dropout_rate(settings: Mapping[str, Any], where: str) -> float | None:
     if rate is not None and (isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate < 1):
         raise UserError(f"{where} has dropout_prob={rate!r}; it must be at least 0 and below 1.")
     return rate
-
-
-def shortened(names: Any, most: int = 6) -> str:
-    """Joins the first ``most`` names and appends the number of remaining names."""
-    names = sorted(names) if isinstance(names, set) else list(names)
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
 
 
 def envelope(config: Any, trunk: Mapping[str, Any], name: str, **more: Any) -> dict[str, Any]:

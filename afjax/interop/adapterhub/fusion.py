@@ -9,9 +9,10 @@ from afjax.adapters.kinds import adapter_layers
 from afjax.config.adapters import AdapterConfig
 from afjax.config.from_dict import from_dict, to_dict
 from afjax.config.fusion import FusionConfig
+from afjax.display.words import first_of
 from afjax.errors import UserError
 from afjax.interop.adapterhub.families import LibraryFamily
-from afjax.interop.adapterhub.files import OWN, Part, dropout_rate, module_tensors, shortened, stacked
+from afjax.interop.adapterhub.files import OWN, Part, dropout_rate, module_tensors, stacked
 from afjax.trees import Tree, unflatten
 from afjax.trunk.config import TrunkConfig
 
@@ -172,7 +173,7 @@ def _settings(part: Part, last: AdapterConfig) -> Mapping[str, Any]:
         )
     unknown = [str(setting) for setting, value in given.items() if setting not in (*_FIXED, *_KNOWN) and value]
     if unknown:
-        raise UserError(f"{part.where} has unknown settings: {shortened(unknown)}.")
+        raise UserError(f"{part.where} has unknown settings: {first_of(unknown)}.")
     return given
 
 

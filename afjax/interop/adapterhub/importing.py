@@ -8,9 +8,9 @@ from afjax import store
 from afjax.config.adapters import AdapterConfig
 from afjax.config.from_dict import from_dict, to_dict
 from afjax.config.values import check_name
+from afjax.display.words import first_of
 from afjax.errors import UserError
 from afjax.fusion.checks import check_fusible
-from afjax.interop.adapterhub import files
 from afjax.interop.adapterhub.adapters import read_adapter
 from afjax.interop.adapterhub.files import ADAPTER, FUSION, HEAD, SETUP, Part, read_json, read_part
 from afjax.interop.adapterhub.fusion import member_names, read_fusion
@@ -116,7 +116,7 @@ def _read_folder(folder: Path, trunk: Trunk, name: str, store_folder: str | Path
     if not imported:
         parts = sorted(path.parent.name for kind in (ADAPTER, FUSION, HEAD) for path in folder.glob(f"*/{kind.config}"))
         within = (
-            f"choose one of its subfolders: {files.shortened(parts)}"
+            f"choose one of its subfolders: {first_of(parts)}"
             if parts
             else "choose a folder saved by the adapters library"
         )

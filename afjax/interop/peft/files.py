@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from afjax.display.words import first_of
 from afjax.errors import UserError
 from afjax.storage import json_files
 from afjax.trunk.hugging_face import check_finite
@@ -160,7 +161,7 @@ def check_shapes(path: Path, expected: Shapes, actual: Shapes) -> None:
     listed += [f"+{name}" for name in actual if name not in expected]
     if listed:
         raise UserError(
-            f"The tensors in {path} do not match the settings (- missing, + unexpected): {shortened(listed)}. "
+            f"The tensors in {path} do not match the settings (- missing, + unexpected): {first_of(listed)}. "
             "Download the folder again, or use the trunk that the adapter was trained on."
         )
     wrong = [
@@ -170,16 +171,9 @@ def check_shapes(path: Path, expected: Shapes, actual: Shapes) -> None:
     ]
     if wrong:
         raise UserError(
-            f"{path}: some tensor shapes do not match the settings and the trunk: {shortened(wrong)}; use the trunk "
+            f"{path}: some tensor shapes do not match the settings and the trunk: {first_of(wrong)}; use the trunk "
             "that the adapter was trained on."
         )
-
-
-def shortened(names: Iterable[str], most: int = 6) -> str:
-    """Joins the first ``most`` names and appends the number of remaining names."""
-    names = list(names)
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
 
 
 def write_folder(

@@ -9,6 +9,7 @@ from typing import Any
 from afjax.config.from_dict import to_dict
 from afjax.config.tasks import TaskConfig
 from afjax.config.values import check_name
+from afjax.display.words import first_of
 from afjax.errors import UserError
 from afjax.interop.folders import find_folder
 from afjax.interop.imported import Imported, save_imported
@@ -23,7 +24,6 @@ from afjax.interop.peft.files import (
     read_header,
     read_object,
     read_tensors,
-    shortened,
     tensors_digest,
 )
 from afjax.interop.peft.heads import HeadPlan, PeftHead, dense_tree, plan_head, read_head
@@ -87,7 +87,7 @@ def import_peft(
     values = read_object(path)
     if values is None:
         inner = [str(config.parent) for config in sorted(folder.glob(f"*/{CONFIG}"))]
-        more = f" (in {folder}: {shortened(inner)})" if inner else ""
+        more = f" (in {folder}: {first_of(inner)})" if inner else ""
         raise UserError(f"{path} does not exist; choose a folder saved by PEFT{more}.")
     if trunk is None:
         trunk = _named_trunk(values, path)
@@ -221,7 +221,7 @@ class _Files:
             foreign |= first - {module for head in self.family.heads.values() for module in head.modules}
         if foreign:
             raise UserError(
-                f'{self.header.path} has LoRA in modules of "{shortened(sorted(foreign))}", but the modules of the '
+                f'{self.header.path} has LoRA in modules of "{first_of(sorted(foreign))}", but the modules of the '
                 f'trunk, a {self.trunk.config.family} encoder, are in "{own}"; use the trunk that the '
                 "adapter was trained on."
             )
@@ -269,7 +269,7 @@ class _Files:
         known = list(layout.linear) if layout else []
         if unknown := [name for name in with_lora if name not in known]:
             raise UserError(
-                f"{self.header.path} has LoRA in the head ({shortened(unknown)}), which afjax does not support; skip "
+                f"{self.header.path} has LoRA in the head ({first_of(unknown)}), which afjax does not support; skip "
                 "the head with --no_head."
             )
         return known
@@ -288,7 +288,7 @@ class _Files:
         ]
         if trained:
             raise UserError(
-                f"{self.header.path} has weights of the encoder itself ({shortened(trained)}), which a LoRA adapter in "
+                f"{self.header.path} has weights of the encoder itself ({first_of(trained)}), which a LoRA adapter in "
                 "afjax cannot replace. Train it without these modules in modules_to_save, and save it without "
                 "save_embedding_layers."
             )
