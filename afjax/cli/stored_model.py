@@ -10,6 +10,7 @@ from afjax.errors import UserError
 from afjax.storage.paths import cache_folder, expanded, is_remote, open_path
 
 if TYPE_CHECKING:
+    from afjax.data.sources.kind import Split
     from afjax.data.splits import AnyRows
     from afjax.model.task_model import TaskModel
 
@@ -91,43 +92,55 @@ def load_recorded_trunk(given: str, store_folder: str, kind: str, name: str) -> 
         ) from error
 
 
-def rows_of(task_model: Any, arguments: argparse.Namespace, split: Any) -> Any:
-    """Loads labeled rows from ``--source`` or ``--data_dir`` to evaluate a model on."""
+def rows_of(model: "TaskModel", split: "Split", *, source: str | None = None, data_dir: str | None = None) -> "AnyRows":
+    """Loads labeled rows to evaluate a model on.
+
+    Args:
+      model: The model.
+      split: The split.
+      source: The value of ``--source``.
+      data_dir: The value of ``--data_dir``. By default, and without ``source``, the rows are those of the model's task.
+
+    Raises:
+      UserError: The rows cannot be read or have no labels, or the store does not record the model's data.
+    """
     import dataclasses
 
     from afjax.data.sources.kinds import open_source
     from afjax.tasks.by_name import find_task, read_task
     from afjax.tasks.load import load_split
 
-    model_task, source = task_model.task, arguments.source or ""
-    if not (arguments.data_dir or source or getattr(model_task, split)):
+    model_task, source = model.task, source or ""
+    if not (data_dir or source or model_task.source or getattr(model_task, split)):
         raise UserError(
-            f'The store does not record the data of the head "{task_model.model.head_name}", because it was trained '
+            f'The store does not record the data of the head "{model.model.head_name}", because it was trained '
             "from Python or imported; pass --source."
         )
-    if arguments.data_dir:
-        data_task = find_task(model_task.name, arguments.data_dir)
+    if data_dir:
+        data_task = find_task(model_task.name, data_dir)
+    elif not source:
+        data_task = model_task
     elif source.endswith(".toml"):
         data_task = read_task(source)
     elif source == model_task.source or _is_same_file(source, model_task.source):
         data_task = model_task
-    elif source and open_path(source).is_file():
+    elif open_path(source).is_file():
         # Score all rows of the file: with a dev_share of 0, none are held back as train rows.
         if split == "dev" and model_task.dev_share and not model_task.dev:
             print_line(
                 f"Note: All rows of {source} are used. If the model was trained on some of them, its scores are "
                 "inflated."
             )
-        files = {"train": "", "dev": "", "test": "", split: source}
+        files: dict[str, Any] = {"train": "", "dev": "", "test": "", split: source}
         data_task = dataclasses.replace(model_task, source="", dev_share=0.0, train_rows=0, **files)
     else:
         data_task = dataclasses.replace(model_task, source=source, train="", dev="", test="", train_rows=0)
     located = ("source", "train", "dev", "test", "dev_share", "train_rows")
     task = dataclasses.replace(model_task, **{name: getattr(data_task, name) for name in located})
-    if source.endswith(".toml") and not arguments.data_dir:
+    if source.endswith(".toml") and not data_dir:
         task = _with_columns(task, data_task, source)
     # If the source names its labels, they must match the head's labels, which evaluate checks.
-    names = task.labels or open_source(task, split).label_names or task_model.labels
+    names = task.labels or open_source(task, split).label_names or model.labels
     # The head's labels are in output order, so an integer label may be an index into them.
     return load_split(task, split, label_names=names, listed=True)
 
@@ -161,13 +174,3 @@ def _is_same_file(first: str, second: str) -> bool:
         return False
     paths = expanded(first), expanded(second)
     return all(path.is_file() for path in paths) and paths[0].samefile(paths[1])
-
-
-def own_rows(model: "TaskModel", arguments: argparse.Namespace, split: Any) -> "AnyRows":
-    """Loads rows from ``--source`` or ``--data_dir``, or else from the model's task."""
-    from afjax.tasks.load import load_split
-
-    if arguments.source or arguments.data_dir:
-        rows: AnyRows = rows_of(model, arguments, split)
-        return rows
-    return load_split(model.task, split, label_names=model.labels, listed=True)

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from afjax.config.from_dict import check_value
 from afjax.config.ranges import PositiveInt
@@ -15,6 +15,7 @@ from afjax.config.training import TrainConfig
 from afjax.data.columns import first_row, missing_column
 from afjax.data.sources import official
 from afjax.data.sources.formats import ENDINGS, file_stem
+from afjax.data.sources.kind import Split
 from afjax.data.sources.kinds import has_split, open_source, source_kind, split_files
 from afjax.data.sources.official import OFFICIAL, SPLITS
 from afjax.data.splits import AnyRows
@@ -29,8 +30,6 @@ from afjax.tasks.load import load_split, read_source
 from afjax.tasks.summary import PERCENTILES, Count, Example, SplitSummary, first_examples, summarize
 from afjax.trunk.pretrained import Trunk, check_length
 from afjax.trunk.program_cost import program_tokens
-
-Split = Literal["train", "dev", "test"]
 
 NUM_EXAMPLES = 3
 # Maximum number of characters to print per text and per row's tokens, and maximum number of labels to print.

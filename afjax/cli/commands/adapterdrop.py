@@ -30,7 +30,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.output is not None:
         check_output(arguments.output)
     task_model = load_stored_model(arguments)
-    rows = rows_of(task_model, arguments, arguments.split)
+    rows = rows_of(task_model, arguments.split, source=arguments.source, data_dir=arguments.data_dir)
     points = adapterdrop_curve(task_model, rows, from_top=arguments.from_top, batch_size=arguments.batch_size)
     show_curve(points, task_model.task.main_metric, arguments.output)
     return 0

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from afjax.cli.parsers import add_command, add_mismatch_flag, add_source_flags
-from afjax.cli.stored_model import own_rows, set_up_libraries
+from afjax.cli.stored_model import rows_of, set_up_libraries
 from afjax.config.from_dict import check_value
 from afjax.config.ranges import NonNegativeInt, PositiveInt
 
@@ -61,7 +61,7 @@ def _run(arguments: argparse.Namespace) -> int:
     comparison = comparing.compare(
         first,
         second,
-        own_rows(first[0].model, arguments, arguments.split),
+        rows_of(first[0].model, arguments.split, source=arguments.source, data_dir=arguments.data_dir),
         metric=arguments.metric,
         batch_size=arguments.batch_size,
         max_length=arguments.max_length,

@@ -36,7 +36,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from afjax.data.notices import blank_texts, no_better_than_majority
 
     task_model = load_stored_model(arguments)
-    rows = rows_of(task_model, arguments, arguments.split)
+    rows = rows_of(task_model, arguments.split, source=arguments.source, data_dir=arguments.data_dir)
     scores = task_model.evaluate(
         rows, batch_size=arguments.batch_size, max_length=arguments.max_length, confusion=arguments.confusion
     )

@@ -95,9 +95,8 @@ def _run(arguments: argparse.Namespace) -> int:
         return 0
     splits = []
     for index, model in enumerate(models):
-        source = sources[index] if sources else model.task.source
-        row_arguments = argparse.Namespace(source=source, data_dir=arguments.data_dir)
-        splits.append(rows_of(model, row_arguments, arguments.split))
+        source = sources[index] if sources else ""
+        splits.append(rows_of(model, arguments.split, source=source, data_dir=arguments.data_dir))
     means = [
         mean_activations(model, rows, by_label=arguments.by_label, batch_size=arguments.batch_size)
         for model, rows in zip(models, splits, strict=True)

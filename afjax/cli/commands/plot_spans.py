@@ -36,7 +36,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
     check_output(arguments.output)
     task_model = load_stored_model(arguments)
-    rows = rows_of(task_model, arguments, arguments.split)
+    rows = rows_of(task_model, arguments.split, source=arguments.source, data_dir=arguments.data_dir)
     metric = arguments.metric or task_model.task.main_metric
     check_metric(metric, task_model.task.kind, len(task_model.labels))
     scores = score_spans(task_model, rows, batch_size=arguments.batch_size)

@@ -59,8 +59,9 @@ def _run(arguments: argparse.Namespace) -> int:
     if output is not None:
         check_output(output)
     task_model = load_stored_model(arguments)
-    rows = rows_of(task_model, arguments, arguments.split)
-    ranking_rows = rows_of(task_model, arguments, "train").every(arguments.rank_rows)
+    data = {"source": arguments.source, "data_dir": arguments.data_dir}
+    rows = rows_of(task_model, arguments.split, **data)
+    ranking_rows = rows_of(task_model, "train", **data).every(arguments.rank_rows)
     members = [member for member, _ in task_model.model.adapters]
     shares = rank_adapters(task_model, ranking_rows, batch_size=arguments.batch_size)
     # Raise an error before printing anything if the fusion cannot be pruned.

@@ -5,7 +5,7 @@ import functools
 from typing import Any
 
 from afjax.cli.parsers import add_command, add_source_flags, local_file
-from afjax.cli.stored_model import own_rows, set_up_libraries
+from afjax.cli.stored_model import rows_of, set_up_libraries
 from afjax.config.from_dict import check_value
 from afjax.config.ranges import NonNegativeInt, PositiveInt
 from afjax.storage.paths import open_path
@@ -42,7 +42,7 @@ def _run(arguments: argparse.Namespace) -> int:
     write_report(
         open_path(arguments.workdir),
         arguments.output,
-        rows_of=lambda model: own_rows(model, arguments, "dev"),
+        rows_of=lambda model: rows_of(model, "dev", source=arguments.source, data_dir=arguments.data_dir),
         load_trunk=functools.cache(load_trunk),
         moved=Moved(store_folder=arguments.store, trunk=arguments.trunk),
         num_mistakes=arguments.mistakes,
